@@ -1,0 +1,172 @@
+//! Proposals: commands and membership changes on their way into the log, and what
+//! follows when another membership counts (thesis §4).
+//!
+//! There is one path for both. A change differs in that it is resolved and checked
+//! before it is logged, and that only one may be in flight.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::membership::{Change, ChangeRefusal, LoggedChange};
+use crate::{
+    Dropped, Entry, EntryId, Event, MemberId, Message, Payload, Proposal, Raft, Refusal, RequestId,
+    Taken,
+};
+
+impl Raft {
+    pub(crate) fn on_propose(
+        &mut self,
+        request: RequestId,
+        proposal: Proposal,
+    ) -> Result<Taken, Dropped> {
+        if self.role.is_leader() {
+            return Ok(Taken::Logged(self.propose(proposal)?));
+        }
+        match self.leader {
+            Some(leader) if self.config.forward_proposals => {
+                self.send(leader, Message::Propose(request, proposal));
+                Ok(Taken::Forwarded(leader))
+            }
+            _ => Err(self.not_leader().into()),
+        }
+    }
+
+    /// A follower passed a proposal on.
+    pub(crate) fn on_forwarded(
+        &mut self,
+        from: MemberId,
+        request: RequestId,
+        proposal: Proposal,
+    ) -> Result<Taken, Dropped> {
+        let result =
+            if self.role.is_leader() { self.propose(proposal) } else { Err(self.not_leader()) };
+        if !self.config.manners.forwarders_hear_nothing {
+            self.send(from, Message::ProposeReply(request, result.clone()));
+        }
+        Ok(Taken::Logged(result?))
+    }
+
+    /// The leader took a proposal of ours, or not.
+    pub(crate) fn on_propose_reply(
+        &mut self,
+        request: RequestId,
+        reply: Result<EntryId, Refusal>,
+    ) -> Result<Taken, Dropped> {
+        match reply {
+            Ok(id) => self.out.accepted.push((request, id)),
+            Err(refusal) => self.out.refused.push((request, refusal)),
+        }
+        Ok(Taken::Done)
+    }
+
+    /// Takes a proposal into the log, or says why not. Only a leader does.
+    fn propose(&mut self, proposal: Proposal) -> Result<EntryId, Refusal> {
+        let Some(leader) = self.role.leader() else { return Err(self.not_leader()) };
+        if let Some(transfer) = leader.transfer {
+            // The target must catch up with a log that stands still.
+            return Err(Refusal::Transferring { to: transfer.to });
+        }
+        if leader.slot(self.config.id).is_none() {
+            return Err(Refusal::LeaderRemoved);
+        }
+        let payload = match proposal {
+            Proposal::Command(command) => Payload::Command(command),
+            Proposal::Change(change) => match self.resolve(change) {
+                Ok(logged) => Payload::Change(Arc::new(logged)),
+                Err(_) if self.config.manners.refused_change_logs_empty => {
+                    Payload::Command(Bytes::new())
+                }
+                Err(refusal) => return Err(Refusal::Change(refusal)),
+            },
+        };
+        self.check_uncommitted(payload.bytes())?;
+        let id = self.append_own(payload);
+        self.broadcast_append();
+        Ok(id)
+    }
+
+    fn check_uncommitted(&mut self, bytes: u64) -> Result<(), Refusal> {
+        let limit = self.config.uncommitted_bytes_max;
+        let Some(leader) = self.role.leader_mut() else { return Ok(()) };
+        let waiting = leader.uncommitted_bytes;
+        // With nothing waiting any size is taken, and an empty payload always is:
+        // opening a term and leaving a joint must not be refused.
+        if waiting > 0 && bytes > 0 && waiting.saturating_add(bytes) > limit {
+            return Err(Refusal::TooMuchUncommitted { waiting, limit });
+        }
+        leader.uncommitted_bytes = waiting.saturating_add(bytes);
+        Ok(())
+    }
+
+    pub(crate) fn append_own(&mut self, payload: Payload) -> EntryId {
+        let id = EntryId::new(self.term, self.log.last().index + 1);
+        if let Payload::Change(change) = &payload {
+            self.memberships.push(id, change.membership.clone());
+            if let Some(leader) = self.role.leader_mut() {
+                leader.change_pending = id.index;
+            }
+        }
+        self.log.push(Entry { id, payload });
+        self.promise_own_append(id.index);
+        self.follow_membership();
+        id
+    }
+
+    /// What a change would make of the newest membership in the log. One at a time:
+    /// with two in flight, the quorums of the first and the last need not meet.
+    /// Shown by scenarios/membership_second_change_refused_until_applied.txt.
+    fn resolve(&self, change: Change) -> Result<LoggedChange, ChangeRefusal> {
+        let applied = self.log.applied;
+        let pending = self.role.leader().map_or(0, |leader| leader.change_pending);
+        if pending > applied {
+            return Err(ChangeRefusal::InFlight { index: pending, applied });
+        }
+        let now = &self.memberships.newest().membership;
+        let next = now.resolve(&change, &self.config.manners)?;
+        assert!(now.may_become(&next), "{now} may become {next} by {change}");
+        Ok(LoggedChange { change, membership: Arc::new(next) })
+    }
+
+    /// Leaving a joint is the duty of whoever leads, not of who entered it. Asked
+    /// again with every entry applied, so that neither a crash nor a transfer in
+    /// between leaves the cluster joint.
+    /// Shown by scenarios/joint_next_leader_leaves.txt.
+    pub(crate) fn leave_if_due(&mut self) {
+        let Some(leader) = self.role.leader() else { return };
+        if self.membership().auto_leave() && self.log.applied >= leader.change_pending {
+            // Refused while leadership is moving; then it is the next leader's.
+            let _ = self.propose(Proposal::Change(Change::leave()));
+        }
+    }
+
+    /// Notices that another membership counts than before, and acts on it.
+    pub(crate) fn follow_membership(&mut self) {
+        let counts = self.membership_known();
+        if counts.id == self.counting {
+            return;
+        }
+        let (id, membership) = (counts.id, counts.membership.clone());
+        self.counting = id;
+        self.out.events.push(Event::Membership { id, membership: membership.clone() });
+        let last = self.log.last().index;
+        let Some(leader) = self.role.leader_mut() else { return };
+        leader.follow(&membership, last, &self.config);
+        if !membership.is_voter(self.config.id) {
+            // It has seen its removal through. Whoever is left elects a leader;
+            // going on to send heartbeats would keep them from it.
+            // Shown by scenarios/membership_removed_leader_steps_down.txt.
+            if self.config.step_down_on_removal {
+                self.become_follower(self.term, None);
+            }
+            return;
+        }
+        if self.commit_by_quorum() {
+            self.broadcast_append();
+        } else {
+            self.broadcast_entries(); // New members need not wait for a heartbeat.
+        }
+        self.abort_transfer_if_target_left();
+        self.finish_round_if_confirmed();
+    }
+}

@@ -1,0 +1,89 @@
+//! When an entry is committed, and what is handed to the state machine.
+
+use crate::{Dropped, Entries, Index, Load, Malformed, Raft, Reader, Taken};
+
+impl Raft {
+    /// Raises the commit index to what a quorum holds. Only an entry of the own term
+    /// is committed by counting, and with it everything before (thesis §3.6.2).
+    pub(crate) fn commit_by_quorum(&mut self) -> bool {
+        let Some(leader) = self.role.leader() else { return false };
+        let index = leader.quorum_matched(self.membership());
+        if index <= self.log.commit || index < leader.first_own {
+            return false;
+        }
+        self.commit_to(index);
+        true
+    }
+
+    /// What is committed stays so: the index never falls.
+    pub(crate) fn commit_to(&mut self, index: Index) {
+        let before = self.log.commit;
+        if index <= before {
+            return;
+        }
+        assert!(index <= self.log.last().index, "commit {index} is within the log");
+        self.log.commit = index;
+        if let Some(leader) = self.role.leader_mut() {
+            let bytes = self.log.payload_bytes(before, index);
+            leader.uncommitted_bytes = leader.uncommitted_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// Up to where entries may be handed to the state machine now.
+    fn may_apply_to(&self) -> Index {
+        if self.installing.is_some() {
+            return 0; // What the snapshot holds comes first.
+        }
+        self.log.may_apply_to(self.config.apply_unsaved)
+    }
+
+    pub(crate) fn has_apply(&self) -> bool {
+        let due = self.log.has_to_apply(self.may_apply_to());
+        !self.out.apply.is_empty() || due && !(self.loading && self.log.must_load_to_apply())
+    }
+
+    /// The next entries for the state machine, loaded ones first.
+    pub(crate) fn take_apply(&mut self) -> Entries {
+        if !self.out.apply.is_empty() {
+            return std::mem::take(&mut self.out.apply);
+        }
+        let to = self.may_apply_to();
+        if !self.log.has_to_apply(to) {
+            return Entries::new();
+        }
+        let bytes_max = self.config.apply_bytes_max;
+        if self.log.must_load_to_apply() {
+            if !std::mem::replace(&mut self.loading, true) {
+                let range = self.log.applying + 1..self.log.tail_first().min(to + 1);
+                self.out.load.push(Load { reader: Reader::Machine, range, bytes_max });
+            }
+            return Entries::new();
+        }
+        self.log.take_to_apply(to, bytes_max)
+    }
+
+    pub(crate) fn on_loaded_to_apply(&mut self, entries: &Entries) -> Result<Taken, Dropped> {
+        if !std::mem::replace(&mut self.loading, false) {
+            return Err(Dropped::NothingPending);
+        }
+        if entries.is_empty() || self.installing.is_some() {
+            return Err(Dropped::NothingPending);
+        }
+        let next = entries.first().map(|entry| entry.id.index);
+        if next != Some(self.log.applying + 1) || self.own_entries(entries).is_none() {
+            return Err(Malformed::WrongEntries.into());
+        }
+        let to = self.may_apply_to();
+        self.out.apply = self.log.take_loaded(entries, to, self.config.apply_bytes_max);
+        Ok(Taken::Done)
+    }
+
+    pub(crate) fn on_applied(&mut self, index: Index) -> Result<Taken, Dropped> {
+        if index <= self.log.applied || index > self.log.applying {
+            return Err(Dropped::NothingPending);
+        }
+        self.log.applied_to(index);
+        self.leave_if_due();
+        Ok(Taken::Done)
+    }
+}

@@ -1,0 +1,229 @@
+//! How one member behaves. Limits and defaults stand here and nowhere else.
+
+use std::fmt;
+
+use crate::MemberId;
+
+/// Settings of one member. All members of a cluster should agree on ticks and on
+/// [`Config::reads`]; the rest may differ.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Config {
+    pub id: MemberId,
+    /// Where election timeouts come from: the same seed and inputs, the same run.
+    pub seed: u64,
+    /// A follower campaigns after this many ticks without a leader, and up to
+    /// twice as many, drawn anew each time.
+    pub election_ticks: u32,
+    pub heartbeat_ticks: u32,
+    /// Ask whether an election could be won before disturbing anybody's term.
+    pub pre_vote: bool,
+    /// A leader that has not heard from a quorum for an election timeout steps
+    /// down, and who has just heard from a leader ignores other candidates.
+    pub check_quorum: bool,
+    pub reads: ReadMode,
+    /// Followers pass proposals on to the leader instead of refusing them.
+    pub forward_proposals: bool,
+    /// A leader that a change removes or demotes steps down.
+    pub step_down_on_removal: bool,
+    /// Bytes of entries in one append, one entry at least.
+    pub append_bytes_max: u64,
+    /// Appends with entries on their way to one peer.
+    pub inflight_messages_max: u32,
+    /// Bytes of entries on their way to one peer.
+    pub inflight_bytes_max: u64,
+    /// Bytes in the leader's log that wait for a quorum. The first proposal is
+    /// always taken, and so is an empty one.
+    pub uncommitted_bytes_max: u64,
+    /// Bytes handed out for applying and not yet reported applied.
+    pub apply_bytes_max: u64,
+    /// Bytes of saved and applied entries kept in memory for peers.
+    pub tail_bytes_max: u64,
+    /// Entries kept before a snapshot, so that a peer a little behind needs none.
+    pub trim_keep_entries: u64,
+    /// Linearizable reads waiting at one leader.
+    pub reads_waiting_max: usize,
+    /// `Output::apply` may hold entries of the save beside it: for callers that
+    /// finish the save before they apply.
+    pub apply_unsaved: bool,
+    /// Differences in manner, not in safety, from etcd-io/raft.
+    pub manners: Manners,
+}
+
+/// How a leader makes sure that a read is not stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReadMode {
+    /// A round of heartbeats to a quorum for each batch of reads.
+    Quorum,
+    /// No round while a quorum has answered heartbeats sent less than an election
+    /// timeout ago, less `drift_ticks`. Trusts that no member's clock runs faster
+    /// than another's by more than that. Needs `check_quorum` on every member.
+    LeaderLease { drift_ticks: u32 },
+}
+
+/// Where a choice is open, how to choose. The default is ours; [`Manners::etcd`]
+/// is what the recorded traces of etcd-io/raft show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Manners {
+    /// Appends wait for `take_output` and one message carries all that is new.
+    pub coalesce: bool,
+    /// Every append, vote and pre-vote reply, refusals and those to oneself too,
+    /// goes into a save's `then_send`, even with nothing to save.
+    pub every_reply_waits: bool,
+    /// A commit index that moves is saved at once, alone if need be.
+    pub commit_saved_alone: bool,
+    /// A refused membership change is logged as an empty entry.
+    pub refused_change_logs_empty: bool,
+    /// `Transition::Auto` goes joint by the number of operations, not by how many
+    /// voters really change.
+    pub auto_counts_operations: bool,
+    /// Operations on member 0 are skipped instead of refused.
+    pub ignore_member_zero: bool,
+    /// An append or heartbeat of an old term is answered only with `check_quorum`
+    /// or `pre_vote` on.
+    pub old_term_silent: bool,
+    /// A follower is not told what became of a proposal it passed on.
+    pub forwarders_hear_nothing: bool,
+    /// A snapshot whose membership lacks the receiver is refused.
+    pub snapshot_must_name_receiver: bool,
+}
+
+impl Config {
+    pub fn new(id: MemberId) -> Self {
+        Self {
+            id,
+            seed: 0,
+            election_ticks: 10,
+            heartbeat_ticks: 1,
+            pre_vote: true,
+            check_quorum: true,
+            reads: ReadMode::Quorum,
+            forward_proposals: true,
+            step_down_on_removal: true,
+            append_bytes_max: 1 << 20,
+            inflight_messages_max: 256,
+            inflight_bytes_max: 64 << 20,
+            uncommitted_bytes_max: 256 << 20,
+            apply_bytes_max: 64 << 20,
+            tail_bytes_max: 16 << 20,
+            trim_keep_entries: 5_000,
+            reads_waiting_max: 65_536,
+            apply_unsaved: false,
+            manners: Manners::default(),
+        }
+    }
+
+    /// Behaves exactly as etcd-io/raft with its defaults: no pre-vote, no
+    /// check-quorum, no step-down, no limits.
+    pub fn etcd(id: MemberId) -> Self {
+        Self {
+            pre_vote: false,
+            check_quorum: false,
+            step_down_on_removal: false,
+            append_bytes_max: u64::MAX,
+            inflight_messages_max: u32::MAX,
+            inflight_bytes_max: u64::MAX,
+            uncommitted_bytes_max: u64::MAX,
+            apply_bytes_max: u64::MAX,
+            tail_bytes_max: u64::MAX,
+            trim_keep_entries: u64::MAX,
+            reads_waiting_max: usize::MAX,
+            apply_unsaved: true,
+            manners: Manners::etcd(),
+            ..Self::new(id)
+        }
+    }
+
+    /// Whether the settings make sense together.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.id.0 == 0 {
+            return Err(ConfigError::MemberZero);
+        }
+        if self.heartbeat_ticks == 0 || self.election_ticks <= self.heartbeat_ticks {
+            return Err(ConfigError::Ticks {
+                election: self.election_ticks,
+                heartbeat: self.heartbeat_ticks,
+            });
+        }
+        if self.inflight_messages_max == 0 || self.inflight_bytes_max == 0 {
+            return Err(ConfigError::NoInflight);
+        }
+        if let ReadMode::LeaderLease { drift_ticks } = self.reads {
+            if !self.check_quorum {
+                return Err(ConfigError::LeaseWithoutCheckQuorum);
+            }
+            if drift_ticks >= self.election_ticks {
+                return Err(ConfigError::Drift { drift: drift_ticks, election: self.election_ticks });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Default for Manners {
+    fn default() -> Self {
+        Self {
+            coalesce: true,
+            every_reply_waits: false,
+            commit_saved_alone: false,
+            refused_change_logs_empty: false,
+            auto_counts_operations: false,
+            ignore_member_zero: false,
+            old_term_silent: false,
+            forwarders_hear_nothing: false,
+            snapshot_must_name_receiver: false,
+        }
+    }
+}
+
+impl Manners {
+    pub const fn etcd() -> Self {
+        Self {
+            coalesce: false,
+            every_reply_waits: true,
+            commit_saved_alone: true,
+            refused_change_logs_empty: true,
+            auto_counts_operations: true,
+            ignore_member_zero: true,
+            old_term_silent: true,
+            forwarders_hear_nothing: true,
+            snapshot_must_name_receiver: true,
+        }
+    }
+}
+
+/// Why a [`Config`] cannot work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Give the member an id of its own.
+    MemberZero,
+    /// An election timeout must be longer than the heartbeat interval.
+    Ticks { election: u32, heartbeat: u32 },
+    /// A leader that may not have one append on its way cannot replicate.
+    NoInflight,
+    /// Followers must ignore candidates while the lease runs: turn check-quorum on.
+    LeaseWithoutCheckQuorum,
+    /// The drift allowed for eats the whole lease.
+    Drift { drift: u32, election: u32 },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MemberZero => write!(f, "member id is 0, want any other"),
+            Self::Ticks { election, heartbeat } => {
+                write!(f, "election timeout {election} and heartbeat {heartbeat} ticks, want ")?;
+                write!(f, "1 <= heartbeat < election")
+            }
+            Self::NoInflight => write!(f, "in-flight limit is 0, want at least 1"),
+            Self::LeaseWithoutCheckQuorum => {
+                write!(f, "leader-lease reads without check-quorum, want both or neither")
+            }
+            Self::Drift { drift, election } => {
+                write!(f, "clock drift of {drift} ticks, want less than {election}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}

@@ -1,0 +1,127 @@
+//! What must hold of one member after every step. Called by tests and by whoever
+//! plays many members; costs too much to be called in production.
+
+use crate::role::Role;
+use crate::progress::Flow;
+use crate::Raft;
+
+/// Checks everything one member can know about itself. The error says what is
+/// broken, in words.
+pub fn check(raft: &Raft) -> Result<(), String> {
+    marks_are_in_order(raft)?;
+    log_hangs_together(raft)?;
+    memberships_fit_the_log(raft)?;
+    role_is_allowed(raft)?;
+    leader_is_consistent(raft)
+}
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
+}
+
+/// I9: base ≤ snapshot ≤ applied ≤ applying ≤ commit ≤ last, saved ≤ handed ≤ last.
+fn marks_are_in_order(raft: &Raft) -> Result<(), String> {
+    let log = &raft.log;
+    let last = log.last().index;
+    ensure(log.base().index <= raft.snapshot.id.index, || {
+        format!("log begins at {} after the snapshot {}", log.base(), raft.snapshot.id)
+    })?;
+    ensure(raft.snapshot.id.index <= log.applied || raft.installing.is_some(), || {
+        format!("snapshot {} is beyond applied {}", raft.snapshot.id, log.applied)
+    })?;
+    ensure(log.applied <= log.applying, || {
+        format!("applied {} is beyond applying {}", log.applied, log.applying)
+    })?;
+    ensure(log.applying <= log.commit && log.commit <= last, || {
+        format!("applying {} commit {} last {last}", log.applying, log.commit)
+    })?;
+    ensure(log.saved() <= log.handed() && log.handed() <= last, || {
+        format!("saved {} handed {} last {last}", log.saved(), log.handed())
+    })?;
+    ensure(raft.config.apply_unsaved || raft.installing.is_some() || log.applying <= log.saved(), || {
+        format!("applying {} is beyond saved {}", log.applying, log.saved())
+    })
+}
+
+fn log_hangs_together(raft: &Raft) -> Result<(), String> {
+    let log = &raft.log;
+    ensure(log.tail_next() == log.last().index + 1, || {
+        format!("tail ends before {}, log at {}", log.tail_next(), log.last())
+    })?;
+    let mut index = log.tail_first();
+    for entry in log.held() {
+        ensure(entry.id.index == index, || format!("entry {} stands at {index}", entry.id))?;
+        ensure(log.holds(entry.id), || format!("entry {} has another term", entry.id))?;
+        index += 1;
+    }
+    let mut before = log.base();
+    for start in log.terms() {
+        ensure(start.index > before.index && start.term >= before.term, || {
+            format!("term begins at {start} after {before}")
+        })?;
+        before = *start;
+    }
+    ensure(before.term <= log.last().term, || format!("{before} after {}", log.last()))
+}
+
+/// I8 for one member: every membership in the log is known, and none that is not.
+fn memberships_fit_the_log(raft: &Raft) -> Result<(), String> {
+    let counts = raft.membership_known();
+    ensure(raft.counting == counts.id || raft.log.applying < raft.log.commit, || {
+        format!("{} counts, noticed {}", counts.id, raft.counting)
+    })?;
+    let newest = raft.memberships.newest();
+    ensure(newest.id.index <= raft.log.last().index, || {
+        format!("membership {} is beyond the log", newest.id)
+    })?;
+    for entry in raft.log.held() {
+        if let Some(change) = entry.change()
+            && entry.id.index > raft.snapshot.id.index
+        {
+            let known = raft.memberships.counts(entry.id.index);
+            ensure(known.id == entry.id && known.membership == change.membership, || {
+                format!("membership of {} is not the known one {}", entry.id, known.id)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// I11: only a voter stands for election or leads; a leader may be on its way out.
+fn role_is_allowed(raft: &Raft) -> Result<(), String> {
+    match &raft.role {
+        Role::Follower => ensure(raft.leader != Some(raft.config.id), || {
+            "a follower takes itself for the leader".into()
+        }),
+        Role::PreCandidate(_) | Role::Candidate(_) => {
+            ensure(raft.leader.is_none(), || "a candidate has a leader".into())?;
+            let pre = matches!(raft.role, Role::PreCandidate(_));
+            ensure(pre || raft.vote == Some(raft.config.id), || {
+                "a candidate did not vote for itself".into()
+            })
+        }
+        Role::Leader(_) => ensure(raft.leader == Some(raft.config.id), || {
+            "a leader takes somebody else for the leader".into()
+        }),
+    }
+}
+
+fn leader_is_consistent(raft: &Raft) -> Result<(), String> {
+    let Some(leader) = raft.role.leader() else { return Ok(()) };
+    let last = raft.log.last();
+    ensure(last.term == raft.term, || format!("leads term {} with log {last}", raft.term))?;
+    for peer in &leader.peers {
+        let progress = &peer.progress;
+        ensure(progress.matched < progress.next && progress.next <= last.index + 1, || {
+            format!("{} match {} next {} last {last}", peer.id, progress.matched, progress.next)
+        })?;
+        ensure(progress.flow == Flow::Replicate || progress.inflight.count() == 0, || {
+            format!("{} has appends in flight in {:?}", peer.id, progress.flow)
+        })?;
+        let own = peer.id == raft.config.id;
+        ensure(!own || progress.matched <= raft.log.saved(), || {
+            format!("counts itself to {} with {} saved", progress.matched, raft.log.saved())
+        })?;
+    }
+    ensure(leader.peers.is_sorted_by_key(|peer| peer.id), || "peers are not sorted".into())
+}

@@ -1,0 +1,88 @@
+//! The Raft rules as a pure value.
+//!
+//! No I/O, no clock, no thread, no randomness but a seed: [`Raft::step`] takes what
+//! happened, [`Raft::take_output`] says what to do. The same inputs always lead to
+//! the same outputs, so a list of inputs is a full replay, and a [`Raft`] can be
+//! cloned, compared and hashed.
+//!
+//! # Reading order
+//! `boundary` (the whole contract on one page), `message`, `raft` (what `step`
+//! does with what), then the conversations: `election`, `replication`, `commit`,
+//! `changes`, `snapshot`, `transfer`, `reads`. Who counts stands in `membership`.
+//!
+//! # The promise
+//! Nothing that a peer, a client or a disk says makes this code panic, loop or
+//! allocate without bound; it is dropped with a reason ([`Dropped`]). An own broken
+//! invariant does panic.
+//!
+//! # A cluster of one
+//! ```
+//! use quorate_core::{Boot, Config, Input, Membership, MemberId, Raft, RequestId, Taken};
+//!
+//! let id = MemberId(1);
+//! let boot = Boot::first(Membership::new([id], []));
+//! let mut raft = Raft::new(Config::new(id), boot)?;
+//! raft.step(Input::Campaign)?;
+//! // Do what it asks: here, a disk that is always done at once.
+//! while raft.has_output() {
+//!     let output = raft.take_output();
+//!     if let Some(save) = output.save {
+//!         raft.step(Input::Saved(save.id))?;
+//!     }
+//!     if let Some(last) = output.apply.last() {
+//!         raft.step(Input::Applied(last.id.index))?;
+//!     }
+//! }
+//! let taken = raft.step(Input::Propose(RequestId(7), "hello".into()))?;
+//! assert!(matches!(taken, Taken::Logged(_)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod boot;
+mod boundary;
+mod changes;
+mod commit;
+mod config;
+mod election;
+mod entry;
+mod ids;
+mod inflight;
+pub mod invariants;
+mod log;
+mod membership;
+mod message;
+mod progress;
+mod raft;
+mod random;
+mod reads;
+mod refusal;
+mod replication;
+mod role;
+mod saves;
+mod snapshot;
+mod status;
+mod timer;
+mod transfer;
+mod validate;
+
+pub use boot::{Boot, BootError};
+pub use boundary::{
+    AbortedBecause, Event, HardState, Input, Load, Output, Reader, Save, Taken,
+};
+pub use config::{Config, ConfigError, Manners, ReadMode};
+pub use entry::{Entries, Entry, Payload};
+pub use ids::{EntryId, Index, MemberId, MemberSet, RequestId, SaveId, Term};
+pub use membership::{
+    Change, ChangeRefusal, Count, LoggedChange, Membership, MembershipError, Operation, Quorum,
+    Transition,
+};
+pub use message::{
+    Append, AppendReply, Envelope, Heartbeat, HeartbeatReply, Message, Proposal, SnapshotMeta,
+    Vote, VoteReply,
+};
+pub use progress::Flow;
+pub use raft::Raft;
+pub use refusal::{CampaignBar, Dropped, Malformed, Refusal};
+pub use status::{LogStatus, PeerStatus, RoleKind, Status};

@@ -1,0 +1,201 @@
+//! Who is in the cluster and how they count.
+//!
+//! A [`Membership`] is plain data: no progress, no addresses, no time. What counts
+//! as agreement stands in [`quorum`], which changes are possible in [`change`],
+//! and which of several memberships counts now in [`history`].
+
+mod change;
+pub(crate) mod history;
+mod quorum;
+
+use std::fmt;
+
+pub use change::{Change, ChangeRefusal, LoggedChange, Operation, Transition};
+pub use quorum::{Count, Quorum};
+
+use crate::{MemberId, MemberSet};
+
+/// Voters, learners, and how a joint membership will be left.
+///
+/// Usually there is one majority. While voters are being exchanged there are two,
+/// the incoming one first, and everything needs a majority of *each*.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Membership {
+    /// The incoming majority, then those that are on their way out.
+    majorities: Vec<MemberSet>,
+    /// Receive the log, count nowhere.
+    learners: MemberSet,
+    /// Voters of an outgoing majority that become learners on leaving.
+    learners_next: MemberSet,
+    /// The leader leaves the joint by itself once that is possible.
+    auto_leave: bool,
+}
+
+impl Membership {
+    /// A membership with one majority.
+    pub fn new(
+        voters: impl IntoIterator<Item = MemberId>,
+        learners: impl IntoIterator<Item = MemberId>,
+    ) -> Self {
+        let voters: MemberSet = voters.into_iter().collect();
+        let majorities = if voters.is_empty() { Vec::new() } else { vec![voters] };
+        Self { majorities, learners: learners.into_iter().collect(), ..Self::default() }
+    }
+
+    /// All parts as they are. Use [`Membership::check`] on what comes from outside.
+    pub fn from_parts(
+        majorities: Vec<MemberSet>,
+        learners: MemberSet,
+        learners_next: MemberSet,
+        auto_leave: bool,
+    ) -> Self {
+        Self { majorities, learners, learners_next, auto_leave }
+    }
+
+    /// The voters that count alone once a joint is left.
+    pub fn incoming(&self) -> &MemberSet {
+        static NOBODY: MemberSet = MemberSet::new();
+        self.majorities.first().unwrap_or(&NOBODY)
+    }
+
+    /// The majorities that a joint waits to drop; none when it is not joint.
+    pub fn outgoing(&self) -> &[MemberSet] {
+        self.majorities.get(1..).unwrap_or(&[])
+    }
+
+    pub fn majorities(&self) -> &[MemberSet] {
+        &self.majorities
+    }
+
+    pub fn learners(&self) -> &MemberSet {
+        &self.learners
+    }
+
+    pub fn learners_next(&self) -> &MemberSet {
+        &self.learners_next
+    }
+
+    pub fn auto_leave(&self) -> bool {
+        self.auto_leave
+    }
+
+    /// More than one majority has to agree.
+    pub fn is_joint(&self) -> bool {
+        self.majorities.len() > 1
+    }
+
+    /// Nobody counts: the membership of a member that has yet to join.
+    pub fn is_empty(&self) -> bool {
+        self.majorities.is_empty()
+    }
+
+    /// One voter decides alone.
+    pub fn is_single(&self) -> bool {
+        !self.is_joint() && self.incoming().len() == 1
+    }
+
+    pub fn is_voter(&self, id: MemberId) -> bool {
+        self.majorities.iter().any(|majority| majority.contains(id))
+    }
+
+    pub fn is_learner(&self, id: MemberId) -> bool {
+        self.learners.contains(id)
+    }
+
+    pub fn contains(&self, id: MemberId) -> bool {
+        self.is_voter(id) || self.is_learner(id)
+    }
+
+    /// Every voter of every majority, once.
+    pub fn voters(&self) -> MemberSet {
+        self.majorities.iter().flat_map(MemberSet::iter).collect()
+    }
+
+    /// Everybody who receives the log.
+    pub fn members(&self) -> MemberSet {
+        self.majorities.iter().flat_map(MemberSet::iter).chain(self.learners.iter()).collect()
+    }
+
+    /// Whether this could ever be the result of a change: what arrives from a peer
+    /// or a disk has to pass. The empty membership does not.
+    pub fn check(&self) -> Result<(), MembershipError> {
+        if self.incoming().is_empty() || self.majorities.iter().any(MemberSet::is_empty) {
+            return Err(MembershipError::NoVoters);
+        }
+        if self.contains(MemberId(0)) || self.learners_next.contains(MemberId(0)) {
+            return Err(MembershipError::MemberZero);
+        }
+        if let Some(id) = self.learners.iter().find(|id| self.is_voter(*id)) {
+            return Err(MembershipError::VoterAndLearner(id));
+        }
+        let leaves = |id| self.outgoing().iter().any(|majority| majority.contains(id));
+        let stays = |id| self.incoming().contains(id);
+        if let Some(id) = self.learners_next.iter().find(|id| !leaves(*id) || stays(*id)) {
+            return Err(MembershipError::NotLeaving(id));
+        }
+        if self.auto_leave && !self.is_joint() {
+            return Err(MembershipError::NothingToLeave);
+        }
+        Ok(())
+    }
+}
+
+/// `voters=(1 2)&&(2 3) learners=(4) learners_next=(3) autoleave`, empty parts left out.
+impl fmt::Display for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "voters=")?;
+        if self.is_empty() {
+            write!(f, "()")?;
+        }
+        for (at, majority) in self.majorities.iter().enumerate() {
+            write!(f, "{}({majority})", if at > 0 { "&&" } else { "" })?;
+        }
+        if !self.learners.is_empty() {
+            write!(f, " learners=({})", self.learners)?;
+        }
+        if !self.learners_next.is_empty() {
+            write!(f, " learners_next=({})", self.learners_next)?;
+        }
+        if self.auto_leave {
+            write!(f, " autoleave")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What makes a membership impossible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MembershipError {
+    /// A majority without voters agrees to everything.
+    NoVoters,
+    MemberZero,
+    VoterAndLearner(MemberId),
+    /// Named as a learner to be, but it does not leave a majority.
+    NotLeaving(MemberId),
+    /// Marked to be left by itself, but not joint.
+    NothingToLeave,
+}
+
+impl fmt::Display for MembershipError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoVoters => write!(f, "a majority has no voters"),
+            Self::MemberZero => write!(f, "member id 0 names nobody"),
+            Self::VoterAndLearner(id) => write!(f, "{id} is both voter and learner"),
+            Self::NotLeaving(id) => write!(f, "{id} is to become a learner but stays a voter"),
+            Self::NothingToLeave => write!(f, "auto-leave without a joint membership"),
+        }
+    }
+}
+
+impl std::error::Error for MembershipError {}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! What counts as agreement. Every quorum decision in the system is
+//! [`Membership::quorum`]: over votes, match indexes, read rounds and lease clocks.
+
+use super::Membership;
+use crate::{MemberId, MemberSet};
+
+/// Values that a quorum can agree on. `ALL` is what nobody could object to: the
+/// answer of a membership without voters.
+pub trait Quorum: Ord + Copy {
+    const ALL: Self;
+}
+
+impl Quorum for u64 {
+    const ALL: Self = Self::MAX;
+}
+
+impl Quorum for bool {
+    const ALL: Self = true;
+}
+
+/// How an election stands. Ordered, so that a quorum of it is again a count: the
+/// best that a majority of voters still supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Count {
+    Lost,
+    Open,
+    Won,
+}
+
+impl Quorum for Count {
+    const ALL: Self = Self::Won;
+}
+
+impl Membership {
+    /// The greatest value that a majority of every majority reaches: for match
+    /// indexes what is committed, for votes how the election stands, for times how
+    /// long a quorum has been silent.
+    pub fn quorum<T: Quorum>(&self, value: impl Fn(MemberId) -> T) -> T {
+        self.majorities.iter().fold(T::ALL, |all, majority| all.min(one(majority, &value)))
+    }
+
+    /// How an election stands, given each voter's reply so far.
+    pub fn count(&self, vote: impl Fn(MemberId) -> Option<bool>) -> Count {
+        self.quorum(|id| match vote(id) {
+            Some(true) => Count::Won,
+            Some(false) => Count::Lost,
+            None => Count::Open,
+        })
+    }
+}
+
+/// The value that a majority of these voters reaches: with n voters, the
+/// (n / 2 + 1)-th largest.
+fn one<T: Quorum>(majority: &MemberSet, value: &impl Fn(MemberId) -> T) -> T {
+    const SMALL: usize = 16;
+    let voters = majority.len();
+    if voters == 0 {
+        return T::ALL;
+    }
+    let mut small = [T::ALL; SMALL];
+    let mut large = Vec::new();
+    let values = if voters <= SMALL {
+        &mut small[..voters]
+    } else {
+        large.resize(voters, T::ALL);
+        &mut large[..]
+    };
+    for (slot, id) in values.iter_mut().zip(majority.iter()) {
+        *slot = value(id);
+    }
+    // Sorted upwards, a majority stands at or above this place.
+    let place = voters - (voters / 2 + 1);
+    if voters <= SMALL {
+        insertion_sort(values);
+    } else {
+        values.sort_unstable();
+    }
+    values[place]
+}
+
+fn insertion_sort<T: Ord + Copy>(values: &mut [T]) {
+    for end in 1..values.len() {
+        let mut at = end;
+        while at > 0 && values[at - 1] > values[at] {
+            values.swap(at - 1, at);
+            at -= 1;
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What members say to each other: questions and their replies, in pairs.
+//!
+//! Bytes on a wire are not decided here, and nothing local (ticks, saves,
+//! requests) travels as a message: see [`Input`](crate::Input) for those.
+
+use std::sync::Arc;
+
+use crate::membership::Membership;
+use crate::{Change, Entries, EntryId, Index, MemberId, Refusal, RequestId, Term};
+
+use bytes::Bytes;
+
+/// A message with its addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Envelope {
+    pub from: MemberId,
+    pub to: MemberId,
+    /// The sender's term. A pre-vote, and a pre-vote that is granted, carry the
+    /// term that is being asked about instead: one above the asker's own.
+    pub term: Term,
+    pub message: Message,
+}
+
+/// One side of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Message {
+    /// "Would you vote for me?" Asks without disturbing anybody's term.
+    PreVote(Vote),
+    PreVoteReply(VoteReply),
+    /// "Vote for me in this term."
+    Vote(Vote),
+    VoteReply(VoteReply),
+    /// Entries from the leader, or none, to tell a commit index or to probe.
+    Append(Append),
+    /// Answers an append, and a snapshot, and anything of an older term.
+    AppendReply(AppendReply),
+    /// "I still lead." Also asks for confirmation of a read round.
+    Heartbeat(Heartbeat),
+    HeartbeatReply(HeartbeatReply),
+    /// The peer is behind the leader's log: here is a snapshot. The bytes of it
+    /// travel beside the core. Answered by an append reply.
+    Snapshot(SnapshotMeta),
+    /// The leader hands over: campaign at once.
+    TimeoutNow,
+    /// A follower passes a client's command on to its leader.
+    Propose(RequestId, Proposal),
+    ProposeReply(RequestId, Result<EntryId, Refusal>),
+    /// A follower asks its leader from which index on a read is not stale.
+    Read(RequestId),
+    ReadReply(RequestId, Result<Index, Refusal>),
+    /// A follower passes on an operator's wish that this member should lead.
+    Transfer(MemberId),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Vote {
+    /// The last entry of the asker's log. Granted only to a log that is not older.
+    pub last: EntryId,
+    /// The leader itself asked for this election: no leader is disturbed by it, so
+    /// it is answered even by those who have just heard from that leader.
+    pub forced: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VoteReply {
+    pub granted: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Append {
+    /// The entry just before `entries` in the leader's log. A receiver without it
+    /// takes nothing.
+    pub prev: EntryId,
+    pub entries: Entries,
+    /// The leader's commit index. Counts up to the last entry this message proves
+    /// to be the same on both sides, no further.
+    pub commit: Index,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AppendReply {
+    /// The sender's log equals the leader's up to here, durably.
+    Matches(Index),
+    /// The sender has no entry equal to `prev` of the append. `hint` is the newest
+    /// entry of its log that could be in the leader's: not above `prev`, and not
+    /// of a later term. A hint with term 0 has an unknown term.
+    Differs { prev: Index, hint: EntryId },
+    /// The append came from an older term; only the envelope's term matters.
+    OldTerm,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Heartbeat {
+    /// The commit index, never above what the receiver is known to hold.
+    pub commit: Index,
+    /// The read round that an answer confirms; 0 when nobody reads.
+    pub round: u64,
+    /// The leader's clock when it sent this, in ticks since it won. Comes back in
+    /// the reply, so that a leader lease is counted from the sending, not from the
+    /// answer.
+    pub sent_at: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HeartbeatReply {
+    /// As in the heartbeat that this answers.
+    pub round: u64,
+    /// As in the heartbeat that this answers.
+    pub sent_at: u64,
+}
+
+/// What a snapshot says about the log it replaces.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct SnapshotMeta {
+    /// The last entry that the captured state contains.
+    pub id: EntryId,
+    /// The membership as of that entry.
+    pub membership: Arc<Membership>,
+}
+
+/// What a client wants put into the log.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Proposal {
+    Command(Bytes),
+    Change(Change),
+}
+
+impl Message {
+    /// Answers to questions this member asked, and so only expected from members
+    /// it knows.
+    pub(crate) fn is_reply(&self) -> bool {
+        matches!(
+            self,
+            Self::PreVoteReply(_)
+                | Self::VoteReply(_)
+                | Self::AppendReply(_)
+                | Self::HeartbeatReply(_)
+                | Self::ReadReply(..)
+                | Self::ProposeReply(..)
+        )
+    }
+
+    /// Requests passed on for a client. Their sender's term means nothing: it
+    /// only says whom the sender takes for the leader.
+    pub(crate) fn is_request(&self) -> bool {
+        matches!(self, Self::Propose(..) | Self::Read(_) | Self::Transfer(_))
+    }
+}

@@ -1,0 +1,349 @@
+//! One member: its fields, what `step` does with each input, and the rules about
+//! terms. What the messages mean stands with their conversations.
+
+use std::sync::Arc;
+
+use crate::boundary::Load;
+use crate::log::Log;
+use crate::membership::Membership;
+use crate::membership::history::{History, Known};
+use crate::role::Role;
+use crate::saves::Saves;
+use crate::snapshot::Installing;
+use crate::timer::Timer;
+use crate::{
+    AppendReply, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input,
+    MemberId, Message, Output, Proposal, ReadMode, Reader, Refusal, RequestId, RoleKind,
+    SnapshotMeta, Taken, Term, VoteReply,
+};
+
+/// One member of a Raft cluster, as a value. It does nothing by itself: see
+/// [`Input`] and [`Output`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Raft {
+    pub(crate) config: Config,
+    pub(crate) term: Term,
+    pub(crate) vote: Option<MemberId>,
+    /// Whom this member takes for the leader of its term.
+    pub(crate) leader: Option<MemberId>,
+    pub(crate) role: Role,
+    pub(crate) log: Log,
+    /// The newest snapshot that can be sent to peers.
+    pub(crate) snapshot: SnapshotMeta,
+    /// A peer's snapshot that the disk does not hold yet.
+    pub(crate) installing: Option<Installing>,
+    pub(crate) memberships: History,
+    /// The entry whose membership counts. Kept so that a switch is noticed.
+    pub(crate) counting: EntryId,
+    pub(crate) saves: Saves,
+    pub(crate) timer: Timer,
+    /// Entries for the state machine are being loaded.
+    pub(crate) loading: bool,
+    /// A trim wanted by a snapshot, held back by peers that still need the log.
+    pub(crate) trim_wanted: Index,
+    pub(crate) out: Outbox,
+}
+
+/// What gathers between two outputs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Outbox {
+    pub(crate) send: Vec<Envelope>,
+    pub(crate) apply: crate::Entries,
+    pub(crate) load: Vec<Load>,
+    pub(crate) trim: Option<Index>,
+    pub(crate) accepted: Vec<(RequestId, EntryId)>,
+    pub(crate) served: Vec<(RequestId, Index)>,
+    pub(crate) refused: Vec<(RequestId, Refusal)>,
+    pub(crate) events: Vec<Event>,
+}
+
+impl Raft {
+    /// A member that wakes up with what its disk said. It is a follower.
+    pub fn new(config: Config, boot: Boot) -> Result<Self, BootError> {
+        config.check().map_err(BootError::Config)?;
+        let (log, memberships) = boot.check()?;
+        let lease_unknown = match config.reads {
+            ReadMode::LeaderLease { .. } if !boot.snapshot.membership.is_empty() => {
+                config.election_ticks
+            }
+            _ => 0,
+        };
+        let seed = config.seed ^ config.id.0.rotate_left(32);
+        let mut raft = Self {
+            timer: Timer::new(seed, config.election_ticks, lease_unknown),
+            term: boot.hard_state.term,
+            vote: boot.hard_state.vote,
+            leader: None,
+            role: Role::Follower,
+            counting: EntryId::ZERO,
+            snapshot: boot.snapshot,
+            installing: None,
+            memberships,
+            saves: Saves::default(),
+            loading: false,
+            trim_wanted: 0,
+            out: Outbox::default(),
+            log,
+            config,
+        };
+        raft.counting = raft.membership_known().id;
+        raft.saves = Saves::new(raft.hard_state());
+        Ok(raft)
+    }
+
+    /// Lets something happen to this member. The error says why it had no effect;
+    /// every such reason is normal somewhere in the life of a cluster.
+    pub fn step(&mut self, input: Input) -> Result<Taken, Dropped> {
+        match input {
+            Input::Tick => self.on_tick(),
+            Input::Received(envelope) => self.on_received(envelope),
+            Input::Propose(request, command) => {
+                self.on_propose(request, Proposal::Command(command))
+            }
+            Input::Change(request, change) => self.on_propose(request, Proposal::Change(change)),
+            Input::Read(request) => self.on_read(request),
+            Input::Transfer(to) => self.on_transfer(to),
+            Input::Saved(id) => self.on_saved(id),
+            Input::Applied(index) => self.on_applied(index),
+            Input::Snapshotted(index) => self.on_snapshotted(index),
+            Input::Trim(index) => self.on_trim(index),
+            Input::SnapshotSent(peer) => self.on_snapshot_report(peer, true),
+            Input::SnapshotLost(peer) => self.on_snapshot_report(peer, false),
+            Input::Loaded(Reader::Peer(peer), entries) => self.on_loaded_for_peer(peer, &entries),
+            Input::Loaded(Reader::Machine, entries) => self.on_loaded_to_apply(&entries),
+            Input::Unreachable(peer) => self.on_unreachable(peer),
+            Input::Campaign => self.on_campaign(),
+            Input::ForgetLeader => self.on_forget_leader(),
+        }
+    }
+
+    /// Takes everything asked of the world since the last time.
+    pub fn take_output(&mut self) -> Output {
+        self.begin_reads();
+        self.send_wanted();
+        let save = self.take_save();
+        let apply = self.take_apply();
+        let out = &mut self.out;
+        let output = Output {
+            save,
+            send: std::mem::take(&mut out.send),
+            apply,
+            load: std::mem::take(&mut out.load),
+            trim: out.trim.take(),
+            accepted: std::mem::take(&mut out.accepted),
+            served: std::mem::take(&mut out.served),
+            refused: std::mem::take(&mut out.refused),
+            events: std::mem::take(&mut out.events),
+        };
+        // The entries are in the machine's hands: from here on they are applied as
+        // far as memberships go. What follows from it is part of the next output.
+        self.follow_membership();
+        self.log.evict(self.config.tail_bytes_max);
+        output
+    }
+
+    /// Whether [`Raft::take_output`] would hand over anything.
+    pub fn has_output(&self) -> bool {
+        let out = &self.out;
+        self.has_save()
+            || self.has_apply()
+            || self.has_wanted()
+            || self.may_begin_reads()
+            || !out.send.is_empty()
+            || !out.load.is_empty()
+            || out.trim.is_some()
+            || !out.accepted.is_empty()
+            || !out.served.is_empty()
+            || !out.refused.is_empty()
+            || !out.events.is_empty()
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The membership that counts now.
+    pub fn membership(&self) -> &Arc<Membership> {
+        &self.membership_known().membership
+    }
+
+    /// The membership as of this entry, for a snapshot there. Not older than the
+    /// newest snapshot, not newer than the log.
+    pub fn membership_at(&self, index: Index) -> Arc<Membership> {
+        self.memberships.counts(index).membership.clone()
+    }
+
+    /// Replaces the timeout that was drawn, until the next one is: for stories in
+    /// which it matters who campaigns first.
+    pub fn set_timeout_ticks(&mut self, ticks: u32) {
+        self.timer.timeout = ticks.max(1);
+    }
+
+    /// The one answer to "which membership counts now": the newest one that was
+    /// handed to the state machine.
+    pub(crate) fn membership_known(&self) -> &Known {
+        self.memberships.counts(self.log.applying)
+    }
+
+    pub(crate) fn send(&mut self, to: MemberId, message: Message) {
+        self.out.send.push(Envelope { from: self.config.id, to, term: self.term, message });
+    }
+
+    pub(crate) fn not_leader(&self) -> Refusal {
+        Refusal::NotLeader { leader: self.leader }
+    }
+
+    fn on_tick(&mut self) -> Result<Taken, Dropped> {
+        self.timer.tick();
+        if self.role.is_leader() {
+            self.on_leader_tick();
+        } else if self.timer.is_due() && self.is_promotable() {
+            self.timer.elapsed = 0;
+            return self.on_campaign();
+        }
+        Ok(Taken::Done)
+    }
+
+    fn on_received(&mut self, envelope: Envelope) -> Result<Taken, Dropped> {
+        self.check_envelope(&envelope)?;
+        let Envelope { from, term, message, .. } = envelope;
+        if message.is_request() {
+            return self.on_request(from, message);
+        }
+        if message.is_reply() && !self.membership().contains(from) {
+            return Err(Dropped::UnknownSender { from });
+        }
+        if term > self.term {
+            self.on_newer_term(from, term, &message)?;
+        } else if term < self.term {
+            self.on_older_term(from, term, &message)?;
+        }
+        match message {
+            Message::PreVote(vote) => self.on_pre_vote(from, term, vote),
+            Message::Vote(vote) => self.on_vote(from, vote),
+            Message::PreVoteReply(reply) => self.on_vote_reply(from, true, reply.granted),
+            Message::VoteReply(reply) => self.on_vote_reply(from, false, reply.granted),
+            Message::Append(append) => {
+                self.hear_leader(from)?;
+                self.on_append(from, &append)
+            }
+            Message::Heartbeat(heartbeat) => {
+                self.hear_leader(from)?;
+                self.on_heartbeat(from, heartbeat)
+            }
+            Message::Snapshot(meta) => {
+                self.hear_leader(from)?;
+                self.on_snapshot(from, meta)
+            }
+            Message::AppendReply(reply) => self.on_append_reply(from, reply),
+            Message::HeartbeatReply(reply) => self.on_heartbeat_reply(from, reply),
+            Message::TimeoutNow => self.on_timeout_now(from),
+            Message::ReadReply(request, reply) => self.on_read_reply(request, reply),
+            Message::ProposeReply(request, reply) => self.on_propose_reply(request, reply),
+            Message::Propose(..) | Message::Read(_) | Message::Transfer(_) => {
+                Err(Dropped::NotForRole)
+            }
+        }
+    }
+
+    fn on_request(&mut self, from: MemberId, message: Message) -> Result<Taken, Dropped> {
+        match message {
+            Message::Propose(request, proposal) => self.on_forwarded(from, request, proposal),
+            Message::Read(request) => self.on_forwarded_read(from, request),
+            Message::Transfer(to) if self.role.is_leader() => self.on_transfer(to),
+            _ => Err(self.not_leader().into()),
+        }
+    }
+
+    /// Somebody is in a newer term: so are we, unless the message says that the
+    /// newer term is only being asked about.
+    fn on_newer_term(&mut self, from: MemberId, term: Term, what: &Message) -> Result<(), Dropped> {
+        match what {
+            // A leader that was just heard from is not deposed by somebody who was
+            // cut off, or removed and never told: neither vote nor term counts.
+            Message::PreVote(vote) | Message::Vote(vote) if !vote.forced && self.leader_alive() => {
+                Err(Dropped::LeaderAlive { leader: self.leader })
+            }
+            Message::PreVote(_) | Message::PreVoteReply(VoteReply { granted: true }) => Ok(()),
+            Message::Append(_) | Message::Heartbeat(_) | Message::Snapshot(_) => {
+                self.become_follower(term, Some(from));
+                Ok(())
+            }
+            _ => {
+                self.become_follower(term, None);
+                Ok(())
+            }
+        }
+    }
+
+    /// Somebody is in an older term. Its questions are answered where silence would
+    /// leave it stuck there; answers of an older term carry no news.
+    fn on_older_term(&mut self, from: MemberId, term: Term, what: &Message) -> Result<(), Dropped> {
+        let manners = self.config.manners;
+        match what {
+            // Who was cut off may have raised its term: its leader, still in the old
+            // term, must hear of the new one, or the two never talk again.
+            // Shown by scenarios/checkquorum_higher_term_rejoins.txt.
+            Message::Append(_) | Message::Heartbeat(_)
+                if self.config.check_quorum || self.config.pre_vote || !manners.old_term_silent =>
+            {
+                let reply = Message::AppendReply(AppendReply::OldTerm);
+                self.send_when_saved(from, self.term, reply);
+            }
+            // A pre-candidate with an older term learns ours from the refusal.
+            Message::PreVote(_) => {
+                let reply = Message::PreVoteReply(VoteReply { granted: false });
+                self.send_when_saved(from, self.term, reply);
+            }
+            // What was confirmed stays confirmed.
+            Message::ReadReply(..) | Message::ProposeReply(..) => return Ok(()),
+            _ => {}
+        }
+        Err(Dropped::OldTerm { term, current: self.term })
+    }
+
+    /// A leader of our term speaks.
+    fn hear_leader(&mut self, from: MemberId) -> Result<(), Dropped> {
+        if let Some(leader) = self.leader.filter(|leader| *leader != from) {
+            return Err(Dropped::SecondLeader { from, leader });
+        }
+        if self.role.kind() != RoleKind::Follower {
+            self.become_follower(self.term, Some(from));
+        }
+        self.timer.elapsed = 0;
+        self.set_leader(Some(from));
+        Ok(())
+    }
+
+    pub(crate) fn set_leader(&mut self, leader: Option<MemberId>) {
+        if self.leader != leader {
+            self.leader = leader;
+            self.out.events.push(Event::Leader { leader, term: self.term });
+        }
+    }
+
+    pub(crate) fn set_role(&mut self, role: Role) {
+        let (from, to) = (self.role.kind(), role.kind());
+        if let Role::Leader(leader) = std::mem::replace(&mut self.role, role) {
+            self.refuse_reads(leader.reads);
+        }
+        if from != to {
+            self.out.events.push(Event::Role { from, to, term: self.term });
+        }
+    }
+
+    /// Starts a term, or the same one again, with nobody leading it.
+    pub(crate) fn enter_term(&mut self, term: Term) {
+        if self.term != term {
+            self.term = term;
+            self.vote = None;
+        }
+        self.timer.restart(self.config.election_ticks);
+    }
+
+    pub(crate) fn become_follower(&mut self, term: Term, leader: Option<MemberId>) {
+        self.enter_term(term);
+        self.set_role(Role::Follower);
+        self.set_leader(leader);
+    }
+}

@@ -1,0 +1,223 @@
+//! What waits for the disk.
+//!
+//! Promises ride in the save that makes them true. A save that is on its way is
+//! remembered with how much of the log it holds; when that part of the log is cut,
+//! the memory is cut too, so a late completion acknowledges nothing that was
+//! written since (scenarios/save_late_completion_of_a_cut_tail.txt).
+
+use std::collections::VecDeque;
+
+use crate::{
+    EntryId, Envelope, HardState, Index, MemberId, Message, Raft, Save, SaveId, Taken, Term,
+};
+use crate::{AppendReply, Dropped, Event, VoteReply};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Saves {
+    /// The id of the newest save handed out.
+    newest: u64,
+    in_flight: VecDeque<InFlight>,
+    /// What the next save makes true.
+    promises: Promises,
+    /// The hard state as of the newest save.
+    pub(crate) handed: HardState,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct InFlight {
+    id: SaveId,
+    /// The log up to here is durable with this save; less when it was cut since.
+    last: Index,
+    promises: Promises,
+    install: Option<EntryId>,
+}
+
+/// What this member promises others, and itself, once a save is durable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+struct Promises {
+    send: Vec<Envelope>,
+    /// A vote for itself, in this term.
+    vote: Option<OwnVote>,
+    /// Own appends, each counted by itself. Kept only where every step shows;
+    /// otherwise the end of the saved log counts once.
+    appends: Vec<Index>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OwnVote {
+    pub(crate) term: Term,
+    pub(crate) pre: bool,
+}
+
+impl Saves {
+    pub(crate) fn new(handed: HardState) -> Self {
+        Self { handed, ..Self::default() }
+    }
+
+    /// Everything handed out is durable, and nothing is promised.
+    fn is_idle(&self) -> bool {
+        self.in_flight.is_empty() && self.promises.is_empty()
+    }
+
+    /// The log was cut from here on.
+    pub(crate) fn truncate(&mut self, from: Index) {
+        for save in &mut self.in_flight {
+            save.last = save.last.min(from - 1);
+        }
+    }
+}
+
+impl Promises {
+    fn is_empty(&self) -> bool {
+        self.send.is_empty() && self.vote.is_none() && self.appends.is_empty()
+    }
+}
+
+impl Raft {
+    pub(crate) fn hard_state(&self) -> HardState {
+        HardState { term: self.term, vote: self.vote, commit: self.log.commit }
+    }
+
+    /// Sends a promise once what it rests on is durable; at once when it is.
+    pub(crate) fn send_when_saved(&mut self, to: MemberId, term: Term, message: Message) {
+        let envelope = Envelope { from: self.config.id, to, term, message };
+        let waits = self.config.manners.every_reply_waits || self.has_unsaved_promises();
+        if !waits {
+            self.out.send.push(envelope);
+            return;
+        }
+        // A follower that took several appends since the last output says so once.
+        if self.config.manners.coalesce
+            && let Some(last) = self.saves.promises.send.last_mut()
+            && let (Message::AppendReply(AppendReply::Matches(told)), Message::AppendReply(AppendReply::Matches(now))) =
+                (&mut last.message, &envelope.message)
+            && (last.to, last.term) == (envelope.to, envelope.term)
+        {
+            *told = (*told).max(*now);
+            return;
+        }
+        self.saves.promises.send.push(envelope);
+    }
+
+    fn has_unsaved_promises(&self) -> bool {
+        let told = self.saves.handed;
+        !self.saves.is_idle()
+            || self.log.has_unsaved()
+            || self.installing.is_some()
+            || (told.term, told.vote) != (self.term, self.vote)
+    }
+
+    /// Votes for itself: counted when it is durable. A pre-vote promises nothing,
+    /// so with an idle disk it counts at once.
+    pub(crate) fn promise_own_vote(&mut self, vote: OwnVote) {
+        if self.config.manners.every_reply_waits {
+            let reply = VoteReply { granted: true };
+            let message =
+                if vote.pre { Message::PreVoteReply(reply) } else { Message::VoteReply(reply) };
+            self.send_when_saved(self.config.id, vote.term, message);
+        } else if vote.pre {
+            self.count_own_vote(vote);
+            return;
+        }
+        self.saves.promises.vote = Some(vote);
+    }
+
+    /// The leader's own copy of an entry counts when it is durable.
+    pub(crate) fn promise_own_append(&mut self, index: Index) {
+        if self.config.manners.every_reply_waits {
+            let reply = Message::AppendReply(AppendReply::Matches(index));
+            self.send_when_saved(self.config.id, self.term, reply);
+            self.saves.promises.appends.push(index);
+        }
+    }
+
+    pub(crate) fn has_save(&self) -> bool {
+        self.log.has_unsaved()
+            || self.installing.as_ref().is_some_and(|installing| !installing.handed)
+            || !self.saves.promises.is_empty()
+            || self.hard_state_must_be_saved()
+    }
+
+    /// The commit index alone may be told again by the leader, so by itself it need
+    /// not be written; it rides along with whatever is. But a member must not wake
+    /// up two memberships behind: a commit that covers one is written at once.
+    fn hard_state_must_be_saved(&self) -> bool {
+        let (told, now) = (self.saves.handed, self.hard_state());
+        (told.term, told.vote) != (now.term, now.vote)
+            || told.commit != now.commit
+                && (self.config.manners.commit_saved_alone
+                    || self.memberships.any_between(told.commit, now.commit))
+    }
+
+    pub(crate) fn take_save(&mut self) -> Option<Save> {
+        if !self.has_save() {
+            return None;
+        }
+        let (told, now) = (self.saves.handed, self.hard_state());
+        let entries = self.log.take_unsaved();
+        let install = self.installing.as_mut().filter(|installing| !installing.handed).map(|new| {
+            new.handed = true;
+            new.meta.clone()
+        });
+        self.saves.handed = now;
+        self.saves.newest += 1;
+        let id = SaveId(self.saves.newest);
+        let mut promises = std::mem::take(&mut self.saves.promises);
+        let then_send = std::mem::take(&mut promises.send);
+        let must_sync = !entries.is_empty()
+            || install.is_some()
+            || (told.term, told.vote) != (now.term, now.vote)
+            || self.memberships.any_between(told.commit, now.commit);
+        self.saves.in_flight.push_back(InFlight {
+            id,
+            last: self.log.handed(),
+            promises,
+            install: install.as_ref().map(|meta| meta.id),
+        });
+        let hard_state = (told != now).then_some(now);
+        Some(Save { id, hard_state, entries, install, must_sync, then_send })
+    }
+
+    /// The disk holds this save and every one before it.
+    pub(crate) fn on_saved(&mut self, id: SaveId) -> Result<Taken, Dropped> {
+        if id.0 > self.saves.newest || self.saves.in_flight.front().is_none_or(|old| old.id > id) {
+            return Err(Dropped::NothingPending);
+        }
+        while self.saves.in_flight.front().is_some_and(|save| save.id <= id) {
+            let Some(save) = self.saves.in_flight.pop_front() else { break };
+            self.log.saved_to(save.last);
+            if let Some(vote) = save.promises.vote {
+                self.count_own_vote(vote);
+            }
+            for index in save.promises.appends {
+                self.on_own_saved(index.min(save.last));
+            }
+            self.on_own_saved(save.last);
+            if let Some(installed) = save.install {
+                self.on_installed(installed);
+            }
+        }
+        Ok(Taken::Done)
+    }
+
+    /// A leader's own disk has caught up: it counts like any follower's.
+    fn on_own_saved(&mut self, index: Index) {
+        let id = self.config.id;
+        let slot = self.role.leader().and_then(|leader| leader.slot(id));
+        if let Some(slot) = slot {
+            self.on_matched(slot, index);
+        }
+    }
+
+    fn on_installed(&mut self, id: EntryId) {
+        if self.installing.as_ref().is_some_and(|installing| installing.meta.id == id) {
+            self.installing = None;
+            self.out.events.push(Event::SnapshotInstalled(id));
+        }
+        if id.index > self.log.applied {
+            self.log.applied_to(id.index);
+            self.leave_if_due();
+        }
+    }
+}
+

@@ -1,0 +1,49 @@
+//! Ticks counted since something happened.
+
+use crate::random::Random;
+
+/// The clocks of one member. A tick that leads to nothing touches only these.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Timer {
+    /// Follower or candidate: since the leader was heard or the last campaign.
+    /// Leader: since it last checked its quorum.
+    pub(crate) elapsed: u32,
+    /// Leader: since the last heartbeat.
+    pub(crate) beat_elapsed: u32,
+    /// A follower or candidate campaigns when `elapsed` reaches this.
+    pub(crate) timeout: u32,
+    /// With leader-lease reads: ticks since the start during which a leader that
+    /// this member has forgotten may still hold its lease.
+    pub(crate) lease_unknown: u32,
+    random: Random,
+}
+
+impl Timer {
+    pub(crate) fn new(seed: u64, election_ticks: u32, lease_unknown: u32) -> Self {
+        let mut timer = Self {
+            elapsed: 0,
+            beat_elapsed: 0,
+            timeout: 0,
+            lease_unknown,
+            random: Random::new(seed),
+        };
+        timer.restart(election_ticks);
+        timer
+    }
+
+    /// Starts counting again, towards a newly drawn timeout.
+    pub(crate) fn restart(&mut self, election_ticks: u32) {
+        self.elapsed = 0;
+        self.beat_elapsed = 0;
+        self.timeout = election_ticks + self.random.below(election_ticks);
+    }
+
+    pub(crate) fn tick(&mut self) {
+        self.elapsed = self.elapsed.saturating_add(1);
+        self.lease_unknown = self.lease_unknown.saturating_sub(1);
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        self.elapsed >= self.timeout
+    }
+}

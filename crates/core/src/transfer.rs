@@ -1,0 +1,107 @@
+//! Handing over leadership (thesis §3.10).
+//!
+//! The leader stops taking proposals, brings the target up to its own log, and asks
+//! it to campaign at once. If nothing comes of it within an election timeout, it
+//! goes on leading.
+
+use crate::boundary::AbortedBecause;
+use crate::election::Campaign;
+use crate::{Dropped, Event, MemberId, Message, Raft, Refusal, RoleKind, Taken};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Transfer {
+    pub(crate) to: MemberId,
+}
+
+impl Raft {
+    pub(crate) fn on_transfer(&mut self, to: MemberId) -> Result<Taken, Dropped> {
+        let last = self.log.last().index;
+        let is_voter = self.membership().is_voter(to);
+        let Some(leader) = self.role.leader_mut() else { return self.forward_transfer(to) };
+        let Some(slot) = leader.slot(to).filter(|_| is_voter) else {
+            return Err(Refusal::TargetNotVoter { to }.into());
+        };
+        if leader.transfer.is_some_and(|open| open.to == to) {
+            return Err(Dropped::NothingToDo);
+        }
+        let caught_up = leader.peers[slot].progress.matched == last;
+        self.abort_transfer(AbortedBecause::Replaced);
+        if to == self.config.id {
+            return Err(Dropped::NothingToDo);
+        }
+        // It has one election timeout from now.
+        self.timer.elapsed = 0;
+        if let Some(leader) = self.role.leader_mut() {
+            leader.transfer = Some(Transfer { to });
+        }
+        self.out.events.push(Event::TransferBegan { to });
+        if caught_up {
+            self.send_timeout_now(to);
+        } else {
+            self.send_append(slot);
+        }
+        Ok(Taken::Done)
+    }
+
+    fn forward_transfer(&mut self, to: MemberId) -> Result<Taken, Dropped> {
+        match self.leader {
+            Some(leader) if self.role.kind() == RoleKind::Follower => {
+                self.send(leader, Message::Transfer(to));
+                Ok(Taken::Forwarded(leader))
+            }
+            _ => Err(self.not_leader().into()),
+        }
+    }
+
+    /// A peer got further; perhaps the target has everything now.
+    pub(crate) fn on_transfer_progress(&mut self, id: MemberId) {
+        let last = self.log.last().index;
+        let Some(leader) = self.role.leader() else { return };
+        let target = leader.transfer.filter(|open| open.to == id);
+        if let Some(target) = target
+            && leader.peer(id).is_some_and(|peer| peer.progress.matched == last)
+        {
+            self.send_timeout_now(target.to);
+        }
+    }
+
+    fn send_timeout_now(&mut self, to: MemberId) {
+        if let Some(leader) = self.role.leader_mut() {
+            leader.lease_given_up = true;
+        }
+        self.send(to, Message::TimeoutNow);
+    }
+
+    /// The leader wants us to lead.
+    pub(crate) fn on_timeout_now(&mut self, from: MemberId) -> Result<Taken, Dropped> {
+        if self.role.kind() != RoleKind::Follower {
+            return Err(Dropped::NotForRole);
+        }
+        if self.leader.is_some_and(|leader| leader != from) {
+            return Err(Dropped::Unasked); // Not from who leads this term.
+        }
+        // Nobody is cut off here, so there is no need to ask first.
+        self.campaign(Campaign::Forced)
+    }
+
+    pub(crate) fn on_transfer_timeout(&mut self) {
+        if self.abort_transfer(AbortedBecause::TimedOut) {
+            self.leave_if_due();
+        }
+    }
+
+    pub(crate) fn abort_transfer_if_target_left(&mut self) {
+        let target = self.role.leader().and_then(|leader| leader.transfer);
+        if target.is_some_and(|target| !self.membership().is_voter(target.to)) {
+            self.abort_transfer(AbortedBecause::TargetLeft);
+        }
+    }
+
+    fn abort_transfer(&mut self, why: AbortedBecause) -> bool {
+        let Some(open) = self.role.leader_mut().and_then(|leader| leader.transfer.take()) else {
+            return false;
+        };
+        self.out.events.push(Event::TransferAborted { to: open.to, why });
+        true
+    }
+}

@@ -1,0 +1,170 @@
+//! What no honest peer sends, and no intact disk holds, goes no further than here.
+
+use crate::log::Log;
+use crate::membership::history::History;
+use crate::{
+    Append, AppendReply, Boot, BootError, Dropped, Entries, EntryId, Envelope, Index, Malformed,
+    MemberId, Message, Raft, SnapshotMeta, Term,
+};
+
+use crate::ids::NUMBER_MAX;
+
+impl Raft {
+    /// Refuses what could not be meant for us, or by anybody.
+    pub(crate) fn check_envelope(&self, envelope: &Envelope) -> Result<(), Dropped> {
+        if envelope.to != self.config.id {
+            return Err(Dropped::WrongRecipient { to: envelope.to });
+        }
+        if envelope.from == MemberId(0) {
+            return Err(Malformed::NoSender.into());
+        }
+        if envelope.from == self.config.id {
+            return Err(Malformed::FromSelf.into());
+        }
+        if envelope.term >= NUMBER_MAX {
+            return Err(Malformed::NumberTooLarge.into());
+        }
+        match &envelope.message {
+            Message::Append(append) => check_append(envelope.term, append)?,
+            Message::Snapshot(meta) => check_snapshot(envelope.term, meta)?,
+            Message::Vote(vote) | Message::PreVote(vote) => in_range(vote.last)?,
+            Message::Heartbeat(heartbeat) if heartbeat.commit >= NUMBER_MAX => {
+                return Err(Malformed::NumberTooLarge.into());
+            }
+            Message::AppendReply(AppendReply::Matches(index)) if *index >= NUMBER_MAX => {
+                return Err(Malformed::NumberTooLarge.into());
+            }
+            Message::AppendReply(AppendReply::Differs { prev, hint }) => {
+                in_range(*hint)?;
+                in_range(EntryId::new(0, *prev))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn in_range(id: EntryId) -> Result<(), Malformed> {
+    if id.term < NUMBER_MAX && id.index < NUMBER_MAX {
+        Ok(())
+    } else {
+        Err(Malformed::NumberTooLarge)
+    }
+}
+
+fn check_append(term: Term, append: &Append) -> Result<(), Malformed> {
+    in_range(append.prev)?;
+    in_range(EntryId::new(0, append.commit))?;
+    check_entries(append.prev, &append.entries, term)
+}
+
+/// Entries that follow `prev`, one after the other, with terms that never fall and
+/// are not above `term`, and with possible memberships.
+pub(crate) fn check_entries(
+    prev: EntryId,
+    entries: &Entries,
+    term: Term,
+) -> Result<(), Malformed> {
+    let mut before = prev;
+    for chunk in entries.chunks() {
+        for entry in chunk {
+            if entry.id.index != before.index + 1 {
+                return Err(Malformed::GapInEntries);
+            }
+            if entry.id.term < before.term {
+                return Err(Malformed::TermsDecrease);
+            }
+            if let Some(change) = entry.change()
+                && change.membership.check().is_err()
+            {
+                return Err(Malformed::BadMembership);
+            }
+            before = entry.id;
+        }
+    }
+    in_range(before)?;
+    if before.term > term && before != prev {
+        return Err(Malformed::TermAboveMessage);
+    }
+    Ok(())
+}
+
+fn check_snapshot(term: Term, meta: &SnapshotMeta) -> Result<(), Malformed> {
+    in_range(meta.id)?;
+    if meta.id.term > term {
+        return Err(Malformed::TermAboveMessage);
+    }
+    meta.membership.check().map_err(|_| Malformed::BadMembership)
+}
+
+impl Boot {
+    /// Puts log and memberships together, if they fit.
+    pub(crate) fn check(&self) -> Result<(Log, History), BootError> {
+        let in_range = |index: Index, term: Term| index < NUMBER_MAX && term < NUMBER_MAX;
+        let last = self.tail.last().map_or(self.base, |entry| entry.id);
+        if !in_range(last.index, last.term)
+            || !in_range(self.hard_state.commit, self.hard_state.term)
+            || !in_range(self.snapshot.id.index, self.snapshot.id.term)
+        {
+            return Err(BootError::NumberTooLarge);
+        }
+        let (snapshot, base) = (self.snapshot.id, self.base);
+        if snapshot.index < base.index {
+            return Err(BootError::SnapshotBeforeLog { snapshot, base });
+        }
+        let mut log = Log::new(base, self.terms.clone(), &self.tail)
+            .map_err(|at| BootError::BrokenLog { at })?;
+        if !log.holds(snapshot) {
+            return Err(BootError::BrokenLog { at: snapshot.index });
+        }
+        let memberships = self.check_memberships()?;
+        self.place_marks(&mut log)?;
+        Ok((log, memberships))
+    }
+
+    fn check_memberships(&self) -> Result<History, BootError> {
+        let broken = |at| BootError::BrokenLog { at };
+        let mut history = History::new(self.snapshot.id, self.snapshot.membership.clone());
+        // Only who has not joined yet may know of nobody.
+        if self.snapshot.id != EntryId::ZERO || !self.snapshot.membership.is_empty() {
+            let at = self.snapshot.id.index;
+            self.snapshot.membership.check().map_err(|why| BootError::Membership { at, why })?;
+        }
+        let first_held = self.tail.first().map_or(Index::MAX, |entry| entry.id.index);
+        let below = self.memberships.iter().map(|(id, membership)| (*id, membership));
+        let held = self
+            .tail
+            .iter()
+            .filter_map(|entry| entry.change().map(|change| (entry.id, &change.membership)));
+        for (id, membership) in below.filter(|(id, _)| id.index < first_held).chain(held) {
+            membership
+                .check()
+                .map_err(|why| BootError::Membership { at: id.index, why })?;
+            if id.index > history.newest().id.index {
+                history.push(id, membership.clone());
+            } else if id.index > self.snapshot.id.index {
+                return Err(broken(id.index));
+            }
+        }
+        Ok(history)
+    }
+
+    fn place_marks(&self, log: &mut Log) -> Result<(), BootError> {
+        let last = log.last().index;
+        let (commit, applied) = (self.hard_state.commit, self.applied);
+        if commit > last {
+            return Err(BootError::CommitBeyondLog { commit, last });
+        }
+        if applied > last {
+            return Err(BootError::AppliedBeyondLog { applied, last });
+        }
+        if applied < log.base().index {
+            return Err(BootError::AppliedBeforeLog { applied, base: log.base().index });
+        }
+        // Only what is committed is ever applied or captured.
+        log.commit = commit.max(applied).max(self.snapshot.id.index);
+        log.applied = applied;
+        log.applying = applied;
+        Ok(())
+    }
+}

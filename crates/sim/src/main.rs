@@ -1,0 +1,30 @@
+//! `quorate-sim scenario PATH…` and `quorate-sim conformance DIR`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let command = args.next();
+    let rest: Vec<String> = args.collect();
+    match command.as_deref() {
+        Some("scenario") => quorate_sim::scenario::main(&rest),
+        Some("conformance") if rest.len() == 1 => {
+            quorate_sim::conformance::main(&PathBuf::from(&rest[0]))
+        }
+        Some("help" | "--help" | "-h") => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+const USAGE: &str = "\
+usage:
+  quorate-sim scenario PATH…      play scenario files (or all in a folder) and compare;
+                                  UPDATE=1 rewrites the transcripts; --show prints the story
+  quorate-sim conformance DIR     play recorded traces of etcd-io/raft and compare";
