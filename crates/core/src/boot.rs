@@ -72,17 +72,34 @@ impl Boot {
 pub enum BootError {
     Config(ConfigError),
     /// The snapshot's membership is impossible.
-    Membership { at: Index, why: MembershipError },
+    Membership {
+        at: Index,
+        why: MembershipError,
+    },
     /// The snapshot is older than the start of the log: entries are missing.
-    SnapshotBeforeLog { snapshot: EntryId, base: EntryId },
+    SnapshotBeforeLog {
+        snapshot: EntryId,
+        base: EntryId,
+    },
     /// The entries do not follow each other, or their terms decrease.
-    BrokenLog { at: Index },
+    BrokenLog {
+        at: Index,
+    },
     /// The commit index points beyond the log.
-    CommitBeyondLog { commit: Index, last: Index },
+    CommitBeyondLog {
+        commit: Index,
+        last: Index,
+    },
     /// The state machine ran entries that the log does not have.
-    AppliedBeyondLog { applied: Index, last: Index },
+    AppliedBeyondLog {
+        applied: Index,
+        last: Index,
+    },
     /// The state machine is behind the start of the log: entries it needs are gone.
-    AppliedBeforeLog { applied: Index, base: Index },
+    AppliedBeforeLog {
+        applied: Index,
+        base: Index,
+    },
     NumberTooLarge,
 }
 

@@ -142,13 +142,28 @@ pub enum Reader {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Event {
-    Role { from: RoleKind, to: RoleKind, term: Term },
+    Role {
+        from: RoleKind,
+        to: RoleKind,
+        term: Term,
+    },
     /// Whom this member takes for the leader.
-    Leader { leader: Option<MemberId>, term: Term },
+    Leader {
+        leader: Option<MemberId>,
+        term: Term,
+    },
     /// This membership counts from now on.
-    Membership { id: EntryId, membership: Arc<Membership> },
-    TransferBegan { to: MemberId },
-    TransferAborted { to: MemberId, why: AbortedBecause },
+    Membership {
+        id: EntryId,
+        membership: Arc<Membership>,
+    },
+    TransferBegan {
+        to: MemberId,
+    },
+    TransferAborted {
+        to: MemberId,
+        why: AbortedBecause,
+    },
     /// A peer's snapshot replaced this member's log and state.
     SnapshotInstalled(EntryId),
 }

@@ -38,20 +38,21 @@ impl Raft {
     }
 
     pub(crate) fn has_apply(&self) -> bool {
-        let due = self.log.has_to_apply(self.may_apply_to());
-        !self.out.apply.is_empty() || due && !(self.loading && self.log.must_load_to_apply())
+        let loads = self.loading && self.log.must_load_to_apply();
+        self.log.has_to_apply(self.may_apply_to()) && !loads
     }
 
     /// The next entries for the state machine, loaded ones first.
     pub(crate) fn take_apply(&mut self) -> Entries {
-        if !self.out.apply.is_empty() {
-            return std::mem::take(&mut self.out.apply);
-        }
         let to = self.may_apply_to();
         if !self.log.has_to_apply(to) {
             return Entries::new();
         }
         let bytes_max = self.config.apply_bytes_max;
+        if !self.out.loaded.is_empty() {
+            let loaded = std::mem::take(&mut self.out.loaded);
+            return self.log.take_loaded(&loaded, to, bytes_max);
+        }
         if self.log.must_load_to_apply() {
             if !std::mem::replace(&mut self.loading, true) {
                 let range = self.log.applying + 1..self.log.tail_first().min(to + 1);
@@ -73,8 +74,7 @@ impl Raft {
         if next != Some(self.log.applying + 1) || self.own_entries(entries).is_none() {
             return Err(Malformed::WrongEntries.into());
         }
-        let to = self.may_apply_to();
-        self.out.apply = self.log.take_loaded(entries, to, self.config.apply_bytes_max);
+        self.out.loaded = entries.clone();
         Ok(Taken::Done)
     }
 

@@ -152,7 +152,10 @@ impl Config {
                 return Err(ConfigError::LeaseWithoutCheckQuorum);
             }
             if drift_ticks >= self.election_ticks {
-                return Err(ConfigError::Drift { drift: drift_ticks, election: self.election_ticks });
+                return Err(ConfigError::Drift {
+                    drift: drift_ticks,
+                    election: self.election_ticks,
+                });
             }
         }
         Ok(())

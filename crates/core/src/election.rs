@@ -120,8 +120,8 @@ impl Raft {
         term: Term,
         vote: Vote,
     ) -> Result<Taken, Dropped> {
-        let free = term > self.term
-            || self.vote.map_or(self.leader.is_none(), |member| member == from);
+        let free =
+            term > self.term || self.vote.map_or(self.leader.is_none(), |member| member == from);
         let granted = free && self.is_up_to_date(vote.last);
         // A yes repeats the term that was asked about; a no tells our own, from
         // which a candidate that is behind learns.

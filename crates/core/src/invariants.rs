@@ -1,9 +1,9 @@
 //! What must hold of one member after every step. Called by tests and by whoever
 //! plays many members; costs too much to be called in production.
 
-use crate::role::Role;
-use crate::progress::Flow;
 use crate::Raft;
+use crate::progress::Flow;
+use crate::role::Role;
 
 /// Checks everything one member can know about itself. The error says what is
 /// broken, in words.
@@ -38,9 +38,10 @@ fn marks_are_in_order(raft: &Raft) -> Result<(), String> {
     ensure(log.saved() <= log.handed() && log.handed() <= last, || {
         format!("saved {} handed {} last {last}", log.saved(), log.handed())
     })?;
-    ensure(raft.config.apply_unsaved || raft.installing.is_some() || log.applying <= log.saved(), || {
-        format!("applying {} is beyond saved {}", log.applying, log.saved())
-    })
+    ensure(
+        raft.config.apply_unsaved || raft.installing.is_some() || log.applying <= log.saved(),
+        || format!("applying {} is beyond saved {}", log.applying, log.saved()),
+    )
 }
 
 fn log_hangs_together(raft: &Raft) -> Result<(), String> {
@@ -48,11 +49,9 @@ fn log_hangs_together(raft: &Raft) -> Result<(), String> {
     ensure(log.tail_next() == log.last().index + 1, || {
         format!("tail ends before {}, log at {}", log.tail_next(), log.last())
     })?;
-    let mut index = log.tail_first();
-    for entry in log.held() {
+    for (index, entry) in (log.tail_first()..).zip(log.held()) {
         ensure(entry.id.index == index, || format!("entry {} stands at {index}", entry.id))?;
         ensure(log.holds(entry.id), || format!("entry {} has another term", entry.id))?;
-        index += 1;
     }
     let mut before = log.base();
     for start in log.terms() {

@@ -68,9 +68,7 @@ mod transfer;
 mod validate;
 
 pub use boot::{Boot, BootError};
-pub use boundary::{
-    AbortedBecause, Event, HardState, Input, Load, Output, Reader, Save, Taken,
-};
+pub use boundary::{AbortedBecause, Event, HardState, Input, Load, Output, Reader, Save, Taken};
 pub use config::{Config, ConfigError, Manners, ReadMode};
 pub use entry::{Entries, Entry, Payload};
 pub use ids::{EntryId, Index, MemberId, MemberSet, RequestId, SaveId, Term};

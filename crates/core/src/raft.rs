@@ -48,7 +48,8 @@ pub struct Raft {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Outbox {
     pub(crate) send: Vec<Envelope>,
-    pub(crate) apply: crate::Entries,
+    /// Entries that were loaded for the state machine.
+    pub(crate) loaded: crate::Entries,
     pub(crate) load: Vec<Load>,
     pub(crate) trim: Option<Index>,
     pub(crate) accepted: Vec<(RequestId, EntryId)>,

@@ -18,7 +18,7 @@ impl Random {
         self.drawn += 1;
         let mixed = mix(self.seed.wrapping_add(self.drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         // The high half of a product spreads evenly over the bound.
-        ((mixed >> 32) * u64::from(bound) >> 32) as u32
+        (((mixed >> 32) * u64::from(bound)) >> 32) as u32
     }
 }
 

@@ -14,11 +14,7 @@ use crate::{
 
 impl Raft {
     /// The leader says what follows `prev` in its log.
-    pub(crate) fn on_append(
-        &mut self,
-        from: MemberId,
-        append: &Append,
-    ) -> Result<Taken, Dropped> {
+    pub(crate) fn on_append(&mut self, from: MemberId, append: &Append) -> Result<Taken, Dropped> {
         let commit = self.log.commit;
         let told = append.entries.last().map_or(append.prev, |entry| entry.id);
         if append.prev.index < commit {
@@ -171,8 +167,9 @@ impl Raft {
         let peer = &mut leader.peers[slot];
         let own = peer.id == self.config.id;
         let progress = &mut peer.progress;
+        // A probe that is answered ends the probing, even without news.
         let news = progress.match_to(index);
-        if !news && !(progress.matched == index && progress.flow == Flow::Probe) {
+        if !(news || progress.matched == index && progress.flow == Flow::Probe) {
             return;
         }
         match progress.flow {
@@ -364,7 +361,8 @@ impl Raft {
     fn for_each_peer(&mut self, mut act: impl FnMut(&mut Self, usize)) {
         let count = self.role.leader().map_or(0, |leader| leader.peers.len());
         for slot in 0..count {
-            let own = self.role.leader().is_none_or(|leader| leader.peers[slot].id == self.config.id);
+            let own =
+                self.role.leader().is_none_or(|leader| leader.peers[slot].id == self.config.id);
             if !own {
                 act(self, slot);
             }
@@ -413,7 +411,11 @@ impl Raft {
                     if !std::mem::replace(&mut peer.loading, true) {
                         let range = next..self.log.last().index + 1;
                         let bytes_max = self.config.append_bytes_max;
-                        self.out.load.push(Load { reader: Reader::Peer(peer.id), range, bytes_max });
+                        self.out.load.push(Load {
+                            reader: Reader::Peer(peer.id),
+                            range,
+                            bytes_max,
+                        });
                     }
                     return false;
                 }

@@ -7,10 +7,10 @@
 
 use std::collections::VecDeque;
 
+use crate::{AppendReply, Dropped, Event, VoteReply};
 use crate::{
     EntryId, Envelope, HardState, Index, MemberId, Message, Raft, Save, SaveId, Taken, Term,
 };
-use crate::{AppendReply, Dropped, Event, VoteReply};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Saves {
@@ -89,8 +89,10 @@ impl Raft {
         // A follower that took several appends since the last output says so once.
         if self.config.manners.coalesce
             && let Some(last) = self.saves.promises.send.last_mut()
-            && let (Message::AppendReply(AppendReply::Matches(told)), Message::AppendReply(AppendReply::Matches(now))) =
-                (&mut last.message, &envelope.message)
+            && let (
+                Message::AppendReply(AppendReply::Matches(told)),
+                Message::AppendReply(AppendReply::Matches(now)),
+            ) = (&mut last.message, &envelope.message)
             && (last.to, last.term) == (envelope.to, envelope.term)
         {
             *told = (*told).max(*now);
@@ -220,4 +222,3 @@ impl Raft {
         }
     }
 }
-

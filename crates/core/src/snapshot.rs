@@ -8,9 +8,7 @@ use std::sync::Arc;
 use crate::membership::history::History;
 use crate::progress::Flow;
 use crate::role::Role;
-use crate::{
-    Dropped, EntryId, Envelope, Index, MemberId, Message, Raft, SnapshotMeta, Taken,
-};
+use crate::{Dropped, EntryId, Envelope, Index, MemberId, Message, Raft, SnapshotMeta, Taken};
 
 /// A snapshot that was accepted but is not durable yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,8 +60,7 @@ impl Raft {
     /// role follows from the log after it. etcd refuses that.
     /// Shown by scenarios/snapshot_older_than_the_joiner.txt.
     fn is_member_of(&self, meta: &SnapshotMeta) -> bool {
-        !self.config.manners.snapshot_must_name_receiver
-            || meta.membership.contains(self.config.id)
+        !self.config.manners.snapshot_must_name_receiver || meta.membership.contains(self.config.id)
     }
 
     fn restore(&mut self, meta: SnapshotMeta) {
@@ -73,7 +70,7 @@ impl Raft {
         self.snapshot = meta.clone();
         self.installing = Some(Installing { meta, handed: false });
         self.loading = false;
-        self.out.apply = crate::Entries::new();
+        self.out.loaded = crate::Entries::new();
         self.trim_wanted = 0;
         self.follow_membership();
     }

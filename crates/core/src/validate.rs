@@ -60,11 +60,7 @@ fn check_append(term: Term, append: &Append) -> Result<(), Malformed> {
 
 /// Entries that follow `prev`, one after the other, with terms that never fall and
 /// are not above `term`, and with possible memberships.
-pub(crate) fn check_entries(
-    prev: EntryId,
-    entries: &Entries,
-    term: Term,
-) -> Result<(), Malformed> {
+pub(crate) fn check_entries(prev: EntryId, entries: &Entries, term: Term) -> Result<(), Malformed> {
     let mut before = prev;
     for chunk in entries.chunks() {
         for entry in chunk {
@@ -137,9 +133,7 @@ impl Boot {
             .iter()
             .filter_map(|entry| entry.change().map(|change| (entry.id, &change.membership)));
         for (id, membership) in below.filter(|(id, _)| id.index < first_held).chain(held) {
-            membership
-                .check()
-                .map_err(|why| BootError::Membership { at: id.index, why })?;
+            membership.check().map_err(|why| BootError::Membership { at: id.index, why })?;
             if id.index > history.newest().id.index {
                 history.push(id, membership.clone());
             } else if id.index > self.snapshot.id.index {

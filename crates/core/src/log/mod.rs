@@ -161,8 +161,8 @@ impl Log {
     /// Adds entries that follow the last one.
     pub(crate) fn append(&mut self, entries: &Entries) {
         let Some(last) = entries.last() else { return };
-        if last.id.term == self.last.term {
-            self.last = last.id;
+        if last.id.term == self.last.term && !self.terms.is_empty() {
+            self.last = last.id; // Terms never fall: they are all the same.
         } else {
             entries.iter().for_each(|entry| self.note_term(entry.id));
         }

@@ -184,9 +184,9 @@ impl Membership {
     /// majority of the one equals some majority of the other, or differs by one
     /// voter. Majorities are compared with majorities, never with unions of them.
     pub fn may_become(&self, next: &Self) -> bool {
-        self.majorities.iter().any(|old| {
-            next.majorities.iter().any(|new| old.difference_count(new) <= 1)
-        })
+        self.majorities
+            .iter()
+            .any(|old| next.majorities.iter().any(|new| old.difference_count(new) <= 1))
     }
 
     fn operate(&self, operations: &[Operation]) -> Result<Self, ChangeRefusal> {

@@ -75,7 +75,8 @@ fn quorum_agrees_with_brute_force() {
     // Every pair of majorities over five members, every set of yes-sayers.
     for incoming in 1u32..32 {
         for outgoing in 0u32..32 {
-            let set = |mask: u32| (0..5).filter(|bit| mask & (1 << bit) != 0).map(MemberId).collect();
+            let set =
+                |mask: u32| (0..5).filter(|bit| mask & (1 << bit) != 0).map(MemberId).collect();
             let mut majorities: Vec<MemberSet> = vec![set(incoming)];
             if outgoing > 0 {
                 majorities.push(set(outgoing));
@@ -116,8 +117,11 @@ fn a_step_that_may_be_taken_keeps_every_two_quorums_overlapping() {
     let mut memberships: Vec<Membership> = Vec::new();
     for (at, first) in sets.iter().enumerate() {
         for second in sets.iter().skip(at) {
-            let majorities =
-                if first == second { vec![first.clone()] } else { vec![first.clone(), second.clone()] };
+            let majorities = if first == second {
+                vec![first.clone()]
+            } else {
+                vec![first.clone(), second.clone()]
+            };
             memberships.push(Membership::from_parts(
                 majorities,
                 MemberSet::new(),
@@ -130,13 +134,19 @@ fn a_step_that_may_be_taken_keeps_every_two_quorums_overlapping() {
     let quorums: Vec<u32> = memberships
         .iter()
         .map(|membership| {
-            (0u32..32).filter(|live| is_quorum(membership, *live)).fold(0, |all, live| all | 1 << live)
+            (0u32..32)
+                .filter(|live| is_quorum(membership, *live))
+                .fold(0, |all, live| all | 1 << live)
         })
         .collect();
     // The same word for the complements: sets whose outside is a quorum.
     let outside: Vec<u32> = quorums
         .iter()
-        .map(|word| (0u32..32).filter(|live| word & (1 << (31 - live)) != 0).fold(0, |all, live| all | 1 << live))
+        .map(|word| {
+            (0u32..32)
+                .filter(|live| word & (1 << (31 - live)) != 0)
+                .fold(0, |all, live| all | 1 << live)
+        })
         .collect();
     let mut allowed = 0;
     for (from, old) in memberships.iter().enumerate() {

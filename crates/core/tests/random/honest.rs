@@ -1,0 +1,62 @@
+//! Random faults, honest members: nothing that is committed is ever lost, no term
+//! has two leaders, and once the faults end the cluster works again.
+
+use proptest::prelude::*;
+
+use crate::cases;
+use crate::world::{Seen, Tape, World};
+
+proptest! {
+    #![proptest_config(cases(250))]
+
+    #[test]
+    fn no_fault_breaks_safety(numbers in prop::collection::vec(any::<u32>(), 20..4000)) {
+        let mut tape = Tape::new(&numbers);
+        let mut world = World::new(&mut tape);
+        world.play(&mut tape);
+        world.calm(12);
+    }
+
+    #[test]
+    fn after_the_faults_the_cluster_works_again(
+        numbers in prop::collection::vec(any::<u32>(), 20..2000),
+    ) {
+        let mut tape = Tape::new(&numbers);
+        let mut world = World::new(&mut tape);
+        world.no_changes = true;
+        world.play(&mut tape);
+        world.calm(60);
+        prop_assert!(world.works(), "{}", world.describe());
+    }
+}
+
+/// A random story that never elects or commits would prove nothing.
+#[test]
+fn the_tapes_reach_what_they_are_meant_to() {
+    let mut state = 1u64;
+    let mut number = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u32
+    };
+    let mut all = Vec::new();
+    for _ in 0..150 {
+        let numbers: Vec<u32> = (0..3000).map(|_| number()).collect();
+        let mut tape = Tape::new(&numbers);
+        let mut world = World::new(&mut tape);
+        world.play(&mut tape);
+        all.push(world.seen);
+    }
+    let total = |what: fn(&Seen) -> usize| -> usize { all.iter().map(what).sum() };
+    assert!(total(|seen| seen.elections) > 300);
+    assert!(total(|seen| seen.applied) > 3_000);
+    assert!(total(|seen| seen.memberships) > 100);
+    assert!(total(|seen| seen.joints) > 30);
+    assert!(total(|seen| seen.installs) > 20);
+    assert!(total(|seen| seen.loads) > 100);
+    assert!(total(|seen| seen.trims) > 50);
+    assert!(total(|seen| seen.served) > 50);
+    assert!(total(|seen| seen.transfers) > 20);
+    assert!(total(|seen| seen.accepted) > 50);
+}

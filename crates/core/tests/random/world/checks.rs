@@ -1,0 +1,95 @@
+//! What must hold of the whole cluster, whatever happens.
+
+use std::collections::BTreeMap;
+
+use quorate_core::{Entry, EntryId, Index, MemberId, Output, Raft, RoleKind, Term};
+
+use super::Member;
+
+#[derive(Default)]
+pub(crate) struct History {
+    /// I1: who led each term.
+    elected: BTreeMap<Term, MemberId>,
+    /// I5: what was committed at each index, the first time anybody said so.
+    committed: BTreeMap<Index, Entry>,
+    /// I3: the log of a leader as last seen.
+    leading: BTreeMap<MemberId, (Term, EntryId)>,
+    /// I9: terms and commit indexes never fall, except that a crash forgets a
+    /// commit index that was not saved.
+    marks: BTreeMap<MemberId, (Term, Index, Index)>,
+}
+
+impl History {
+    pub(crate) fn committed_to(&self) -> Index {
+        self.committed.keys().next_back().copied().unwrap_or(0)
+    }
+
+    pub(crate) fn restarted(&mut self, raft: &Raft) {
+        let status = raft.status();
+        self.leading.remove(&status.id);
+        let marks = (status.term, status.log.commit, status.log.applied);
+        self.marks.insert(status.id, marks);
+    }
+
+    pub(crate) fn note(&mut self, raft: &Raft, output: &Output) {
+        let status = raft.status();
+        for entry in output.apply.iter() {
+            let known = self.committed.entry(entry.id.index).or_insert_with(|| entry.clone());
+            assert_eq!(known, entry, "{} applies another entry", status.id);
+        }
+        let marks = self.marks.entry(status.id).or_default();
+        let now = (status.term, status.log.commit, status.log.applied);
+        assert!(marks.0 <= now.0 && marks.1 <= now.1 && marks.2 <= now.2, "{marks:?} {now:?}");
+        *marks = now;
+        if status.role == RoleKind::Leader {
+            let winner = *self.elected.entry(status.term).or_insert(status.id);
+            assert_eq!(winner, status.id, "two leaders in term {}", status.term);
+            let known = self.leading.insert(status.id, (status.term, status.log.last));
+            if let Some((term, last)) = known.filter(|(term, _)| *term == status.term) {
+                assert!(status.log.last.index >= last.index, "leader of {term} lost entries");
+            }
+        }
+    }
+
+    /// I2, I4, I10 over all disks and members.
+    pub(crate) fn check(&mut self, members: &BTreeMap<MemberId, Member>) {
+        for (id, member) in members {
+            let Some(raft) = &member.raft else { continue };
+            let status = raft.status();
+            if status.role == RoleKind::Leader {
+                self.leader_has_all_committed(*id, raft);
+            }
+        }
+        let disks: Vec<_> = members.values().map(|member| &member.disk).collect();
+        for (at, left) in disks.iter().enumerate() {
+            for right in &disks[at + 1..] {
+                logs_match(&left.entries, &right.entries);
+            }
+        }
+    }
+
+    fn leader_has_all_committed(&self, id: MemberId, raft: &Raft) {
+        let status = raft.status();
+        for (index, entry) in &self.committed {
+            if *index > status.log.base.index && entry.id.term < status.term {
+                assert!(
+                    *index <= status.log.last.index,
+                    "leader {id} lacks committed {}",
+                    entry.id
+                );
+            }
+        }
+    }
+}
+
+/// Where two logs have the same id they have the same entries up to there.
+fn logs_match(left: &[Entry], right: &[Entry]) {
+    let (Some(first_left), Some(first_right)) = (left.first(), right.first()) else { return };
+    let from = first_left.id.index.max(first_right.id.index);
+    let left = &left[((from - first_left.id.index) as usize).min(left.len())..];
+    let right = &right[((from - first_right.id.index) as usize).min(right.len())..];
+    let same = left.iter().zip(right).rposition(|(left, right)| left.id == right.id);
+    if let Some(last) = same {
+        assert_eq!(&left[..=last], &right[..=last], "logs differ before a common entry");
+    }
+}

@@ -1,0 +1,455 @@
+//! A cluster in one thread whose every event is chosen by a tape of numbers: which
+//! message arrives, is lost or comes twice, which disk completes, who crashes.
+//! After every event everything that must hold is checked.
+
+mod checks;
+mod disk;
+
+use std::collections::BTreeMap;
+
+use quorate_core::{
+    Boot, Change, Config, Entries, Envelope, Event, Index, Input, Load, Manners, MemberId,
+    Membership, Message, Operation, Output, Raft, Reader, RequestId, RoleKind, Save, Taken,
+    Transition,
+};
+
+use checks::History;
+pub(crate) use disk::Disk;
+
+/// The numbers that decide. When they run out the story ends.
+pub(crate) struct Tape<'a> {
+    numbers: std::slice::Iter<'a, u32>,
+}
+
+impl<'a> Tape<'a> {
+    pub(crate) fn new(numbers: &'a [u32]) -> Self {
+        Self { numbers: numbers.iter() }
+    }
+
+    pub(crate) fn next(&mut self) -> Option<u32> {
+        self.numbers.next().copied()
+    }
+
+    /// A choice out of `count`; the first one when the tape is over.
+    pub(crate) fn pick(&mut self, count: usize) -> usize {
+        self.next().unwrap_or(0) as usize % count.max(1)
+    }
+}
+
+pub(crate) struct Member {
+    pub(crate) raft: Option<Raft>,
+    pub(crate) disk: Disk,
+    pub(crate) config: Config,
+    saves: Vec<Save>,
+    applies: Vec<Entries>,
+    loads: Vec<Load>,
+}
+
+pub(crate) struct World {
+    pub(crate) members: BTreeMap<MemberId, Member>,
+    pub(crate) network: Vec<Envelope>,
+    history: History,
+    requests: u64,
+    /// What was known to be committed when each read was asked for.
+    reads: BTreeMap<RequestId, Index>,
+    pub(crate) seen: Seen,
+    /// Whether the membership stays as it is.
+    pub(crate) no_changes: bool,
+}
+
+/// How often something worth reaching was reached.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) elections: usize,
+    pub(crate) applied: usize,
+    pub(crate) memberships: usize,
+    pub(crate) joints: usize,
+    pub(crate) installs: usize,
+    pub(crate) loads: usize,
+    pub(crate) trims: usize,
+    pub(crate) served: usize,
+    pub(crate) transfers: usize,
+    pub(crate) accepted: usize,
+}
+
+impl World {
+    pub(crate) fn new(tape: &mut Tape<'_>) -> Self {
+        let voters = 1 + tape.pick(5) as u64;
+        let settings = tape.next().unwrap_or(0);
+        let membership = Membership::new((1..=voters).map(MemberId), []);
+        let mut world = Self {
+            members: BTreeMap::new(),
+            network: Vec::new(),
+            history: History::default(),
+            requests: 0,
+            reads: BTreeMap::new(),
+            seen: Seen::default(),
+            no_changes: false,
+        };
+        for id in (1..=voters + 2).map(MemberId) {
+            let joins_later = id.0 > voters;
+            let boot = if joins_later { Boot::empty() } else { Boot::first(membership.clone()) };
+            let config = config(id, settings);
+            let disk = Disk::new(&boot);
+            let raft = Raft::new(config.clone(), boot).unwrap();
+            let raft = Some(raft);
+            let member =
+                Member { raft, disk, config, saves: vec![], applies: vec![], loads: vec![] };
+            world.members.insert(id, member);
+        }
+        world
+    }
+
+    /// Plays the tape to its end.
+    pub(crate) fn play(&mut self, tape: &mut Tape<'_>) {
+        while let Some(number) = tape.next() {
+            let id = MemberId(1 + u64::from(number >> 8) % self.members.len() as u64);
+            self.event(number % 64, id, tape);
+            self.history.check(&self.members);
+        }
+    }
+
+    fn event(&mut self, kind: u32, id: MemberId, tape: &mut Tape<'_>) {
+        match kind {
+            0..=7 => self.input(id, Input::Tick),
+            8..=27 => self.deliver(tape, true),
+            28..=29 => self.deliver(tape, false),
+            30 => {
+                if !self.network.is_empty() {
+                    let at = tape.pick(self.network.len());
+                    self.network.push(self.network[at].clone());
+                }
+            }
+            31..=38 => self.complete_save(id),
+            39..=44 => self.complete_apply(id),
+            45..=48 => {
+                self.requests += 1;
+                let command = self.requests.to_be_bytes().to_vec();
+                self.input(id, Input::Propose(RequestId(self.requests), command.into()));
+            }
+            49 => self.restart(id),
+            50 | 51 if self.no_changes => {}
+            50 | 51 => {
+                self.requests += 1;
+                let change = change(tape, self.members.len());
+                self.input(id, Input::Change(RequestId(self.requests), change));
+            }
+            52 => {
+                let to = MemberId(1 + tape.pick(self.members.len()) as u64);
+                self.input(id, Input::Transfer(to));
+            }
+            53 | 54 => self.read(id),
+            55 => self.snapshot(id, tape),
+            56 => self.input(id, Input::Campaign),
+            57 => self.input(id, Input::ForgetLeader),
+            58 => {
+                let peer = MemberId(1 + tape.pick(self.members.len()) as u64);
+                let report = match tape.pick(3) {
+                    0 => Input::Unreachable(peer),
+                    1 => Input::SnapshotLost(peer),
+                    _ => Input::SnapshotSent(peer),
+                };
+                self.input(id, report);
+            }
+            59 => self.complete_load(id),
+            _ => self.burst(tape),
+        }
+    }
+
+    /// For a while everything works.
+    fn burst(&mut self, tape: &mut Tape<'_>) {
+        let ids: Vec<MemberId> = self.members.keys().copied().collect();
+        for _ in 0..3 {
+            (0..6).for_each(|_| self.deliver(tape, true));
+            for id in &ids {
+                self.complete_save(*id);
+                self.complete_apply(*id);
+                self.complete_load(*id);
+            }
+        }
+    }
+
+    /// Lets something happen to a member and takes what it wants.
+    pub(crate) fn input(&mut self, id: MemberId, input: Input) {
+        let Some(raft) = self.members.get_mut(&id).and_then(|member| member.raft.as_mut()) else {
+            return;
+        };
+        let _ = raft.step(input);
+        quorate_core::invariants::check(raft).unwrap();
+        self.drain(id);
+    }
+
+    fn drain(&mut self, id: MemberId) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        while let Some(raft) = member.raft.as_mut().filter(|raft| raft.has_output()) {
+            let output = raft.take_output();
+            quorate_core::invariants::check(raft).unwrap();
+            self.history.note(raft, &output);
+            Self::take(member, output, &mut self.network, &self.reads, &mut self.seen);
+        }
+    }
+
+    fn take(
+        member: &mut Member,
+        output: Output,
+        network: &mut Vec<Envelope>,
+        reads: &BTreeMap<RequestId, Index>,
+        seen: &mut Seen,
+    ) {
+        network.extend(output.send);
+        seen.applied += output.apply.len();
+        seen.loads += output.load.len();
+        seen.trims += usize::from(output.trim.is_some());
+        seen.accepted += output.accepted.len();
+        member.saves.extend(output.save);
+        if !output.apply.is_empty() {
+            member.applies.push(output.apply);
+        }
+        member.loads.extend(output.load);
+        if let Some(index) = output.trim {
+            member.disk.trim(index);
+        }
+        for (request, index) in output.served {
+            // A message that comes twice may be answered twice; the caller has one
+            // ticket and takes the first.
+            let known = reads.get(&request).copied().unwrap_or(0);
+            assert!(index >= known, "stale read: {index} < {known}");
+            seen.served += 1;
+        }
+        for event in output.events {
+            match event {
+                Event::Membership { membership, .. } => {
+                    membership.check().unwrap();
+                    seen.memberships += 1;
+                    seen.joints += usize::from(membership.is_joint());
+                }
+                Event::Role { to: RoleKind::Leader, .. } => seen.elections += 1,
+                Event::SnapshotInstalled(_) => seen.installs += 1,
+                Event::TransferBegan { .. } => seen.transfers += 1,
+                _ => {}
+            }
+        }
+    }
+
+    fn deliver(&mut self, tape: &mut Tape<'_>, arrives: bool) {
+        if self.network.is_empty() {
+            return;
+        }
+        // Mostly in order, sometimes not.
+        let at = match tape.pick(4) {
+            0 => tape.pick(self.network.len()),
+            _ => 0,
+        };
+        let envelope = self.network.remove(at);
+        self.hand_over(envelope, arrives);
+        // A network that is never drained would only slow the story down.
+        while self.network.len() > 200 {
+            let envelope = self.network.remove(0);
+            self.hand_over(envelope, false);
+        }
+    }
+
+    /// Who carries a snapshot says what became of it.
+    fn hand_over(&mut self, envelope: Envelope, arrives: bool) {
+        let (from, to) = (envelope.from, envelope.to);
+        let snapshot = matches!(envelope.message, Message::Snapshot(_));
+        if arrives {
+            self.input(to, Input::Received(envelope));
+        }
+        if snapshot {
+            let report = if arrives { Input::SnapshotSent(to) } else { Input::SnapshotLost(to) };
+            self.input(from, report);
+        }
+    }
+
+    fn complete_save(&mut self, id: MemberId) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        if member.saves.is_empty() {
+            return;
+        }
+        let save = member.saves.remove(0);
+        member.disk.save(&save);
+        self.network.extend(save.then_send);
+        self.input(id, Input::Saved(save.id));
+    }
+
+    fn complete_apply(&mut self, id: MemberId) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        // Who applies what is not saved promises to save it first.
+        if member.applies.is_empty() || member.config.apply_unsaved && !member.saves.is_empty() {
+            return;
+        }
+        let entries = member.applies.remove(0);
+        let last = entries.last().unwrap().id.index;
+        member.disk.applied = member.disk.applied.max(last);
+        self.input(id, Input::Applied(last));
+    }
+
+    fn complete_load(&mut self, id: MemberId) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        if member.loads.is_empty() {
+            return;
+        }
+        let load = member.loads.remove(0);
+        let entries = member.disk.load(&load);
+        let gone = load.range.start <= member.disk.base.index;
+        assert!(!entries.is_empty() || gone || matches!(load.reader, Reader::Peer(_)));
+        self.input(id, Input::Loaded(load.reader, entries));
+    }
+
+    fn read(&mut self, id: MemberId) {
+        self.requests += 1;
+        let request = RequestId(self.requests);
+        let Some(raft) = self.members.get_mut(&id).and_then(|member| member.raft.as_mut()) else {
+            return;
+        };
+        let taken = raft.step(Input::Read(request));
+        if matches!(taken, Ok(Taken::Waits | Taken::Forwarded(_))) {
+            self.reads.insert(request, self.history.committed_to());
+        }
+        self.drain(id);
+    }
+
+    fn snapshot(&mut self, id: MemberId, tape: &mut Tape<'_>) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let Some(raft) = &member.raft else { return };
+        let index = raft.status().log.applied;
+        // The machine's capture is durable with the member's applied index.
+        if index <= member.disk.snapshot.id.index || index > member.disk.applied {
+            return;
+        }
+        let Some(entry) = member.disk.entry(index) else { return };
+        member.disk.snapshot.id = entry.id;
+        member.disk.snapshot.membership = raft.membership_at(index);
+        self.input(id, Input::Snapshotted(index));
+        if tape.pick(3) == 0 {
+            self.input(id, Input::Trim(index));
+        }
+    }
+
+    /// What was not saved is gone, and so is what waited for it.
+    fn restart(&mut self, id: MemberId) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        member.saves.clear();
+        member.applies.clear();
+        member.loads.clear();
+        let raft = Raft::new(member.config.clone(), member.disk.boot()).unwrap();
+        quorate_core::invariants::check(&raft).unwrap();
+        self.history.restarted(&raft);
+        member.raft = Some(raft);
+        self.drain(id);
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let mut text = String::new();
+        for member in self.members.values() {
+            let raft = member.raft.as_ref().map(|raft| raft.status().to_string());
+            text += &format!("{} {:?}\n", raft.unwrap_or_default(), member.config.manners.coalesce);
+        }
+        text
+    }
+
+    /// The leader, if the whole cluster agrees on one and it can still get a command
+    /// applied by every voter.
+    pub(crate) fn works(&mut self) -> bool {
+        let leads = |raft: &Raft| raft.status().role == RoleKind::Leader;
+        let rafts = self.members.values().filter_map(|member| member.raft.as_ref());
+        let Some(leader) = rafts.filter(|raft| leads(raft)).max_by_key(|raft| raft.status().term)
+        else {
+            return false;
+        };
+        let id = leader.status().id;
+        let voters = leader.membership().voters();
+        self.input(id, Input::Propose(RequestId(0), "works".into()));
+        let last = |world: &Self| {
+            world
+                .members
+                .get(&id)
+                .and_then(|member| member.raft.as_ref())
+                .map(|raft| raft.status().log.last)
+        };
+        let Some(proposed) = last(self) else { return false };
+        self.calm(8);
+        voters.iter().all(|id| {
+            let member = self.members.get(&id).and_then(|member| member.raft.as_ref());
+            member.is_some_and(|raft| raft.status().log.applied >= proposed.index)
+        })
+    }
+
+    /// Everything is delivered and completed, and time passes, until the cluster
+    /// stands still or the rounds are over.
+    pub(crate) fn calm(&mut self, rounds: usize) {
+        let ids: Vec<MemberId> = self.members.keys().copied().collect();
+        for _ in 0..rounds {
+            for id in &ids {
+                self.input(*id, Input::Tick);
+            }
+            for _ in 0..20_000 {
+                let mut quiet = true;
+                while !self.network.is_empty() {
+                    let envelope = self.network.remove(0);
+                    self.hand_over(envelope, true);
+                    quiet = false;
+                }
+                for id in &ids {
+                    quiet &= self.members.get(id).is_none_or(|member| {
+                        member.saves.is_empty()
+                            && member.applies.is_empty()
+                            && member.loads.is_empty()
+                    });
+                    self.complete_save(*id);
+                    self.complete_apply(*id);
+                    self.complete_load(*id);
+                }
+                if quiet {
+                    break;
+                }
+            }
+            self.history.check(&self.members);
+        }
+    }
+}
+
+fn config(id: MemberId, settings: u32) -> Config {
+    let mut config = Config::new(id);
+    config.seed = u64::from(settings);
+    config.election_ticks = 4;
+    config.pre_vote = settings & 1 == 0;
+    config.check_quorum = settings & 2 == 0;
+    config.apply_unsaved = settings & 4 != 0;
+    if settings & 8 != 0 {
+        config.append_bytes_max = 60;
+        config.inflight_messages_max = 2;
+    }
+    if settings & 16 != 0 {
+        config.tail_bytes_max = 100;
+    }
+    if settings & 32 != 0 {
+        config.apply_bytes_max = 50;
+    }
+    if settings & 64 != 0 {
+        config.manners = Manners::etcd();
+    }
+    config.trim_keep_entries = if settings & 128 != 0 { 0 } else { 3 };
+    config.forward_proposals = settings & 256 == 0;
+    config.step_down_on_removal = settings & 512 == 0;
+    config
+}
+
+fn change(tape: &mut Tape<'_>, members: usize) -> Change {
+    let count = tape.pick(4);
+    let operations = (0..count).map(|_| {
+        let id = MemberId(1 + tape.pick(members) as u64);
+        match tape.pick(4) {
+            0 => Operation::Learner(id),
+            1 => Operation::Remove(id),
+            _ => Operation::Voter(id),
+        }
+    });
+    let operations: Vec<_> = operations.collect();
+    let transition =
+        [Transition::Auto, Transition::JointImplicit, Transition::JointExplicit][tape.pick(3)];
+    let mut change = Change::new(operations).with_transition(transition);
+    change.v1 = tape.pick(4) == 0;
+    change
+}
