@@ -85,6 +85,9 @@ pub struct Manners {
     pub forwarders_hear_nothing: bool,
     /// A snapshot whose membership lacks the receiver is refused.
     pub snapshot_must_name_receiver: bool,
+    /// With leader-lease reads, a member that just started votes at once, though a
+    /// leader that it has forgotten may still hold its lease.
+    pub votes_right_after_start: bool,
 }
 
 impl Config {
@@ -174,6 +177,7 @@ impl Default for Manners {
             old_term_silent: false,
             forwarders_hear_nothing: false,
             snapshot_must_name_receiver: false,
+            votes_right_after_start: false,
         }
     }
 }
@@ -190,6 +194,7 @@ impl Manners {
             old_term_silent: true,
             forwarders_hear_nothing: true,
             snapshot_must_name_receiver: true,
+            votes_right_after_start: true,
         }
     }
 }

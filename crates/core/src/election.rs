@@ -160,7 +160,12 @@ impl Raft {
             tally.record(from, granted);
         }
         match self.count_votes() {
-            Count::Won if pre => self.ask_for_votes(Campaign::Real),
+            Count::Won if pre => {
+                // Through the same door: what bars a campaign may have come since.
+                if self.campaign(Campaign::Real).is_err() {
+                    self.become_follower(self.term, None);
+                }
+            }
             Count::Won => self.become_leader(),
             Count::Lost => self.become_follower(self.term, None),
             Count::Open => {}

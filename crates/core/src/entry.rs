@@ -168,6 +168,10 @@ impl Slice {
         self.bytes
     }
 
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        self.bytes - ENTRY_OVERHEAD_BYTES * self.len() as u64
+    }
+
     pub(crate) fn first(&self) -> &Entry {
         &self.block[self.from as usize]
     }

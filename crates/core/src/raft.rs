@@ -64,7 +64,7 @@ impl Raft {
         config.check().map_err(BootError::Config)?;
         let (log, memberships) = boot.check()?;
         let lease_unknown = match config.reads {
-            ReadMode::LeaderLease { .. } if !boot.snapshot.membership.is_empty() => {
+            ReadMode::LeaderLease { .. } if !config.manners.votes_right_after_start => {
                 config.election_ticks
             }
             _ => 0,

@@ -70,7 +70,7 @@ impl Raft {
                 }
             }
         }
-        for entry in new.iter() {
+        for entry in new.chunks().flatten() {
             if let Some(change) = entry.change() {
                 self.memberships.push(entry.id, change.membership.clone());
             }

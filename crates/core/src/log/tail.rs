@@ -81,12 +81,16 @@ impl Tail {
 
     /// Bytes of payload in `from..to`, as far as they are held.
     pub(super) fn payload_bytes(&self, from: Index, to: Index) -> u64 {
-        let count = |entries: &[Entry]| -> u64 {
-            let inside = |entry: &&Entry| from <= entry.id.index && entry.id.index < to;
-            entries.iter().filter(inside).map(|entry| entry.payload.bytes()).sum()
-        };
-        let slices = self.slices_from(from).take_while(|slice| slice.first_index() < to);
-        slices.map(|slice| count(slice.entries())).sum::<u64>() + count(&self.open)
+        let mut bytes = 0;
+        for slice in self.slices_from(from).take_while(|slice| slice.first_index() < to) {
+            bytes += if from <= slice.first_index() && slice.last_index() < to {
+                slice.payload_bytes()
+            } else {
+                slice.part(from, to).map_or(0, |part| part.payload_bytes())
+            };
+        }
+        let open = self.open.iter().filter(|entry| from <= entry.id.index && entry.id.index < to);
+        bytes + open.map(|entry| entry.payload.bytes()).sum::<u64>()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
@@ -158,9 +162,8 @@ impl Tail {
 
     /// The slices from the one that holds `from` on.
     fn slices_from(&self, from: Index) -> impl Iterator<Item = &Slice> {
-        // Readers ask for what is newest: walk back from the end.
-        let after = self.slices.iter().rev().take_while(|slice| slice.last_index() >= from).count();
-        self.slices.iter().skip(self.slices.len() - after)
+        let at = self.slices.partition_point(|slice| slice.last_index() < from);
+        self.slices.range(at..)
     }
 }
 
