@@ -10,8 +10,8 @@ use bytes::Bytes;
 
 use crate::membership::{Change, ChangeRefusal, LoggedChange};
 use crate::{
-    Dropped, Entry, EntryId, Event, MemberId, Message, Payload, Proposal, Raft, Refusal, RequestId,
-    Taken,
+    Dropped, Entry, EntryId, Envelope, Event, MemberId, Message, Payload, Proposal, Raft, Refusal,
+    RequestId, Taken,
 };
 
 impl Raft {
@@ -39,9 +39,15 @@ impl Raft {
         request: RequestId,
         proposal: Proposal,
     ) -> Result<Taken, Dropped> {
-        let result =
-            if self.role.is_leader() { self.propose(proposal) } else { Err(self.not_leader()) };
-        if !self.config.manners.forwarders_hear_nothing {
+        let silent = self.config.manners.forwarders_hear_nothing;
+        if let (Some(leader), true) = (self.leader.filter(|_| !self.role.is_leader()), silent) {
+            // Who hears nothing cannot ask elsewhere: it is done in its name.
+            let message = Message::Propose(request, proposal);
+            self.out.send.push(Envelope { from, to: leader, term: self.term, message });
+            return Ok(Taken::Forwarded(leader));
+        }
+        let result = self.propose(proposal);
+        if !silent {
             self.send(from, Message::ProposeReply(request, result.clone()));
         }
         Ok(Taken::Logged(result?))

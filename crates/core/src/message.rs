@@ -143,6 +143,6 @@ impl Message {
     /// Requests passed on for a client. Their sender's term means nothing: it
     /// only says whom the sender takes for the leader.
     pub(crate) fn is_request(&self) -> bool {
-        matches!(self, Self::Propose(..) | Self::Read(_) | Self::Transfer(_))
+        matches!(self, Self::Propose(..) | Self::Read(_))
     }
 }

@@ -208,13 +208,12 @@ impl Raft {
     fn on_received(&mut self, envelope: Envelope) -> Result<Taken, Dropped> {
         self.check_envelope(&envelope)?;
         let Envelope { from, term, message, .. } = envelope;
-        if message.is_request() {
-            return self.on_request(from, message);
-        }
         if message.is_reply() && !self.membership().contains(from) {
             return Err(Dropped::UnknownSender { from });
         }
-        if term > self.term {
+        if message.is_request() {
+            // Its term says nothing but whom the sender takes for the leader.
+        } else if term > self.term {
             self.on_newer_term(from, term, &message)?;
         } else if term < self.term {
             self.on_older_term(from, term, &message)?;
@@ -241,18 +240,10 @@ impl Raft {
             Message::TimeoutNow => self.on_timeout_now(from),
             Message::ReadReply(request, reply) => self.on_read_reply(request, reply),
             Message::ProposeReply(request, reply) => self.on_propose_reply(request, reply),
-            Message::Propose(..) | Message::Read(_) | Message::Transfer(_) => {
-                Err(Dropped::NotForRole)
-            }
-        }
-    }
-
-    fn on_request(&mut self, from: MemberId, message: Message) -> Result<Taken, Dropped> {
-        match message {
+            Message::Transfer(to) if self.role.is_leader() => self.on_transfer(to),
+            Message::Transfer(_) => Err(self.not_leader().into()),
             Message::Propose(request, proposal) => self.on_forwarded(from, request, proposal),
             Message::Read(request) => self.on_forwarded_read(from, request),
-            Message::Transfer(to) if self.role.is_leader() => self.on_transfer(to),
-            _ => Err(self.not_leader().into()),
         }
     }
 

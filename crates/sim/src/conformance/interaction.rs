@@ -1,0 +1,346 @@
+//! The commands of the interaction traces: members that are played by hand.
+
+use bytes::Bytes;
+use quorate_core::{Change, Dropped, Input, MemberId, RequestId, Transition};
+
+use super::algebra::operations;
+use super::arrival;
+use super::file::{Argument, Command, number};
+use super::member::{PROPOSAL_DROPPED, Trim};
+use super::notation::{self, KINDS};
+use super::parcel::Parcel;
+use super::storage::TrimError;
+use super::world::{Recipient, World};
+
+#[derive(Default)]
+pub(super) struct Interaction {
+    world: World,
+    /// Nobody looks at answers by request; any number will do.
+    requests: u64,
+}
+
+/// Why a command ended early.
+pub(super) enum Trouble {
+    /// The recorded system refuses too: the text is part of the trace, and not even
+    /// silence keeps it back.
+    Prints(String),
+    /// The trace cannot be played.
+    Stops(String),
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Self {
+        Self::Stops(why)
+    }
+}
+
+impl Interaction {
+    pub(super) fn run(&mut self, command: &Command) -> Result<Vec<String>, String> {
+        let was_silent = self.world.transcript.silent;
+        let result = self.dispatch(command);
+        if command.name == "stabilize" {
+            self.world.transcript.silent = was_silent; // Its log-level is for itself alone.
+        }
+        let mut lines = self.world.transcript.take();
+        match result {
+            Ok(()) => {}
+            Err(Trouble::Prints(text)) => lines.push(text),
+            Err(Trouble::Stops(why)) => return Err(why),
+        }
+        if lines.is_empty() {
+            lines.push("ok".to_owned());
+        }
+        Ok(lines)
+    }
+
+    fn dispatch(&mut self, command: &Command) -> Result<(), Trouble> {
+        // Its text is taken literally, not as arguments.
+        if command.name == "propose" {
+            return self.propose(&command.rest);
+        }
+        let arguments = command.arguments()?;
+        match command.name.as_str() {
+            "add-nodes" => arrival::add(&mut self.world, &arguments),
+            "campaign" => self.step(&arguments, Input::Campaign),
+            "forget-leader" => self.step(&arguments, Input::ForgetLeader),
+            "tick-heartbeat" => {
+                self.world.member(one_id(&arguments)?)?.tick_heartbeat();
+                Ok(())
+            }
+            "tick-election" => {
+                self.world.member(one_id(&arguments)?)?.tick_election();
+                Ok(())
+            }
+            "set-randomized-election-timeout" => self.set_timeout(&arguments),
+            "propose-conf-change" => self.propose_change(&arguments, &command.input),
+            "transfer-leadership" => self.transfer(&arguments),
+            "report-unreachable" => {
+                let [member, peer] = two_ids(&arguments)?;
+                self.input(member, Input::Unreachable(peer))
+            }
+            "process-ready" => self.process(&arguments, "handling Ready", World::process_ready),
+            "process-append-thread" => {
+                self.process(&arguments, "processing append thread", World::process_save)
+            }
+            "process-apply-thread" => {
+                self.process(&arguments, "processing apply thread", World::process_apply)
+            }
+            "deliver-msgs" => self.deliver(&arguments),
+            "stabilize" => self.stabilize(&arguments),
+            "compact" => self.compact(&arguments),
+            "send-snapshot" => self.send_snapshot(&arguments),
+            "raft-log" => {
+                let lines = self.world.member(one_id(&arguments)?)?.log_lines();
+                self.world.transcript.lines(&lines);
+                Ok(())
+            }
+            "raft-state" => self.raft_state(&arguments),
+            "status" => self.status(&arguments),
+            "log-level" => self.log_level(bare(&arguments)?),
+            other => Err(Trouble::Stops(format!("unknown command `{other}`"))),
+        }
+    }
+
+    /// Steps a member; what it drops without a word, it drops here too.
+    fn input(&mut self, id: MemberId, input: Input) -> Result<(), Trouble> {
+        let _dropped = self.world.member(id)?.step(input);
+        Ok(())
+    }
+
+    fn step(&mut self, arguments: &[Argument], input: Input) -> Result<(), Trouble> {
+        self.input(one_id(arguments)?, input)
+    }
+
+    fn request(&mut self) -> RequestId {
+        self.requests += 1;
+        RequestId(self.requests)
+    }
+
+    fn propose(&mut self, rest: &str) -> Result<(), Trouble> {
+        let (id, text) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+        let (id, text) = (MemberId(number(id)?), text.trim());
+        let request = self.request();
+        let input = Input::Propose(request, Bytes::copy_from_slice(text.as_bytes()));
+        proposed(self.world.member(id)?.step(input))
+    }
+
+    fn propose_change(&mut self, arguments: &[Argument], input: &[String]) -> Result<(), Trouble> {
+        let (id, named) = id_and_named(arguments)?;
+        let mut change = Change::new(operations(&input.join(" "))?);
+        for argument in named {
+            match argument.key.as_str() {
+                "v1" => change.v1 = argument.boolean()?,
+                "transition" => change.transition = transition(argument.value()?)?,
+                _ => return Err(argument.unknown().into()),
+            }
+        }
+        if change.v1 && (change.operations.len() != 1 || change.transition != Transition::Auto) {
+            let text = "v1 conf change can only have one operation and no transition";
+            return Err(Trouble::Prints(text.to_owned()));
+        }
+        let request = self.request();
+        proposed(self.world.member(id)?.step(Input::Change(request, change)))
+    }
+
+    fn set_timeout(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+        let (id, named) = id_and_named(arguments)?;
+        let [argument] = named else {
+            return Err(Trouble::Stops("want the argument `timeout`".to_owned()));
+        };
+        if argument.key != "timeout" {
+            return Err(argument.unknown().into());
+        }
+        match u32::try_from(argument.number()?) {
+            Ok(ticks) if ticks > 0 => self.world.member(id)?.set_timeout_ticks(ticks),
+            _ => return Err(Trouble::Stops("timeout is out of range".to_owned())),
+        }
+        Ok(())
+    }
+
+    fn transfer(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+        let (mut from, mut to) = (None, None);
+        for argument in arguments {
+            match argument.key.as_str() {
+                "from" => from = Some(MemberId(argument.number()?)),
+                "to" => to = Some(MemberId(argument.number()?)),
+                _ => return Err(argument.unknown().into()),
+            }
+        }
+        let (Some(from), Some(to)) = (from, to) else {
+            return Err(Trouble::Stops("want the arguments `from` and `to`".to_owned()));
+        };
+        self.world.member(to)?;
+        self.input(from, Input::Transfer(to))
+    }
+
+    /// Does the same for each member; several are printed under titles.
+    fn process(
+        &mut self,
+        arguments: &[Argument],
+        title: &str,
+        work: impl Fn(&mut World, MemberId) -> Result<(), String>,
+    ) -> Result<(), Trouble> {
+        let ids = ids(arguments)?;
+        if let [id] = ids[..] {
+            return Ok(work(&mut self.world, id)?);
+        }
+        for id in ids {
+            self.world.under(&format!("> {} {title}", id.0), |world| work(world, id))?;
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+        let mut recipients: Vec<Recipient> = Vec::new();
+        let mut kind = None;
+        for argument in arguments {
+            match (argument.key.as_str(), &argument.values) {
+                (id, None) => recipients.push(Recipient { id: MemberId(number(id)?), drop: false }),
+                ("drop", Some(_)) => {
+                    let ids = argument.numbers()?.into_iter().map(MemberId);
+                    recipients.extend(ids.map(|id| Recipient { id, drop: true }));
+                }
+                ("type", Some(_)) => kind = Some(argument.value()?),
+                _ => return Err(argument.unknown().into()),
+            }
+        }
+        if let Some(kind) = kind.filter(|kind| !KINDS.contains(kind)) {
+            return Err(Trouble::Stops(format!("unknown message type `{kind}`")));
+        }
+        let mut any = false;
+        for recipient in recipients {
+            if !recipient.drop {
+                self.world.member(recipient.id)?;
+            }
+            any |= self.world.deliver(recipient, kind)?;
+        }
+        if !any {
+            self.world.transcript.line("no messages");
+        }
+        Ok(())
+    }
+
+    fn stabilize(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+        let mut ids = Vec::new();
+        for argument in arguments {
+            match (argument.key.as_str(), &argument.values) {
+                (id, None) => ids.push(MemberId(number(id)?)),
+                ("log-level", Some(_)) => self.log_level(argument.value()?)?,
+                _ => return Err(argument.unknown().into()),
+            }
+        }
+        if ids.is_empty() {
+            ids = self.world.ids();
+        }
+        Ok(self.world.stabilize(&ids)?)
+    }
+
+    fn compact(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+        let [id, MemberId(index)] = two_ids(arguments)?;
+        let member = self.world.member(id)?;
+        match member.trim(index) {
+            Ok(()) => {}
+            Err(Trim::Storage(TrimError::Trimmed)) => {
+                let text = "requested index is unavailable due to compaction";
+                return Err(Trouble::Prints(text.to_owned()));
+            }
+            Err(Trim::Storage(TrimError::BeyondLog { last })) => {
+                return Err(Trouble::Stops(format!("cannot trim at {index}: log ends at {last}")));
+            }
+            Err(Trim::Core(dropped)) => {
+                return Err(Trouble::Stops(format!(
+                    "the core does not trim at {index}: {dropped}"
+                )));
+            }
+        }
+        let lines = member.log_lines();
+        self.world.transcript.lines(&lines);
+        Ok(())
+    }
+
+    fn send_snapshot(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+        let [from, to] = two_ids(arguments)?;
+        let parcel = Parcel::Message(self.world.member(from)?.snapshot_to(to));
+        self.world.transcript.line(&parcel.line().to_string());
+        self.world.post(parcel);
+        Ok(())
+    }
+
+    fn raft_state(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+        if let Some(argument) = arguments.first() {
+            return Err(argument.unknown().into());
+        }
+        let members = self.world.members().iter();
+        let lines: Vec<String> = members.map(|one| notation::member(&one.status())).collect();
+        self.world.transcript.lines(&lines);
+        Ok(())
+    }
+
+    fn status(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+        let status = self.world.member(one_id(arguments)?)?.status();
+        let lines: Vec<String> = status.peers.iter().map(notation::progress).collect();
+        self.world.transcript.lines(&lines);
+        Ok(())
+    }
+
+    fn log_level(&mut self, level: &str) -> Result<(), Trouble> {
+        let level = level.to_ascii_lowercase();
+        if !["debug", "info", "warn", "error", "fatal", "none"].contains(&level.as_str()) {
+            return Err(Trouble::Stops(format!("unknown log level `{level}`")));
+        }
+        self.world.transcript.silent = level == "none";
+        Ok(())
+    }
+}
+
+fn proposed(result: Result<(), Dropped>) -> Result<(), Trouble> {
+    match result {
+        Err(Dropped::Refused(_)) => Err(Trouble::Prints(PROPOSAL_DROPPED.to_owned())),
+        _ => Ok(()),
+    }
+}
+
+fn transition(text: &str) -> Result<Transition, String> {
+    match text {
+        "auto" => Ok(Transition::Auto),
+        "implicit" => Ok(Transition::JointImplicit),
+        "explicit" => Ok(Transition::JointExplicit),
+        other => Err(format!("transition `{other}`, want auto, implicit or explicit")),
+    }
+}
+
+fn ids(arguments: &[Argument]) -> Result<Vec<MemberId>, String> {
+    let id = |argument: &Argument| match argument.values {
+        None => number(&argument.key).map(MemberId),
+        Some(_) => Err(argument.unknown()),
+    };
+    arguments.iter().map(id).collect()
+}
+
+fn one_id(arguments: &[Argument]) -> Result<MemberId, String> {
+    match ids(arguments)?[..] {
+        [id] => Ok(id),
+        _ => Err("want one member id".to_owned()),
+    }
+}
+
+fn two_ids(arguments: &[Argument]) -> Result<[MemberId; 2], String> {
+    match ids(arguments)?[..] {
+        [first, second] => Ok([first, second]),
+        _ => Err("want two numbers".to_owned()),
+    }
+}
+
+fn id_and_named(arguments: &[Argument]) -> Result<(MemberId, &[Argument]), String> {
+    let Some((first, named)) = arguments.split_first() else {
+        return Err("want a member id".to_owned());
+    };
+    Ok((one_id(std::slice::from_ref(first))?, named))
+}
+
+fn bare(arguments: &[Argument]) -> Result<&str, String> {
+    match arguments {
+        [Argument { key, values: None }] => Ok(key),
+        _ => Err("want one word".to_owned()),
+    }
+}
