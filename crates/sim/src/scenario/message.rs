@@ -1,0 +1,275 @@
+//! Messages in a story's notation: `m1 -> m2 Vote last=1.3 term=3`.
+//!
+//! Printing and reading stand side by side, since `inject` takes what a transcript
+//! shows, and more: messages that no honest member sends.
+
+use quorate_core::{
+    Append, AppendReply, EntryId, Envelope, Heartbeat, HeartbeatReply, Index, MemberId, Membership,
+    Message, Proposal, RequestId, SnapshotMeta, Term, Vote, VoteReply,
+};
+
+use super::notation::{
+    self, Draft, PARTS, Parts, change_text, entries_text, entry_id, looks_like_entry,
+};
+use super::words::{Parsed, Words, key_value, member, number, text, unknown};
+
+/// Every kind of message, by the name that stories use.
+pub(super) const KINDS: &[&str] = &[
+    "PreVote",
+    "PreVoteReply",
+    "Vote",
+    "VoteReply",
+    "Append",
+    "AppendReply",
+    "Heartbeat",
+    "HeartbeatReply",
+    "Snapshot",
+    "TimeoutNow",
+    "Propose",
+    "ProposeReply",
+    "Read",
+    "ReadReply",
+    "Transfer",
+];
+
+pub(super) fn kind(message: &Message) -> &'static str {
+    match message {
+        Message::PreVote(_) => "PreVote",
+        Message::PreVoteReply(_) => "PreVoteReply",
+        Message::Vote(_) => "Vote",
+        Message::VoteReply(_) => "VoteReply",
+        Message::Append(_) => "Append",
+        Message::AppendReply(_) => "AppendReply",
+        Message::Heartbeat(_) => "Heartbeat",
+        Message::HeartbeatReply(_) => "HeartbeatReply",
+        Message::Snapshot(_) => "Snapshot",
+        Message::TimeoutNow => "TimeoutNow",
+        Message::Propose(..) => "Propose",
+        Message::ProposeReply(..) => "ProposeReply",
+        Message::Read(_) => "Read",
+        Message::ReadReply(..) => "ReadReply",
+        Message::Transfer(_) => "Transfer",
+    }
+}
+
+/// What `hide` and `show` name a message by: its kind, and `empty-appends` for
+/// appends that only tell a commit index or probe.
+pub(super) fn shown_as(message: &Message) -> [&'static str; 2] {
+    match message {
+        Message::Append(append) if append.entries.is_empty() => ["Append", "empty-appends"],
+        _ => [kind(message), "messages"],
+    }
+}
+
+/// A name of a kind, as an author wrote it.
+pub(super) fn kind_named(word: &str) -> Parsed<&'static str> {
+    match KINDS.iter().find(|kind| **kind == word) {
+        Some(kind) => Ok(kind),
+        None => unknown("kind of message", word, KINDS),
+    }
+}
+
+/// The line of a transcript.
+pub(super) fn envelope_text(envelope: &Envelope) -> String {
+    let Envelope { from, to, term, message } = envelope;
+    let mut said = format!("{from} -> {to} {}", kind(message));
+    let fields = fields_text(message);
+    if !fields.is_empty() {
+        said.push(' ');
+        said.push_str(&fields);
+    }
+    said.push_str(&format!(" term={term}"));
+    said
+}
+
+fn fields_text(message: &Message) -> String {
+    match message {
+        Message::PreVote(vote) | Message::Vote(vote) => {
+            format!("last={}{}", vote.last, if vote.forced { " forced" } else { "" })
+        }
+        Message::PreVoteReply(reply) | Message::VoteReply(reply) => {
+            if reply.granted { "yes" } else { "no" }.to_owned()
+        }
+        Message::Append(append) => {
+            let entries = entries_text(append.entries.iter());
+            let gap = if entries.is_empty() { "" } else { " " };
+            format!("prev={}{gap}{entries} commit={}", append.prev, append.commit)
+        }
+        Message::AppendReply(AppendReply::Matches(index)) => format!("matches={index}"),
+        Message::AppendReply(AppendReply::Differs { prev, hint }) => {
+            format!("differs={prev} hint={hint}")
+        }
+        Message::AppendReply(AppendReply::OldTerm) => "old-term".to_owned(),
+        Message::Heartbeat(beat) => format!("commit={}{}", beat.commit, round_text(beat.round)),
+        Message::HeartbeatReply(reply) => round_text(reply.round).trim_start().to_owned(),
+        Message::Snapshot(meta) => format!("{} {}", meta.id, meta.membership),
+        Message::TimeoutNow => String::new(),
+        Message::Propose(request, Proposal::Command(command)) => {
+            format!("{} \"{}\"", request.0, command.escape_ascii())
+        }
+        Message::Propose(request, Proposal::Change(change)) => {
+            format!("{} [{}]", request.0, change_text(change))
+        }
+        Message::ProposeReply(request, Ok(id)) => format!("{} logged={id}", request.0),
+        Message::ProposeReply(request, Err(why)) => format!("{} refused: {why};", request.0),
+        Message::Read(request) => format!("{}", request.0),
+        Message::ReadReply(request, Ok(index)) => format!("{} at={index}", request.0),
+        Message::ReadReply(request, Err(why)) => format!("{} refused: {why};", request.0),
+        Message::Transfer(to) => format!("to={to}"),
+    }
+}
+
+fn round_text(round: u64) -> String {
+    if round == 0 { String::new() } else { format!(" round={round}") }
+}
+
+/// A message written by hand, with whatever the author left out at zero.
+#[derive(Clone, Debug)]
+pub(super) struct ByHand {
+    pub(super) from: MemberId,
+    /// Who is handed the message.
+    pub(super) at: MemberId,
+    /// Whom it is addressed to.
+    to: MemberId,
+    term: Term,
+    kind: &'static str,
+    fields: Fields,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Fields {
+    id: EntryId,
+    index: Index,
+    commit: Index,
+    round: u64,
+    request: u64,
+    flag: bool,
+    differs: Option<Index>,
+    old_term: bool,
+    member: Option<MemberId>,
+    drafts: Vec<Draft>,
+    parts: Parts,
+    text: Option<String>,
+}
+
+impl ByHand {
+    /// `m1 -> m2 KIND FIELDS… term=3`, after the arrow has been read.
+    pub(super) fn parse(from: MemberId, at: MemberId, words: &mut Words) -> Parsed<Self> {
+        let kind = kind_named(&words.want("a kind of message such as Vote")?)?;
+        let mut hand = Self { from, at, to: at, term: 0, kind, fields: Fields::default() };
+        while let Some(word) = words.next() {
+            hand.field(&word)?;
+        }
+        Ok(hand)
+    }
+
+    fn field(&mut self, word: &str) -> Parsed<()> {
+        let fields = &mut self.fields;
+        if fields.parts.take(word)? {
+            return Ok(());
+        }
+        match key_value(word) {
+            Some(("term", value)) => self.term = number(value)?,
+            Some(("to", value)) if self.kind == "Transfer" => fields.member = Some(member(value)?),
+            Some(("to", value)) => self.to = member(value)?,
+            Some(("last" | "prev" | "hint" | "logged", value)) => fields.id = entry_id(value)?,
+            Some(("matches" | "at", value)) => fields.index = number(value)?,
+            Some(("differs", value)) => fields.differs = Some(number(value)?),
+            Some(("commit", value)) => fields.commit = number(value)?,
+            Some(("round", value)) => fields.round = number(value)?,
+            Some(_) => return unknown("field of a message", word, FIELDS),
+            None => match word {
+                "yes" | "forced" => fields.flag = true,
+                "no" => fields.flag = false,
+                "old-term" => fields.old_term = true,
+                _ if word.starts_with(['"', '[']) => fields.text = Some(word.to_owned()),
+                _ if looks_like_entry(word) => notation::drafts(word, &mut fields.drafts)?,
+                _ => match number(word) {
+                    Ok(request) => fields.request = request,
+                    Err(_) => return unknown("field of a message", word, FIELDS),
+                },
+            },
+        }
+        Ok(())
+    }
+
+    /// The message itself. `follows` is the membership that its first entry follows.
+    pub(super) fn envelope(&self, follows: &Membership) -> Parsed<Envelope> {
+        let message = self.message(follows)?;
+        Ok(Envelope { from: self.from, to: self.to, term: self.term, message })
+    }
+
+    /// The index after which the message's entries stand.
+    pub(super) fn after(&self) -> Index {
+        self.fields.id.index
+    }
+
+    fn message(&self, follows: &Membership) -> Parsed<Message> {
+        let f = &self.fields;
+        let request = RequestId(f.request);
+        let vote = Vote { last: f.id, forced: f.flag };
+        let vote_reply = VoteReply { granted: f.flag };
+        Ok(match self.kind {
+            "PreVote" => Message::PreVote(vote),
+            "PreVoteReply" => Message::PreVoteReply(vote_reply),
+            "Vote" => Message::Vote(vote),
+            "VoteReply" => Message::VoteReply(vote_reply),
+            "Append" => {
+                let entries = notation::entries(&f.drafts, follows)?.into();
+                Message::Append(Append { prev: f.id, entries, commit: f.commit })
+            }
+            "AppendReply" => Message::AppendReply(match f.differs {
+                _ if f.old_term => AppendReply::OldTerm,
+                Some(prev) => AppendReply::Differs { prev, hint: f.id },
+                None => AppendReply::Matches(f.index),
+            }),
+            "Heartbeat" => {
+                Message::Heartbeat(Heartbeat { commit: f.commit, round: f.round, sent_at: 0 })
+            }
+            "HeartbeatReply" => {
+                Message::HeartbeatReply(HeartbeatReply { round: f.round, sent_at: 0 })
+            }
+            "Snapshot" => {
+                let id = f.drafts.first().map_or(EntryId::ZERO, |draft| draft.id);
+                let membership = f.parts.membership().into();
+                Message::Snapshot(SnapshotMeta { id, membership })
+            }
+            "TimeoutNow" => Message::TimeoutNow,
+            "Propose" => Message::Propose(request, self.proposal()?),
+            "ProposeReply" => Message::ProposeReply(request, Ok(f.id)),
+            "Read" => Message::Read(request),
+            "ReadReply" => Message::ReadReply(request, Ok(f.index)),
+            _ => Message::Transfer(f.member.unwrap_or(MemberId(0))),
+        })
+    }
+
+    fn proposal(&self) -> Parsed<Proposal> {
+        let word = self.fields.text.as_deref().unwrap_or_default();
+        match word.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            Some(inner) => notation::change(&mut Words::of(inner)?).map(Proposal::Change),
+            None => Ok(Proposal::Command(text(word))),
+        }
+    }
+}
+
+const FIELDS: &[&str] = &[
+    "term=3",
+    "last=2.3",
+    "prev=2.3",
+    "hint=2.3",
+    "logged=2.3",
+    "matches=5",
+    "at=5",
+    "differs=5",
+    "commit=5",
+    "round=1",
+    "to=m2",
+    "yes",
+    "no",
+    "forced",
+    "old-term",
+    PARTS[0],
+    PARTS[1],
+    PARTS[2],
+    PARTS[3],
+];

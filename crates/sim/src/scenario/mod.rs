@@ -1,0 +1,133 @@
+//! Stories about a cluster, written as text files and played member by member.
+//!
+//! A story sets a stage (members, logs, partitions), does things to it step by
+//! step, and shows below each step everything that happened. `docs/scenarios.md`
+//! is the whole language on one page. Inside, a line becomes a [`command`], a
+//! command is played on the [`world`], and the [`runner`] compares what the world
+//! wrote with what the file says.
+
+mod checks;
+mod command;
+mod disk;
+mod expect;
+mod grammar;
+mod member;
+mod message;
+mod network;
+mod notation;
+mod page;
+mod play;
+mod requests;
+mod runner;
+mod setting;
+mod setup;
+mod show;
+mod story;
+mod words;
+mod world;
+
+use std::io::{IsTerminal, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+pub use runner::{Verdict, check, find};
+use show::Colours;
+use story::Story;
+
+/// `quorate-sim scenario [--show | --coverage] PATH…`
+pub fn main(args: &[String]) -> ExitCode {
+    let flags: Vec<&str> =
+        args.iter().filter(|arg| arg.starts_with('-')).map(String::as_str).collect();
+    let paths: Vec<PathBuf> =
+        args.iter().filter(|arg| !arg.starts_with('-')).map(PathBuf::from).collect();
+    if let Some(flag) = flags.iter().find(|flag| !["--show", "--coverage"].contains(flag)) {
+        eprintln!("`{flag}` is no flag, want --show or --coverage");
+        return ExitCode::from(2);
+    }
+    let files = match find(&paths) {
+        Ok(files) if !files.is_empty() => files,
+        Ok(_) => {
+            eprintln!("no story files there, want paths of .txt files or folders of them");
+            return ExitCode::from(2);
+        }
+        Err(why) => {
+            eprintln!("cannot read the paths: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    match flags.first() {
+        Some(&"--show") => show_all(&files),
+        Some(_) => print_coverage(&files),
+        None => check_all(&files),
+    }
+}
+
+/// Whether transcripts are to be rewritten: `UPDATE=1` in the environment.
+pub fn update_wanted() -> bool {
+    std::env::var("UPDATE").is_ok_and(|value| !value.is_empty() && value != "0")
+}
+
+fn check_all(files: &[PathBuf]) -> ExitCode {
+    let (mut passed, mut failed) = (0, 0);
+    for path in files {
+        match check(path, update_wanted()) {
+            Verdict::Passed => println!("ok {}", path.display()),
+            Verdict::Rewritten => println!("rewritten {}", path.display()),
+            Verdict::Failed { line, why } => {
+                println!("FAIL {}:{line}: {why}", path.display());
+                failed += 1;
+                continue;
+            }
+        }
+        passed += 1;
+    }
+    println!("{passed} passed, {failed} failed");
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn show_all(files: &[PathBuf]) -> ExitCode {
+    let plain = std::env::var_os("NO_COLOR").is_some() || !stdout().is_terminal();
+    let colours = if plain { Colours::Off } else { Colours::On };
+    let mut failed = false;
+    for path in files {
+        match told(path, colours) {
+            Ok(text) => println!("{text}"),
+            Err(text) => {
+                println!("{text}");
+                failed = true;
+            }
+        }
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn told(path: &Path, colours: Colours) -> Result<String, String> {
+    let at = |line| format!("FAIL {}:{line}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|why| format!("{}: {why}", at(0)))?;
+    let story =
+        Story::parse(&text).map_err(|wrong| format!("{}: {}", at(wrong.line), wrong.why))?;
+    let performance = runner::perform(&story);
+    let told = show::tell(&story, &performance, colours);
+    match performance.failure {
+        Some(wrong) => Err(format!("{told}\n{}: {}", at(wrong.line), wrong.why)),
+        None => Ok(told),
+    }
+}
+
+fn print_coverage(files: &[PathBuf]) -> ExitCode {
+    match runner::coverage(files) {
+        Ok(coverage) => {
+            for (id, paths) in &coverage {
+                let names: Vec<_> = paths.iter().filter_map(|path| path.file_stem()).collect();
+                let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
+                println!("{:<12} {}", id.text, names.join(" "));
+            }
+            println!("{} ids in {} files", coverage.len(), files.len());
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}

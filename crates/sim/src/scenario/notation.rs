@@ -1,0 +1,287 @@
+//! How entries, changes and memberships are written, in commands and transcripts
+//! alike: `2.3`, `2.3"x"`, `2.3[v4 r1]`, `voters=(1 2)&&(2 3) learners=(4)`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate_core::{
+    Change, Entry, EntryId, Index, LoggedChange, Manners, MemberId, MemberSet, Membership,
+    Operation, Payload, Transition,
+};
+
+use super::words::{Parsed, Words, key_value, number, text, unknown};
+
+/// An entry as an author writes it. A change still lacks the membership that
+/// results from it, which depends on the entries before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Draft {
+    pub(super) id: EntryId,
+    body: Body,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Body {
+    Command(Bytes),
+    Change(Change),
+    /// A change whose result the author dictates, however impossible.
+    Dictated(Change, Membership),
+}
+
+pub(super) fn entry_id(word: &str) -> Parsed<EntryId> {
+    let said = || format!("`{word}` is no entry, want TERM.INDEX such as 2.3");
+    let (term, index) = word.split_once('.').ok_or_else(said)?;
+    let term = number(term).map_err(|_| said())?;
+    Ok(EntryId::new(term, number(index).map_err(|_| said())?))
+}
+
+pub(super) fn looks_like_entry(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.')
+}
+
+/// `2.3`, `2.3"x"`, `2.3[v4]`, or the run `2.3..2.9`, appended to `drafts`.
+pub(super) fn drafts(word: &str, drafts: &mut Vec<Draft>) -> Parsed<()> {
+    if let Some((from, to)) = word.split_once("..") {
+        let (from, to) = (entry_id(from)?, entry_id(to)?);
+        if from.term != to.term || from.index > to.index || to.index - from.index > RUN_MAX {
+            return Err(format!("`{word}` is no run, want one term and rising indexes"));
+        }
+        let ids = (from.index..=to.index).map(|index| EntryId::new(from.term, index));
+        drafts.extend(ids.map(|id| Draft { id, body: Body::Command(Bytes::new()) }));
+        return Ok(());
+    }
+    let cut = word.find(['"', '[']).unwrap_or(word.len());
+    let (id, rest) = word.split_at(cut);
+    let body = match rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(inner) => change_body(inner)?,
+        None => Body::Command(text(rest)),
+    };
+    drafts.push(Draft { id: entry_id(id)?, body });
+    Ok(())
+}
+
+const RUN_MAX: Index = 100_000;
+
+fn change_body(inner: &str) -> Parsed<Body> {
+    let Some((wish, result)) = inner.split_once("=>") else {
+        return Ok(Body::Change(change(&mut Words::of(inner)?)?));
+    };
+    let wish = change(&mut Words::of(wish)?)?;
+    let mut words = Words::of(result)?;
+    let mut parts = Parts::default();
+    while let Some(word) = words.next() {
+        if !parts.take(&word)? {
+            return unknown("part of a membership", &word, PARTS);
+        }
+    }
+    Ok(Body::Dictated(wish, parts.membership()))
+}
+
+/// Entries as they stand in a log that begins with this membership.
+pub(super) fn entries(drafts: &[Draft], from: &Membership) -> Parsed<Vec<Entry>> {
+    let mut membership = Arc::new(from.clone());
+    let mut entries = Vec::with_capacity(drafts.len());
+    for draft in drafts {
+        let payload = match &draft.body {
+            Body::Command(command) => Payload::Command(command.clone()),
+            Body::Change(change) => {
+                let next = membership.resolve(change, &Manners::default()).map_err(|why| {
+                    format!("entry {} cannot follow {membership}: {why}", draft.id)
+                })?;
+                membership = Arc::new(next);
+                logged(change, &membership)
+            }
+            Body::Dictated(change, result) => {
+                membership = Arc::new(result.clone());
+                logged(change, &membership)
+            }
+        };
+        entries.push(Entry { id: draft.id, payload });
+    }
+    Ok(entries)
+}
+
+fn logged(change: &Change, membership: &Arc<Membership>) -> Payload {
+    let (change, membership) = (change.clone(), membership.clone());
+    Payload::Change(Arc::new(LoggedChange { change, membership }))
+}
+
+/// `v4 l3 r1 u2`, then `implicit`, `explicit`, `form=v1`, `context=…`; or `leave`.
+pub(super) fn change(words: &mut Words) -> Parsed<Change> {
+    let mut change = Change::default();
+    let mut leave = false;
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "leave" => leave = true,
+            "auto" => change.transition = Transition::Auto,
+            "implicit" => change.transition = Transition::JointImplicit,
+            "explicit" => change.transition = Transition::JointExplicit,
+            "form=v1" => change.v1 = true,
+            _ => match (operation(&word), word.strip_prefix("context=")) {
+                (Some(operation), _) => change.operations.push(operation),
+                (None, Some(context)) => change.context = text(context),
+                (None, None) => return unknown("part of a change", &word, CHANGE_WORDS),
+            },
+        }
+    }
+    if leave == change.operations.is_empty() {
+        return Ok(change);
+    }
+    Err("want operations such as `v4 r1`, or `leave`".to_owned())
+}
+
+const CHANGE_WORDS: &[&str] =
+    &["v4", "l4", "r4", "u4", "leave", "auto", "implicit", "explicit", "form=v1", "context=TEXT"];
+
+fn operation(word: &str) -> Option<Operation> {
+    let id = MemberId(word.get(1..)?.parse().ok()?);
+    match word.as_bytes().first()? {
+        b'v' => Some(Operation::Voter(id)),
+        b'l' => Some(Operation::Learner(id)),
+        b'r' => Some(Operation::Remove(id)),
+        b'u' => Some(Operation::Update(id)),
+        _ => None,
+    }
+}
+
+/// The parts of a membership, as far as they were named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parts {
+    pub(super) majorities: Option<Vec<MemberSet>>,
+    pub(super) learners: MemberSet,
+    learners_next: MemberSet,
+    auto_leave: bool,
+}
+
+pub(super) const PARTS: &[&str] =
+    &["voters=(1 2)&&(2 3)", "learners=(4)", "learners_next=(3)", "autoleave"];
+
+impl Parts {
+    /// Takes a word that is a part of a membership; false when it is not one.
+    pub(super) fn take(&mut self, word: &str) -> Parsed<bool> {
+        match key_value(word) {
+            Some(("voters", value)) => self.majorities = Some(majorities(value)?),
+            Some(("learners", value)) => self.learners = member_set(value)?,
+            Some(("learners_next", value)) => self.learners_next = member_set(value)?,
+            _ if word == "autoleave" => self.auto_leave = true,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    pub(super) fn membership(&self) -> Membership {
+        Membership::from_parts(
+            self.majorities.clone().unwrap_or_default(),
+            self.learners.clone(),
+            self.learners_next.clone(),
+            self.auto_leave,
+        )
+    }
+}
+
+/// `(1 2 3)`
+pub(super) fn member_set(word: &str) -> Parsed<MemberSet> {
+    let said = || format!("`{word}` is no set of members, want one such as (1 2 3)");
+    let inner = word.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).ok_or_else(said)?;
+    let digits = |id: &str| id.strip_prefix('m').unwrap_or(id).parse().map(MemberId);
+    inner.split_whitespace().map(|id| digits(id).map_err(|_| said())).collect()
+}
+
+/// `(1 2 3)`, or `(1 2)&&(2 3)` with the incoming majority first, or `()` for none.
+pub(super) fn majorities(word: &str) -> Parsed<Vec<MemberSet>> {
+    let sets: Vec<MemberSet> = word.split("&&").map(member_set).collect::<Parsed<_>>()?;
+    let none = matches!(sets.as_slice(), [only] if only.is_empty());
+    Ok(if none { Vec::new() } else { sets })
+}
+
+/// An entry as a transcript shows it.
+pub(super) fn entry_text(entry: &Entry) -> String {
+    match &entry.payload {
+        Payload::Command(command) if command.is_empty() => entry.id.to_string(),
+        Payload::Command(command) if command.len() > TEXT_BYTES_MAX => {
+            format!("{}({} bytes)", entry.id, command.len())
+        }
+        Payload::Command(command) => {
+            format!("{}\"{}\"", entry.id, command.escape_ascii())
+        }
+        Payload::Change(logged) => format!("{}[{}]", entry.id, change_text(&logged.change)),
+    }
+}
+
+const TEXT_BYTES_MAX: usize = 40;
+
+pub(super) fn change_text(change: &Change) -> String {
+    let mut said = change.to_string();
+    match change.transition {
+        Transition::Auto => {}
+        Transition::JointImplicit => said.push_str(" implicit"),
+        Transition::JointExplicit => said.push_str(" explicit"),
+    }
+    if change.v1 {
+        said.push_str(" form=v1");
+    }
+    if !change.context.is_empty() {
+        said.push_str(&format!(" context=\"{}\"", change.context.escape_ascii()));
+    }
+    said
+}
+
+/// Entries one after the other; a long run of empty ones as `2.3..2.9`.
+pub(super) fn entries_text<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let mut run: Vec<EntryId> = Vec::new();
+    for entry in entries {
+        let empty = matches!(&entry.payload, Payload::Command(command) if command.is_empty());
+        let follows = run
+            .last()
+            .is_none_or(|last| last.term == entry.id.term && last.index + 1 == entry.id.index);
+        if !(empty && follows) {
+            end_run(&mut run, &mut parts);
+        }
+        if empty {
+            run.push(entry.id);
+        } else {
+            parts.push(entry_text(entry));
+        }
+    }
+    end_run(&mut run, &mut parts);
+    parts.join(" ")
+}
+
+fn end_run(run: &mut Vec<EntryId>, parts: &mut Vec<String>) {
+    match run.as_slice() {
+        [first, .., last] if run.len() >= RUN_SHOWN => parts.push(format!("{first}..{last}")),
+        ids => parts.extend(ids.iter().map(EntryId::to_string)),
+    }
+    run.clear();
+}
+
+/// Shorter runs are written out.
+const RUN_SHOWN: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Parsed<Vec<Entry>> {
+        let mut list = Vec::new();
+        words.iter().try_for_each(|word| drafts(word, &mut list))?;
+        entries(&list, &Membership::new([1, 2, 3].map(MemberId), []))
+    }
+
+    #[test]
+    fn what_is_printed_can_be_read_again() {
+        let words = ["1.2..1.9", "2.10", "2.11\"x\"", "2.12[v4 r1]", "3.13[leave]"];
+        let read = parse(&words).unwrap();
+        assert_eq!(entries_text(&read), words.join(" "));
+        let last = read.last().and_then(|entry| entry.change().cloned()).unwrap();
+        assert_eq!(last.membership.to_string(), "voters=(2 3 4)");
+    }
+
+    #[test]
+    fn a_change_that_cannot_follow_is_named() {
+        let said = parse(&["1.2[leave]"]).unwrap_err();
+        assert!(said.starts_with("entry 1.2 cannot follow voters=(1 2 3)"), "{said}");
+        let dictated = parse(&["1.2[v4 => voters=()]"]).unwrap();
+        assert!(dictated[0].change().is_some_and(|logged| logged.membership.is_empty()));
+    }
+}

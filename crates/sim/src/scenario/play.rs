@@ -1,0 +1,309 @@
+//! What each command does.
+
+use bytes::Bytes;
+use quorate_core::{Change, Envelope, Index, Input, MemberId, RequestId, SnapshotMeta, Taken};
+
+use super::command::{Command, Ticks, Work};
+use super::message::{ByHand, envelope_text, shown_as};
+use super::network::Filter;
+use super::notation::entries_text;
+use super::words::Who;
+use super::world::{Played, STEPS_MAX, World};
+
+impl World {
+    /// Plays one command; a complaint fails the story.
+    pub(super) fn play(&mut self, command: &Command) -> Played {
+        if !matches!(command, Command::Expect(_)) {
+            self.drops.clear();
+        }
+        match command {
+            Command::Cluster(cluster) => self.cluster(cluster),
+            Command::Empty(ids) => self.empty(ids),
+            Command::Log(who, log) => self.log(who, log),
+            Command::Config(who, settings) => self.config(who, settings),
+            Command::Hide(things) => {
+                self.page.hide(things);
+                Ok(())
+            }
+            Command::Show(things) => {
+                self.page.show(things);
+                Ok(())
+            }
+            Command::Tell(who, what, input) => self.tell_each(who, what, input),
+            Command::Tick(who, count) => self.tick(who, *count),
+            Command::Timeout(who, ticks) => self.timeout(who, *ticks),
+            Command::Propose(id, commands) => self.propose(*id, commands),
+            Command::Change(id, change) => self.change(*id, change),
+            Command::Read(id) => self.read(*id),
+            Command::Snapshot(id, index) => self.snapshot(*id, *index),
+            Command::Crash(who, unsynced) => self.crash(who, *unsynced),
+            Command::Restart(who, restart) => self.restart(who, restart),
+            Command::Wipe(who) => self.wipe(who),
+            Command::HoldWork(work, who) => self.hold_work(*work, who),
+            Command::Complete(work, who, count) => self.complete_work(*work, who, *count),
+            Command::ReleaseWork(work, who) => self.release_work(*work, who),
+            Command::Inject(hand) => self.inject(hand),
+            Command::Expect(expectation) => self.expect(expectation),
+            Command::Settle(ticks) => self.settle(*ticks),
+            Command::Status(who) => {
+                self.ids(who)?.into_iter().try_for_each(|id| self.say_status(id))
+            }
+            Command::Logs(who) => self.ids(who)?.into_iter().try_for_each(|id| self.say_log(id)),
+            Command::Disks(who) => self.ids(who)?.into_iter().try_for_each(|id| self.say_disk(id)),
+            other => self.play_network(other),
+        }
+    }
+
+    fn play_network(&mut self, command: &Command) -> Played {
+        match command {
+            Command::Partition(sides) => self.partition(sides),
+            Command::Cut(filter) => self.cut(filter.clone()),
+            Command::Heal(filter) => {
+                found(self.network.heal(filter), "nothing was cut in these words")
+            }
+            Command::Hold(filter) => found(self.network.hold(filter.clone()), NO_MESSAGE),
+            Command::Release(filter) => {
+                found(self.network.release(filter), "nothing is held in these words")
+            }
+            Command::Duplicate(filter) => found(self.network.duplicate(filter) > 0, NO_MESSAGE),
+            Command::Reorder(filter) => found(self.network.reorder(filter) > 0, NO_MESSAGE),
+            Command::Drop(filter) => {
+                let lost = self.network.take(filter);
+                lost.iter().for_each(|envelope| self.say_lost(envelope));
+                found(!lost.is_empty(), NO_MESSAGE)
+            }
+            Command::Deliver(filter) => self.deliver(filter),
+            Command::Messages => {
+                self.say_messages();
+                Ok(())
+            }
+            other => Err(format!("{other:?} is not played")),
+        }
+    }
+
+    fn tell_each(&mut self, who: &Who, what: &str, input: &Input) -> Played {
+        for id in self.ids_up(who)? {
+            self.tell(id, what, input.clone())?;
+        }
+        Ok(())
+    }
+
+    /// One tick for each in turn, as often as asked.
+    pub(super) fn tick(&mut self, who: &Who, count: u32) -> Played {
+        for _ in 0..count {
+            self.tell_each(who, "tick", &Input::Tick)?;
+        }
+        Ok(())
+    }
+
+    /// All at once: what they lead to is asked for once.
+    fn propose(&mut self, id: MemberId, commands: &[Bytes]) -> Played {
+        for command in commands {
+            let request = self.requests.ask("proposal");
+            let input = Input::Propose(request, command.clone());
+            self.request(id, request, input)?;
+        }
+        self.drain(id)
+    }
+
+    fn change(&mut self, id: MemberId, change: &Change) -> Played {
+        let request = self.requests.ask("change");
+        self.request(id, request, Input::Change(request, change.clone()))?;
+        self.drain(id)
+    }
+
+    fn read(&mut self, id: MemberId) -> Played {
+        let request = self.requests.ask("read");
+        self.request(id, request, Input::Read(request))?;
+        self.drain(id)
+    }
+
+    fn request(&mut self, id: MemberId, request: RequestId, input: Input) -> Played {
+        let name = self.requests.name(request);
+        let said = match self.step(id, &name, input)? {
+            Ok(Taken::Logged(entry)) => {
+                self.requests.logged(request, entry);
+                format!("logged {entry}")
+            }
+            Ok(Taken::Forwarded(leader)) => format!("passed on to {leader}"),
+            Ok(Taken::Waits) => "waits".to_owned(),
+            Ok(Taken::Done) => return Ok(()),
+            Err(dropped) => {
+                self.requests.refused(request, &dropped.to_string());
+                return Ok(());
+            }
+        };
+        self.page.tell("requests", format!("{id} {name} {said}"));
+        Ok(())
+    }
+
+    /// The state machine was captured, and the capture is on disk.
+    fn snapshot(&mut self, id: MemberId, index: Option<Index>) -> Played {
+        let status = self.running(id)?.status();
+        let index = index.unwrap_or(status.log.applied);
+        let membership = self.running(id)?.membership_at(index);
+        let member = self.member_mut(id)?;
+        let at = member.disk.id_at(index);
+        let taken = self.step(id, "snapshot", Input::Snapshotted(index))?;
+        if let (Ok(_), Some(at)) = (taken, at) {
+            self.member_mut(id)?.disk.snapshot = SnapshotMeta { id: at, membership };
+            self.page.say(format!("{id} snapshot {at}"));
+        }
+        self.drain(id)
+    }
+
+    fn hold_work(&mut self, work: Work, who: &Who) -> Played {
+        for id in self.ids(who)? {
+            self.member_mut(id)?.hold(work, true);
+        }
+        Ok(())
+    }
+
+    fn complete_work(&mut self, work: Work, who: &Who, count: usize) -> Played {
+        for id in self.ids_up(who)? {
+            for _ in 0..count {
+                self.complete(id, work)?;
+                self.drain(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn release_work(&mut self, work: Work, who: &Who) -> Played {
+        for id in self.ids(who)? {
+            for _ in 0..STEPS_MAX {
+                if !self.member(id)?.has_work(work) {
+                    break;
+                }
+                self.complete(id, work)?;
+                self.drain(id)?;
+            }
+            self.member_mut(id)?.hold(work, false);
+        }
+        Ok(())
+    }
+
+    fn partition(&mut self, sides: &[Vec<MemberId>]) -> Played {
+        sides.iter().flatten().try_for_each(|id| self.member(*id).map(|_| ()))?;
+        for (at, side) in sides.iter().enumerate() {
+            for other in sides.iter().skip(at + 1) {
+                self.cut(Filter::between(side, other))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, filter: Filter) -> Played {
+        filter.members().try_for_each(|id| self.member(id).map(|_| ()))?;
+        for envelope in self.network.cut(filter) {
+            self.say_lost(&envelope);
+        }
+        Ok(())
+    }
+
+    /// Hands over the chosen messages, but not what they lead to.
+    fn deliver(&mut self, filter: &Filter) -> Played {
+        let chosen = self.network.take(filter);
+        let count = chosen.len();
+        for envelope in chosen {
+            if !self.is_up(envelope.to) {
+                self.say_lost(&envelope);
+                continue;
+            }
+            let line = format!("deliver {}", envelope_text(&envelope));
+            self.page.tell_message(shown_as(&envelope.message), line);
+            self.receive_alone(envelope.to, envelope)?;
+        }
+        found(count > 0, NO_MESSAGE)
+    }
+
+    /// Delivers until nothing is in flight; then, tick by tick, the same again.
+    pub(super) fn settle(&mut self, ticks: Ticks) -> Played {
+        let configs = || self.members.values().map(|member| &member.config);
+        let count = match ticks {
+            Ticks::Number(count) => count,
+            Ticks::Heartbeat => configs().map(|config| config.heartbeat_ticks).max().unwrap_or(0),
+            Ticks::Election => configs().map(|config| config.election_ticks).max().unwrap_or(0),
+        };
+        self.deliver_all()?;
+        for _ in 0..count {
+            self.tick(&Who::All, 1)?;
+            self.deliver_all()?;
+        }
+        Ok(())
+    }
+
+    fn deliver_all(&mut self) -> Played {
+        for _ in 0..STEPS_MAX {
+            match self.network.next() {
+                Some(envelope) if self.is_up(envelope.to) => self.receive(envelope.to, envelope)?,
+                Some(_) => {}
+                None => return Ok(()),
+            }
+        }
+        Err(format!("it does not settle: {STEPS_MAX} messages and no end"))
+    }
+
+    fn inject(&mut self, hand: &ByHand) -> Played {
+        let follows = self.running(hand.at)?.membership_at(hand.after());
+        let envelope = hand.envelope(&follows)?;
+        self.page.say(format!("inject {}", envelope_text(&envelope)));
+        self.receive_alone(hand.at, envelope)
+    }
+
+    fn receive_alone(&mut self, at: MemberId, envelope: Envelope) -> Played {
+        self.close_up = true;
+        let received = self.receive(at, envelope);
+        self.close_up = false;
+        received
+    }
+
+    pub(super) fn say_lost(&mut self, envelope: &Envelope) {
+        let line = format!("{} (lost)", envelope_text(envelope));
+        self.page.tell_message(shown_as(&envelope.message), line);
+    }
+
+    fn say_messages(&mut self) {
+        let flight = self.network.flight().iter().map(envelope_text);
+        let held = self.network.held().iter().map(|held| format!("{} (held)", envelope_text(held)));
+        let lines: Vec<String> = flight.chain(held).collect();
+        if lines.is_empty() {
+            self.page.say("no messages".to_owned());
+        }
+        lines.into_iter().for_each(|line| self.page.say(line));
+    }
+
+    fn say_log(&mut self, id: MemberId) -> Played {
+        let member = self.member(id)?;
+        let (view, disk) = (member.view(), &member.disk);
+        let mut line = format!("{id} log after {}:", view.base);
+        let (saved, unsaved): (Vec<_>, Vec<_>) =
+            view.log.iter().partition(|entry| disk.entry(entry.id.index) == Some(entry));
+        for (before, part) in [(" ", saved), (" unsaved ", unsaved)] {
+            if !part.is_empty() {
+                line.push_str(before);
+                line.push_str(&entries_text(part));
+            }
+        }
+        self.page.say(line);
+        Ok(())
+    }
+
+    fn say_disk(&mut self, id: MemberId) -> Played {
+        let disk = &self.member(id)?.disk;
+        let vote = disk.hard_state.vote.map_or("none".to_owned(), |vote| vote.to_string());
+        let mut line = format!("{id} disk term={} vote={vote}", disk.hard_state.term);
+        line.push_str(&format!(" commit={} applied={}", disk.hard_state.commit, disk.applied));
+        line.push_str(&format!(" snapshot={}", disk.snapshot.id));
+        line.push_str(&format!(" log after {}: {}", disk.base, entries_text(&disk.log)));
+        self.page.say(line.trim_end().to_owned());
+        Ok(())
+    }
+}
+
+/// A command that finds nothing to do is most likely a mistake.
+fn found(any: bool, otherwise: &str) -> Played {
+    if any { Ok(()) } else { Err(otherwise.to_owned()) }
+}
+
+const NO_MESSAGE: &str = "no message in flight matches; see `messages`";

@@ -1,0 +1,258 @@
+//! Plays whole files: compares, rewrites, collects.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use super::command::Command;
+use super::story::{Block, Line, Mistake, Story};
+use super::world::{Played, World};
+
+/// What became of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Passed,
+    /// Its transcripts were replaced by what happened.
+    Rewritten,
+    Failed {
+        line: usize,
+        why: String,
+    },
+}
+
+/// A story as it went: what each line of each block printed, up to the line that
+/// failed.
+pub(super) struct Performance {
+    pub(super) blocks: Vec<Vec<Page>>,
+    pub(super) failure: Option<Mistake>,
+}
+
+/// What one line printed.
+pub(super) type Page = Vec<String>;
+
+impl Performance {
+    /// The transcript of each block.
+    fn transcripts(&self) -> Vec<Vec<String>> {
+        self.blocks.iter().map(|pages| pages.concat()).collect()
+    }
+}
+
+/// Plays a story from beginning to end, or to its first failure.
+pub(super) fn perform(story: &Story) -> Performance {
+    let mut world = World::default();
+    let mut blocks = Vec::new();
+    for block in &story.blocks {
+        let mut pages = Vec::new();
+        let failure = perform_block(&mut world, block, &mut pages).err();
+        blocks.push(pages);
+        if failure.is_some() {
+            return Performance { blocks, failure };
+        }
+    }
+    Performance { blocks, failure: None }
+}
+
+fn perform_block(world: &mut World, block: &Block, pages: &mut Vec<Page>) -> Result<(), Mistake> {
+    for (at, line) in block.lines.iter().enumerate() {
+        let rest = block.lines.iter().skip(at + 1);
+        let next = rest.filter_map(|line| line.command.as_ref()).next();
+        let played = perform_line(world, line, next);
+        pages.push(world.page.tear_off());
+        played.map_err(|why| Mistake { line: line.number, why })?;
+    }
+    Ok(())
+}
+
+/// Plays one line. When it was the last that set the stage, the members are shown.
+fn perform_line(world: &mut World, line: &Line, next: Option<&Command>) -> Played {
+    let Some(command) = &line.command else { return Ok(()) };
+    world.page.muted = line.silent;
+    let played = catch_unwind(AssertUnwindSafe(|| {
+        world.play(command)?;
+        let stage_is_set = line.silent || !next.is_some_and(Command::is_setup);
+        if stage_is_set { world.show_fresh() } else { Ok(()) }
+    }));
+    world.page.muted = false;
+    played.unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
+        Err(format!("panic: {said}"))
+    })
+}
+
+/// Plays one file and compares its transcripts, or replaces them.
+pub fn check(path: &Path, update: bool) -> Verdict {
+    let failed = |line, why: String| Verdict::Failed { line, why };
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(why) => return failed(0, why.to_string()),
+    };
+    let story = match Story::parse(&text) {
+        Ok(story) => story,
+        Err(mistake) => return failed(mistake.line, mistake.why),
+    };
+    let performance = perform(&story);
+    if let Some(Mistake { line, why }) = &performance.failure {
+        let page = performance.blocks.last().map(|pages| so_far(&pages.concat()));
+        return failed(*line, format!("{why}{}", page.unwrap_or_default()));
+    }
+    let transcripts = performance.transcripts();
+    let rewritten = story.rewritten(&transcripts);
+    if update && rewritten != text {
+        return match fs::write(path, rewritten) {
+            Ok(()) => Verdict::Rewritten,
+            Err(why) => failed(0, why.to_string()),
+        };
+    }
+    match first_difference(&story, &transcripts) {
+        Some((line, why)) => failed(line, why),
+        None => Verdict::Passed,
+    }
+}
+
+fn so_far(page: &[String]) -> String {
+    let from = page.len().saturating_sub(LINES_SHOWN);
+    page[from..].iter().map(|line| format!("\n    {line}")).collect()
+}
+
+const LINES_SHOWN: usize = 20;
+
+fn first_difference(story: &Story, pages: &[Vec<String>]) -> Option<(usize, String)> {
+    let (block, page) =
+        story.blocks.iter().zip(pages).find(|(block, page)| block.transcript != **page)?;
+    let same = block.transcript.iter().zip(page.iter()).take_while(|(old, new)| old == new).count();
+    let mut why = "the transcript differs (- file, + now)".to_owned();
+    for line in diff(&block.transcript, page) {
+        why.push_str("\n    ");
+        why.push_str(&line);
+    }
+    Some((block.transcript_line + same, why))
+}
+
+/// Both texts as one, lines of only one of them marked.
+fn diff(old: &[String], new: &[String]) -> Vec<String> {
+    // longest[i][j]: how many lines old[i..] and new[j..] have in common, in order.
+    let mut longest = vec![vec![0_usize; new.len() + 1]; old.len() + 1];
+    for i in (0..old.len()).rev() {
+        for j in (0..new.len()).rev() {
+            longest[i][j] = if old[i] == new[j] {
+                longest[i + 1][j + 1] + 1
+            } else {
+                longest[i + 1][j].max(longest[i][j + 1])
+            };
+        }
+    }
+    let (mut i, mut j, mut lines) = (0, 0, Vec::new());
+    while i < old.len() || j < new.len() {
+        if i < old.len() && j < new.len() && old[i] == new[j] {
+            lines.push(format!("  {}", old[i]));
+            (i, j) = (i + 1, j + 1);
+        } else if j == new.len() || (i < old.len() && longest[i + 1][j] >= longest[i][j + 1]) {
+            lines.push(format!("- {}", old[i]));
+            i += 1;
+        } else {
+            lines.push(format!("+ {}", new[j]));
+            j += 1;
+        }
+    }
+    lines
+}
+
+/// All story files under these paths, in order of their names.
+pub fn find(paths: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            let inside: Result<Vec<PathBuf>, io::Error> =
+                fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path())).collect();
+            let is_story =
+                |path: &PathBuf| path.is_dir() || path.extension().is_some_and(|ext| ext == "txt");
+            let inside: Vec<PathBuf> = inside?.into_iter().filter(is_story).collect();
+            files.extend(find(&inside)?);
+        } else {
+            fs::metadata(path)?;
+            files.push(path.clone());
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Which files cover which ids of the catalogue, ids in their natural order.
+pub(super) fn coverage(files: &[PathBuf]) -> Result<BTreeMap<CatalogueId, Vec<PathBuf>>, String> {
+    let mut coverage: BTreeMap<CatalogueId, Vec<PathBuf>> = BTreeMap::new();
+    for path in files {
+        let at = |line| format!("{}:{line}", path.display());
+        let text = fs::read_to_string(path).map_err(|why| format!("{}: {why}", at(0)))?;
+        let story =
+            Story::parse(&text).map_err(|wrong| format!("{}: {}", at(wrong.line), wrong.why))?;
+        for id in story.covers {
+            coverage.entry(CatalogueId::new(id)).or_default().push(path.clone());
+        }
+    }
+    Ok(coverage)
+}
+
+/// An id of the catalogue, ordered as people count: S9 before S10.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CatalogueId {
+    letters: String,
+    number: u64,
+    pub(super) text: String,
+}
+
+impl CatalogueId {
+    fn new(text: String) -> Self {
+        let rest = text.trim_start_matches(|c: char| !c.is_ascii_digit());
+        let letters = text[..text.len() - rest.len()].to_owned();
+        let number = rest.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
+        Self { letters, number, text }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_shown_where_it_is() {
+        let lines = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(diff(&lines("a b c"), &lines("a x c d")), ["  a", "- b", "+ x", "  c", "+ d"]);
+    }
+
+    fn failure(commands: &str) -> Option<String> {
+        let text = format!("# covers: S33\n# A story.\n\n{commands}");
+        let story = Story::parse(&text).unwrap();
+        perform(&story).failure.map(|mistake| format!("{}: {}", mistake.line, mistake.why))
+    }
+
+    /// m2 loses its disk and helps m3, which never saw x, to win.
+    #[test]
+    fn a_lost_entry_fails_the_story() {
+        let lost = "cluster m1 m2 m3\ncampaign m1\nsettle\ncut m1 -> m3\npropose m1 x\nsettle\n\
+                    crash m1 m2\nwipe m2\nrestart m2\ntick m3 10\ncampaign m3\nsettle\n";
+        let why = failure(lost).unwrap();
+        assert_eq!(why, "15: I4 violated: m3 leads term 3 without 2.3\"x\", which m1 applied");
+    }
+
+    #[test]
+    fn a_claim_that_does_not_hold_fails_the_story() {
+        let why = failure("cluster m1 m2\nexpect m1 leader").unwrap();
+        assert!(why.starts_with("5: m1 is not leader: m1 follower term=1"), "{why}");
+        let why = failure("cluster m1 m2\nexpect m1 m2 commit=1 not follower").unwrap();
+        assert!(why.starts_with("5: m1 is follower"), "{why}");
+        let why = failure("cluster m1 m2\nexpect m1 leader within 3 ticks").unwrap();
+        assert!(why.starts_with("5: after 3 ticks still: m1 is not leader"), "{why}");
+        let why = failure("cluster m1\nexpect no leader within 40 ticks").unwrap();
+        assert!(why.contains("m1 leads term 2"), "{why}");
+        assert_eq!(failure("cluster m1\nexpect leader m1 within 40 ticks"), None);
+    }
+
+    #[test]
+    fn ids_are_counted_as_people_count() {
+        let mut ids = ["S10", "member.F2", "S9"].map(|id| CatalogueId::new(id.to_owned()));
+        ids.sort();
+        assert_eq!(ids.map(|id| id.text), ["S9", "S10", "member.F2"]);
+    }
+}

@@ -1,0 +1,150 @@
+//! `key=value`: what a story may set in a member's [`Config`].
+
+use quorate_core::{Config, Manners, ReadMode};
+
+use super::words::{Parsed, key_value, number, switch, unknown};
+
+/// One setting, known to be well-formed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Setting {
+    key: String,
+    value: String,
+}
+
+impl Setting {
+    /// Nothing when the word is no setting at all.
+    pub(super) fn parse(word: &str) -> Parsed<Option<Self>> {
+        let Some((key, value)) = key_value(word).filter(|(key, _)| is_key(key)) else {
+            return Ok(None);
+        };
+        let setting = Self { key: key.to_owned(), value: value.to_owned() };
+        let mut scratch = Config::new(quorate_core::MemberId(1));
+        setting.put(&mut scratch)?;
+        Ok(Some(setting))
+    }
+
+    /// As [`Setting::parse`], but a word that is no setting is complained about.
+    pub(super) fn want(word: &str) -> Parsed<Self> {
+        match Self::parse(word)? {
+            Some(setting) => Ok(setting),
+            None => {
+                let key = key_value(word).map_or(word, |(key, _)| key);
+                unknown("setting", key, KEYS)
+            }
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        format!("{}={}", self.key, self.value)
+    }
+
+    /// Puts the value where it belongs.
+    pub(super) fn put(&self, config: &mut Config) -> Parsed<()> {
+        let value = self.value.as_str();
+        match self.key.as_str() {
+            "preset" => *config = preset(value, config)?,
+            "seed" => config.seed = number(value)?,
+            "election" => config.election_ticks = number(value)?,
+            "heartbeat" => config.heartbeat_ticks = number(value)?,
+            "pre-vote" => config.pre_vote = switch(value)?,
+            "check-quorum" => config.check_quorum = switch(value)?,
+            "reads" => config.reads = reads(value)?,
+            "forward" => config.forward_proposals = switch(value)?,
+            "step-down" => config.step_down_on_removal = switch(value)?,
+            "append-bytes" => config.append_bytes_max = number(value)?,
+            "inflight" => config.inflight_messages_max = number(value)?,
+            "inflight-bytes" => config.inflight_bytes_max = number(value)?,
+            "uncommitted-bytes" => config.uncommitted_bytes_max = number(value)?,
+            "apply-bytes" => config.apply_bytes_max = number(value)?,
+            "tail-bytes" => config.tail_bytes_max = number(value)?,
+            "trim-keep" => config.trim_keep_entries = number(value)?,
+            "reads-waiting" => config.reads_waiting_max = number(value)?,
+            "apply-unsaved" => config.apply_unsaved = switch(value)?,
+            _ => return self.put_manner(&mut config.manners),
+        }
+        Ok(())
+    }
+
+    fn put_manner(&self, manners: &mut Manners) -> Parsed<()> {
+        let switch = switch(&self.value)?;
+        match self.key.as_str() {
+            "coalesce" => manners.coalesce = switch,
+            "every-reply-waits" => manners.every_reply_waits = switch,
+            "commit-saved-alone" => manners.commit_saved_alone = switch,
+            "refused-change-logs-empty" => manners.refused_change_logs_empty = switch,
+            "auto-counts-operations" => manners.auto_counts_operations = switch,
+            "ignore-member-zero" => manners.ignore_member_zero = switch,
+            "old-term-silent" => manners.old_term_silent = switch,
+            "forwarders-hear-nothing" => manners.forwarders_hear_nothing = switch,
+            "snapshot-must-name-receiver" => manners.snapshot_must_name_receiver = switch,
+            _ => return unknown("setting", &self.key, KEYS),
+        }
+        Ok(())
+    }
+}
+
+fn is_key(key: &str) -> bool {
+    KEYS.contains(&key)
+}
+
+const KEYS: &[&str] = &[
+    "preset",
+    "seed",
+    "election",
+    "heartbeat",
+    "pre-vote",
+    "check-quorum",
+    "reads",
+    "forward",
+    "step-down",
+    "append-bytes",
+    "inflight",
+    "inflight-bytes",
+    "uncommitted-bytes",
+    "apply-bytes",
+    "tail-bytes",
+    "trim-keep",
+    "reads-waiting",
+    "apply-unsaved",
+    "coalesce",
+    "every-reply-waits",
+    "commit-saved-alone",
+    "refused-change-logs-empty",
+    "auto-counts-operations",
+    "ignore-member-zero",
+    "old-term-silent",
+    "forwarders-hear-nothing",
+    "snapshot-must-name-receiver",
+];
+
+fn preset(value: &str, now: &Config) -> Parsed<Config> {
+    let preset = match value {
+        "etcd" => Config::etcd(now.id),
+        "quorate" => Config::new(now.id),
+        _ => return unknown("preset", value, &["etcd", "quorate"]),
+    };
+    Ok(Config { seed: now.seed, ..preset })
+}
+
+/// `quorum`, `lease`, or `lease:DRIFT`.
+fn reads(value: &str) -> Parsed<ReadMode> {
+    match value.split_once(':').unwrap_or((value, "0")) {
+        ("quorum", _) => Ok(ReadMode::Quorum),
+        ("lease", drift) => Ok(ReadMode::LeaderLease { drift_ticks: number(drift)? }),
+        _ => unknown("way to read", value, &["quorum", "lease", "lease:2"]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_checked_when_they_are_read() {
+        assert!(Setting::parse("pre-vote=off").unwrap().is_some());
+        assert!(Setting::parse("term=3").unwrap().is_none());
+        assert!(Setting::parse("pre-vote=maybe").is_err());
+        let said = Setting::want("prevote=off").unwrap_err();
+        assert_eq!(said, "`prevote` is no setting; did you mean `pre-vote`?");
+    }
+}

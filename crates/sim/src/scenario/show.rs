@@ -1,0 +1,79 @@
+//! A story told on a terminal: comments as narration, commands, what they lead to.
+
+use std::fmt::Write as _;
+
+use super::command::Command;
+use super::runner::Performance;
+use super::story::{Line, Story};
+
+/// Whether the reader's terminal understands colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Colours {
+    Off,
+    On,
+}
+
+impl Colours {
+    fn paint(self, code: &str, text: &str) -> String {
+        match self {
+            Self::Off => text.to_owned(),
+            Self::On => format!("\x1b[{code}m{text}\x1b[0m"),
+        }
+    }
+}
+
+/// The whole story as text.
+pub(super) fn tell(story: &Story, performance: &Performance, colours: Colours) -> String {
+    let mut text = String::new();
+    for (number, line) in story.prose().enumerate() {
+        let line = if number == 0 { colours.paint("1", line) } else { line.to_owned() };
+        let _ = writeln!(text, "{line}");
+    }
+    for (number, (block, pages)) in story.blocks.iter().zip(&performance.blocks).enumerate() {
+        let mut header = number == 0;
+        if block.lines.iter().any(|line| !header || line.command.is_some()) {
+            text.push('\n');
+        }
+        for (line, page) in block.lines.iter().zip(pages) {
+            header &= line.command.is_none();
+            let housekeeping = matches!(line.command, Some(Command::Hide(_) | Command::Show(_)));
+            if !header && !housekeeping {
+                let _ = writeln!(text, "{}", line_text(line, colours));
+            }
+            for line in page {
+                let _ = writeln!(text, "      {}", colours.paint(code(line), line));
+            }
+        }
+    }
+    text
+}
+
+/// Narration as it is, commands behind `>`, claims that held behind a tick.
+fn line_text(line: &Line, colours: Colours) -> String {
+    if let Some(comment) = line.comment() {
+        return comment.to_owned();
+    }
+    let words = line.raw.trim();
+    match words.strip_prefix("expect ") {
+        Some(claim) => colours.paint("32", &format!("  \u{2713} {claim}")),
+        None => colours.paint("36", &format!("  > {words}")),
+    }
+}
+
+/// What deserves the eye: who leads, who counts, what is agreed on; and what went
+/// wrong. Messages and saves stay in the background.
+fn code(line: &str) -> &'static str {
+    let is = |part: &str| line.contains(part);
+    let agreed = line
+        .split_once(' ')
+        .is_some_and(|(_, rest)| rest.starts_with("commit=") || rest.starts_with("membership "));
+    if agreed || is(" => leader") {
+        "1;33"
+    } else if is(" drops ") || is(" refused: ") || is("(lost)") || is(" crashes") {
+        "31"
+    } else if is(" -> ") || is(" save ") {
+        "2"
+    } else {
+        "0"
+    }
+}

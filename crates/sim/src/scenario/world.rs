@@ -1,0 +1,385 @@
+//! The stage: all members, the wires between them, and what they are made to do.
+//!
+//! A member is handed an input, then everything it asks for is carried out: saves
+//! go to its disk, messages to the network, entries to its state machine, unless
+//! the story holds them back. Messages never arrive by themselves.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quorate_core::{
+    Dropped, Envelope, Event, Input, MemberId, Membership, Output, Raft, Reader, RequestId,
+    RoleKind, Status, Taken, invariants,
+};
+
+use super::checks::{Checks, is_on_quorum, logs_match, promise_is_durable, promises_kept};
+use super::command::Work;
+use super::member::{Batch, Member};
+use super::message::{envelope_text, kind, shown_as};
+use super::network::{Fate, Network};
+use super::notation::entries_text;
+use super::page::Page;
+use super::requests::Requests;
+use super::setting::Setting;
+use super::words::Who;
+
+/// How a command went; the complaint becomes the failure of the story.
+pub(super) type Played = Result<(), String>;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct World {
+    pub(super) members: BTreeMap<MemberId, Member>,
+    pub(super) network: Network,
+    pub(super) page: Page,
+    pub(super) requests: Requests,
+    /// Why inputs had no effect, since the last command that was no question.
+    pub(super) drops: Vec<Drop>,
+    pub(super) checks: Checks,
+    /// Laid out by hand and not yet shown.
+    pub(super) fresh: BTreeSet<MemberId>,
+    /// What `config all` said, for members that come later.
+    pub(super) settings: Vec<Setting>,
+    pub(super) first: Membership,
+    /// One chosen message is being delivered: even a late reply is worth a line.
+    pub(super) close_up: bool,
+}
+
+/// An input without effect.
+#[derive(Clone, Debug)]
+pub(super) struct Drop {
+    pub(super) refused: bool,
+    pub(super) name: &'static str,
+    pub(super) why: String,
+}
+
+impl World {
+    pub(super) fn member(&self, id: MemberId) -> Result<&Member, String> {
+        self.members.get(&id).ok_or_else(|| nobody(id))
+    }
+
+    pub(super) fn member_mut(&mut self, id: MemberId) -> Result<&mut Member, String> {
+        self.members.get_mut(&id).ok_or_else(|| nobody(id))
+    }
+
+    pub(super) fn running(&mut self, id: MemberId) -> Result<&mut Raft, String> {
+        self.member_mut(id)?.raft.as_mut().ok_or_else(|| format!("{id} is down"))
+    }
+
+    pub(super) fn is_up(&self, id: MemberId) -> bool {
+        self.members.get(&id).is_some_and(|member| member.raft.is_some())
+    }
+
+    pub(super) fn ids(&self, who: &Who) -> Result<Vec<MemberId>, String> {
+        match who {
+            Who::All => Ok(self.members.keys().copied().collect()),
+            Who::These(ids) => ids.iter().map(|id| self.member(*id).map(|_| *id)).collect(),
+        }
+    }
+
+    /// Those that run: all of them, or these, of which none may be down.
+    pub(super) fn ids_up(&mut self, who: &Who) -> Result<Vec<MemberId>, String> {
+        let ids = self.ids(who)?;
+        if *who == Who::All {
+            return Ok(ids.into_iter().filter(|id| self.is_up(*id)).collect());
+        }
+        ids.iter().try_for_each(|id| self.running(*id).map(|_| ()))?;
+        Ok(ids)
+    }
+
+    pub(super) fn statuses(&self) -> impl Iterator<Item = Status> + '_ {
+        self.members.values().filter_map(|member| Some(member.raft.as_ref()?.status()))
+    }
+
+    /// Hands a member one input and carries out what it asks for.
+    pub(super) fn tell(&mut self, id: MemberId, what: &str, input: Input) -> Played {
+        self.step(id, what, input).map(drop)?;
+        self.drain(id)
+    }
+
+    /// Hands a member one input. What it asks for waits for [`World::drain`].
+    pub(super) fn step(
+        &mut self,
+        id: MemberId,
+        what: &str,
+        input: Input,
+    ) -> Result<Result<Taken, Dropped>, String> {
+        self.member_mut(id)?.stepped = true;
+        let raft = self.running(id)?;
+        let before = raft.status();
+        let taken = raft.step(input);
+        invariants::check(raft).map_err(|why| format!("{id} is broken: {why}"))?;
+        self.check_commit(id, &before)?;
+        if let Err(dropped) = &taken {
+            let refused = matches!(dropped, Dropped::Refused(_));
+            let why = dropped.to_string();
+            if refused {
+                self.page.tell("requests", format!("{id} {what} refused: {why}"));
+            } else if is_late(dropped, what) && !self.close_up {
+                self.page.tell("late", format!("{id} drops {what}: {why}"));
+            } else {
+                self.page.tell("drops", format!("{id} drops {what}: {why}"));
+            }
+            self.drops.push(Drop { refused, name: dropped.name(), why });
+        }
+        Ok(taken)
+    }
+
+    /// Hands a member a message that has arrived.
+    pub(super) fn receive(&mut self, at: MemberId, envelope: Envelope) -> Played {
+        let what = format!("{} from {}", kind(&envelope.message), envelope.from);
+        self.tell(at, &what, Input::Received(envelope))
+    }
+
+    /// Carries out what a member asks for, until it asks for nothing more.
+    pub(super) fn drain(&mut self, id: MemberId) -> Played {
+        for _ in 0..STEPS_MAX {
+            let worked = self.work(id)?;
+            let raft = self.running(id)?;
+            if raft.has_output() {
+                let before = raft.status();
+                let output = raft.take_output();
+                invariants::check(raft).map_err(|why| format!("{id} is broken: {why}"))?;
+                self.check_commit(id, &before)?;
+                self.route(id, output)?;
+            } else if !worked {
+                return Ok(());
+            }
+        }
+        Err(format!("{id} has been asking for more for {STEPS_MAX} steps"))
+    }
+
+    /// Does the oldest piece of work that is not held back; false when there is none.
+    fn work(&mut self, id: MemberId) -> Result<bool, String> {
+        let member = self.member(id)?;
+        let free = if !member.saves.held && member.has_work(Work::Saves) {
+            Work::Saves
+        } else if !member.applies.held && member.has_work(Work::Applies) && !member.apply_waits() {
+            Work::Applies
+        } else if !member.loads.held && member.has_work(Work::Loads) {
+            Work::Loads
+        } else {
+            return Ok(false);
+        };
+        self.complete(id, free)?;
+        Ok(true)
+    }
+
+    /// Completes the oldest piece of this work. Answers what it was.
+    pub(super) fn complete(&mut self, id: MemberId, work: Work) -> Result<String, String> {
+        let text = match work {
+            Work::Saves => self.complete_save(id)?,
+            Work::Applies => self.complete_apply(id)?,
+            Work::Loads => self.complete_load(id)?,
+        };
+        text.ok_or_else(|| format!("{id} waits for no such work"))
+    }
+
+    fn complete_save(&mut self, id: MemberId) -> Result<Option<String>, String> {
+        let member = self.member_mut(id)?;
+        let Some((save, text)) = member.saves.pop() else { return Ok(None) };
+        if let Some(new) = &save.hard_state {
+            promises_kept(id, &member.disk.hard_state, new)?;
+        }
+        member.write(&save);
+        let written = &self.member(id)?.disk;
+        for (other, theirs) in self.members.iter().filter(|(other, _)| **other != id) {
+            logs_match((id, written), (*other, &theirs.disk))?;
+        }
+        let saved = self.member(id)?.saves.held.then(|| format!("{id} saved {text}"));
+        if let Some(line) = saved {
+            self.page.tell("saves", line);
+        }
+        save.then_send.into_iter().try_for_each(|envelope| self.send(envelope))?;
+        self.step(id, "saved", Input::Saved(save.id)).map(|_| Some(text))
+    }
+
+    fn complete_apply(&mut self, id: MemberId) -> Result<Option<String>, String> {
+        if self.member(id)?.apply_waits() {
+            return Err(format!("{id} may not apply before its save is complete"));
+        }
+        let member = self.member_mut(id)?;
+        let held = member.applies.held;
+        let Some((batch, text)) = member.applies.pop() else { return Ok(None) };
+        let Some(last) = batch.entries.last().map(|entry| entry.id.index) else {
+            return Ok(Some(text));
+        };
+        // A snapshot installed meanwhile has brought the machine further.
+        member.disk.applied = member.disk.applied.max(last);
+        for entry in batch.entries.iter() {
+            self.checks.applies(id, entry)?;
+        }
+        if held {
+            self.page.tell("applies", format!("{id} applied {text}"));
+        }
+        self.step(id, "applied", Input::Applied(last)).map(|_| Some(text))
+    }
+
+    fn complete_load(&mut self, id: MemberId) -> Result<Option<String>, String> {
+        let member = self.member_mut(id)?;
+        let held = member.loads.held;
+        let Some((load, text)) = member.loads.pop() else { return Ok(None) };
+        let entries = member.disk.read(load.range.start, load.range.end, load.bytes_max);
+        if held {
+            self.page.tell("loads", format!("{id} loaded {}", entries_text(entries.iter())));
+        }
+        self.step(id, "loaded", Input::Loaded(load.reader, entries)).map(|_| Some(text))
+    }
+
+    /// Shows an output and puts each part of it where it goes.
+    fn route(&mut self, id: MemberId, output: Output) -> Played {
+        for event in &output.events {
+            self.on_event(id, event)?;
+        }
+        for (request, entry) in output.accepted {
+            self.requests.logged(request, entry);
+            self.say_request(id, request, format!("logged {entry}"));
+        }
+        for (request, index) in output.served {
+            self.requests.served(request, index);
+            self.say_request(id, request, format!("served at {index}"));
+        }
+        for (request, refusal) in output.refused {
+            let why = refusal.to_string();
+            self.requests.refused(request, &why);
+            self.say_request(id, request, format!("refused: {why}"));
+            self.drops.push(Drop { refused: true, name: "refused", why });
+        }
+        self.show_commit(id)?;
+        output.send.into_iter().try_for_each(|envelope| self.send(envelope))?;
+        let member = self.members.get_mut(&id).ok_or_else(|| nobody(id))?;
+        let waits_for = output.save.as_ref().map(|save| save.id);
+        let after = if member.config.apply_unsaved { waits_for } else { None };
+        if let Some(save) = output.save {
+            let text = member.save_text(&save);
+            if !text.is_empty() {
+                self.page.tell("saves", format!("{id} save {text}{}", member.saves.suffix()));
+            }
+            member.saves.push(save, text);
+        }
+        if !output.apply.is_empty() {
+            let text = entries_text(output.apply.iter());
+            self.page.tell("applies", format!("{id} apply {text}{}", member.applies.suffix()));
+            member.applies.push(Batch { entries: output.apply, after }, text);
+        }
+        for load in output.load {
+            let reader = match load.reader {
+                Reader::Peer(id) => id.to_string(),
+                Reader::Machine => "its machine".to_owned(),
+            };
+            let text = format!("{}..{} for {reader}", load.range.start, load.range.end);
+            self.page.tell("loads", format!("{id} load {text}{}", member.loads.suffix()));
+            member.loads.push(load, text);
+        }
+        if let Some(to) = output.trim {
+            member.disk.trim(to);
+            self.page.tell("trims", format!("{id} trim to {to}"));
+        }
+        Ok(())
+    }
+
+    fn say_request(&mut self, id: MemberId, request: RequestId, what: String) {
+        let line = format!("{id} {} {what}", self.requests.name(request));
+        self.page.tell("requests", line);
+    }
+
+    /// A leader's commit index is news; a follower's shows in what it applies.
+    fn show_commit(&mut self, id: MemberId) -> Played {
+        let member = self.members.get_mut(&id).ok_or_else(|| nobody(id))?;
+        let Some(status) = member.raft.as_ref().map(Raft::status) else { return Ok(()) };
+        let commit = status.log.commit;
+        if status.role == RoleKind::Leader && commit > member.commit_shown {
+            self.page.tell("commits", format!("{id} commit={commit}"));
+        }
+        member.commit_shown = commit;
+        Ok(())
+    }
+
+    /// Notices that a leader's commit index has moved, under the membership that
+    /// counted before the step or the one that counts now.
+    fn check_commit(&self, id: MemberId, before: &Status) -> Played {
+        let member = self.member(id)?;
+        let Some(after) = member.raft.as_ref().map(Raft::status) else { return Ok(()) };
+        let commit = after.log.commit;
+        if after.role != RoleKind::Leader || commit <= before.log.commit {
+            return Ok(());
+        }
+        let Some(entry) = member.view().id_at(commit) else { return Ok(()) };
+        let disk = |id| self.members.get(&id).and_then(|member| member.disk.id_at(commit));
+        let agreed = [&before.membership, &after.membership]
+            .iter()
+            .any(|membership| is_on_quorum(entry, membership, disk));
+        if agreed {
+            return Ok(());
+        }
+        Err(format!("I10 violated: {id} commits {entry}, which is not on the disks of a quorum"))
+    }
+
+    pub(super) fn send(&mut self, envelope: Envelope) -> Played {
+        if envelope.from == envelope.to {
+            return Ok(()); // The engine counts its own promises by itself.
+        }
+        promise_is_durable(&envelope, &self.member(envelope.from)?.disk)?;
+        let (shown_as, mut line) = (shown_as(&envelope.message), envelope_text(&envelope));
+        let up = self.is_up(envelope.to);
+        let fate = if up { self.network.send(envelope) } else { Fate::Lost };
+        line.push_str(match fate {
+            Fate::InFlight => "",
+            Fate::Held => " (held)",
+            Fate::Lost => " (lost)",
+        });
+        self.page.tell_message(shown_as, line);
+        Ok(())
+    }
+
+    fn on_event(&mut self, id: MemberId, event: &Event) -> Played {
+        match event {
+            Event::Role { from, to, term } => {
+                self.page.tell("roles", format!("{id} {from} => {to} term={term}"));
+                if *to == RoleKind::Leader {
+                    let view = self.member(id)?.view();
+                    self.checks.leads(id, *term, &view)?;
+                }
+            }
+            Event::Leader { leader: Some(leader), .. } if *leader == id => {}
+            Event::Leader { leader: Some(leader), term } => {
+                self.page.tell("leaders", format!("{id} follows {leader} term={term}"));
+            }
+            Event::Leader { leader: None, term } => {
+                self.page.tell("leaders", format!("{id} follows nobody term={term}"));
+            }
+            Event::Membership { id: entry, membership } => {
+                self.page.tell("memberships", format!("{id} membership {entry} {membership}"));
+            }
+            Event::TransferBegan { to } => self.page.say(format!("{id} hands over to {to}")),
+            Event::TransferAborted { to, why } => {
+                self.page.say(format!("{id} stops handing over to {to}: {}", aborted(*why)));
+            }
+            Event::SnapshotInstalled(entry) => {
+                self.page.say(format!("{id} installed snapshot {entry}"));
+            }
+            other => self.page.say(format!("{id} {other:?}")),
+        }
+        Ok(())
+    }
+}
+
+/// A reply that nobody waits for any more: every election, every step down and
+/// every removal leaves some behind.
+fn is_late(dropped: &Dropped, what: &str) -> bool {
+    what.contains("Reply from") && !matches!(dropped, Dropped::Malformed(_))
+}
+
+fn aborted(why: quorate_core::AbortedBecause) -> &'static str {
+    use quorate_core::AbortedBecause::{Replaced, TargetLeft, TimedOut};
+    match why {
+        TimedOut => "it did not take over in time",
+        TargetLeft => "it is no longer a voter",
+        Replaced => "another transfer was asked for",
+    }
+}
+
+fn nobody(id: MemberId) -> String {
+    format!("there is no {id}; name it in `cluster` or `empty`")
+}
+
+/// More steps than any story needs, so that a loop ends as a failure.
+pub(super) const STEPS_MAX: usize = 100_000;
