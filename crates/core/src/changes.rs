@@ -9,20 +9,36 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::membership::{Change, ChangeRefusal, LoggedChange};
+use crate::role::Role;
 use crate::{
     Dropped, Entry, EntryId, Envelope, Event, MemberId, Message, Payload, Proposal, Raft, Refusal,
     RequestId, Taken,
 };
 
 impl Raft {
-    pub(crate) fn on_propose(
+    pub(crate) fn on_command(
         &mut self,
         request: RequestId,
-        proposal: Proposal,
+        command: Bytes,
     ) -> Result<Taken, Dropped> {
-        if self.role.is_leader() {
-            return Ok(Taken::Logged(self.propose(proposal)?));
+        if !self.role.is_leader() {
+            return self.pass_on(request, Proposal::Command(command));
         }
+        Ok(Taken::Logged(self.propose(Payload::Command(command))?))
+    }
+
+    pub(crate) fn on_change(
+        &mut self,
+        request: RequestId,
+        change: Change,
+    ) -> Result<Taken, Dropped> {
+        if !self.role.is_leader() {
+            return self.pass_on(request, Proposal::Change(change));
+        }
+        Ok(Taken::Logged(self.propose_change(change)?))
+    }
+
+    fn pass_on(&mut self, request: RequestId, proposal: Proposal) -> Result<Taken, Dropped> {
         match self.leader {
             Some(leader) if self.config.forward_proposals => {
                 self.send(leader, Message::Propose(request, proposal));
@@ -46,7 +62,10 @@ impl Raft {
             self.out.send.push(Envelope { from, to: leader, term: self.term, message });
             return Ok(Taken::Forwarded(leader));
         }
-        let result = self.propose(proposal);
+        let result = match proposal {
+            Proposal::Command(command) => self.propose(Payload::Command(command)),
+            Proposal::Change(change) => self.propose_change(change),
+        };
         if !silent {
             self.send(from, Message::ProposeReply(request, result.clone()));
         }
@@ -66,32 +85,42 @@ impl Raft {
         Ok(Taken::Done)
     }
 
-    /// Takes a proposal into the log, or says why not. Only a leader does.
-    fn propose(&mut self, proposal: Proposal) -> Result<EntryId, Refusal> {
-        let Some(leader) = self.role.leader() else { return Err(self.not_leader()) };
-        if let Some(transfer) = leader.transfer {
-            // The target must catch up with a log that stands still.
-            return Err(Refusal::Transferring { to: transfer.to });
-        }
-        if leader.slot(self.config.id).is_none() {
-            return Err(Refusal::LeaderRemoved);
-        }
-        let payload = match proposal {
-            Proposal::Command(command) => Payload::Command(command),
-            Proposal::Change(change) => match self.resolve(change) {
-                Ok(logged) => Payload::Change(Arc::new(logged)),
-                Err(_) if self.config.manners.refused_change_logs_empty => {
-                    Payload::Command(Bytes::new())
-                }
-                Err(refusal) => return Err(Refusal::Change(refusal)),
-            },
+    fn propose_change(&mut self, change: Change) -> Result<EntryId, Refusal> {
+        self.check_takes_proposals()?;
+        let payload = match self.resolve(change) {
+            Ok(logged) => Payload::Change(Arc::new(logged)),
+            Err(_) if self.config.manners.refused_change_logs_empty => {
+                Payload::Command(Bytes::new())
+            }
+            Err(refusal) => return Err(Refusal::Change(refusal)),
         };
+        self.propose(payload)
+    }
+
+    /// Takes a payload into the log, or says why not. Only a leader does.
+    #[inline]
+    fn propose(&mut self, payload: Payload) -> Result<EntryId, Refusal> {
+        self.check_takes_proposals()?;
         self.check_uncommitted(payload.bytes())?;
         let id = self.append_own(payload);
         self.broadcast_append();
         Ok(id)
     }
 
+    #[inline]
+    fn check_takes_proposals(&self) -> Result<(), Refusal> {
+        match &self.role {
+            // The target of a transfer must catch up with a log that stands still.
+            Role::Leader(leader) => match (leader.transfer, leader.own) {
+                (None, Some(_)) => Ok(()),
+                (Some(transfer), _) => Err(Refusal::Transferring { to: transfer.to }),
+                (None, None) => Err(Refusal::LeaderRemoved),
+            },
+            _ => Err(self.not_leader()),
+        }
+    }
+
+    #[inline]
     fn check_uncommitted(&mut self, bytes: u64) -> Result<(), Refusal> {
         let limit = self.config.uncommitted_bytes_max;
         let Some(leader) = self.role.leader_mut() else { return Ok(()) };
@@ -105,8 +134,10 @@ impl Raft {
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn append_own(&mut self, payload: Payload) -> EntryId {
         let id = EntryId::new(self.term, self.log.last().index + 1);
+        let changes = matches!(payload, Payload::Change(_));
         if let Payload::Change(change) = &payload {
             self.memberships.push(id, change.membership.clone());
             if let Some(leader) = self.role.leader_mut() {
@@ -115,7 +146,9 @@ impl Raft {
         }
         self.log.push(Entry { id, payload });
         self.promise_own_append(id.index);
-        self.follow_membership();
+        if changes {
+            self.follow_membership();
+        }
         id
     }
 
@@ -142,7 +175,7 @@ impl Raft {
         let Some(leader) = self.role.leader() else { return };
         if self.membership().auto_leave() && self.log.applied >= leader.change_pending {
             // Refused while leadership is moving; then it is the next leader's.
-            let _ = self.propose(Proposal::Change(Change::leave()));
+            let _ = self.propose_change(Change::leave());
         }
     }
 

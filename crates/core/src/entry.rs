@@ -137,6 +137,10 @@ impl Entries {
         self.first.iter().chain(&self.rest)
     }
 
+    pub(crate) fn into_slices(self) -> impl Iterator<Item = Slice> {
+        self.first.into_iter().chain(self.rest)
+    }
+
     pub(crate) fn push(&mut self, slice: Slice) {
         if self.first.is_none() {
             self.first = Some(slice);

@@ -106,6 +106,10 @@ impl MemberSet {
         self.0.iter().copied()
     }
 
+    pub fn as_slice(&self) -> &[MemberId] {
+        &self.0
+    }
+
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -13,8 +13,8 @@ use crate::snapshot::Installing;
 use crate::timer::Timer;
 use crate::{
     AppendReply, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input,
-    MemberId, Message, Output, Proposal, ReadMode, Reader, Refusal, RequestId, RoleKind,
-    SnapshotMeta, Taken, Term, VoteReply,
+    MemberId, Message, Output, ReadMode, Reader, Refusal, RequestId, RoleKind, SnapshotMeta, Taken,
+    Term, VoteReply,
 };
 
 /// One member of a Raft cluster, as a value. It does nothing by itself: see
@@ -98,10 +98,8 @@ impl Raft {
         match input {
             Input::Tick => self.on_tick(),
             Input::Received(envelope) => self.on_received(envelope),
-            Input::Propose(request, command) => {
-                self.on_propose(request, Proposal::Command(command))
-            }
-            Input::Change(request, change) => self.on_propose(request, Proposal::Change(change)),
+            Input::Propose(request, command) => self.on_command(request, command),
+            Input::Change(request, change) => self.on_change(request, change),
             Input::Read(request) => self.on_read(request),
             Input::Transfer(to) => self.on_transfer(to),
             Input::Saved(id) => self.on_saved(id),
@@ -225,7 +223,7 @@ impl Raft {
             Message::VoteReply(reply) => self.on_vote_reply(from, false, reply.granted),
             Message::Append(append) => {
                 self.hear_leader(from)?;
-                self.on_append(from, &append)
+                self.on_append(from, append)
             }
             Message::Heartbeat(heartbeat) => {
                 self.hear_leader(from)?;

@@ -14,7 +14,7 @@ use crate::{
 
 impl Raft {
     /// The leader says what follows `prev` in its log.
-    pub(crate) fn on_append(&mut self, from: MemberId, append: &Append) -> Result<Taken, Dropped> {
+    pub(crate) fn on_append(&mut self, from: MemberId, append: Append) -> Result<Taken, Dropped> {
         let commit = self.log.commit;
         let told = append.entries.last().map_or(append.prev, |entry| entry.id);
         if append.prev.index < commit {
@@ -22,7 +22,7 @@ impl Raft {
             // entry were another than the committed one, it could only come from a
             // leader that was deposed, and what we have must not count for it.
             let common = told.index.min(commit);
-            if common >= self.log.base().index && !self.would_hold(append, common) {
+            if common >= self.log.base().index && !self.would_hold(&append, common) {
                 return Err(Dropped::ContradictsCommitted { index: common, commit });
             }
             self.reply_matches(from, commit);
@@ -32,8 +32,9 @@ impl Raft {
             self.reply_differs(from, append.prev);
             return Ok(Taken::Done);
         }
+        let commit = append.commit.min(told.index);
         self.take_entries(append)?;
-        self.commit_to(append.commit.min(told.index));
+        self.commit_to(commit);
         self.reply_matches(from, told.index);
         Ok(Taken::Done)
     }
@@ -48,11 +49,11 @@ impl Raft {
     }
 
     /// Appends what is new, cutting what contradicts it.
-    fn take_entries(&mut self, append: &Append) -> Result<(), Dropped> {
+    fn take_entries(&mut self, append: Append) -> Result<(), Dropped> {
         let last = self.log.last().index;
         let mut new = Entries::new();
         if append.prev.index == last {
-            new = append.entries.clone();
+            new = append.entries;
         } else if let Some(first) = append.entries.iter().find(|entry| !self.log.holds(entry.id)) {
             let from = first.id.index;
             if from <= self.log.commit {
@@ -75,7 +76,7 @@ impl Raft {
                 self.memberships.push(entry.id, change.membership.clone());
             }
         }
-        self.log.append(&new);
+        self.log.append(new);
         self.follow_membership();
         Ok(())
     }
@@ -209,8 +210,6 @@ impl Raft {
         let peer = &mut leader.peers[slot];
         peer.progress.active = true;
         peer.progress.unpause();
-        // Loading takes less time than a heartbeat's way; if not, ask again.
-        peer.loading = false;
         if reply.sent_at <= clock {
             peer.heard_at = peer.heard_at.max(reply.sent_at);
         }
@@ -359,13 +358,10 @@ impl Raft {
     }
 
     fn for_each_peer(&mut self, mut act: impl FnMut(&mut Self, usize)) {
-        let count = self.role.leader().map_or(0, |leader| leader.peers.len());
-        for slot in 0..count {
-            let own =
-                self.role.leader().is_none_or(|leader| leader.peers[slot].id == self.config.id);
-            if !own {
-                act(self, slot);
-            }
+        let Some(leader) = self.role.leader() else { return };
+        let (count, own) = (leader.peers.len(), leader.own);
+        for slot in (0..count).filter(|slot| Some(*slot) != own) {
+            act(self, slot);
         }
     }
 
@@ -398,10 +394,10 @@ impl Raft {
     fn emit_append(&mut self, slot: usize, even_empty: bool) -> bool {
         let Role::Leader(leader) = &mut self.role else { return false };
         let peer = &mut leader.peers[slot];
-        if peer.progress.is_paused() {
+        let next = peer.progress.next;
+        if peer.progress.is_paused() || !even_empty && next > self.log.last().index {
             return false;
         }
-        let next = peer.progress.next;
         let Some(term) = self.log.term(next - 1) else { return self.emit_snapshot(slot) };
         let mut entries = Entries::new();
         if !peer.progress.is_full() {

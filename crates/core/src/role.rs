@@ -84,6 +84,8 @@ impl Tally {
 pub(crate) struct Leader {
     /// Everybody in the membership that counts, itself included, sorted by id.
     pub(crate) peers: Vec<Peer>,
+    /// Its own place among them, unless it was removed.
+    pub(crate) own: Option<usize>,
     /// The entry that opened this term. Only from here on does counting commit.
     pub(crate) first_own: Index,
     /// No membership change after this index is known to be possible: the newest
@@ -117,8 +119,10 @@ impl Leader {
             }
             Peer::new(id, membership.is_learner(id), progress)
         });
+        let peers: Vec<Peer> = peers.collect();
         Self {
-            peers: peers.collect(),
+            own: peers.iter().position(|peer| peer.id == config.id),
+            peers,
             first_own: last + 1,
             change_pending: last,
             transfer: None,
@@ -168,5 +172,6 @@ impl Leader {
                 }
             }
         }
+        self.own = self.slot(config.id);
     }
 }

@@ -204,9 +204,7 @@ impl Raft {
 
     /// A leader's own disk has caught up: it counts like any follower's.
     fn on_own_saved(&mut self, index: Index) {
-        let id = self.config.id;
-        let slot = self.role.leader().and_then(|leader| leader.slot(id));
-        if let Some(slot) = slot {
+        if let Some(slot) = self.role.leader().and_then(|leader| leader.own) {
             self.on_matched(slot, index);
         }
     }

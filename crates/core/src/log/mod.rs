@@ -82,7 +82,7 @@ impl Log {
             }
             log.note_term(entry.id);
         }
-        log.tail.append(tail);
+        log.tail.append(tail.clone());
         log.handed = log.last.index;
         log.saved = log.last.index;
         Ok(log)
@@ -153,13 +153,14 @@ impl Log {
         }
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, entry: Entry) {
         self.note_term(entry.id);
         self.tail.push(entry);
     }
 
     /// Adds entries that follow the last one.
-    pub(crate) fn append(&mut self, entries: &Entries) {
+    pub(crate) fn append(&mut self, entries: Entries) {
         let Some(last) = entries.last() else { return };
         if last.id.term == self.last.term && !self.terms.is_empty() {
             self.last = last.id; // Terms never fall: they are all the same.
@@ -217,6 +218,9 @@ impl Log {
 
     /// What no save holds yet, for the next one.
     pub(crate) fn take_unsaved(&mut self) -> Entries {
+        if !self.has_unsaved() {
+            return Entries::new();
+        }
         let entries = self.tail.range(self.handed + 1, self.last.index + 1, u64::MAX);
         self.handed = self.last.index;
         entries
@@ -230,7 +234,10 @@ impl Log {
 
     /// Entries from here on, for a message.
     pub(crate) fn from(&mut self, index: Index, bytes_max: u64) -> Found {
-        if index < self.tail.first() && index <= self.last.index {
+        if index > self.last.index {
+            return Found::Here(Entries::new());
+        }
+        if index < self.tail.first() {
             return Found::OnDisk;
         }
         Found::Here(self.tail.range(index, self.last.index + 1, bytes_max))
@@ -322,6 +329,7 @@ impl Log {
         self.tail.next()
     }
 
+    #[inline]
     fn note_term(&mut self, id: EntryId) {
         if self.terms.is_empty() || id.term != self.last.term {
             self.terms.push(id);

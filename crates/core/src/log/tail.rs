@@ -38,6 +38,7 @@ impl Tail {
         self.bytes
     }
 
+    #[inline]
     pub(super) fn push(&mut self, entry: Entry) {
         debug_assert_eq!(entry.id.index, self.next());
         let bytes = entry.bytes();
@@ -46,12 +47,12 @@ impl Tail {
         self.open.push(entry);
     }
 
-    pub(super) fn append(&mut self, entries: &Entries) {
+    pub(super) fn append(&mut self, entries: Entries) {
         self.seal();
-        for slice in entries.slices() {
+        for slice in entries.into_slices() {
             debug_assert_eq!(slice.first_index(), self.next());
             self.bytes += slice.bytes();
-            self.slices.push_back(slice.clone());
+            self.slices.push_back(slice);
         }
     }
 
@@ -162,7 +163,13 @@ impl Tail {
 
     /// The slices from the one that holds `from` on.
     fn slices_from(&self, from: Index) -> impl Iterator<Item = &Slice> {
-        let at = self.slices.partition_point(|slice| slice.last_index() < from);
+        // Mostly the newest ones are wanted.
+        let before = |slice: &Slice| slice.last_index() < from;
+        let count = self.slices.len();
+        let at = match self.slices.get(count.wrapping_sub(2)) {
+            Some(slice) if before(slice) => count - 1,
+            _ => self.slices.partition_point(before),
+        };
         self.slices.range(at..)
     }
 }
@@ -250,7 +257,7 @@ mod tests {
     #[test]
     fn slicing_does_not_show_in_equality() {
         let mut whole = Tail::new(1);
-        whole.append(&(1..=9).map(entry).collect());
+        whole.append((1..=9).map(entry).collect());
         assert_eq!(whole, filled(1, 9));
         assert_ne!(whole, filled(1, 8));
     }

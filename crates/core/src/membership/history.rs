@@ -30,6 +30,9 @@ impl History {
 
     /// The membership that counts for a member that has taken up the log to here.
     pub(crate) fn counts(&self, taken: Index) -> &Known {
+        if self.newest().id.index <= taken {
+            return self.newest();
+        }
         let newer = self.known.partition_point(|known| known.id.index <= taken);
         // What is older than the log's snapshot is forgotten, so the first one is
         // the best answer for anything before it.

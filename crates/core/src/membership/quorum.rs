@@ -52,38 +52,34 @@ impl Membership {
 /// The value that a majority of these voters reaches: with n voters, the
 /// (n / 2 + 1)-th largest.
 fn one<T: Quorum>(majority: &MemberSet, value: &impl Fn(MemberId) -> T) -> T {
-    const SMALL: usize = 16;
-    let voters = majority.len();
-    if voters == 0 {
-        return T::ALL;
+    match majority.as_slice() {
+        [] => T::ALL,
+        [only] => value(*only),
+        [left, right] => value(*left).min(value(*right)),
+        [left, middle, right] => median(value(*left), value(*middle), value(*right)),
+        voters => many(voters, value),
     }
-    let mut small = [T::ALL; SMALL];
-    let mut large = Vec::new();
-    let values = if voters <= SMALL {
-        &mut small[..voters]
-    } else {
-        large.resize(voters, T::ALL);
-        &mut large[..]
-    };
-    for (slot, id) in values.iter_mut().zip(majority.iter()) {
-        *slot = value(id);
-    }
-    // Sorted upwards, a majority stands at or above this place.
-    let place = voters - (voters / 2 + 1);
-    if voters <= SMALL {
-        insertion_sort(values);
-    } else {
-        values.sort_unstable();
-    }
-    values[place]
 }
 
-fn insertion_sort<T: Ord + Copy>(values: &mut [T]) {
-    for end in 1..values.len() {
-        let mut at = end;
-        while at > 0 && values[at - 1] > values[at] {
-            values.swap(at - 1, at);
-            at -= 1;
-        }
+fn median<T: Ord + Copy>(left: T, middle: T, right: T) -> T {
+    let (low, high) = if left <= middle { (left, middle) } else { (middle, left) };
+    low.max(high.min(right))
+}
+
+fn many<T: Quorum>(voters: &[MemberId], value: &impl Fn(MemberId) -> T) -> T {
+    const SMALL: usize = 16;
+    let mut small = [T::ALL; SMALL];
+    let mut large = Vec::new();
+    let values = if voters.len() <= SMALL {
+        &mut small[..voters.len()]
+    } else {
+        large.resize(voters.len(), T::ALL);
+        &mut large[..]
+    };
+    for (slot, id) in values.iter_mut().zip(voters) {
+        *slot = value(*id);
     }
+    // Sorted upwards, a majority stands at or above this place.
+    let place = voters.len() - (voters.len() / 2 + 1);
+    *values.select_nth_unstable(place).1
 }

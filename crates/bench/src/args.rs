@@ -1,0 +1,192 @@
+//! What the command line asks for.
+
+use std::fmt;
+
+use crate::cluster::Shape;
+use crate::side::Side;
+
+pub(crate) const USAGE: &str = "\
+usage: quorate-bench core [--instructions] [--seconds N] [--only ours|raft-rs]
+                          [--size 64|1024] [--batch 1|16|256]
+
+  --instructions  count instructions under valgrind instead of measuring time
+  --seconds N     measure each cell for N seconds (1 to 600, default 2)
+  --only SIDE     leave the other side out
+  --size BYTES    one payload size instead of both
+  --batch COUNT   one batch instead of all three
+
+raft-rs takes part when built with --features peers.";
+
+pub(crate) const SIZES: [usize; 2] = [64, 1024];
+pub(crate) const BATCHES: [u64; 3] = [1, 16, 256];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Tables of the core against its peers.
+    Core(Core),
+    /// One cell, a fixed number of times, without a word: what runs under valgrind.
+    Cell { side: Side, shape: Shape, operations: u64 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Core {
+    pub(crate) instructions: bool,
+    pub(crate) seconds: u64,
+    pub(crate) only: Option<Side>,
+    pub(crate) size: Option<usize>,
+    pub(crate) batch: Option<u64>,
+}
+
+impl Core {
+    pub(crate) fn shapes(&self) -> Vec<Shape> {
+        let sizes = SIZES.into_iter().filter(|size| self.size.is_none_or(|only| only == *size));
+        let batches =
+            BATCHES.into_iter().filter(|batch| self.batch.is_none_or(|only| only == *batch));
+        sizes.flat_map(|size| batches.clone().map(move |batch| Shape { size, batch })).collect()
+    }
+
+    /// The sides to measure, ours first. Those that were not built are left out.
+    pub(crate) fn sides(&self) -> Vec<Side> {
+        let wanted = |side: &Side| self.only.is_none_or(|only| only == *side);
+        Side::ALL.into_iter().filter(|side| wanted(side) && side.is_built()).collect()
+    }
+}
+
+/// Why a command line makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum UsageError {
+    NoCommand,
+    UnknownCommand(String),
+    UnknownOption(String),
+    NoValue(&'static str),
+    BadValue { option: &'static str, found: String },
+    NotBuilt(Side),
+}
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoCommand => write!(f, "no command given"),
+            Self::UnknownCommand(found) => write!(f, "unknown command {found:?}"),
+            Self::UnknownOption(found) => write!(f, "unknown option {found:?}"),
+            Self::NoValue(option) => write!(f, "{option} needs a value"),
+            Self::BadValue { option, found } => write!(f, "{option} cannot be {found:?}"),
+            Self::NotBuilt(side) => write!(f, "{side} was not built in: add --features peers"),
+        }
+    }
+}
+
+pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, UsageError> {
+    let mut args = args.into_iter();
+    match args.next().as_deref() {
+        None => Err(UsageError::NoCommand),
+        Some("core") => parse_core(args).map(Command::Core),
+        Some("cell") => parse_cell(args),
+        Some(other) => Err(UsageError::UnknownCommand(other.into())),
+    }
+}
+
+fn parse_core(mut args: impl Iterator<Item = String>) -> Result<Core, UsageError> {
+    let mut core = Core { instructions: false, seconds: 2, only: None, size: None, batch: None };
+    while let Some(option) = args.next() {
+        match option.as_str() {
+            "--instructions" => core.instructions = true,
+            "--seconds" => core.seconds = value("--seconds", &mut args, |n| (1..=600).contains(n))?,
+            "--only" => core.only = Some(side("--only", &mut args)?),
+            "--size" => core.size = Some(value("--size", &mut args, |n| SIZES.contains(n))?),
+            "--batch" => core.batch = Some(value("--batch", &mut args, |n| BATCHES.contains(n))?),
+            _ => return Err(UsageError::UnknownOption(option)),
+        }
+    }
+    Ok(core)
+}
+
+fn parse_cell(mut args: impl Iterator<Item = String>) -> Result<Command, UsageError> {
+    let side = side("side", &mut args)?;
+    let size = value("size", &mut args, |_| true)?;
+    let batch = value("batch", &mut args, |batch| *batch > 0)?;
+    let operations = value("operations", &mut args, |_| true)?;
+    match args.next() {
+        Some(extra) => Err(UsageError::UnknownOption(extra)),
+        None => Ok(Command::Cell { side, shape: Shape { size, batch }, operations }),
+    }
+}
+
+fn value<T: std::str::FromStr>(
+    option: &'static str,
+    args: &mut impl Iterator<Item = String>,
+    allowed: impl Fn(&T) -> bool,
+) -> Result<T, UsageError> {
+    let found = args.next().ok_or(UsageError::NoValue(option))?;
+    match found.parse().ok().filter(allowed) {
+        Some(value) => Ok(value),
+        None => Err(UsageError::BadValue { option, found }),
+    }
+}
+
+fn side(option: &'static str, args: &mut impl Iterator<Item = String>) -> Result<Side, UsageError> {
+    let side: Side = value(option, args, |_| true)?;
+    if side.is_built() { Ok(side) } else { Err(UsageError::NotBuilt(side)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, UsageError> {
+        parse(line.split_whitespace().map(String::from))
+    }
+
+    fn core(line: &str) -> Core {
+        match parsed(line) {
+            Ok(Command::Core(core)) => core,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn without_options_every_cell_is_measured() {
+        let core = core("core");
+        assert_eq!(core.shapes().len(), SIZES.len() * BATCHES.len());
+        assert!(!core.instructions);
+        assert_eq!(core.sides()[0], Side::Ours);
+    }
+
+    #[test]
+    fn options_narrow_the_table() {
+        let core = core("core --size 64 --batch 256 --only ours --seconds 5 --instructions");
+        assert_eq!(core.shapes(), [Shape { size: 64, batch: 256 }]);
+        assert_eq!(core.sides(), [Side::Ours]);
+        assert_eq!((core.seconds, core.instructions), (5, true));
+    }
+
+    #[test]
+    fn a_cell_names_all_its_parts() {
+        let want = Command::Cell {
+            side: Side::Ours,
+            shape: Shape { size: 64, batch: 16 },
+            operations: 100,
+        };
+        assert_eq!(parsed("cell ours 64 16 100"), Ok(want));
+        assert_eq!(parsed("cell ours 64"), Err(UsageError::NoValue("batch")));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_a_reason() {
+        assert_eq!(parsed(""), Err(UsageError::NoCommand));
+        assert_eq!(parsed("cores"), Err(UsageError::UnknownCommand("cores".into())));
+        assert_eq!(parsed("core --fast"), Err(UsageError::UnknownOption("--fast".into())));
+        assert_eq!(parsed("core --size"), Err(UsageError::NoValue("--size")));
+        for bad in ["--size 65", "--batch 0", "--seconds 0", "--seconds x", "--only etcd"] {
+            let refused = parsed(&format!("core {bad}"));
+            assert!(matches!(refused, Err(UsageError::BadValue { .. })), "{bad}: {refused:?}");
+        }
+    }
+
+    #[cfg(not(feature = "peers"))]
+    #[test]
+    fn a_side_that_was_not_built_cannot_be_asked_for() {
+        assert_eq!(parsed("core --only raft-rs"), Err(UsageError::NotBuilt(Side::RaftRs)));
+        assert_eq!(core("core").sides(), [Side::Ours]);
+    }
+}

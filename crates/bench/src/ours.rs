@@ -1,0 +1,252 @@
+//! Three members of Quorate's core.
+
+use std::collections::VecDeque;
+use std::hint::black_box;
+
+use quorate_core::{
+    Boot, Config, Entries, Envelope, Index, Input, MemberId, MemberSet, Membership, Raft,
+    RequestId, RoleKind,
+};
+
+use crate::cluster::{
+    APPEND_BYTES_MAX, Applied, Cluster, INFLIGHT_MESSAGES_MAX, MEMBERS, TRIM_KEEP, sure,
+};
+use crate::counting::Counts;
+use crate::idle::{IDLE_TICKS, Memory, Probe, Probes, VOTERS};
+
+pub(crate) struct Ours {
+    members: [Member; MEMBERS],
+    requests: u64,
+}
+
+struct Member {
+    raft: Box<Raft>,
+    inbox: Vec<Envelope>,
+    /// The saved log: the same blocks that the core holds, shared.
+    disk: VecDeque<Entries>,
+    applied: Applied,
+}
+
+impl Ours {
+    /// A cluster whose first member leads, and which is quiet.
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(adjust: impl Fn(&mut Config)) -> Self {
+        let members = [1, 2, 3].map(|id| Member::new(MemberId(id), &adjust));
+        let mut cluster = Self { members, requests: 0 };
+        sure("campaign", cluster.members[0].raft.step(Input::Campaign));
+        cluster.settle();
+        assert_eq!(cluster.members[0].raft.status().role, RoleKind::Leader);
+        cluster
+    }
+
+    /// One member takes its messages and does what its outputs ask.
+    fn turn(&mut self, at: usize) {
+        let mut inbox = std::mem::take(&mut self.members[at].inbox);
+        for envelope in inbox.drain(..) {
+            // Votes that come after the election are dropped. If anything else were,
+            // some member would not apply every command.
+            let _ = self.members[at].raft.step(Input::Received(envelope));
+        }
+        self.members[at].inbox = inbox;
+        while self.members[at].raft.has_output() {
+            let output = self.members[at].raft.take_output();
+            self.carry(output.send);
+            if let Some(save) = output.save {
+                let member = &mut self.members[at];
+                if !save.entries.is_empty() {
+                    member.disk.push_back(save.entries);
+                }
+                sure("saved", member.raft.step(Input::Saved(save.id)));
+                self.carry(save.then_send);
+            }
+            let member = &mut self.members[at];
+            member.apply(&output.apply);
+            if let Some(index) = output.trim {
+                member.trim_disk(index);
+            }
+        }
+    }
+
+    fn carry(&mut self, envelopes: Vec<Envelope>) {
+        for envelope in envelopes {
+            self.members[envelope.to.0 as usize - 1].inbox.push(envelope);
+        }
+    }
+}
+
+impl Member {
+    fn new(id: MemberId, adjust: &impl Fn(&mut Config)) -> Self {
+        let mut config = Config::new(id);
+        config.append_bytes_max = APPEND_BYTES_MAX;
+        config.inflight_messages_max = INFLIGHT_MESSAGES_MAX;
+        config.trim_keep_entries = TRIM_KEEP;
+        adjust(&mut config);
+        let boot = Boot::first(Membership::new([1, 2, 3].map(MemberId), []));
+        let raft = Box::new(sure("boot", Raft::new(config, boot)));
+        let applied = Applied { last_index: 1, ..Applied::default() };
+        Self { raft, inbox: Vec::new(), disk: VecDeque::new(), applied }
+    }
+
+    fn apply(&mut self, entries: &Entries) {
+        for entry in entries.chunks().flatten() {
+            if let quorate_core::Payload::Command(command) = &entry.payload {
+                self.applied.run(entry.id.index, command);
+            }
+        }
+        if !entries.is_empty() {
+            sure("applied", self.raft.step(Input::Applied(self.applied.last_index)));
+        }
+    }
+
+    fn trim_disk(&mut self, to: Index) {
+        let gone = |entries: &Entries| entries.last().is_some_and(|last| last.id.index <= to);
+        while self.disk.front().is_some_and(gone) {
+            self.disk.pop_front();
+        }
+    }
+}
+
+impl Cluster for Ours {
+    fn propose(&mut self, command: Vec<u8>) {
+        self.requests += 1;
+        let input = Input::Propose(RequestId(self.requests), command.into());
+        sure("propose", self.members[0].raft.step(input));
+    }
+
+    fn settle(&mut self) {
+        // Only the leader was asked for anything; the others wait for its messages.
+        self.turn(0);
+        while self.members.iter().any(|member| !member.inbox.is_empty()) {
+            for at in [1, 2, 0] {
+                if !self.members[at].inbox.is_empty() {
+                    self.turn(at);
+                }
+            }
+        }
+    }
+
+    fn trim(&mut self) {
+        for member in &mut self.members {
+            let index = member.applied.last_index;
+            sure("snapshotted", member.raft.step(Input::Snapshotted(index)));
+        }
+        (0..MEMBERS).for_each(|at| self.turn(at));
+    }
+
+    fn applied(&self) -> [Applied; MEMBERS] {
+        [0, 1, 2].map(|at| self.members[at].applied)
+    }
+
+    fn held(&self) -> u64 {
+        self.members[0].disk.iter().map(|entries| entries.len() as u64).sum()
+    }
+}
+
+/// What can be measured of members that have nothing to do.
+pub(crate) fn probes() -> Probes {
+    let [mut leader, mut follower, _] = idle_members(IDLE_TICKS);
+    let [mut beating, _, _] = idle_members(1);
+    Probes {
+        tick_follower: Box::new(move |times| tick(&mut follower, times)),
+        tick_leader: Box::new(move |times| tick(&mut leader, times)),
+        beat: Box::new(move |times| {
+            for _ in 0..times {
+                sure("tick", beating.step(Input::Tick));
+                black_box(beating.take_output());
+            }
+        }),
+        quorums: VOTERS.map(|(incoming, outgoing)| quorum(incoming, outgoing)),
+        memory: memory(),
+    }
+}
+
+/// The members of a quiet cluster in which no election is ever due.
+fn idle_members(heartbeat_ticks: u32) -> [Box<Raft>; MEMBERS] {
+    let cluster = Ours::with(|config| {
+        config.election_ticks = IDLE_TICKS + 1;
+        config.heartbeat_ticks = heartbeat_ticks;
+    });
+    cluster.members.map(|member| member.raft)
+}
+
+fn tick(raft: &mut Raft, times: u64) {
+    for _ in 0..times {
+        sure("tick", raft.step(Input::Tick));
+        assert!(!black_box(raft.has_output()), "an idle tick leads to nothing");
+    }
+}
+
+/// Looks match indexes up as a leader does: by walking its few members.
+fn quorum(incoming: &[u64], outgoing: &[u64]) -> Probe {
+    let ids = |ids: &[u64]| ids.iter().map(|id| MemberId(*id)).collect::<MemberSet>();
+    let majorities: Vec<_> =
+        [incoming, outgoing].into_iter().filter(|voters| !voters.is_empty()).map(ids).collect();
+    let membership = Membership::from_parts(majorities, MemberSet::new(), MemberSet::new(), false);
+    let matched: Vec<(MemberId, Index)> =
+        membership.voters().iter().map(|id| (id, id.0 * 37 % 11)).collect();
+    Box::new(move |times| {
+        for _ in 0..times {
+            let matched = black_box(&matched);
+            black_box(membership.quorum(|id| {
+                matched.iter().find(|(known, _)| *known == id).map_or(0, |(_, index)| *index)
+            }));
+        }
+    })
+}
+
+/// What a quiet member gives back when it goes. The leader goes last, and with it
+/// the blocks that all three share.
+fn memory() -> Memory {
+    let [leader, follower, other] = idle_members(1);
+    let freed = |raft: Box<Raft>| {
+        let before = Counts::now();
+        drop(raft);
+        (-Counts::since(before).live) as u64
+    };
+    drop(other);
+    Memory { follower: freed(follower), leader: freed(leader) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Shape, TRIM_EVERY};
+
+    #[test]
+    fn every_member_applies_every_command() {
+        for batch in [1, 16, 256] {
+            let mut cluster = Ours::new();
+            assert_eq!(cluster.run(Shape { size: 64, batch }, 512), 512);
+            for applied in cluster.applied() {
+                assert_eq!((applied.commands, applied.bytes), (512, 512 * 64));
+            }
+        }
+    }
+
+    #[test]
+    fn the_log_is_trimmed_and_stays_bounded() {
+        let mut cluster = Ours::new();
+        cluster.run(Shape { size: 8, batch: 256 }, 4 * TRIM_EVERY);
+        assert!(cluster.held() <= TRIM_EVERY + TRIM_KEEP, "{} entries held", cluster.held());
+        assert!(cluster.members[0].raft.status().log.base.index > TRIM_EVERY);
+    }
+
+    #[test]
+    fn an_idle_tick_allocates_nothing() {
+        let mut probes = probes();
+        for probe in [&mut probes.tick_follower, &mut probes.tick_leader] {
+            let before = Counts::now();
+            probe(1000);
+            assert_eq!(Counts::since(before).allocations, 0);
+        }
+    }
+
+    #[test]
+    fn an_idle_follower_is_not_larger_than_its_leader() {
+        let memory = memory();
+        assert!(0 < memory.follower && memory.follower <= memory.leader, "{memory:?}");
+    }
+}
