@@ -1,7 +1,10 @@
 //! Random faults, honest members: nothing that is committed is ever lost, no term
 //! has two leaders, and once the faults end the cluster works again.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use proptest::prelude::*;
+use quorate_core::Raft;
 
 use crate::cases;
 use crate::world::{Seen, Tape, World};
@@ -28,6 +31,32 @@ proptest! {
         world.calm(60);
         prop_assert!(world.works(), "{}", world.describe());
     }
+}
+
+/// The same inputs lead to the same member: equal, with an equal hash, whatever
+/// happened to the memory it lives in.
+#[test]
+fn a_replay_is_equal_and_hashes_equal() {
+    let numbers: Vec<u32> = (0..2000u32).map(|at| at.wrapping_mul(2_654_435_761) >> 3).collect();
+    let play = || {
+        let mut tape = Tape::new(&numbers);
+        let mut world = World::new(&mut tape);
+        world.play(&mut tape);
+        world.calm(5);
+        world.members.into_values().filter_map(|member| member.raft).collect::<Vec<Raft>>()
+    };
+    let hash = |raft: &Raft| {
+        let mut hasher = DefaultHasher::new();
+        raft.hash(&mut hasher);
+        hasher.finish()
+    };
+    let (first, second) = (play(), play());
+    assert_eq!(first, second);
+    assert_eq!(
+        first.iter().map(hash).collect::<Vec<_>>(),
+        second.iter().map(hash).collect::<Vec<_>>()
+    );
+    assert_ne!(first[0], first[1]);
 }
 
 /// A random story that never elects or commits would prove nothing.
