@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::membership::{Membership, MembershipError};
-use crate::{ConfigError, Entries, EntryId, HardState, Index, SnapshotMeta};
+use crate::{Activation, ConfigError, Entries, EntryId, HardState, Index, SnapshotMeta};
 
 /// Everything a member remembers of its former life. Whatever reads the disk fills
 /// this in; [`Raft::new`](crate::Raft::new) checks that it fits together.
@@ -101,6 +101,10 @@ pub enum BootError {
         base: Index,
     },
     NumberTooLarge,
+    /// The cluster was created with this activation rule. Start with the same one.
+    OtherActivation {
+        kept: Activation,
+    },
 }
 
 impl fmt::Display for BootError {
@@ -122,6 +126,9 @@ impl fmt::Display for BootError {
                 write!(f, "applied {applied} is before the log's start {base}")
             }
             Self::NumberTooLarge => write!(f, "a term or index is out of range"),
+            Self::OtherActivation { kept } => {
+                write!(f, "the cluster's activation is {kept:?}, want the same in the config")
+            }
         }
     }
 }

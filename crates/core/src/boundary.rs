@@ -157,6 +157,14 @@ pub enum Event {
         id: EntryId,
         membership: Arc<Membership>,
     },
+    /// Any majority of this membership can now elect a leader by itself, also after
+    /// restarts: a change is done. The evidence: who durably knows it committed, and
+    /// up to where.
+    Settled {
+        id: EntryId,
+        membership: Arc<Membership>,
+        evidence: Vec<(MemberId, Index)>,
+    },
     TransferBegan {
         to: MemberId,
     },

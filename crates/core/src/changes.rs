@@ -11,8 +11,8 @@ use bytes::Bytes;
 use crate::membership::{Change, ChangeRefusal, LoggedChange};
 use crate::role::Role;
 use crate::{
-    Dropped, Entry, EntryId, Envelope, Event, MemberId, Message, Payload, Proposal, Raft, Refusal,
-    RequestId, Taken,
+    Activation, Dropped, Entry, EntryId, Envelope, Event, MemberId, Message, Payload, Proposal,
+    Raft, Refusal, RequestId, Taken,
 };
 
 impl Raft {
@@ -156,15 +156,45 @@ impl Raft {
     /// with two in flight, the quorums of the first and the last need not meet.
     /// Shown by scenarios/membership_second_change_refused_until_applied.txt.
     fn resolve(&self, change: Change) -> Result<LoggedChange, ChangeRefusal> {
-        let applied = self.log.applied;
-        let pending = self.role.leader().map_or(0, |leader| leader.change_pending);
-        if pending > applied {
-            return Err(ChangeRefusal::InFlight { index: pending, applied });
+        self.check_no_change_in_flight()?;
+        let newest = self.memberships.newest();
+        if change.expected.is_some_and(|expected| expected != newest.id) {
+            return Err(ChangeRefusal::Stale { newest: newest.id });
         }
-        let now = &self.memberships.newest().membership;
+        let now = &newest.membership;
         let next = now.resolve(&change, &self.config.manners)?;
+        if self.config.liveness.demote_before_removal
+            && let Some(id) = now.voter_removed_by(&next)
+        {
+            return Err(ChangeRefusal::RemovesVoterDirectly { id });
+        }
         assert!(now.may_become(&next), "{now} may become {next} by {change}");
         Ok(LoggedChange { change, membership: Arc::new(next) })
+    }
+
+    fn check_no_change_in_flight(&self) -> Result<(), ChangeRefusal> {
+        let Some(leader) = self.role.leader() else { return Ok(()) };
+        match self.config.activation {
+            Activation::OnApply => {
+                let (index, applied) = (leader.change_pending, self.log.applied);
+                if index > applied {
+                    return Err(ChangeRefusal::InFlight { index, applied });
+                }
+            }
+            Activation::OnAppend => {
+                // Before that it may not know that another leader's membership is
+                // committed, and both would count.
+                // Shown by scenarios/onappend_change_waits_for_own_term_commit.txt.
+                if self.log.commit < leader.first_own {
+                    return Err(ChangeRefusal::NoOwnCommit);
+                }
+                let index = self.memberships.newest().id.index;
+                if index > self.log.commit {
+                    return Err(ChangeRefusal::InFlight { index, applied: self.log.commit });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Leaving a joint is the duty of whoever leads, not of who entered it. Asked
@@ -172,8 +202,10 @@ impl Raft {
     /// between leaves the cluster joint.
     /// Shown by scenarios/joint_next_leader_leaves.txt.
     pub(crate) fn leave_if_due(&mut self) {
-        let Some(leader) = self.role.leader() else { return };
-        if self.membership().auto_leave() && self.log.applied >= leader.change_pending {
+        if self.role.is_leader()
+            && self.membership().auto_leave()
+            && self.check_no_change_in_flight().is_ok()
+        {
             // Refused while leadership is moving; then it is the next leader's.
             let _ = self.propose_change(Change::leave());
         }
@@ -189,12 +221,12 @@ impl Raft {
         self.counting = id;
         self.out.events.push(Event::Membership { id, membership: membership.clone() });
         let last = self.log.last().index;
-        let Some(leader) = self.role.leader_mut() else { return };
+        let Some(leader) = self.role.leader_mut() else {
+            self.stand_soon_if_taught();
+            return;
+        };
         leader.follow(&membership, last, &self.config);
-        if !membership.is_voter(self.config.id) {
-            // It has seen its removal through. Whoever is left elects a leader;
-            // going on to send heartbeats would keep them from it.
-            // Shown by scenarios/membership_removed_leader_steps_down.txt.
+        if !membership.is_voter(self.config.id) && !self.leads_on_its_way_out() {
             if self.config.step_down_on_removal {
                 self.become_follower(self.term, None);
             }
@@ -207,5 +239,13 @@ impl Raft {
         }
         self.abort_transfer_if_target_left();
         self.finish_round_if_confirmed();
+        self.check_settled();
+    }
+
+    /// Who learned by a vote that it counts need not wait for a timeout.
+    fn stand_soon_if_taught(&mut self) {
+        if std::mem::replace(&mut self.taught, false) && self.leader.is_none() {
+            self.timer.elapsed = self.timer.timeout;
+        }
     }
 }

@@ -26,6 +26,7 @@ impl Raft {
         if let Some(leader) = self.role.leader_mut() {
             let bytes = self.log.payload_bytes(before, index);
             leader.uncommitted_bytes = leader.uncommitted_bytes.saturating_sub(bytes);
+            self.on_commit_advanced();
         }
     }
 

@@ -45,8 +45,39 @@ pub struct Config {
     /// `Output::apply` may hold entries of the save beside it: for callers that
     /// finish the save before they apply.
     pub apply_unsaved: bool,
+    /// When a membership begins to count. The same for every member, for the whole
+    /// life of a cluster.
+    pub activation: Activation,
+    /// The three conditions under which a change of membership never leaves the
+    /// cluster without a leader.
+    pub liveness: Liveness,
     /// Differences in manner, not in safety, from etcd-io/raft.
     pub manners: Manners,
+}
+
+/// When a membership begins to count. Chosen when a cluster is created and kept in
+/// every membership; members that disagree refuse each other's memberships.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Activation {
+    /// When it is committed and handed to the state machine, as in etcd.
+    #[default]
+    OnApply,
+    /// As soon as it is in the log, committed or not, as in the thesis and openraft.
+    OnAppend,
+}
+
+/// What keeps every moment of a membership change electable. Each is a switch so
+/// that its absence can be shown; there is no reason to turn one off otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Liveness {
+    /// Votes and pre-votes, questions and answers, tell the last membership that
+    /// their sender knows to be committed.
+    pub votes_tell_commit: bool,
+    /// Who loses its vote becomes a learner first; a voter is never removed at once.
+    pub demote_before_removal: bool,
+    /// A change is reported settled once a quorum is known to have it durably
+    /// committed, and a leader on its way out leads until then.
+    pub settle: bool,
 }
 
 /// How a leader makes sure that a read is not stale.
@@ -111,6 +142,8 @@ impl Config {
             trim_keep_entries: 5_000,
             reads_waiting_max: 65_536,
             apply_unsaved: false,
+            activation: Activation::OnApply,
+            liveness: Liveness::ALL,
             manners: Manners::default(),
         }
     }
@@ -131,6 +164,7 @@ impl Config {
             trim_keep_entries: u64::MAX,
             reads_waiting_max: usize::MAX,
             apply_unsaved: true,
+            liveness: Liveness::NONE,
             manners: Manners::etcd(),
             ..Self::new(id)
         }
@@ -163,6 +197,16 @@ impl Config {
         }
         Ok(())
     }
+}
+
+impl Liveness {
+    pub const ALL: Self =
+        Self { votes_tell_commit: true, demote_before_removal: true, settle: true };
+
+    /// As etcd-io/raft: a change of membership may leave the cluster without a
+    /// leader until a certain member comes back.
+    pub const NONE: Self =
+        Self { votes_tell_commit: false, demote_before_removal: false, settle: false };
 }
 
 impl Default for Manners {

@@ -11,8 +11,8 @@ use crate::refusal::CampaignBar;
 use crate::role::{Leader, Role, Tally};
 use crate::saves::OwnVote;
 use crate::{
-    Dropped, EntryId, Envelope, MemberId, Message, Payload, Raft, ReadMode, RoleKind, Taken, Term,
-    Vote, VoteReply, ids::NUMBER_MAX,
+    Activation, Dropped, EntryId, Envelope, MemberId, Message, Payload, Raft, ReadMode, RoleKind,
+    Taken, Term, Vote, VoteReply, ids::NUMBER_MAX,
 };
 
 /// How an election begins.
@@ -42,11 +42,13 @@ impl Raft {
     fn campaign_bar(&self) -> Option<CampaignBar> {
         if self.role.is_leader() {
             Some(CampaignBar::AlreadyLeader)
-        } else if !self.membership().is_voter(self.config.id) {
+        } else if !self.may_stand() {
             Some(CampaignBar::NotVoter)
         } else if self.installing.is_some() {
             Some(CampaignBar::SnapshotNotInstalled)
-        } else if self.memberships.any_between(self.log.applying, self.log.commit) {
+        } else if self.config.activation == Activation::OnApply
+            && self.memberships.any_between(self.log.applying, self.log.commit)
+        {
             // Votes would be counted by a membership that is no longer the newest
             // committed one; two such steps behind, two leaders are possible.
             // Shown by scenarios/membership_committed_not_applied_bars_campaign.txt.
@@ -60,7 +62,51 @@ impl Raft {
 
     /// Ticks alone may lead to a campaign. Cheap: asked when the timeout is over.
     pub(crate) fn is_promotable(&self) -> bool {
-        self.installing.is_none() && self.membership().is_voter(self.config.id)
+        self.installing.is_none() && self.may_stand()
+    }
+
+    /// A voter may stand; and so may whoever refused a vote only because its own log
+    /// is newer: with a membership that counts before it is committed, the only one
+    /// with the newest log may be a learner in it. Its own vote counts only where it
+    /// is a voter.
+    /// Shown by scenarios/onappend_learner_with_the_newest_log.txt.
+    fn may_stand(&self) -> bool {
+        self.membership().is_voter(self.config.id)
+            || self.config.activation == Activation::OnAppend
+                && self.holds_newer_log
+                && !self.membership().is_empty()
+    }
+
+    /// The last membership known to be committed, for others to learn.
+    fn committed_membership(&self) -> EntryId {
+        if self.config.liveness.votes_tell_commit {
+            self.memberships.counts(self.log.commit).id
+        } else {
+            EntryId::ZERO
+        }
+    }
+
+    pub(crate) fn vote_reply(&self, granted: bool) -> VoteReply {
+        VoteReply { granted, committed: self.committed_membership() }
+    }
+
+    /// Somebody knows this membership to be committed. If we hold that very entry,
+    /// so do we now; our term is not touched. A candidate starts over: it counted by
+    /// an older membership.
+    /// Shown by scenarios/liveness_joint_promoted_member_learns_by_votes.txt.
+    pub(crate) fn learn_commit(&mut self, id: EntryId) {
+        let useful = self.config.liveness.votes_tell_commit
+            && !self.role.is_leader()
+            && id.index > self.log.commit
+            && self.log.holds(id);
+        if !useful {
+            return;
+        }
+        self.commit_to(id.index);
+        self.taught = true;
+        if self.role.kind() != RoleKind::Follower {
+            self.become_follower(self.term, None);
+        }
     }
 
     fn ask_for_votes(&mut self, kind: Campaign) {
@@ -74,7 +120,8 @@ impl Raft {
             self.set_role(Role::Candidate(Tally::default()));
         }
         self.set_leader(None);
-        let vote = Vote { last: self.log.last(), forced: kind == Campaign::Forced };
+        let committed = self.committed_membership();
+        let vote = Vote { last: self.log.last(), forced: kind == Campaign::Forced, committed };
         for to in self.membership().voters().iter() {
             if to == self.config.id {
                 self.promise_own_vote(OwnVote { term, pre: kind == Campaign::Pre });
@@ -105,11 +152,13 @@ impl Raft {
             self.vote = Some(from);
             self.timer.elapsed = 0;
         }
+        self.note_refusal(free, granted);
         // A yes is a promise that must outlive a crash: it rides in the save that
         // records it. A learner answers as well: a voter asks it because it is one
         // in a membership that has not reached it yet.
         // Shown by scenarios/learner_must_vote_when_asked.txt.
-        self.send_when_saved(from, self.term, Message::VoteReply(VoteReply { granted }));
+        let reply = Message::VoteReply(self.vote_reply(granted));
+        self.send_when_saved(from, self.term, reply);
         Ok(Taken::Done)
     }
 
@@ -123,11 +172,21 @@ impl Raft {
         let free =
             term > self.term || self.vote.map_or(self.leader.is_none(), |member| member == from);
         let granted = free && self.is_up_to_date(vote.last);
+        self.note_refusal(free, granted);
         // A yes repeats the term that was asked about; a no tells our own, from
         // which a candidate that is behind learns.
         let term = if granted { term } else { self.term };
-        self.send_when_saved(from, term, Message::PreVoteReply(VoteReply { granted }));
+        let reply = Message::PreVoteReply(self.vote_reply(granted));
+        self.send_when_saved(from, term, reply);
         Ok(Taken::Done)
+    }
+
+    /// Who would have voted, but for its own newer log, gains the right to stand, until
+    /// a leader is heard.
+    fn note_refusal(&mut self, free: bool, granted: bool) {
+        if free && !granted {
+            self.holds_newer_log = true;
+        }
     }
 
     /// Entries compare by term, then index: a longer log of an older term may lack
@@ -184,6 +243,7 @@ impl Raft {
         let leader = Leader::new(&self.config, self.membership(), last, self.log.saved());
         self.set_role(Role::Leader(Box::new(leader)));
         self.set_leader(Some(self.config.id));
+        self.on_own_commit_saved(self.saves.durable_commit);
         // Entries of older terms become committed only together with one of this.
         // Shown by scenarios/commit_old_term_needs_own_term.txt.
         self.append_own(Payload::Command(Bytes::new()));

@@ -61,6 +61,7 @@ mod refusal;
 mod replication;
 mod role;
 mod saves;
+mod settled;
 mod snapshot;
 mod status;
 mod timer;
@@ -69,7 +70,7 @@ mod validate;
 
 pub use boot::{Boot, BootError};
 pub use boundary::{AbortedBecause, Event, HardState, Input, Load, Output, Reader, Save, Taken};
-pub use config::{Config, ConfigError, Manners, ReadMode};
+pub use config::{Activation, Config, ConfigError, Liveness, Manners, ReadMode};
 pub use entry::{Entries, Entry, Payload};
 pub use ids::{EntryId, Index, MemberId, MemberSet, RequestId, SaveId, Term};
 pub use membership::{

@@ -59,11 +59,16 @@ pub struct Vote {
     /// The leader itself asked for this election: no leader is disturbed by it, so
     /// it is answered even by those who have just heard from that leader.
     pub forced: bool,
+    /// The last membership that the asker knows to be committed; zero for none.
+    pub committed: EntryId,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VoteReply {
     pub granted: bool,
+    /// The last membership that the answerer knows to be committed; zero for none.
+    /// Told with a no as with a yes.
+    pub committed: EntryId,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -79,8 +84,9 @@ pub struct Append {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AppendReply {
-    /// The sender's log equals the leader's up to here, durably.
-    Matches(Index),
+    /// The sender's log equals the leader's up to `index`, durably, and it durably
+    /// knows it to be committed up to `commit`.
+    Matches { index: Index, commit: Index },
     /// The sender has no entry equal to `prev` of the append. `hint` is the newest
     /// entry of its log that could be in the leader's: not above `prev`, and not
     /// of a later term. A hint with term 0 has an unknown term.
@@ -103,6 +109,8 @@ pub struct Heartbeat {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeartbeatReply {
+    /// How far the answerer durably knows its log to be committed.
+    pub commit: Index,
     /// As in the heartbeat that this answers.
     pub round: u64,
     /// As in the heartbeat that this answers.
@@ -126,6 +134,15 @@ pub enum Proposal {
 }
 
 impl Message {
+    /// The committed membership that a vote or its answer tells of.
+    pub(crate) fn told_commit(&self) -> Option<EntryId> {
+        match self {
+            Self::PreVote(vote) | Self::Vote(vote) => Some(vote.committed),
+            Self::PreVoteReply(reply) | Self::VoteReply(reply) => Some(reply.committed),
+            _ => None,
+        }
+    }
+
     /// Answers to questions this member asked, and so only expected from members
     /// it knows.
     pub(crate) fn is_reply(&self) -> bool {

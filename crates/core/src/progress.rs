@@ -50,6 +50,8 @@ pub(crate) struct Peer {
     pub(crate) wanted: Wanted,
     /// Entries for it are being loaded.
     pub(crate) loading: bool,
+    /// How far it durably knows the log to be committed.
+    pub(crate) committed: Index,
     /// The newest read round it confirmed.
     pub(crate) round: u64,
     /// The leader's clock when it sent the newest heartbeat that was answered.
@@ -193,6 +195,7 @@ impl Peer {
             progress,
             wanted: Wanted::Nothing,
             loading: false,
+            committed: 0,
             round: 0,
             heard_at: 0,
         }

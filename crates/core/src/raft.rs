@@ -12,9 +12,9 @@ use crate::saves::Saves;
 use crate::snapshot::Installing;
 use crate::timer::Timer;
 use crate::{
-    AppendReply, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input,
-    MemberId, Message, Output, ReadMode, Reader, Refusal, RequestId, RoleKind, SnapshotMeta, Taken,
-    Term, VoteReply,
+    Activation, AppendReply, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index,
+    Input, MemberId, Message, Output, ReadMode, Reader, Refusal, RequestId, RoleKind, SnapshotMeta,
+    Taken, Term, VoteReply,
 };
 
 /// One member of a Raft cluster, as a value. It does nothing by itself: see
@@ -39,6 +39,12 @@ pub struct Raft {
     pub(crate) timer: Timer,
     /// Entries for the state machine are being loaded.
     pub(crate) loading: bool,
+    /// A vote told of a committed membership that this member held without knowing:
+    /// once it counts, there is no reason to wait for a timeout.
+    pub(crate) taught: bool,
+    /// Refused a vote only because its own log is newer: then it must be able to
+    /// stand itself, member or not, or nobody could be elected.
+    pub(crate) holds_newer_log: bool,
     /// A trim wanted by a snapshot, held back by peers that still need the log.
     pub(crate) trim_wanted: Index,
     pub(crate) out: Outbox,
@@ -62,7 +68,7 @@ impl Raft {
     /// A member that wakes up with what its disk said. It is a follower.
     pub fn new(config: Config, boot: Boot) -> Result<Self, BootError> {
         config.check().map_err(BootError::Config)?;
-        let (log, memberships) = boot.check()?;
+        let (log, memberships) = boot.check(config.activation)?;
         let lease_unknown = match config.reads {
             ReadMode::LeaderLease { .. } if !config.manners.votes_right_after_start => {
                 config.election_ticks
@@ -82,6 +88,8 @@ impl Raft {
             memberships,
             saves: Saves::default(),
             loading: false,
+            taught: false,
+            holds_newer_log: false,
             trim_wanted: 0,
             out: Outbox::default(),
             log,
@@ -179,9 +187,12 @@ impl Raft {
     }
 
     /// The one answer to "which membership counts now": the newest one that was
-    /// handed to the state machine.
+    /// handed to the state machine, or the newest one in the log.
     pub(crate) fn membership_known(&self) -> &Known {
-        self.memberships.counts(self.log.applying)
+        match self.config.activation {
+            Activation::OnApply => self.memberships.counts(self.log.applying),
+            Activation::OnAppend => self.memberships.newest(),
+        }
     }
 
     pub(crate) fn send(&mut self, to: MemberId, message: Message) {
@@ -208,6 +219,9 @@ impl Raft {
         let Envelope { from, term, message, .. } = envelope;
         if message.is_reply() && !self.membership().contains(from) {
             return Err(Dropped::UnknownSender { from });
+        }
+        if let Some(id) = message.told_commit() {
+            self.learn_commit(id);
         }
         if message.is_request() {
             // Its term says nothing but whom the sender takes for the leader.
@@ -254,7 +268,7 @@ impl Raft {
             Message::PreVote(vote) | Message::Vote(vote) if !vote.forced && self.leader_alive() => {
                 Err(Dropped::LeaderAlive { leader: self.leader })
             }
-            Message::PreVote(_) | Message::PreVoteReply(VoteReply { granted: true }) => Ok(()),
+            Message::PreVote(_) | Message::PreVoteReply(VoteReply { granted: true, .. }) => Ok(()),
             Message::Append(_) | Message::Heartbeat(_) | Message::Snapshot(_) => {
                 self.become_follower(term, Some(from));
                 Ok(())
@@ -282,7 +296,7 @@ impl Raft {
             }
             // A pre-candidate with an older term learns ours from the refusal.
             Message::PreVote(_) => {
-                let reply = Message::PreVoteReply(VoteReply { granted: false });
+                let reply = Message::PreVoteReply(self.vote_reply(false));
                 self.send_when_saved(from, self.term, reply);
             }
             // What was confirmed stays confirmed.
@@ -301,6 +315,8 @@ impl Raft {
             self.become_follower(self.term, Some(from));
         }
         self.timer.elapsed = 0;
+        self.taught = false;
+        self.holds_newer_log = false;
         self.set_leader(Some(from));
         Ok(())
     }

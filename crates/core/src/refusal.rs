@@ -78,6 +78,8 @@ pub enum Malformed {
     TermsDecrease,
     TermAboveMessage,
     BadMembership,
+    /// A membership of a cluster with another activation rule.
+    OtherActivation,
     MatchBeyondLog,
     WrongEntries,
 }
@@ -178,6 +180,7 @@ impl fmt::Display for Malformed {
             Self::TermsDecrease => "terms decrease along the entries",
             Self::TermAboveMessage => "an entry is newer than the message",
             Self::BadMembership => "impossible membership",
+            Self::OtherActivation => "membership with another activation rule",
             Self::MatchBeyondLog => "claims to match beyond the leader's log",
             Self::WrongEntries => "entries are not those of this log",
         })

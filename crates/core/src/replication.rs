@@ -7,6 +7,7 @@
 use crate::log::Found;
 use crate::progress::{Flow, Wanted};
 use crate::role::Role;
+use crate::validate::check_entries;
 use crate::{
     Append, AppendReply, Dropped, Entries, EntryId, Envelope, Heartbeat, HeartbeatReply, Index,
     Load, Malformed, MemberId, Message, Raft, Reader, Taken,
@@ -82,7 +83,8 @@ impl Raft {
     }
 
     pub(crate) fn reply_matches(&mut self, to: MemberId, index: Index) {
-        let reply = Message::AppendReply(AppendReply::Matches(index));
+        let commit = self.saves.durable_commit;
+        let reply = Message::AppendReply(AppendReply::Matches { index, commit });
         self.send_when_saved(to, self.term, reply);
     }
 
@@ -107,7 +109,8 @@ impl Raft {
             return Err(Dropped::CommitBeyondLog { commit, last });
         }
         self.commit_to(commit);
-        let reply = HeartbeatReply { round: heartbeat.round, sent_at: heartbeat.sent_at };
+        let Heartbeat { round, sent_at, .. } = heartbeat;
+        let reply = HeartbeatReply { round, sent_at, commit: self.saves.durable_commit };
         self.send(from, Message::HeartbeatReply(reply));
         Ok(Taken::Done)
     }
@@ -122,12 +125,13 @@ impl Raft {
         let Some(slot) = leader.slot(from) else { return Err(Dropped::UnknownSender { from }) };
         let progress = &mut leader.peers[slot].progress;
         match reply {
-            AppendReply::Matches(index) if index > last => {
+            AppendReply::Matches { index, .. } if index > last => {
                 return Err(Malformed::MatchBeyondLog.into());
             }
-            AppendReply::Matches(index) => {
+            AppendReply::Matches { index, commit } => {
                 progress.active = true;
                 self.on_matched(slot, index);
+                self.on_commit_known(from, commit);
             }
             AppendReply::Differs { prev, hint } => {
                 progress.active = true;
@@ -218,6 +222,7 @@ impl Raft {
             self.send_append(slot);
         }
         self.on_round_confirmed(slot, reply.round);
+        self.on_commit_known(from, reply.commit);
         Ok(Taken::Done)
     }
 
@@ -308,7 +313,8 @@ impl Raft {
         let index = entries.first()?.id.index.checked_sub(1)?;
         let prev = EntryId::new(self.log.term(index)?, index);
         let ours = entries.iter().all(|entry| self.log.holds(entry.id));
-        (ours && crate::validate::check_entries(prev, entries, self.term).is_ok()).then_some(prev)
+        (ours && check_entries(prev, entries, self.term, self.config.activation).is_ok())
+            .then_some(prev)
     }
 
     /// An append to everybody, if only to tell them the commit index.

@@ -91,6 +91,8 @@ pub(crate) struct Leader {
     /// No membership change after this index is known to be possible: the newest
     /// change of its own, or the end of what it inherited.
     pub(crate) change_pending: Index,
+    /// The newest membership that is settled, by the index of its entry.
+    pub(crate) settled: Index,
     pub(crate) transfer: Option<Transfer>,
     /// A TimeoutNow has left in this term: somebody may win an election without
     /// waiting for the leader lease to end.
@@ -125,6 +127,7 @@ impl Leader {
             peers,
             first_own: last + 1,
             change_pending: last,
+            settled: 0,
             transfer: None,
             lease_given_up: false,
             reads: Reads::default(),

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{AppendReply, Dropped, Event, VoteReply};
+use crate::{AppendReply, Dropped, Event};
 use crate::{
     EntryId, Envelope, HardState, Index, MemberId, Message, Raft, Save, SaveId, Taken, Term,
 };
@@ -21,6 +21,8 @@ pub(crate) struct Saves {
     promises: Promises,
     /// The hard state as of the newest save.
     pub(crate) handed: HardState,
+    /// The commit index that the disk holds.
+    pub(crate) durable_commit: Index,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +30,7 @@ struct InFlight {
     id: SaveId,
     /// The log up to here is durable with this save; less when it was cut since.
     last: Index,
+    commit: Index,
     promises: Promises,
     install: Option<EntryId>,
 }
@@ -51,7 +54,7 @@ pub(crate) struct OwnVote {
 
 impl Saves {
     pub(crate) fn new(handed: HardState) -> Self {
-        Self { handed, ..Self::default() }
+        Self { handed, durable_commit: handed.commit, ..Self::default() }
     }
 
     /// Everything handed out is durable, and nothing is promised.
@@ -90,8 +93,8 @@ impl Raft {
         if self.config.manners.coalesce
             && let Some(last) = self.saves.promises.send.last_mut()
             && let (
-                Message::AppendReply(AppendReply::Matches(told)),
-                Message::AppendReply(AppendReply::Matches(now)),
+                Message::AppendReply(AppendReply::Matches { index: told, .. }),
+                Message::AppendReply(AppendReply::Matches { index: now, .. }),
             ) = (&mut last.message, &envelope.message)
             && (last.to, last.term) == (envelope.to, envelope.term)
         {
@@ -107,13 +110,14 @@ impl Raft {
             || self.log.has_unsaved()
             || self.installing.is_some()
             || (told.term, told.vote) != (self.term, self.vote)
+            || self.memberships.any_between(told.commit, self.log.commit)
     }
 
     /// Votes for itself: counted when it is durable. A pre-vote promises nothing,
     /// so with an idle disk it counts at once.
     pub(crate) fn promise_own_vote(&mut self, vote: OwnVote) {
         if self.config.manners.every_reply_waits {
-            let reply = VoteReply { granted: true };
+            let reply = self.vote_reply(true);
             let message =
                 if vote.pre { Message::PreVoteReply(reply) } else { Message::VoteReply(reply) };
             self.send_when_saved(self.config.id, vote.term, message);
@@ -127,7 +131,7 @@ impl Raft {
     /// The leader's own copy of an entry counts when it is durable.
     pub(crate) fn promise_own_append(&mut self, index: Index) {
         if self.config.manners.every_reply_waits {
-            let reply = Message::AppendReply(AppendReply::Matches(index));
+            let reply = Message::AppendReply(AppendReply::Matches { index, commit: 0 });
             self.send_when_saved(self.config.id, self.term, reply);
             self.saves.promises.appends.push(index);
         }
@@ -165,7 +169,14 @@ impl Raft {
         self.saves.newest += 1;
         let id = SaveId(self.saves.newest);
         let mut promises = std::mem::take(&mut self.saves.promises);
-        let then_send = std::mem::take(&mut promises.send);
+        let mut then_send = std::mem::take(&mut promises.send);
+        for envelope in &mut then_send {
+            // By then this commit index is on disk, with this save or an earlier one.
+            if let Message::AppendReply(AppendReply::Matches { commit, .. }) = &mut envelope.message
+            {
+                *commit = now.commit;
+            }
+        }
         let must_sync = !entries.is_empty()
             || install.is_some()
             || (told.term, told.vote) != (now.term, now.vote)
@@ -173,6 +184,7 @@ impl Raft {
         self.saves.in_flight.push_back(InFlight {
             id,
             last: self.log.handed(),
+            commit: now.commit,
             promises,
             install: install.as_ref().map(|meta| meta.id),
         });
@@ -188,6 +200,7 @@ impl Raft {
         while self.saves.in_flight.front().is_some_and(|save| save.id <= id) {
             let Some(save) = self.saves.in_flight.pop_front() else { break };
             self.log.saved_to(save.last);
+            self.saves.durable_commit = save.commit;
             if let Some(vote) = save.promises.vote {
                 self.count_own_vote(vote);
             }
@@ -195,6 +208,7 @@ impl Raft {
                 self.on_own_saved(index.min(save.last));
             }
             self.on_own_saved(save.last);
+            self.on_own_commit_saved(save.commit);
             if let Some(installed) = save.install {
                 self.on_installed(installed);
             }

@@ -1,10 +1,11 @@
 //! What no honest peer sends, and no intact disk holds, goes no further than here.
 
 use crate::log::Log;
+use crate::membership::Membership;
 use crate::membership::history::History;
 use crate::{
-    Append, AppendReply, Boot, BootError, Dropped, Entries, EntryId, Envelope, Index, Malformed,
-    MemberId, Message, Raft, SnapshotMeta, Term,
+    Activation, Append, AppendReply, Boot, BootError, Dropped, Entries, EntryId, Envelope, Index,
+    Malformed, MemberId, Message, Raft, SnapshotMeta, Term,
 };
 
 use crate::ids::NUMBER_MAX;
@@ -25,13 +26,20 @@ impl Raft {
             return Err(Malformed::NumberTooLarge.into());
         }
         match &envelope.message {
-            Message::Append(append) => check_append(envelope.term, append)?,
-            Message::Snapshot(meta) => check_snapshot(envelope.term, meta)?,
-            Message::Vote(vote) | Message::PreVote(vote) => in_range(vote.last)?,
+            Message::Append(append) => {
+                check_append(envelope.term, append, self.config.activation)?;
+            }
+            Message::Snapshot(meta) => {
+                check_snapshot(envelope.term, meta, self.config.activation)?;
+            }
+            Message::Vote(vote) | Message::PreVote(vote) => {
+                in_range(vote.last)?;
+                in_range(vote.committed)?;
+            }
             Message::Heartbeat(heartbeat) if heartbeat.commit >= NUMBER_MAX => {
                 return Err(Malformed::NumberTooLarge.into());
             }
-            Message::AppendReply(AppendReply::Matches(index)) if *index >= NUMBER_MAX => {
+            Message::AppendReply(AppendReply::Matches { index, .. }) if *index >= NUMBER_MAX => {
                 return Err(Malformed::NumberTooLarge.into());
             }
             Message::AppendReply(AppendReply::Differs { prev, hint }) => {
@@ -52,15 +60,20 @@ fn in_range(id: EntryId) -> Result<(), Malformed> {
     }
 }
 
-fn check_append(term: Term, append: &Append) -> Result<(), Malformed> {
+fn check_append(term: Term, append: &Append, activation: Activation) -> Result<(), Malformed> {
     in_range(append.prev)?;
     in_range(EntryId::new(0, append.commit))?;
-    check_entries(append.prev, &append.entries, term)
+    check_entries(append.prev, &append.entries, term, activation)
 }
 
 /// Entries that follow `prev`, one after the other, with terms that never fall and
 /// are not above `term`, and with possible memberships.
-pub(crate) fn check_entries(prev: EntryId, entries: &Entries, term: Term) -> Result<(), Malformed> {
+pub(crate) fn check_entries(
+    prev: EntryId,
+    entries: &Entries,
+    term: Term,
+    activation: Activation,
+) -> Result<(), Malformed> {
     let mut before = prev;
     for chunk in entries.chunks() {
         for entry in chunk {
@@ -70,10 +83,8 @@ pub(crate) fn check_entries(prev: EntryId, entries: &Entries, term: Term) -> Res
             if entry.id.term < before.term {
                 return Err(Malformed::TermsDecrease);
             }
-            if let Some(change) = entry.change()
-                && change.membership.check().is_err()
-            {
-                return Err(Malformed::BadMembership);
+            if let Some(change) = entry.change() {
+                check_membership(&change.membership, activation)?;
             }
             before = entry.id;
         }
@@ -85,17 +96,32 @@ pub(crate) fn check_entries(prev: EntryId, entries: &Entries, term: Term) -> Res
     Ok(())
 }
 
-fn check_snapshot(term: Term, meta: &SnapshotMeta) -> Result<(), Malformed> {
+/// Possible, and of a cluster with the same rule about when memberships count.
+fn check_membership(membership: &Membership, activation: Activation) -> Result<(), Malformed> {
+    if membership.check().is_err() {
+        return Err(Malformed::BadMembership);
+    }
+    if membership.activation() != activation {
+        return Err(Malformed::OtherActivation);
+    }
+    Ok(())
+}
+
+fn check_snapshot(
+    term: Term,
+    meta: &SnapshotMeta,
+    activation: Activation,
+) -> Result<(), Malformed> {
     in_range(meta.id)?;
     if meta.id.term > term {
         return Err(Malformed::TermAboveMessage);
     }
-    meta.membership.check().map_err(|_| Malformed::BadMembership)
+    check_membership(&meta.membership, activation)
 }
 
 impl Boot {
     /// Puts log and memberships together, if they fit.
-    pub(crate) fn check(&self) -> Result<(Log, History), BootError> {
+    pub(crate) fn check(&self, activation: Activation) -> Result<(Log, History), BootError> {
         let in_range = |index: Index, term: Term| index < NUMBER_MAX && term < NUMBER_MAX;
         let last = self.tail.last().map_or(self.base, |entry| entry.id);
         if !in_range(last.index, last.term)
@@ -114,7 +140,19 @@ impl Boot {
             return Err(BootError::BrokenLog { at: snapshot.index });
         }
         let memberships = self.check_memberships()?;
+        let kept = self.snapshot.membership.activation();
+        if !self.snapshot.membership.is_empty() && kept != activation {
+            return Err(BootError::OtherActivation { kept });
+        }
         self.place_marks(&mut log)?;
+        if activation == Activation::OnApply {
+            // A leader proposes a membership only when the one before is applied, so
+            // a membership in the log proves that the one before is committed. Two
+            // behind, a member could elect a leader that the newest one knows nothing of.
+            // Shown by scenarios/restart_never_two_memberships_behind.txt.
+            let proven = memberships.last_but_one().map_or(0, |known| known.id.index);
+            log.commit = log.commit.max(proven);
+        }
         Ok((log, memberships))
     }
 

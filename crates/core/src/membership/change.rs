@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::{Membership, MembershipError};
 use crate::config::Manners;
-use crate::{MemberId, MemberSet};
+use crate::{EntryId, MemberId, MemberSet};
 
 /// A wish to alter the membership.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -23,6 +23,11 @@ pub struct Change {
     pub context: Bytes,
     /// Proposed in the older form, that has exactly one operation and is never joint.
     pub v1: bool,
+    /// Where to go, as a list of majorities, instead of operations: any membership
+    /// that may follow the present one, the incoming majority first.
+    pub majorities: Vec<MemberSet>,
+    /// Refused unless the newest membership in the log is the one of this entry.
+    pub expected: Option<EntryId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,7 +65,8 @@ impl LoggedChange {
         if self.change.is_leave() && self.change.context.is_empty() {
             return 0; // Leaving a joint is never refused for its size.
         }
-        8 * self.change.operations.len() as u64 + self.change.context.len() as u64
+        let voters: usize = self.change.majorities.iter().map(MemberSet::len).sum();
+        8 * (self.change.operations.len() + voters) as u64 + self.change.context.len() as u64
     }
 }
 
@@ -80,6 +86,18 @@ impl Change {
         Self::default()
     }
 
+    /// To these majorities, in one step: joint, extended (three and more), back to
+    /// an outgoing one. Voters that are in none of them become learners.
+    pub fn majorities(majorities: impl IntoIterator<Item = MemberSet>) -> Self {
+        Self { majorities: majorities.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Only if nobody else changed the membership in between.
+    pub fn expecting(mut self, newest: EntryId) -> Self {
+        self.expected = Some(newest);
+        self
+    }
+
     pub fn with_transition(mut self, transition: Transition) -> Self {
         self.transition = transition;
         self
@@ -91,7 +109,7 @@ impl Change {
     }
 
     pub fn is_leave(&self) -> bool {
-        self.operations.is_empty()
+        self.operations.is_empty() && self.majorities.is_empty()
     }
 }
 
@@ -110,6 +128,9 @@ impl Membership {
             && change.operations.iter().any(|operation| operation.member().0 == 0)
         {
             return Err(ChangeRefusal::MemberZero);
+        }
+        if !change.majorities.is_empty() {
+            return self.go_to(&change.majorities);
         }
         if change.v1 {
             if change.operations.len() != 1 || change.transition != Transition::Auto {
@@ -180,6 +201,28 @@ impl Membership {
         next.checked()
     }
 
+    /// To this list of majorities, if every quorum of it meets every quorum of now.
+    pub fn go_to(&self, majorities: &[MemberSet]) -> Result<Self, ChangeRefusal> {
+        let mut next = self.clone();
+        next.majorities = majorities.to_vec();
+        next.auto_leave = false;
+        next.learners_next = MemberSet::new();
+        // Who loses its vote stays as a learner; who leaves with a majority that is
+        // on its way out becomes one when that goes.
+        for id in self.voters().iter().chain(next.voters().iter()) {
+            if !next.is_voter(id) {
+                next.learners.insert(id);
+            } else if !next.incoming().contains(id) {
+                next.learners.remove(id);
+                next.learners_next.insert(id);
+            } else {
+                next.learners.remove(id);
+            }
+        }
+        let next = next.checked()?;
+        if self.may_become(&next) { Ok(next) } else { Err(ChangeRefusal::UnsafeTransition) }
+    }
+
     /// Whether every quorum of this membership meets every quorum of `next`: some
     /// majority of the one equals some majority of the other, or differs by one
     /// voter. Majorities are compared with majorities, never with unions of them.
@@ -187,6 +230,14 @@ impl Membership {
         self.majorities
             .iter()
             .any(|old| next.majorities.iter().any(|new| old.difference_count(new) <= 1))
+    }
+
+    /// A voter that would go without having been a learner: by this step, or by the
+    /// exit from the joint that it leads into.
+    pub fn voter_removed_by(&self, next: &Self) -> Option<MemberId> {
+        let gone = self.voters().iter().find(|id| !next.contains(*id));
+        let stays = |id| next.incoming().contains(id) || next.learners_next.contains(id);
+        gone.or_else(|| next.voters().iter().find(|id| !stays(*id)))
     }
 
     fn operate(&self, operations: &[Operation]) -> Result<Self, ChangeRefusal> {
@@ -250,6 +301,17 @@ pub enum ChangeRefusal {
     /// An earlier change, or what this leader inherited, is not applied yet. Ask
     /// after it is.
     InFlight { index: u64, applied: u64 },
+    /// This leader has not committed an entry of its own term yet, so it may not
+    /// know the newest membership. Ask a moment later.
+    NoOwnCommit,
+    /// Another membership than the expected one is the newest. Look, and ask again.
+    Stale { newest: EntryId },
+    /// A voter would be removed at once. Make it a learner first, or set a goal.
+    RemovesVoterDirectly { id: MemberId },
+    /// Some quorum of the present majorities and some quorum of the wanted ones need
+    /// not meet: no majority of the one equals, or differs by one voter from, a
+    /// majority of the other. Go through a joint of both.
+    UnsafeTransition,
     /// Leave the joint first.
     AlreadyJoint,
     /// There is no joint to leave.
@@ -276,6 +338,14 @@ impl fmt::Display for ChangeRefusal {
             Self::InFlight { index, applied } => {
                 write!(f, "a change may be in flight up to {index}, applied to {applied}")
             }
+            Self::NoOwnCommit => write!(f, "no entry of this leader's term is committed yet"),
+            Self::Stale { newest } => write!(f, "the newest membership is that of {newest}"),
+            Self::RemovesVoterDirectly { id } => {
+                write!(f, "{id} is a voter; make it a learner before removing it")
+            }
+            Self::UnsafeTransition => {
+                write!(f, "no majority of now and then differ by one voter at most")
+            }
             Self::AlreadyJoint => write!(f, "the membership is joint already; leave it first"),
             Self::NotJoint => write!(f, "the membership is not joint; nothing to leave"),
             Self::SimpleInJoint => write!(f, "no change in one step while joint"),
@@ -298,6 +368,9 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_leave() {
             return f.write_str("leave");
+        }
+        for (at, majority) in self.majorities.iter().enumerate() {
+            write!(f, "{}({majority})", if at > 0 { "&&" } else { "" })?;
         }
         for (at, operation) in self.operations.iter().enumerate() {
             if at > 0 {

@@ -1,9 +1,8 @@
 //! Which of the memberships in the log counts now.
 //!
 //! The log holds every membership since the newest snapshot; this keeps them at
-//! hand, oldest first. One question decides everything else: [`History::counts`].
-//! Today's answer is "the newest one handed to the state machine"; another rule
-//! would be another answer to the same question, not another code path.
+//! hand, oldest first. Which one counts is one question with two answers: the newest
+//! one handed to the state machine, or the newest one in the log.
 
 use std::sync::Arc;
 
@@ -47,6 +46,11 @@ impl History {
     pub(crate) fn push(&mut self, id: EntryId, membership: Arc<Membership>) {
         debug_assert!(self.newest().id.index < id.index);
         self.known.push(Known { id, membership });
+    }
+
+    /// The one before the newest, if both are known.
+    pub(crate) fn last_but_one(&self) -> Option<&Known> {
+        self.known.len().checked_sub(2).and_then(|at| self.known.get(at))
     }
 
     /// Whether a change stands in the log after `from`, up to and including `to`.

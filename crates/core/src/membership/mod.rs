@@ -13,7 +13,7 @@ use std::fmt;
 pub use change::{Change, ChangeRefusal, LoggedChange, Operation, Transition};
 pub use quorum::{Count, Quorum};
 
-use crate::{MemberId, MemberSet};
+use crate::{Activation, MemberId, MemberSet};
 
 /// Voters, learners, and how a joint membership will be left.
 ///
@@ -29,6 +29,8 @@ pub struct Membership {
     learners_next: MemberSet,
     /// The leader leaves the joint by itself once that is possible.
     auto_leave: bool,
+    /// When this cluster's memberships begin to count.
+    activation: Activation,
 }
 
 impl Membership {
@@ -49,7 +51,17 @@ impl Membership {
         learners_next: MemberSet,
         auto_leave: bool,
     ) -> Self {
-        Self { majorities, learners, learners_next, auto_leave }
+        Self { majorities, learners, learners_next, auto_leave, ..Self::default() }
+    }
+
+    /// The same for a cluster with another rule about when memberships count.
+    pub fn with_activation(mut self, activation: Activation) -> Self {
+        self.activation = activation;
+        self
+    }
+
+    pub fn activation(&self) -> Activation {
+        self.activation
     }
 
     /// The voters that count alone once a joint is left.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use quorate_core::Raft;
 
 use crate::cases;
-use crate::world::{Seen, Tape, World};
+use crate::world::{self, Seen, Tape, World};
 
 proptest! {
     #![proptest_config(cases(250))]
@@ -18,6 +18,25 @@ proptest! {
         let mut world = World::new(&mut tape);
         world.play(&mut tape);
         world.calm(12);
+    }
+
+    /// Whatever changes were under way, with both activations: when everybody is up
+    /// again, somebody leads, and what it takes reaches every voter.
+    #[test]
+    fn no_change_leaves_the_cluster_without_a_leader(
+        numbers in prop::collection::vec(any::<u32>(), 20..2000),
+    ) {
+        let mut numbers = numbers;
+        numbers[1] &= !(world::NO_LIVENESS | world::ETCD_MANNERS | world::NO_STEP_DOWN);
+        let mut tape = Tape::new(&numbers);
+        let mut world = World::new(&mut tape);
+        world.play(&mut tape);
+        world.calm(80);
+        // Majorities of two, without pre-vote, may need many elections.
+        if !world.works() {
+            world.calm(800);
+            prop_assert!(world.works(), "{}", world.describe());
+        }
     }
 
     #[test]

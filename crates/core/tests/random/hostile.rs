@@ -86,12 +86,13 @@ fn entries(tape: &mut Tape<'_>, raft: &Raft, after: EntryId) -> Entries {
 fn message(tape: &mut Tape<'_>, raft: &Raft) -> Message {
     let request = RequestId(number(tape, raft));
     let granted = tape.pick(2) == 0;
-    let vote = Vote { last: entry_id(tape, raft), forced: granted };
+    let committed = entry_id(tape, raft);
+    let vote = Vote { last: entry_id(tape, raft), forced: granted, committed };
     match tape.pick(16) {
         0 => Message::PreVote(vote),
-        1 => Message::PreVoteReply(VoteReply { granted }),
+        1 => Message::PreVoteReply(VoteReply { granted, committed }),
         2 => Message::Vote(vote),
-        3 => Message::VoteReply(VoteReply { granted }),
+        3 => Message::VoteReply(VoteReply { granted, committed }),
         4..=6 => {
             let prev = match tape.pick(3) {
                 0 => raft.status().log.last,
@@ -101,7 +102,10 @@ fn message(tape: &mut Tape<'_>, raft: &Raft) -> Message {
             let entries = entries(tape, raft, prev);
             Message::Append(Append { prev, entries, commit: number(tape, raft) })
         }
-        7 => Message::AppendReply(AppendReply::Matches(number(tape, raft))),
+        7 => Message::AppendReply(AppendReply::Matches {
+            index: number(tape, raft),
+            commit: number(tape, raft),
+        }),
         8 => {
             let (prev, hint) = (number(tape, raft), entry_id(tape, raft));
             Message::AppendReply(AppendReply::Differs { prev, hint })
@@ -112,7 +116,7 @@ fn message(tape: &mut Tape<'_>, raft: &Raft) -> Message {
         }
         10 => {
             let (round, sent_at) = (number(tape, raft), number(tape, raft));
-            Message::HeartbeatReply(HeartbeatReply { round, sent_at })
+            Message::HeartbeatReply(HeartbeatReply { round, sent_at, commit: number(tape, raft) })
         }
         11 => {
             let id = entry_id(tape, raft);

@@ -8,9 +8,9 @@ mod disk;
 use std::collections::BTreeMap;
 
 use quorate_core::{
-    Boot, Change, Config, Entries, Envelope, Event, Index, Input, Load, Manners, MemberId,
-    Membership, Message, Operation, Output, Raft, Reader, RequestId, RoleKind, Save, Taken,
-    Transition,
+    Activation, Boot, Change, Config, Entries, Envelope, Event, Index, Input, Liveness, Load,
+    Manners, MemberId, MemberSet, Membership, Message, Operation, Output, Raft, Reader, RequestId,
+    RoleKind, Save, Taken, Transition,
 };
 
 use checks::History;
@@ -76,7 +76,9 @@ impl World {
     pub(crate) fn new(tape: &mut Tape<'_>) -> Self {
         let voters = 1 + tape.pick(5) as u64;
         let settings = tape.next().unwrap_or(0);
-        let membership = Membership::new((1..=voters).map(MemberId), []);
+        let activation = config(MemberId(1), settings).activation;
+        let membership =
+            Membership::new((1..=voters).map(MemberId), []).with_activation(activation);
         let mut world = Self {
             members: BTreeMap::new(),
             network: Vec::new(),
@@ -384,10 +386,17 @@ impl World {
             for id in &ids {
                 self.input(*id, Input::Tick);
             }
+            let mut carried = 0;
             for _ in 0..20_000 {
                 let mut quiet = true;
                 while !self.network.is_empty() {
                     let envelope = self.network.remove(0);
+                    carried += 1;
+                    assert!(
+                        carried < 20_000,
+                        "members talk without end: {envelope:?}\n{}",
+                        self.describe()
+                    );
                     self.hand_over(envelope, true);
                     quiet = false;
                 }
@@ -410,6 +419,10 @@ impl World {
     }
 }
 
+pub(crate) const ETCD_MANNERS: u32 = 64;
+pub(crate) const NO_STEP_DOWN: u32 = 512;
+pub(crate) const NO_LIVENESS: u32 = 0x3800;
+
 fn config(id: MemberId, settings: u32) -> Config {
     let mut config = Config::new(id);
     config.seed = u64::from(settings);
@@ -427,12 +440,21 @@ fn config(id: MemberId, settings: u32) -> Config {
     if settings & 32 != 0 {
         config.apply_bytes_max = 50;
     }
-    if settings & 64 != 0 {
-        config.manners = Manners::etcd();
+    if settings & ETCD_MANNERS != 0 {
+        // etcd never sends a snapshot that is older than the newest membership.
+        config.manners = Manners { snapshot_must_name_receiver: false, ..Manners::etcd() };
     }
     config.trim_keep_entries = if settings & 128 != 0 { 0 } else { 3 };
     config.forward_proposals = settings & 256 == 0;
-    config.step_down_on_removal = settings & 512 == 0;
+    config.step_down_on_removal = settings & NO_STEP_DOWN == 0;
+    if settings & 1024 != 0 {
+        config.activation = Activation::OnAppend;
+        // etcd's manners go with etcd's activation.
+        config.manners = Manners::default();
+    }
+    if settings & NO_LIVENESS == NO_LIVENESS {
+        config.liveness = Liveness::NONE;
+    }
     config
 }
 
@@ -449,6 +471,12 @@ fn change(tape: &mut Tape<'_>, members: usize) -> Change {
     let operations: Vec<_> = operations.collect();
     let transition =
         [Transition::Auto, Transition::JointImplicit, Transition::JointExplicit][tape.pick(3)];
+    if tape.pick(4) == 0 {
+        let majorities = (0..1 + tape.pick(3)).map(|_| {
+            (0..1 + tape.pick(4)).map(|_| MemberId(1 + tape.pick(members) as u64)).collect()
+        });
+        return Change::majorities(majorities.collect::<Vec<MemberSet>>());
+    }
     let mut change = Change::new(operations).with_transition(transition);
     change.v1 = tape.pick(4) == 0;
     change

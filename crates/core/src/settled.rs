@@ -1,0 +1,106 @@
+//! When a change is done: committed, and known to be so by enough members that they
+//! can elect a leader without anybody else. And the leader that is on its way out,
+//! which has to stay until then.
+
+use crate::role::Role;
+use crate::{Activation, Event, Index, MemberId, Message, Raft};
+
+impl Raft {
+    /// A peer durably knows the log to be committed up to here.
+    pub(crate) fn on_commit_known(&mut self, id: MemberId, commit: Index) {
+        let known = commit.min(self.log.commit);
+        let Role::Leader(leader) = &mut self.role else { return };
+        let Some(peer) = leader.peer_mut(id) else { return };
+        if known > peer.committed {
+            peer.committed = known;
+            self.check_settled();
+        }
+    }
+
+    /// Our own disk knows.
+    pub(crate) fn on_own_commit_saved(&mut self, commit: Index) {
+        if self.role.is_leader() {
+            self.on_commit_known(self.config.id, commit);
+        }
+    }
+
+    /// More is committed. With memberships that count before that, this is where a
+    /// membership becomes final.
+    pub(crate) fn on_commit_advanced(&mut self) {
+        self.check_settled();
+        if self.config.activation == Activation::OnAppend && !self.config.liveness.settle {
+            self.leave_office_if_out();
+        }
+    }
+
+    /// Reports a membership as settled once it is, and lets a leader go that it does
+    /// not count.
+    pub(crate) fn check_settled(&mut self) {
+        let Some(leader) = self.role.leader() else { return };
+        if leader.settled >= self.counting.index || !self.config.liveness.settle {
+            return;
+        }
+        let known = self.membership_known();
+        let id = known.id;
+        // Only a leader that has committed an entry of its own knows what is committed.
+        if self.log.commit < id.index.max(leader.first_own) {
+            return;
+        }
+        // On append: whoever is elected has the committed membership in its log, and
+        // that is the one it counts by. On apply it also has to know that it is
+        // committed; a quorum of those who do is enough, for a vote tells the rest.
+        let knows = |member| leader.peer(member).map_or(0, |peer| peer.committed);
+        let settled = match self.config.activation {
+            Activation::OnAppend => true,
+            Activation::OnApply => known.membership.quorum(knows) >= id.index,
+        };
+        if !settled {
+            return;
+        }
+        let membership = known.membership.clone();
+        let evidence = leader.peers.iter().map(|peer| (peer.id, peer.committed)).collect();
+        if let Some(leader) = self.role.leader_mut() {
+            leader.settled = id.index;
+        }
+        self.out.events.push(Event::Settled { id, membership, evidence });
+        self.leave_office_if_out();
+    }
+
+    /// Without a vote, but not free to go: the survivors may not know yet that they
+    /// can do without this leader.
+    /// Shown by scenarios/leaving_leader_of_two_waits_until_settled.txt.
+    pub(crate) fn leads_on_its_way_out(&self) -> bool {
+        let known = self.membership_known().id.index;
+        let settles = self.config.liveness.settle
+            && self.role.leader().is_some_and(|leader| leader.settled < known);
+        settles || known > self.log.commit
+    }
+
+    /// A leader that the settled membership does not count hands over to the voter
+    /// that is furthest and knows it, and steps down. Going on to send heartbeats
+    /// would keep the others from electing anybody.
+    /// Shown by scenarios/membership_removed_leader_steps_down.txt.
+    fn leave_office_if_out(&mut self) {
+        let known = self.membership_known().id.index;
+        let membership = self.membership().clone();
+        let committed = known.max(self.role.leader().map_or(0, |leader| leader.first_own));
+        let stays = membership.is_voter(self.config.id) || committed > self.log.commit;
+        if stays || !self.config.step_down_on_removal {
+            return;
+        }
+        let Some(leader) = self.role.leader() else { return };
+        let on_append = self.config.activation == Activation::OnAppend;
+        let heirs = leader.peers.iter().filter(|peer| membership.is_voter(peer.id));
+        let heir = heirs
+            .filter(|peer| on_append || peer.committed >= known)
+            .max_by_key(|peer| (peer.progress.matched, std::cmp::Reverse(peer.id)))
+            .map(|peer| peer.id);
+        // What is committed but not told yet must reach them before we fall silent.
+        self.broadcast_append();
+        self.send_wanted();
+        if let Some(heir) = heir {
+            self.send(heir, Message::TimeoutNow);
+        }
+        self.become_follower(self.term, None);
+    }
+}
