@@ -74,7 +74,8 @@ pub use config::{Activation, Config, ConfigError, Liveness, Manners, ReadMode};
 pub use entry::{Entries, Entry, Payload};
 pub use ids::{EntryId, Index, MemberId, MemberSet, RequestId, SaveId, Term};
 pub use membership::{
-    Change, ChangeRefusal, Count, LoggedChange, Membership, MembershipError, Operation, Quorum,
+    Change, ChangeKind, ChangeRefusal, Count, Goal, LoggedChange, Membership, MembershipError, Operation, Plan, PlannedStep,
+    Quorum, Step, View, next_step, plan,
     Transition,
 };
 pub use message::{

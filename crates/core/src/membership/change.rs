@@ -16,18 +16,33 @@ use crate::{EntryId, MemberId, MemberSet};
 /// A wish to alter the membership.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Change {
-    /// Done in order, all or none. No operations: leave the joint.
-    pub operations: Vec<Operation>,
-    pub transition: Transition,
+    pub kind: ChangeKind,
     /// Opaque to the core; reaches the state machine with the entry.
     pub context: Bytes,
-    /// Proposed in the older form, that has exactly one operation and is never joint.
-    pub v1: bool,
-    /// Where to go, as a list of majorities, instead of operations: any membership
-    /// that may follow the present one, the incoming majority first.
-    pub majorities: Vec<MemberSet>,
     /// Refused unless the newest membership in the log is the one of this entry.
     pub expected: Option<EntryId>,
+}
+
+/// What is wished for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ChangeKind {
+    /// Done in order, all or none. No operations: leave the joint.
+    Operations { operations: Vec<Operation>, transition: Transition },
+    /// The older form: one operation, never joint.
+    V1(Operation),
+    /// Where to go, as a list of majorities: any that may follow the present ones,
+    /// the incoming majority first.
+    Majorities(Vec<MemberSet>),
+    /// Where to end. Whoever leads takes the steps.
+    Goal { voters: MemberSet, learners: MemberSet },
+    /// Back to where the change under way began.
+    Cancel,
+}
+
+impl Default for ChangeKind {
+    fn default() -> Self {
+        Self::Operations { operations: Vec::new(), transition: Transition::Auto }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,23 +77,28 @@ pub struct LoggedChange {
 
 impl LoggedChange {
     pub(crate) fn bytes(&self) -> u64 {
-        if self.change.is_leave() && self.change.context.is_empty() {
-            return 0; // Leaving a joint is never refused for its size.
-        }
-        let voters: usize = self.change.majorities.iter().map(MemberSet::len).sum();
-        8 * (self.change.operations.len() + voters) as u64 + self.change.context.len() as u64
+        let ids = match &self.change.kind {
+            ChangeKind::Operations { operations, .. } => operations.len(),
+            ChangeKind::V1(_) => 1,
+            ChangeKind::Majorities(majorities) => majorities.iter().map(MemberSet::len).sum(),
+            ChangeKind::Goal { voters, learners } => voters.len() + learners.len(),
+            ChangeKind::Cancel => 0,
+        };
+        // Leaving a joint costs nothing: it is never refused for its size.
+        8 * ids as u64 + self.change.context.len() as u64
     }
 }
 
 impl Change {
     /// These operations, in the way that is safe with the least ado.
     pub fn new(operations: impl IntoIterator<Item = Operation>) -> Self {
-        Self { operations: operations.into_iter().collect(), ..Self::default() }
+        let operations = operations.into_iter().collect();
+        ChangeKind::Operations { operations, transition: Transition::Auto }.into()
     }
 
     /// One operation in the older form.
     pub fn v1(operation: Operation) -> Self {
-        Self { operations: vec![operation], v1: true, ..Self::default() }
+        ChangeKind::V1(operation).into()
     }
 
     /// Out of a joint, to its incoming majority.
@@ -89,7 +109,21 @@ impl Change {
     /// To these majorities, in one step: joint, extended (three and more), back to
     /// an outgoing one. Voters that are in none of them become learners.
     pub fn majorities(majorities: impl IntoIterator<Item = MemberSet>) -> Self {
-        Self { majorities: majorities.into_iter().collect(), ..Self::default() }
+        ChangeKind::Majorities(majorities.into_iter().collect()).into()
+    }
+
+    /// To end with these voters and learners. The leader, whoever it is, gets there.
+    pub fn goal(
+        voters: impl IntoIterator<Item = MemberId>,
+        learners: impl IntoIterator<Item = MemberId>,
+    ) -> Self {
+        let (voters, learners) = (voters.into_iter().collect(), learners.into_iter().collect());
+        ChangeKind::Goal { voters, learners }.into()
+    }
+
+    /// Back to where the change under way began.
+    pub fn cancel() -> Self {
+        ChangeKind::Cancel.into()
     }
 
     /// Only if nobody else changed the membership in between.
@@ -98,8 +132,11 @@ impl Change {
         self
     }
 
-    pub fn with_transition(mut self, transition: Transition) -> Self {
-        self.transition = transition;
+    /// The way for operations; other kinds have only one.
+    pub fn with_transition(mut self, wanted: Transition) -> Self {
+        if let ChangeKind::Operations { transition, .. } = &mut self.kind {
+            *transition = wanted;
+        }
         self
     }
 
@@ -109,7 +146,27 @@ impl Change {
     }
 
     pub fn is_leave(&self) -> bool {
-        self.operations.is_empty() && self.majorities.is_empty()
+        self.kind == ChangeKind::default()
+            || matches!(&self.kind, ChangeKind::Operations { operations, .. } if operations.is_empty())
+    }
+
+    /// The operations, of a change that is made of them.
+    pub fn operations(&self) -> &[Operation] {
+        match &self.kind {
+            ChangeKind::Operations { operations, .. } => operations,
+            ChangeKind::V1(operation) => std::slice::from_ref(operation),
+            _ => &[],
+        }
+    }
+
+    pub fn is_v1(&self) -> bool {
+        matches!(self.kind, ChangeKind::V1(_))
+    }
+}
+
+impl From<ChangeKind> for Change {
+    fn from(kind: ChangeKind) -> Self {
+        Self { kind, ..Self::default() }
     }
 }
 
@@ -125,35 +182,41 @@ impl Membership {
     /// What a change makes of this membership, or why it is not possible.
     pub fn resolve(&self, change: &Change, manners: &Manners) -> Result<Self, ChangeRefusal> {
         if !manners.ignore_member_zero
-            && change.operations.iter().any(|operation| operation.member().0 == 0)
+            && change.operations().iter().any(|operation| operation.member().0 == 0)
         {
             return Err(ChangeRefusal::MemberZero);
         }
-        if !change.majorities.is_empty() {
-            return self.go_to(&change.majorities);
-        }
-        if change.v1 {
-            if change.operations.len() != 1 || change.transition != Transition::Auto {
-                return Err(ChangeRefusal::NotOneOperation);
+        match &change.kind {
+            ChangeKind::V1(operation) => self.simple(&[*operation]),
+            ChangeKind::Operations { operations, .. } if operations.is_empty() => self.leave(),
+            ChangeKind::Operations { operations, transition } => {
+                self.operations(operations, *transition, manners)
             }
-            return self.simple(&change.operations);
+            ChangeKind::Majorities(majorities) => self.go_to(majorities),
+            ChangeKind::Goal { voters, learners } => self.set_goal(voters, learners),
+            ChangeKind::Cancel => self.cancel_goal(),
         }
-        if change.is_leave() {
-            return self.leave();
-        }
+    }
+
+    fn operations(
+        &self,
+        operations: &[Operation],
+        transition: Transition,
+        manners: &Manners,
+    ) -> Result<Self, ChangeRefusal> {
         if self.is_joint() {
             return Err(ChangeRefusal::AlreadyJoint);
         }
-        match change.transition {
-            Transition::Auto if manners.auto_counts_operations && change.operations.len() > 1 => {
-                self.enter_joint(&change.operations, true)
+        match transition {
+            Transition::Auto if manners.auto_counts_operations && operations.len() > 1 => {
+                self.enter_joint(operations, true)
             }
-            Transition::Auto => match self.simple(&change.operations) {
-                Err(ChangeRefusal::ManyVoters) => self.enter_joint(&change.operations, true),
+            Transition::Auto => match self.simple(operations) {
+                Err(ChangeRefusal::ManyVoters) => self.enter_joint(operations, true),
                 other => other,
             },
-            Transition::JointImplicit => self.enter_joint(&change.operations, true),
-            Transition::JointExplicit => self.enter_joint(&change.operations, false),
+            Transition::JointImplicit => self.enter_joint(operations, true),
+            Transition::JointExplicit => self.enter_joint(operations, false),
         }
     }
 
@@ -326,8 +389,12 @@ pub enum ChangeRefusal {
     NoVotersToJoin,
     /// Member id 0 names nobody.
     MemberZero,
-    /// The older form has exactly one operation and no choice of transition.
-    NotOneOperation,
+    /// A goal is being pursued. Cancel it, or ask after it is reached.
+    GoalInProgress,
+    /// The members are as wished already.
+    AlreadyThere,
+    /// No change is under way.
+    NothingToCancel,
     /// The result contradicts itself.
     Impossible(MembershipError),
 }
@@ -353,9 +420,9 @@ impl fmt::Display for ChangeRefusal {
             Self::NoVotersLeft => write!(f, "no voters would be left"),
             Self::NoVotersToJoin => write!(f, "no voters to make a joint with"),
             Self::MemberZero => write!(f, "member id 0 names nobody"),
-            Self::NotOneOperation => {
-                write!(f, "a change in the older form has one operation and no transition")
-            }
+            Self::GoalInProgress => write!(f, "a goal is being pursued; cancel it first"),
+            Self::AlreadyThere => write!(f, "the members are as wished already"),
+            Self::NothingToCancel => write!(f, "no change is under way"),
             Self::Impossible(why) => write!(f, "{why}"),
         }
     }
@@ -363,22 +430,32 @@ impl fmt::Display for ChangeRefusal {
 
 impl std::error::Error for ChangeRefusal {}
 
-/// `v1 l2 r3 u4`, and `leave` for none.
+/// `v1 l2 r3 u4`, `leave`, `to (1 2)&&(2 3)`, `goal (1 2 3) learners (4)`, `cancel`.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_leave() {
-            return f.write_str("leave");
-        }
-        for (at, majority) in self.majorities.iter().enumerate() {
-            write!(f, "{}({majority})", if at > 0 { "&&" } else { "" })?;
-        }
-        for (at, operation) in self.operations.iter().enumerate() {
-            if at > 0 {
-                f.write_str(" ")?;
+        match &self.kind {
+            ChangeKind::Majorities(majorities) => {
+                f.write_str("to ")?;
+                for (at, majority) in majorities.iter().enumerate() {
+                    write!(f, "{}({majority})", if at > 0 { "&&" } else { "" })?;
+                }
+                Ok(())
             }
-            write!(f, "{operation}")?;
+            ChangeKind::Goal { voters, learners } if learners.is_empty() => {
+                write!(f, "goal ({voters})")
+            }
+            ChangeKind::Goal { voters, learners } => {
+                write!(f, "goal ({voters}) learners ({learners})")
+            }
+            ChangeKind::Cancel => f.write_str("cancel"),
+            _ if self.is_leave() => f.write_str("leave"),
+            _ => {
+                for (at, operation) in self.operations().iter().enumerate() {
+                    write!(f, "{}{operation}", if at > 0 { " " } else { "" })?;
+                }
+                Ok(())
+            }
         }
-        Ok(())
     }
 }
 

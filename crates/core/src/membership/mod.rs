@@ -5,12 +5,14 @@
 //! and which of several memberships counts now in [`history`].
 
 mod change;
+mod goal;
 pub(crate) mod history;
 mod quorum;
 
 use std::fmt;
 
-pub use change::{Change, ChangeRefusal, LoggedChange, Operation, Transition};
+pub use change::{Change, ChangeKind, ChangeRefusal, LoggedChange, Operation, Transition};
+pub use goal::{Goal, Plan, PlannedStep, Step, View, next_step, plan};
 pub use quorum::{Count, Quorum};
 
 use crate::{Activation, MemberId, MemberSet};
@@ -31,6 +33,8 @@ pub struct Membership {
     auto_leave: bool,
     /// When this cluster's memberships begin to count.
     activation: Activation,
+    /// Where the members are going, if a change is under way.
+    goal: Option<Box<Goal>>,
 }
 
 impl Membership {
@@ -62,6 +66,21 @@ impl Membership {
 
     pub fn activation(&self) -> Activation {
         self.activation
+    }
+
+    /// Where the members are going, if a change is under way.
+    pub fn goal(&self) -> Option<&Goal> {
+        self.goal.as_deref()
+    }
+
+    fn with_goal(&self, goal: Option<Goal>) -> Self {
+        Self { goal: goal.map(Box::new), ..self.clone() }
+    }
+
+    /// A joint that is not left by itself.
+    fn staying_joint(mut self) -> Self {
+        self.auto_leave = false;
+        self
     }
 
     /// The voters that count alone once a joint is left.
@@ -148,6 +167,9 @@ impl Membership {
         if self.auto_leave && !self.is_joint() {
             return Err(MembershipError::NothingToLeave);
         }
+        if self.goal().is_some_and(|goal| goal.voters.is_empty() || goal.from_voters.is_empty()) {
+            return Err(MembershipError::NoVoters);
+        }
         Ok(())
     }
 }
@@ -170,6 +192,9 @@ impl fmt::Display for Membership {
         }
         if self.auto_leave {
             write!(f, " autoleave")?;
+        }
+        if let Some(goal) = self.goal() {
+            write!(f, " goal={goal}")?;
         }
         Ok(())
     }

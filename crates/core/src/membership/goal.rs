@@ -1,0 +1,282 @@
+//! Where a change is to end, and the way there.
+//!
+//! A goal stands in the membership, so it is in the log and in snapshots, and
+//! whoever leads pursues it. [`next_step`] alone decides what to do next; a leader
+//! asks it to act, [`plan`] asks it to show the whole way beforehand.
+
+use std::fmt;
+
+use super::{ChangeRefusal, Membership, Operation};
+use crate::{MemberId, MemberSet};
+
+/// Voters and learners to end with, and those it began with.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Goal {
+    pub voters: MemberSet,
+    pub learners: MemberSet,
+    /// What cancelling goes back to.
+    pub from_voters: MemberSet,
+    pub from_learners: MemberSet,
+}
+
+/// What a leader sees that the membership does not say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    pub leader: MemberId,
+    /// Live, and so near the end of the log that they can vote without harm.
+    pub caught_up: MemberSet,
+    /// The membership is settled.
+    pub settled: bool,
+}
+
+/// One step towards a goal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Let those receive the log who do not yet.
+    AddLearners(MemberSet),
+    /// Wait until these can vote without harm.
+    CatchUp(MemberSet),
+    /// The leader will have no vote: one of these takes over first.
+    HandOver(MemberSet),
+    /// Votes change hands, in one step or by entering a joint.
+    MoveVotes(Vec<Operation>),
+    /// Out of the joint, forwards.
+    Leave,
+    /// Out of the joint, back to this majority.
+    GoBack(MemberSet),
+    /// Wait until a quorum durably knows the new voters.
+    Settle,
+    /// Those who have no vote any more may go.
+    RemoveLearners(MemberSet),
+}
+
+impl Step {
+    /// Nothing to be done but to wait.
+    pub fn is_wait(&self) -> bool {
+        matches!(self, Self::CatchUp(_) | Self::Settle)
+    }
+}
+
+/// What to do next to reach the membership's goal; nothing when there is none.
+pub fn next_step(membership: &Membership, view: &View) -> Option<Step> {
+    let goal = membership.goal()?;
+    if membership.is_joint() {
+        let back = membership.outgoing().contains(&goal.voters);
+        let forth = *membership.incoming() == goal.voters;
+        return Some(if back && !forth { Step::GoBack(goal.voters.clone()) } else { Step::Leave });
+    }
+    let wanted = |id| goal.voters.contains(id) || goal.learners.contains(id);
+    let missing = goal.voters.iter().chain(goal.learners.iter());
+    let missing: MemberSet = missing.filter(|id| !membership.contains(*id)).collect();
+    if !missing.is_empty() {
+        return Some(Step::AddLearners(missing));
+    }
+    if *membership.incoming() != goal.voters {
+        return Some(toward_voters(membership, goal, view));
+    }
+    if !view.settled {
+        return Some(Step::Settle);
+    }
+    let leavers: MemberSet = membership.learners().iter().filter(|id| !wanted(*id)).collect();
+    (!leavers.is_empty()).then_some(Step::RemoveLearners(leavers))
+}
+
+fn toward_voters(membership: &Membership, goal: &Goal, view: &View) -> Step {
+    let voters = membership.incoming();
+    let joining: MemberSet = goal.voters.iter().filter(|id| !voters.contains(*id)).collect();
+    let lagging: MemberSet = joining.iter().filter(|id| !view.caught_up.contains(*id)).collect();
+    if !lagging.is_empty() {
+        return Step::CatchUp(lagging);
+    }
+    let heirs: MemberSet =
+        goal.voters.iter().filter(|id| voters.contains(*id) && view.caught_up.contains(*id)).collect();
+    if !goal.voters.contains(view.leader) && !heirs.is_empty() {
+        return Step::HandOver(heirs);
+    }
+    let promotions = joining.iter().map(Operation::Voter);
+    let demotions = voters.iter().filter(|id| !goal.voters.contains(*id)).map(Operation::Learner);
+    Step::MoveVotes(promotions.chain(demotions).collect())
+}
+
+impl Membership {
+    /// This membership with a goal, or why it cannot be one.
+    pub fn set_goal(
+        &self,
+        voters: &MemberSet,
+        learners: &MemberSet,
+    ) -> Result<Self, ChangeRefusal> {
+        if self.goal().is_some() {
+            return Err(ChangeRefusal::GoalInProgress);
+        }
+        if self.is_joint() {
+            return Err(ChangeRefusal::AlreadyJoint);
+        }
+        if voters.is_empty() {
+            return Err(ChangeRefusal::NoVotersLeft);
+        }
+        if voters.contains(MemberId(0)) || learners.contains(MemberId(0)) {
+            return Err(ChangeRefusal::MemberZero);
+        }
+        if let Some(id) = voters.iter().find(|id| learners.contains(*id)) {
+            return Err(ChangeRefusal::Impossible(super::MembershipError::VoterAndLearner(id)));
+        }
+        let goal = Goal {
+            voters: voters.clone(),
+            learners: learners.clone(),
+            from_voters: self.incoming().clone(),
+            from_learners: self.learners().clone(),
+        };
+        let next = self.with_goal(Some(goal)).without_reached_goal();
+        if next.goal().is_none() { Err(ChangeRefusal::AlreadyThere) } else { Ok(next) }
+    }
+
+    /// This membership on its way back to where its change began.
+    pub fn cancel_goal(&self) -> Result<Self, ChangeRefusal> {
+        let goal = match (self.goal(), self.outgoing().first()) {
+            (Some(goal), _) => Goal {
+                voters: goal.from_voters.clone(),
+                learners: goal.from_learners.clone(),
+                from_voters: goal.voters.clone(),
+                from_learners: goal.learners.clone(),
+            },
+            // A joint that somebody entered by hand goes back to what it came from.
+            (None, Some(old)) => Goal {
+                voters: old.clone(),
+                learners: self.learners().iter().filter(|id| !old.contains(*id)).collect(),
+                from_voters: self.incoming().clone(),
+                from_learners: self.learners().clone(),
+            },
+            (None, None) => return Err(ChangeRefusal::NothingToCancel),
+        };
+        Ok(self.with_goal(Some(goal)).staying_joint().without_reached_goal())
+    }
+
+    /// What a step makes of this membership. Waiting and handing over change nothing.
+    pub fn take_step(&self, step: &Step) -> Result<Self, ChangeRefusal> {
+        let learners = |ids: &MemberSet| ids.iter().map(Operation::Learner).collect::<Vec<_>>();
+        let next = match step {
+            Step::CatchUp(_) | Step::HandOver(_) | Step::Settle => Ok(self.clone()),
+            Step::AddLearners(ids) => self.simple(&learners(ids)),
+            Step::MoveVotes(operations) => match self.simple(operations) {
+                Err(ChangeRefusal::ManyVoters) => self.enter_joint(operations, true),
+                other => other,
+            },
+            Step::Leave => self.leave(),
+            Step::GoBack(majority) => self.go_to(std::slice::from_ref(majority)),
+            Step::RemoveLearners(ids) => {
+                self.simple(&ids.iter().map(Operation::Remove).collect::<Vec<_>>())
+            }
+        };
+        next.map(Self::without_reached_goal)
+    }
+
+    /// A goal that is reached is a goal no more.
+    pub(super) fn without_reached_goal(self) -> Self {
+        let reached = self.goal().is_some_and(|goal| {
+            !self.is_joint() && *self.incoming() == goal.voters && *self.learners() == goal.learners
+        });
+        if reached { self.with_goal(None) } else { self }
+    }
+}
+
+/// The whole way to a goal, before anything is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub steps: Vec<PlannedStep>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedStep {
+    pub step: Step,
+    /// What counts once the step is done.
+    pub membership: Membership,
+    /// The least losses, of one or two members, after which nothing could be
+    /// committed.
+    pub stops_commits: Vec<MemberSet>,
+    /// The least losses, of one or two members, after which nobody could be elected
+    /// before the step is settled: then the majorities before it count as well.
+    pub stops_elections: Vec<MemberSet>,
+}
+
+/// Lists the steps from this membership to these voters and learners. The same code
+/// that acts decides here; members are taken to be live, and to catch up when asked.
+pub fn plan(
+    membership: &Membership,
+    leader: MemberId,
+    voters: &MemberSet,
+    learners: &MemberSet,
+) -> Result<Plan, ChangeRefusal> {
+    let mut now = membership.set_goal(voters, learners)?;
+    let mut view = View { leader, caught_up: now.voters(), settled: true };
+    let mut steps = Vec::new();
+    while let Some(step) = next_step(&now, &view) {
+        let next = now.take_step(&step)?;
+        match &step {
+            Step::CatchUp(ids) => view.caught_up = view.caught_up.iter().chain(ids.iter()).collect(),
+            Step::HandOver(heirs) => view.leader = heirs.iter().next().unwrap_or(view.leader),
+            Step::Settle => view.settled = true,
+            _ => view.settled = false,
+        }
+        let stops_commits = stopping_losses(&[&next]);
+        let stops_elections = stopping_losses(&[&now, &next]);
+        steps.push(PlannedStep { step, membership: next.clone(), stops_commits, stops_elections });
+        now = next;
+    }
+    if !view.settled {
+        let stops = stopping_losses(&[&now]);
+        let (stops_commits, stops_elections) = (stops.clone(), stops);
+        let step = Step::Settle;
+        steps.push(PlannedStep { step, membership: now, stops_commits, stops_elections });
+    }
+    Ok(Plan { steps })
+}
+
+/// Single members, and pairs of members of which neither is enough alone, whose loss
+/// leaves one of these memberships without a quorum.
+fn stopping_losses(memberships: &[&Membership]) -> Vec<MemberSet> {
+    let stops = |lost: &[MemberId]| {
+        memberships.iter().any(|membership| !membership.quorum(|id| !lost.contains(&id)))
+    };
+    let voters: MemberSet =
+        memberships.iter().flat_map(|membership| membership.voters().as_slice().to_vec()).collect();
+    let ids = voters.as_slice();
+    let mut found: Vec<MemberSet> = Vec::new();
+    let harmless: Vec<MemberId> = ids.iter().copied().filter(|id| !stops(&[*id])).collect();
+    found.extend(ids.iter().filter(|id| stops(&[**id])).map(|id| [*id].into_iter().collect()));
+    for (at, first) in harmless.iter().enumerate() {
+        for second in &harmless[at + 1..] {
+            if stops(&[*first, *second]) {
+                found.push([*first, *second].into_iter().collect());
+            }
+        }
+    }
+    found
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AddLearners(ids) => write!(f, "add learners ({ids})"),
+            Self::CatchUp(ids) => write!(f, "wait until ({ids}) caught up"),
+            Self::HandOver(ids) => write!(f, "hand over to one of ({ids})"),
+            Self::MoveVotes(operations) => {
+                write!(f, "move votes")?;
+                operations.iter().try_for_each(|operation| write!(f, " {operation}"))
+            }
+            Self::Leave => write!(f, "leave the joint"),
+            Self::GoBack(ids) => write!(f, "go back to ({ids})"),
+            Self::Settle => write!(f, "wait until settled"),
+            Self::RemoveLearners(ids) => write!(f, "remove learners ({ids})"),
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({})", self.voters)?;
+        if !self.learners.is_empty() {
+            write!(f, " learners ({})", self.learners)?;
+        }
+        Ok(())
+    }
+}
