@@ -116,9 +116,10 @@ pub struct Manners {
     pub forwarders_hear_nothing: bool,
     /// A snapshot whose membership lacks the receiver is refused.
     pub snapshot_must_name_receiver: bool,
-    /// With leader-lease reads, a member that just started votes at once, though a
-    /// leader that it has forgotten may still hold its lease.
-    pub votes_right_after_start: bool,
+    /// With leader-lease reads, who has heard from a leader may vote for another, or
+    /// stand itself, as soon as it has forgotten that leader: by a start, a newer
+    /// term, or a request. Then a lease may serve a stale read.
+    pub loose_leases: bool,
 }
 
 impl Config {
@@ -167,6 +168,14 @@ impl Config {
             liveness: Liveness::NONE,
             manners: Manners::etcd(),
             ..Self::new(id)
+        }
+    }
+
+    /// How long a leader that was heard may count on this member with its lease.
+    pub(crate) fn loyal_ticks(&self) -> u32 {
+        match self.reads {
+            ReadMode::LeaderLease { .. } if !self.manners.loose_leases => self.election_ticks,
+            _ => 0,
         }
     }
 
@@ -221,7 +230,7 @@ impl Default for Manners {
             old_term_silent: false,
             forwarders_hear_nothing: false,
             snapshot_must_name_receiver: false,
-            votes_right_after_start: false,
+            loose_leases: false,
         }
     }
 }
@@ -238,7 +247,7 @@ impl Manners {
             old_term_silent: true,
             forwarders_hear_nothing: true,
             snapshot_must_name_receiver: true,
-            votes_right_after_start: true,
+            loose_leases: true,
         }
     }
 }

@@ -32,14 +32,14 @@ impl Raft {
 
     /// The only way into an election, by whatever door it was reached.
     pub(crate) fn campaign(&mut self, kind: Campaign) -> Result<Taken, Dropped> {
-        if let Some(bar) = self.campaign_bar() {
+        if let Some(bar) = self.campaign_bar(kind) {
             return Err(Dropped::MayNotCampaign(bar));
         }
         self.ask_for_votes(kind);
         Ok(Taken::Done)
     }
 
-    fn campaign_bar(&self) -> Option<CampaignBar> {
+    fn campaign_bar(&self, kind: Campaign) -> Option<CampaignBar> {
         if self.role.is_leader() {
             Some(CampaignBar::AlreadyLeader)
         } else if !self.may_stand() {
@@ -53,6 +53,9 @@ impl Raft {
             // committed one; two such steps behind, two leaders are possible.
             // Shown by scenarios/membership_committed_not_applied_bars_campaign.txt.
             Some(CampaignBar::MembershipNotApplied)
+        } else if self.timer.loyal > 0 && kind != Campaign::Forced {
+            // Shown by scenarios/read_lease_and_a_campaign_by_request.txt.
+            Some(CampaignBar::LeaderHoldsLease)
         } else if self.term + 2 >= NUMBER_MAX {
             Some(CampaignBar::TermsExhausted)
         } else {
@@ -202,7 +205,7 @@ impl Raft {
         let heard = self.config.check_quorum
             && self.leader.is_some()
             && self.timer.elapsed < self.config.election_ticks;
-        heard || self.timer.lease_unknown > 0
+        heard || self.timer.loyal > 0
     }
 
     pub(crate) fn on_vote_reply(

@@ -74,9 +74,8 @@ pub use config::{Activation, Config, ConfigError, Liveness, Manners, ReadMode};
 pub use entry::{Entries, Entry, Payload};
 pub use ids::{EntryId, Index, MemberId, MemberSet, RequestId, SaveId, Term};
 pub use membership::{
-    Change, ChangeKind, ChangeRefusal, Count, Goal, LoggedChange, Membership, MembershipError, Operation, Plan, PlannedStep,
-    Quorum, Step, View, next_step, plan,
-    Transition,
+    Change, ChangeKind, ChangeRefusal, Count, Goal, LoggedChange, Membership, MembershipError,
+    Operation, Plan, PlannedStep, Quorum, Step, Transition, View, next_step, plan,
 };
 pub use message::{
     Append, AppendReply, Envelope, Heartbeat, HeartbeatReply, Message, Proposal, SnapshotMeta,

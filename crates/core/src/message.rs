@@ -143,8 +143,10 @@ impl Message {
         }
     }
 
-    /// Answers to questions this member asked, and so only expected from members
-    /// it knows.
+    /// Answers that count by who gives them, and so only from members it knows. What
+    /// became of a client's request counts whoever says it: a leader that has just
+    /// been removed may be the only one to know.
+    /// Shown by scenarios/proposal_refused_by_a_removed_leader.txt.
     pub(crate) fn is_reply(&self) -> bool {
         matches!(
             self,
@@ -152,8 +154,6 @@ impl Message {
                 | Self::VoteReply(_)
                 | Self::AppendReply(_)
                 | Self::HeartbeatReply(_)
-                | Self::ReadReply(..)
-                | Self::ProposeReply(..)
         )
     }
 

@@ -56,6 +56,8 @@ pub(crate) struct Peer {
     pub(crate) round: u64,
     /// The leader's clock when it sent the newest heartbeat that was answered.
     pub(crate) heard_at: u64,
+    /// The leader's clock when it last had an answer of any kind.
+    pub(crate) answered_at: u64,
 }
 
 impl Progress {
@@ -188,7 +190,7 @@ impl Progress {
 }
 
 impl Peer {
-    pub(crate) fn new(id: MemberId, learner: bool, progress: Progress) -> Self {
+    pub(crate) fn new(id: MemberId, learner: bool, progress: Progress, clock: u64) -> Self {
         Self {
             id,
             learner,
@@ -198,6 +200,7 @@ impl Peer {
             committed: 0,
             round: 0,
             heard_at: 0,
+            answered_at: clock,
         }
     }
 }

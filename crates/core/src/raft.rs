@@ -13,8 +13,8 @@ use crate::snapshot::Installing;
 use crate::timer::Timer;
 use crate::{
     Activation, AppendReply, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index,
-    Input, MemberId, Message, Output, ReadMode, Reader, Refusal, RequestId, RoleKind, SnapshotMeta,
-    Taken, Term, VoteReply,
+    Input, MemberId, Message, Output, Reader, Refusal, RequestId, RoleKind, SnapshotMeta, Taken,
+    Term, VoteReply,
 };
 
 /// One member of a Raft cluster, as a value. It does nothing by itself: see
@@ -69,15 +69,11 @@ impl Raft {
     pub fn new(config: Config, boot: Boot) -> Result<Self, BootError> {
         config.check().map_err(BootError::Config)?;
         let (log, memberships) = boot.check(config.activation)?;
-        let lease_unknown = match config.reads {
-            ReadMode::LeaderLease { .. } if !config.manners.votes_right_after_start => {
-                config.election_ticks
-            }
-            _ => 0,
-        };
+        // A leader that is forgotten by now may still count on us.
+        let loyal = config.loyal_ticks();
         let seed = config.seed ^ config.id.0.rotate_left(32);
         let mut raft = Self {
-            timer: Timer::new(seed, config.election_ticks, lease_unknown),
+            timer: Timer::new(seed, config.election_ticks, loyal),
             term: boot.hard_state.term,
             vote: boot.hard_state.vote,
             leader: None,
@@ -231,6 +227,13 @@ impl Raft {
             self.on_older_term(from, term, &message)?;
         }
         match message {
+            // A lease binds in whatever term it is asked about.
+            // Shown by scenarios/read_lease_after_a_late_refusal.txt.
+            Message::PreVote(vote) | Message::Vote(vote)
+                if !vote.forced && self.timer.loyal > 0 =>
+            {
+                Err(Dropped::LeaderAlive { leader: self.leader })
+            }
             Message::PreVote(vote) => self.on_pre_vote(from, term, vote),
             Message::Vote(vote) => self.on_vote(from, vote),
             Message::PreVoteReply(reply) => self.on_vote_reply(from, true, reply.granted),
@@ -317,6 +320,7 @@ impl Raft {
         self.timer.elapsed = 0;
         self.taught = false;
         self.holds_newer_log = false;
+        self.timer.loyal = self.config.loyal_ticks();
         self.set_leader(Some(from));
         Ok(())
     }

@@ -94,6 +94,8 @@ pub enum CampaignBar {
     /// could elect a second leader.
     MembershipNotApplied,
     SnapshotNotInstalled,
+    /// A leader may be answering reads on the strength of this member's word.
+    LeaderHoldsLease,
     TermsExhausted,
 }
 
@@ -194,6 +196,7 @@ impl fmt::Display for CampaignBar {
             Self::NotVoter => "not a voter",
             Self::MembershipNotApplied => "a committed membership is not applied yet",
             Self::SnapshotNotInstalled => "a snapshot is not installed yet",
+            Self::LeaderHoldsLease => "a leader may hold its lease",
             Self::TermsExhausted => "no term is left",
         })
     }

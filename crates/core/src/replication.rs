@@ -123,6 +123,7 @@ impl Raft {
         let last = self.log.last().index;
         let Some(leader) = self.role.leader_mut() else { return Err(Dropped::NotForRole) };
         let Some(slot) = leader.slot(from) else { return Err(Dropped::UnknownSender { from }) };
+        leader.peers[slot].answered_at = leader.clock;
         let progress = &mut leader.peers[slot].progress;
         match reply {
             AppendReply::Matches { index, .. } if index > last => {
@@ -213,6 +214,7 @@ impl Raft {
         let Some(slot) = leader.slot(from) else { return Err(Dropped::UnknownSender { from }) };
         let peer = &mut leader.peers[slot];
         peer.progress.active = true;
+        peer.answered_at = clock;
         peer.progress.unpause();
         if reply.sent_at <= clock {
             peer.heard_at = peer.heard_at.max(reply.sent_at);

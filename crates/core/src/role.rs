@@ -108,6 +108,7 @@ pub(crate) struct Leader {
 
 impl Leader {
     pub(crate) fn new(config: &Config, membership: &Membership, last: Index, saved: Index) -> Self {
+        let clock = 2 * u64::from(config.election_ticks);
         let members = membership.members();
         let peers = members.iter().map(|id| {
             let mut progress = Progress::new(last + 1, false, config);
@@ -119,7 +120,7 @@ impl Leader {
                 progress.next = last + 1;
                 progress.active = true;
             }
-            Peer::new(id, membership.is_learner(id), progress)
+            Peer::new(id, membership.is_learner(id), progress, clock)
         });
         let peers: Vec<Peer> = peers.collect();
         Self {
@@ -133,7 +134,7 @@ impl Leader {
             reads: Reads::default(),
             uncommitted_bytes: 0,
             broadcast: Wanted::Nothing,
-            clock: 2 * u64::from(config.election_ticks),
+            clock,
         }
     }
 
@@ -171,7 +172,7 @@ impl Leader {
                 Ok(at) => self.peers[at].learner = learner,
                 Err(at) => {
                     let progress = Progress::new(last.max(1), true, config);
-                    self.peers.insert(at, Peer::new(id, learner, progress));
+                    self.peers.insert(at, Peer::new(id, learner, progress, self.clock));
                 }
             }
         }

@@ -129,10 +129,14 @@ impl Raft {
 
     /// The oldest index after which some peer needs the log.
     fn log_needed_after(&self) -> Index {
-        let peers = self.role.leader().map(|leader| leader.peers.iter()).into_iter().flatten();
-        let needs = peers.filter_map(|peer| match peer.progress.flow {
+        let Some(leader) = self.role.leader() else { return Index::MAX };
+        // Who has not answered for two election timeouts is not catching up.
+        let silent = leader.clock.saturating_sub(2 * u64::from(self.config.election_ticks));
+        let needs = leader.peers.iter().filter_map(|peer| match peer.progress.flow {
             Flow::Snapshot(index) => Some(index),
-            _ if peer.progress.active => Some(peer.progress.matched),
+            _ if peer.answered_at > silent || peer.id == self.config.id => {
+                Some(peer.progress.matched)
+            }
             _ => None,
         });
         needs.min().unwrap_or(Index::MAX)

@@ -12,21 +12,16 @@ pub(crate) struct Timer {
     pub(crate) beat_elapsed: u32,
     /// A follower or candidate campaigns when `elapsed` reaches this.
     pub(crate) timeout: u32,
-    /// With leader-lease reads: ticks since the start during which a leader that
-    /// this member has forgotten may still hold its lease.
-    pub(crate) lease_unknown: u32,
+    /// With leader-lease reads: for so many ticks a leader may count on this member,
+    /// whether it still remembers that leader or not.
+    pub(crate) loyal: u32,
     random: Random,
 }
 
 impl Timer {
-    pub(crate) fn new(seed: u64, election_ticks: u32, lease_unknown: u32) -> Self {
-        let mut timer = Self {
-            elapsed: 0,
-            beat_elapsed: 0,
-            timeout: 0,
-            lease_unknown,
-            random: Random::new(seed),
-        };
+    pub(crate) fn new(seed: u64, election_ticks: u32, loyal: u32) -> Self {
+        let mut timer =
+            Self { elapsed: 0, beat_elapsed: 0, timeout: 0, loyal, random: Random::new(seed) };
         timer.restart(election_ticks);
         timer
     }
@@ -40,7 +35,7 @@ impl Timer {
 
     pub(crate) fn tick(&mut self) {
         self.elapsed = self.elapsed.saturating_add(1);
-        self.lease_unknown = self.lease_unknown.saturating_sub(1);
+        self.loyal = self.loyal.saturating_sub(1);
     }
 
     pub(crate) fn is_due(&self) -> bool {

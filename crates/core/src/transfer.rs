@@ -25,9 +25,15 @@ impl Raft {
             return Err(Dropped::NothingToDo);
         }
         let caught_up = leader.peers[slot].progress.matched == last;
-        self.abort_transfer(AbortedBecause::Replaced);
+        let called_off = self.abort_transfer(AbortedBecause::Replaced);
         if to == self.config.id {
-            return Err(Dropped::NothingToDo);
+            if !called_off {
+                return Err(Dropped::NothingToDo);
+            }
+            // What the transfer held up is due again.
+            // Shown by scenarios/joint_cancelled_transfer_leaves.txt.
+            self.leave_if_due();
+            return Ok(Taken::Done);
         }
         // It has one election timeout from now.
         self.timer.elapsed = 0;

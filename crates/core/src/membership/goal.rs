@@ -88,8 +88,11 @@ fn toward_voters(membership: &Membership, goal: &Goal, view: &View) -> Step {
     if !lagging.is_empty() {
         return Step::CatchUp(lagging);
     }
-    let heirs: MemberSet =
-        goal.voters.iter().filter(|id| voters.contains(*id) && view.caught_up.contains(*id)).collect();
+    let heirs: MemberSet = goal
+        .voters
+        .iter()
+        .filter(|id| voters.contains(*id) && view.caught_up.contains(*id))
+        .collect();
     if !goal.voters.contains(view.leader) && !heirs.is_empty() {
         return Step::HandOver(heirs);
     }
@@ -212,7 +215,9 @@ pub fn plan(
     while let Some(step) = next_step(&now, &view) {
         let next = now.take_step(&step)?;
         match &step {
-            Step::CatchUp(ids) => view.caught_up = view.caught_up.iter().chain(ids.iter()).collect(),
+            Step::CatchUp(ids) => {
+                view.caught_up = view.caught_up.iter().chain(ids.iter()).collect()
+            }
             Step::HandOver(heirs) => view.leader = heirs.iter().next().unwrap_or(view.leader),
             Step::Settle => view.settled = true,
             _ => view.settled = false,
