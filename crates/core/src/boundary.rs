@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::membership::Membership;
+use crate::membership::{Membership, Step};
 use crate::{
     Change, Entries, EntryId, Envelope, Index, MemberId, Refusal, RequestId, RoleKind, SaveId,
     SnapshotMeta, Term,
@@ -164,6 +164,14 @@ pub enum Event {
         id: EntryId,
         membership: Arc<Membership>,
         evidence: Vec<(MemberId, Index)>,
+    },
+    /// The goal's next step is due: taken, or waited for.
+    GoalStep {
+        step: Step,
+    },
+    /// The members are as wished, and that is settled.
+    GoalReached {
+        id: EntryId,
     },
     TransferBegan {
         to: MemberId,

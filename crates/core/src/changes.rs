@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::membership::{Change, ChangeRefusal, LoggedChange};
+use crate::membership::{Change, ChangeKind, ChangeRefusal, LoggedChange, Membership, Step};
 use crate::role::Role;
 use crate::{
     Activation, Dropped, Entry, EntryId, Envelope, Event, MemberId, Message, Payload, Proposal,
@@ -87,14 +87,25 @@ impl Raft {
 
     fn propose_change(&mut self, change: Change) -> Result<EntryId, Refusal> {
         self.check_takes_proposals()?;
-        let payload = match self.resolve(change) {
-            Ok(logged) => Payload::Change(Arc::new(logged)),
+        match self.resolve(&change) {
+            Ok(next) => self.log_membership(change, next),
             Err(_) if self.config.manners.refused_change_logs_empty => {
-                Payload::Command(Bytes::new())
+                self.propose(Payload::Command(Bytes::new()))
             }
-            Err(refusal) => return Err(Refusal::Change(refusal)),
-        };
-        self.propose(payload)
+            Err(refusal) => Err(Refusal::Change(refusal)),
+        }
+    }
+
+    /// Logs a change with the membership that results from it.
+    pub(crate) fn log_membership(
+        &mut self,
+        change: Change,
+        next: Membership,
+    ) -> Result<EntryId, Refusal> {
+        let now = &self.memberships.newest().membership;
+        assert!(now.may_become(&next), "{now} may become {next} by {change}");
+        let membership = Arc::new(next);
+        self.propose(Payload::Change(Arc::new(LoggedChange { change, membership })))
     }
 
     /// Takes a payload into the log, or says why not. Only a leader does.
@@ -155,24 +166,29 @@ impl Raft {
     /// What a change would make of the newest membership in the log. One at a time:
     /// with two in flight, the quorums of the first and the last need not meet.
     /// Shown by scenarios/membership_second_change_refused_until_applied.txt.
-    fn resolve(&self, change: Change) -> Result<LoggedChange, ChangeRefusal> {
+    fn resolve(&self, change: &Change) -> Result<Membership, ChangeRefusal> {
         self.check_no_change_in_flight()?;
         let newest = self.memberships.newest();
         if change.expected.is_some_and(|expected| expected != newest.id) {
             return Err(ChangeRefusal::Stale { newest: newest.id });
         }
         let now = &newest.membership;
-        let next = now.resolve(&change, &self.config.manners)?;
+        if now.goal().is_some() && change.kind != ChangeKind::Cancel {
+            return Err(ChangeRefusal::GoalInProgress);
+        }
+        let next = now.resolve(change, &self.config.manners)?;
         if self.config.liveness.demote_before_removal
             && let Some(id) = now.voter_removed_by(&next)
         {
             return Err(ChangeRefusal::RemovesVoterDirectly { id });
         }
-        assert!(now.may_become(&next), "{now} may become {next} by {change}");
-        Ok(LoggedChange { change, membership: Arc::new(next) })
+        if !change.is_leave() {
+            self.check_carried(now, &next)?;
+        }
+        Ok(next)
     }
 
-    fn check_no_change_in_flight(&self) -> Result<(), ChangeRefusal> {
+    pub(crate) fn check_no_change_in_flight(&self) -> Result<(), ChangeRefusal> {
         let Some(leader) = self.role.leader() else { return Ok(()) };
         match self.config.activation {
             Activation::OnApply => {
@@ -207,7 +223,9 @@ impl Raft {
             && self.check_no_change_in_flight().is_ok()
         {
             // Refused while leadership is moving; then it is the next leader's.
-            let _ = self.propose_change(Change::leave());
+            if let Ok(next) = self.memberships.newest().membership.take_step(&Step::Leave) {
+                let _ = self.log_membership(Change::leave(), next);
+            }
         }
     }
 
@@ -239,7 +257,7 @@ impl Raft {
         }
         self.abort_transfer_if_target_left();
         self.finish_round_if_confirmed();
-        self.check_settled();
+        self.duties_due = true;
     }
 
     /// Who learned by a vote that it counts need not wait for a timeout.

@@ -26,7 +26,7 @@ impl Raft {
         if let Some(leader) = self.role.leader_mut() {
             let bytes = self.log.payload_bytes(before, index);
             leader.uncommitted_bytes = leader.uncommitted_bytes.saturating_sub(bytes);
-            self.on_commit_advanced();
+            self.duties_due = true;
         }
     }
 
@@ -84,7 +84,7 @@ impl Raft {
             return Err(Dropped::NothingPending);
         }
         self.log.applied_to(index);
-        self.leave_if_due();
+        self.duties_due = true;
         Ok(Taken::Done)
     }
 }

@@ -51,6 +51,8 @@ pub struct Config {
     /// The three conditions under which a change of membership never leaves the
     /// cluster without a leader.
     pub liveness: Liveness,
+    /// Refuse a change of votes that too few live and caught-up voters could carry.
+    pub pre_flight: bool,
     /// Differences in manner, not in safety, from etcd-io/raft.
     pub manners: Manners,
 }
@@ -145,6 +147,7 @@ impl Config {
             apply_unsaved: false,
             activation: Activation::OnApply,
             liveness: Liveness::ALL,
+            pre_flight: true,
             manners: Manners::default(),
         }
     }
@@ -166,6 +169,7 @@ impl Config {
             reads_waiting_max: usize::MAX,
             apply_unsaved: true,
             liveness: Liveness::NONE,
+            pre_flight: false,
             manners: Manners::etcd(),
             ..Self::new(id)
         }

@@ -47,6 +47,7 @@ mod commit;
 mod config;
 mod election;
 mod entry;
+mod goals;
 mod ids;
 mod inflight;
 pub mod invariants;
@@ -72,6 +73,7 @@ pub use boot::{Boot, BootError};
 pub use boundary::{AbortedBecause, Event, HardState, Input, Load, Output, Reader, Save, Taken};
 pub use config::{Activation, Config, ConfigError, Liveness, Manners, ReadMode};
 pub use entry::{Entries, Entry, Payload};
+pub use goals::GoalStatus;
 pub use ids::{EntryId, Index, MemberId, MemberSet, RequestId, SaveId, Term};
 pub use membership::{
     Change, ChangeKind, ChangeRefusal, Count, Goal, LoggedChange, Membership, MembershipError,

@@ -1,5 +1,6 @@
 //! A leader's view of one peer: how far it is, and how fast to send.
 
+use crate::goals::Rounds;
 use crate::inflight::Inflight;
 use crate::{Config, Index, MemberId, PeerStatus};
 
@@ -58,6 +59,7 @@ pub(crate) struct Peer {
     pub(crate) heard_at: u64,
     /// The leader's clock when it last had an answer of any kind.
     pub(crate) answered_at: u64,
+    pub(crate) rounds: Rounds,
 }
 
 impl Progress {
@@ -201,6 +203,7 @@ impl Peer {
             round: 0,
             heard_at: 0,
             answered_at: clock,
+            rounds: Rounds::default(),
         }
     }
 }

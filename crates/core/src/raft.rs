@@ -39,6 +39,9 @@ pub struct Raft {
     pub(crate) timer: Timer,
     /// Entries for the state machine are being loaded.
     pub(crate) loading: bool,
+    /// Something happened after which a leader has to look at its duties. Done at the
+    /// end of a step, never in the middle of a conversation with a peer.
+    pub(crate) duties_due: bool,
     /// A vote told of a committed membership that this member held without knowing:
     /// once it counts, there is no reason to wait for a timeout.
     pub(crate) taught: bool,
@@ -84,6 +87,7 @@ impl Raft {
             memberships,
             saves: Saves::default(),
             loading: false,
+            duties_due: false,
             taught: false,
             holds_newer_log: false,
             trim_wanted: 0,
@@ -99,6 +103,14 @@ impl Raft {
     /// Lets something happen to this member. The error says why it had no effect;
     /// every such reason is normal somewhere in the life of a cluster.
     pub fn step(&mut self, input: Input) -> Result<Taken, Dropped> {
+        let taken = self.dispatch(input);
+        if self.duties_due {
+            self.do_duties();
+        }
+        taken
+    }
+
+    fn dispatch(&mut self, input: Input) -> Result<Taken, Dropped> {
         match input {
             Input::Tick => self.on_tick(),
             Input::Received(envelope) => self.on_received(envelope),
@@ -141,6 +153,9 @@ impl Raft {
         // The entries are in the machine's hands: from here on they are applied as
         // far as memberships go. What follows from it is part of the next output.
         self.follow_membership();
+        if self.duties_due {
+            self.do_duties();
+        }
         self.log.evict(self.config.tail_bytes_max);
         output
     }
@@ -323,6 +338,14 @@ impl Raft {
         self.timer.loyal = self.config.loyal_ticks();
         self.set_leader(Some(from));
         Ok(())
+    }
+
+    /// What a leader owes the membership, whoever asked for it.
+    fn do_duties(&mut self) {
+        self.duties_due = false;
+        self.check_settled();
+        self.leave_if_due();
+        self.pursue_goal();
     }
 
     pub(crate) fn set_leader(&mut self, leader: Option<MemberId>) {

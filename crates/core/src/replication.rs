@@ -188,6 +188,12 @@ impl Raft {
             Flow::Snapshot(_) => {}
             Flow::Replicate => progress.inflight.free(index),
         }
+        peer.rounds.advance(
+            progress.matched,
+            self.log.last().index,
+            leader.clock,
+            self.config.election_ticks,
+        );
         let (commit, id) = (self.log.commit, peer.id);
         let tells_commit = !own && progress.wants_commit(commit);
         // Who is not past the commit index cannot move it.
@@ -241,6 +247,7 @@ impl Raft {
             }
             self.on_transfer_timeout();
         }
+        self.duties_due = true;
         if self.timer.beat_elapsed >= self.config.heartbeat_ticks {
             self.timer.beat_elapsed = 0;
             self.broadcast_heartbeat();

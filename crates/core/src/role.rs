@@ -1,6 +1,6 @@
 //! Follower, candidate, leader: what each of them knows that the others do not.
 
-use crate::membership::Membership;
+use crate::membership::{Membership, Step};
 use crate::progress::{Peer, Progress, Wanted};
 use crate::reads::Reads;
 use crate::transfer::Transfer;
@@ -93,6 +93,9 @@ pub(crate) struct Leader {
     pub(crate) change_pending: Index,
     /// The newest membership that is settled, by the index of its entry.
     pub(crate) settled: Index,
+    /// The step towards the goal that is due, and since when.
+    pub(crate) step: Option<Step>,
+    pub(crate) step_since: u64,
     pub(crate) transfer: Option<Transfer>,
     /// A TimeoutNow has left in this term: somebody may win an election without
     /// waiting for the leader lease to end.
@@ -129,6 +132,8 @@ impl Leader {
             first_own: last + 1,
             change_pending: last,
             settled: 0,
+            step: None,
+            step_since: 0,
             transfer: None,
             lease_given_up: false,
             reads: Reads::default(),

@@ -230,7 +230,7 @@ impl Raft {
         }
         if id.index > self.log.applied {
             self.log.applied_to(id.index);
-            self.leave_if_due();
+            self.duties_due = true;
         }
     }
 }

@@ -13,7 +13,7 @@ impl Raft {
         let Some(peer) = leader.peer_mut(id) else { return };
         if known > peer.committed {
             peer.committed = known;
-            self.check_settled();
+            self.duties_due = true;
         }
     }
 
@@ -24,20 +24,17 @@ impl Raft {
         }
     }
 
-    /// More is committed. With memberships that count before that, this is where a
-    /// membership becomes final.
-    pub(crate) fn on_commit_advanced(&mut self) {
-        self.check_settled();
-        if self.config.activation == Activation::OnAppend && !self.config.liveness.settle {
-            self.leave_office_if_out();
-        }
-    }
-
     /// Reports a membership as settled once it is, and lets a leader go that it does
     /// not count.
     pub(crate) fn check_settled(&mut self) {
         let Some(leader) = self.role.leader() else { return };
-        if leader.settled >= self.counting.index || !self.config.liveness.settle {
+        if leader.settled >= self.counting.index {
+            return;
+        }
+        if !self.config.liveness.settle {
+            if self.config.activation == Activation::OnAppend {
+                self.leave_office_if_out();
+            }
             return;
         }
         let known = self.membership_known();
@@ -59,10 +56,16 @@ impl Raft {
         }
         let membership = known.membership.clone();
         let evidence = leader.peers.iter().map(|peer| (peer.id, peer.committed)).collect();
+        let reached = membership.goal().is_none();
+        let mut step = None;
         if let Some(leader) = self.role.leader_mut() {
             leader.settled = id.index;
+            step = if reached { leader.step.take() } else { None };
         }
         self.out.events.push(Event::Settled { id, membership, evidence });
+        if step.is_some() {
+            self.out.events.push(Event::GoalReached { id });
+        }
         self.leave_office_if_out();
     }
 

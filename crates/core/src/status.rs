@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::membership::Membership;
 use crate::progress::Flow;
 use crate::role::Role;
-use crate::{EntryId, Index, MemberId, Raft, Term};
+use crate::{EntryId, GoalStatus, Index, MemberId, Raft, Term};
 
 /// Follower, candidate or leader, without what they know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,6 +38,10 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
     /// Whom a leader is handing over to.
     pub transfer: Option<MemberId>,
+    /// How a leader stands with the goal it pursues.
+    pub goal: Option<GoalStatus>,
+    /// The index of the newest settled membership, as a leader knows it.
+    pub settled: Index,
     /// Linearizable reads that a leader has not answered yet.
     pub reads_waiting: usize,
     /// Ticks since the leader was heard, or since the last campaign.
@@ -106,6 +110,8 @@ impl Raft {
                 _ => Vec::new(),
             },
             transfer: self.role.leader().and_then(|leader| leader.transfer).map(|open| open.to),
+            goal: self.goal_status(),
+            settled: self.role.leader().map_or(0, |leader| leader.settled),
             reads_waiting: self.role.leader().map_or(0, |leader| leader.reads.waiting()),
             elapsed_ticks: self.timer.elapsed,
             timeout_ticks: self.timer.timeout,
@@ -156,6 +162,9 @@ impl fmt::Display for Status {
         }
         if let Some(to) = self.transfer {
             write!(f, " transfer={to}")?;
+        }
+        if let Some(goal) = &self.goal {
+            write!(f, " step=\"{}\"", goal.step)?;
         }
         if self.reads_waiting > 0 {
             write!(f, " reads={}", self.reads_waiting)?;

@@ -32,7 +32,7 @@ impl Raft {
             }
             // What the transfer held up is due again.
             // Shown by scenarios/joint_cancelled_transfer_leaves.txt.
-            self.leave_if_due();
+            self.duties_due = true;
             return Ok(Taken::Done);
         }
         // It has one election timeout from now.
@@ -91,9 +91,8 @@ impl Raft {
     }
 
     pub(crate) fn on_transfer_timeout(&mut self) {
-        if self.abort_transfer(AbortedBecause::TimedOut) {
-            self.leave_if_due();
-        }
+        self.abort_transfer(AbortedBecause::TimedOut);
+        self.duties_due = true;
     }
 
     pub(crate) fn abort_transfer_if_target_left(&mut self) {

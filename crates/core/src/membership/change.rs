@@ -369,6 +369,9 @@ pub enum ChangeRefusal {
     NoOwnCommit,
     /// Another membership than the expected one is the newest. Look, and ask again.
     Stale { newest: EntryId },
+    /// Of the voters of a majority, fewer than a quorum are live and caught up: once
+    /// made, the change could not be completed. Bring them up, or choose others.
+    NotCarried { voters: usize, quorum: usize, live: usize },
     /// A voter would be removed at once. Make it a learner first, or set a goal.
     RemovesVoterDirectly { id: MemberId },
     /// Some quorum of the present majorities and some quorum of the wanted ones need
@@ -407,6 +410,12 @@ impl fmt::Display for ChangeRefusal {
             }
             Self::NoOwnCommit => write!(f, "no entry of this leader's term is committed yet"),
             Self::Stale { newest } => write!(f, "the newest membership is that of {newest}"),
+            Self::NotCarried { voters, quorum, live } => {
+                write!(
+                    f,
+                    "of {voters} voters {live} are live and caught up, the quorum is {quorum}"
+                )
+            }
             Self::RemovesVoterDirectly { id } => {
                 write!(f, "{id} is a voter; make it a learner before removing it")
             }

@@ -16,6 +16,7 @@ fn cases(count: u32) -> ProptestConfig {
         cases: number_from("QUORATE_CASES").map_or(count, |count| count as u32),
         rng_seed: RngSeed::Fixed(number_from("QUORATE_SEED").unwrap_or(7)),
         failure_persistence: None,
+        max_shrink_iters: 400,
         ..ProptestConfig::default()
     }
 }

@@ -70,6 +70,8 @@ pub(crate) struct Seen {
     pub(crate) served: usize,
     pub(crate) transfers: usize,
     pub(crate) accepted: usize,
+    pub(crate) settled: usize,
+    pub(crate) goals: usize,
 }
 
 impl World {
@@ -226,6 +228,8 @@ impl World {
                     seen.joints += usize::from(membership.is_joint());
                 }
                 Event::Role { to: RoleKind::Leader, .. } => seen.elections += 1,
+                Event::Settled { .. } => seen.settled += 1,
+                Event::GoalReached { .. } => seen.goals += 1,
                 Event::SnapshotInstalled(_) => seen.installs += 1,
                 Event::TransferBegan { .. } => seen.transfers += 1,
                 _ => {}
@@ -361,6 +365,10 @@ impl World {
             return false;
         };
         let id = leader.status().id;
+        // A change that is to end by itself has ended.
+        if leader.membership().goal().is_some() || leader.membership().auto_leave() {
+            return false;
+        }
         let voters = leader.membership().voters();
         self.input(id, Input::Propose(RequestId(0), "works".into()));
         let last = |world: &Self| {
@@ -419,6 +427,8 @@ impl World {
     }
 }
 
+pub(crate) const NO_PRE_VOTE: u32 = 1;
+pub(crate) const NO_CHECK_QUORUM: u32 = 2;
 pub(crate) const ETCD_MANNERS: u32 = 64;
 pub(crate) const NO_STEP_DOWN: u32 = 512;
 pub(crate) const NO_LIVENESS: u32 = 0x3800;
@@ -427,8 +437,8 @@ fn config(id: MemberId, settings: u32) -> Config {
     let mut config = Config::new(id);
     config.seed = u64::from(settings);
     config.election_ticks = 4;
-    config.pre_vote = settings & 1 == 0;
-    config.check_quorum = settings & 2 == 0;
+    config.pre_vote = settings & NO_PRE_VOTE == 0;
+    config.check_quorum = settings & NO_CHECK_QUORUM == 0;
     config.apply_unsaved = settings & 4 != 0;
     if settings & 8 != 0 {
         config.append_bytes_max = 60;
@@ -452,6 +462,7 @@ fn config(id: MemberId, settings: u32) -> Config {
         // etcd's manners go with etcd's activation.
         config.manners = Manners::default();
     }
+    config.pre_flight = settings & 0x8000 == 0;
     if settings & NO_LIVENESS == NO_LIVENESS {
         config.liveness = Liveness::NONE;
     }
@@ -459,6 +470,20 @@ fn config(id: MemberId, settings: u32) -> Config {
 }
 
 fn change(tape: &mut Tape<'_>, members: usize) -> Change {
+    let some = |tape: &mut Tape<'_>, count| -> MemberSet {
+        (0..count).map(|_| MemberId(1 + tape.pick(members) as u64)).collect()
+    };
+    match tape.pick(6) {
+        0 => {
+            let count = 1 + tape.pick(4);
+            let voters = some(tape, count);
+            let learners = some(tape, 2);
+            let learners = learners.iter().filter(|id| !voters.contains(*id)).collect::<Vec<_>>();
+            return Change::goal(voters.iter(), learners);
+        }
+        1 if tape.pick(3) == 0 => return Change::cancel(),
+        _ => {}
+    }
     let count = tape.pick(4);
     let operations = (0..count).map(|_| {
         let id = MemberId(1 + tape.pick(members) as u64);
@@ -477,7 +502,8 @@ fn change(tape: &mut Tape<'_>, members: usize) -> Change {
         });
         return Change::majorities(majorities.collect::<Vec<MemberSet>>());
     }
-    let mut change = Change::new(operations).with_transition(transition);
-    change.v1 = tape.pick(4) == 0;
-    change
+    if let ([operation], 0) = (&operations[..], tape.pick(2)) {
+        return Change::v1(*operation);
+    }
+    Change::new(operations).with_transition(transition)
 }

@@ -1,0 +1,158 @@
+//! The leader's duty: taking the steps towards the goal that stands in the
+//! membership, whoever set it and whoever led before.
+//!
+//! [`next_step`] decides; this file only looks at the peers for it, and acts. And
+//! before a change of votes it counts who could carry it.
+
+use crate::membership::{Change, ChangeRefusal, Membership, Step, View, next_step};
+use crate::progress::{Flow, Peer};
+use crate::role::Leader;
+use crate::{Event, Index, MemberId, MemberSet, Raft};
+
+/// The way of a goal, as its leader sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GoalStatus {
+    pub step: Step,
+    /// Ticks since the step became due.
+    pub since_ticks: u64,
+    /// Entries that each member is behind, and how many rounds it has caught up.
+    pub behind: Vec<(MemberId, u64, u32)>,
+}
+
+/// Catching up in rounds (thesis §4.2.1): each lasts until what was the end of the
+/// log at its start has arrived. A short one means that the peer keeps pace.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Rounds {
+    target: Index,
+    begun_at: u64,
+    pub(crate) finished: u32,
+    short: bool,
+}
+
+impl Rounds {
+    pub(crate) fn advance(&mut self, matched: Index, last: Index, clock: u64, ticks: u32) {
+        if matched >= self.target {
+            self.short = self.finished > 0 && clock - self.begun_at < u64::from(ticks);
+            self.finished = self.finished.saturating_add(1);
+            self.target = last;
+            self.begun_at = clock;
+        }
+    }
+
+    /// The last round was short, and the present one is not long yet.
+    fn keeps_pace(&self, clock: u64, ticks: u32) -> bool {
+        self.short && clock - self.begun_at < u64::from(ticks)
+    }
+}
+
+impl Raft {
+    /// Takes the next step if one is due. Cheap when there is no goal.
+    pub(crate) fn pursue_goal(&mut self) {
+        let Some(leader) = self.role.leader() else { return };
+        let newest = &self.memberships.newest().membership;
+        if newest.goal().is_none() || leader.transfer.is_some() {
+            return;
+        }
+        if self.check_no_change_in_flight().is_err() {
+            return;
+        }
+        let newest = newest.clone();
+        let step = next_step(&newest, &self.view(leader));
+        self.note_step(step.clone());
+        match step {
+            Some(Step::HandOver(heirs)) => self.hand_over_to_one_of(&heirs),
+            Some(step) if !step.is_wait() => self.take_step(&newest, &step),
+            _ => {}
+        }
+    }
+
+    fn take_step(&mut self, now: &Membership, step: &Step) {
+        let Ok(next) = now.take_step(step) else { return };
+        // Entering a joint cannot be undone without a majority of every part of it.
+        if matches!(step, Step::MoveVotes(_)) && self.check_carried(now, &next).is_err() {
+            return;
+        }
+        let change = match step {
+            Step::MoveVotes(operations) => Change::new(operations.iter().copied()),
+            Step::GoBack(majority) => Change::majorities([majority.clone()]),
+            Step::AddLearners(ids) => Change::new(ids.iter().map(crate::Operation::Learner)),
+            Step::RemoveLearners(ids) => Change::new(ids.iter().map(crate::Operation::Remove)),
+            _ => Change::leave(),
+        };
+        // Refused only while this leader takes no proposals at all: tried again.
+        let _ = self.log_membership(change, next);
+    }
+
+    fn hand_over_to_one_of(&mut self, heirs: &MemberSet) {
+        let Some(leader) = self.role.leader() else { return };
+        let best = leader.peers.iter().filter(|peer| heirs.contains(peer.id));
+        let best = best.max_by_key(|peer| (peer.progress.matched, std::cmp::Reverse(peer.id)));
+        if let Some(to) = best.map(|peer| peer.id) {
+            let _ = self.on_transfer(to);
+        }
+    }
+
+    fn note_step(&mut self, step: Option<Step>) {
+        let Some(leader) = self.role.leader_mut() else { return };
+        if leader.step != step {
+            leader.step.clone_from(&step);
+            leader.step_since = leader.clock;
+            if let Some(step) = step {
+                self.out.events.push(Event::GoalStep { step });
+            }
+        }
+    }
+
+    fn view(&self, leader: &Leader) -> View {
+        let able = leader.peers.iter().filter(|peer| self.is_able(leader, peer));
+        View {
+            leader: self.config.id,
+            caught_up: able.map(|peer| peer.id).collect(),
+            settled: leader.settled >= self.memberships.newest().id.index,
+        }
+    }
+
+    /// Live, and so near the end of the log that it can be counted on.
+    fn is_able(&self, leader: &Leader, peer: &Peer) -> bool {
+        let ticks = self.config.election_ticks;
+        let heard = leader.clock.saturating_sub(peer.answered_at) < 2 * u64::from(ticks);
+        let near = peer.progress.matched == self.log.last().index
+            || peer.rounds.keeps_pace(leader.clock, ticks);
+        peer.id == self.config.id || heard && near && peer.progress.flow == Flow::Replicate
+    }
+
+    /// Whether each majority of the next membership could decide at once, by what
+    /// this leader sees of its members.
+    pub(crate) fn check_carried(
+        &self,
+        now: &Membership,
+        next: &Membership,
+    ) -> Result<(), ChangeRefusal> {
+        let Some(leader) = self.role.leader() else { return Ok(()) };
+        if !self.config.pre_flight || now.majorities() == next.majorities() {
+            return Ok(());
+        }
+        let able = |id| leader.peer(id).is_some_and(|peer| self.is_able(leader, peer));
+        for majority in next.majorities() {
+            let (voters, quorum) = (majority.len(), majority.len() / 2 + 1);
+            let live = majority.iter().filter(|id| able(*id)).count();
+            if live < quorum {
+                return Err(ChangeRefusal::NotCarried { voters, quorum, live });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn goal_status(&self) -> Option<GoalStatus> {
+        let leader = self.role.leader()?;
+        let last = self.log.last().index;
+        let others = leader.peers.iter().filter(|peer| peer.id != self.config.id);
+        Some(GoalStatus {
+            step: leader.step.clone()?,
+            since_ticks: leader.clock - leader.step_since,
+            behind: others
+                .map(|peer| (peer.id, last - peer.progress.matched, peer.rounds.finished))
+                .collect(),
+        })
+    }
+}
