@@ -91,7 +91,7 @@ impl Line {
                 line.entries = append.entries.iter().map(entry).collect();
             }
             Message::AppendReply(reply) => match *reply {
-                AppendReply::Matches(index) => line.log.index = index,
+                AppendReply::Matches { index, .. } => line.log.index = index,
                 AppendReply::Differs { prev, hint } => {
                     line.log = EntryId::new(hint.term, prev);
                     line.rejected = Some(hint.index);

@@ -94,7 +94,7 @@ pub(super) fn promise_is_durable(envelope: &Envelope, disk: &Disk) -> Result<(),
             let HardState { term, vote, .. } = disk.hard_state;
             term > envelope.term || (term == envelope.term && vote == Some(envelope.to))
         }
-        Message::AppendReply(AppendReply::Matches(index)) => *index <= disk.last().index,
+        Message::AppendReply(AppendReply::Matches { index, .. }) => *index <= disk.last().index,
         _ => true,
     };
     if durable {

@@ -76,6 +76,7 @@ const FACTS: &[&str] = &[
     "learners_next",
     "membership",
     "newest",
+    "settled",
     "transfer",
     "reads",
     "match",
@@ -282,6 +283,9 @@ impl World {
         let found = match (&status, *key) {
             (status, "up" | "down") => yes((*key == "up") == status.is_some()),
             (None, _) => return Err(format!("{id} is down")),
+            (_, "settled") => {
+                self.member(id)?.settled.map_or("none".to_owned(), |entry| entry.to_string())
+            }
             (Some(status), _) => found(status, key, value),
         };
         let wanted = if value.is_empty() { "yes" } else { value };

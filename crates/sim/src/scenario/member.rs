@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use quorate_core::{Config, Entries, HardState, Index, Load, MemberId, Raft, Save, SaveId};
+use quorate_core::{
+    Config, Entries, EntryId, HardState, Index, Load, MemberId, Raft, Save, SaveId,
+};
 
 use super::command::{Unsynced, Work};
 use super::disk::Disk;
@@ -23,6 +25,8 @@ pub(super) struct Member {
     pub(super) stepped: bool,
     /// The commit index that the transcript has shown.
     pub(super) commit_shown: Index,
+    /// The newest membership that it reported as settled since it was started.
+    pub(super) settled: Option<EntryId>,
 }
 
 /// Entries handed to the state machine at once.
@@ -89,6 +93,7 @@ impl Member {
             loads: Queue::default(),
             stepped: false,
             commit_shown: 0,
+            settled: None,
         }
     }
 
@@ -96,6 +101,7 @@ impl Member {
     pub(super) fn start(&mut self, tail: Option<usize>) -> Result<(), String> {
         self.raft = None;
         self.stepped = false;
+        self.settled = None;
         let raft = Raft::new(self.config.clone(), self.disk.boot(tail));
         let raft = raft.map_err(|why| why.to_string())?;
         self.commit_shown = raft.status().log.commit;
@@ -126,6 +132,14 @@ impl Member {
         if save.must_sync {
             self.synced = self.disk.clone();
         }
+    }
+
+    /// Whether it would wake up from the worst crash knowing that this is committed.
+    pub(super) fn knows_committed(&self, entry: EntryId) -> bool {
+        let disk = &self.synced;
+        let proven = disk.log.iter().rev().filter(|entry| entry.change().is_some()).nth(1);
+        let proven = proven.map_or(disk.snapshot.id.index, |entry| entry.id.index);
+        entry.index <= disk.hard_state.commit.max(proven).max(disk.snapshot.id.index)
     }
 
     /// The log as the engine sees it: the disk, and what is on its way there.

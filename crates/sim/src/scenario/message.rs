@@ -85,17 +85,19 @@ pub(super) fn envelope_text(envelope: &Envelope) -> String {
 fn fields_text(message: &Message) -> String {
     match message {
         Message::PreVote(vote) | Message::Vote(vote) => {
-            format!("last={}{}", vote.last, if vote.forced { " forced" } else { "" })
+            let forced = if vote.forced { " forced" } else { "" };
+            format!("last={}{forced}{}", vote.last, knows_text(vote.committed))
         }
         Message::PreVoteReply(reply) | Message::VoteReply(reply) => {
-            if reply.granted { "yes" } else { "no" }.to_owned()
+            let answer = if reply.granted { "yes" } else { "no" };
+            format!("{answer}{}", knows_text(reply.committed))
         }
         Message::Append(append) => {
             let entries = entries_text(append.entries.iter());
             let gap = if entries.is_empty() { "" } else { " " };
             format!("prev={}{gap}{entries} commit={}", append.prev, append.commit)
         }
-        Message::AppendReply(AppendReply::Matches(index)) => format!("matches={index}"),
+        Message::AppendReply(AppendReply::Matches { index, .. }) => format!("matches={index}"),
         Message::AppendReply(AppendReply::Differs { prev, hint }) => {
             format!("differs={prev} hint={hint}")
         }
@@ -119,6 +121,11 @@ fn fields_text(message: &Message) -> String {
     }
 }
 
+/// That everybody knows the first membership goes without saying.
+fn knows_text(committed: EntryId) -> String {
+    if committed.index > 1 { format!(" knows={committed}") } else { String::new() }
+}
+
 fn round_text(round: u64) -> String {
     if round == 0 { String::new() } else { format!(" round={round}") }
 }
@@ -139,6 +146,8 @@ pub(super) struct ByHand {
 #[derive(Clone, Debug, Default)]
 struct Fields {
     id: EntryId,
+    /// The committed membership that a vote tells of.
+    knows: EntryId,
     index: Index,
     commit: Index,
     round: u64,
@@ -173,6 +182,7 @@ impl ByHand {
             Some(("to", value)) if self.kind == "Transfer" => fields.member = Some(member(value)?),
             Some(("to", value)) => self.to = member(value)?,
             Some(("last" | "prev" | "hint" | "logged", value)) => fields.id = entry_id(value)?,
+            Some(("knows", value)) => fields.knows = entry_id(value)?,
             Some(("matches" | "at", value)) => fields.index = number(value)?,
             Some(("differs", value)) => fields.differs = Some(number(value)?),
             Some(("commit", value)) => fields.commit = number(value)?,
@@ -207,8 +217,8 @@ impl ByHand {
     fn message(&self, follows: &Membership) -> Parsed<Message> {
         let f = &self.fields;
         let request = RequestId(f.request);
-        let vote = Vote { last: f.id, forced: f.flag };
-        let vote_reply = VoteReply { granted: f.flag };
+        let vote = Vote { last: f.id, forced: f.flag, committed: f.knows };
+        let vote_reply = VoteReply { granted: f.flag, committed: f.knows };
         Ok(match self.kind {
             "PreVote" => Message::PreVote(vote),
             "PreVoteReply" => Message::PreVoteReply(vote_reply),
@@ -221,17 +231,19 @@ impl ByHand {
             "AppendReply" => Message::AppendReply(match f.differs {
                 _ if f.old_term => AppendReply::OldTerm,
                 Some(prev) => AppendReply::Differs { prev, hint: f.id },
-                None => AppendReply::Matches(f.index),
+                None => AppendReply::Matches { index: f.index, commit: f.commit },
             }),
             "Heartbeat" => {
                 Message::Heartbeat(Heartbeat { commit: f.commit, round: f.round, sent_at: 0 })
             }
-            "HeartbeatReply" => {
-                Message::HeartbeatReply(HeartbeatReply { round: f.round, sent_at: 0 })
-            }
+            "HeartbeatReply" => Message::HeartbeatReply(HeartbeatReply {
+                commit: f.commit,
+                round: f.round,
+                sent_at: 0,
+            }),
             "Snapshot" => {
                 let id = f.drafts.first().map_or(EntryId::ZERO, |draft| draft.id);
-                let membership = f.parts.membership().into();
+                let membership = f.parts.membership(follows.activation()).into();
                 Message::Snapshot(SnapshotMeta { id, membership })
             }
             "TimeoutNow" => Message::TimeoutNow,
@@ -257,6 +269,7 @@ const FIELDS: &[&str] = &[
     "last=2.3",
     "prev=2.3",
     "hint=2.3",
+    "knows=2.3",
     "logged=2.3",
     "matches=5",
     "at=5",
@@ -272,4 +285,5 @@ const FIELDS: &[&str] = &[
     PARTS[1],
     PARTS[2],
     PARTS[3],
+    PARTS[4],
 ];

@@ -32,16 +32,18 @@ use std::process::ExitCode;
 
 pub use runner::{Verdict, check, find};
 use show::Colours;
+pub use story::Plays;
 use story::Story;
 
-/// `quorate-sim scenario [--show | --coverage] PATH…`
+/// `quorate-sim scenario [--show | --show-on-append | --coverage] PATH…`
 pub fn main(args: &[String]) -> ExitCode {
     let flags: Vec<&str> =
         args.iter().filter(|arg| arg.starts_with('-')).map(String::as_str).collect();
     let paths: Vec<PathBuf> =
         args.iter().filter(|arg| !arg.starts_with('-')).map(PathBuf::from).collect();
-    if let Some(flag) = flags.iter().find(|flag| !["--show", "--coverage"].contains(flag)) {
-        eprintln!("`{flag}` is no flag, want --show or --coverage");
+    let known = ["--show", "--show-on-append", "--coverage"];
+    if let Some(flag) = flags.iter().find(|flag| !known.contains(flag)) {
+        eprintln!("`{flag}` is no flag, want one of {}", known.join(" "));
         return ExitCode::from(2);
     }
     let files = match find(&paths) {
@@ -56,7 +58,8 @@ pub fn main(args: &[String]) -> ExitCode {
         }
     };
     match flags.first() {
-        Some(&"--show") => show_all(&files),
+        Some(&"--show") => show_all(&files, 0),
+        Some(&"--show-on-append") => show_all(&files, 1),
         Some(_) => print_coverage(&files),
         None => check_all(&files),
     }
@@ -68,29 +71,32 @@ pub fn update_wanted() -> bool {
 }
 
 fn check_all(files: &[PathBuf]) -> ExitCode {
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failed, mut both) = (0, 0, 0);
     for path in files {
-        match check(path, update_wanted()) {
-            Verdict::Passed => println!("ok {}", path.display()),
-            Verdict::Rewritten => println!("rewritten {}", path.display()),
+        let (word, plays) = match check(path, update_wanted()) {
+            Verdict::Passed(plays) => ("ok", plays),
+            Verdict::Rewritten(plays) => ("rewritten", plays),
             Verdict::Failed { line, why } => {
                 println!("FAIL {}:{line}: {why}", path.display());
                 failed += 1;
                 continue;
             }
-        }
+        };
+        println!("{word} {} ({plays})", path.display());
         passed += 1;
+        both += u32::from(plays == Plays::Both);
     }
-    println!("{passed} passed, {failed} failed");
+    println!("{passed} passed, {both} of them under both activations, {failed} failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn show_all(files: &[PathBuf]) -> ExitCode {
+/// Shows each story under its first or second activation, the last if it has fewer.
+fn show_all(files: &[PathBuf], nth: usize) -> ExitCode {
     let plain = std::env::var_os("NO_COLOR").is_some() || !stdout().is_terminal();
     let colours = if plain { Colours::Off } else { Colours::On };
     let mut failed = false;
     for path in files {
-        match told(path, colours) {
+        match told(path, nth, colours) {
             Ok(text) => println!("{text}"),
             Err(text) => {
                 println!("{text}");
@@ -101,13 +107,15 @@ fn show_all(files: &[PathBuf]) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn told(path: &Path, colours: Colours) -> Result<String, String> {
+fn told(path: &Path, nth: usize, colours: Colours) -> Result<String, String> {
     let at = |line| format!("FAIL {}:{line}", path.display());
     let text = std::fs::read_to_string(path).map_err(|why| format!("{}: {why}", at(0)))?;
     let story =
         Story::parse(&text).map_err(|wrong| format!("{}: {}", at(wrong.line), wrong.why))?;
-    let performance = runner::perform(&story);
-    let told = show::tell(&story, &performance, colours);
+    let activations = story.plays.activations();
+    let activation = activations.get(nth).or(activations.last()).copied().unwrap_or_default();
+    let performance = runner::perform(&story, activation);
+    let told = show::tell(&story, activation, &performance, colours);
     match performance.failure {
         Some(wrong) => Err(format!("{told}\n{}: {}", at(wrong.line), wrong.why)),
         None => Ok(told),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate_core::{
-    Change, Entry, EntryId, Index, LoggedChange, Manners, MemberId, MemberSet, Membership,
-    Operation, Payload, Transition,
+    Activation, Change, Entry, EntryId, Index, LoggedChange, Manners, MemberId, MemberSet,
+    Membership, Operation, Payload, Transition,
 };
 
 use super::words::{Parsed, Words, key_value, number, text, unknown};
@@ -24,7 +24,7 @@ enum Body {
     Command(Bytes),
     Change(Change),
     /// A change whose result the author dictates, however impossible.
-    Dictated(Change, Membership),
+    Dictated(Change, Parts),
 }
 
 pub(super) fn entry_id(word: &str) -> Parsed<EntryId> {
@@ -73,7 +73,7 @@ fn change_body(inner: &str) -> Parsed<Body> {
             return unknown("part of a membership", &word, PARTS);
         }
     }
-    Ok(Body::Dictated(wish, parts.membership()))
+    Ok(Body::Dictated(wish, parts))
 }
 
 /// Entries as they stand in a log that begins with this membership.
@@ -91,7 +91,7 @@ pub(super) fn entries(drafts: &[Draft], from: &Membership) -> Parsed<Vec<Entry>>
                 logged(change, &membership)
             }
             Body::Dictated(change, result) => {
-                membership = Arc::new(result.clone());
+                membership = Arc::new(result.membership(from.activation()));
                 logged(change, &membership)
             }
         };
@@ -105,7 +105,8 @@ fn logged(change: &Change, membership: &Arc<Membership>) -> Payload {
     Payload::Change(Arc::new(LoggedChange { change, membership }))
 }
 
-/// `v4 l3 r1 u2`, then `implicit`, `explicit`, `form=v1`, `context=…`; or `leave`.
+/// `v4 l3 r1 u2`, then `implicit`, `explicit`, `form=v1`, `context=…`; or
+/// `to (1 2)&&(2 3)`; or `leave`. Any of them `expecting=2.3`.
 pub(super) fn change(words: &mut Words) -> Parsed<Change> {
     let mut change = Change::default();
     let mut leave = false;
@@ -116,21 +117,36 @@ pub(super) fn change(words: &mut Words) -> Parsed<Change> {
             "implicit" => change.transition = Transition::JointImplicit,
             "explicit" => change.transition = Transition::JointExplicit,
             "form=v1" => change.v1 = true,
-            _ => match (operation(&word), word.strip_prefix("context=")) {
+            "to" => change.majorities = majorities(&words.want("majorities such as (1 2)")?)?,
+            _ if word.starts_with('(') => change.majorities = majorities(&word)?,
+            _ => match (operation(&word), key_value(&word)) {
                 (Some(operation), _) => change.operations.push(operation),
-                (None, Some(context)) => change.context = text(context),
-                (None, None) => return unknown("part of a change", &word, CHANGE_WORDS),
+                (None, Some(("context", context))) => change.context = text(context),
+                (None, Some(("expecting", id))) => change.expected = Some(entry_id(id)?),
+                _ => return unknown("part of a change", &word, CHANGE_WORDS),
             },
         }
     }
-    if leave == change.operations.is_empty() {
+    if leave == change.is_leave() {
         return Ok(change);
     }
-    Err("want operations such as `v4 r1`, or `leave`".to_owned())
+    Err("want operations such as `v4 r1`, `to (1 2)&&(2 3)`, or `leave`".to_owned())
 }
 
-const CHANGE_WORDS: &[&str] =
-    &["v4", "l4", "r4", "u4", "leave", "auto", "implicit", "explicit", "form=v1", "context=TEXT"];
+const CHANGE_WORDS: &[&str] = &[
+    "v4",
+    "l4",
+    "r4",
+    "u4",
+    "to",
+    "leave",
+    "auto",
+    "implicit",
+    "explicit",
+    "form=v1",
+    "context=TEXT",
+    "expecting=2.3",
+];
 
 fn operation(word: &str) -> Option<Operation> {
     let id = MemberId(word.get(1..)?.parse().ok()?);
@@ -150,10 +166,17 @@ pub(super) struct Parts {
     pub(super) learners: MemberSet,
     learners_next: MemberSet,
     auto_leave: bool,
+    /// That of the cluster unless the author names another.
+    pub(super) activation: Option<Activation>,
 }
 
-pub(super) const PARTS: &[&str] =
-    &["voters=(1 2)&&(2 3)", "learners=(4)", "learners_next=(3)", "autoleave"];
+pub(super) const PARTS: &[&str] = &[
+    "voters=(1 2)&&(2 3)",
+    "learners=(4)",
+    "learners_next=(3)",
+    "autoleave",
+    "activation=on-append",
+];
 
 impl Parts {
     /// Takes a word that is a part of a membership; false when it is not one.
@@ -162,19 +185,30 @@ impl Parts {
             Some(("voters", value)) => self.majorities = Some(majorities(value)?),
             Some(("learners", value)) => self.learners = member_set(value)?,
             Some(("learners_next", value)) => self.learners_next = member_set(value)?,
+            Some(("activation", value)) => self.activation = Some(activation(value)?),
             _ if word == "autoleave" => self.auto_leave = true,
             _ => return Ok(false),
         }
         Ok(true)
     }
 
-    pub(super) fn membership(&self) -> Membership {
+    pub(super) fn membership(&self, cluster: Activation) -> Membership {
         Membership::from_parts(
             self.majorities.clone().unwrap_or_default(),
             self.learners.clone(),
             self.learners_next.clone(),
             self.auto_leave,
         )
+        .with_activation(self.activation.unwrap_or(cluster))
+    }
+}
+
+/// When memberships count: `on-apply` or `on-append`.
+pub(super) fn activation(word: &str) -> Parsed<Activation> {
+    match word {
+        "on-apply" => Ok(Activation::OnApply),
+        "on-append" => Ok(Activation::OnAppend),
+        _ => unknown("activation", word, &["on-apply", "on-append"]),
     }
 }
 
@@ -218,6 +252,9 @@ pub(super) fn change_text(change: &Change) -> String {
     }
     if change.v1 {
         said.push_str(" form=v1");
+    }
+    if let Some(id) = change.expected {
+        said.push_str(&format!(" expecting={id}"));
     }
     if !change.context.is_empty() {
         said.push_str(&format!(" context=\"{}\"", change.context.escape_ascii()));
@@ -270,11 +307,12 @@ mod tests {
 
     #[test]
     fn what_is_printed_can_be_read_again() {
-        let words = ["1.2..1.9", "2.10", "2.11\"x\"", "2.12[v4 r1]", "3.13[leave]"];
+        let words =
+            ["1.2..1.9", "2.10", "2.11\"x\"", "2.12[v4 r1]", "3.13[leave]", "3.14[(1 2)&&(2 3 4)]"];
         let read = parse(&words).unwrap();
         assert_eq!(entries_text(&read), words.join(" "));
         let last = read.last().and_then(|entry| entry.change().cloned()).unwrap();
-        assert_eq!(last.membership.to_string(), "voters=(2 3 4)");
+        assert_eq!(last.membership.to_string(), "voters=(1 2)&&(2 3 4) learners_next=(3 4)");
     }
 
     #[test]

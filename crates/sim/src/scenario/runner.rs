@@ -5,16 +5,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use quorate_core::Activation;
+
 use super::command::Command;
-use super::story::{Block, Line, Mistake, Story};
+use super::story::{Block, Line, Mistake, Plays, Story, Transcript, activation_text};
 use super::world::{Played, World};
 
 /// What became of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    Passed,
+    Passed(Plays),
     /// Its transcripts were replaced by what happened.
-    Rewritten,
+    Rewritten(Plays),
     Failed {
         line: usize,
         why: String,
@@ -39,8 +41,8 @@ impl Performance {
 }
 
 /// Plays a story from beginning to end, or to its first failure.
-pub(super) fn perform(story: &Story) -> Performance {
-    let mut world = World::default();
+pub(super) fn perform(story: &Story, activation: Activation) -> Performance {
+    let mut world = World { activation, ..World::default() };
     let mut blocks = Vec::new();
     for block in &story.blocks {
         let mut pages = Vec::new();
@@ -56,7 +58,7 @@ pub(super) fn perform(story: &Story) -> Performance {
 fn perform_block(world: &mut World, block: &Block, pages: &mut Vec<Page>) -> Result<(), Mistake> {
     for (at, line) in block.lines.iter().enumerate() {
         let rest = block.lines.iter().skip(at + 1);
-        let next = rest.filter_map(|line| line.command.as_ref()).next();
+        let next = rest.filter_map(|line| line.command_under(world.activation)).next();
         let played = perform_line(world, line, next);
         pages.push(world.page.tear_off());
         played.map_err(|why| Mistake { line: line.number, why })?;
@@ -66,7 +68,7 @@ fn perform_block(world: &mut World, block: &Block, pages: &mut Vec<Page>) -> Res
 
 /// Plays one line. When it was the last that set the stage, the members are shown.
 fn perform_line(world: &mut World, line: &Line, next: Option<&Command>) -> Played {
-    let Some(command) = &line.command else { return Ok(()) };
+    let Some(command) = line.command_under(world.activation) else { return Ok(()) };
     world.page.muted = line.silent;
     let played = catch_unwind(AssertUnwindSafe(|| {
         world.play(command)?;
@@ -92,22 +94,38 @@ pub fn check(path: &Path, update: bool) -> Verdict {
         Ok(story) => story,
         Err(mistake) => return failed(mistake.line, mistake.why),
     };
-    let performance = perform(&story);
-    if let Some(Mistake { line, why }) = &performance.failure {
-        let page = performance.blocks.last().map(|pages| so_far(&pages.concat()));
-        return failed(*line, format!("{why}{}", page.unwrap_or_default()));
+    let mut both: Vec<Vec<Vec<String>>> = Vec::new();
+    for activation in story.plays.activations() {
+        let performance = perform(&story, activation);
+        if let Some(Mistake { line, why }) = &performance.failure {
+            let page = performance.blocks.last().map(|pages| so_far(&pages.concat()));
+            return failed(
+                *line,
+                format!("{}{why}{}", under(&story, activation), page.unwrap_or_default()),
+            );
+        }
+        both.push(performance.transcripts());
     }
-    let transcripts = performance.transcripts();
-    let rewritten = story.rewritten(&transcripts);
+    let mut both = both.into_iter();
+    let (first, other) = (both.next().unwrap_or_default(), both.next().unwrap_or_default());
+    let rewritten = story.rewritten(&first, &other);
     if update && rewritten != text {
         return match fs::write(path, rewritten) {
-            Ok(()) => Verdict::Rewritten,
+            Ok(()) => Verdict::Rewritten(story.plays),
             Err(why) => failed(0, why.to_string()),
         };
     }
-    match first_difference(&story, &transcripts) {
+    match first_difference(&story, &first, &other) {
         Some((line, why)) => failed(line, why),
-        None => Verdict::Passed,
+        None => Verdict::Passed(story.plays),
+    }
+}
+
+/// Which of two performances a complaint is about.
+fn under(story: &Story, activation: Activation) -> String {
+    match story.plays {
+        Plays::Both => format!("{}: ", activation_text(activation)),
+        Plays::Only(_) => String::new(),
     }
 }
 
@@ -118,16 +136,30 @@ fn so_far(page: &[String]) -> String {
 
 const LINES_SHOWN: usize = 20;
 
-fn first_difference(story: &Story, pages: &[Vec<String>]) -> Option<(usize, String)> {
-    let (block, page) =
-        story.blocks.iter().zip(pages).find(|(block, page)| block.transcript != **page)?;
-    let same = block.transcript.iter().zip(page.iter()).take_while(|(old, new)| old == new).count();
+fn first_difference(
+    story: &Story,
+    first: &[Vec<String>],
+    other: &[Vec<String>],
+) -> Option<(usize, String)> {
+    let mut blocks = story.blocks.iter().enumerate();
+    blocks.find_map(|(at, block)| {
+        let differs = |old: &Transcript, new: &[Vec<String>]| difference(old, new.get(at)?);
+        let second = block.on_append.as_ref().and_then(|old| differs(old, other));
+        differs(&block.transcript, first).or(second)
+    })
+}
+
+fn difference(old: &Transcript, new: &[String]) -> Option<(usize, String)> {
+    if old.text == new {
+        return None;
+    }
+    let same = old.text.iter().zip(new).take_while(|(old, new)| old == new).count();
     let mut why = "the transcript differs (- file, + now)".to_owned();
-    for line in diff(&block.transcript, page) {
+    for line in diff(&old.text, new) {
         why.push_str("\n    ");
         why.push_str(&line);
     }
-    Some((block.transcript_line + same, why))
+    Some((old.line + same, why))
 }
 
 /// Both texts as one, lines of only one of them marked.
@@ -224,7 +256,9 @@ mod tests {
     fn failure(commands: &str) -> Option<String> {
         let text = format!("# covers: S33\n# A story.\n\n{commands}");
         let story = Story::parse(&text).unwrap();
-        perform(&story).failure.map(|mistake| format!("{}: {}", mistake.line, mistake.why))
+        perform(&story, Activation::OnApply)
+            .failure
+            .map(|mistake| format!("{}: {}", mistake.line, mistake.why))
     }
 
     /// m2 loses its disk and helps m3, which never saw x, to win.

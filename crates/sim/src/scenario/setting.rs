@@ -2,6 +2,7 @@
 
 use quorate_core::{Config, Manners, ReadMode};
 
+use super::notation::activation;
 use super::words::{Parsed, key_value, number, switch, unknown};
 
 /// One setting, known to be well-formed.
@@ -60,6 +61,10 @@ impl Setting {
             "trim-keep" => config.trim_keep_entries = number(value)?,
             "reads-waiting" => config.reads_waiting_max = number(value)?,
             "apply-unsaved" => config.apply_unsaved = switch(value)?,
+            "activation" => config.activation = activation(value)?,
+            "votes-tell-commit" => config.liveness.votes_tell_commit = switch(value)?,
+            "demote-first" => config.liveness.demote_before_removal = switch(value)?,
+            "settle" => config.liveness.settle = switch(value)?,
             _ => return self.put_manner(&mut config.manners),
         }
         Ok(())
@@ -106,6 +111,10 @@ const KEYS: &[&str] = &[
     "trim-keep",
     "reads-waiting",
     "apply-unsaved",
+    "activation",
+    "votes-tell-commit",
+    "demote-first",
+    "settle",
     "coalesce",
     "every-reply-waits",
     "commit-saved-alone",
@@ -123,7 +132,7 @@ fn preset(value: &str, now: &Config) -> Parsed<Config> {
         "quorate" => Config::new(now.id),
         _ => return unknown("preset", value, &["etcd", "quorate"]),
     };
-    Ok(Config { seed: now.seed, ..preset })
+    Ok(Config { seed: now.seed, activation: now.activation, ..preset })
 }
 
 /// `quorum`, `lease`, or `lease:DRIFT`.

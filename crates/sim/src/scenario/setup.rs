@@ -18,8 +18,9 @@ impl World {
             return Err("there is a cluster already; `cluster` comes first, and once".to_owned());
         }
         let membership = match cluster.parts.majorities {
-            Some(_) => cluster.parts.membership(),
-            None => Membership::new(cluster.voters.clone(), cluster.learners.clone()),
+            Some(_) => cluster.parts.membership(self.activation),
+            None => Membership::new(cluster.voters.clone(), cluster.learners.clone())
+                .with_activation(self.activation),
         };
         membership.check().map_err(|why| format!("{membership} is impossible: {why}"))?;
         self.first = membership;
@@ -44,6 +45,7 @@ impl World {
 
     fn enter(&mut self, id: MemberId, disk: Disk) -> Played {
         let mut member = Member::new(id, disk);
+        member.config.activation = self.activation;
         for setting in &self.settings {
             setting.put(&mut member.config)?;
         }
@@ -175,7 +177,7 @@ impl World {
 fn laid_out(old: &Disk, log: &LogByHand, first: &Membership) -> Result<Disk, String> {
     let mut disk = old.clone();
     if let Some(parts) = &log.parts {
-        disk.snapshot.membership = Arc::new(parts.membership());
+        disk.snapshot.membership = Arc::new(parts.membership(first.activation()));
     }
     if let Some(id) = log.snapshot {
         disk.snapshot.id = id;

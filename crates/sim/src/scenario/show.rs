@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use quorate_core::Activation;
+
 use super::command::Command;
 use super::runner::Performance;
 use super::story::{Line, Story};
@@ -23,7 +25,12 @@ impl Colours {
 }
 
 /// The whole story as text.
-pub(super) fn tell(story: &Story, performance: &Performance, colours: Colours) -> String {
+pub(super) fn tell(
+    story: &Story,
+    activation: Activation,
+    performance: &Performance,
+    colours: Colours,
+) -> String {
     let mut text = String::new();
     for (number, line) in story.prose().enumerate() {
         let line = if number == 0 { colours.paint("1", line) } else { line.to_owned() };
@@ -37,7 +44,8 @@ pub(super) fn tell(story: &Story, performance: &Performance, colours: Colours) -
         for (line, page) in block.lines.iter().zip(pages) {
             header &= line.command.is_none();
             let housekeeping = matches!(line.command, Some(Command::Hide(_) | Command::Show(_)));
-            if !header && !housekeeping {
+            let skipped = line.only.is_some_and(|only| only != activation);
+            if !header && !housekeeping && !skipped {
                 let _ = writeln!(text, "{}", line_text(line, colours));
             }
             for line in page {
@@ -54,6 +62,8 @@ fn line_text(line: &Line, colours: Colours) -> String {
         return comment.to_owned();
     }
     let words = line.raw.trim();
+    let words =
+        words.split_once("] ").filter(|_| line.only.is_some()).map_or(words, |(_, rest)| rest);
     match words.strip_prefix("expect ") {
         Some(claim) => colours.paint("32", &format!("  \u{2713} {claim}")),
         None => colours.paint("36", &format!("  > {words}")),

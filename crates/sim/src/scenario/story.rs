@@ -2,29 +2,50 @@
 //! with the transcript of what they lead to.
 //!
 //! A block ends at an empty line. Its transcript stands below `---`; a block that
-//! prints nothing has none. Under a rule of activation with another outcome, a
-//! second transcript will stand below `---- RULE`; today there is one rule, and
-//! such a line is refused.
+//! prints nothing has none. A story is played under both activations, unless a line
+//! `# only: on-append` says otherwise; the transcript is that of on-apply, and that
+//! of on-append may stand below it, behind `---- on-append`.
+
+use std::fmt;
+
+use quorate_core::Activation;
 
 use super::command::Command;
+use super::notation::activation;
 use super::words::Parsed;
 
 #[derive(Clone, Debug)]
 pub(super) struct Story {
     /// Ids of the catalogue rows that this story plays.
     pub(super) covers: Vec<String>,
+    pub(super) plays: Plays,
     pub(super) blocks: Vec<Block>,
+}
+
+/// Under which activations a story is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plays {
+    Both,
+    Only(Activation),
 }
 
 /// Commands that belong together, and what they print.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Block {
     pub(super) lines: Vec<Line>,
-    pub(super) transcript: Vec<String>,
-    /// Where the transcript begins in the file, or would begin.
-    pub(super) transcript_line: usize,
+    /// What happens on-apply, or under the only activation of the story.
+    pub(super) transcript: Transcript,
+    /// What happens on-append, where the author wants to see it.
+    pub(super) on_append: Option<Transcript>,
     /// Empty lines behind the block.
     blanks: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Transcript {
+    pub(super) text: Vec<String>,
+    /// Where it begins in the file, or would begin.
+    pub(super) line: usize,
 }
 
 /// A line above the transcript.
@@ -36,6 +57,8 @@ pub(super) struct Line {
     pub(super) command: Option<Command>,
     /// It stands in parentheses: what it prints is not shown.
     pub(super) silent: bool,
+    /// It begins with `[on-append]` or `[on-apply]`, and is played only then.
+    pub(super) only: Option<Activation>,
 }
 
 /// A line that cannot be understood.
@@ -47,10 +70,10 @@ pub(super) struct Mistake {
 
 impl Story {
     pub(super) fn parse(text: &str) -> Result<Self, Mistake> {
-        let covers = header(text)?;
+        let (covers, plays) = header(text)?;
         let mut blocks: Vec<Block> = Vec::new();
         let mut block = Block::default();
-        let mut below = false;
+        let mut place = Place::Commands;
         for (at, raw) in text.lines().enumerate() {
             let number = at + 1;
             let wrong = |why| Mistake { line: number, why };
@@ -60,38 +83,55 @@ impl Story {
             }
             if block.blanks > 0 {
                 blocks.push(std::mem::take(&mut block));
-                below = false;
+                place = Place::Commands;
             }
             if raw.starts_with("---") {
-                below = true;
-                marker(raw, &block).map_err(wrong)?;
-            } else if below {
-                block.transcript.push(raw.trim_end().to_owned());
-            } else {
-                block.lines.push(Line::parse(number, raw).map_err(wrong)?);
+                place = place.after(raw, &block, plays).map_err(wrong)?;
+                if place == Place::OnAppend {
+                    block.on_append =
+                        Some(Transcript { line: number + 1, ..Transcript::default() });
+                } else {
+                    block.transcript.line = number + 1;
+                }
+                continue;
             }
-            if block.transcript.is_empty() {
-                block.transcript_line = number + 1;
+            match (place, &mut block.on_append) {
+                (Place::OnAppend, Some(other)) => other.text.push(raw.trim_end().to_owned()),
+                (Place::Commands, _) => {
+                    block.lines.push(Line::parse(number, raw).map_err(wrong)?);
+                    block.transcript.line = number + 1;
+                }
+                _ => block.transcript.text.push(raw.trim_end().to_owned()),
             }
         }
         blocks.push(block);
-        Ok(Self { covers, blocks })
+        Ok(Self { covers, plays, blocks })
     }
 
-    /// The comments that open the story, without the line of ids.
+    /// The comments that open the story, without the lines about the file itself.
     pub(super) fn prose(&self) -> impl Iterator<Item = &str> {
         let first = self.blocks.first().map_or(&[][..], |block| &block.lines);
-        first.iter().skip(1).map_while(Line::comment)
+        let head = if self.plays == Plays::Both { 1 } else { 2 };
+        first.iter().skip(head).map_while(Line::comment)
     }
 
-    /// The file with these transcripts in place of the old ones.
-    pub(super) fn rewritten(&self, pages: &[Vec<String>]) -> String {
+    /// The file with these transcripts in place of the old ones. Those of on-append
+    /// replace others, and are not put where there is none.
+    pub(super) fn rewritten(&self, pages: &[Vec<String>], on_append: &[Vec<String>]) -> String {
         let mut text = String::new();
-        for (block, page) in self.blocks.iter().zip(pages) {
-            let above = block.lines.iter().map(|line| &line.raw);
-            let marker = "---".to_owned();
-            let below = page.iter().take(1).map(|_| &marker).chain(page);
-            for line in above.chain(below) {
+        for (at, block) in self.blocks.iter().enumerate() {
+            let page = pages.get(at).map_or(&[][..], Vec::as_slice);
+            let other = block.on_append.as_ref().and_then(|_| on_append.get(at));
+            let mut lines: Vec<&str> = block.lines.iter().map(|line| line.raw.as_str()).collect();
+            if !page.is_empty() || other.is_some() {
+                lines.push("---");
+            }
+            lines.extend(page.iter().map(String::as_str));
+            if let Some(other) = other {
+                lines.push(ON_APPEND);
+                lines.extend(other.iter().map(String::as_str));
+            }
+            for line in lines {
                 text.push_str(line);
                 text.push('\n');
             }
@@ -104,14 +144,76 @@ impl Story {
     }
 }
 
+const ON_APPEND: &str = "---- on-append";
+
+impl Plays {
+    /// The activations, that of the first transcripts first.
+    pub(super) fn activations(self) -> Vec<Activation> {
+        match self {
+            Self::Both => vec![Activation::OnApply, Activation::OnAppend],
+            Self::Only(one) => vec![one],
+        }
+    }
+}
+
+pub(super) fn activation_text(activation: Activation) -> &'static str {
+    match activation {
+        Activation::OnApply => "on-apply",
+        Activation::OnAppend => "on-append",
+    }
+}
+
+impl fmt::Display for Plays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Both => "both",
+            Self::Only(one) => activation_text(*one),
+        })
+    }
+}
+
+/// Which part of a block a line belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Commands,
+    Transcript,
+    OnAppend,
+}
+
+impl Place {
+    /// The part that begins with this marker.
+    fn after(self, raw: &str, block: &Block, plays: Plays) -> Parsed<Self> {
+        match (raw.trim_end(), self) {
+            ("---", _) if block.lines.is_empty() => {
+                Err("a transcript without commands above it".to_owned())
+            }
+            ("---", Self::Commands) => Ok(Self::Transcript),
+            ("---", _) => Err("a second transcript in one block; put an empty line before new \
+                               commands"
+                .to_owned()),
+            (ON_APPEND, Self::Transcript) if plays == Plays::Both => Ok(Self::OnAppend),
+            (ON_APPEND, Self::Transcript) => {
+                Err("this story is played under one activation; it has one transcript".to_owned())
+            }
+            (ON_APPEND, _) => Err(format!("`{ON_APPEND}` follows a transcript below `---`")),
+            (other, _) => Err(format!(
+                "`{other}` is no line between commands and transcript, want --- or {ON_APPEND}"
+            )),
+        }
+    }
+}
+
 impl Line {
     fn parse(number: usize, raw: &str) -> Parsed<Self> {
         let raw = raw.trim_end().to_owned();
-        let mut line = Self { number, raw, command: None, silent: false };
+        let mut line = Self { number, raw, command: None, silent: false, only: None };
         let text = line.raw.trim();
         if text.starts_with('#') {
             return Ok(line);
         }
+        let guard = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+        let text = guard.map_or(text, |(_, rest)| rest.trim_start());
+        line.only = guard.map(|(name, _)| activation(name)).transpose()?;
         let opened = text.strip_prefix('(');
         let inner = opened.and_then(|rest| rest.strip_suffix(')'));
         if opened.is_some() && inner.is_none() {
@@ -122,6 +224,11 @@ impl Line {
         Ok(line)
     }
 
+    /// What is played under this activation, if anything.
+    pub(super) fn command_under(&self, activation: Activation) -> Option<&Command> {
+        self.command.as_ref().filter(|_| self.only.is_none_or(|only| only == activation))
+    }
+
     /// The words of a comment.
     pub(super) fn comment(&self) -> Option<&str> {
         let text = self.raw.trim().strip_prefix('#')?;
@@ -129,23 +236,9 @@ impl Line {
     }
 }
 
-fn marker(raw: &str, block: &Block) -> Parsed<()> {
-    match raw.trim_end() {
-        "---" if block.lines.is_empty() => Err("a transcript without commands above it".to_owned()),
-        "---" if !block.transcript.is_empty() => {
-            Err("a second transcript in one block; put an empty line before new commands"
-                .to_owned())
-        }
-        "---" => Ok(()),
-        other => match other.strip_prefix("---- ") {
-            Some(rule) => Err(format!("no rule `{rule}` is known; a block has one transcript")),
-            None => Err(format!("`{other}` is no line between commands and transcript, want ---")),
-        },
-    }
-}
-
-/// `# covers: S08 member.F2` in the first line, then prose.
-fn header(text: &str) -> Result<Vec<String>, Mistake> {
+/// `# covers: S08 member.F2` in the first line, maybe `# only: on-append` in the
+/// second, then prose.
+fn header(text: &str) -> Result<(Vec<String>, Plays), Mistake> {
     let mut lines = text.lines();
     let wrong = |line, why: &str| Mistake { line, why: why.to_owned() };
     let first = lines.next().unwrap_or_default();
@@ -159,11 +252,26 @@ fn header(text: &str) -> Result<Vec<String>, Mistake> {
     if ids.is_empty() || !ids.iter().all(|id| is_catalogue_id(id)) {
         return Err(wrong(1, "want ids of the catalogue, such as S08, member.F2 or mut.7"));
     }
-    if !lines.next().is_some_and(|line| line.starts_with('#')) {
-        return Err(wrong(2, "want some lines of prose: what happens, and what would go wrong"));
+    let mut lines = lines.zip(2..).peekable();
+    let mut plays = Plays::Both;
+    if let Some((only, line)) = lines.next_if(|(line, _)| line.starts_with(ONLY)) {
+        let name = only.trim_start_matches(ONLY).trim();
+        let one = activation(name).map_err(|why| Mistake { line, why })?;
+        plays = Plays::Only(one);
     }
-    Ok(ids)
+    let cluster = text.lines().find(|line| line.starts_with("cluster "));
+    let named = cluster.and_then(|line| line.split(" activation=").nth(1));
+    if let Some(one) = named.and_then(|rest| activation(rest.split(' ').next()?).ok()) {
+        plays = Plays::Only(one); // `cluster … activation=on-append` says the same.
+    }
+    if !lines.peek().is_some_and(|(line, _)| line.starts_with('#')) {
+        let line = if plays == Plays::Both { 2 } else { 3 };
+        return Err(wrong(line, "want some lines of prose: what happens, and what would go wrong"));
+    }
+    Ok((ids, plays))
 }
+
+const ONLY: &str = "# only:";
 
 /// Letters, maybe with a dot among them, then a number, then maybe a letter.
 fn is_catalogue_id(id: &str) -> bool {
@@ -179,17 +287,49 @@ mod tests {
     const TEXT: &str = "# covers: S08 member.F2\n# A story.\n\ncluster m1\n---\nm1 old\n\n\n\
                         # Why.\n(campaign m1)\nexpect m1 leader\n";
 
+    fn pages(story: &Story) -> (Vec<Vec<String>>, Vec<Vec<String>>) {
+        let text = |transcript: &Transcript| transcript.text.clone();
+        let other = |block: &Block| block.on_append.as_ref().map(text).unwrap_or_default();
+        let blocks = || story.blocks.iter();
+        (blocks().map(|block| text(&block.transcript)).collect(), blocks().map(other).collect())
+    }
+
     #[test]
     fn a_story_is_read_and_written_back() {
         let story = Story::parse(TEXT).unwrap();
         assert_eq!(story.covers, ["S08", "member.F2"]);
+        assert_eq!(story.plays, Plays::Both);
         assert_eq!(story.prose().collect::<Vec<_>>(), ["A story."]);
-        assert_eq!(story.blocks[1].transcript, ["m1 old"]);
-        assert_eq!(story.blocks[1].transcript_line, 6);
+        assert_eq!(story.blocks[1].transcript.text, ["m1 old"]);
+        assert_eq!(story.blocks[1].transcript.line, 6);
         assert!(story.blocks[2].lines[1].silent);
-        let pages: Vec<Vec<String>> =
-            story.blocks.iter().map(|block| block.transcript.clone()).collect();
-        assert_eq!(story.rewritten(&pages), TEXT);
+        let (first, other) = pages(&story);
+        assert_eq!(story.rewritten(&first, &other), TEXT);
+    }
+
+    #[test]
+    fn a_block_may_hold_both_transcripts() {
+        let text = TEXT.replace("m1 old", "m1 old\n---- on-append\nm1 new");
+        let text = text.replace("(campaign m1)", "[on-append] (campaign m1)");
+        let story = Story::parse(&text).unwrap();
+        let other = story.blocks[1].on_append.clone().unwrap();
+        assert_eq!((other.text, other.line), (vec!["m1 new".to_owned()], 8));
+        let line = &story.blocks[2].lines[1];
+        assert!(line.silent && line.command_under(Activation::OnAppend).is_some());
+        assert!(line.command_under(Activation::OnApply).is_none());
+        let (first, other) = pages(&story);
+        assert_eq!(story.rewritten(&first, &other), text);
+    }
+
+    #[test]
+    fn a_story_may_be_about_one_activation() {
+        let text = TEXT.replace("# A story.", "# only: on-append\n# A story.");
+        let story = Story::parse(&text).unwrap();
+        assert_eq!(story.plays, Plays::Only(Activation::OnAppend));
+        assert_eq!(story.prose().collect::<Vec<_>>(), ["A story."]);
+        let twice = text.replace("m1 old", "m1 old\n---- on-append");
+        assert!(Story::parse(&twice).is_err());
+        assert_eq!(Story::parse(&text.replace("on-append", "on-appendix")).unwrap_err().line, 2);
     }
 
     proptest::proptest! {
@@ -209,7 +349,9 @@ mod tests {
         let text = TEXT.replace("expect", "expetc");
         assert_eq!(said(&text).line, 11);
         assert!(said(&text).why.contains("did you mean `expect`"));
-        let text = TEXT.replace("m1 old", "m1 old\n---- on-append");
-        assert!(said(&text).why.contains("`on-append`"));
+        let text = TEXT.replace("m1 old", "m1 old\n---- elsewhere");
+        assert_eq!(said(&text).line, 7);
+        let text = TEXT.replace("expect", "[on-apend] expect");
+        assert!(said(&text).why.contains("did you mean `on-append`"));
     }
 }

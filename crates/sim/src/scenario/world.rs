@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_core::{
-    Dropped, Envelope, Event, Input, MemberId, Membership, Output, Raft, Reader, RequestId,
-    RoleKind, Status, Taken, invariants,
+    Activation, Dropped, EntryId, Envelope, Event, Input, MemberId, Membership, Output, Raft,
+    Reader, RequestId, RoleKind, Status, Taken, invariants,
 };
 
 use super::checks::{Checks, is_on_quorum, logs_match, promise_is_durable, promises_kept};
@@ -39,6 +39,8 @@ pub(super) struct World {
     /// What `config all` said, for members that come later.
     pub(super) settings: Vec<Setting>,
     pub(super) first: Membership,
+    /// When the memberships of this cluster count.
+    pub(super) activation: Activation,
     /// One chosen message is being delivered: even a late reply is worth a line.
     pub(super) close_up: bool,
 }
@@ -313,6 +315,15 @@ impl World {
         Err(format!("I10 violated: {id} commits {entry}, which is not on the disks of a quorum"))
     }
 
+    /// A change is reported as done: then enough disks know that it is committed.
+    fn check_settled(&self, id: MemberId, entry: EntryId, membership: &Membership) -> Played {
+        let knows = |id| self.members.get(&id).is_some_and(|member| member.knows_committed(entry));
+        if self.activation == Activation::OnAppend || membership.quorum(knows) {
+            return Ok(());
+        }
+        Err(format!("I13 violated: {id} reports {entry} as settled, no quorum of disks knows it"))
+    }
+
     pub(super) fn send(&mut self, envelope: Envelope) -> Played {
         if envelope.from == envelope.to {
             return Ok(()); // The engine counts its own promises by itself.
@@ -348,6 +359,17 @@ impl World {
             }
             Event::Membership { id: entry, membership } => {
                 self.page.tell("memberships", format!("{id} membership {entry} {membership}"));
+            }
+            Event::Settled { id: entry, membership, evidence } => {
+                self.check_settled(id, *entry, membership)?;
+                self.member_mut(id)?.settled = Some(*entry);
+                // That the first membership is known needs no line in every story.
+                if entry.index > 1 {
+                    let known: Vec<String> =
+                        evidence.iter().map(|(id, commit)| format!("{id}:{commit}")).collect();
+                    let line = format!("{id} settled {entry} known=({})", known.join(" "));
+                    self.page.tell("memberships", line);
+                }
             }
             Event::TransferBegan { to } => self.page.say(format!("{id} hands over to {to}")),
             Event::TransferAborted { to, why } => {
