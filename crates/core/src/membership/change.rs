@@ -439,12 +439,11 @@ impl fmt::Display for ChangeRefusal {
 
 impl std::error::Error for ChangeRefusal {}
 
-/// `v1 l2 r3 u4`, `leave`, `to (1 2)&&(2 3)`, `goal (1 2 3) learners (4)`, `cancel`.
+/// `v1 l2 r3 u4`, `leave`, `(1 2)&&(2 3)`, `goal (1 2 3) learners (4)`, `cancel`.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             ChangeKind::Majorities(majorities) => {
-                f.write_str("to ")?;
                 for (at, majority) in majorities.iter().enumerate() {
                     write!(f, "{}({majority})", if at > 0 { "&&" } else { "" })?;
                 }

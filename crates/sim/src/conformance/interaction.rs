@@ -126,18 +126,23 @@ impl Interaction {
 
     fn propose_change(&mut self, arguments: &[Argument], input: &[String]) -> Result<(), Trouble> {
         let (id, named) = id_and_named(arguments)?;
-        let mut change = Change::new(operations(&input.join(" "))?);
+        let operations = operations(&input.join(" "))?;
+        let (mut v1, mut way) = (false, Transition::Auto);
         for argument in named {
             match argument.key.as_str() {
-                "v1" => change.v1 = argument.boolean()?,
-                "transition" => change.transition = transition(argument.value()?)?,
+                "v1" => v1 = argument.boolean()?,
+                "transition" => way = transition(argument.value()?)?,
                 _ => return Err(argument.unknown().into()),
             }
         }
-        if change.v1 && (change.operations.len() != 1 || change.transition != Transition::Auto) {
-            let text = "v1 conf change can only have one operation and no transition";
-            return Err(Trouble::Prints(text.to_owned()));
-        }
+        let change = match (v1, way, &operations[..]) {
+            (false, _, _) => Change::new(operations).with_transition(way),
+            (true, Transition::Auto, [operation]) => Change::v1(*operation),
+            _ => {
+                let text = "v1 conf change can only have one operation and no transition";
+                return Err(Trouble::Prints(text.to_owned()));
+            }
+        };
         let request = self.request();
         proposed(self.world.member(id)?.step(Input::Change(request, change)))
     }

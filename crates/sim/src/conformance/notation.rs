@@ -213,8 +213,8 @@ fn proposed(proposal: &Proposal) -> String {
 }
 
 fn change(change: &Change) -> String {
-    let mut text = if change.v1 { "EntryConfChange" } else { "EntryConfChangeV2" }.to_owned();
-    for operation in &change.operations {
+    let mut text = if change.is_v1() { "EntryConfChange" } else { "EntryConfChangeV2" }.to_owned();
+    for operation in change.operations() {
         text.push_str(&format!(" {operation}"));
     }
     text

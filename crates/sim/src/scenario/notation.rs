@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate_core::{
-    Activation, Change, Entry, EntryId, Index, LoggedChange, Manners, MemberId, MemberSet,
-    Membership, Operation, Payload, Transition,
+    Activation, Change, ChangeKind, Entry, EntryId, Index, LoggedChange, Manners, MemberId,
+    MemberSet, Membership, Operation, Payload, Transition,
 };
 
 use super::words::{Parsed, Words, key_value, number, text, unknown};
@@ -106,31 +106,56 @@ fn logged(change: &Change, membership: &Arc<Membership>) -> Payload {
 }
 
 /// `v4 l3 r1 u2`, then `implicit`, `explicit`, `form=v1`, `context=…`; or
-/// `to (1 2)&&(2 3)`; or `leave`. Any of them `expecting=2.3`.
+/// `to (1 2)&&(2 3)`; or `goal (1 2 3) learners (4)`; or `cancel`, or `leave`. Any of
+/// them `expecting=2.3`.
 pub(super) fn change(words: &mut Words) -> Parsed<Change> {
-    let mut change = Change::default();
-    let mut leave = false;
+    let mut operations = Vec::new();
+    let mut transition = Transition::Auto;
+    let mut v1 = false;
+    let mut kind = None;
+    let (mut context, mut expected) = (Bytes::new(), None);
     while let Some(word) = words.next() {
         match word.as_str() {
-            "leave" => leave = true,
-            "auto" => change.transition = Transition::Auto,
-            "implicit" => change.transition = Transition::JointImplicit,
-            "explicit" => change.transition = Transition::JointExplicit,
-            "form=v1" => change.v1 = true,
-            "to" => change.majorities = majorities(&words.want("majorities such as (1 2)")?)?,
-            _ if word.starts_with('(') => change.majorities = majorities(&word)?,
+            "leave" => kind = Some(ChangeKind::default()),
+            "cancel" => kind = Some(ChangeKind::Cancel),
+            "auto" => transition = Transition::Auto,
+            "implicit" => transition = Transition::JointImplicit,
+            "explicit" => transition = Transition::JointExplicit,
+            "form=v1" => v1 = true,
+            "to" => {
+                let majorities = majorities(&words.want("majorities such as (1 2)")?)?;
+                kind = Some(ChangeKind::Majorities(majorities));
+            }
+            _ if word.starts_with('(') => kind = Some(ChangeKind::Majorities(majorities(&word)?)),
+            "goal" => {
+                let voters = member_set(&words.want("voters such as (1 2 3)")?)?;
+                kind = Some(ChangeKind::Goal { voters, learners: MemberSet::new() });
+            }
+            "learners" => match &mut kind {
+                Some(ChangeKind::Goal { learners, .. }) => {
+                    *learners = member_set(&words.want("learners such as (4)")?)?;
+                }
+                _ => return Err("`learners` belongs to a goal".to_owned()),
+            },
             _ => match (operation(&word), key_value(&word)) {
-                (Some(operation), _) => change.operations.push(operation),
-                (None, Some(("context", context))) => change.context = text(context),
-                (None, Some(("expecting", id))) => change.expected = Some(entry_id(id)?),
+                (Some(operation), _) => operations.push(operation),
+                (None, Some(("context", said))) => context = text(said),
+                (None, Some(("expecting", id))) => expected = Some(entry_id(id)?),
                 _ => return unknown("part of a change", &word, CHANGE_WORDS),
             },
         }
     }
-    if leave == change.is_leave() {
-        return Ok(change);
-    }
-    Err("want operations such as `v4 r1`, `to (1 2)&&(2 3)`, or `leave`".to_owned())
+    let kind = match (kind, &operations[..]) {
+        (Some(kind), []) => kind,
+        (None, [operation]) if v1 => ChangeKind::V1(*operation),
+        (None, [_, ..]) if !v1 => ChangeKind::Operations { operations, transition },
+        _ => {
+            return Err("want operations such as `v4 r1`, `to (1 2)&&(2 3)`, `goal (1 2 3)`, \
+                        `cancel` or `leave`"
+                .to_owned());
+        }
+    };
+    Ok(Change { kind, context, expected })
 }
 
 const CHANGE_WORDS: &[&str] = &[
@@ -139,6 +164,9 @@ const CHANGE_WORDS: &[&str] = &[
     "r4",
     "u4",
     "to",
+    "goal",
+    "learners",
+    "cancel",
     "leave",
     "auto",
     "implicit",
@@ -245,13 +273,15 @@ const TEXT_BYTES_MAX: usize = 40;
 
 pub(super) fn change_text(change: &Change) -> String {
     let mut said = change.to_string();
-    match change.transition {
-        Transition::Auto => {}
-        Transition::JointImplicit => said.push_str(" implicit"),
-        Transition::JointExplicit => said.push_str(" explicit"),
-    }
-    if change.v1 {
-        said.push_str(" form=v1");
+    match change.kind {
+        ChangeKind::Operations { transition: Transition::JointImplicit, .. } => {
+            said.push_str(" implicit");
+        }
+        ChangeKind::Operations { transition: Transition::JointExplicit, .. } => {
+            said.push_str(" explicit");
+        }
+        ChangeKind::V1(_) => said.push_str(" form=v1"),
+        _ => {}
     }
     if let Some(id) = change.expected {
         said.push_str(&format!(" expecting={id}"));

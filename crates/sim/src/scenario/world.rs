@@ -360,6 +360,12 @@ impl World {
             Event::Membership { id: entry, membership } => {
                 self.page.tell("memberships", format!("{id} membership {entry} {membership}"));
             }
+            Event::GoalStep { step } => {
+                self.page.tell("memberships", format!("{id} step: {step}"));
+            }
+            Event::GoalReached { id: entry } => {
+                self.page.tell("memberships", format!("{id} goal reached {entry}"));
+            }
             Event::Settled { id: entry, membership, evidence } => {
                 self.check_settled(id, *entry, membership)?;
                 self.member_mut(id)?.settled = Some(*entry);
