@@ -64,6 +64,7 @@ impl Setting {
             "activation" => config.activation = activation(value)?,
             "votes-tell-commit" => config.liveness.votes_tell_commit = switch(value)?,
             "demote-first" => config.liveness.demote_before_removal = switch(value)?,
+            "pre-flight" => config.pre_flight = switch(value)?,
             "settle" => config.liveness.settle = switch(value)?,
             _ => return self.put_manner(&mut config.manners),
         }
@@ -114,6 +115,7 @@ const KEYS: &[&str] = &[
     "activation",
     "votes-tell-commit",
     "demote-first",
+    "pre-flight",
     "settle",
     "coalesce",
     "every-reply-waits",
