@@ -185,6 +185,9 @@ impl Raft {
         if !change.is_leave() {
             self.check_carried(now, &next)?;
         }
+        if change.kind == ChangeKind::Cancel {
+            self.check_way_back(now, &next)?;
+        }
         Ok(next)
     }
 

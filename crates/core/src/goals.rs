@@ -7,7 +7,7 @@
 use crate::membership::{Change, ChangeRefusal, Membership, Step, View, next_step};
 use crate::progress::{Flow, Peer};
 use crate::role::Leader;
-use crate::{Event, Index, MemberId, MemberSet, Raft};
+use crate::{Activation, Event, Index, MemberId, MemberSet, Raft};
 
 /// The way of a goal, as its leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -141,6 +141,23 @@ impl Raft {
             }
         }
         Ok(())
+    }
+
+    /// Going back from a joint that counts before it is committed needs only the old
+    /// majority; if that is not there, going on is the only way out. (When it counts
+    /// once applied, either way needs both, so back is as possible as on.)
+    pub(crate) fn check_way_back(
+        &self,
+        now: &Membership,
+        next: &Membership,
+    ) -> Result<(), ChangeRefusal> {
+        match next.goal() {
+            Some(goal) if now.is_joint() && self.config.activation == Activation::OnAppend => {
+                let back = Membership::new(goal.voters.iter(), []);
+                self.check_carried(now, &back)
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn goal_status(&self) -> Option<GoalStatus> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Membership, MembershipError};
+use super::{ChangeRefusal, Membership};
 use crate::config::Manners;
 use crate::{EntryId, MemberId, MemberSet};
 
@@ -33,6 +33,13 @@ pub enum ChangeKind {
     /// Where to go, as a list of majorities: any that may follow the present ones,
     /// the incoming majority first.
     Majorities(Vec<MemberSet>),
+    /// These become learners, if they are not members yet.
+    AddLearners(MemberSet),
+    /// Exactly these voters. Who loses its vote stays as a learner with `retain`, and
+    /// goes in the end without it.
+    SetVoters { voters: MemberSet, retain: bool },
+    /// More voters, and fewer; as above.
+    EditVoters { add: MemberSet, remove: MemberSet, retain: bool },
     /// Where to end. Whoever leads takes the steps.
     Goal { voters: MemberSet, learners: MemberSet },
     /// Back to where the change under way began.
@@ -81,7 +88,9 @@ impl LoggedChange {
             ChangeKind::Operations { operations, .. } => operations.len(),
             ChangeKind::V1(_) => 1,
             ChangeKind::Majorities(majorities) => majorities.iter().map(MemberSet::len).sum(),
-            ChangeKind::Goal { voters, learners } => voters.len() + learners.len(),
+            ChangeKind::AddLearners(ids) | ChangeKind::SetVoters { voters: ids, .. } => ids.len(),
+            ChangeKind::EditVoters { add: some, remove: others, .. }
+            | ChangeKind::Goal { voters: some, learners: others } => some.len() + others.len(),
             ChangeKind::Cancel => 0,
         };
         // Leaving a joint costs nothing: it is never refused for its size.
@@ -110,6 +119,29 @@ impl Change {
     /// an outgoing one. Voters that are in none of them become learners.
     pub fn majorities(majorities: impl IntoIterator<Item = MemberSet>) -> Self {
         ChangeKind::Majorities(majorities.into_iter().collect()).into()
+    }
+
+    /// Lets this one receive the log. Nothing happens to a member.
+    pub fn add_learner(id: MemberId) -> Self {
+        ChangeKind::AddLearners([id].into_iter().collect()).into()
+    }
+
+    /// Exactly these voters, all of them members already. Who loses its vote stays as
+    /// a learner, or goes once that is safe.
+    pub fn set_voters(voters: impl IntoIterator<Item = MemberId>, retain: bool) -> Self {
+        ChangeKind::SetVoters { voters: voters.into_iter().collect(), retain }.into()
+    }
+
+    /// These learners get a vote.
+    pub fn add_voters(ids: impl IntoIterator<Item = MemberId>) -> Self {
+        let (add, remove) = (ids.into_iter().collect(), MemberSet::new());
+        ChangeKind::EditVoters { add, remove, retain: true }.into()
+    }
+
+    /// These voters lose their vote; they stay as learners, or go once that is safe.
+    pub fn remove_voters(ids: impl IntoIterator<Item = MemberId>, retain: bool) -> Self {
+        let (add, remove) = (MemberSet::new(), ids.into_iter().collect());
+        ChangeKind::EditVoters { add, remove, retain }.into()
     }
 
     /// To end with these voters and learners. The leader, whoever it is, gets there.
@@ -193,9 +225,37 @@ impl Membership {
                 self.operations(operations, *transition, manners)
             }
             ChangeKind::Majorities(majorities) => self.go_to(majorities),
+            ChangeKind::AddLearners(ids) => {
+                let new = ids.iter().filter(|id| !self.contains(*id)).map(Operation::Learner);
+                let new: Vec<Operation> = new.collect();
+                if new.is_empty() { Err(ChangeRefusal::AlreadyThere) } else { self.simple(&new) }
+            }
+            ChangeKind::SetVoters { voters, retain } => self.set_voters(voters, *retain),
+            ChangeKind::EditVoters { add, remove, retain } => {
+                let stay = self.incoming().iter().filter(|id| !remove.contains(*id));
+                self.set_voters(&stay.chain(add.iter()).collect(), *retain)
+            }
             ChangeKind::Goal { voters, learners } => self.set_goal(voters, learners),
             ChangeKind::Cancel => self.cancel_goal(),
         }
+    }
+
+    fn set_voters(&self, voters: &MemberSet, retain: bool) -> Result<Self, ChangeRefusal> {
+        if let Some(id) = voters.iter().find(|id| !self.contains(*id)) {
+            return Err(ChangeRefusal::UnknownMember { id });
+        }
+        if !retain {
+            let learners = self.learners().iter().filter(|id| !voters.contains(*id)).collect();
+            return self.set_goal(voters, &learners);
+        }
+        let now = self.incoming();
+        let promoted = voters.iter().filter(|id| !now.contains(*id)).map(Operation::Voter);
+        let demoted = now.iter().filter(|id| !voters.contains(*id)).map(Operation::Learner);
+        let operations: Vec<Operation> = promoted.chain(demoted).collect();
+        if operations.is_empty() {
+            return Err(ChangeRefusal::AlreadyThere);
+        }
+        self.operations(&operations, Transition::Auto, &Manners::default())
     }
 
     fn operations(
@@ -357,88 +417,6 @@ impl Membership {
     }
 }
 
-/// Why a change of membership is not possible now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ChangeRefusal {
-    /// An earlier change, or what this leader inherited, is not applied yet. Ask
-    /// after it is.
-    InFlight { index: u64, applied: u64 },
-    /// This leader has not committed an entry of its own term yet, so it may not
-    /// know the newest membership. Ask a moment later.
-    NoOwnCommit,
-    /// Another membership than the expected one is the newest. Look, and ask again.
-    Stale { newest: EntryId },
-    /// Of the voters of a majority, fewer than a quorum are live and caught up: once
-    /// made, the change could not be completed. Bring them up, or choose others.
-    NotCarried { voters: usize, quorum: usize, live: usize },
-    /// A voter would be removed at once. Make it a learner first, or set a goal.
-    RemovesVoterDirectly { id: MemberId },
-    /// Some quorum of the present majorities and some quorum of the wanted ones need
-    /// not meet: no majority of the one equals, or differs by one voter from, a
-    /// majority of the other. Go through a joint of both.
-    UnsafeTransition,
-    /// Leave the joint first.
-    AlreadyJoint,
-    /// There is no joint to leave.
-    NotJoint,
-    /// A change in one step is not possible inside a joint. Leave it first.
-    SimpleInJoint,
-    /// More than one voter comes or goes. Ask for a joint change.
-    ManyVoters,
-    /// Nobody could decide anything afterwards.
-    NoVotersLeft,
-    /// There are no voters that could agree to a joint.
-    NoVotersToJoin,
-    /// Member id 0 names nobody.
-    MemberZero,
-    /// A goal is being pursued. Cancel it, or ask after it is reached.
-    GoalInProgress,
-    /// The members are as wished already.
-    AlreadyThere,
-    /// No change is under way.
-    NothingToCancel,
-    /// The result contradicts itself.
-    Impossible(MembershipError),
-}
-
-impl fmt::Display for ChangeRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InFlight { index, applied } => {
-                write!(f, "a change may be in flight up to {index}, applied to {applied}")
-            }
-            Self::NoOwnCommit => write!(f, "no entry of this leader's term is committed yet"),
-            Self::Stale { newest } => write!(f, "the newest membership is that of {newest}"),
-            Self::NotCarried { voters, quorum, live } => {
-                write!(
-                    f,
-                    "of {voters} voters {live} are live and caught up, the quorum is {quorum}"
-                )
-            }
-            Self::RemovesVoterDirectly { id } => {
-                write!(f, "{id} is a voter; make it a learner before removing it")
-            }
-            Self::UnsafeTransition => {
-                write!(f, "no majority of now and then differ by one voter at most")
-            }
-            Self::AlreadyJoint => write!(f, "the membership is joint already; leave it first"),
-            Self::NotJoint => write!(f, "the membership is not joint; nothing to leave"),
-            Self::SimpleInJoint => write!(f, "no change in one step while joint"),
-            Self::ManyVoters => write!(f, "more than one voter changes; want a joint change"),
-            Self::NoVotersLeft => write!(f, "no voters would be left"),
-            Self::NoVotersToJoin => write!(f, "no voters to make a joint with"),
-            Self::MemberZero => write!(f, "member id 0 names nobody"),
-            Self::GoalInProgress => write!(f, "a goal is being pursued; cancel it first"),
-            Self::AlreadyThere => write!(f, "the members are as wished already"),
-            Self::NothingToCancel => write!(f, "no change is under way"),
-            Self::Impossible(why) => write!(f, "{why}"),
-        }
-    }
-}
-
-impl std::error::Error for ChangeRefusal {}
-
 /// `v1 l2 r3 u4`, `leave`, `(1 2)&&(2 3)`, `goal (1 2 3) learners (4)`, `cancel`.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -448,6 +426,14 @@ impl fmt::Display for Change {
                     write!(f, "{}({majority})", if at > 0 { "&&" } else { "" })?;
                 }
                 Ok(())
+            }
+            ChangeKind::AddLearners(ids) => write!(f, "add learners ({ids})"),
+            ChangeKind::SetVoters { voters, retain } => {
+                write!(f, "voters ({voters}){}", if *retain { " retain" } else { "" })
+            }
+            ChangeKind::EditVoters { add, remove, retain } => {
+                let retain = if *retain { " retain" } else { "" };
+                write!(f, "voters +({add}) -({remove}){retain}")
             }
             ChangeKind::Goal { voters, learners } if learners.is_empty() => {
                 write!(f, "goal ({voters})")

@@ -8,12 +8,14 @@ mod change;
 mod goal;
 pub(crate) mod history;
 mod quorum;
+mod refusal;
 
 use std::fmt;
 
-pub use change::{Change, ChangeKind, ChangeRefusal, LoggedChange, Operation, Transition};
+pub use change::{Change, ChangeKind, LoggedChange, Operation, Transition};
 pub use goal::{Goal, Plan, PlannedStep, Step, View, next_step, plan};
 pub use quorum::{Count, Quorum};
+pub use refusal::ChangeRefusal;
 
 use crate::{Activation, MemberId, MemberSet};
 
@@ -234,5 +236,7 @@ impl fmt::Display for MembershipError {
 
 impl std::error::Error for MembershipError {}
 
+#[cfg(test)]
+mod goal_tests;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,133 @@
+use super::*;
+use crate::config::Manners;
+
+fn set(mask: u32) -> MemberSet {
+    (0..5).filter(|bit| mask & (1 << bit) != 0).map(|bit| MemberId(bit + 1)).collect()
+}
+
+/// Takes steps as a leader would that always sees everybody caught up and every
+/// step settled, and checks each of them.
+fn walk(mut now: Membership, leader: MemberId) -> (Membership, usize) {
+    let mut view = View { leader, caught_up: now.members(), settled: true };
+    let mut taken = 0;
+    while let Some(step) = next_step(&now, &view) {
+        let next = now.take_step(&step).unwrap_or_else(|why| panic!("{now}: {step}: {why}"));
+        assert_eq!(next.check(), Ok(()), "{now}: {step}");
+        assert!(now.may_become(&next), "{now}: {step}");
+        assert_eq!(now.voter_removed_by(&next), None, "{now}: {step}");
+        match &step {
+            Step::HandOver(heirs) => view.leader = heirs.iter().next().unwrap(),
+            Step::Settle => view.settled = true,
+            _ => {}
+        }
+        view.caught_up = next.members();
+        now = next;
+        taken += 1;
+        assert!(taken < 12, "no end in sight: {now}");
+    }
+    (now, taken)
+}
+
+#[test]
+fn every_goal_is_reached_by_safe_steps() {
+    // All voters of four members, all goals with voters and learners of five.
+    for voters in 1u32..16 {
+        for wanted in 1u32..32 {
+            for learners in (0u32..32).filter(|learners| learners & wanted == 0) {
+                let start = Membership::new(set(voters).iter(), []);
+                let Ok(now) = start.set_goal(&set(wanted), &set(learners)) else {
+                    assert_eq!((voters, 0), (wanted, learners));
+                    continue;
+                };
+                let leader = set(voters).iter().next().unwrap();
+                let (end, _) = walk(now, leader);
+                assert_eq!(end, Membership::new(set(wanted).iter(), set(learners).iter()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_goal_cancelled_at_any_step_ends_where_it_began() {
+    for voters in 1u32..16 {
+        for wanted in (1u32..32).filter(|wanted| *wanted != voters) {
+            let start = Membership::new(set(voters).iter(), []);
+            let leader = set(voters).iter().next().unwrap();
+            let mut now = start.set_goal(&set(wanted), &MemberSet::new()).unwrap();
+            let mut view = View { leader, caught_up: now.members(), settled: true };
+            while let Some(step) = next_step(&now, &view) {
+                let (end, _) = walk(now.cancel_goal().unwrap(), view.leader);
+                assert_eq!(end, start, "cancelled at {now}");
+                if let Step::HandOver(heirs) = &step {
+                    view.leader = heirs.iter().next().unwrap();
+                }
+                now = now.take_step(&step).unwrap();
+                view.caught_up = now.members();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plan_shows_the_whole_way_and_what_would_stop_it() {
+    let start = Membership::new([1, 2, 3].map(MemberId), []);
+    let plan = plan(&start, MemberId(1), &MemberSet::from([2, 3, 4]), &MemberSet::new()).unwrap();
+    let steps: Vec<String> = plan.steps.iter().map(|planned| planned.step.to_string()).collect();
+    let want = [
+        "add learners (4)",
+        "wait until (4) caught up",
+        "hand over to one of (2 3)",
+        "move votes v4 l1",
+        "leave the joint",
+        "wait until settled",
+        "remove learners (1)",
+        "wait until settled",
+    ];
+    assert_eq!(steps, want);
+    // In the joint any two of the voters that are in both majorities, or one of them
+    // and one of those that are in one, stop it.
+    let joint = &plan.steps[3];
+    assert_eq!(joint.membership.majorities().len(), 2);
+    let pairs: Vec<MemberSet> =
+        [[1, 2], [1, 3], [2, 3], [2, 4], [3, 4]].map(MemberSet::from).into();
+    assert_eq!(joint.stops_commits, pairs);
+    let end = plan.steps.last().unwrap();
+    assert_eq!(end.membership, Membership::new([2, 3, 4].map(MemberId), []));
+}
+
+#[test]
+fn voters_by_name_keep_or_lose_their_seat() {
+    let now = Membership::new([1, 2, 3].map(MemberId), [4, 5, 6].map(MemberId));
+    let resolve = |change: Change| now.resolve(&change, &Manners::default());
+    let kept = resolve(Change::set_voters([3, 4, 5].map(MemberId), true)).unwrap();
+    assert_eq!(kept.leave().unwrap().to_string(), "voters=(3 4 5) learners=(1 2 6)");
+    let lost = resolve(Change::set_voters([3, 4, 5].map(MemberId), false)).unwrap();
+    assert_eq!(walk(lost, MemberId(3)).0.to_string(), "voters=(3 4 5) learners=(6)");
+    let more = resolve(Change::add_voters([MemberId(4)])).unwrap();
+    assert_eq!(more.to_string(), "voters=(1 2 3 4) learners=(5 6)");
+    let fewer = resolve(Change::remove_voters([MemberId(3)], true)).unwrap();
+    assert_eq!(fewer.to_string(), "voters=(1 2) learners=(3 4 5 6)");
+    let unknown = resolve(Change::set_voters([MemberId(9)], true));
+    assert_eq!(unknown, Err(ChangeRefusal::UnknownMember { id: MemberId(9) }));
+    let learner = resolve(Change::add_learner(MemberId(7))).unwrap();
+    assert_eq!(learner.to_string(), "voters=(1 2 3) learners=(4 5 6 7)");
+    // A voter is not made a learner by adding it.
+    let voter = resolve(Change::add_learner(MemberId(1)));
+    assert_eq!(voter, Err(ChangeRefusal::AlreadyThere));
+}
+
+#[test]
+fn impossible_goals_are_refused() {
+    let now = Membership::new([1, 2, 3].map(MemberId), []);
+    let none = MemberSet::new();
+    assert_eq!(now.set_goal(&none, &none), Err(ChangeRefusal::NoVotersLeft));
+    let zero = MemberSet::from([0, 1]);
+    assert_eq!(now.set_goal(&zero, &none), Err(ChangeRefusal::MemberZero));
+    let same = MemberSet::from([1, 2, 3]);
+    assert_eq!(now.set_goal(&same, &none), Err(ChangeRefusal::AlreadyThere));
+    let both = now.set_goal(&same, &MemberSet::from([3]));
+    assert!(matches!(both, Err(ChangeRefusal::Impossible(_))));
+    assert_eq!(now.cancel_goal(), Err(ChangeRefusal::NothingToCancel));
+    let pursued = now.set_goal(&MemberSet::from([1, 2]), &none).unwrap();
+    assert_eq!(pursued.set_goal(&same, &none), Err(ChangeRefusal::GoalInProgress));
+}
