@@ -33,7 +33,7 @@ impl Raft {
         change: Change,
     ) -> Result<Taken, Dropped> {
         if !self.role.is_leader() {
-            return self.pass_on(request, Proposal::Change(change));
+            return self.pass_on(request, Proposal::Change(Box::new(change)));
         }
         Ok(Taken::Logged(self.propose_change(change)?))
     }
@@ -64,7 +64,7 @@ impl Raft {
         }
         let result = match proposal {
             Proposal::Command(command) => self.propose(Payload::Command(command)),
-            Proposal::Change(change) => self.propose_change(change),
+            Proposal::Change(change) => self.propose_change(*change),
         };
         if !silent {
             self.send(from, Message::ProposeReply(request, result.clone()));

@@ -130,7 +130,8 @@ pub struct SnapshotMeta {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Proposal {
     Command(Bytes),
-    Change(Change),
+    /// Boxed: rare, and larger than everything else that members say.
+    Change(Box<Change>),
 }
 
 impl Message {

@@ -123,7 +123,7 @@ fn message(tape: &mut Tape<'_>, raft: &Raft) -> Message {
             Message::Snapshot(SnapshotMeta { id, membership: membership(tape) })
         }
         12 => Message::TimeoutNow,
-        13 => Message::Propose(request, Proposal::Change(change(tape))),
+        13 => Message::Propose(request, Proposal::Change(Box::new(change(tape)))),
         14 => Message::Read(request),
         _ => match tape.pick(4) {
             0 => Message::ReadReply(request, Ok(number(tape, raft))),

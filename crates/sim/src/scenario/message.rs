@@ -258,7 +258,8 @@ impl ByHand {
     fn proposal(&self) -> Parsed<Proposal> {
         let word = self.fields.text.as_deref().unwrap_or_default();
         match word.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            Some(inner) => notation::change(&mut Words::of(inner)?).map(Proposal::Change),
+            Some(inner) => notation::change(&mut Words::of(inner)?)
+                .map(|change| Proposal::Change(Box::new(change))),
             None => Ok(Proposal::Command(text(word))),
         }
     }
