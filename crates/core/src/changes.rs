@@ -59,7 +59,13 @@ impl Raft {
         if let (Some(leader), true) = (self.leader.filter(|_| !self.role.is_leader()), silent) {
             // Who hears nothing cannot ask elsewhere: it is done in its name.
             let message = Message::Propose(request, proposal);
-            self.out.send.push(Envelope { from, to: leader, term: self.term, message });
+            self.out.send.push(Envelope {
+                from,
+                to: leader,
+                term: self.term,
+                incarnation: 0,
+                message,
+            });
             return Ok(Taken::Forwarded(leader));
         }
         let result = match proposal {
@@ -104,6 +110,7 @@ impl Raft {
     ) -> Result<EntryId, Refusal> {
         let now = &self.memberships.newest().membership;
         assert!(now.may_become(&next), "{now} may become {next} by {change}");
+        let next = next.following(now, |id| self.incarnation_seen(id));
         let membership = Arc::new(next);
         self.propose(Payload::Change(Arc::new(LoggedChange { change, membership })))
     }
@@ -185,6 +192,9 @@ impl Raft {
         if !change.is_leave() {
             self.check_carried(now, &next)?;
         }
+        if !self.config.manners.ids_return {
+            now.check_newcomers(&next)?;
+        }
         if change.kind == ChangeKind::Cancel {
             self.check_way_back(now, &next)?;
         }
@@ -214,6 +224,16 @@ impl Raft {
             }
         }
         Ok(())
+    }
+
+    /// The disk behind a member, as this leader saw it.
+    fn incarnation_seen(&self, id: MemberId) -> Option<u64> {
+        let seen = if id == self.config.id {
+            self.config.incarnation
+        } else {
+            self.role.leader().and_then(|leader| leader.peer(id)).map_or(0, |peer| peer.incarnation)
+        };
+        (seen != 0).then_some(seen)
     }
 
     /// Leaving a joint is the duty of whoever leads, not of who entered it. Asked

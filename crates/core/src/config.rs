@@ -2,13 +2,20 @@
 
 use std::fmt;
 
-use crate::MemberId;
+use crate::{Index, MemberId};
 
 /// Settings of one member. All members of a cluster should agree on ticks and on
 /// [`Config::reads`]; the rest may differ.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     pub id: MemberId,
+    /// The disk behind this member: another number after it was wiped, swapped or
+    /// restored. 0 where nobody tells disks apart.
+    pub incarnation: u64,
+    /// The index of the entry that added this member, for one that joined a running
+    /// cluster; 0 for the first members. It does not stand for election before it is
+    /// there: what it reads on its way may count it as it was in a former life.
+    pub joined_at: Index,
     /// Where election timeouts come from: the same seed and inputs, the same run.
     pub seed: u64,
     /// A follower campaigns after this many ticks without a leader, and up to
@@ -118,6 +125,8 @@ pub struct Manners {
     pub forwarders_hear_nothing: bool,
     /// A snapshot whose membership lacks the receiver is refused.
     pub snapshot_must_name_receiver: bool,
+    /// A removed id may be added again.
+    pub ids_return: bool,
     /// With leader-lease reads, who has heard from a leader may vote for another, or
     /// stand itself, as soon as it has forgotten that leader: by a start, a newer
     /// term, or a request. Then a lease may serve a stale read.
@@ -128,6 +137,8 @@ impl Config {
     pub fn new(id: MemberId) -> Self {
         Self {
             id,
+            incarnation: 0,
+            joined_at: 0,
             seed: 0,
             election_ticks: 10,
             heartbeat_ticks: 1,
@@ -234,6 +245,7 @@ impl Default for Manners {
             old_term_silent: false,
             forwarders_hear_nothing: false,
             snapshot_must_name_receiver: false,
+            ids_return: false,
             loose_leases: false,
         }
     }
@@ -251,6 +263,7 @@ impl Manners {
             old_term_silent: true,
             forwarders_hear_nothing: true,
             snapshot_must_name_receiver: true,
+            ids_return: true,
             loose_leases: true,
         }
     }

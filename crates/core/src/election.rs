@@ -44,6 +44,8 @@ impl Raft {
             Some(CampaignBar::AlreadyLeader)
         } else if !self.may_stand() {
             Some(CampaignBar::NotVoter)
+        } else if !self.has_joined() {
+            Some(CampaignBar::NotJoinedYet)
         } else if self.installing.is_some() {
             Some(CampaignBar::SnapshotNotInstalled)
         } else if self.config.activation == Activation::OnApply
@@ -78,6 +80,16 @@ impl Raft {
             || self.config.activation == Activation::OnAppend
                 && self.holds_newer_log
                 && !self.membership().is_empty()
+    }
+
+    /// The entry that added this member is here, or it is a first member. Before that,
+    /// what it reads may be about somebody else who had its id.
+    /// Shown by scenarios/identity_joiner_does_not_stand_early.txt.
+    fn has_joined(&self) -> bool {
+        match self.config.activation {
+            Activation::OnApply => self.log.commit >= self.config.joined_at,
+            Activation::OnAppend => self.log.last().index >= self.config.joined_at,
+        }
     }
 
     /// The last membership known to be committed, for others to learn.
@@ -133,7 +145,8 @@ impl Raft {
             let from = self.config.id;
             let message =
                 if kind == Campaign::Pre { Message::PreVote(vote) } else { Message::Vote(vote) };
-            self.out.send.push(Envelope { from, to, term, message });
+            let incarnation = self.config.incarnation;
+            self.out.send.push(Envelope { from, to, term, incarnation, message });
         }
     }
 

@@ -18,6 +18,8 @@ pub struct Envelope {
     /// The sender's term. A pre-vote, and a pre-vote that is granted, carry the
     /// term that is being asked about instead: one above the asker's own.
     pub term: Term,
+    /// The disk behind the sender; 0 where nobody tells disks apart.
+    pub incarnation: u64,
     pub message: Message,
 }
 
@@ -142,6 +144,11 @@ impl Message {
             Self::PreVoteReply(reply) | Self::VoteReply(reply) => Some(reply.committed),
             _ => None,
         }
+    }
+
+    /// A promise that rests on what its sender's disk remembers.
+    pub(crate) fn is_promise(&self) -> bool {
+        matches!(self, Self::VoteReply(_) | Self::AppendReply(_))
     }
 
     /// Answers that count by who gives them, and so only from members it knows. What

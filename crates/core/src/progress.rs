@@ -60,6 +60,8 @@ pub(crate) struct Peer {
     /// The leader's clock when it last had an answer of any kind.
     pub(crate) answered_at: u64,
     pub(crate) rounds: Rounds,
+    /// The disk behind it, as it last said; 0 before that.
+    pub(crate) incarnation: u64,
 }
 
 impl Progress {
@@ -204,6 +206,7 @@ impl Peer {
             heard_at: 0,
             answered_at: clock,
             rounds: Rounds::default(),
+            incarnation: 0,
         }
     }
 }

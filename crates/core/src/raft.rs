@@ -207,7 +207,8 @@ impl Raft {
     }
 
     pub(crate) fn send(&mut self, to: MemberId, message: Message) {
-        self.out.send.push(Envelope { from: self.config.id, to, term: self.term, message });
+        let (from, incarnation) = (self.config.id, self.config.incarnation);
+        self.out.send.push(Envelope { from, to, term: self.term, incarnation, message });
     }
 
     pub(crate) fn not_leader(&self) -> Refusal {
@@ -227,7 +228,8 @@ impl Raft {
 
     fn on_received(&mut self, envelope: Envelope) -> Result<Taken, Dropped> {
         self.check_envelope(&envelope)?;
-        let Envelope { from, term, message, .. } = envelope;
+        let Envelope { from, term, message, incarnation, .. } = envelope;
+        self.check_incarnation(from, incarnation, &message)?;
         if message.is_reply() && !self.membership().contains(from) {
             return Err(Dropped::UnknownSender { from });
         }
@@ -275,6 +277,25 @@ impl Raft {
             Message::Propose(request, proposal) => self.on_forwarded(from, request, proposal),
             Message::Read(request) => self.on_forwarded_read(from, request),
         }
+    }
+
+    /// A promise counts only from the disk that the membership knows as this member's:
+    /// another one has forgotten what was promised before.
+    /// Shown by scenarios/identity_wiped_member_does_not_count.txt.
+    fn check_incarnation(
+        &mut self,
+        from: MemberId,
+        incarnation: u64,
+        message: &Message,
+    ) -> Result<(), Dropped> {
+        let named = self.membership().incarnation(from);
+        if message.is_promise() && named.is_some_and(|named| named != incarnation) {
+            return Err(Dropped::OtherIncarnation { from, incarnation });
+        }
+        if let Some(peer) = self.role.leader_mut().and_then(|leader| leader.peer_mut(from)) {
+            peer.incarnation = incarnation;
+        }
+        Ok(())
     }
 
     /// Somebody is in a newer term: so are we, unless the message says that the

@@ -37,6 +37,9 @@ pub enum Dropped {
     WrongRecipient { to: MemberId },
     /// An answer from a member that is not in the membership.
     UnknownSender { from: MemberId },
+    /// A promise by another disk than the one known as this member's. It has to be
+    /// added anew, under a new id.
+    OtherIncarnation { from: MemberId, incarnation: u64 },
     /// No honest member sends this.
     Malformed(Malformed),
     /// From a term that is over.
@@ -90,6 +93,8 @@ pub enum Malformed {
 pub enum CampaignBar {
     AlreadyLeader,
     NotVoter,
+    /// The entry that added this member has not arrived.
+    NotJoinedYet,
     /// A committed membership is not applied yet: counting votes by an old one
     /// could elect a second leader.
     MembershipNotApplied,
@@ -106,6 +111,7 @@ impl Dropped {
             Self::Refused(_) => "refused",
             Self::WrongRecipient { .. } => "wrong_recipient",
             Self::UnknownSender { .. } => "unknown_sender",
+            Self::OtherIncarnation { .. } => "other_incarnation",
             Self::Malformed(_) => "malformed",
             Self::OldTerm { .. } => "old_term",
             Self::LeaderAlive { .. } => "leader_alive",
@@ -147,6 +153,9 @@ impl fmt::Display for Dropped {
             Self::Refused(refusal) => write!(f, "{refusal}"),
             Self::WrongRecipient { to } => write!(f, "addressed to {to}"),
             Self::UnknownSender { from } => write!(f, "{from} is not in the membership"),
+            Self::OtherIncarnation { from, incarnation } => {
+                write!(f, "{from} speaks with another disk, {incarnation}: add it anew")
+            }
             Self::Malformed(what) => write!(f, "malformed: {what}"),
             Self::OldTerm { term, current } => write!(f, "of old term {term}, now {current}"),
             Self::LeaderAlive { leader: Some(id) } => write!(f, "leader {id} was just heard"),
@@ -194,6 +203,7 @@ impl fmt::Display for CampaignBar {
         f.write_str(match self {
             Self::AlreadyLeader => "leads already",
             Self::NotVoter => "not a voter",
+            Self::NotJoinedYet => "the entry that added it has not arrived",
             Self::MembershipNotApplied => "a committed membership is not applied yet",
             Self::SnapshotNotInstalled => "a snapshot is not installed yet",
             Self::LeaderHoldsLease => "a leader may hold its lease",

@@ -270,6 +270,7 @@ impl Raft {
 
     pub(crate) fn broadcast_heartbeat(&mut self) {
         let (from, term, commit) = (self.config.id, self.term, self.log.commit);
+        let incarnation = self.config.incarnation;
         let Role::Leader(leader) = &mut self.role else { return };
         let (round, sent_at) = (leader.reads.round(), leader.clock);
         for peer in leader.peers.iter_mut().filter(|peer| peer.id != from) {
@@ -277,7 +278,7 @@ impl Raft {
             let commit = commit.min(peer.progress.matched);
             peer.progress.told_commit(commit);
             let message = Message::Heartbeat(Heartbeat { commit, round, sent_at });
-            self.out.send.push(Envelope { from, to: peer.id, term, message });
+            self.out.send.push(Envelope { from, to: peer.id, term, incarnation, message });
         }
     }
 
@@ -441,10 +442,11 @@ impl Raft {
 
     fn emit(&mut self, slot: usize, prev: EntryId, entries: Entries) {
         let (from, term, commit) = (self.config.id, self.term, self.log.commit);
+        let incarnation = self.config.incarnation;
         let Role::Leader(leader) = &mut self.role else { return };
         let peer = &mut leader.peers[slot];
         peer.progress.sent(entries.len() as u64, entries.bytes(), commit);
         let message = Message::Append(Append { prev, entries, commit });
-        self.out.send.push(Envelope { from, to: peer.id, term, message });
+        self.out.send.push(Envelope { from, to: peer.id, term, incarnation, message });
     }
 }

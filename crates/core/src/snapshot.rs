@@ -30,7 +30,8 @@ impl Raft {
         peer.progress.become_snapshot(self.snapshot.id.index);
         let message = Message::Snapshot(self.snapshot.clone());
         let (from, to, term) = (self.config.id, peer.id, self.term);
-        self.out.send.push(Envelope { from, to, term, message });
+        let incarnation = self.config.incarnation;
+        self.out.send.push(Envelope { from, to, term, incarnation, message });
         true
     }
 

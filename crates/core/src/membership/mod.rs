@@ -7,6 +7,7 @@
 mod change;
 mod goal;
 pub(crate) mod history;
+mod identity;
 mod quorum;
 mod refusal;
 
@@ -37,6 +38,10 @@ pub struct Membership {
     activation: Activation,
     /// Where the members are going, if a change is under way.
     goal: Option<Box<Goal>>,
+    /// The disk behind each voter, as far as it was seen. Sorted by member.
+    incarnations: Vec<(MemberId, u64)>,
+    /// Members of late, the latest last.
+    removed: Vec<MemberId>,
 }
 
 impl Membership {
@@ -197,6 +202,12 @@ impl fmt::Display for Membership {
         }
         if let Some(goal) = self.goal() {
             write!(f, " goal={goal}")?;
+        }
+        for (at, (id, incarnation)) in self.incarnations.iter().enumerate() {
+            write!(f, "{}{}:{incarnation}", if at > 0 { " " } else { " disks=(" }, id.0)?;
+        }
+        if !self.incarnations.is_empty() {
+            write!(f, ")")?;
         }
         Ok(())
     }

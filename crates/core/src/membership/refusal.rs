@@ -46,6 +46,8 @@ pub enum ChangeRefusal {
     AlreadyThere,
     /// No change is under way.
     NothingToCancel,
+    /// A member of this id was removed. Ids are never used twice: choose a new one.
+    IdUsedBefore { id: MemberId },
     /// Not a member. Add it as a learner first.
     UnknownMember { id: MemberId },
     /// The result contradicts itself.
@@ -82,6 +84,7 @@ impl fmt::Display for ChangeRefusal {
             Self::GoalInProgress => write!(f, "a goal is being pursued; cancel it first"),
             Self::AlreadyThere => write!(f, "the members are as wished already"),
             Self::UnknownMember { id } => write!(f, "{id} is not a member; add it as a learner"),
+            Self::IdUsedBefore { id } => write!(f, "{id} was removed before; want a new id"),
             Self::NothingToCancel => write!(f, "no change is under way"),
             Self::Impossible(why) => write!(f, "{why}"),
         }

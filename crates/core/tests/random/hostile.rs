@@ -151,7 +151,8 @@ fn input(tape: &mut Tape<'_>, raft: &Raft) -> Input {
             let to = if tape.pick(12) == 0 { id(tape) } else { raft.status().id };
             let from = id(tape);
             let term = number(tape, raft);
-            Input::Received(Envelope { from, to, term, message: message(tape, raft) })
+            let incarnation = number(tape, raft);
+            Input::Received(Envelope { from, to, term, incarnation, message: message(tape, raft) })
         }
     }
 }

@@ -71,7 +71,7 @@ pub(super) fn kind_named(word: &str) -> Parsed<&'static str> {
 
 /// The line of a transcript.
 pub(super) fn envelope_text(envelope: &Envelope) -> String {
-    let Envelope { from, to, term, message } = envelope;
+    let Envelope { from, to, term, message, .. } = envelope;
     let mut said = format!("{from} -> {to} {}", kind(message));
     let fields = fields_text(message);
     if !fields.is_empty() {
@@ -206,7 +206,7 @@ impl ByHand {
     /// The message itself. `follows` is the membership that its first entry follows.
     pub(super) fn envelope(&self, follows: &Membership) -> Parsed<Envelope> {
         let message = self.message(follows)?;
-        Ok(Envelope { from: self.from, to: self.to, term: self.term, message })
+        Ok(Envelope { from: self.from, to: self.to, term: self.term, incarnation: 0, message })
     }
 
     /// The index after which the message's entries stand.

@@ -270,7 +270,7 @@ mod tests {
 
     fn message(from: u64, to: u64) -> Envelope {
         let message = Message::TimeoutNow;
-        Envelope { from: MemberId(from), to: MemberId(to), term: 1, message }
+        Envelope { from: MemberId(from), to: MemberId(to), term: 1, incarnation: 0, message }
     }
 
     #[test]

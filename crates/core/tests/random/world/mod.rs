@@ -463,6 +463,7 @@ fn config(id: MemberId, settings: u32) -> Config {
         config.manners = Manners::default();
     }
     config.pre_flight = settings & 0x8000 == 0;
+    config.manners.ids_return |= settings & 0x10000 == 0;
     if settings & NO_LIVENESS == NO_LIVENESS {
         config.liveness = Liveness::NONE;
     }

@@ -1,0 +1,65 @@
+//! Who a member is: not only by its id, but by the disk behind it.
+//!
+//! A voter whose disk was wiped, swapped or restored from a backup has forgotten
+//! promises. Under its old id it would vote, and acknowledge, as if it had not. So a
+//! membership names the incarnation of each voter, as far as it was seen, and
+//! remembers ids that were removed: an id is never used twice.
+
+use super::{ChangeRefusal, Membership};
+use crate::MemberId;
+
+/// Removed ids that a membership remembers. Older ones fail as well, later: a joiner
+/// must know the entry that added it.
+const REMOVED_MAX: usize = 64;
+
+impl Membership {
+    /// The incarnation that counts as this member, if one was named.
+    pub fn incarnation(&self, id: MemberId) -> Option<u64> {
+        let at = self.incarnations.binary_search_by_key(&id, |(named, _)| *named).ok()?;
+        self.incarnations.get(at).map(|(_, incarnation)| *incarnation)
+    }
+
+    /// Names the incarnation of a member, unless one is named already.
+    pub fn with_incarnation(mut self, id: MemberId, incarnation: u64) -> Self {
+        if let Err(at) = self.incarnations.binary_search_by_key(&id, |(named, _)| *named) {
+            self.incarnations.insert(at, (id, incarnation));
+        }
+        self
+    }
+
+    /// Ids that were members lately and are no more, the latest last.
+    pub fn removed(&self) -> &[MemberId] {
+        &self.removed
+    }
+
+    /// Whoever comes must not have been here before.
+    pub(crate) fn check_newcomers(&self, next: &Self) -> Result<(), ChangeRefusal> {
+        let known = |id| self.contains(id);
+        match next.members().iter().find(|id| !known(*id) && self.removed.contains(id)) {
+            Some(id) => Err(ChangeRefusal::IdUsedBefore { id }),
+            None => Ok(()),
+        }
+    }
+
+    /// This membership as the successor of `before`: who went is remembered, and the
+    /// voters that were seen are named.
+    pub(crate) fn following(
+        mut self,
+        before: &Self,
+        seen: impl Fn(MemberId) -> Option<u64>,
+    ) -> Self {
+        let members = self.members();
+        let was = before.members();
+        self.removed.extend(was.iter().filter(|id| !members.contains(*id)));
+        let excess = self.removed.len().saturating_sub(REMOVED_MAX);
+        self.removed.drain(..excess);
+        self.incarnations.retain(|(id, _)| members.contains(*id));
+        let voters = self.voters();
+        for id in voters.iter() {
+            if let Some(incarnation) = seen(id) {
+                self = self.with_incarnation(id, incarnation);
+            }
+        }
+        self
+    }
+}
