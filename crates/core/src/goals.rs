@@ -132,6 +132,9 @@ impl Raft {
         if !self.config.pre_flight || now.majorities() == next.majorities() {
             return Ok(());
         }
+        if now.blocking_zone().is_none() && next.blocking_zone().is_some() {
+            return Err(ChangeRefusal::ZoneWouldBlock);
+        }
         let able = |id| leader.peer(id).is_some_and(|peer| self.is_able(leader, peer));
         for majority in next.majorities() {
             let (voters, quorum) = (majority.len(), majority.len() / 2 + 1);

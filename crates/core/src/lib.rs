@@ -76,8 +76,8 @@ pub use entry::{Entries, Entry, Payload};
 pub use goals::GoalStatus;
 pub use ids::{EntryId, Index, MemberId, MemberSet, RequestId, SaveId, Term};
 pub use membership::{
-    Change, ChangeKind, ChangeRefusal, Count, Goal, LoggedChange, Membership, MembershipError,
-    Operation, Plan, PlannedStep, Quorum, Step, Transition, View, next_step, plan,
+    Change, ChangeKind, ChangeRefusal, Count, Goal, LoggedChange, MemberInfo, Membership,
+    MembershipError, Operation, Plan, PlannedStep, Quorum, Step, Transition, View, next_step, plan,
 };
 pub use message::{
     Append, AppendReply, Envelope, Heartbeat, HeartbeatReply, Message, Proposal, SnapshotMeta,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{ChangeRefusal, Membership};
+use super::{ChangeRefusal, MemberInfo, Membership};
 use crate::config::Manners;
 use crate::{EntryId, MemberId, MemberSet};
 
@@ -21,6 +21,8 @@ pub struct Change {
     pub context: Bytes,
     /// Refused unless the newest membership in the log is the one of this entry.
     pub expected: Option<EntryId>,
+    /// What to say about members from now on.
+    pub infos: Vec<(MemberId, MemberInfo)>,
 }
 
 /// What is wished for.
@@ -94,7 +96,8 @@ impl LoggedChange {
             ChangeKind::Cancel => 0,
         };
         // Leaving a joint costs nothing: it is never refused for its size.
-        8 * ids as u64 + self.change.context.len() as u64
+        let infos = self.change.infos.iter().map(|(_, info)| 8 + info.info.len() + info.zone.len());
+        8 * ids as u64 + self.change.context.len() as u64 + infos.sum::<usize>() as u64
     }
 }
 
@@ -156,6 +159,12 @@ impl Change {
     /// Back to where the change under way began.
     pub fn cancel() -> Self {
         ChangeKind::Cancel.into()
+    }
+
+    /// Says where to reach a member, and in which zone it stands.
+    pub fn with_info(mut self, id: MemberId, info: MemberInfo) -> Self {
+        self.infos.push((id, info));
+        self
     }
 
     /// Only if nobody else changed the membership in between.
@@ -238,6 +247,10 @@ impl Membership {
             ChangeKind::Goal { voters, learners } => self.set_goal(voters, learners),
             ChangeKind::Cancel => self.cancel_goal(),
         }
+        .map(|next| {
+            let infos = change.infos.iter().filter(|(id, _)| next.contains(*id));
+            infos.fold(next.clone(), |next, (id, info)| next.with_info(*id, info.clone()))
+        })
     }
 
     fn set_voters(&self, voters: &MemberSet, retain: bool) -> Result<Self, ChangeRefusal> {

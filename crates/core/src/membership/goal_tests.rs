@@ -117,6 +117,20 @@ fn voters_by_name_keep_or_lose_their_seat() {
 }
 
 #[test]
+fn a_zone_that_holds_half_of_the_voters_blocks() {
+    let zone = |name: &'static str| MemberInfo { zone: name.into(), ..MemberInfo::default() };
+    let three = Membership::new([1, 2, 3].map(MemberId), [MemberId(4)])
+        .with_info(MemberId(1), zone("a"))
+        .with_info(MemberId(2), zone("b"))
+        .with_info(MemberId(3), zone("c"));
+    assert_eq!(three.blocking_zone(), None);
+    let four = three.resolve(&Change::add_voters([MemberId(4)]), &Manners::default()).unwrap();
+    // Nothing is said while one voter's zone is not known.
+    assert_eq!(four.blocking_zone(), None);
+    assert_eq!(four.with_info(MemberId(4), zone("c")).blocking_zone(), Some(&"c".into()));
+}
+
+#[test]
 fn impossible_goals_are_refused() {
     let now = Membership::new([1, 2, 3].map(MemberId), []);
     let none = MemberSet::new();

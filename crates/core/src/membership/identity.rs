@@ -5,7 +5,9 @@
 //! membership names the incarnation of each voter, as far as it was seen, and
 //! remembers ids that were removed: an id is never used twice.
 
-use super::{ChangeRefusal, Membership};
+use bytes::Bytes;
+
+use super::{ChangeRefusal, MemberInfo, Membership};
 use crate::MemberId;
 
 /// Removed ids that a membership remembers. Older ones fail as well, later: a joiner
@@ -25,6 +27,36 @@ impl Membership {
             self.incarnations.insert(at, (id, incarnation));
         }
         self
+    }
+
+    /// What is known about a member.
+    pub fn info(&self, id: MemberId) -> Option<&MemberInfo> {
+        let at = self.infos.binary_search_by_key(&id, |(named, _)| *named).ok()?;
+        self.infos.get(at).map(|(_, info)| info)
+    }
+
+    /// Says something about a member, in place of what was said before.
+    pub fn with_info(mut self, id: MemberId, info: MemberInfo) -> Self {
+        match self.infos.binary_search_by_key(&id, |(named, _)| *named) {
+            Ok(at) => self.infos[at].1 = info,
+            Err(at) => self.infos.insert(at, (id, info)),
+        }
+        self
+    }
+
+    /// A zone without which some majority has no quorum; only where every voter's
+    /// zone is known.
+    pub fn blocking_zone(&self) -> Option<&Bytes> {
+        let zone = |id| self.info(id).map(|info| &info.zone).filter(|zone| !zone.is_empty());
+        self.majorities().iter().find_map(|majority| {
+            let zones: Option<Vec<&Bytes>> = majority.iter().map(zone).collect();
+            let zones = zones?;
+            let blocks = |zone: &Bytes| {
+                let left = zones.iter().filter(|other| **other != zone).count();
+                left < majority.len() / 2 + 1
+            };
+            zones.iter().copied().find(|zone| blocks(zone))
+        })
     }
 
     /// Ids that were members lately and are no more, the latest last.
@@ -54,6 +86,7 @@ impl Membership {
         let excess = self.removed.len().saturating_sub(REMOVED_MAX);
         self.removed.drain(..excess);
         self.incarnations.retain(|(id, _)| members.contains(*id));
+        self.infos.retain(|(id, _)| members.contains(*id));
         let voters = self.voters();
         for id in voters.iter() {
             if let Some(incarnation) = seen(id) {

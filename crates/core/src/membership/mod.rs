@@ -13,6 +13,8 @@ mod refusal;
 
 use std::fmt;
 
+use bytes::Bytes;
+
 pub use change::{Change, ChangeKind, LoggedChange, Operation, Transition};
 pub use goal::{Goal, Plan, PlannedStep, Step, View, next_step, plan};
 pub use quorum::{Count, Quorum};
@@ -42,6 +44,17 @@ pub struct Membership {
     incarnations: Vec<(MemberId, u64)>,
     /// Members of late, the latest last.
     removed: Vec<MemberId>,
+    /// What is known about members beside how they count. Sorted by member.
+    infos: Vec<(MemberId, MemberInfo)>,
+}
+
+/// What a membership says about one member, for those who show or reach it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct MemberInfo {
+    /// Opaque to the core: name, addresses.
+    pub info: Bytes,
+    /// Where it stands. Members of one zone may fail together; empty for unknown.
+    pub zone: Bytes,
 }
 
 impl Membership {

@@ -20,6 +20,8 @@ pub enum ChangeRefusal {
     /// Of the voters of a majority, fewer than a quorum are live and caught up: once
     /// made, the change could not be completed. Bring them up, or choose others.
     NotCarried { voters: usize, quorum: usize, live: usize },
+    /// One zone could stop the cluster by itself, which none can now. Spread the voters.
+    ZoneWouldBlock,
     /// A voter would be removed at once. Make it a learner first, or set a goal.
     RemovesVoterDirectly { id: MemberId },
     /// Some quorum of the present majorities and some quorum of the wanted ones need
@@ -68,6 +70,7 @@ impl fmt::Display for ChangeRefusal {
                     "of {voters} voters {live} are live and caught up, the quorum is {quorum}"
                 )
             }
+            Self::ZoneWouldBlock => write!(f, "the loss of one zone would leave no quorum"),
             Self::RemovesVoterDirectly { id } => {
                 write!(f, "{id} is a voter; make it a learner before removing it")
             }

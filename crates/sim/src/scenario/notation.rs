@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use quorate_core::{
     Activation, Change, ChangeKind, Entry, EntryId, Index, LoggedChange, Manners, MemberId,
-    MemberSet, Membership, Operation, Payload, Transition,
+    MemberInfo, MemberSet, Membership, Operation, Payload, Transition,
 };
 
 use super::words::{Parsed, Words, key_value, number, text, unknown};
@@ -113,7 +113,7 @@ pub(super) fn change(words: &mut Words) -> Parsed<Change> {
     let mut transition = Transition::Auto;
     let mut v1 = false;
     let mut kind = None;
-    let (mut context, mut expected) = (Bytes::new(), None);
+    let (mut context, mut expected, mut infos) = (Bytes::new(), None, Vec::new());
     while let Some(word) = words.next() {
         match word.as_str() {
             "leave" => kind = Some(ChangeKind::default()),
@@ -141,6 +141,7 @@ pub(super) fn change(words: &mut Words) -> Parsed<Change> {
                 (Some(operation), _) => operations.push(operation),
                 (None, Some(("context", said))) => context = text(said),
                 (None, Some(("expecting", id))) => expected = Some(entry_id(id)?),
+                (None, Some(("zone", said))) => infos.push(zone(said)?),
                 _ => return unknown("part of a change", &word, CHANGE_WORDS),
             },
         }
@@ -155,7 +156,14 @@ pub(super) fn change(words: &mut Words) -> Parsed<Change> {
                 .to_owned());
         }
     };
-    Ok(Change { kind, context, expected })
+    Ok(Change { kind, context, expected, infos })
+}
+
+/// `4:east`: member 4 stands in the zone `east`.
+fn zone(said: &str) -> Parsed<(MemberId, MemberInfo)> {
+    let (id, name) = said.split_once(':').ok_or("want a zone such as zone=4:east")?;
+    let zone = Bytes::copy_from_slice(name.as_bytes());
+    Ok((MemberId(number(id)?), MemberInfo { zone, ..MemberInfo::default() }))
 }
 
 const CHANGE_WORDS: &[&str] = &[
@@ -174,6 +182,7 @@ const CHANGE_WORDS: &[&str] = &[
     "form=v1",
     "context=TEXT",
     "expecting=2.3",
+    "zone=4:east",
 ];
 
 fn operation(word: &str) -> Option<Operation> {
