@@ -41,6 +41,32 @@ proptest! {
         }
     }
 
+    /// A goal, set once, is reached through crashes, losses and changes of leader, by
+    /// both activations, and nothing that was committed on the way is lost.
+    #[test]
+    fn a_goal_is_reached_through_any_faults(
+        numbers in prop::collection::vec(any::<u32>(), 20..2500),
+        voters in 1u32..128,
+        learners in 0u32..128,
+    ) {
+        let mut numbers = numbers;
+        numbers[1] &= !(world::NO_LIVENESS | world::ETCD_MANNERS | world::NO_STEP_DOWN);
+        numbers[1] &= !(world::NO_PRE_VOTE | world::NO_CHECK_QUORUM);
+        let mut tape = Tape::new(&numbers);
+        let mut world = World::new(&mut tape);
+        world.no_changes = true;
+        world.calm(40);
+        let goal = world.set_goal(voters, learners & !voters);
+        world.play(&mut tape);
+        world.calm(200);
+        if let Some((voters, learners)) = goal {
+            prop_assert!(world.works(), "{}", world.describe());
+            let membership = world.leader_membership().unwrap();
+            prop_assert_eq!(membership.incoming(), &voters, "{}", world.describe());
+            prop_assert_eq!(membership.learners(), &learners, "{}", world.describe());
+        }
+    }
+
     #[test]
     fn after_the_faults_the_cluster_works_again(
         numbers in prop::collection::vec(any::<u32>(), 20..2000),

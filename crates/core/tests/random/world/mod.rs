@@ -6,6 +6,7 @@ mod checks;
 mod disk;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use quorate_core::{
     Activation, Boot, Change, Config, Entries, Envelope, Event, Index, Input, Liveness, Load,
@@ -384,6 +385,40 @@ impl World {
             let member = self.members.get(&id).and_then(|member| member.raft.as_ref());
             member.is_some_and(|raft| raft.status().log.applied >= proposed.index)
         })
+    }
+
+    fn leader(&self) -> Option<&Raft> {
+        let rafts = self.members.values().filter_map(|member| member.raft.as_ref());
+        rafts
+            .filter(|raft| raft.status().role == RoleKind::Leader)
+            .max_by_key(|raft| raft.status().term)
+    }
+
+    pub(crate) fn leader_membership(&self) -> Option<Arc<Membership>> {
+        self.leader().map(|raft| raft.membership().clone())
+    }
+
+    /// Sets a goal by masks of members. Nothing when the leader would not have it.
+    pub(crate) fn set_goal(
+        &mut self,
+        voters: u32,
+        learners: u32,
+    ) -> Option<(MemberSet, MemberSet)> {
+        let members = self.members.len() as u64;
+        let ids = |mask: u32| -> MemberSet {
+            (1..=members).filter(|id| mask & (1 << (id - 1)) != 0).map(MemberId).collect()
+        };
+        let (voters, learners) = (ids(voters), ids(learners));
+        let id = self.leader()?.status().id;
+        let before = self.leader()?.status().log.last;
+        let change = Change::goal(voters.iter(), learners.iter());
+        self.input(id, Input::Change(RequestId(0), change));
+        let taken = self.leader().is_some_and(|raft| {
+            raft.status().log.last.index > before.index && raft.status().id == id
+        });
+        // An entry that never leaves its leader may be lost: let it spread.
+        self.calm(1);
+        taken.then_some((voters, learners))
     }
 
     /// Everything is delivered and completed, and time passes, until the cluster
