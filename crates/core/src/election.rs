@@ -118,6 +118,9 @@ impl Raft {
             return;
         }
         self.commit_to(id.index);
+        if self.config.activation == Activation::OnAppend {
+            return; // It counted already, and so did the votes of a candidate.
+        }
         self.taught = true;
         if self.role.kind() != RoleKind::Follower {
             self.become_follower(self.term, None);

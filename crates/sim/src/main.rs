@@ -26,5 +26,6 @@ fn main() -> ExitCode {
 const USAGE: &str = "\
 usage:
   quorate-sim scenario PATH…      play scenario files (or all in a folder) and compare;
-                                  UPDATE=1 rewrites the transcripts; --show prints the story
+                                  UPDATE=1 rewrites the transcripts; --show and
+                                  --show-on-append print the story, --coverage the ids
   quorate-sim conformance DIR     play recorded traces of etcd-io/raft and compare";

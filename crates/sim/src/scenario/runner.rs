@@ -284,6 +284,18 @@ mod tests {
     }
 
     #[test]
+    fn a_story_is_played_under_both_activations() {
+        let text = "# covers: S33\n# A story.\n\ncluster m1 m2 learners m3\ncampaign m1\nsettle\n\
+                    change m1 v3\n[on-apply] expect m1 voters=(1 2)\n\
+                    [on-append] expect m1 voters=(1 2 3)\nexpect m1 voters=(1 2)\n";
+        let story = Story::parse(text).unwrap();
+        let failure = |activation| perform(&story, activation).failure.map(|wrong| wrong.line);
+        assert_eq!(failure(Activation::OnApply), None);
+        assert_eq!(failure(Activation::OnAppend), Some(10));
+        assert_eq!(under(&story, Activation::OnAppend), "on-append: ");
+    }
+
+    #[test]
     fn ids_are_counted_as_people_count() {
         let mut ids = ["S10", "member.F2", "S9"].map(|id| CatalogueId::new(id.to_owned()));
         ids.sort();
