@@ -279,25 +279,6 @@ impl Raft {
         }
     }
 
-    /// A promise counts only from the disk that the membership knows as this member's:
-    /// another one has forgotten what was promised before.
-    /// Shown by scenarios/identity_wiped_member_does_not_count.txt.
-    fn check_incarnation(
-        &mut self,
-        from: MemberId,
-        incarnation: u64,
-        message: &Message,
-    ) -> Result<(), Dropped> {
-        let named = self.membership().incarnation(from);
-        if message.is_promise() && named.is_some_and(|named| named != incarnation) {
-            return Err(Dropped::OtherIncarnation { from, incarnation });
-        }
-        if let Some(peer) = self.role.leader_mut().and_then(|leader| leader.peer_mut(from)) {
-            peer.incarnation = incarnation;
-        }
-        Ok(())
-    }
-
     /// Somebody is in a newer term: so are we, unless the message says that the
     /// newer term is only being asked about.
     fn on_newer_term(&mut self, from: MemberId, term: Term, what: &Message) -> Result<(), Dropped> {

@@ -50,6 +50,25 @@ impl Raft {
         }
         Ok(())
     }
+
+    /// A promise counts only from the disk that the membership knows as this member's:
+    /// another one has forgotten what was promised before.
+    /// Shown by scenarios/identity_wiped_member_does_not_count.txt.
+    pub(crate) fn check_incarnation(
+        &mut self,
+        from: MemberId,
+        incarnation: u64,
+        message: &Message,
+    ) -> Result<(), Dropped> {
+        let named = self.membership().incarnation(from);
+        if message.is_promise() && named.is_some_and(|named| named != incarnation) {
+            return Err(Dropped::OtherIncarnation { from, incarnation });
+        }
+        if let Some(peer) = self.role.leader_mut().and_then(|leader| leader.peer_mut(from)) {
+            peer.incarnation = incarnation;
+        }
+        Ok(())
+    }
 }
 
 fn in_range(id: EntryId) -> Result<(), Malformed> {
