@@ -2,8 +2,8 @@
 //!
 //! A story sets a stage (members, logs, partitions), does things to it step by
 //! step, and shows below each step everything that happened. `docs/scenarios.md`
-//! is the whole language on one page. Inside, a line becomes a [`command`], a
-//! command is played on the [`world`], and the [`runner`] compares what the world
+//! is the whole language on one page. Inside, a line becomes a `command`, a
+//! command is played on the `world`, and the `runner` compares what the world
 //! wrote with what the file says.
 
 mod checks;
