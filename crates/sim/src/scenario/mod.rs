@@ -6,6 +6,7 @@
 //! command is played on the `world`, and the `runner` compares what the world
 //! wrote with what the file says.
 
+mod catalogue;
 mod checks;
 mod command;
 mod disk;
@@ -130,6 +131,12 @@ fn print_coverage(files: &[PathBuf]) -> ExitCode {
                 let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
                 println!("{:<12} {}", id.text, names.join(" "));
             }
+            let missing = catalogue::missing(coverage.keys().map(|id| id.text.as_str()));
+            println!(
+                "not covered: {}",
+                if missing.is_empty() { "none".into() } else { missing.join(" ") }
+            );
+            println!("shown elsewhere: {}", catalogue::elsewhere().join(" "));
             println!("{} ids in {} files", coverage.len(), files.len());
             ExitCode::SUCCESS
         }

@@ -106,8 +106,8 @@ fn logged(change: &Change, membership: &Arc<Membership>) -> Payload {
 }
 
 /// `v4 l3 r1 u2`, then `implicit`, `explicit`, `form=v1`, `context=…`; or
-/// `to (1 2)&&(2 3)`; or `goal (1 2 3) learners (4)`; or `cancel`, or `leave`. Any of
-/// them `expecting=2.3`.
+/// `to (1 2)&&(2 3)`; or `voters (1 2 3) retain`; or `goal (1 2 3) learners (4)`; or
+/// `cancel`, or `leave`. Any of them `expecting=2.3`.
 pub(super) fn change(words: &mut Words) -> Parsed<Change> {
     let mut operations = Vec::new();
     let mut transition = Transition::Auto;
@@ -131,6 +131,14 @@ pub(super) fn change(words: &mut Words) -> Parsed<Change> {
                 let voters = member_set(&words.want("voters such as (1 2 3)")?)?;
                 kind = Some(ChangeKind::Goal { voters, learners: MemberSet::new() });
             }
+            "voters" => {
+                let voters = member_set(&words.want("voters such as (1 2 3)")?)?;
+                kind = Some(ChangeKind::SetVoters { voters, retain: false });
+            }
+            "retain" => match &mut kind {
+                Some(ChangeKind::SetVoters { retain, .. }) => *retain = true,
+                _ => return Err("`retain` belongs to voters".to_owned()),
+            },
             "learners" => match &mut kind {
                 Some(ChangeKind::Goal { learners, .. }) => {
                     *learners = member_set(&words.want("learners such as (4)")?)?;
@@ -173,6 +181,8 @@ const CHANGE_WORDS: &[&str] = &[
     "u4",
     "to",
     "goal",
+    "voters",
+    "retain",
     "learners",
     "cancel",
     "leave",
