@@ -246,6 +246,9 @@ impl Raft {
             && self.check_no_change_in_flight().is_ok()
         {
             // Refused while leadership is moving; then it is the next leader's.
+            if self.membership().goal().is_some() {
+                self.note_step(Some(Step::Leave));
+            }
             if let Ok(next) = self.memberships.newest().membership.take_step(&Step::Leave) {
                 let _ = self.log_membership(Change::leave(), next);
             }

@@ -20,28 +20,45 @@ pub struct GoalStatus {
 }
 
 /// Catching up in rounds (thesis §4.2.1): each lasts until what was the end of the
-/// log at its start has arrived. A short one means that the peer keeps pace.
+/// log at its start has arrived.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Rounds {
+    /// Where the present round ends; 0 before the first.
     target: Index,
-    begun_at: u64,
     pub(crate) finished: u32,
-    short: bool,
 }
 
 impl Rounds {
-    pub(crate) fn advance(&mut self, matched: Index, last: Index, clock: u64, ticks: u32) {
-        if matched >= self.target {
-            self.short = self.finished > 0 && clock - self.begun_at < u64::from(ticks);
+    pub(crate) fn advance(&mut self, matched: Index, last: Index) {
+        if self.target > 0 && matched >= self.target || matched == last {
             self.finished = self.finished.saturating_add(1);
+        }
+        if matched >= self.target {
             self.target = last;
-            self.begun_at = clock;
         }
     }
+}
 
-    /// The last round was short, and the present one is not long yet.
-    fn keeps_pace(&self, clock: u64, ticks: u32) -> bool {
-        self.short && clock - self.begun_at < u64::from(ticks)
+/// Where the log ended half an election timeout ago, or up to a whole one. Whoever
+/// has that much has just finished a round that was short enough.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Pace {
+    before: Index,
+    lately: Index,
+    ticks: u32,
+}
+
+impl Pace {
+    pub(crate) fn new(last: Index) -> Self {
+        Self { before: last, lately: last, ticks: 0 }
+    }
+
+    pub(crate) fn tick(&mut self, last: Index, election_ticks: u32) {
+        self.ticks += 1;
+        if self.ticks * 2 >= election_ticks {
+            self.ticks = 0;
+            self.before = std::mem::replace(&mut self.lately, last);
+        }
     }
 }
 
@@ -50,7 +67,11 @@ impl Raft {
     pub(crate) fn pursue_goal(&mut self) {
         let Some(leader) = self.role.leader() else { return };
         let newest = &self.memberships.newest().membership;
-        if newest.goal().is_none() || leader.transfer.is_some() {
+        if newest.goal().is_none() {
+            self.note_reached_unsettled();
+            return;
+        }
+        if leader.transfer.is_some() {
             return;
         }
         if self.check_no_change_in_flight().is_err() {
@@ -83,16 +104,40 @@ impl Raft {
         let _ = self.log_membership(change, next);
     }
 
+    /// Asks one heir after the other, with a pause in between in which clients are
+    /// served: one that does not take over must not keep everybody waiting.
+    /// Shown by scenarios/goal_handover_tries_another_heir.txt.
     fn hand_over_to_one_of(&mut self, heirs: &MemberSet) {
-        let Some(leader) = self.role.leader() else { return };
-        let best = leader.peers.iter().filter(|peer| heirs.contains(peer.id));
-        let best = best.max_by_key(|peer| (peer.progress.matched, std::cmp::Reverse(peer.id)));
-        if let Some(to) = best.map(|peer| peer.id) {
+        let pause = 2 * u64::from(self.config.election_ticks);
+        let Some(leader) = self.role.leader_mut() else { return };
+        if leader.clock < leader.hand_over_after {
+            return;
+        }
+        leader.hand_over_after = leader.clock + pause;
+        let tried = leader.heir_tried;
+        let best = leader.peers.iter().filter(|peer| heirs.contains(peer.id)).max_by_key(|peer| {
+            (Some(peer.id) != tried, peer.progress.matched, std::cmp::Reverse(peer.id))
+        });
+        let best = best.map(|peer| peer.id);
+        leader.heir_tried = best;
+        if let Some(to) = best {
             let _ = self.on_transfer(to);
         }
     }
 
-    fn note_step(&mut self, step: Option<Step>) {
+    /// Where nobody waits for settling, a goal is reached with its last step.
+    fn note_reached_unsettled(&mut self) {
+        let id = self.memberships.newest().id;
+        if self.config.liveness.settle || id.index > self.log.commit {
+            return;
+        }
+        let step = self.role.leader_mut().and_then(|leader| leader.step.take());
+        if step.is_some() {
+            self.out.events.push(Event::GoalReached { id });
+        }
+    }
+
+    pub(crate) fn note_step(&mut self, step: Option<Step>) {
         let Some(leader) = self.role.leader_mut() else { return };
         if leader.step != step {
             leader.step.clone_from(&step);
@@ -108,7 +153,8 @@ impl Raft {
         View {
             leader: self.config.id,
             caught_up: able.map(|peer| peer.id).collect(),
-            settled: leader.settled >= self.memberships.newest().id.index,
+            settled: !self.config.liveness.settle
+                || leader.settled >= self.memberships.newest().id.index,
         }
     }
 
@@ -116,8 +162,7 @@ impl Raft {
     fn is_able(&self, leader: &Leader, peer: &Peer) -> bool {
         let ticks = self.config.election_ticks;
         let heard = leader.clock.saturating_sub(peer.answered_at) < 2 * u64::from(ticks);
-        let near = peer.progress.matched == self.log.last().index
-            || peer.rounds.keeps_pace(leader.clock, ticks);
+        let near = peer.rounds.finished > 0 && peer.progress.matched >= leader.pace.before;
         peer.id == self.config.id || heard && near && peer.progress.flow == Flow::Replicate
     }
 

@@ -188,12 +188,7 @@ impl Raft {
             Flow::Snapshot(_) => {}
             Flow::Replicate => progress.inflight.free(index),
         }
-        peer.rounds.advance(
-            progress.matched,
-            self.log.last().index,
-            leader.clock,
-            self.config.election_ticks,
-        );
+        peer.rounds.advance(progress.matched, self.log.last().index);
         let (commit, id) = (self.log.commit, peer.id);
         let tells_commit = !own && progress.wants_commit(commit);
         // Who is not past the commit index cannot move it.
@@ -236,8 +231,10 @@ impl Raft {
 
     pub(crate) fn on_leader_tick(&mut self) {
         self.timer.beat_elapsed += 1;
+        let (last, ticks) = (self.log.last().index, self.config.election_ticks);
         if let Some(leader) = self.role.leader_mut() {
             leader.clock += 1;
+            leader.pace.tick(last, ticks);
         }
         if self.timer.elapsed >= self.config.election_ticks {
             self.timer.elapsed = 0;

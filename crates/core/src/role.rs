@@ -1,5 +1,6 @@
 //! Follower, candidate, leader: what each of them knows that the others do not.
 
+use crate::goals::Pace;
 use crate::membership::{Membership, Step};
 use crate::progress::{Peer, Progress, Wanted};
 use crate::reads::Reads;
@@ -96,6 +97,11 @@ pub(crate) struct Leader {
     /// The step towards the goal that is due, and since when.
     pub(crate) step: Option<Step>,
     pub(crate) step_since: u64,
+    /// Where the log ended lately, to see who keeps pace.
+    pub(crate) pace: Pace,
+    /// Whom it asked to take over for a goal, and when it may ask again.
+    pub(crate) heir_tried: Option<MemberId>,
+    pub(crate) hand_over_after: u64,
     pub(crate) transfer: Option<Transfer>,
     /// A TimeoutNow has left in this term: somebody may win an election without
     /// waiting for the leader lease to end.
@@ -134,6 +140,9 @@ impl Leader {
             settled: 0,
             step: None,
             step_since: 0,
+            pace: Pace::new(last),
+            heir_tried: None,
+            hand_over_after: 0,
             transfer: None,
             lease_given_up: false,
             reads: Reads::default(),

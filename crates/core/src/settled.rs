@@ -56,14 +56,18 @@ impl Raft {
         }
         let membership = known.membership.clone();
         let evidence = leader.peers.iter().map(|peer| (peer.id, peer.committed)).collect();
-        let reached = membership.goal().is_none();
-        let mut step = None;
+        // The last step may be another leader's; then the log tells of the goal.
+        let before = self.memberships.last_but_one().map(|known| known.membership.clone());
+        let pursued = before.is_some_and(|before| before.goal().is_some());
+        let reached = membership.goal().is_none() && pursued;
         if let Some(leader) = self.role.leader_mut() {
             leader.settled = id.index;
-            step = if reached { leader.step.take() } else { None };
+            if reached {
+                leader.step = None;
+            }
         }
         self.out.events.push(Event::Settled { id, membership, evidence });
-        if step.is_some() {
+        if reached {
             self.out.events.push(Event::GoalReached { id });
         }
         self.leave_office_if_out();

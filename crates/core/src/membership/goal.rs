@@ -17,6 +17,8 @@ pub struct Goal {
     /// What cancelling goes back to.
     pub from_voters: MemberSet,
     pub from_learners: MemberSet,
+    /// It is the way back of a change that was cancelled.
+    pub cancels: bool,
 }
 
 /// What a leader sees that the membership does not say.
@@ -128,6 +130,7 @@ impl Membership {
             learners: learners.clone(),
             from_voters: self.incoming().clone(),
             from_learners: self.learners().clone(),
+            cancels: false,
         };
         let next = self.with_goal(Some(goal)).without_reached_goal();
         if next.goal().is_none() { Err(ChangeRefusal::AlreadyThere) } else { Ok(next) }
@@ -136,18 +139,23 @@ impl Membership {
     /// This membership on its way back to where its change began.
     pub fn cancel_goal(&self) -> Result<Self, ChangeRefusal> {
         let goal = match (self.goal(), self.outgoing().first()) {
+            // Asked twice, because the first answer was lost: not back again.
+            (Some(goal), _) if goal.cancels => return Err(ChangeRefusal::AlreadyCancelled),
             (Some(goal), _) => Goal {
                 voters: goal.from_voters.clone(),
                 learners: goal.from_learners.clone(),
                 from_voters: goal.voters.clone(),
                 from_learners: goal.learners.clone(),
+                cancels: true,
             },
             // A joint that somebody entered by hand goes back to what it came from.
             (None, Some(old)) => Goal {
                 voters: old.clone(),
-                learners: self.learners().iter().filter(|id| !old.contains(*id)).collect(),
+                // Nobody asked for anybody to go.
+                learners: self.members().iter().filter(|id| !old.contains(*id)).collect(),
                 from_voters: self.incoming().clone(),
                 from_learners: self.learners().clone(),
+                cancels: true,
             },
             (None, None) => return Err(ChangeRefusal::NothingToCancel),
         };

@@ -46,6 +46,8 @@ pub enum ChangeRefusal {
     GoalInProgress,
     /// The members are as wished already.
     AlreadyThere,
+    /// It is on its way back already.
+    AlreadyCancelled,
     /// No change is under way.
     NothingToCancel,
     /// A member of this id was removed. Ids are never used twice: choose a new one.
@@ -88,6 +90,7 @@ impl fmt::Display for ChangeRefusal {
             Self::AlreadyThere => write!(f, "the members are as wished already"),
             Self::UnknownMember { id } => write!(f, "{id} is not a member; add it as a learner"),
             Self::IdUsedBefore { id } => write!(f, "{id} was removed before; want a new id"),
+            Self::AlreadyCancelled => write!(f, "the change is being cancelled already"),
             Self::NothingToCancel => write!(f, "no change is under way"),
             Self::Impossible(why) => write!(f, "{why}"),
         }
