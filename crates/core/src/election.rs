@@ -145,11 +145,19 @@ impl Raft {
                 self.promise_own_vote(OwnVote { term, pre: kind == Campaign::Pre });
                 continue;
             }
-            let from = self.config.id;
-            let message =
-                if kind == Campaign::Pre { Message::PreVote(vote) } else { Message::Vote(vote) };
-            let incarnation = self.config.incarnation;
-            self.out.send.push(Envelope { from, to, term, incarnation, message });
+            if kind == Campaign::Pre {
+                let (from, incarnation) = (self.config.id, self.config.incarnation);
+                let message = Message::PreVote(vote);
+                self.out.send.push(Envelope { from, to, term, incarnation, message });
+            } else if self.config.manners.every_reply_waits {
+                self.send(to, Message::Vote(vote));
+            } else {
+                // Not before the disk knows the term and the log it speaks of: after a
+                // crash it could ask again in the same term with less, and the answers
+                // to the first question would count.
+                // Shown by scenarios/save_candidate_restarts_with_less.txt.
+                self.send_when_saved(to, term, Message::Vote(vote));
+            }
         }
     }
 

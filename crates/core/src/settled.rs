@@ -100,7 +100,11 @@ impl Raft {
         let heirs = leader.peers.iter().filter(|peer| membership.is_voter(peer.id));
         let heir = heirs
             .filter(|peer| on_append || peer.committed >= known)
-            .max_by_key(|peer| (peer.progress.matched, std::cmp::Reverse(peer.id)))
+            .max_by_key(|peer| {
+                // One that will stay, before one that is on its way out as well.
+                let stays = membership.incoming().contains(peer.id);
+                (stays, peer.progress.matched, std::cmp::Reverse(peer.id))
+            })
             .map(|peer| peer.id);
         // What is committed but not told yet must reach them before we fall silent.
         self.broadcast_append();
