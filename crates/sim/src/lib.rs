@@ -3,5 +3,13 @@
 //! [`scenario`] plays stories written as text files and prints what happens,
 //! [`conformance`] plays the recorded traces of etcd-io/raft.
 
+/// Prints a line. Who has seen enough may close the pipe: that is no reason to panic.
+macro_rules! say {
+    ($($part:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($part)*);
+    }};
+}
+
 pub mod conformance;
 pub mod scenario;

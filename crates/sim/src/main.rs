@@ -25,7 +25,8 @@ fn main() -> ExitCode {
 
 const USAGE: &str = "\
 usage:
-  quorate-sim scenario PATH…      play scenario files (or all in a folder) and compare;
-                                  UPDATE=1 rewrites the transcripts; --show and
-                                  --show-on-append print the story, --coverage the ids
-  quorate-sim conformance DIR     play recorded traces of etcd-io/raft and compare";
+  quorate-sim scenario PATH…        play story files (or all in a folder) and compare;
+                                    UPDATE=1 rewrites the transcripts
+  quorate-sim scenario --show PATH…      tell the story on the terminal
+  quorate-sim scenario --coverage PATH…  which known problems the stories stand for
+  quorate-sim conformance DIR       play recorded traces of etcd-io/raft and compare";

@@ -36,7 +36,7 @@ use interaction::Interaction;
 pub fn main(dir: &Path) -> ExitCode {
     match run_dir(dir) {
         Ok(report) => {
-            print!("{report}");
+            say!("{}", report.to_string().trim_end());
             if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(why) => {

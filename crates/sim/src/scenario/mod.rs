@@ -78,16 +78,16 @@ fn check_all(files: &[PathBuf]) -> ExitCode {
             Verdict::Passed(plays) => ("ok", plays),
             Verdict::Rewritten(plays) => ("rewritten", plays),
             Verdict::Failed { line, why } => {
-                println!("FAIL {}:{line}: {why}", path.display());
+                say!("FAIL {}:{line}: {why}", path.display());
                 failed += 1;
                 continue;
             }
         };
-        println!("{word} {} ({plays})", path.display());
+        say!("{word} {} ({plays})", path.display());
         passed += 1;
         both += u32::from(plays == Plays::Both);
     }
-    println!("{passed} passed, {both} of them under both activations, {failed} failed");
+    say!("{passed} passed, {both} of them under both activations, {failed} failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -98,9 +98,9 @@ fn show_all(files: &[PathBuf], nth: usize) -> ExitCode {
     let mut failed = false;
     for path in files {
         match told(path, nth, colours) {
-            Ok(text) => println!("{text}"),
+            Ok(text) => say!("{text}"),
             Err(text) => {
-                println!("{text}");
+                say!("{text}");
                 failed = true;
             }
         }
@@ -129,15 +129,15 @@ fn print_coverage(files: &[PathBuf]) -> ExitCode {
             for (id, paths) in &coverage {
                 let names: Vec<_> = paths.iter().filter_map(|path| path.file_stem()).collect();
                 let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
-                println!("{:<12} {}", id.text, names.join(" "));
+                say!("{:<12} {}", id.text, names.join(" "));
             }
             let missing = catalogue::missing(coverage.keys().map(|id| id.text.as_str()));
-            println!(
+            say!(
                 "not covered: {}",
                 if missing.is_empty() { "none".into() } else { missing.join(" ") }
             );
-            println!("shown elsewhere: {}", catalogue::elsewhere().join(" "));
-            println!("{} ids in {} files", coverage.len(), files.len());
+            say!("shown elsewhere: {}", catalogue::elsewhere().join(" "));
+            say!("{} ids in {} files", coverage.len(), files.len());
             ExitCode::SUCCESS
         }
         Err(why) => {
