@@ -37,7 +37,8 @@ impl Boot {
     /// with a snapshot.
     pub fn first(membership: Membership) -> Self {
         let id = EntryId::new(1, 1);
-        let mut boot = Self::from_snapshot(SnapshotMeta { id, membership: Arc::new(membership) });
+        let membership = Arc::new(membership.brought_by(id));
+        let mut boot = Self::from_snapshot(SnapshotMeta { id, membership });
         boot.hard_state.term = 1;
         boot
     }

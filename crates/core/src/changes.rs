@@ -110,7 +110,8 @@ impl Raft {
     ) -> Result<EntryId, Refusal> {
         let now = &self.memberships.newest().membership;
         assert!(now.may_become(&next), "{now} may become {next} by {change}");
-        let next = next.following(now, |id| self.incarnation_seen(id));
+        let since = EntryId::new(self.term, self.log.last().index + 1);
+        let next = next.following(now, since, |id| self.incarnation_seen(id));
         let membership = Arc::new(next);
         self.propose(Payload::Change(Arc::new(LoggedChange { change, membership })))
     }
@@ -176,11 +177,13 @@ impl Raft {
     fn resolve(&self, change: &Change) -> Result<Membership, ChangeRefusal> {
         self.check_no_change_in_flight()?;
         let newest = self.memberships.newest();
-        if change.expected.is_some_and(|expected| expected != newest.id) {
-            return Err(ChangeRefusal::Stale { newest: newest.id });
+        let since = newest.since();
+        if change.expected.is_some_and(|expected| expected != since) {
+            return Err(ChangeRefusal::Stale { newest: since });
         }
         let now = &newest.membership;
-        if now.goal().is_some() && change.kind != ChangeKind::Cancel {
+        let replaces = matches!(change.kind, ChangeKind::Goal { .. }) && !now.holds_to_its_goal();
+        if now.goal().is_some() && change.kind != ChangeKind::Cancel && !replaces {
             return Err(ChangeRefusal::GoalInProgress);
         }
         let next = now.resolve(change, &self.config.manners)?;

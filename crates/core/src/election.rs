@@ -76,6 +76,17 @@ impl Raft {
     /// is a voter.
     /// Shown by scenarios/onappend_learner_with_the_newest_log.txt.
     fn may_stand(&self) -> bool {
+        self.is_itself() && self.may_stand_by_role()
+    }
+
+    /// The disk behind this member is the one that the membership knows: another one,
+    /// wiped or restored, has forgotten promises.
+    fn is_itself(&self) -> bool {
+        let named = self.membership().incarnation(self.config.id);
+        named.is_none_or(|named| named == self.config.incarnation)
+    }
+
+    fn may_stand_by_role(&self) -> bool {
         self.membership().is_voter(self.config.id)
             || self.config.activation == Activation::OnAppend
                 && self.holds_newer_log

@@ -146,9 +146,16 @@ impl Message {
         }
     }
 
-    /// A promise that rests on what its sender's disk remembers.
+    /// Rests on what its sender's disk remembers: promises, and claims to lead.
     pub(crate) fn is_promise(&self) -> bool {
-        matches!(self, Self::VoteReply(_) | Self::AppendReply(_))
+        matches!(
+            self,
+            Self::VoteReply(_)
+                | Self::AppendReply(_)
+                | Self::HeartbeatReply(_)
+                | Self::Vote(_)
+                | Self::PreVote(_)
+        )
     }
 
     /// Answers that count by who gives them, and so only from members it knows. What

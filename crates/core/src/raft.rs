@@ -96,7 +96,8 @@ impl Raft {
             config,
         };
         raft.counting = raft.membership_known().id;
-        raft.saves = Saves::new(raft.hard_state());
+        // What was derived beyond it is not durable before it is saved again.
+        raft.saves = Saves::new(boot.hard_state);
         Ok(raft)
     }
 

@@ -102,8 +102,8 @@ impl Raft {
             leader: self.leader,
             log: self.log_status(),
             membership: counts.membership.clone(),
-            membership_id: counts.id,
-            newest_membership_id: self.memberships.newest().id,
+            membership_id: counts.since(),
+            newest_membership_id: self.memberships.newest().since(),
             votes: self.role.tally().map(|tally| tally.replies().collect()).unwrap_or_default(),
             peers: match &self.role {
                 Role::Leader(leader) => leader.peers.iter().map(PeerStatus::from).collect(),

@@ -3,6 +3,7 @@
 use crate::log::Log;
 use crate::membership::Membership;
 use crate::membership::history::History;
+use crate::progress::{Peer, Progress};
 use crate::{
     Activation, Append, AppendReply, Boot, BootError, Dropped, Entries, EntryId, Envelope, Index,
     Malformed, MemberId, Message, Raft, SnapshotMeta, Term,
@@ -64,8 +65,16 @@ impl Raft {
         if message.is_promise() && named.is_some_and(|named| named != incarnation) {
             return Err(Dropped::OtherIncarnation { from, incarnation });
         }
+        let last = self.log.last().index;
         if let Some(peer) = self.role.leader_mut().and_then(|leader| leader.peer_mut(from)) {
+            let swapped = peer.incarnation != 0 && peer.incarnation != incarnation;
             peer.incarnation = incarnation;
+            if swapped {
+                // What the old disk acknowledged, the new one does not have.
+                let (learner, clock) = (peer.learner, peer.answered_at);
+                let progress = Progress::new(last + 1, true, &self.config);
+                *peer = Peer { incarnation, ..Peer::new(from, learner, progress, clock) };
+            }
         }
         Ok(())
     }
@@ -158,7 +167,7 @@ impl Boot {
         if !log.holds(snapshot) {
             return Err(BootError::BrokenLog { at: snapshot.index });
         }
-        let memberships = self.check_memberships()?;
+        let memberships = self.check_memberships(activation)?;
         let kept = self.snapshot.membership.activation();
         if !self.snapshot.membership.is_empty() && kept != activation {
             return Err(BootError::OtherActivation { kept });
@@ -175,7 +184,7 @@ impl Boot {
         Ok((log, memberships))
     }
 
-    fn check_memberships(&self) -> Result<History, BootError> {
+    fn check_memberships(&self, activation: Activation) -> Result<History, BootError> {
         let broken = |at| BootError::BrokenLog { at };
         let mut history = History::new(self.snapshot.id, self.snapshot.membership.clone());
         // Only who has not joined yet may know of nobody.
@@ -191,6 +200,9 @@ impl Boot {
             .filter_map(|entry| entry.change().map(|change| (entry.id, &change.membership)));
         for (id, membership) in below.filter(|(id, _)| id.index < first_held).chain(held) {
             membership.check().map_err(|why| BootError::Membership { at: id.index, why })?;
+            if membership.activation() != activation {
+                return Err(BootError::OtherActivation { kept: membership.activation() });
+            }
             if id.index > history.newest().id.index {
                 history.push(id, membership.clone());
             } else if id.index > self.snapshot.id.index {

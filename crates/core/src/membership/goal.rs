@@ -110,7 +110,7 @@ impl Membership {
         voters: &MemberSet,
         learners: &MemberSet,
     ) -> Result<Self, ChangeRefusal> {
-        if self.goal().is_some() {
+        if self.holds_to_its_goal() {
             return Err(ChangeRefusal::GoalInProgress);
         }
         if self.is_joint() {
@@ -136,6 +136,12 @@ impl Membership {
         if next.goal().is_none() { Err(ChangeRefusal::AlreadyThere) } else { Ok(next) }
     }
 
+    /// A goal is under way that nothing but cancelling may interrupt. A way back may be
+    /// left for another goal once votes stand still: who was to come back may be gone.
+    pub(crate) fn holds_to_its_goal(&self) -> bool {
+        self.goal().is_some_and(|goal| !goal.cancels || self.is_joint())
+    }
+
     /// This membership on its way back to where its change began.
     pub fn cancel_goal(&self) -> Result<Self, ChangeRefusal> {
         let goal = match (self.goal(), self.outgoing().first()) {
@@ -149,7 +155,7 @@ impl Membership {
                 cancels: true,
             },
             // A joint that somebody entered by hand goes back to what it came from.
-            (None, Some(old)) => Goal {
+            (None, Some(old)) if self.outgoing().len() == 1 => Goal {
                 voters: old.clone(),
                 // Nobody asked for anybody to go.
                 learners: self.members().iter().filter(|id| !old.contains(*id)).collect(),
@@ -157,7 +163,9 @@ impl Membership {
                 from_learners: self.learners().clone(),
                 cancels: true,
             },
-            (None, None) => return Err(ChangeRefusal::NothingToCancel),
+            // Of several majorities on their way out, which one it began with is not
+            // known: name the way with a list.
+            (None, _) => return Err(ChangeRefusal::NothingToCancel),
         };
         Ok(self.with_goal(Some(goal)).staying_joint().without_reached_goal())
     }

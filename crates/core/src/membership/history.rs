@@ -22,6 +22,14 @@ pub(crate) struct Known {
     pub(crate) membership: Arc<Membership>,
 }
 
+impl Known {
+    /// The entry that brought the membership. Where a snapshot stands for it, the
+    /// membership remembers.
+    pub(crate) fn since(&self) -> EntryId {
+        if self.membership.since() == EntryId::ZERO { self.id } else { self.membership.since() }
+    }
+}
+
 impl History {
     pub(crate) fn new(id: EntryId, membership: Arc<Membership>) -> Self {
         Self { known: vec![Known { id, membership }] }

@@ -8,7 +8,7 @@
 use bytes::Bytes;
 
 use super::{ChangeRefusal, MemberInfo, Membership};
-use crate::MemberId;
+use crate::{EntryId, MemberId};
 
 /// Removed ids that a membership remembers. Older ones fail as well, later: a joiner
 /// must know the entry that added it.
@@ -66,8 +66,11 @@ impl Membership {
 
     /// Whoever comes must not have been here before.
     pub(crate) fn check_newcomers(&self, next: &Self) -> Result<(), ChangeRefusal> {
-        let known = |id| self.contains(id);
-        match next.members().iter().find(|id| !known(*id) && self.removed.contains(id)) {
+        let goal = next.goal().into_iter();
+        let goal = goal.flat_map(|goal| goal.voters.iter().chain(goal.learners.iter()));
+        let members = next.members();
+        let mut coming = members.iter().chain(goal).filter(|id| !self.contains(*id));
+        match coming.find(|id| self.removed.contains(id)) {
             Some(id) => Err(ChangeRefusal::IdUsedBefore { id }),
             None => Ok(()),
         }
@@ -78,8 +81,10 @@ impl Membership {
     pub(crate) fn following(
         mut self,
         before: &Self,
+        since: EntryId,
         seen: impl Fn(MemberId) -> Option<u64>,
     ) -> Self {
+        self.since = since;
         let members = self.members();
         let was = before.members();
         self.removed.extend(was.iter().filter(|id| !members.contains(*id)));

@@ -20,7 +20,7 @@ pub use goal::{Goal, Plan, PlannedStep, Step, View, next_step, plan};
 pub use quorum::{Count, Quorum};
 pub use refusal::ChangeRefusal;
 
-use crate::{Activation, MemberId, MemberSet};
+use crate::{Activation, EntryId, MemberId, MemberSet};
 
 /// Voters, learners, and how a joint membership will be left.
 ///
@@ -36,6 +36,8 @@ pub struct Membership {
     learners_next: MemberSet,
     /// The leader leaves the joint by itself once that is possible.
     auto_leave: bool,
+    /// The entry that brought it; zero for the first one.
+    since: EntryId,
     /// When this cluster's memberships begin to count.
     activation: Activation,
     /// Where the members are going, if a change is under way.
@@ -86,6 +88,17 @@ impl Membership {
 
     pub fn activation(&self) -> Activation {
         self.activation
+    }
+
+    pub(crate) fn brought_by(mut self, id: EntryId) -> Self {
+        self.since = id;
+        self
+    }
+
+    /// The entry that brought it, also after a snapshot has replaced that entry; zero
+    /// for the first membership of a cluster.
+    pub fn since(&self) -> EntryId {
+        self.since
     }
 
     /// Where the members are going, if a change is under way.
