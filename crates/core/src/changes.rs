@@ -230,7 +230,7 @@ impl Raft {
     }
 
     /// The disk behind a member, as this leader saw it.
-    fn incarnation_seen(&self, id: MemberId) -> Option<u64> {
+    pub(crate) fn incarnation_seen(&self, id: MemberId) -> Option<u64> {
         let seen = if id == self.config.id {
             self.config.incarnation
         } else {

@@ -4,7 +4,7 @@
 //! [`next_step`] decides; this file only looks at the peers for it, and acts. And
 //! before a change of votes it counts who could carry it.
 
-use crate::membership::{Change, ChangeRefusal, Membership, Step, View, next_step};
+use crate::membership::{Change, ChangeRefusal, Membership, Operation, Step, View, next_step};
 use crate::progress::{Flow, Peer};
 use crate::role::Leader;
 use crate::{Activation, Event, Index, MemberId, MemberSet, Raft};
@@ -96,8 +96,8 @@ impl Raft {
         let change = match step {
             Step::MoveVotes(operations) => Change::new(operations.iter().copied()),
             Step::GoBack(majority) => Change::majorities([majority.clone()]),
-            Step::AddLearners(ids) => Change::new(ids.iter().map(crate::Operation::Learner)),
-            Step::RemoveLearners(ids) => Change::new(ids.iter().map(crate::Operation::Remove)),
+            Step::AddLearners(ids) => Change::new(ids.iter().map(Operation::Learner)),
+            Step::RemoveLearners(ids) => Change::new(ids.iter().map(Operation::Remove)),
             _ => Change::leave(),
         };
         // Refused only while this leader takes no proposals at all: tried again.
@@ -156,6 +156,29 @@ impl Raft {
             settled: !self.config.liveness.settle
                 || leader.settled >= self.memberships.newest().id.index,
         }
+    }
+
+    /// Names the disks of voters that were seen and are not named: first members, and
+    /// voters that were added unseen. All at once, or those that showed up in time.
+    /// Shown by scenarios/identity_first_members_are_named.txt.
+    pub(crate) fn name_disks(&mut self) {
+        let Some(leader) = self.role.leader() else { return };
+        let newest = &self.memberships.newest().membership;
+        if self.config.incarnation == 0 || newest.is_joint() || newest.goal().is_some() {
+            return;
+        }
+        let unnamed = || newest.incoming().iter().filter(|id| newest.incarnation(*id).is_none());
+        let seen: Vec<_> = unnamed()
+            .filter(|id| self.incarnation_seen(*id).is_some())
+            .map(Operation::Update)
+            .collect();
+        let waited = leader.clock - leader.begun_at >= u64::from(self.config.election_ticks);
+        let enough = seen.len() == unnamed().count() || waited;
+        if seen.is_empty() || !enough || self.check_no_change_in_flight().is_err() {
+            return;
+        }
+        let next = newest.as_ref().clone();
+        let _ = self.log_membership(Change::new(seen), next);
     }
 
     /// Live, and so near the end of the log that it can be counted on.

@@ -349,6 +349,7 @@ impl Raft {
         self.check_settled();
         self.leave_if_due();
         self.pursue_goal();
+        self.name_disks();
     }
 
     pub(crate) fn set_leader(&mut self, leader: Option<MemberId>) {

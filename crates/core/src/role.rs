@@ -113,6 +113,8 @@ pub(crate) struct Leader {
     pub(crate) broadcast: Wanted,
     /// Ticks since it won, counted from above any lease.
     pub(crate) clock: u64,
+    /// The clock when it won.
+    pub(crate) begun_at: u64,
 }
 
 impl Leader {
@@ -149,6 +151,7 @@ impl Leader {
             uncommitted_bytes: 0,
             broadcast: Wanted::Nothing,
             clock,
+            begun_at: clock,
         }
     }
 
