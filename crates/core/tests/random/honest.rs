@@ -41,6 +41,32 @@ proptest! {
         }
     }
 
+    /// At any moment of any change, with no more than a minority of every membership in
+    /// sight gone for good: somebody is elected. And a cluster left alone writes nothing.
+    #[test]
+    fn a_majority_of_old_and_new_elects(
+        numbers in prop::collection::vec(any::<u32>(), 20..1500),
+        mask in any::<u32>(),
+    ) {
+        let mut numbers = numbers;
+        numbers[1] &= !(world::NO_LIVENESS | world::ETCD_MANNERS | world::NO_STEP_DOWN);
+        numbers[1] &= !(world::NO_PRE_VOTE | world::NO_CHECK_QUORUM);
+        let mut tape = Tape::new(&numbers);
+        let mut world = World::new(&mut tape);
+        world.play(&mut tape);
+        world.lose_minority(mask);
+        world.calm(200);
+        if !world.elects() {
+            world.calm(1000);
+        }
+        if !world.walked_into_a_dead_end() {
+            prop_assert!(world.elects(), "down {:?}\n{}", world.down, world.describe());
+            let before = world.ends();
+            world.calm(60);
+            prop_assert_eq!(before, world.ends(), "{}", world.describe());
+        }
+    }
+
     /// A goal, set once, is reached through crashes, losses and changes of leader, by
     /// both activations, and nothing that was committed on the way is lost.
     #[test]

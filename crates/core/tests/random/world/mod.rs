@@ -4,6 +4,7 @@
 
 mod checks;
 mod disk;
+mod loss;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,6 +47,15 @@ pub(crate) struct Member {
     loads: Vec<Load>,
 }
 
+impl Member {
+    /// What was on its way to the disk or the machine is lost.
+    fn forget(&mut self) {
+        self.saves.clear();
+        self.applies.clear();
+        self.loads.clear();
+    }
+}
+
 pub(crate) struct World {
     pub(crate) members: BTreeMap<MemberId, Member>,
     pub(crate) network: Vec<Envelope>,
@@ -56,6 +66,8 @@ pub(crate) struct World {
     pub(crate) seen: Seen,
     /// Whether the membership stays as it is.
     pub(crate) no_changes: bool,
+    /// Gone for good.
+    pub(crate) down: Vec<MemberId>,
 }
 
 /// How often something worth reaching was reached.
@@ -90,6 +102,7 @@ impl World {
             reads: BTreeMap::new(),
             seen: Seen::default(),
             no_changes: false,
+            down: Vec::new(),
         };
         for id in (1..=voters + 2).map(MemberId) {
             let joins_later = id.0 > voters;
@@ -337,9 +350,7 @@ impl World {
     /// What was not saved is gone, and so is what waited for it.
     fn restart(&mut self, id: MemberId) {
         let Some(member) = self.members.get_mut(&id) else { return };
-        member.saves.clear();
-        member.applies.clear();
-        member.loads.clear();
+        member.forget();
         let raft = Raft::new(member.config.clone(), member.disk.boot()).unwrap();
         quorate_core::invariants::check(&raft).unwrap();
         self.history.restarted(&raft);
