@@ -4,10 +4,12 @@
 //! [`next_step`] decides; this file only looks at the peers for it, and acts. And
 //! before a change of votes it counts who could carry it.
 
-use crate::membership::{Change, ChangeRefusal, Membership, Operation, Step, View, next_step};
+use crate::membership::{
+    Change, ChangeRefusal, Membership, Operation, Plan, Step, View, next_step, plan,
+};
 use crate::progress::{Flow, Peer};
 use crate::role::Leader;
-use crate::{Activation, Event, Index, MemberId, MemberSet, Raft};
+use crate::{Activation, Event, Index, MemberId, MemberSet, Raft, Refusal};
 
 /// The way of a goal, as its leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -85,6 +87,14 @@ impl Raft {
             Some(step) if !step.is_wait() => self.take_step(&newest, &step),
             _ => {}
         }
+    }
+
+    /// What a goal would lead to, by what this leader sees of its members: the steps, in
+    /// order, and the losses that each could not bear. Nothing is proposed.
+    pub fn plan(&self, voters: &MemberSet, learners: &MemberSet) -> Result<Plan, Refusal> {
+        let Some(leader) = self.role.leader() else { return Err(self.not_leader()) };
+        let newest = &self.memberships.newest().membership;
+        plan(newest, &self.view(leader), voters, learners).map_err(Refusal::Change)
     }
 
     fn take_step(&mut self, now: &Membership, step: &Step) {

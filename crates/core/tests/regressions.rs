@@ -529,3 +529,24 @@ fn cancelled_goal_can_be_left() {
         tries.into_iter().map(|c| one.step(Input::Change(RequestId(3), c))).collect();
     assert!(answers.iter().any(|a| a.is_ok()), "{answers:?}");
 }
+
+/// A leader shows the way to a goal without taking it, by what it sees of its members.
+#[test]
+fn a_leader_plans_without_acting() {
+    let everybody = Membership::new(ids(&[1, 2]), ids(&[3]));
+    let mut one = Raft::new(config(1), boot(&everybody, vec![], 1)).unwrap();
+    let mut two = Raft::new(config(2), boot(&everybody, vec![], 1)).unwrap();
+    assert!(matches!(one.plan(&set(&[2, 3]), &set(&[])), Err(Refusal::NotLeader { .. })));
+    one.step(Input::Campaign).unwrap();
+    let sent = run(&mut one);
+    pump(&mut [&mut one, &mut two], sent);
+    let before = one.clone();
+    let plan = one.plan(&set(&[2, 3]), &set(&[])).unwrap();
+    assert_eq!(one, before);
+    let steps: Vec<String> = plan.steps.iter().map(|planned| planned.step.to_string()).collect();
+    // The learner never answered, so the plan begins by waiting for it.
+    assert_eq!(steps[0], "wait until (3) caught up");
+    assert_eq!(steps[1], "hand over to one of (2)");
+    let refused = one.plan(&set(&[1, 2]), &set(&[3]));
+    assert_eq!(refused, Err(Refusal::Change(ChangeRefusal::AlreadyThere)));
+}

@@ -217,16 +217,17 @@ pub struct PlannedStep {
     pub stops_elections: Vec<MemberSet>,
 }
 
-/// Lists the steps from this membership to these voters and learners. The same code
-/// that acts decides here; members are taken to be live, and to catch up when asked.
+/// Lists the steps from this membership to these voters and learners, for a cluster
+/// that looks like this at the start. The same code that acts decides here; what has to
+/// be waited for is listed, and then taken to have happened.
 pub fn plan(
     membership: &Membership,
-    leader: MemberId,
+    view: &View,
     voters: &MemberSet,
     learners: &MemberSet,
 ) -> Result<Plan, ChangeRefusal> {
     let mut now = membership.set_goal(voters, learners)?;
-    let mut view = View { leader, caught_up: now.voters(), settled: true };
+    let mut view = view.clone();
     let mut steps = Vec::new();
     while let Some(step) = next_step(&now, &view) {
         let next = now.take_step(&step)?;

@@ -71,7 +71,8 @@ fn a_goal_cancelled_at_any_step_ends_where_it_began() {
 #[test]
 fn a_plan_shows_the_whole_way_and_what_would_stop_it() {
     let start = Membership::new([1, 2, 3].map(MemberId), []);
-    let plan = plan(&start, MemberId(1), &MemberSet::from([2, 3, 4]), &MemberSet::new()).unwrap();
+    let view = View { leader: MemberId(1), caught_up: start.voters(), settled: true };
+    let plan = plan(&start, &view, &MemberSet::from([2, 3, 4]), &MemberSet::new()).unwrap();
     let steps: Vec<String> = plan.steps.iter().map(|planned| planned.step.to_string()).collect();
     let want = [
         "add learners (4)",

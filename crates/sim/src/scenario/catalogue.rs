@@ -28,7 +28,8 @@ const CAPABILITIES: &[(char, u32)] = &[
 /// Tests that an exhaustive search over the membership rules asked for.
 const SEARCHED: u32 = 9;
 
-/// Not for the core to show: storage, server, or left out on purpose.
+/// Not for stories of the core: storage, server, left out on purpose, or shown by the
+/// random worlds (`member.K5`).
 const ELSEWHERE: &[&str] = &[
     "S32",
     "S47",
