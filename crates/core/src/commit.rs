@@ -85,6 +85,7 @@ impl Raft {
         }
         self.log.applied_to(index);
         self.duties_due = true;
+        self.leave_due = true;
         Ok(Taken::Done)
     }
 }

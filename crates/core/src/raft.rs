@@ -42,6 +42,8 @@ pub struct Raft {
     /// Something happened after which a leader has to look at its duties. Done at the
     /// end of a step, never in the middle of a conversation with a peer.
     pub(crate) duties_due: bool,
+    /// Something was applied, or a transfer was given up: leaving a joint may be due.
+    pub(crate) leave_due: bool,
     /// A vote told of a committed membership that this member held without knowing:
     /// once it counts, there is no reason to wait for a timeout.
     pub(crate) taught: bool,
@@ -88,6 +90,7 @@ impl Raft {
             saves: Saves::default(),
             loading: false,
             duties_due: false,
+            leave_due: false,
             taught: false,
             holds_newer_log: false,
             trim_wanted: 0,
@@ -347,7 +350,9 @@ impl Raft {
     fn do_duties(&mut self) {
         self.duties_due = false;
         self.check_settled();
-        self.leave_if_due();
+        if std::mem::replace(&mut self.leave_due, false) {
+            self.leave_if_due();
+        }
         self.pursue_goal();
         self.name_disks();
     }

@@ -232,6 +232,7 @@ impl Raft {
         if id.index > self.log.applied {
             self.log.applied_to(id.index);
             self.duties_due = true;
+            self.leave_due = true;
         }
     }
 }

@@ -33,6 +33,7 @@ impl Raft {
             // What the transfer held up is due again.
             // Shown by scenarios/joint_cancelled_transfer_leaves.txt.
             self.duties_due = true;
+            self.leave_due = true;
             return Ok(Taken::Done);
         }
         // It has one election timeout from now.
@@ -91,8 +92,10 @@ impl Raft {
     }
 
     pub(crate) fn on_transfer_timeout(&mut self) {
-        self.abort_transfer(AbortedBecause::TimedOut);
-        self.duties_due = true;
+        if self.abort_transfer(AbortedBecause::TimedOut) {
+            self.duties_due = true;
+            self.leave_due = true;
+        }
     }
 
     pub(crate) fn abort_transfer_if_target_left(&mut self) {

@@ -41,6 +41,7 @@ const ELSEWHERE: &[&str] = &[
     "member.H9",
     "member.I2",
     "member.J5",
+    "member.K5",
     "member.L8",
 ];
 
