@@ -27,9 +27,7 @@ proptest! {
         numbers in prop::collection::vec(any::<u32>(), 20..2000),
     ) {
         let mut numbers = numbers;
-        // Without pre-vote and check-quorum, removed members may disturb for ever.
-        numbers[1] &= !(world::NO_LIVENESS | world::ETCD_MANNERS | world::NO_STEP_DOWN);
-        numbers[1] &= !(world::NO_PRE_VOTE | world::NO_CHECK_QUORUM);
+        world::keep_alive(&mut numbers);
         let mut tape = Tape::new(&numbers);
         let mut world = World::new(&mut tape);
         world.play(&mut tape);
@@ -49,8 +47,7 @@ proptest! {
         mask in any::<u32>(),
     ) {
         let mut numbers = numbers;
-        numbers[1] &= !(world::NO_LIVENESS | world::ETCD_MANNERS | world::NO_STEP_DOWN);
-        numbers[1] &= !(world::NO_PRE_VOTE | world::NO_CHECK_QUORUM);
+        world::keep_alive(&mut numbers);
         let mut tape = Tape::new(&numbers);
         let mut world = World::new(&mut tape);
         world.play(&mut tape);
@@ -76,8 +73,7 @@ proptest! {
         learners in 0u32..128,
     ) {
         let mut numbers = numbers;
-        numbers[1] &= !(world::NO_LIVENESS | world::ETCD_MANNERS | world::NO_STEP_DOWN);
-        numbers[1] &= !(world::NO_PRE_VOTE | world::NO_CHECK_QUORUM);
+        world::keep_alive(&mut numbers);
         let mut tape = Tape::new(&numbers);
         let mut world = World::new(&mut tape);
         world.no_changes = true;

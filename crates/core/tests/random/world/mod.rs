@@ -473,11 +473,17 @@ impl World {
     }
 }
 
-pub(crate) const NO_PRE_VOTE: u32 = 1;
-pub(crate) const NO_CHECK_QUORUM: u32 = 2;
-pub(crate) const ETCD_MANNERS: u32 = 64;
-pub(crate) const NO_STEP_DOWN: u32 = 512;
-pub(crate) const NO_LIVENESS: u32 = 0x3800;
+const NO_PRE_VOTE: u32 = 1;
+const NO_CHECK_QUORUM: u32 = 2;
+const ETCD_MANNERS: u32 = 64;
+const NO_STEP_DOWN: u32 = 512;
+const NO_LIVENESS: u32 = 0x3800;
+
+/// Settings under which a cluster must always come back: as by default. Without
+/// pre-vote and check-quorum, removed members may disturb for ever.
+pub(crate) fn keep_alive(numbers: &mut [u32]) {
+    numbers[1] &= !(NO_LIVENESS | ETCD_MANNERS | NO_STEP_DOWN | NO_PRE_VOTE | NO_CHECK_QUORUM);
+}
 
 fn config(id: MemberId, settings: u32) -> Config {
     let mut config = Config::new(id);
