@@ -58,11 +58,6 @@ impl Boot {
         self.tail = tail.into();
         self
     }
-
-    pub fn with_hard_state(mut self, hard_state: HardState) -> Self {
-        self.hard_state = hard_state;
-        self
-    }
 }
 
 /// Why a member cannot start from what it was given. Nothing here is mended by

@@ -178,6 +178,9 @@ impl Raft {
             return;
         }
         let unnamed = || newest.incoming().iter().filter(|id| newest.incarnation(*id).is_none());
+        if unnamed().next().is_none() {
+            return;
+        }
         let seen: Vec<_> = unnamed()
             .filter(|id| self.incarnation_seen(*id).is_some())
             .map(Operation::Update)

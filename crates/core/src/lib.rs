@@ -8,7 +8,8 @@
 //! # Reading order
 //! `boundary` (the whole contract on one page), `message`, `raft` (what `step`
 //! does with what), then the conversations: `election`, `replication`, `commit`,
-//! `changes`, `snapshot`, `transfer`, `reads`. Who counts stands in `membership`.
+//! `changes`, `goals`, `settled`, `snapshot`, `transfer`, `reads`. Who counts stands in
+//! `membership`.
 //!
 //! # The promise
 //! Nothing that a peer, a client or a disk says makes this code panic, loop or

@@ -65,6 +65,9 @@ impl Raft {
         if message.is_promise() && named.is_some_and(|named| named != incarnation) {
             return Err(Dropped::OtherIncarnation { from, incarnation });
         }
+        if !message.is_reply() {
+            return Ok(()); // A request may have been passed on in its sender's name.
+        }
         let last = self.log.last().index;
         if let Some(peer) = self.role.leader_mut().and_then(|leader| leader.peer_mut(from)) {
             let swapped = peer.incarnation != 0 && peer.incarnation != incarnation;

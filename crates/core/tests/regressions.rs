@@ -52,6 +52,22 @@ fn pump(rs: &mut [&mut Raft], mut net: Vec<Envelope>) {
         }
     }
 }
+/// Time passes for the first member, and everything it says is answered.
+fn turns(members: &mut [Raft], count: usize) {
+    for _ in 0..count {
+        let _ = members[0].step(Input::Tick);
+        let sent = run(&mut members[0]);
+        pump(&mut members.iter_mut().collect::<Vec<_>>(), sent);
+    }
+}
+/// Three members, of which the first leads.
+fn led_by_the_first(membership: &Membership) -> Vec<Raft> {
+    let member = |id| Raft::new(config(id), boot(membership, vec![], 1)).unwrap();
+    let mut members: Vec<Raft> = (1..=3).map(member).collect();
+    members[0].step(Input::Campaign).unwrap();
+    turns(&mut members, 3);
+    members
+}
 fn config(id: u64) -> Config {
     let mut c = Config::new(member(id));
     c.election_ticks = 10;
@@ -114,12 +130,10 @@ fn nonvoter_leads_one_term_twice() {
                 let _ = four.step(Input::Propose(RequestId(1), say.into()));
             }
         }
-        println!("4 is {:?} in term {}", four.status().role, four.status().term);
         sent
     };
     let first = reign("a", &mut v, &[1, 2], &[1]);
     let second = reign("b", &mut v, &[2, 3], &[2, 3]);
-    println!("{first:?}\n{second:?}");
     for (id, p) in &first {
         for (id2, p2) in &second {
             assert!(id != id2 || p == p2, "two entries {id}: {p} and {p2}");
@@ -237,8 +251,7 @@ fn wiped_voter_confirms_a_read() {
     let net = run(&mut two);
     pump(&mut [&mut two, &mut three], net);
     let committed = two.status().log.commit;
-    // 3 is wiped.
-    // (restored from a backup of before that vote)
+    // 3 is restored from a backup of before that vote.
     let mut wiped = {
         let mut c = config(3);
         c.incarnation = 99;
@@ -246,19 +259,12 @@ fn wiped_voter_confirms_a_read() {
     };
     one.step(Input::Read(RequestId(1))).unwrap();
     let out = one.take_output();
-    let mut served = vec![];
-    for mut e in out.send {
-        if e.to == member(3) {
-            if let Message::Heartbeat(h) = &mut e.message {
-                println!("hb {h:?}");
-            }
-            for back in deliver(&mut wiped, &e) {
-                println!("back {back:?}");
-                let _ = one.step(Input::Received(back));
-            }
+    for e in out.send.iter().filter(|e| e.to == member(3)) {
+        for back in deliver(&mut wiped, e) {
+            let _ = one.step(Input::Received(back));
         }
     }
-    served.extend(one.take_output().served);
+    let served = one.take_output().served;
     assert!(
         served.iter().all(|(_, i)| *i >= committed),
         "stale read: served {served:?}, committed {committed}"
@@ -292,12 +298,10 @@ fn swapped_learner_disk_keeps_its_match() {
     one.step(Input::Propose(RequestId(10), "f".into())).unwrap();
     let net = run(&mut one);
     pump(&mut [&mut one, &mut three], net);
-    println!("{} / {}", one.status(), three.status());
     let _ = one.step(Input::Change(RequestId(8), Change::add_voters(ids(&[3]))));
     let net = run(&mut one); // nothing arrives anywhere
     drop(net);
     let c = one.status().log.commit;
-    println!("{}", one.membership());
     assert!(c < e.index, "{e} is committed ({c}) but only 1 holds it");
 }
 
@@ -326,62 +330,35 @@ fn goal_reuses_an_id() {
 #[test]
 fn cancel_by_hand_keeps_learners() {
     let ms = Membership::new(ids(&[1]), ids(&[2, 3]));
-    let mut rs: Vec<Raft> =
-        (1..=3).map(|i| Raft::new(config(i), boot(&ms, vec![], 1)).unwrap()).collect();
-    let (a, rest) = rs.split_at_mut(1);
-    let (b, c) = rest.split_at_mut(1);
-    let (one, two, three) = (&mut a[0], &mut b[0], &mut c[0]);
-    let go = |one: &mut Raft, two: &mut Raft, three: &mut Raft, n: usize| {
-        for _ in 0..n {
-            let _ = one.step(Input::Tick);
-            let net = run(one);
-            pump(&mut [one, two, three], net);
-        }
-    };
-    one.step(Input::Campaign).unwrap();
-    go(one, two, three, 3);
-    one.step(Input::Change(
-        RequestId(1),
-        Change::new([Operation::Voter(member(2)), Operation::Voter(member(3))])
-            .with_transition(Transition::JointExplicit),
-    ))
-    .unwrap();
-    go(one, two, three, 3);
-    println!("{}", one.membership());
-    one.step(Input::Change(RequestId(2), Change::cancel())).unwrap();
-    go(one, two, three, 10);
-    println!("{} removed {:?}", one.membership(), one.membership().removed());
-    assert_eq!(one.membership().learners(), &set(&[2, 3]));
+    let mut members = led_by_the_first(&ms);
+    members[0]
+        .step(Input::Change(
+            RequestId(1),
+            Change::new([Operation::Voter(member(2)), Operation::Voter(member(3))])
+                .with_transition(Transition::JointExplicit),
+        ))
+        .unwrap();
+    turns(&mut members, 3);
+    members[0].step(Input::Change(RequestId(2), Change::cancel())).unwrap();
+    turns(&mut members, 10);
+    assert_eq!(members[0].membership().learners(), &set(&[2, 3]));
 }
 
 /// Cancel of an extended joint
 #[test]
 fn cancel_extended_goes_where_it_began() {
     let ms = Membership::new(ids(&[1]), ids(&[2, 3]));
-    let mut rs: Vec<Raft> =
-        (1..=3).map(|i| Raft::new(config(i), boot(&ms, vec![], 1)).unwrap()).collect();
-    let (a, rest) = rs.split_at_mut(1);
-    let (b, c) = rest.split_at_mut(1);
-    let (one, two, three) = (&mut a[0], &mut b[0], &mut c[0]);
-    let go = |one: &mut Raft, two: &mut Raft, three: &mut Raft, n: usize| {
-        for _ in 0..n {
-            let _ = one.step(Input::Tick);
-            let net = run(one);
-            pump(&mut [one, two, three], net);
-        }
-    };
-    one.step(Input::Campaign).unwrap();
-    go(one, two, three, 3);
-    one.step(Input::Change(RequestId(1), Change::majorities([set(&[3]), set(&[2]), set(&[1])])))
+    let mut members = led_by_the_first(&ms);
+    members[0]
+        .step(Input::Change(RequestId(1), Change::majorities([set(&[3]), set(&[2]), set(&[1])])))
         .unwrap();
-    go(one, two, three, 3);
-    let r = one.step(Input::Change(RequestId(2), Change::cancel()));
-    go(one, two, three, 10);
-    println!("{r:?} {} ", one.membership());
+    turns(&mut members, 3);
+    let r = members[0].step(Input::Change(RequestId(2), Change::cancel()));
+    turns(&mut members, 10);
     assert!(
-        r.is_err() || one.membership().incoming() == &set(&[1]),
+        r.is_err() || members[0].membership().incoming() == &set(&[1]),
         "cancel went to {}",
-        one.membership()
+        members[0].membership()
     );
 }
 
@@ -517,7 +494,6 @@ fn cancelled_goal_can_be_left() {
             net.extend(run(r));
         }
     }
-    println!("{cancelled} {}", one.status());
     assert!(cancelled);
     let tries = [
         Change::cancel(),

@@ -187,8 +187,7 @@ impl Change {
     }
 
     pub fn is_leave(&self) -> bool {
-        self.kind == ChangeKind::default()
-            || matches!(&self.kind, ChangeKind::Operations { operations, .. } if operations.is_empty())
+        matches!(&self.kind, ChangeKind::Operations { operations, .. } if operations.is_empty())
     }
 
     /// The operations, of a change that is made of them.
@@ -227,7 +226,7 @@ impl Membership {
         {
             return Err(ChangeRefusal::MemberZero);
         }
-        match &change.kind {
+        let mut next = match &change.kind {
             ChangeKind::V1(operation) => self.simple(&[*operation]),
             ChangeKind::Operations { operations, .. } if operations.is_empty() => self.leave(),
             ChangeKind::Operations { operations, transition } => {
@@ -246,11 +245,13 @@ impl Membership {
             }
             ChangeKind::Goal { voters, learners } => self.set_goal(voters, learners),
             ChangeKind::Cancel => self.cancel_goal(),
+        }?;
+        for (id, info) in &change.infos {
+            if next.contains(*id) {
+                next = next.with_info(*id, info.clone());
+            }
         }
-        .map(|next| {
-            let infos = change.infos.iter().filter(|(id, _)| next.contains(*id));
-            infos.fold(next.clone(), |next, (id, info)| next.with_info(*id, info.clone()))
-        })
+        Ok(next)
     }
 
     fn set_voters(&self, voters: &MemberSet, retain: bool) -> Result<Self, ChangeRefusal> {

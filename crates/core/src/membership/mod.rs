@@ -1,8 +1,9 @@
 //! Who is in the cluster and how they count.
 //!
 //! A [`Membership`] is plain data: no progress, no addresses, no time. What counts
-//! as agreement stands in [`quorum`], which changes are possible in [`change`],
-//! and which of several memberships counts now in [`history`].
+//! as agreement stands in [`quorum`], which changes are possible in [`change`], the way
+//! to a goal in [`goal`], who a member is in [`identity`], and which of several
+//! memberships counts now in [`history`].
 
 mod change;
 mod goal;
