@@ -26,8 +26,13 @@ const WORDS: &[(&str, &str)] = &[
 ];
 
 /// Which crate may depend on which of ours.
-const ARROWS: &[(&str, &[&str])] =
-    &[("core", &[]), ("sim", &["quorate-core"]), ("bench", &["quorate-core"])];
+const ARROWS: &[(&str, &[&str])] = &[
+    ("core", &[]),
+    ("storage", &["quorate-core"]),
+    ("node", &["quorate-core", "quorate-storage"]),
+    ("sim", &["quorate-core", "quorate-storage", "quorate"]),
+    ("bench", &["quorate-core"]),
+];
 
 /// What core may depend on at all.
 const CORE_DEPENDENCIES: &[&str] = &["bytes"];

@@ -231,7 +231,7 @@ impl Raft {
     /// what a newer term committed.
     /// Shown by scenarios/election_longer_stale_log_loses.txt.
     fn is_up_to_date(&self, last: EntryId) -> bool {
-        last >= self.log.last()
+        crate::mutant!(VoteForOlderLog) || last >= self.log.last()
     }
 
     /// A leader was heard from less than an election timeout ago, or, after a

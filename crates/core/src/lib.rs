@@ -55,6 +55,7 @@ pub mod invariants;
 mod log;
 mod membership;
 mod message;
+pub mod mutants;
 mod progress;
 mod raft;
 mod random;

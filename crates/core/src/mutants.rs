@@ -1,0 +1,51 @@
+//! Wrong versions of single rules: what the checkers must notice (docs/mutants.md).
+//!
+//! Without the feature `mutants` every `mutant!(..)` is the constant `false` and
+//! leaves no trace in the code. With it, one mutant at a time is switched on for the
+//! current thread.
+
+/// Whether this wrong version of a rule is switched on.
+#[cfg(feature = "mutants")]
+#[macro_export]
+macro_rules! mutant {
+    ($name:ident) => {
+        $crate::mutants::is_on($crate::mutants::Mutant::$name)
+    };
+}
+
+/// Whether this wrong version of a rule is switched on: never, without the feature.
+#[cfg(not(feature = "mutants"))]
+#[macro_export]
+macro_rules! mutant {
+    ($name:ident) => {
+        false
+    };
+}
+
+#[cfg(feature = "mutants")]
+pub use switch::{Mutant, is_on, switch};
+
+#[cfg(feature = "mutants")]
+mod switch {
+    use std::cell::Cell;
+
+    /// One wrong version of one rule.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Mutant {
+        /// A vote is granted to a log that is older than the voter's.
+        VoteForOlderLog,
+    }
+
+    thread_local! {
+        static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
+    }
+
+    pub fn is_on(mutant: Mutant) -> bool {
+        ON.get() == Some(mutant)
+    }
+
+    /// Switches to this mutant, or to none, on this thread.
+    pub fn switch(to: Option<Mutant>) {
+        ON.set(to);
+    }
+}

@@ -1,0 +1,3 @@
+//! One member of a Raft cluster, ready to run.
+
+#![forbid(unsafe_code)]
