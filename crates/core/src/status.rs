@@ -91,6 +91,11 @@ pub struct PeerStatus {
 }
 
 impl Raft {
+    /// Whom this member takes for the leader of its term.
+    pub fn leader(&self) -> Option<MemberId> {
+        self.leader
+    }
+
     /// A picture of this member as it is now.
     pub fn status(&self) -> Status {
         let counts = self.membership_known();
