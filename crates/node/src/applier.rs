@@ -83,19 +83,23 @@ const FORMAT: u8 = 1;
 impl<M: Machine> Applier<M> {
     /// Starts with a machine in its first state, at the start of the log or, once
     /// [`Applier::install`] was called, at a snapshot.
-    pub fn new(machine: M, start: &SnapshotMeta, origin: Origin) -> Self {
+    pub fn new(machine: M, origin: Origin) -> Self {
         let Origin { member, incarnation, boot, .. } = origin;
         Self {
             machine,
             own: Own { member, incarnation, boot },
-            applied: start.id.index,
-            membership: Arc::clone(&start.membership),
+            applied: 0,
+            membership: Arc::default(),
             origins: Origins::default(),
         }
     }
 
     pub fn machine(&self) -> &M {
         &self.machine
+    }
+
+    pub fn machine_mut(&mut self) -> &mut M {
+        &mut self.machine
     }
 
     pub fn applied(&self) -> Index {
@@ -170,20 +174,28 @@ impl<M: Machine> Applier<M> {
         JobDone::Captured { meta, chunks: Box::new(chunks) }
     }
 
-    /// Goes on from a snapshot instead. Its bytes come in pieces of any size.
+    /// Goes on from a snapshot instead. Its bytes come in pieces of any size. The
+    /// snapshot with which a cluster begins has none: the machine is in its first state.
     pub fn install(
         &mut self,
         meta: &SnapshotMeta,
         pieces: impl Iterator<Item = Bytes>,
     ) -> Result<JobDone, InstallError> {
         let mut chunks = Unframed { pieces, rest: BytesMut::new() };
-        let head = chunks.next().ok_or(InstallError::Incomplete)?;
-        let (applied, origins) = decode_head(head).ok_or(InstallError::Incomplete)?;
         let index = meta.id.index;
-        if applied != index {
-            return Err(InstallError::OtherIndex { captured: applied, wanted: index });
+        let mut origins = Origins::default();
+        match chunks.next() {
+            Some(head) => {
+                let (captured, ran) = decode_head(head).ok_or(InstallError::Incomplete)?;
+                if captured != index {
+                    return Err(InstallError::OtherIndex { captured, wanted: index });
+                }
+                origins = ran;
+                self.machine.install(&mut chunks).map_err(InstallError::Machine)?;
+            }
+            None if self.applied == 0 => {}
+            None => return Err(InstallError::Incomplete),
         }
-        self.machine.install(&mut chunks).map_err(InstallError::Machine)?;
         if chunks.next().is_some() || !chunks.rest.is_empty() {
             return Err(InstallError::Incomplete);
         }

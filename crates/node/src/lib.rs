@@ -14,6 +14,7 @@ mod kv;
 mod machine;
 mod origin;
 mod requests;
+mod start;
 
 pub use answer::{Answer, Done, Refused, Unknown};
 pub use applier::{Applier, InstallError, Job, JobDone, Outcome};
@@ -22,3 +23,4 @@ pub use kv::{KvCommand, KvQuestion, KvReply, MemoryKv};
 pub use machine::{BadSnapshot, Chunks, Machine};
 pub use origin::{Origin, Origins};
 pub use requests::Ticket;
+pub use start::{StartError, Started, Startup, install, start};
