@@ -79,7 +79,8 @@ pub use goals::GoalStatus;
 pub use ids::{EntryId, Index, MemberId, MemberSet, RequestId, SaveId, Term};
 pub use membership::{
     Change, ChangeKind, ChangeRefusal, Count, Goal, LoggedChange, MemberInfo, Membership,
-    MembershipError, Operation, Plan, PlannedStep, Quorum, Step, Transition, View, next_step, plan,
+    MembershipError, MembershipParts, Operation, Plan, PlannedStep, Quorum, Step, Transition, View,
+    next_step, plan,
 };
 pub use message::{
     Append, AppendReply, Envelope, Heartbeat, HeartbeatReply, Message, Proposal, SnapshotMeta,

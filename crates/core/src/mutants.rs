@@ -48,6 +48,28 @@ mod switch {
         RefusedAfterManyOffers,
         /// A membership change is offered again to the next leader.
         ChangeOfferedAgain,
+
+        // Storage.
+        /// Term and vote are written one after the other (mut.11).
+        TermAndVoteApart,
+        /// A sync is reported and not done (mut.12).
+        SyncSkipped,
+        /// Half of a save's entries are written, all are reported (mut.37).
+        BatchPartlyWritten,
+        /// A sync that failed is tried again and believed (mut.40).
+        SyncRetried,
+        /// Damage in the middle of the log is taken for its end (mut.40).
+        DamageTakenForEnd,
+        /// A new segment is used before its name is durable.
+        SegmentNotInDirectory,
+        /// A snapshot gets its name before its contents are durable.
+        SnapshotRenamedUnsynced,
+        /// A snapshot is installed before its name is durable.
+        InstallBeforeSnapshot,
+        /// The log goes before the snapshot that covers it is durable.
+        TrimBeforeSnapshot,
+        /// What a crash left behind a torn write stays, and is written up to.
+        TornTailKept,
     }
 
     thread_local! {

@@ -9,6 +9,7 @@ mod change;
 mod goal;
 pub(crate) mod history;
 mod identity;
+mod parts;
 mod quorum;
 mod refusal;
 
@@ -18,6 +19,7 @@ use bytes::Bytes;
 
 pub use change::{Change, ChangeKind, LoggedChange, Operation, Transition};
 pub use goal::{Goal, Plan, PlannedStep, Step, View, next_step, plan};
+pub use parts::MembershipParts;
 pub use quorum::{Count, Quorum};
 pub use refusal::ChangeRefusal;
 
