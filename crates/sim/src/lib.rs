@@ -11,5 +11,6 @@ macro_rules! say {
     }};
 }
 
+pub mod checkers;
 pub mod conformance;
 pub mod scenario;
