@@ -95,7 +95,7 @@ pub struct Output {
 
 /// One durable write. The only ordering rule of the whole boundary: do saves in
 /// order, and let `then_send` leave once this save is on disk, never before.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Save {
     pub id: SaveId,
     /// Term, vote and commit, when one of them changed.

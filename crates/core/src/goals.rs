@@ -26,7 +26,7 @@ pub struct GoalStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Rounds {
     /// Where the present round ends; 0 before the first.
-    target: Index,
+    pub(crate) target: Index,
     pub(crate) finished: u32,
 }
 
@@ -47,7 +47,7 @@ impl Rounds {
 pub(crate) struct Pace {
     before: Index,
     lately: Index,
-    ticks: u32,
+    pub(crate) ticks: u32,
 }
 
 impl Pace {

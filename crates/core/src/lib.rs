@@ -43,6 +43,7 @@
 
 mod boot;
 mod boundary;
+mod canonical;
 mod changes;
 mod commit;
 mod config;

@@ -15,8 +15,8 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Saves {
     /// The id of the newest save handed out.
-    newest: u64,
-    in_flight: VecDeque<InFlight>,
+    pub(crate) newest: u64,
+    pub(crate) in_flight: VecDeque<InFlight>,
     /// What the next save makes true.
     promises: Promises,
     /// The hard state as of the newest save.
@@ -26,8 +26,8 @@ pub(crate) struct Saves {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct InFlight {
-    id: SaveId,
+pub(crate) struct InFlight {
+    pub(crate) id: SaveId,
     /// The log up to here is durable with this save; less when it was cut since.
     last: Index,
     commit: Index,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::membership::Membership;
 use crate::progress::Flow;
 use crate::role::Role;
-use crate::{EntryId, GoalStatus, Index, MemberId, Raft, Term};
+use crate::{Entry, EntryId, GoalStatus, Index, MemberId, Raft, SnapshotMeta, Term};
 
 /// Follower, candidate or leader, without what they know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,6 +121,23 @@ impl Raft {
             elapsed_ticks: self.timer.elapsed,
             timeout_ticks: self.timer.timeout,
         }
+    }
+
+    /// The entries in memory: all after the log's base, unless older ones were evicted.
+    pub fn held_entries(&self) -> impl Iterator<Item = &Entry> {
+        self.log.held()
+    }
+
+    /// The newest snapshot that can be sent to peers.
+    pub fn snapshot(&self) -> &SnapshotMeta {
+        &self.snapshot
+    }
+
+    /// It refused a vote only because its own log is newer, and has heard of no leader
+    /// since: with a membership that counts before it is committed it may stand, voter
+    /// or not.
+    pub fn holds_newer_log(&self) -> bool {
+        self.holds_newer_log
     }
 
     fn log_status(&self) -> LogStatus {

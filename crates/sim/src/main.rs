@@ -12,6 +12,7 @@ fn main() -> ExitCode {
         Some("conformance") if rest.len() == 1 => {
             quorate_sim::conformance::main(&PathBuf::from(&rest[0]))
         }
+        Some("model") => quorate_sim::model::main(&rest),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
             ExitCode::SUCCESS
