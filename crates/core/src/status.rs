@@ -96,6 +96,19 @@ impl Raft {
         self.leader
     }
 
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    pub fn role(&self) -> RoleKind {
+        self.role.kind()
+    }
+
+    /// Leads, and has committed an entry of its own term.
+    pub fn has_own_commit(&self) -> bool {
+        self.role.leader().is_some_and(|leader| self.log.commit >= leader.first_own)
+    }
+
     /// A picture of this member as it is now.
     pub fn status(&self) -> Status {
         let counts = self.membership_known();
@@ -140,7 +153,7 @@ impl Raft {
         self.holds_newer_log
     }
 
-    fn log_status(&self) -> LogStatus {
+    pub fn log_status(&self) -> LogStatus {
         LogStatus {
             base: self.log.base(),
             tail_first: self.log.tail_first(),

@@ -14,5 +14,8 @@ macro_rules! say {
 
 pub mod checkers;
 pub mod conformance;
+pub mod explore;
+pub mod faulty_disk;
 pub mod model;
+pub mod random;
 pub mod scenario;

@@ -8,6 +8,7 @@ fn main() -> ExitCode {
     let command = args.next();
     let rest: Vec<String> = args.collect();
     match command.as_deref() {
+        Some("explore") => quorate_sim::explore::main(&rest),
         Some("scenario") => quorate_sim::scenario::main(&rest),
         Some("conformance") if rest.len() == 1 => {
             quorate_sim::conformance::main(&PathBuf::from(&rest[0]))

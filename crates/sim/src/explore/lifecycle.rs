@@ -222,6 +222,7 @@ impl World {
         }
         for (place, foreign) in [(one, other), (other, one)] {
             let disk = self.members[foreign].disk.copy();
+            disk.inner().mend();
             let started = quorate::start(disk, NotingKv::default(), self.startup(place));
             let refused = matches!(started, Err(StartError::Open(OpenError::OtherMember { .. })));
             if !refused {

@@ -88,6 +88,8 @@ impl Setting {
             if random.chance(odds) { random.between(from, to) } else { 0 }
         };
         let small = random.chance(400);
+        let disk_delay_max = if random.chance(200) { 6_000 } else { 600 };
+        let apply_delay_max = if random.chance(150) { 8_000 } else { 300 };
         let pre_vote = u64::from(random.chance(800));
         let check_quorum = u64::from(random.chance(800));
         Self {
@@ -108,8 +110,8 @@ impl Setting {
             loss: some(&mut random, 500, 1, 250),
             duplication: some(&mut random, 400, 1, 150),
             reordering: u64::from(random.chance(400)),
-            disk_delay: random.between(20, if random.chance(200) { 6_000 } else { 600 }),
-            apply_delay: random.between(10, if random.chance(150) { 8_000 } else { 300 }),
+            disk_delay: random.between(20, disk_delay_max),
+            apply_delay: random.between(10, apply_delay_max),
             drift: some(&mut random, 400, 1, 60),
             snapshot_entries: random.between(5, if small { 12 } else { 300 }),
             trim_keep: if small { random.below(6) } else { random.below(100) },

@@ -120,9 +120,10 @@ impl Shrinking {
         let mut candidate = self.best.clone();
         let value = candidate.setting.value_mut(name)?;
         let less = (*value + least) / 2;
-        (less < *value).then(|| {
-            *value = less;
-            candidate
-        })
+        if less == *value {
+            return None;
+        }
+        *value = less;
+        Some(candidate)
     }
 }

@@ -125,9 +125,19 @@ impl Watch {
         self.memberships.last()
     }
 
+    /// The index of the newest committed membership up to here.
+    fn newest_membership(&self, index: Index) -> Index {
+        let found = self.memberships.iter().rev().find(|(id, _)| id.index <= index);
+        found.map_or(0, |(id, _)| id.index)
+    }
+
     /// The newest committed memberships, the latest first.
     pub(crate) fn memberships(&self) -> impl Iterator<Item = &(EntryId, Arc<Membership>)> {
         self.memberships.iter().rev()
+    }
+
+    pub(crate) fn elections(&self) -> u64 {
+        self.elected.len() as u64
     }
 
     pub(crate) fn commit(&self) -> Index {
@@ -191,9 +201,11 @@ impl Watch {
             Message::VoteReply(reply) if reply.granted => {
                 term > envelope.term || term == envelope.term && vote == Some(envelope.to)
             }
+            // A commit index may be told before it is durable, but not that of a
+            // membership: what is settled rests on it.
             Message::AppendReply(AppendReply::Matches { index, commit }) => {
-                *index <= seen.durable.last()
-                    && *commit <= seen.hard_state.commit.max(seen.durable.base.index)
+                let known = seen.hard_state.commit.max(seen.durable.base.index);
+                *index <= seen.durable.last() && self.newest_membership(*commit) <= known
             }
             _ => true,
         };
@@ -325,7 +337,8 @@ impl Watch {
         Ok(())
     }
 
-    pub(crate) fn on_installed(&mut self, place: usize, index: Index) {
+    /// A machine is to go on from a snapshot.
+    pub(crate) fn on_install(&mut self, place: usize, index: Index) {
         self.members[place].applied = index;
     }
 

@@ -124,6 +124,11 @@ impl World {
         self.queue.push(Reverse(Due { at: at.max(self.now), order: self.order, what }));
     }
 
+    /// Forgets what is due and of this kind.
+    pub(crate) fn drop_events(&mut self, kind: impl Fn(&Happening) -> bool) {
+        self.queue.retain(|Reverse(due)| !kind(&due.what));
+    }
+
     /// Lets everything happen that is due by then.
     pub(crate) fn run_until(&mut self, end: u64) -> Checked {
         while self.queue.peek().is_some_and(|Reverse(due)| due.at <= end) {
@@ -255,10 +260,7 @@ impl World {
         }
         self.begin_disk(place)?;
         self.begin_machine(place);
-        match &self.members[place].process {
-            Some(process) => self.watch.after(place, process.driver.raft()),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     fn route(&mut self, place: usize, work: Work) -> Checked {
@@ -274,13 +276,18 @@ impl World {
             }
             process.disk_waits.push(DiskWork::Save(save));
         }
+        self.watch.after(place, process.driver.raft())?;
         process.disk_waits.extend(load.into_iter().map(DiskWork::Load));
         process.disk_waits.extend(trim.map(DiskWork::Trim));
         let id = self.members[place].id;
         for job in &jobs {
-            if let Job::Apply(entries) = job {
-                self.watch.on_apply(place, id, entries)?;
-                self.on_committed(entries)?;
+            match job {
+                Job::Apply(entries) => {
+                    self.watch.on_apply(place, id, entries)?;
+                    self.on_committed(entries)?;
+                }
+                Job::Install(meta) => self.watch.on_install(place, meta.id.index),
+                Job::Query(..) | Job::Snapshot(_) => {}
             }
         }
         if let Some(process) = &mut self.members[place].process {
@@ -494,9 +501,7 @@ impl World {
                 process.disk_waits.push(DiskWork::Capture(meta, chunks));
             }
             JobDone::Installed { meta, origins } => {
-                let index = meta.id.index;
-                self.watch.on_installed(place, index);
-                self.clients.answers.resumed(id, index);
+                self.clients.answers.resumed(id, meta.id.index);
                 process.driver.job_done(JobDone::Installed { meta, origins });
             }
             done => process.driver.job_done(done),
