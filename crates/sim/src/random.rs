@@ -17,14 +17,14 @@ impl Random {
         Self::new(seed ^ mix(purpose.wrapping_add(1)))
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.state)
     }
 
     /// A number below `bound`; 0 when that is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
     /// A number from `from` up to and including `to`.
@@ -32,9 +32,14 @@ impl Random {
         from + self.below(to.saturating_sub(from) + 1)
     }
 
-    /// True in `parts` of 1000 cases.
-    pub fn chance(&mut self, parts: u64) -> bool {
-        parts > 0 && self.below(1000) < parts
+    /// True in so many of 1000 cases.
+    pub fn per_mille(&mut self, parts: u64) -> bool {
+        parts > 0 && self.below(1_000) < parts
+    }
+
+    /// True in so many of a million cases.
+    pub fn per_million(&mut self, parts: u64) -> bool {
+        parts > 0 && self.below(1_000_000) < parts
     }
 
     /// One of them; nothing of nothing.
@@ -67,7 +72,7 @@ mod tests {
 
     #[test]
     fn streams_differ_and_repeat() {
-        let draw = |purpose| Random::stream(1, purpose).next();
+        let draw = |purpose| Random::stream(1, purpose).next_u64();
         assert_eq!(draw(3), draw(3));
         assert_ne!(draw(3), draw(4));
     }

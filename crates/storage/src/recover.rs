@@ -113,19 +113,17 @@ fn open_chain<D: Disk>(
     let segment = open_segment(disk, *newest)?;
     let identity = segment.head.identity;
     expected.check(identity)?;
+    let mut oldest = segment.head;
     let mut chain = vec![segment];
-    loop {
-        let Some(Head { previous, number, .. }) = chain.last().map(|segment| segment.head) else {
-            break;
-        };
-        if previous >= number || listing.segments.binary_search(&previous).is_err() {
-            break;
-        }
-        let segment = open_segment(disk, previous)?;
+    while oldest.previous < oldest.number
+        && listing.segments.binary_search(&oldest.previous).is_ok()
+    {
+        let segment = open_segment(disk, oldest.previous)?;
         if segment.head.identity != identity {
             let file = segment.name();
             return Err(Corruption { file, offset: 0, why: Damage::Misplaced }.into());
         }
+        oldest = segment.head;
         chain.push(segment);
     }
     chain.reverse();

@@ -81,6 +81,8 @@ actions! {
     FailSync, "fail-sync", 3, Disk;
     /// No space is left until the member is started again.
     FillDisk, "fill-disk", 2, Disk;
+    /// A read fails, or one of its bits is wrong.
+    BadRead, "bad-read", 2, Disk;
     SlowDisk, "slow-disk", 2, Disk;
     /// The process dies and one bit of its disk has another value.
     FlipBit, "flip-bit", 2, Disk;
@@ -146,7 +148,7 @@ impl Action {
                 found
             });
             let who =
-                if random.chance(350) { Who::Leader } else { Who::Member(random.below(12)) };
+                if random.per_mille(350) { Who::Leader } else { Who::Member(random.below(12)) };
             let number = random.below(1 << 16);
             actions.extend(what.map(|what| Self { at, what, who, number }));
             at += 1 + random.below(pace);
@@ -165,7 +167,7 @@ fn draw_kinds(random: &mut Random) -> Vec<Kind> {
         (Kind::Disk, 450),
         (Kind::Clock, 300),
     ] {
-        if random.chance(odds) {
+        if random.per_mille(odds) {
             kinds.push(kind);
         }
     }

@@ -10,6 +10,7 @@ use super::member::Fate;
 use super::setting::TICK;
 use super::world::{Checked, Happening, World, place_of};
 use crate::checkers::{Violation, has_quorum};
+use crate::faulty_disk::Fault;
 
 impl World {
     pub(crate) fn act(&mut self, action: Action) -> Checked {
@@ -23,8 +24,10 @@ impl World {
         let done = match action.what {
             What::Crash => self.crash(place)?,
             What::CrashInWrite => {
-                self.members[place].disk.inner().fail_after(action.number % 12);
-                true
+                let member = &mut self.members[place];
+                member.spoiled = true;
+                member.disk.inner().stop_after(Some(action.number % 12));
+                member.is_up()
             }
             What::Restart => {
                 let down = !self.members[place].is_up();
@@ -40,9 +43,11 @@ impl World {
             | What::Bridge
             | What::CutLink
             | What::Reconnect => self.cut(action.what, place, action.number),
-            What::FailWrite | What::FailSync | What::FillDisk | What::SlowDisk => {
-                self.spoil_disk(action.what, place)
-            }
+            What::FailWrite
+            | What::FailSync
+            | What::FillDisk
+            | What::BadRead
+            | What::SlowDisk => self.spoil_disk(action.what, place, action.number),
             What::FlipBit | What::LoseDisk | What::WipeDisk | What::SwapDisks => {
                 self.damage(action.what, place, action.number)?
             }
@@ -102,7 +107,7 @@ impl World {
         true
     }
 
-    fn spoil_disk(&mut self, what: What, place: usize) -> bool {
+    fn spoil_disk(&mut self, what: What, place: usize, number: u64) -> bool {
         let member = &mut self.members[place];
         if !member.is_up() {
             return false;
@@ -111,12 +116,22 @@ impl World {
             member.disk_delay = (member.disk_delay * 10).min(20 * TICK);
             return true;
         }
+        member.spoiled = true;
         let mut disk = member.disk.inner();
-        match what {
-            What::FailWrite => disk.fail_next_write(),
-            What::FailSync => disk.fail_next_sync(),
-            _ => disk.fill(),
-        }
+        let skip = (number / 8 % 6) as u32;
+        let fault = match (what, number % 2) {
+            (What::FailWrite, 0) => Fault::WriteError,
+            (What::FailWrite, _) => Fault::ShortWrite,
+            (What::FailSync, 0) => Fault::SyncError,
+            (What::FailSync, _) => Fault::SyncErrorUnseen,
+            (What::BadRead, 0) => Fault::ReadError,
+            (What::BadRead, _) => Fault::FlippedRead,
+            _ => {
+                disk.set_capacity(Some(0));
+                return true;
+            }
+        };
+        disk.inject(fault, skip);
         true
     }
 
@@ -140,7 +155,7 @@ impl World {
         match what {
             What::FlipBit => {
                 let member = &mut self.members[place];
-                if !member.disk.inner().flip_bit(&mut member.random) {
+                if member.disk.inner().flip_bit(&mut member.random).is_none() {
                     return Ok(false);
                 }
                 member.flipped = true;

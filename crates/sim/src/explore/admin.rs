@@ -58,7 +58,7 @@ impl Admin {
             What::Goal => {
                 let voters = some_of(&mut random, &living);
                 let learners: Vec<MemberId> = (living.iter().copied())
-                    .filter(|id| !voters.contains(id) && random.chance(200))
+                    .filter(|id| !voters.contains(id) && random.per_mille(200))
                     .collect();
                 (!voters.is_empty()).then(|| Change::goal(voters, learners))?
             }
@@ -75,7 +75,7 @@ impl Admin {
             What::Cancel => Change::cancel(),
             What::RawChange => {
                 let operation = operation(&mut random, &members)?;
-                if random.chance(500) { Change::v1(operation) } else { Change::new([operation]) }
+                if random.per_mille(500) { Change::v1(operation) } else { Change::new([operation]) }
             }
             What::JointImplicit | What::JointExplicit => {
                 let count = random.between(1, 3);
@@ -89,11 +89,11 @@ impl Admin {
             What::LeaveJoint => Change::leave(),
             What::SetVoters => {
                 let voters = some_of(&mut random, &living);
-                (!voters.is_empty()).then(|| Change::set_voters(voters, random.chance(500)))?
+                (!voters.is_empty()).then(|| Change::set_voters(voters, random.per_mille(500)))?
             }
             _ => return None,
         };
-        Some(if random.chance(100) { change.expecting(now.since()) } else { change })
+        Some(if random.per_mille(100) { change.expecting(now.since()) } else { change })
     }
 
     /// Numbers a change, so that it is known again in the log.

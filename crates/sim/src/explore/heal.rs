@@ -71,7 +71,7 @@ impl World {
 
     fn bring_back(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
         for place in 0..self.members.len() {
-            self.members[place].disk.inner().mend();
+            self.members[place].mend_disk();
             self.members[place].disk_delay = self.members[place].disk_delay.min(400);
             if stays.contains(&self.members[place].id) {
                 self.start(place)?;
@@ -122,8 +122,11 @@ impl World {
     /// The operator wishes for exactly those who are there, again and again until it
     /// is so.
     fn reach_goal(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
-        let voters: Vec<MemberId> = stays.iter().copied().take(5).collect();
-        let learners: Vec<MemberId> = stays.iter().copied().skip(5).collect();
+        let now = self.membership();
+        // Who was removed does not come back under its old name.
+        let members: Vec<MemberId> =
+            stays.iter().copied().filter(|id| now.contains(*id)).collect();
+        let (voters, learners) = members.split_at(members.len().min(5));
         let end = self.now + CHANGED_WITHIN * self.election();
         while self.now < end {
             let now = self.membership();
@@ -173,7 +176,8 @@ impl World {
         })?;
         self.wait_for("L4", CAUGHT_UP_WITHIN, "a member does not catch up", |world| {
             let commit = world.watch.commit();
-            stays.iter().all(|id| {
+            let now = world.membership();
+            stays.iter().filter(|id| now.contains(**id)).all(|id| {
                 let process = world.members[place_of(*id)].process.as_ref();
                 process.is_some_and(|process| process.applier.applied() == commit)
             })

@@ -47,12 +47,13 @@ impl World {
         let tick_every = TICK + drift * TICK / 1_000 - self.setting.drift * TICK / 1_000;
         self.members.push(Member {
             id,
-            incarnation: random.next() | 1,
+            incarnation: random.next_u64() | 1,
             joined_at: 0,
             process: None,
             disk: SharedDisk::default(),
             fate: Fate::Unborn,
             ghost: what == What::AddGhost,
+            spoiled: false,
             flipped: false,
             wiped: false,
             run: 0,
@@ -88,7 +89,7 @@ impl World {
         }
         member.run += 1;
         member.paused_until = 0;
-        member.disk.inner().mend();
+        member.mend_disk();
         let startup = self.startup(place);
         let disk = self.members[place].disk.clone();
         match quorate::start(disk, NotingKv::default(), startup) {
@@ -154,7 +155,7 @@ impl World {
                 | StartError::Create(CreateError::Failed(_))
                 | StartError::Read(StoreError::Failed(_))
         );
-        if failed && member.disk.inner().is_dead() {
+        if failed && member.spoiled {
             // It died again while it was starting.
             self.members[place].lose_unsynced();
             return Ok(());
@@ -182,8 +183,7 @@ impl World {
         let id = self.members[place].id;
         self.say(|| format!("{id} ends: {why}"));
         self.report.count("member ended by its disk");
-        let injected = self.members[place].disk.inner().was_told_to_fail();
-        if !injected {
+        if !self.members[place].spoiled {
             return Err(Violation::new("D5", format!("{id} ends: {why}")));
         }
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
@@ -199,7 +199,7 @@ impl World {
     pub(crate) fn wipe(&mut self, place: usize) {
         let member = &mut self.members[place];
         member.disk = SharedDisk::default();
-        member.incarnation = member.random.next() | 1;
+        member.incarnation = member.random.next_u64() | 1;
         member.fate = Fate::Lost;
         member.wiped = true;
         self.watch.on_disk_lost(place);
@@ -222,7 +222,8 @@ impl World {
         }
         for (place, foreign) in [(one, other), (other, one)] {
             let disk = self.members[foreign].disk.copy();
-            disk.inner().mend();
+            disk.inner().heal();
+            disk.inner().stop_after(None);
             let started = quorate::start(disk, NotingKv::default(), self.startup(place));
             let refused = matches!(started, Err(StartError::Open(OpenError::OtherMember { .. })));
             if !refused {
@@ -238,5 +239,13 @@ impl World {
 impl Member {
     pub(crate) fn lose_unsynced(&mut self) {
         self.disk.inner().crash(&mut self.random);
+    }
+
+    /// The disk does what it is told again.
+    pub(crate) fn mend_disk(&mut self) {
+        self.spoiled = false;
+        let mut disk = self.disk.inner();
+        disk.heal();
+        disk.stop_after(None);
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Member {
     pub(crate) fate: Fate,
     /// Nobody will start it.
     pub(crate) ghost: bool,
+    /// Its disk was told to fail some time soon.
+    pub(crate) spoiled: bool,
     /// A bit of its disk was flipped since it last started.
     pub(crate) flipped: bool,
     /// Its disk was replaced by an empty one.

@@ -48,10 +48,10 @@ impl Network {
 
     pub(crate) fn send(&mut self, from: Place, to: Place, now: u64) -> Arrivals {
         let Some(link) = self.links.get_mut(from * PLACES + to) else { return [None; 2] };
-        if link.random.chance(self.loss) {
+        if link.random.per_mille(self.loss) {
             return [None; 2];
         }
-        let twice = link.random.chance(self.duplication);
+        let twice = link.random.per_mille(self.duplication);
         let mut arrive = || {
             let mut at = now + 1 + link.random.below(self.delay);
             if !self.reordering {

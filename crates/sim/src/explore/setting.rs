@@ -85,13 +85,13 @@ impl Setting {
     pub fn draw(seed: u64) -> Self {
         let mut random = Random::stream(seed, 1);
         let some = |random: &mut Random, odds, from, to| {
-            if random.chance(odds) { random.between(from, to) } else { 0 }
+            if random.per_mille(odds) { random.between(from, to) } else { 0 }
         };
-        let small = random.chance(400);
-        let disk_delay_max = if random.chance(200) { 6_000 } else { 600 };
-        let apply_delay_max = if random.chance(150) { 8_000 } else { 300 };
-        let pre_vote = u64::from(random.chance(800));
-        let check_quorum = u64::from(random.chance(800));
+        let small = random.per_mille(400);
+        let disk_delay_max = if random.per_mille(200) { 6_000 } else { 600 };
+        let apply_delay_max = if random.per_mille(150) { 8_000 } else { 300 };
+        let pre_vote = u64::from(random.per_mille(800));
+        let check_quorum = u64::from(random.per_mille(800));
         Self {
             seed,
             on_append: random.below(2),
@@ -99,17 +99,17 @@ impl Setting {
             learners: some(&mut random, 300, 1, 2),
             pre_vote,
             check_quorum,
-            lease_reads: u64::from(check_quorum == 1 && random.chance(250)),
+            lease_reads: u64::from(check_quorum == 1 && random.per_mille(250)),
             election_ticks: random.between(4, 12),
             clients: random.between(1, 6),
             keys: random.between(1, 5),
             think_ticks: random.between(1, 20),
-            value_bytes: if random.chance(200) { random.between(1, 3_000) } else { 8 },
+            value_bytes: if random.per_mille(200) { random.between(1, 3_000) } else { 8 },
             ticks: random.between(100, 500),
             delay: random.between(50, 1_500),
             loss: some(&mut random, 500, 1, 250),
             duplication: some(&mut random, 400, 1, 150),
-            reordering: u64::from(random.chance(400)),
+            reordering: u64::from(random.per_mille(400)),
             disk_delay: random.between(20, disk_delay_max),
             apply_delay: random.between(10, apply_delay_max),
             drift: some(&mut random, 400, 1, 60),
@@ -119,7 +119,7 @@ impl Setting {
             tail_bytes: if small { 256 } else { 1 << 20 },
             append_bytes: if small { random.between(1, 400) } else { 1 << 16 },
             inflight: if small { random.between(1, 3) } else { 64 },
-            uncommitted_bytes: if random.chance(200) { 600 } else { 1 << 20 },
+            uncommitted_bytes: if random.per_mille(200) { 600 } else { 1 << 20 },
             absent: some(&mut random, 500, 1, 2),
             ..Self::ZERO
         }
@@ -138,7 +138,7 @@ impl Setting {
         };
         Config {
             incarnation,
-            seed: Random::stream(self.seed, id.0 << 20 | run).next(),
+            seed: Random::stream(self.seed, id.0 << 20 | run).next_u64(),
             election_ticks,
             pre_vote: self.pre_vote == 1,
             check_quorum: self.check_quorum == 1,
