@@ -52,13 +52,8 @@ pub fn start<D: Disk, M: Machine>(
     let opened = Store::open(disk, Expected { cluster, member }, &store_config);
     let Opened { mut store, mut boot, identity, boots } = opened.map_err(StartError::Open)?;
     config.incarnation = identity.incarnation;
-    let origin = Origin {
-        member,
-        incarnation: identity.incarnation,
-        boot: boots,
-        number: 0,
-        open_from: 0,
-    };
+    let origin =
+        Origin { member, incarnation: identity.incarnation, boot: boots, number: 0, open_from: 0 };
     let mut applier = Applier::new(machine, origin);
     if boot.snapshot.id.index > 0 {
         install(&mut store, &mut applier, &boot.snapshot)?;
@@ -99,7 +94,10 @@ pub enum StartError {
     /// The newest snapshot cannot be read.
     Read(StoreError),
     /// The newest snapshot is not one of this machine.
-    Install { id: EntryId, why: InstallError },
+    Install {
+        id: EntryId,
+        why: InstallError,
+    },
     /// What the disk says does not fit together, or not with the config.
     Boot(BootError),
 }

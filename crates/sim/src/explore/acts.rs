@@ -43,11 +43,9 @@ impl World {
             | What::Bridge
             | What::CutLink
             | What::Reconnect => self.cut(action.what, place, action.number),
-            What::FailWrite
-            | What::FailSync
-            | What::FillDisk
-            | What::BadRead
-            | What::SlowDisk => self.spoil_disk(action.what, place, action.number),
+            What::FailWrite | What::FailSync | What::FillDisk | What::BadRead | What::SlowDisk => {
+                self.spoil_disk(action.what, place, action.number)
+            }
             What::FlipBit | What::LoseDisk | What::WipeDisk | What::SwapDisks => {
                 self.damage(action.what, place, action.number)?
             }
@@ -136,12 +134,7 @@ impl World {
     }
 
     /// What no cluster survives is not done to it: a quorum of good disks is left.
-    fn damage(
-        &mut self,
-        what: What,
-        place: usize,
-        number: u64,
-    ) -> Result<bool, Violation> {
+    fn damage(&mut self, what: What, place: usize, number: u64) -> Result<bool, Violation> {
         if self.members[place].fate != Fate::Well {
             return Ok(false);
         }
@@ -221,12 +214,7 @@ impl World {
         Ok(true)
     }
 
-    fn change_members(
-        &mut self,
-        what: What,
-        place: usize,
-        number: u64,
-    ) -> Result<bool, Violation> {
+    fn change_members(&mut self, what: What, place: usize, number: u64) -> Result<bool, Violation> {
         if !self.members[place].is_up() {
             return Ok(false);
         }

@@ -153,9 +153,7 @@ impl Admin {
                 report.changes_refused += 1;
                 fate.refused = true;
                 match fate.applied {
-                    Some(at) => {
-                        Err(format!("change {number} is refused and committed at {at}"))
-                    }
+                    Some(at) => Err(format!("change {number} is refused and committed at {at}")),
                     None => Ok(()),
                 }
             }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use quorate_core::{Change, ChangeKind, MemberId};
+use quorate_core::{Change, ChangeKind, MemberId, MemberSet, Membership};
 
 use super::member::Fate;
 use super::setting::TICK;
@@ -19,6 +19,8 @@ use crate::checkers::{Violation, has_quorum};
 const ELECTED_WITHIN: u64 = 20;
 const CHANGED_WITHIN: u64 = 60;
 const CAUGHT_UP_WITHIN: u64 = 40;
+/// Longer than the patience of whoever asks.
+const ANSWERED_WITHIN: u64 = 50;
 
 impl World {
     /// Ends the faults and demands that the cluster goes on.
@@ -122,41 +124,27 @@ impl World {
     /// The operator wishes for exactly those who are there, again and again until it
     /// is so.
     fn reach_goal(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
-        let now = self.membership();
-        // Who was removed does not come back under its old name.
-        let members: Vec<MemberId> =
-            stays.iter().copied().filter(|id| now.contains(*id)).collect();
-        let (voters, learners) = members.split_at(members.len().min(5));
         let end = self.now + CHANGED_WITHIN * self.election();
         while self.now < end {
             let now = self.membership();
-            let wished = now.majorities().len() == 1
-                && now.incoming().iter().eq(voters.iter().copied())
-                && now.learners().iter().eq(learners.iter().copied());
-            if wished && now.goal().is_none() {
+            let (voters, learners) = wish(&now, stays);
+            if now.goal().is_none()
+                && now.majorities().len() == 1
+                && *now.incoming() == voters
+                && *now.learners() == learners
+            {
                 return Ok(());
             }
-            let underway = now.goal().is_some_and(|goal| {
-                goal.voters.iter().eq(voters.iter().copied())
-                    && goal.learners.iter().eq(learners.iter().copied())
-            });
-            if !underway && let Some(place) = self.leader() {
-                let stuck = now.is_joint() && now.goal().is_none() && !now.auto_leave();
-                let change = if stuck {
-                    Change::leave()
-                } else {
-                    ChangeKind::Goal {
-                        voters: voters.iter().copied().collect(),
-                        learners: learners.iter().copied().collect(),
-                    }
-                    .into()
-                };
+            if let Some(place) = self.leader()
+                && let Some(change) = next_wish(&now, voters, learners)
+            {
                 self.ask_change(place, change)?;
             }
             self.run_until(self.now + self.election())?;
         }
         let now = self.membership();
-        Err(Violation::new("L2", format!("the goal {voters:?} is not reached: {now}")))
+        let names: Vec<String> = stays.iter().map(ToString::to_string).collect();
+        Err(Violation::new("L2", format!("not only {} are members: {now}", names.join(" "))))
     }
 
     /// A write and a read at every member are answered, and everybody catches up.
@@ -171,7 +159,7 @@ impl World {
             self.ask(place_of(*id), number, request)?;
         }
         self.stop_clients();
-        self.wait_for("L5", CAUGHT_UP_WITHIN, "a request has no answer", |world| {
+        self.wait_for("L5", ANSWERED_WITHIN, "a request has no answer", |world| {
             world.clients.open() == 0 && world.admin.open() == 0
         })?;
         self.wait_for("L4", CAUGHT_UP_WITHIN, "a member does not catch up", |world| {
@@ -193,8 +181,9 @@ impl World {
         if judged {
             self.machines_agree(stays)?;
         }
+        let now = self.membership();
         let caught_up: Vec<MemberId> =
-            if judged { stays.iter().copied().collect() } else { Vec::new() };
+            stays.iter().copied().filter(|id| judged && now.contains(*id)).collect();
         if let Some(violation) = self.clients.answers.finish(&caught_up).first() {
             return Err(Violation::new("R3", violation.to_string()));
         }
@@ -234,11 +223,30 @@ impl World {
     }
 }
 
+/// Those who are there and not removed: voters, and learners if there are many.
+fn wish(now: &Membership, stays: &BTreeSet<MemberId>) -> (MemberSet, MemberSet) {
+    // Who was removed does not come back under its old name.
+    let members: Vec<MemberId> = stays.iter().copied().filter(|id| now.contains(*id)).collect();
+    let (voters, learners) = members.split_at(members.len().min(5));
+    (voters.iter().copied().collect(), learners.iter().copied().collect())
+}
+
+/// What to ask for on the way there; nothing while it is under way.
+fn next_wish(now: &Membership, voters: MemberSet, learners: MemberSet) -> Option<Change> {
+    match now.goal() {
+        Some(goal) if goal.voters == voters && goal.learners == learners => None,
+        Some(goal) if !goal.cancels => Some(Change::cancel()),
+        None if now.is_joint() && !now.auto_leave() => Some(Change::leave()),
+        _ => Some(ChangeKind::Goal { voters, learners }.into()),
+    }
+}
+
 const LINEARIZABLE_STEPS: u64 = 200_000;
 
 /// Keeps events that only serve to make more of them from coming.
 impl World {
     fn stop_clients(&mut self) {
+        self.quiet = true;
         self.drop_events(|what| matches!(what, Happening::Client(_)));
     }
 }

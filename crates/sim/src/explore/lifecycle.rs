@@ -127,7 +127,12 @@ impl World {
             member.fate = Fate::Well;
         }
         let tick_every = member.tick_every;
-        self.say(|| format!("{id} starts with {:?}, commit {}", boot.hard_state.term, boot.hard_state.commit));
+        self.say(|| {
+            format!(
+                "{id} starts with {:?}, commit {}",
+                boot.hard_state.term, boot.hard_state.commit
+            )
+        });
         self.watch.on_start(place, id, &boot)?;
         self.clients.answers.resumed(id, boot.applied);
         let first = 1 + self.members[place].random.below(tick_every);

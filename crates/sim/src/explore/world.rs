@@ -48,6 +48,8 @@ pub(crate) struct World {
     pub(crate) begun: bool,
     /// Faults are over.
     pub(crate) healed: bool,
+    /// Clients ask for nothing more.
+    pub(crate) quiet: bool,
     /// What is printed of a run that is looked at.
     pub(crate) trace: Option<Box<dyn FnMut(u64, &str)>>,
 }
@@ -108,6 +110,7 @@ impl World {
             first: Arc::default(),
             begun: false,
             healed: false,
+            quiet: false,
             trace: None,
             setting: setting.clone(),
         }
@@ -153,11 +156,9 @@ impl World {
             Happening::Tick { place, run } => self.on_tick(place, run),
             Happening::DiskDone { place, run } => self.on_disk_done(place, run),
             Happening::MachineDone { place, run } => self.on_machine_done(place, run),
-            Happening::Resumes { place, run, ticks } => {
-                self.with_process(place, run, |process| {
-                    (0..ticks).for_each(|_| process.driver.tick());
-                })
-            }
+            Happening::Resumes { place, run, ticks } => self.with_process(place, run, |process| {
+                (0..ticks).for_each(|_| process.driver.tick());
+            }),
             Happening::Starts { place } => self.start(place),
             Happening::Client(client) => self.on_client(client),
             Happening::Act(action) => self.act(action),
@@ -353,8 +354,7 @@ impl World {
                 self.schedule(at, Happening::SnapshotArrives { place: to, envelope, chunks });
             }
             _ => {
-                let what =
-                    Happening::SnapshotReported { place, run, to: id, arrived: false };
+                let what = Happening::SnapshotReported { place, run, to: id, arrived: false };
                 self.schedule(self.now + TICK, what);
             }
         }
@@ -534,7 +534,7 @@ impl World {
 
     /// A client thinks for a while, then asks again.
     pub(crate) fn wake(&mut self, client: usize) {
-        if client < self.clients.count() {
+        if client < self.clients.count() && !self.quiet {
             let at = self.now + self.clients.pause();
             self.schedule(at, Happening::Client(client));
         }
@@ -579,9 +579,11 @@ impl World {
             let raft = member.process.as_ref()?.driver.raft();
             (raft.role() == RoleKind::Leader).then(|| raft.term())
         };
-        let leaders = self.members.iter().enumerate().filter_map(|(place, member)| {
-            leads(member).map(|term| (term, place))
-        });
+        let leaders = self
+            .members
+            .iter()
+            .enumerate()
+            .filter_map(|(place, member)| leads(member).map(|term| (term, place)));
         leaders.max().map(|(_, place)| place)
     }
 
