@@ -31,6 +31,9 @@ impl World {
         let names: Vec<String> = stays.iter().map(ToString::to_string).collect();
         self.say(|| format!("== healed: {}", names.join(" ")));
         self.bring_back(&stays)?;
+        // A leader that still takes the absent for present may count on them in what it
+        // begins: they are judged once it can know.
+        self.run_until(self.now + 3 * self.election())?;
         if !self.can_go_on(&stays) {
             self.report.not_judged += 1;
             return self.finish(&stays, false);
