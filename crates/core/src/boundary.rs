@@ -12,8 +12,8 @@ use bytes::Bytes;
 
 use crate::membership::{Membership, Step};
 use crate::{
-    Change, Entries, EntryId, Envelope, Index, MemberId, Refusal, RequestId, RoleKind, SaveId,
-    SnapshotMeta, Term,
+    Change, Entries, EntryId, Envelope, Identity, Index, MemberId, Refusal, RequestId, RoleKind,
+    SaveId, SnapshotMeta, Term,
 };
 
 /// Everything that can happen to a member. Nothing else moves it: no clock, no
@@ -172,6 +172,13 @@ pub enum Event {
     /// The members are as wished, and that is settled.
     GoalReached {
         id: EntryId,
+    },
+    /// This member is not the one that others know by its id, and nothing it says
+    /// counts: its disk was wiped, swapped or restored, or it was removed and its id
+    /// given to somebody else. Add it anew, under a new id, with an empty disk.
+    Disowned {
+        by: MemberId,
+        known: Identity,
     },
     TransferBegan {
         to: MemberId,

@@ -59,13 +59,8 @@ impl Raft {
         if let (Some(leader), true) = (self.leader.filter(|_| !self.role.is_leader()), silent) {
             // Who hears nothing cannot ask elsewhere: it is done in its name.
             let message = Message::Propose(request, proposal);
-            self.out.send.push(Envelope {
-                from,
-                to: leader,
-                term: self.term,
-                incarnation: 0,
-                message,
-            });
+            let envelope = self.config.envelope(leader, self.term, message);
+            self.out.send.push(Envelope { from, incarnation: 0, ..envelope });
             return Ok(Taken::Forwarded(leader));
         }
         let result = match proposal {

@@ -82,8 +82,8 @@ pub use membership::{
     MembershipError, Operation, Plan, PlannedStep, Quorum, Step, Transition, View, next_step, plan,
 };
 pub use message::{
-    Append, AppendReply, Envelope, Heartbeat, HeartbeatReply, Message, Proposal, SnapshotMeta,
-    Vote, VoteReply,
+    Append, AppendReply, Envelope, Heartbeat, HeartbeatReply, Identity, Message, Proposal,
+    SnapshotMeta, Vote, VoteReply,
 };
 pub use progress::Flow;
 pub use raft::Raft;

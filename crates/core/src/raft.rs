@@ -12,9 +12,9 @@ use crate::saves::Saves;
 use crate::snapshot::Installing;
 use crate::timer::Timer;
 use crate::{
-    Activation, AppendReply, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index,
-    Input, MemberId, Message, Output, Reader, Refusal, RequestId, RoleKind, SnapshotMeta, Taken,
-    Term, VoteReply,
+    Activation, AppendReply, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Identity,
+    Index, Input, MemberId, Message, Output, Reader, Refusal, RequestId, RoleKind, SnapshotMeta,
+    Taken, Term, VoteReply,
 };
 
 /// One member of a Raft cluster, as a value. It does nothing by itself: see
@@ -50,6 +50,8 @@ pub struct Raft {
     /// Refused a vote only because its own log is newer: then it must be able to
     /// stand itself, member or not, or nobody could be elected.
     pub(crate) holds_newer_log: bool,
+    /// As whom others know the member of this id, if that is somebody else.
+    pub(crate) disowned: Option<Identity>,
     /// A trim wanted by a snapshot, held back by peers that still need the log.
     pub(crate) trim_wanted: Index,
     pub(crate) out: Outbox,
@@ -93,6 +95,7 @@ impl Raft {
             leave_due: false,
             taught: false,
             holds_newer_log: false,
+            disowned: None,
             trim_wanted: 0,
             out: Outbox::default(),
             log,
@@ -211,8 +214,7 @@ impl Raft {
     }
 
     pub(crate) fn send(&mut self, to: MemberId, message: Message) {
-        let (from, incarnation) = (self.config.id, self.config.incarnation);
-        self.out.send.push(Envelope { from, to, term: self.term, incarnation, message });
+        self.out.send.push(self.config.envelope(to, self.term, message));
     }
 
     pub(crate) fn not_leader(&self) -> Refusal {
@@ -232,16 +234,16 @@ impl Raft {
 
     fn on_received(&mut self, envelope: Envelope) -> Result<Taken, Dropped> {
         self.check_envelope(&envelope)?;
-        let Envelope { from, term, message, incarnation, .. } = envelope;
-        self.check_incarnation(from, incarnation, &message)?;
+        self.check_identity(&envelope)?;
+        let Envelope { from, term, message, .. } = envelope;
         if message.is_reply() && !self.membership().contains(from) {
             return Err(Dropped::UnknownSender { from });
         }
         if let Some(id) = message.told_commit() {
             self.learn_commit(id);
         }
-        if message.is_request() {
-            // Its term says nothing but whom the sender takes for the leader.
+        if message.is_termless() {
+            // It may come from any term.
         } else if term > self.term {
             self.on_newer_term(from, term, &message)?;
         } else if term < self.term {
@@ -280,6 +282,7 @@ impl Raft {
             Message::Transfer(_) => Err(self.not_leader().into()),
             Message::Propose(request, proposal) => self.on_forwarded(from, request, proposal),
             Message::Read(request) => self.on_forwarded_read(from, request),
+            Message::Disowned(known) => self.on_disowned(from, known),
         }
     }
 

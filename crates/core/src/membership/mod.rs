@@ -21,7 +21,7 @@ pub use goal::{Goal, Plan, PlannedStep, Step, View, next_step, plan};
 pub use quorum::{Count, Quorum};
 pub use refusal::ChangeRefusal;
 
-use crate::{Activation, EntryId, MemberId, MemberSet};
+use crate::{Activation, EntryId, Index, MemberId, MemberSet};
 
 /// Voters, learners, and how a joint membership will be left.
 ///
@@ -45,6 +45,9 @@ pub struct Membership {
     goal: Option<Box<Goal>>,
     /// The disk behind each voter, as far as it was seen. Sorted by member.
     incarnations: Vec<(MemberId, u64)>,
+    /// The entry that added each member, by its index; not of the first ones. Sorted by
+    /// member.
+    joined: Vec<(MemberId, Index)>,
     /// Members of late, the latest last.
     removed: Vec<MemberId>,
     /// What is known about members beside how they count. Sorted by member.

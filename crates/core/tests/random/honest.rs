@@ -159,4 +159,5 @@ fn the_tapes_reach_what_they_are_meant_to() {
     assert!(total(|seen| seen.accepted) > 50);
     assert!(total(|seen| seen.settled) > 200);
     assert!(total(|seen| seen.goals) > 20);
+    assert!(total(|seen| seen.replaced) > 20);
 }

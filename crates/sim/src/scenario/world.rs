@@ -14,7 +14,7 @@ use quorate_core::{
 use super::checks::{Checks, is_on_quorum, logs_match, promise_is_durable, promises_kept};
 use super::command::Work;
 use super::member::{Batch, Member};
-use super::message::{envelope_text, kind, shown_as};
+use super::message::{envelope_text, identity_text, kind, shown_as};
 use super::network::{Fate, Network};
 use super::notation::entries_text;
 use super::page::Page;
@@ -376,6 +376,12 @@ impl World {
                     let line = format!("{id} settled {entry} known=({})", known.join(" "));
                     self.page.tell("memberships", line);
                 }
+            }
+            Event::Disowned { by, known } => {
+                self.page.say(format!(
+                    "{id} is disowned by {by}, which knows {}",
+                    identity_text(*known)
+                ));
             }
             Event::TransferBegan { to } => self.page.say(format!("{id} hands over to {to}")),
             Event::TransferAborted { to, why } => {

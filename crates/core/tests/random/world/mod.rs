@@ -5,6 +5,7 @@
 mod checks;
 mod disk;
 mod loss;
+mod operator;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,6 +86,7 @@ pub(crate) struct Seen {
     pub(crate) accepted: usize,
     pub(crate) settled: usize,
     pub(crate) goals: usize,
+    pub(crate) replaced: usize,
 }
 
 impl World {
@@ -170,6 +172,7 @@ impl World {
                 self.input(id, report);
             }
             59 => self.complete_load(id),
+            60 => self.set_up_newcomers(),
             _ => self.burst(tape),
         }
     }
@@ -437,6 +440,7 @@ impl World {
     pub(crate) fn calm(&mut self, rounds: usize) {
         let ids: Vec<MemberId> = self.members.keys().copied().collect();
         for _ in 0..rounds {
+            self.set_up_newcomers();
             for id in &ids {
                 self.input(*id, Input::Tick);
             }
