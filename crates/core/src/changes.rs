@@ -106,7 +106,7 @@ impl Raft {
         let now = &self.memberships.newest().membership;
         assert!(now.may_become(&next), "{now} may become {next} by {change}");
         let since = EntryId::new(self.term, self.log.last().index + 1);
-        let next = next.following(now, since, |id| self.incarnation_seen(id));
+        let next = next.logged(now, &change, since, |id| self.incarnation_seen(id));
         let membership = Arc::new(next);
         self.propose(Payload::Change(Arc::new(LoggedChange { change, membership })))
     }

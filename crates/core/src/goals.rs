@@ -69,11 +69,7 @@ impl Raft {
     pub(crate) fn pursue_goal(&mut self) {
         let Some(leader) = self.role.leader() else { return };
         let newest = &self.memberships.newest().membership;
-        if newest.goal().is_none() {
-            self.note_reached_unsettled();
-            return;
-        }
-        if leader.transfer.is_some() {
+        if newest.goal().is_none() || leader.transfer.is_some() {
             return;
         }
         if self.check_no_change_in_flight().is_err() {
@@ -135,18 +131,6 @@ impl Raft {
         }
     }
 
-    /// Where nobody waits for settling, a goal is reached with its last step.
-    fn note_reached_unsettled(&mut self) {
-        let id = self.memberships.newest().id;
-        if self.config.liveness.settle || id.index > self.log.commit {
-            return;
-        }
-        let step = self.role.leader_mut().and_then(|leader| leader.step.take());
-        if step.is_some() {
-            self.out.events.push(Event::GoalReached { id });
-        }
-    }
-
     pub(crate) fn note_step(&mut self, step: Option<Step>) {
         let Some(leader) = self.role.leader_mut() else { return };
         if leader.step != step {
@@ -164,7 +148,7 @@ impl Raft {
             leader: self.config.id,
             caught_up: able.map(|peer| peer.id).collect(),
             settled: !self.config.liveness.settle
-                || leader.settled >= self.memberships.newest().id.index,
+                || self.reports.settled >= self.memberships.newest().since().index,
         }
     }
 

@@ -121,6 +121,10 @@ pub struct Heartbeat {
     /// the reply, so that a leader lease is counted from the sending, not from the
     /// answer.
     pub sent_at: u64,
+    /// The newest membership that the leader knows to be settled, by the index of the
+    /// entry that brought it; 0 for none. True for ever: who holds that much committed
+    /// may tell its clients that the change is done.
+    pub settled: Index,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,12 +9,13 @@ use crate::membership::Membership;
 use crate::membership::history::{History, Known};
 use crate::role::Role;
 use crate::saves::Saves;
+use crate::settled::Reports;
 use crate::snapshot::Installing;
 use crate::timer::Timer;
 use crate::{
-    Activation, AppendReply, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Identity,
-    Index, Input, MemberId, Message, Output, Reader, Refusal, RequestId, RoleKind, SnapshotMeta,
-    Taken, Term, VoteReply,
+    Activation, AppendReply, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index,
+    Input, MemberId, Message, Output, Reader, Refusal, RequestId, RoleKind, SnapshotMeta, Taken,
+    Term, VoteReply,
 };
 
 /// One member of a Raft cluster, as a value. It does nothing by itself: see
@@ -50,8 +51,7 @@ pub struct Raft {
     /// Refused a vote only because its own log is newer: then it must be able to
     /// stand itself, member or not, or nobody could be elected.
     pub(crate) holds_newer_log: bool,
-    /// As whom others know the member of this id, if that is somebody else.
-    pub(crate) disowned: Option<Identity>,
+    pub(crate) reports: Reports,
     /// A trim wanted by a snapshot, held back by peers that still need the log.
     pub(crate) trim_wanted: Index,
     pub(crate) out: Outbox,
@@ -95,13 +95,14 @@ impl Raft {
             leave_due: false,
             taught: false,
             holds_newer_log: false,
-            disowned: None,
+            reports: Reports::default(),
             trim_wanted: 0,
             out: Outbox::default(),
             log,
             config,
         };
         raft.counting = raft.membership_known().id;
+        raft.reports = Reports::new(raft.membership_known());
         // What was derived beyond it is not durable before it is saved again.
         raft.saves = Saves::new(boot.hard_state);
         Ok(raft)
@@ -353,6 +354,7 @@ impl Raft {
     fn do_duties(&mut self) {
         self.duties_due = false;
         self.check_settled();
+        self.report_goal_ends();
         if std::mem::replace(&mut self.leave_due, false) {
             self.leave_if_due();
         }

@@ -109,7 +109,8 @@ impl Raft {
             return Err(Dropped::CommitBeyondLog { commit, last });
         }
         self.commit_to(commit);
-        let Heartbeat { round, sent_at, .. } = heartbeat;
+        let Heartbeat { round, sent_at, settled, .. } = heartbeat;
+        self.hear_settled(from, settled);
         let reply = HeartbeatReply { round, sent_at, commit: self.saves.durable_commit };
         self.send(from, Message::HeartbeatReply(reply));
         Ok(Taken::Done)
@@ -267,13 +268,14 @@ impl Raft {
 
     pub(crate) fn broadcast_heartbeat(&mut self) {
         let (own, term, commit) = (self.config.id, self.term, self.log.commit);
+        let settled = self.reports.settled;
         let Role::Leader(leader) = &mut self.role else { return };
         let (round, sent_at) = (leader.reads.round(), leader.clock);
         for peer in leader.peers.iter_mut().filter(|peer| peer.id != own) {
             // Never beyond what the peer is known to hold.
             let commit = commit.min(peer.progress.matched);
             peer.progress.told_commit(commit);
-            let message = Message::Heartbeat(Heartbeat { commit, round, sent_at });
+            let message = Message::Heartbeat(Heartbeat { commit, round, sent_at, settled });
             self.out.send.push(self.config.envelope(peer.id, term, message));
         }
     }

@@ -92,8 +92,6 @@ pub(crate) struct Leader {
     /// No membership change after this index is known to be possible: the newest
     /// change of its own, or the end of what it inherited.
     pub(crate) change_pending: Index,
-    /// The newest membership that is settled, by the index of its entry.
-    pub(crate) settled: Index,
     /// The step towards the goal that is due, and since when.
     pub(crate) step: Option<Step>,
     pub(crate) step_since: u64,
@@ -139,7 +137,6 @@ impl Leader {
             peers,
             first_own: last + 1,
             change_pending: last,
-            settled: 0,
             step: None,
             step_since: 0,
             pace: Pace::new(last),

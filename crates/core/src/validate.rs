@@ -37,8 +37,9 @@ impl Raft {
                 in_range(vote.last)?;
                 in_range(vote.committed)?;
             }
-            Message::Heartbeat(heartbeat) if heartbeat.commit >= NUMBER_MAX => {
-                return Err(Malformed::NumberTooLarge.into());
+            Message::Heartbeat(heartbeat) => {
+                in_range(EntryId::new(0, heartbeat.commit))?;
+                in_range(EntryId::new(0, heartbeat.settled))?;
             }
             Message::AppendReply(AppendReply::Matches { index, .. }) if *index >= NUMBER_MAX => {
                 return Err(Malformed::NumberTooLarge.into());
@@ -109,8 +110,7 @@ impl Raft {
         if behind || self.config.is_known_as(known) {
             return Err(Dropped::Unasked);
         }
-        if self.disowned != Some(known) {
-            self.disowned = Some(known);
+        if self.reports.disowned.replace(known) != Some(known) {
             self.out.events.push(Event::Disowned { by, known });
         }
         Ok(Taken::Done)

@@ -7,11 +7,13 @@
 use std::fmt;
 
 use super::{ChangeRefusal, Membership, Operation};
-use crate::{MemberId, MemberSet};
+use crate::{EntryId, MemberId, MemberSet};
 
 /// Voters and learners to end with, and those it began with.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Goal {
+    /// The entry that set it, by which it is known ever after; zero before it is logged.
+    pub id: EntryId,
     pub voters: MemberSet,
     pub learners: MemberSet,
     /// What cancelling goes back to.
@@ -20,6 +22,31 @@ pub struct Goal {
     /// It is the way back of a change that was cancelled.
     pub cancels: bool,
 }
+
+/// What became of a goal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum GoalEnd {
+    /// The members are as wished.
+    Reached,
+    /// It was called off. The way back is a goal of its own, known by the entry that
+    /// called it off.
+    Cancelled,
+    /// Another goal took its place.
+    Replaced,
+}
+
+/// A goal that is pursued no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndedGoal {
+    /// The entry that set the goal.
+    pub id: EntryId,
+    pub end: GoalEnd,
+    /// The entry whose membership was the first without it.
+    pub at: EntryId,
+}
+
+/// Ended goals that a membership remembers.
+const ENDED_MAX: usize = 8;
 
 /// What a leader sees that the membership does not say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,6 +153,7 @@ impl Membership {
             return Err(ChangeRefusal::Impossible(super::MembershipError::VoterAndLearner(id)));
         }
         let goal = Goal {
+            id: EntryId::ZERO,
             voters: voters.clone(),
             learners: learners.clone(),
             from_voters: self.incoming().clone(),
@@ -148,6 +176,7 @@ impl Membership {
             // Asked twice, because the first answer was lost: not back again.
             (Some(goal), _) if goal.cancels => return Err(ChangeRefusal::AlreadyCancelled),
             (Some(goal), _) => Goal {
+                id: EntryId::ZERO,
                 voters: goal.from_voters.clone(),
                 learners: goal.from_learners.clone(),
                 from_voters: goal.voters.clone(),
@@ -156,6 +185,7 @@ impl Membership {
             },
             // A joint that somebody entered by hand goes back to what it came from.
             (None, Some(old)) if self.outgoing().len() == 1 => Goal {
+                id: EntryId::ZERO,
                 voters: old.clone(),
                 // Nobody asked for anybody to go.
                 learners: self.members().iter().filter(|id| !old.contains(*id)).collect(),
@@ -168,6 +198,43 @@ impl Membership {
             (None, _) => return Err(ChangeRefusal::NothingToCancel),
         };
         Ok(self.with_goal(Some(goal)).staying_joint().without_reached_goal())
+    }
+
+    /// The goals that ended of late, the latest last.
+    pub fn ended_goals(&self) -> &[EndedGoal] {
+        &self.ended
+    }
+
+    /// Remembers that a goal ended; of many, the latest.
+    pub fn with_ended_goal(mut self, ended: EndedGoal) -> Self {
+        self.ended.push(ended);
+        let excess = self.ended.len().saturating_sub(ENDED_MAX);
+        self.ended.drain(..excess);
+        self
+    }
+
+    /// This membership as the successor of `before`, brought by the entry `since`: a new
+    /// goal gets its name, and what became of an old one is remembered.
+    pub(super) fn keeping_goals(mut self, before: &Self, since: EntryId, cancels: bool) -> Self {
+        let is_new = self.goal.is_some() && self.goal != before.goal;
+        let end = match before.goal() {
+            Some(_) if cancels => Some(GoalEnd::Cancelled),
+            Some(_) if is_new => Some(GoalEnd::Replaced),
+            Some(_) if self.goal.is_none() => Some(GoalEnd::Reached),
+            _ => None,
+        };
+        if let (Some(goal), Some(end)) = (before.goal(), end) {
+            self = self.with_ended_goal(EndedGoal { id: goal.id, end, at: since });
+        }
+        if cancels && self.goal.is_none() {
+            // Nothing had been done: the way back ends where it begins.
+            let end = GoalEnd::Reached;
+            self = self.with_ended_goal(EndedGoal { id: since, end, at: since });
+        }
+        if let Some(goal) = self.goal.as_mut().filter(|_| is_new) {
+            goal.id = since;
+        }
+        self
     }
 
     /// What a step makes of this membership. Waiting and handing over change nothing.

@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 
-use super::{ChangeRefusal, MemberInfo, Membership};
+use super::{Change, ChangeKind, ChangeRefusal, MemberInfo, Membership};
 use crate::{EntryId, Identity, Index, MemberId};
 
 /// Removed ids that a membership remembers. An older one may be added again, but only a
@@ -97,9 +97,21 @@ impl Membership {
         }
     }
 
-    /// This membership as the successor of `before`: who went is remembered, who came
-    /// is known by the entry, and the voters that were seen are named.
-    pub(crate) fn following(
+    /// This membership as it stands in the log at `since`, where it follows `before` by
+    /// this change: who went is remembered, who came is known by the entry, the voters
+    /// that were seen are named, and so are goals.
+    pub fn logged(
+        self,
+        before: &Self,
+        change: &Change,
+        since: EntryId,
+        seen: impl Fn(MemberId) -> Option<u64>,
+    ) -> Self {
+        let cancels = change.kind == ChangeKind::Cancel;
+        self.following(before, since, seen).keeping_goals(before, since, cancels)
+    }
+
+    fn following(
         mut self,
         before: &Self,
         since: EntryId,

@@ -17,7 +17,7 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use change::{Change, ChangeKind, LoggedChange, Operation, Transition};
-pub use goal::{Goal, Plan, PlannedStep, Step, View, next_step, plan};
+pub use goal::{EndedGoal, Goal, GoalEnd, Plan, PlannedStep, Step, View, next_step, plan};
 pub use quorum::{Count, Quorum};
 pub use refusal::ChangeRefusal;
 
@@ -43,6 +43,8 @@ pub struct Membership {
     activation: Activation,
     /// Where the members are going, if a change is under way.
     goal: Option<Box<Goal>>,
+    /// Goals that ended, the latest last.
+    ended: Vec<EndedGoal>,
     /// The disk behind each voter, as far as it was seen. Sorted by member.
     incarnations: Vec<(MemberId, u64)>,
     /// The entry that added each member, by its index; not of the first ones. Sorted by

@@ -112,7 +112,8 @@ fn message(tape: &mut Tape<'_>, raft: &Raft) -> Message {
         }
         9 => {
             let (round, sent_at) = (number(tape, raft), number(tape, raft));
-            Message::Heartbeat(Heartbeat { commit: number(tape, raft), round, sent_at })
+            let (commit, settled) = (number(tape, raft), number(tape, raft));
+            Message::Heartbeat(Heartbeat { commit, round, sent_at, settled })
         }
         10 => {
             let (round, sent_at) = (number(tape, raft), number(tape, raft));

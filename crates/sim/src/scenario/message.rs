@@ -4,8 +4,8 @@
 //! shows, and more: messages that no honest member sends.
 
 use quorate_core::{
-    Append, AppendReply, EntryId, Envelope, Heartbeat, HeartbeatReply, Identity, Index, MemberId,
-    Membership, Message, Proposal, RequestId, SnapshotMeta, Term, Vote, VoteReply,
+    Append, AppendReply, EntryId, Envelope, GoalEnd, Heartbeat, HeartbeatReply, Identity, Index,
+    MemberId, Membership, Message, Proposal, RequestId, SnapshotMeta, Term, Vote, VoteReply,
 };
 
 use super::notation::{
@@ -104,7 +104,12 @@ fn fields_text(message: &Message) -> String {
             format!("differs={prev} hint={hint}")
         }
         Message::AppendReply(AppendReply::OldTerm) => "old-term".to_owned(),
-        Message::Heartbeat(beat) => format!("commit={}{}", beat.commit, round_text(beat.round)),
+        Message::Heartbeat(beat) => {
+            // That the first membership is settled goes without saying.
+            let settled =
+                if beat.settled > 1 { format!(" settled={}", beat.settled) } else { String::new() };
+            format!("commit={}{}{settled}", beat.commit, round_text(beat.round))
+        }
         Message::HeartbeatReply(reply) => round_text(reply.round).trim_start().to_owned(),
         Message::Snapshot(meta) => format!("{} {}", meta.id, meta.membership),
         Message::TimeoutNow => String::new(),
@@ -135,6 +140,14 @@ pub(super) fn identity_text(known: Identity) -> String {
     format!("{disk}joined-at={}", known.joined_at)
 }
 
+pub(super) fn goal_end_text(end: GoalEnd) -> &'static str {
+    match end {
+        GoalEnd::Reached => "reached",
+        GoalEnd::Cancelled => "cancelled",
+        GoalEnd::Replaced => "replaced",
+    }
+}
+
 fn round_text(round: u64) -> String {
     if round == 0 { String::new() } else { format!(" round={round}") }
 }
@@ -160,6 +173,7 @@ struct Fields {
     index: Index,
     commit: Index,
     round: u64,
+    settled: Index,
     request: u64,
     flag: bool,
     differs: Option<Index>,
@@ -198,6 +212,7 @@ impl ByHand {
             Some(("matches" | "at", value)) => fields.index = number(value)?,
             Some(("differs", value)) => fields.differs = Some(number(value)?),
             Some(("commit", value)) => fields.commit = number(value)?,
+            Some(("settled", value)) => fields.settled = number(value)?,
             Some(("disk", value)) => fields.incarnation = number(value)?,
             Some(("joined-at", value)) => fields.joined_at = number(value)?,
             Some(("round", value)) => fields.round = number(value)?,
@@ -250,7 +265,8 @@ impl ByHand {
                 None => AppendReply::Matches { index: f.index, commit: f.commit },
             }),
             "Heartbeat" => {
-                Message::Heartbeat(Heartbeat { commit: f.commit, round: f.round, sent_at: 0 })
+                let (commit, round, settled) = (f.commit, f.round, f.settled);
+                Message::Heartbeat(Heartbeat { commit, round, sent_at: 0, settled })
             }
             "HeartbeatReply" => Message::HeartbeatReply(HeartbeatReply {
                 commit: f.commit,
@@ -297,6 +313,7 @@ const FIELDS: &[&str] = &[
     "differs=5",
     "commit=5",
     "round=1",
+    "settled=5",
     "disk=11",
     "joined-at=5",
     "to=m2",
