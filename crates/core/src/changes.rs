@@ -177,7 +177,8 @@ impl Raft {
             return Err(ChangeRefusal::Stale { newest: since });
         }
         let now = &newest.membership;
-        let replaces = matches!(change.kind, ChangeKind::Goal { .. }) && !now.holds_to_its_goal();
+        let replaces = matches!(change.kind, ChangeKind::Goal { .. })
+            && (change.expected.is_some() || !now.holds_to_its_goal());
         if now.goal().is_some() && change.kind != ChangeKind::Cancel && !replaces {
             return Err(ChangeRefusal::GoalInProgress);
         }

@@ -113,6 +113,8 @@ pub(crate) struct Leader {
     pub(crate) clock: u64,
     /// The clock when it won.
     pub(crate) begun_at: u64,
+    /// The clock when the membership that counts began to.
+    pub(crate) followed_at: u64,
 }
 
 impl Leader {
@@ -149,6 +151,7 @@ impl Leader {
             broadcast: Wanted::Nothing,
             clock,
             begun_at: clock,
+            followed_at: clock,
         }
     }
 
@@ -178,6 +181,7 @@ impl Leader {
     /// who comes starts from the end of the log and counts as heard from, so that
     /// the next check of the quorum gives it time.
     pub(crate) fn follow(&mut self, membership: &Membership, last: Index, config: &Config) {
+        self.followed_at = self.clock;
         let members = membership.members();
         self.peers.retain(|peer| members.contains(peer.id));
         for id in members.iter() {

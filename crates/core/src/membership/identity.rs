@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 
-use super::{Change, ChangeKind, ChangeRefusal, MemberInfo, Membership};
+use super::{Change, ChangeRefusal, MemberInfo, Membership};
 use crate::{EntryId, Identity, Index, MemberId};
 
 /// Removed ids that a membership remembers. An older one may be added again, but only a
@@ -107,8 +107,7 @@ impl Membership {
         since: EntryId,
         seen: impl Fn(MemberId) -> Option<u64>,
     ) -> Self {
-        let cancels = change.kind == ChangeKind::Cancel;
-        self.following(before, since, seen).keeping_goals(before, since, cancels)
+        self.following(before, since, seen).keeping_goals(before, since, &change.kind)
     }
 
     fn following(

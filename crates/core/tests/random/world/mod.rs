@@ -376,6 +376,9 @@ impl World {
 
     /// What was not saved is gone, and so is what waited for it.
     fn restart(&mut self, id: MemberId) {
+        if self.down.contains(&id) {
+            return;
+        }
         let Some(member) = self.members.get_mut(&id) else { return };
         member.forget();
         let raft = Raft::new(member.config.clone(), member.disk.boot()).unwrap();
