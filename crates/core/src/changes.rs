@@ -59,13 +59,8 @@ impl Raft {
         if let (Some(leader), true) = (self.leader.filter(|_| !self.role.is_leader()), silent) {
             // Who hears nothing cannot ask elsewhere: it is done in its name.
             let message = Message::Propose(request, proposal);
-            self.out.send.push(Envelope {
-                from,
-                to: leader,
-                term: self.term,
-                incarnation: 0,
-                message,
-            });
+            let envelope = self.config.envelope(leader, self.term, message);
+            self.out.send.push(Envelope { from, incarnation: 0, ..envelope });
             return Ok(Taken::Forwarded(leader));
         }
         let result = match proposal {
@@ -111,7 +106,7 @@ impl Raft {
         let now = &self.memberships.newest().membership;
         assert!(now.may_become(&next), "{now} may become {next} by {change}");
         let since = EntryId::new(self.term, self.log.last().index + 1);
-        let next = next.following(now, since, |id| self.incarnation_seen(id));
+        let next = next.logged(now, &change, since, |id| self.incarnation_seen(id));
         let membership = Arc::new(next);
         self.propose(Payload::Change(Arc::new(LoggedChange { change, membership })))
     }
@@ -182,7 +177,8 @@ impl Raft {
             return Err(ChangeRefusal::Stale { newest: since });
         }
         let now = &newest.membership;
-        let replaces = matches!(change.kind, ChangeKind::Goal { .. }) && !now.holds_to_its_goal();
+        let replaces = matches!(change.kind, ChangeKind::Goal { .. })
+            && (change.expected.is_some() || !now.holds_to_its_goal());
         if now.goal().is_some() && change.kind != ChangeKind::Cancel && !replaces {
             return Err(ChangeRefusal::GoalInProgress);
         }

@@ -9,6 +9,7 @@ use crate::membership::Membership;
 use crate::membership::history::{History, Known};
 use crate::role::Role;
 use crate::saves::Saves;
+use crate::settled::Reports;
 use crate::snapshot::Installing;
 use crate::timer::Timer;
 use crate::{
@@ -50,6 +51,7 @@ pub struct Raft {
     /// Refused a vote only because its own log is newer: then it must be able to
     /// stand itself, member or not, or nobody could be elected.
     pub(crate) holds_newer_log: bool,
+    pub(crate) reports: Reports,
     /// A trim wanted by a snapshot, held back by peers that still need the log.
     pub(crate) trim_wanted: Index,
     pub(crate) out: Outbox,
@@ -93,12 +95,14 @@ impl Raft {
             leave_due: false,
             taught: false,
             holds_newer_log: false,
+            reports: Reports::default(),
             trim_wanted: 0,
             out: Outbox::default(),
             log,
             config,
         };
         raft.counting = raft.membership_known().id;
+        raft.reports = Reports::new(raft.membership_known());
         // What was derived beyond it is not durable before it is saved again.
         raft.saves = Saves::new(boot.hard_state);
         Ok(raft)
@@ -211,8 +215,7 @@ impl Raft {
     }
 
     pub(crate) fn send(&mut self, to: MemberId, message: Message) {
-        let (from, incarnation) = (self.config.id, self.config.incarnation);
-        self.out.send.push(Envelope { from, to, term: self.term, incarnation, message });
+        self.out.send.push(self.config.envelope(to, self.term, message));
     }
 
     pub(crate) fn not_leader(&self) -> Refusal {
@@ -232,16 +235,16 @@ impl Raft {
 
     fn on_received(&mut self, envelope: Envelope) -> Result<Taken, Dropped> {
         self.check_envelope(&envelope)?;
-        let Envelope { from, term, message, incarnation, .. } = envelope;
-        self.check_incarnation(from, incarnation, &message)?;
+        self.check_identity(&envelope)?;
+        let Envelope { from, term, message, .. } = envelope;
         if message.is_reply() && !self.membership().contains(from) {
             return Err(Dropped::UnknownSender { from });
         }
         if let Some(id) = message.told_commit() {
             self.learn_commit(id);
         }
-        if message.is_request() {
-            // Its term says nothing but whom the sender takes for the leader.
+        if message.is_termless() {
+            // It may come from any term.
         } else if term > self.term {
             self.on_newer_term(from, term, &message)?;
         } else if term < self.term {
@@ -280,6 +283,7 @@ impl Raft {
             Message::Transfer(_) => Err(self.not_leader().into()),
             Message::Propose(request, proposal) => self.on_forwarded(from, request, proposal),
             Message::Read(request) => self.on_forwarded_read(from, request),
+            Message::Disowned(known) => self.on_disowned(from, known),
         }
     }
 
@@ -350,6 +354,7 @@ impl Raft {
     fn do_duties(&mut self) {
         self.duties_due = false;
         self.check_settled();
+        self.report_goal_ends();
         if std::mem::replace(&mut self.leave_due, false) {
             self.leave_if_due();
         }

@@ -40,6 +40,9 @@ pub enum Dropped {
     /// A promise by another disk than the one known as this member's. It has to be
     /// added anew, under a new id.
     OtherIncarnation { from: MemberId, incarnation: u64 },
+    /// A promise by another member than the one that the membership means by this id:
+    /// it was added by another entry. It has to be added anew, under a new id.
+    OtherJoiner { from: MemberId, joined_at: Index },
     /// No honest member sends this.
     Malformed(Malformed),
     /// From a term that is over.
@@ -93,6 +96,8 @@ pub enum Malformed {
 pub enum CampaignBar {
     AlreadyLeader,
     NotVoter,
+    /// The membership knows another disk, or another member, by this id.
+    NotItself,
     /// The entry that added this member has not arrived.
     NotJoinedYet,
     /// A committed membership is not applied yet: counting votes by an old one
@@ -112,6 +117,7 @@ impl Dropped {
             Self::WrongRecipient { .. } => "wrong_recipient",
             Self::UnknownSender { .. } => "unknown_sender",
             Self::OtherIncarnation { .. } => "other_incarnation",
+            Self::OtherJoiner { .. } => "other_joiner",
             Self::Malformed(_) => "malformed",
             Self::OldTerm { .. } => "old_term",
             Self::LeaderAlive { .. } => "leader_alive",
@@ -155,6 +161,9 @@ impl fmt::Display for Dropped {
             Self::UnknownSender { from } => write!(f, "{from} is not in the membership"),
             Self::OtherIncarnation { from, incarnation } => {
                 write!(f, "{from} speaks with another disk, {incarnation}: add it anew")
+            }
+            Self::OtherJoiner { from, joined_at } => {
+                write!(f, "{from} is another one, added at {joined_at}: add it anew")
             }
             Self::Malformed(what) => write!(f, "malformed: {what}"),
             Self::OldTerm { term, current } => write!(f, "of old term {term}, now {current}"),
@@ -203,6 +212,7 @@ impl fmt::Display for CampaignBar {
         f.write_str(match self {
             Self::AlreadyLeader => "leads already",
             Self::NotVoter => "not a voter",
+            Self::NotItself => "the member of this id is another one",
             Self::NotJoinedYet => "the entry that added it has not arrived",
             Self::MembershipNotApplied => "a committed membership is not applied yet",
             Self::SnapshotNotInstalled => "a snapshot is not installed yet",

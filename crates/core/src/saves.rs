@@ -83,8 +83,7 @@ impl Raft {
 
     /// Sends a promise once what it rests on is durable; at once when it is.
     pub(crate) fn send_when_saved(&mut self, to: MemberId, term: Term, message: Message) {
-        let (from, incarnation) = (self.config.id, self.config.incarnation);
-        let envelope = Envelope { from, to, term, incarnation, message };
+        let envelope = self.config.envelope(to, term, message);
         let waits = self.config.manners.every_reply_waits || self.has_unsaved_promises();
         if !waits {
             self.out.send.push(envelope);

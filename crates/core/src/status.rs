@@ -40,7 +40,7 @@ pub struct Status {
     pub transfer: Option<MemberId>,
     /// How a leader stands with the goal it pursues.
     pub goal: Option<GoalStatus>,
-    /// The index of the newest settled membership, as a leader knows it.
+    /// The index of the entry that brought the newest membership known to be settled.
     pub settled: Index,
     /// Linearizable reads that a leader has not answered yet.
     pub reads_waiting: usize,
@@ -129,7 +129,7 @@ impl Raft {
             },
             transfer: self.role.leader().and_then(|leader| leader.transfer).map(|open| open.to),
             goal: self.goal_status(),
-            settled: self.role.leader().map_or(0, |leader| leader.settled),
+            settled: self.reports.settled,
             reads_waiting: self.role.leader().map_or(0, |leader| leader.reads.waiting()),
             elapsed_ticks: self.timer.elapsed,
             timeout_ticks: self.timer.timeout,

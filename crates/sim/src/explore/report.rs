@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use quorate_core::Event;
+use quorate_core::{Event, GoalEnd};
 
 /// Counts of what happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Report {
     pub(crate) fn on_event(&mut self, event: &Event) {
         match event {
             Event::Settled { .. } => self.memberships += 1,
-            Event::GoalReached { .. } => self.goals_reached += 1,
+            Event::GoalEnded(ended) if ended.end == GoalEnd::Reached => self.goals_reached += 1,
             Event::SnapshotInstalled(_) => self.snapshots_installed += 1,
             _ => {}
         }

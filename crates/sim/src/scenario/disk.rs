@@ -1,7 +1,5 @@
 //! What a member's machine remembers when the process is gone.
 
-use std::sync::Arc;
-
 use quorate_core::{
     Boot, Entries, Entry, EntryId, HardState, Index, Membership, Save, SnapshotMeta, Term,
 };
@@ -21,10 +19,9 @@ pub(crate) struct Disk {
 impl Disk {
     /// The first start of a cluster: the membership stands at 1.1, in a snapshot.
     pub(crate) fn first(membership: Membership, term: Term) -> Self {
-        let id = EntryId::new(1, 1);
-        let snapshot = SnapshotMeta { id, membership: Arc::new(membership) };
+        let Boot { snapshot, base, applied, .. } = Boot::first(membership);
         let hard_state = HardState { term, commit: 1, ..HardState::default() };
-        Self { hard_state, snapshot, base: id, log: Vec::new(), applied: 1 }
+        Self { hard_state, snapshot, base, log: Vec::new(), applied }
     }
 
     /// What a restarting member reads. Only the newest `tail` entries are handed

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use quorate_core::{Entry, EntryId, Index, MemberId, Output, Raft, RoleKind, Term};
+use quorate_core::{
+    Activation, Entry, EntryId, Index, MemberId, Membership, Output, Raft, RoleKind, Term,
+};
 
 use super::Member;
 
@@ -80,6 +82,23 @@ impl History {
             }
         }
     }
+}
+
+/// I13: enough disks know that it is committed.
+pub(crate) fn is_settled(
+    id: EntryId,
+    membership: &Membership,
+    members: &BTreeMap<MemberId, Member>,
+) {
+    let knows = |voter| {
+        members.get(&voter).is_some_and(|member| {
+            let disk = &member.disk;
+            let commit = disk.hard_state.commit.max(disk.snapshot.id.index);
+            commit.max(disk.applied) >= id.index
+        })
+    };
+    let on_append = membership.activation() == Activation::OnAppend;
+    assert!(on_append || membership.quorum(knows), "{id} {membership} is not settled");
 }
 
 /// Where two logs have the same id they have the same entries up to there.
