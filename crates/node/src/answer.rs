@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use quorate_core::{EntryId, Index, MemberId, Refusal};
+use quorate_core::{EndedGoal, EntryId, Index, MemberId, Refusal};
 
 /// The end of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +23,11 @@ pub enum Done {
     /// What the machine said to a question, not older than the question.
     Read { reply: Bytes },
     /// The change is committed and settled: any majority of the new membership can
-    /// go on by itself. Of a goal: it is reached.
+    /// go on by itself.
     Changed { id: EntryId },
+    /// The goal is pursued no more, and what came of it is settled: it is reached, or
+    /// somebody cancelled or replaced it.
+    GoalEnded(EndedGoal),
     /// This member leads.
     Transferred { to: MemberId },
 }
@@ -45,8 +48,6 @@ pub enum Refused {
     NotMember,
     /// A newer leader put another entry in its place.
     Overtaken { by: EntryId },
-    /// The goal was cancelled, or another one took its place.
-    GoalGivenUp,
     /// The transfer was given up.
     TransferAborted,
     /// This member was stopped before it offered the request to a leader.
@@ -78,7 +79,6 @@ impl fmt::Display for Refused {
             Self::TooManyRequests { limit } => write!(f, "{limit} requests are open already"),
             Self::NotMember => write!(f, "this member is not in the cluster"),
             Self::Overtaken { by } => write!(f, "a newer leader logged {by} in its place"),
-            Self::GoalGivenUp => write!(f, "the goal was cancelled or replaced"),
             Self::TransferAborted => write!(f, "the transfer of leadership was given up"),
             Self::Stopped => write!(f, "this member was stopped"),
         }

@@ -7,7 +7,8 @@
 //! answer is "unknown".
 
 use quorate_core::{
-    Dropped, Entries, EntryId, Event, Index, Input, Refusal, RequestId, SnapshotMeta, Taken, mutant,
+    Dropped, Entries, EntryId, Event, Index, Input, Membership, Refusal, RequestId, SnapshotMeta,
+    Taken, mutant,
 };
 
 use crate::answer::{Answer, Done, Refused, Unknown};
@@ -143,7 +144,7 @@ impl Driver {
                 }
                 (Asked::Change(_), Stage::Logged(id)) if id.index <= meta.id.index => {
                     if meta.membership.since() == id {
-                        open.stage = Stage::Committed(id);
+                        open.stage = committed(id, &meta.membership);
                     } else {
                         self.answer(ticket, Answer::Unknown(Unknown::PassedBySnapshot));
                     }
@@ -167,16 +168,17 @@ impl Driver {
                 continue;
             };
             let there = entries.iter().find(|entry| entry.id.index == id.index);
-            match there.map(|entry| entry.id) {
-                Some(there) if there == id => self.on_change_committed(ticket, id),
-                Some(by) => self.answer(ticket, Answer::Refused(Refused::Overtaken { by })),
-                None => {}
+            let Some(there) = there else { continue };
+            match there.change() {
+                Some(change) if there.id == id => {
+                    self.set_stage(ticket, committed(id, &change.membership));
+                }
+                _ => {
+                    let by = there.id;
+                    self.answer(ticket, Answer::Refused(Refused::Overtaken { by }));
+                }
             }
         }
-    }
-
-    fn on_change_committed(&mut self, ticket: Ticket, id: EntryId) {
-        self.set_stage(ticket, Stage::Committed(id));
     }
 
     pub(crate) fn on_event(&mut self, event: &Event) {
@@ -194,6 +196,12 @@ impl Driver {
                 }
             }
             Event::Settled { id, .. } => self.on_settled(*id),
+            Event::GoalEnded(ended) => {
+                let pursues = |open: &Open| open.stage == Stage::Pursued(ended.id);
+                for ticket in self.requests.tickets(pursues) {
+                    self.answer(ticket, Answer::Done(Done::GoalEnded(*ended)));
+                }
+            }
             _ => {}
         }
     }
@@ -244,11 +252,21 @@ impl Driver {
             (Asked::Read(_), Stage::Waiting) => Answer::Refused(Refused::NoLeader),
             (Asked::Read(_), _) => Answer::Refused(Refused::ReadTimedOut),
             (_, Stage::Waiting) => Answer::Refused(Refused::NoLeader),
-            (_, Stage::Committed(id)) => Answer::Unknown(Unknown::NotSettledInTime { id }),
+            (_, Stage::Committed(id) | Stage::Pursued(id)) => {
+                Answer::Unknown(Unknown::NotSettledInTime { id })
+            }
             _ => Answer::Unknown(Unknown::TimedOut),
         };
         self.answer(ticket, answer);
     }
+}
+
+/// A change is committed: what is left to wait for is that it settles or, if it set a
+/// goal, that the goal ends.
+fn committed(id: EntryId, membership: &Membership) -> Stage {
+    let pursued = membership.goal().is_some_and(|goal| goal.id == id);
+    let ended = membership.ended_goals().iter().any(|ended| ended.id == id);
+    if pursued || ended { Stage::Pursued(id) } else { Stage::Committed(id) }
 }
 
 /// Commands and reads may be offered again; a change or transfer only while no leader

@@ -32,6 +32,8 @@ pub(crate) enum Stage {
     Logged(EntryId),
     /// A change that is committed and not settled.
     Committed(EntryId),
+    /// A goal that is committed and pursued.
+    Pursued(EntryId),
     /// A read that may run as soon as this index was handed to the machine.
     Confirmed(Index),
     /// The machine was asked.

@@ -141,7 +141,7 @@ impl Admin {
         let number = self.open.remove(&asked)?;
         let fate = self.changes.entry(number).or_default();
         Some(match answer {
-            Answer::Done(Done::Changed { .. }) => {
+            Answer::Done(Done::Changed { .. } | Done::GoalEnded(_)) => {
                 report.changes_done += 1;
                 match fate.applied {
                     Some(_) => Ok(()),
