@@ -89,6 +89,7 @@ impl Lab {
         let rules = Rules {
             activation: configs.clone().next().map(|config| config.activation).unwrap_or_default(),
             votes_tell_commit: configs.clone().all(|config| config.liveness.votes_tell_commit),
+            settles: configs.clone().all(|config| config.liveness.settle),
         };
         let fixed = stage.members.iter().map(|member| Fixed {
             config: member.config.clone(),
@@ -162,11 +163,16 @@ impl Lab {
         let outcome = self.outcome(at, from.members[at], act)?;
         let mut state = *from;
         self.change_member(&mut state, at, outcome)?;
-        if self.facts(&state, at).view.term > self.scope.bounds.terms {
+        if self.is_beyond(&state, at) {
             return Ok(());
         }
         self.send(state, self.sends(outcome), next);
         Ok(())
+    }
+
+    /// The member is in a term that the scope does not reach.
+    pub(super) fn is_beyond(&self, state: &State, at: usize) -> bool {
+        self.facts(state, at).view.term > self.scope.bounds.terms
     }
 
     /// Puts the member where the outcome leaves it, and checks what that touches.

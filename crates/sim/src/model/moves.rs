@@ -3,7 +3,7 @@
 use quorate_core::{AppendReply, Message, RoleKind};
 
 use super::lab::{
-    APPLIED, CAMPAIGN, CHANGES, FORGET, Lab, MESSAGES, PROPOSE, RESTART, RESTART_LOST, SAVED,
+    APPLIED, CAMPAIGN, CHANGES, FORGET, Lab, Link, MESSAGES, PROPOSE, RESTART, RESTART_LOST, SAVED,
     SNAPSHOT, TICK, TRANSFERS,
 };
 use super::state::State;
@@ -85,6 +85,9 @@ impl Lab {
         next: &mut Vec<State>,
     ) -> Result<(), Violation> {
         match step {
+            Move::Deliver(message) if self.scope.bounds.answers_at_once => {
+                self.call(state, message, next)
+            }
             Move::Deliver(message) => {
                 let mut state = *state;
                 state.remove(message);
@@ -189,8 +192,55 @@ impl Lab {
                 left.extend(self.sends(outcome));
             }
         }
-        self.send(state, &left, next);
+        if !self.is_beyond(&state, from) && !self.is_beyond(&state, to) {
+            self.send(state, &left, next);
+        }
         Ok(())
+    }
+
+    /// A question arrives; its answer comes back at once, or is lost.
+    fn call(
+        &mut self,
+        state: &State,
+        message: u32,
+        next: &mut Vec<State>,
+    ) -> Result<(), Violation> {
+        let Link { from, to } = self.links[message as usize];
+        let (from, to) = (usize::from(from), usize::from(to));
+        let mut state = *state;
+        state.remove(message);
+        let outcome = self.outcome(to, state.members[to], MESSAGES + message)?;
+        self.change_member(&mut state, to, outcome)?;
+        if self.is_beyond(&state, to) {
+            return Ok(());
+        }
+        let (answers, mut others): (Vec<u32>, Vec<u32>) =
+            self.sends(outcome).iter().partition(|message| {
+                usize::from(self.links[**message as usize].to) == from && self.is_answer(**message)
+            });
+        self.send(state, &others, next);
+        if answers.is_empty() || !self.facts(&state, from).view.up {
+            return Ok(());
+        }
+        for answer in answers {
+            let outcome = self.outcome(from, state.members[from], MESSAGES + answer)?;
+            self.change_member(&mut state, from, outcome)?;
+            others.extend(self.sends(outcome));
+        }
+        if !self.is_beyond(&state, from) {
+            self.send(state, &others, next);
+        }
+        Ok(())
+    }
+
+    fn is_answer(&self, message: u32) -> bool {
+        matches!(
+            self.messages.value(message).message,
+            Message::VoteReply(_)
+                | Message::PreVoteReply(_)
+                | Message::AppendReply(_)
+                | Message::HeartbeatReply(_)
+        )
     }
 
     fn answers_beat(&self, message: u32) -> bool {

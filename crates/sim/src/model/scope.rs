@@ -29,6 +29,9 @@ pub struct Bounds {
     /// Messages in flight from one member to another. One more, and one of them is
     /// lost: every choice of it is explored.
     pub link: usize,
+    /// An answer arrives in the same step as the question, or is lost; it is never
+    /// late. Far fewer states: for scopes that are too large otherwise.
+    pub answers_at_once: bool,
     /// Restarts, all members together.
     pub restarts: u32,
     /// Steps from the beginning.
@@ -81,6 +84,14 @@ pub enum Expects {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { terms: 2, log: 3, changes: 0, link: 1, restarts: 0, depth: u32::MAX }
+        Self {
+            terms: 2,
+            log: 3,
+            changes: 0,
+            link: 1,
+            answers_at_once: false,
+            restarts: 0,
+            depth: u32::MAX,
+        }
     }
 }
