@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use quorate_core::Activation;
 
-use super::scope::{Bounds, Checks, Expects, May, Scope};
+use super::scope::{Bounds, Checks, Expects, May, Network, Scope};
 use super::trace::activation_name;
 use super::{Limits, Report, run, run_from, scopes};
 use crate::scenario::stage;
@@ -21,6 +21,8 @@ struct Wish {
     only: Option<Activation>,
     quiet: bool,
     executed: bool,
+    /// Bounds by name, in place of those of the scope.
+    bounds: Vec<(String, usize)>,
 }
 
 /// `quorate-sim model …`; see [`USAGE`].
@@ -43,6 +45,8 @@ usage:
   quorate-sim model --from STORY --steps N    explore N steps from where a scenario ends
 options:
   --on-apply, --on-append   under this activation only
+  --terms N, --log N, --changes N, --restarts N, --delayed N, --link N
+                            other bounds than those of the scope
   --states N                stop after so many states
   --executed                let the cores themselves elect, in every state (L1)
   --mutant NAME             with a wrong rule (feature `mutants`)
@@ -71,6 +75,10 @@ impl Wish {
                 "--on-append" => wish.only = Some(Activation::OnAppend),
                 "--quiet" => wish.quiet = true,
                 "--executed" => wish.executed = true,
+                "--terms" | "--log" | "--changes" | "--restarts" | "--delayed" | "--link" => {
+                    let bound = number(value()?).map_err(|_| format!("{arg} wants a number"))?;
+                    wish.bounds.push((arg.clone(), bound));
+                }
                 flag if flag.starts_with('-') => return Err(format!("`{flag}` is no flag")),
                 name => wish.names.push(name.to_owned()),
             }
@@ -118,6 +126,7 @@ impl Wish {
         }
         for scope in &mut chosen {
             scope.checks.executed |= self.executed;
+            self.bounds.iter().for_each(|(name, bound)| scope.bounds.set(name, *bound));
         }
         if chosen.is_empty() { Err("which scope?".to_owned()) } else { Ok(chosen) }
     }
@@ -154,6 +163,19 @@ impl Wish {
     }
 }
 
+impl Bounds {
+    fn set(&mut self, name: &str, bound: usize) {
+        match name {
+            "--terms" => self.terms = bound as u64,
+            "--log" => self.log = bound as u64,
+            "--changes" => self.changes = bound,
+            "--restarts" => self.restarts = bound as u32,
+            "--delayed" => self.network = Network::Prompt { delayed: bound },
+            _ => self.network = Network::Free { link: bound },
+        }
+    }
+}
+
 /// Everything may happen, for so many steps from where the story ends.
 fn scope_after(story: &str, activation: Activation, depth: u32) -> Result<Scope, String> {
     let stage = stage::play(story, activation)?;
@@ -167,7 +189,7 @@ fn scope_after(story: &str, activation: Activation, depth: u32) -> Result<Scope,
         bounds: Bounds {
             terms: terms.unwrap_or(0) + 3,
             log: last.unwrap_or(0) + 2,
-            link: 2,
+            network: Network::Free { link: 2 },
             restarts: 1,
             depth,
             ..Bounds::default()

@@ -22,7 +22,7 @@ mod visited;
 use quorate_core::Activation;
 
 pub use cli::main;
-pub use scope::{Bounds, Checks, Expects, May, Scope};
+pub use scope::{Bounds, Checks, Expects, May, Network, Scope};
 pub use scopes::all as scopes;
 use search::Search;
 pub use search::{Broken, Limits, Report};

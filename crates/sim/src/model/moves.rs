@@ -3,9 +3,10 @@
 use quorate_core::{AppendReply, Message, RoleKind};
 
 use super::lab::{
-    APPLIED, CAMPAIGN, CHANGES, FORGET, Lab, Link, MESSAGES, PROPOSE, RESTART, RESTART_LOST, SAVED,
+    APPLIED, CAMPAIGN, CHANGES, FORGET, Lab, MESSAGES, PROPOSE, RESTART, RESTART_LOST, SAVED,
     SNAPSHOT, TICK, TRANSFERS,
 };
+use super::scope::Network;
 use super::state::State;
 use crate::checkers::Violation;
 
@@ -13,6 +14,9 @@ use crate::checkers::Violation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     Deliver(u32),
+    /// It is lost, or late: nothing arrives.
+    Lose(u32),
+    Delay(u32),
     /// An act on one member.
     Act(u8, u32),
     /// A heartbeat from one to the other and its answer back.
@@ -50,6 +54,13 @@ impl Lab {
     ) -> Result<(), (Move, Violation)> {
         found.moves.clear();
         found.states.clear();
+        if let Some(first) = state.fresh().first() {
+            // Of a message that goes nowhere there is nothing to be said.
+            for step in [Move::Deliver(*first), Move::Lose(*first), Move::Delay(*first)] {
+                self.take(step, state, found)?;
+            }
+            return Ok(());
+        }
         for message in state.messages() {
             let to = usize::from(self.links[*message as usize].to);
             if self.facts(state, to).view.up {
@@ -85,14 +96,28 @@ impl Lab {
         next: &mut Vec<State>,
     ) -> Result<(), Violation> {
         match step {
-            Move::Deliver(message) if self.scope.bounds.answers_at_once => {
-                self.call(state, message, next)
-            }
             Move::Deliver(message) => {
                 let mut state = *state;
-                state.remove(message);
+                if state.fresh().first() == Some(&message) {
+                    state.pop_fresh();
+                } else {
+                    state.remove(message);
+                }
                 let to = usize::from(self.links[message as usize].to);
-                self.happen(&state, to, MESSAGES + message, next)
+                if self.facts(&state, to).view.up {
+                    self.happen(&state, to, MESSAGES + message, next)?;
+                }
+                Ok(())
+            }
+            Move::Lose(_) => {
+                let mut state = *state;
+                state.pop_fresh();
+                next.push(state);
+                Ok(())
+            }
+            Move::Delay(message) => {
+                self.delay(*state, message, next);
+                Ok(())
             }
             Move::Act(at, act) => {
                 let mut state = *state;
@@ -198,49 +223,26 @@ impl Lab {
         Ok(())
     }
 
-    /// A question arrives; its answer comes back at once, or is lost.
-    fn call(
-        &mut self,
-        state: &State,
-        message: u32,
-        next: &mut Vec<State>,
-    ) -> Result<(), Violation> {
-        let Link { from, to } = self.links[message as usize];
-        let (from, to) = (usize::from(from), usize::from(to));
-        let mut state = *state;
-        state.remove(message);
-        let outcome = self.outcome(to, state.members[to], MESSAGES + message)?;
-        self.change_member(&mut state, to, outcome)?;
-        if self.is_beyond(&state, to) {
-            return Ok(());
+    /// The first message in the queue takes its time. Only so many may: one of those
+    /// that do is lost for it.
+    fn delay(&self, mut state: State, message: u32, next: &mut Vec<State>) {
+        let Network::Prompt { delayed } = self.scope.bounds.network else { return };
+        let to = usize::from(self.links[message as usize].to);
+        state.pop_fresh();
+        if delayed == 0 || !self.facts(&state, to).view.up {
+            return;
         }
-        let (answers, mut others): (Vec<u32>, Vec<u32>) =
-            self.sends(outcome).iter().partition(|message| {
-                usize::from(self.links[**message as usize].to) == from && self.is_answer(**message)
-            });
-        self.send(state, &others, next);
-        if answers.is_empty() || !self.facts(&state, from).view.up {
-            return Ok(());
+        if state.messages().len() < delayed {
+            state.insert(message);
+            next.push(state);
+            return;
         }
-        for answer in answers {
-            let outcome = self.outcome(from, state.members[from], MESSAGES + answer)?;
-            self.change_member(&mut state, from, outcome)?;
-            others.extend(self.sends(outcome));
+        for lost in state.messages() {
+            let mut state = state;
+            state.remove(*lost);
+            state.insert(message);
+            next.push(state);
         }
-        if !self.is_beyond(&state, from) {
-            self.send(state, &others, next);
-        }
-        Ok(())
-    }
-
-    fn is_answer(&self, message: u32) -> bool {
-        matches!(
-            self.messages.value(message).message,
-            Message::VoteReply(_)
-                | Message::PreVoteReply(_)
-                | Message::AppendReply(_)
-                | Message::HeartbeatReply(_)
-        )
     }
 
     fn answers_beat(&self, message: u32) -> bool {

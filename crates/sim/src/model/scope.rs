@@ -26,16 +26,22 @@ pub struct Bounds {
     pub log: Index,
     /// Changes asked for, in one log. Those that follow by themselves do not count.
     pub changes: usize,
-    /// Messages in flight from one member to another. One more, and one of them is
-    /// lost: every choice of it is explored.
-    pub link: usize,
-    /// An answer arrives in the same step as the question, or is lost; it is never
-    /// late. Far fewer states: for scopes that are too large otherwise.
-    pub answers_at_once: bool,
+    pub network: Network,
     /// Restarts, all members together.
     pub restarts: u32,
     /// Steps from the beginning.
     pub depth: u32,
+}
+
+/// How messages travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// Any message may take any time. At most so many are in flight from one member to
+    /// another; one more, and one of them is lost: every choice of it is explored.
+    Free { link: usize },
+    /// A message arrives before anything else happens, in the order of sending, or is
+    /// lost, or is one of so few, in the whole network, that may take any time.
+    Prompt { delayed: usize },
 }
 
 /// What may happen besides campaigns and the delivery or loss of messages.
@@ -88,8 +94,7 @@ impl Default for Bounds {
             terms: 2,
             log: 3,
             changes: 0,
-            link: 1,
-            answers_at_once: false,
+            network: Network::Prompt { delayed: 0 },
             restarts: 0,
             depth: u32::MAX,
         }

@@ -45,12 +45,12 @@ fn elections() -> Vec<Scope> {
         plain("two-voters", "elections and commands, even size", "cluster m1 m2 PLAIN", 4, 5),
         plain("three-voters", "elections and commands, two terms", three, 2, 3),
         Scope {
-            bounds: Bounds { terms: 3, log: 3, answers_at_once: true, ..Bounds::default() },
+            bounds: Bounds { terms: 3, log: 3, ..Bounds::default() },
             ..plain("three-voters-three-terms", "the same, answers at once", three, 3, 3)
         },
         plain("three-voters-deep", "two terms above the first, late answers", three, 3, 3),
         Scope {
-            bounds: Bounds { terms: 4, log: 4, answers_at_once: true, ..Bounds::default() },
+            bounds: Bounds { terms: 4, log: 4, ..Bounds::default() },
             ..plain("figure-8", "three terms above the first (mut.2)", three, 4, 4)
         },
     ]
@@ -73,12 +73,12 @@ fn machinery() -> Vec<Scope> {
         few("slow-disks", "saves complete when they like, restarts in between", slow, 2),
         few("restarts", "two restarts anywhere", "cluster m1 m2 m3 PLAIN", 2).with_terms(2),
         Scope {
-            bounds: Bounds { terms: 3, log: 2, answers_at_once: true, ..Bounds::default() },
+            bounds: Bounds { terms: 3, log: 2, ..Bounds::default() },
             ..few("pre-vote", "asking before standing", &format!("cluster m1 m2 m3 {asking}"), 0)
         },
         Scope {
             may: forget,
-            bounds: Bounds { terms: 3, log: 2, answers_at_once: true, ..Bounds::default() },
+            bounds: Bounds { terms: 3, log: 2, ..Bounds::default() },
             ..few(
                 "check-quorum",
                 "leaders are forgotten",
@@ -88,12 +88,12 @@ fn machinery() -> Vec<Scope> {
         },
         Scope {
             may: May { propose: true, beat: true, snapshot: true, ..May::default() },
-            bounds: Bounds { terms: 3, log: 4, answers_at_once: true, ..Bounds::default() },
+            bounds: Bounds { terms: 3, log: 4, ..Bounds::default() },
             ..few("snapshots", "logs are trimmed", "cluster m1 m2 m3 PLAIN trim-keep=0 LED", 0)
         },
         Scope {
             may: May { propose: true, beat: true, transfer: true, ..May::default() },
-            bounds: Bounds { terms: 4, log: 3, answers_at_once: true, ..Bounds::default() },
+            bounds: Bounds { terms: 4, log: 3, ..Bounds::default() },
             ..few("transfers", "leadership is handed over", "cluster m1 m2 m3 PLAIN LED", 0)
         },
     ]
@@ -102,7 +102,7 @@ fn machinery() -> Vec<Scope> {
 /// One change of each kind, at odd and even sizes, with L1 in every state.
 fn changes() -> Vec<Scope> {
     let one = |name: &str, about: &str, stage: &str, words: &[&str]| Scope {
-        bounds: Bounds { terms: 3, log: 4, changes: 1, answers_at_once: true, ..Bounds::default() },
+        bounds: Bounds { terms: 3, log: 4, changes: 1, ..Bounds::default() },
         may: may_change(words),
         checks: Checks { electable: true, executed: false },
         ..scope(name, about, stage)
@@ -144,7 +144,7 @@ fn changes() -> Vec<Scope> {
 /// Several changes in a row, and the places where earlier rules broke.
 fn sequences() -> Vec<Scope> {
     let some = |name: &str, about: &str, stage: &str, words: &[&str], terms: Term| Scope {
-        bounds: Bounds { terms, log: 4, changes: 2, answers_at_once: true, ..Bounds::default() },
+        bounds: Bounds { terms, log: 4, changes: 2, ..Bounds::default() },
         may: may_change(words),
         ..scope(name, about, stage)
     };
@@ -179,14 +179,7 @@ fn sequences() -> Vec<Scope> {
             4,
         ),
         Scope {
-            bounds: Bounds {
-                terms: 3,
-                log: 4,
-                changes: 2,
-                answers_at_once: true,
-                restarts: 1,
-                ..Bounds::default()
-            },
+            bounds: Bounds { terms: 3, log: 4, changes: 2, restarts: 1, ..Bounds::default() },
             ..some(
                 "lost-commit",
                 "3 to 2 to 1, a restart forgets (T2)",
@@ -196,13 +189,7 @@ fn sequences() -> Vec<Scope> {
             )
         },
         Scope {
-            bounds: Bounds {
-                terms: 3,
-                log: 4,
-                changes: 2,
-                answers_at_once: true,
-                ..Bounds::default()
-            },
+            bounds: Bounds { terms: 3, log: 4, changes: 2, ..Bounds::default() },
             ..some(
                 "slow-machines",
                 "committed, not applied (T7, S13)",
@@ -292,7 +279,7 @@ fn stuck() -> Vec<Scope> {
 fn moment(name: &str, about: &str, stage: &str, expects: Expects) -> Scope {
     Scope {
         activations: vec![Activation::OnApply],
-        bounds: Bounds { terms: 5, log: 4, answers_at_once: true, ..Bounds::default() },
+        bounds: Bounds { terms: 5, log: 4, ..Bounds::default() },
         expects,
         ..scope(name, about, stage)
     }

@@ -66,6 +66,7 @@ fn covers(rule: &str) -> &str {
 fn write(lab: &Lab, step: Move, writer: &mut Writer) {
     match step {
         Move::Deliver(message) => writer.deliver(lab.messages.value(message)),
+        Move::Lose(_) | Move::Delay(_) => {}
         Move::Beat(from, to) => {
             beat(lab.id(usize::from(from)), lab.id(usize::from(to)), lab, writer);
         }
