@@ -19,6 +19,9 @@ pub struct Rules {
     pub activation: Activation,
     /// Votes and their answers tell the last membership known to be committed.
     pub votes_tell_commit: bool,
+    /// A change is called done when it is settled; otherwise as soon as it is committed,
+    /// and from then on the new membership is relied on alone.
+    pub settles: bool,
 }
 
 /// What an election needs to know of one member.
@@ -152,8 +155,8 @@ pub fn should_suffice(set: &[Elector], all: &[Elector], history: &History, rules
             let knows = |id| {
                 all.iter().any(|elector| elector.id == id && elector.disk_knows >= newest.index)
             };
-            let settled = has_quorum(membership, knows);
-            settled || committed.next().is_none_or(|(_, before)| has_quorum(before, inside))
+            let done = !rules.settles || has_quorum(membership, knows);
+            done || committed.next().is_none_or(|(_, before)| has_quorum(before, inside))
         }
         Activation::OnAppend => {
             let newer = set.iter().filter_map(|elector| elector.counts_by(rules));

@@ -14,7 +14,7 @@ use quorate_core::{
 use super::intern::{Interner, Pairs, fingerprint, pair};
 use super::local::{Act, Fixed, Local, Performed};
 use super::moves::Move;
-use super::scope::Scope;
+use super::scope::{Network, Scope};
 use super::state::State;
 use crate::checkers::electable::{self, Elector, Rules};
 use crate::checkers::{
@@ -89,6 +89,7 @@ impl Lab {
         let rules = Rules {
             activation: configs.clone().next().map(|config| config.activation).unwrap_or_default(),
             votes_tell_commit: configs.clone().all(|config| config.liveness.votes_tell_commit),
+            settles: configs.clone().all(|config| config.liveness.settle),
         };
         let fixed = stage.members.iter().map(|member| Fixed {
             config: member.config.clone(),
@@ -162,11 +163,16 @@ impl Lab {
         let outcome = self.outcome(at, from.members[at], act)?;
         let mut state = *from;
         self.change_member(&mut state, at, outcome)?;
-        if self.facts(&state, at).view.term > self.scope.bounds.terms {
+        if self.is_beyond(&state, at) {
             return Ok(());
         }
         self.send(state, self.sends(outcome), next);
         Ok(())
+    }
+
+    /// The member is in a term that the scope does not reach.
+    pub(super) fn is_beyond(&self, state: &State, at: usize) -> bool {
+        self.facts(state, at).view.term > self.scope.bounds.terms
     }
 
     /// Puts the member where the outcome leaves it, and checks what that touches.
@@ -196,31 +202,37 @@ impl Lab {
         Ok(())
     }
 
-    /// Sends messages; where a link is full, one of those on it or the new one is lost.
+    /// Sends messages. Where a link is full, one of those on it or the new one is lost.
     pub(super) fn send(&self, state: State, sends: &[u32], next: &mut Vec<State>) {
         let first = next.len();
         next.push(state);
         for message in sends {
-            let link = self.links[*message as usize];
-            let on_link = |one: u32| self.links[one as usize] == link;
+            let to = usize::from(self.links[*message as usize].to);
             for at in first..next.len() {
                 let state = next[at];
-                let receiver = state.members[usize::from(link.to)];
-                if state.contains(*message) || self.is_dead(*message, receiver) {
+                if self.is_dead(*message, state.members[to]) || state.messages().contains(message) {
                     continue;
                 }
-                let count = state.messages().iter().filter(|one| on_link(**one)).count();
-                if count < self.scope.bounds.link {
-                    next[at].insert(*message);
-                    continue;
-                }
-                for lost in state.messages().iter().filter(|one| on_link(**one)) {
-                    let mut state = state;
-                    state.remove(*lost);
-                    state.insert(*message);
-                    next.push(state);
+                match self.scope.bounds.network {
+                    Network::Prompt { .. } => next[at].push_fresh(*message),
+                    Network::Free { link } => self.send_on_link(at, *message, link, next),
                 }
             }
+        }
+    }
+
+    fn send_on_link(&self, at: usize, message: u32, room: usize, next: &mut Vec<State>) {
+        let (state, link) = (next[at], self.links[message as usize]);
+        let on_link = || state.messages().iter().filter(|one| self.links[**one as usize] == link);
+        if on_link().count() < room {
+            next[at].insert(message);
+            return;
+        }
+        for lost in on_link() {
+            let mut state = state;
+            state.remove(*lost);
+            state.insert(message);
+            next.push(state);
         }
     }
 

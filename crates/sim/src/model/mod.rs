@@ -6,6 +6,7 @@
 //! finds comes with the shortest way there, told as a story. `docs/model.md` is how to
 //! read the output and what is not covered.
 
+mod cli;
 mod executed;
 mod intern;
 mod lab;
@@ -18,11 +19,10 @@ mod state;
 mod trace;
 mod visited;
 
-use std::process::ExitCode;
-
 use quorate_core::Activation;
 
-pub use scope::{Bounds, Checks, Expects, May, Scope};
+pub use cli::main;
+pub use scope::{Bounds, Checks, Expects, May, Network, Scope};
 pub use scopes::all as scopes;
 use search::Search;
 pub use search::{Broken, Limits, Report};
@@ -33,33 +33,46 @@ use crate::scenario::stage;
 /// Explores a scope under one activation. The complaint is about the scope itself.
 pub fn run(scope: &Scope, activation: Activation, limits: Limits) -> Result<Report, String> {
     let text = trace::with_header(&scope.stage, activation);
-    let stage = stage::play(&text, activation)?;
+    explore(scope, &text, activation, limits)
+}
+
+/// Explores from where a story ends. Of the scope, the stage is not used.
+pub fn run_from(
+    story: &str,
+    scope: &Scope,
+    activation: Activation,
+    limits: Limits,
+) -> Result<Report, String> {
+    explore(scope, story, activation, limits)
+}
+
+fn explore(
+    scope: &Scope,
+    story: &str,
+    activation: Activation,
+    limits: Limits,
+) -> Result<Report, String> {
+    let stage = stage::play(story, activation)?;
     let told = |violation: Violation| violation.to_string();
     let mut search = Search::new(scope.clone(), &stage).map_err(told)?;
     let (mut report, path) = search.run(limits, activation);
     report.broken = path.map(|path| Broken {
-        story: trace::story(&search.lab, &scope.stage, &path, activation),
+        story: trace::story(&search.lab, story, &path, activation),
         steps: path.moves.len(),
         violation: path.violation,
     });
     Ok(report)
 }
 
-pub fn main(args: &[String]) -> ExitCode {
-    for scope in scopes() {
-        if args.contains(&scope.name) {
-            for activation in &scope.activations {
-                match run(&scope, *activation, Limits { progress: true, ..Limits::default() }) {
-                    Ok(report) => {
-                        say!("{report:#?}");
-                        if let Some(b) = report.broken {
-                            say!("{}", b.story);
-                        }
-                    }
-                    Err(why) => say!("{why}"),
-                }
-            }
+impl Report {
+    /// Whether the run ended as the scope says that it does.
+    pub fn is_as_expected(&self, expects: Expects) -> bool {
+        let rule = self.broken.as_ref().map(|broken| broken.violation.rule);
+        match expects {
+            Expects::Clean => rule.is_none(),
+            Expects::Broken(expected) => rule == Some(expected),
+            Expects::Leader => rule.is_none() && self.with_new_leader > 0,
+            Expects::NoLeader => rule.is_none() && self.exhausted && self.with_new_leader == 0,
         }
     }
-    ExitCode::SUCCESS
 }

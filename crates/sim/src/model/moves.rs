@@ -6,6 +6,7 @@ use super::lab::{
     APPLIED, CAMPAIGN, CHANGES, FORGET, Lab, MESSAGES, PROPOSE, RESTART, RESTART_LOST, SAVED,
     SNAPSHOT, TICK, TRANSFERS,
 };
+use super::scope::Network;
 use super::state::State;
 use crate::checkers::Violation;
 
@@ -13,6 +14,9 @@ use crate::checkers::Violation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     Deliver(u32),
+    /// It is lost, or late: nothing arrives.
+    Lose(u32),
+    Delay(u32),
     /// An act on one member.
     Act(u8, u32),
     /// A heartbeat from one to the other and its answer back.
@@ -50,6 +54,13 @@ impl Lab {
     ) -> Result<(), (Move, Violation)> {
         found.moves.clear();
         found.states.clear();
+        if let Some(first) = state.fresh().first() {
+            // Of a message that goes nowhere there is nothing to be said.
+            for step in [Move::Deliver(*first), Move::Lose(*first), Move::Delay(*first)] {
+                self.take(step, state, found)?;
+            }
+            return Ok(());
+        }
         for message in state.messages() {
             let to = usize::from(self.links[*message as usize].to);
             if self.facts(state, to).view.up {
@@ -87,9 +98,26 @@ impl Lab {
         match step {
             Move::Deliver(message) => {
                 let mut state = *state;
-                state.remove(message);
+                if state.fresh().first() == Some(&message) {
+                    state.pop_fresh();
+                } else {
+                    state.remove(message);
+                }
                 let to = usize::from(self.links[message as usize].to);
-                self.happen(&state, to, MESSAGES + message, next)
+                if self.facts(&state, to).view.up {
+                    self.happen(&state, to, MESSAGES + message, next)?;
+                }
+                Ok(())
+            }
+            Move::Lose(_) => {
+                let mut state = *state;
+                state.pop_fresh();
+                next.push(state);
+                Ok(())
+            }
+            Move::Delay(message) => {
+                self.delay(*state, message, next);
+                Ok(())
             }
             Move::Act(at, act) => {
                 let mut state = *state;
@@ -189,8 +217,32 @@ impl Lab {
                 left.extend(self.sends(outcome));
             }
         }
-        self.send(state, &left, next);
+        if !self.is_beyond(&state, from) && !self.is_beyond(&state, to) {
+            self.send(state, &left, next);
+        }
         Ok(())
+    }
+
+    /// The first message in the queue takes its time. Only so many may: one of those
+    /// that do is lost for it.
+    fn delay(&self, mut state: State, message: u32, next: &mut Vec<State>) {
+        let Network::Prompt { delayed } = self.scope.bounds.network else { return };
+        let to = usize::from(self.links[message as usize].to);
+        state.pop_fresh();
+        if delayed == 0 || !self.facts(&state, to).view.up {
+            return;
+        }
+        if state.messages().len() < delayed {
+            state.insert(message);
+            next.push(state);
+            return;
+        }
+        for lost in state.messages() {
+            let mut state = state;
+            state.remove(*lost);
+            state.insert(message);
+            next.push(state);
+        }
     }
 
     fn answers_beat(&self, message: u32) -> bool {

@@ -26,13 +26,22 @@ pub struct Bounds {
     pub log: Index,
     /// Changes asked for, in one log. Those that follow by themselves do not count.
     pub changes: usize,
-    /// Messages in flight from one member to another. One more, and one of them is
-    /// lost: every choice of it is explored.
-    pub link: usize,
+    pub network: Network,
     /// Restarts, all members together.
     pub restarts: u32,
     /// Steps from the beginning.
     pub depth: u32,
+}
+
+/// How messages travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// Any message may take any time. At most so many are in flight from one member to
+    /// another; one more, and one of them is lost: every choice of it is explored.
+    Free { link: usize },
+    /// A message arrives before anything else happens, in the order of sending, or is
+    /// lost, or is one of so few, in the whole network, that may take any time.
+    Prompt { delayed: usize },
 }
 
 /// What may happen besides campaigns and the delivery or loss of messages.
@@ -81,6 +90,13 @@ pub enum Expects {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { terms: 2, log: 3, changes: 0, link: 1, restarts: 0, depth: u32::MAX }
+        Self {
+            terms: 2,
+            log: 3,
+            changes: 0,
+            network: Network::Prompt { delayed: 0 },
+            restarts: 0,
+            depth: u32::MAX,
+        }
     }
 }

@@ -10,15 +10,17 @@ use super::moves::Move;
 use super::search::Path;
 use crate::scenario::stage::{Writer, transcribe};
 
-/// The story of a path, with the transcript of what happens in it.
-pub(super) fn story(lab: &Lab, stage: &str, path: &Path, activation: Activation) -> String {
+/// The story of a path that begins where another one ends, with the transcript of what
+/// happens in it.
+pub(super) fn story(lab: &Lab, begins: &str, path: &Path, activation: Activation) -> String {
+    let commands = without_header(begins);
     let head = format!(
         "# covers: {}\n# only: {}\n# Found by exploring `{}`: {}.\n\n{}",
         covers(path.violation.rule),
         activation_name(activation),
         lab.scope.name,
         path.violation.what.replace('\n', " "),
-        stage.trim(),
+        commands.trim(),
     );
     let mut writer = match Writer::after(&head, activation) {
         Ok(writer) => writer,
@@ -30,10 +32,14 @@ pub(super) fn story(lab: &Lab, stage: &str, path: &Path, activation: Activation)
     let (lines, failure) = writer.finish();
     let text = format!("{head}\n\n{}\n", lines.join("\n\n"));
     let (text, _) = transcribe(&text, activation);
-    match failure {
-        Some(why) => format!("{text}# here: {why}\n"),
-        None => format!("{text}# here: {}\n", path.violation),
-    }
+    let here = failure.unwrap_or_else(|| path.violation.to_string());
+    format!("{}\n\n# here: {here}\n", text.trim_end())
+}
+
+/// The commands of a story: what stands behind its opening comments.
+fn without_header(story: &str) -> String {
+    let lines = story.lines().skip_while(|line| line.starts_with('#'));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Header lines for a beginning that is not in a file.
@@ -60,6 +66,7 @@ fn covers(rule: &str) -> &str {
 fn write(lab: &Lab, step: Move, writer: &mut Writer) {
     match step {
         Move::Deliver(message) => writer.deliver(lab.messages.value(message)),
+        Move::Lose(_) | Move::Delay(_) => {}
         Move::Beat(from, to) => {
             beat(lab.id(usize::from(from)), lab.id(usize::from(to)), lab, writer);
         }
