@@ -16,3 +16,4 @@ pub mod conformance;
 pub mod faulty_disk;
 pub mod random;
 pub mod scenario;
+pub mod storage_check;
