@@ -19,3 +19,4 @@ pub mod faulty_disk;
 pub mod model;
 pub mod random;
 pub mod scenario;
+pub mod storage_check;

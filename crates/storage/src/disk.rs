@@ -50,3 +50,56 @@ pub trait Disk {
     /// Makes names durable.
     fn sync_dir(&mut self) -> io::Result<()>;
 }
+
+/// A disk that is lent: whoever lends it has it back when a store could not be opened.
+impl<D: Disk> Disk for &mut D {
+    type File = D::File;
+
+    fn lock(&mut self) -> io::Result<()> {
+        (**self).lock()
+    }
+
+    fn list(&mut self) -> io::Result<Vec<String>> {
+        (**self).list()
+    }
+
+    fn create(&mut self, name: &str, bytes: u64) -> io::Result<D::File> {
+        (**self).create(name, bytes)
+    }
+
+    fn open(&mut self, name: &str) -> io::Result<D::File> {
+        (**self).open(name)
+    }
+
+    fn len(&mut self, file: &D::File) -> io::Result<u64> {
+        (**self).len(file)
+    }
+
+    fn set_len(&mut self, file: &D::File, bytes: u64) -> io::Result<()> {
+        (**self).set_len(file, bytes)
+    }
+
+    fn read_at(&mut self, file: &D::File, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(file, offset, into)
+    }
+
+    fn write_at(&mut self, file: &D::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        (**self).write_at(file, offset, bytes)
+    }
+
+    fn sync(&mut self, file: &D::File) -> io::Result<()> {
+        (**self).sync(file)
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        (**self).rename(from, to)
+    }
+
+    fn remove(&mut self, name: &str) -> io::Result<()> {
+        (**self).remove(name)
+    }
+
+    fn sync_dir(&mut self) -> io::Result<()> {
+        (**self).sync_dir()
+    }
+}

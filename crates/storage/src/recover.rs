@@ -107,8 +107,8 @@ fn open_chain<D: Disk>(
 ) -> Result<Vec<Segment<D::File>>, OpenError> {
     let Some(newest) = listing.segments.last() else {
         // A log that is gone altogether is not the same as one that never was.
-        let trace = listing.has_mark || !listing.snapshots.is_empty();
-        return if trace { Err(missing(FileName::Segment(1)).into()) } else { Ok(Vec::new()) };
+        let was_open = listing.has_mark;
+        return if was_open { Err(missing(FileName::Segment(1)).into()) } else { Ok(Vec::new()) };
     };
     let segment = open_segment(disk, *newest)?;
     let identity = segment.head.identity;

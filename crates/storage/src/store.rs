@@ -157,6 +157,11 @@ impl<D: Disk> Store<D> {
         {
             return Err(StoreError::NoSuchSnapshot { id });
         }
+        // What a snapshot holds is committed, and committed entries are never replaced.
+        let first = save.entries.first().map_or(Index::MAX, |entry| entry.id.index);
+        if install.is_none() && first <= self.newest_snapshot().index {
+            return Err(StoreError::DoesNotFollow { last: self.wal.log.last() });
+        }
         match self.wal.append(&mut self.disk, save) {
             Ok(()) => {}
             Err(AppendError::Failed(why)) => return self.fail(why),
