@@ -36,7 +36,7 @@ pub fn walk(seed: u64, steps: u32) -> Result<WalkReport, Violation> {
                 Member { store: opened.store, model: model.clone() }
             }
         };
-        let work = Work::ALL[random.below(Work::ALL.len() as u32) as usize];
+        let work = Work::ALL[random.below(Work::ALL.len() as u64) as usize];
         works.push(work);
         report.works += 1;
         let stop = (random.below(4) == 0).then(|| u64::from(random.below(12)));
