@@ -32,6 +32,8 @@ pub struct Report {
     pub not_judged: u64,
     /// A history that took the linearizability checker too many steps.
     pub undecided: u64,
+    /// Of everything that happened, in order: equal runs have equal digests.
+    pub digest: u64,
     /// Faults and other doings, by name.
     pub counts: BTreeMap<&'static str, u64>,
 }
@@ -39,6 +41,12 @@ pub struct Report {
 impl Report {
     pub(crate) fn count(&mut self, what: &'static str) {
         *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// Something happened.
+    pub(crate) fn note(&mut self, at: u64, order: u64) {
+        let seen = self.digest ^ at.rotate_left(32) ^ order;
+        self.digest = seen.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     }
 
     pub(crate) fn on_event(&mut self, event: &Event) {
@@ -71,6 +79,7 @@ impl Report {
         self.healed += other.healed;
         self.not_judged += other.not_judged;
         self.undecided += other.undecided;
+        self.digest = self.digest.wrapping_add(other.digest);
         for (what, count) in &other.counts {
             *self.counts.entry(what).or_default() += count;
         }

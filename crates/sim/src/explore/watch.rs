@@ -9,8 +9,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use quorate_core::{
-    AppendReply, Boot, Entries, EntryId, Envelope, HardState, Index, MemberId, Membership, Message,
-    Payload, Raft, RoleKind, Save, Term,
+    Activation, AppendReply, Boot, Entries, EntryId, Envelope, HardState, Index, MemberId,
+    Membership, Message, Payload, Raft, RoleKind, Save, SnapshotMeta, Term,
 };
 
 use crate::checkers::{Violation, has_quorum, quorums_meet};
@@ -52,17 +52,20 @@ struct Seen {
     term: Term,
     commit: Index,
     applied: Index,
-    /// The term it leads, and the index after which it appended.
+    /// The term it leads.
     leads: Option<Term>,
+    stands: bool,
     membership: Option<Arc<Membership>>,
 }
 
-/// The terms of a log's entries.
+/// The terms of a log's entries, and which of them change the membership.
 #[derive(Clone, Default)]
 struct Terms {
     /// The newest entry before the first one held.
     base: EntryId,
     terms: Vec<Term>,
+    /// That of the snapshot first; where a cluster begins, zero.
+    changes: Vec<EntryId>,
 }
 
 impl Terms {
@@ -88,11 +91,21 @@ impl Terms {
         let keep = first.id.index.saturating_sub(self.base.index + 1);
         self.terms.truncate(keep as usize);
         self.terms.extend(entries.iter().map(|entry| entry.id.term));
+        self.changes.retain(|change| change.index < first.id.index);
+        let changes = entries.iter().filter(|entry| entry.change().is_some());
+        self.changes.extend(changes.map(|entry| entry.id));
+    }
+
+    /// The newest change up to here.
+    fn change_at(&self, index: Index) -> EntryId {
+        let found = self.changes.iter().rev().find(|change| change.index <= index);
+        found.copied().unwrap_or_default()
     }
 
     /// A snapshot takes the place of what is before it, and of all that does not
     /// continue it.
-    fn install(&mut self, id: EntryId) {
+    fn install(&mut self, meta: &SnapshotMeta) {
+        let id = meta.id;
         if self.at(id.index) == Some(id.term) && id.index >= self.base.index {
             let gone = (id.index - self.base.index) as usize;
             self.terms.drain(..gone);
@@ -100,6 +113,8 @@ impl Terms {
             self.terms.clear();
         }
         self.base = id;
+        self.changes.retain(|change| change.index > id.index && !self.terms.is_empty());
+        self.changes.insert(0, meta.membership.since());
     }
 }
 
@@ -147,7 +162,7 @@ impl Watch {
     /// A member asks its disk to save something (I2, I3).
     pub(crate) fn on_save(&mut self, place: usize, raft: &Raft, save: &Save) -> Checked {
         if let Some(meta) = &save.install {
-            self.members[place].told.install(meta.id);
+            self.members[place].told.install(meta);
         }
         let Some(first) = save.entries.first() else { return Ok(()) };
         let seen = &self.members[place];
@@ -187,7 +202,7 @@ impl Watch {
             }
         }
         if let Some(meta) = &save.install {
-            seen.durable.install(meta.id);
+            seen.durable.install(meta);
         }
         seen.durable.take(&save.entries);
         Ok(())
@@ -232,9 +247,17 @@ impl Watch {
         if log.commit > self.members[place].commit {
             self.on_commit(place, raft, log.commit)?;
         }
+        let stands = matches!(raft.role(), RoleKind::PreCandidate | RoleKind::Candidate);
         let seen = &mut self.members[place];
+        if stands && !std::mem::replace(&mut seen.stands, stands) {
+            may_stand(raft)?;
+        }
+        seen.stands = stands;
         if seen.membership.as_ref().is_none_or(|known| !Arc::ptr_eq(known, raft.membership())) {
             seen.membership = Some(Arc::clone(raft.membership()));
+            if !log.installing {
+                is_derived(raft, &seen.told)?;
+            }
         }
         Ok(())
     }
@@ -311,7 +334,35 @@ impl Watch {
         if !quorums_meet(&before, next) {
             return broken("I6", format!("{id} goes from {before} to {next}"));
         }
+        let commit = raft.log_status().commit;
+        let leads = raft.role() == RoleKind::Leader && raft.term() == id.term;
+        if leads && before.since().index > commit {
+            let first = before.since();
+            return broken("I7", format!("{id} follows {first}, which is not committed"));
+        }
         Ok(())
+    }
+
+    /// A member takes a membership for settled: a quorum of it knows it committed, also
+    /// after a restart (T5).
+    pub(crate) fn on_settled(
+        &self,
+        id: MemberId,
+        entry: EntryId,
+        membership: &Membership,
+    ) -> Checked {
+        if membership.activation() == Activation::OnAppend {
+            return Ok(());
+        }
+        let knows = |id: MemberId| {
+            let at = usize::try_from(id.0 - 1).ok();
+            let seen = at.and_then(|at| self.members.get(at));
+            seen.is_some_and(|seen| seen.forgotten || seen.knows_committed(entry.index))
+        };
+        if has_quorum(membership, knows) {
+            return Ok(());
+        }
+        broken("I13", format!("{id} takes {entry} for settled, no quorum of {membership} is sure"))
     }
 
     /// A machine is handed entries (I5).
@@ -361,7 +412,13 @@ impl Watch {
     pub(crate) fn on_start(&mut self, place: usize, id: MemberId, boot: &Boot) -> Checked {
         self.note_first(boot);
         let seen = &mut self.members[place];
-        let told = Terms { base: boot.base, terms: terms_of(boot) };
+        let mut told = Terms { base: boot.base, terms: terms_of(boot), changes: Vec::new() };
+        told.changes.push(boot.snapshot.membership.since());
+        told.changes.extend(boot.memberships.iter().map(|(id, _)| *id));
+        let changes = boot.tail.iter().filter(|entry| entry.change().is_some());
+        told.changes.extend(changes.map(|entry| entry.id));
+        let snapshot = boot.snapshot.id.index;
+        told.changes.retain(|change| *change == told_first(boot) || change.index > snapshot);
         if !seen.forgotten {
             let kept = seen.hard_state;
             let found = boot.hard_state;
@@ -396,6 +453,44 @@ impl Seen {
     fn told_replaced(&self, id: EntryId) -> bool {
         !self.told.covers(id)
     }
+
+    /// Would know this to be committed after a restart: it was saved, or a later
+    /// membership stands in the log, which proves the one before it.
+    fn knows_committed(&self, index: Index) -> bool {
+        let proven = self.durable.changes.iter().rev().nth(1).map_or(0, |change| change.index);
+        index <= self.hard_state.commit.max(self.durable.base.index).max(proven)
+    }
+}
+
+fn told_first(boot: &Boot) -> EntryId {
+    boot.snapshot.membership.since()
+}
+
+/// Who stands for election has a vote, or alone holds the newest log (I11). A member
+/// that joined holds the entry that added it.
+fn may_stand(raft: &Raft) -> Checked {
+    let (id, log) = (raft.config().id, raft.log_status());
+    let on_append = raft.config().activation == Activation::OnAppend;
+    let may = raft.membership().is_voter(id) || on_append && raft.holds_newer_log();
+    let reached = if on_append { log.last.index } else { log.commit };
+    if may && reached >= raft.config().joined_at {
+        return Ok(());
+    }
+    broken("I11", format!("{id} stands for election under {}", raft.membership()))
+}
+
+/// The membership that counts is that of the newest change in the log, or the newest
+/// one handed to the machine (I8).
+fn is_derived(raft: &Raft, told: &Terms) -> Checked {
+    let upto = match raft.config().activation {
+        Activation::OnApply => raft.log_status().applying,
+        Activation::OnAppend => Index::MAX,
+    };
+    let (counts, newest) = (raft.membership().since(), told.change_at(upto));
+    if counts == newest {
+        return Ok(());
+    }
+    broken("I8", format!("{} counts by {counts}, its log says {newest}", raft.config().id))
 }
 
 fn terms_of(boot: &Boot) -> Vec<Term> {

@@ -137,6 +137,7 @@ impl World {
         while self.queue.peek().is_some_and(|Reverse(due)| due.at <= end) {
             let Some(Reverse(due)) = self.queue.pop() else { break };
             self.now = due.at;
+            self.report.note(due.at, due.order);
             self.happens(due.what)?;
         }
         self.now = end;
@@ -304,7 +305,7 @@ impl World {
             self.on_answer(place, ticket, &answer)?;
         }
         for event in &events {
-            self.on_event(place, event);
+            self.on_event(place, event)?;
         }
         Ok(())
     }
@@ -567,10 +568,21 @@ impl World {
         self.pump(place)
     }
 
-    fn on_event(&mut self, place: usize, event: &Event) {
+    fn on_event(&mut self, place: usize, event: &Event) -> Checked {
         let id = self.members[place].id;
         self.report.on_event(event);
         self.say(|| format!("{id} {event:?}"));
+        match event {
+            Event::Settled { id: entry, membership, .. } => {
+                self.watch.on_settled(id, *entry, membership)
+            }
+            Event::Role { to: RoleKind::Leader, .. } => {
+                let now = self.membership();
+                self.report.interrupted += u64::from(now.goal().is_some() || now.is_joint());
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The member that leads the newest term.
