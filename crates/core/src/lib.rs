@@ -61,6 +61,7 @@ mod raft;
 mod random;
 mod reads;
 mod refusal;
+mod replay;
 mod replication;
 mod role;
 mod saves;
