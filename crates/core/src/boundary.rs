@@ -24,9 +24,14 @@ pub enum Input {
     Tick,
     Received(Envelope),
     /// A client's command. Answered at once by `step`; on a follower that passes
-    /// it on, later by `Output::accepted` or `Output::refused`.
+    /// it on, later by `Output::accepted` or `Output::refused`, or not at all when a
+    /// message was lost or the leader changed: then nobody knows what became of it.
+    ///
+    /// The caller promises that the numbers of proposals and changes grow, and that a
+    /// member uses none twice in its life, restarts included. A leader takes or refuses
+    /// each once; one that arrives more than 63 numbers late is not answered.
     Propose(RequestId, Bytes),
-    /// A membership change; answered as a command is.
+    /// A membership change; answered and numbered as a command is.
     Change(RequestId, Change),
     /// A linearizable read; answered by `Output::served` or `Output::refused`.
     Read(RequestId),

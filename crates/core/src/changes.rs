@@ -12,7 +12,7 @@ use crate::membership::{Change, ChangeKind, ChangeRefusal, LoggedChange, Members
 use crate::role::Role;
 use crate::{
     Activation, Dropped, Entry, EntryId, Envelope, Event, MemberId, Message, Payload, Proposal,
-    Raft, Refusal, RequestId, Taken,
+    Raft, Refusal, RequestId, Taken, Term,
 };
 
 impl Raft {
@@ -52,6 +52,7 @@ impl Raft {
     pub(crate) fn on_forwarded(
         &mut self,
         from: MemberId,
+        term: Term,
         request: RequestId,
         proposal: Proposal,
     ) -> Result<Taken, Dropped> {
@@ -63,6 +64,9 @@ impl Raft {
             self.out.send.push(Envelope { from, incarnation: 0, ..envelope });
             return Ok(Taken::Forwarded(leader));
         }
+        if !silent {
+            self.check_not_repeated(from, term, request)?;
+        }
         let result = match proposal {
             Proposal::Command(command) => self.propose(Payload::Command(command)),
             Proposal::Change(change) => self.propose_change(*change),
@@ -71,6 +75,26 @@ impl Raft {
             self.send(from, Message::ProposeReply(request, result.clone()));
         }
         Ok(Taken::Logged(result?))
+    }
+
+    /// What was passed on to the leader of `term` is taken or refused here only once, and
+    /// only by that leader, in that term. Anything else is dropped without an answer: it
+    /// may be a copy of what was taken.
+    /// Shown by scenarios/proposal_copies_are_not_taken.txt.
+    fn check_not_repeated(
+        &mut self,
+        from: MemberId,
+        term: Term,
+        request: RequestId,
+    ) -> Result<(), Dropped> {
+        // A stranger has no place to be remembered in.
+        if !self.membership().contains(from) {
+            return Err(Dropped::UnknownSender { from });
+        }
+        if self.role.is_leader() && term > self.term {
+            return Err(Dropped::NotForRole);
+        }
+        self.replay.take(term, from, request)
     }
 
     /// The leader took a proposal of ours, or not.

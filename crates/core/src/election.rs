@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::membership::Count;
 use crate::refusal::CampaignBar;
+use crate::replay::Replay;
 use crate::role::{Leader, Role, Tally};
 use crate::saves::OwnVote;
 use crate::{
@@ -279,6 +280,7 @@ impl Raft {
         self.enter_term(self.term);
         let last = self.log.last().index;
         let leader = Leader::new(&self.config, self.membership(), last, self.log.saved());
+        self.replay = Replay::open(self.term);
         self.set_role(Role::Leader(Box::new(leader)));
         self.set_leader(Some(self.config.id));
         self.on_own_commit_saved(self.saves.durable_commit);

@@ -62,6 +62,7 @@ mod raft;
 mod random;
 mod reads;
 mod refusal;
+mod replay;
 mod replication;
 mod role;
 mod saves;

@@ -47,7 +47,8 @@ pub enum Message {
     Snapshot(SnapshotMeta),
     /// The leader hands over: campaign at once.
     TimeoutNow,
-    /// A follower passes a client's command on to its leader.
+    /// A follower passes a client's command on to its leader: the one of the envelope's
+    /// term, and no other.
     Propose(RequestId, Proposal),
     ProposeReply(RequestId, Result<EntryId, Refusal>),
     /// A follower asks its leader from which index on a read is not stale.

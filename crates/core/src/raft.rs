@@ -1,12 +1,14 @@
 //! One member: its fields, what `step` does with each input, and the rules about
 //! terms. What the messages mean stands with their conversations.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::boundary::Load;
 use crate::log::Log;
 use crate::membership::Membership;
 use crate::membership::history::{History, Known};
+use crate::replay::Replay;
 use crate::role::Role;
 use crate::saves::Saves;
 use crate::settled::Reports;
@@ -52,6 +54,7 @@ pub struct Raft {
     /// stand itself, member or not, or nobody could be elected.
     pub(crate) holds_newer_log: bool,
     pub(crate) reports: Reports,
+    pub(crate) replay: Replay,
     /// A trim wanted by a snapshot, held back by peers that still need the log.
     pub(crate) trim_wanted: Index,
     pub(crate) out: Outbox,
@@ -96,6 +99,7 @@ impl Raft {
             taught: false,
             holds_newer_log: false,
             reports: Reports::default(),
+            replay: Replay::closed(boot.hard_state.term),
             trim_wanted: 0,
             out: Outbox::default(),
             log,
@@ -243,12 +247,12 @@ impl Raft {
         if let Some(id) = message.told_commit() {
             self.learn_commit(id);
         }
-        if message.is_termless() {
-            // It may come from any term.
-        } else if term > self.term {
-            self.on_newer_term(from, term, &message)?;
-        } else if term < self.term {
-            self.on_older_term(from, term, &message)?;
+        match term.cmp(&self.term) {
+            Ordering::Greater if !message.is_termless() => {
+                self.on_newer_term(from, term, &message)?;
+            }
+            Ordering::Less if !message.is_termless() => self.on_older_term(from, term, &message)?,
+            _ => {}
         }
         match message {
             // A lease binds in whatever term it is asked about.
@@ -281,7 +285,7 @@ impl Raft {
             Message::ProposeReply(request, reply) => self.on_propose_reply(request, reply),
             Message::Transfer(to) if self.role.is_leader() => self.on_transfer(to),
             Message::Transfer(_) => Err(self.not_leader().into()),
-            Message::Propose(request, proposal) => self.on_forwarded(from, request, proposal),
+            Message::Propose(request, proposal) => self.on_forwarded(from, term, request, proposal),
             Message::Read(request) => self.on_forwarded_read(from, request),
             Message::Disowned(known) => self.on_disowned(from, known),
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::membership::ChangeRefusal;
-use crate::{Index, MemberId, Term};
+use crate::{Index, MemberId, RequestId, Term};
 
 /// Why this member would not take a request. Decided before the log is touched:
 /// refused means "did not happen", never "unknown".
@@ -49,6 +49,9 @@ pub enum Dropped {
     OldTerm { term: Term, current: Term },
     /// A vote asked for while the leader was heard from: neither vote nor term counts.
     LeaderAlive { leader: Option<MemberId> },
+    /// A request that was passed on, and answered, before; or so old that this cannot be
+    /// told.
+    Repeated { from: MemberId, request: RequestId },
     /// A reply to a question that is settled or was never asked.
     Unasked,
     /// A message that only another role could use.
@@ -121,6 +124,7 @@ impl Dropped {
             Self::Malformed(_) => "malformed",
             Self::OldTerm { .. } => "old_term",
             Self::LeaderAlive { .. } => "leader_alive",
+            Self::Repeated { .. } => "repeated",
             Self::Unasked => "unasked",
             Self::NotForRole => "not_for_role",
             Self::SecondLeader { .. } => "second_leader",
@@ -169,6 +173,9 @@ impl fmt::Display for Dropped {
             Self::OldTerm { term, current } => write!(f, "of old term {term}, now {current}"),
             Self::LeaderAlive { leader: Some(id) } => write!(f, "leader {id} was just heard"),
             Self::LeaderAlive { leader: None } => write!(f, "a leader may hold its lease"),
+            Self::Repeated { from, request } => {
+                write!(f, "request {} of {from} may have been answered before", request.0)
+            }
             Self::Unasked => write!(f, "answers nothing that is open"),
             Self::NotForRole => write!(f, "means nothing to this role"),
             Self::SecondLeader { from, leader } => {

@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use quorate_core::{
-    Activation, Boot, Change, Config, Entries, EntryId, Envelope, Event, Evidence, Index, Input,
-    Liveness, Load, Manners, MemberId, MemberSet, Membership, Message, Operation, Output, Raft,
-    Reader, RequestId, RoleKind, Save, Taken, Transition,
+    Activation, Boot, Change, Config, Dropped, Entries, EntryId, Envelope, Event, Evidence, Index,
+    Input, Liveness, Load, Manners, MemberId, MemberSet, Membership, Message, Operation, Output,
+    Raft, Reader, RequestId, RoleKind, Save, Taken, Transition,
 };
 
 use checks::History;
@@ -154,8 +154,7 @@ impl World {
             39..=44 => self.complete_apply(id),
             45..=48 => {
                 self.requests += 1;
-                let command = self.requests.to_be_bytes().to_vec();
-                self.input(id, Input::Propose(RequestId(self.requests), command.into()));
+                self.propose(id, RequestId(self.requests));
             }
             49 => self.restart(id),
             50 | 51 if self.no_changes => {}
@@ -207,6 +206,18 @@ impl World {
         };
         let _ = raft.step(input);
         quorate_core::invariants::check(raft).unwrap();
+        self.drain(id);
+    }
+
+    /// A command that is told by its number.
+    fn propose(&mut self, id: MemberId, request: RequestId) {
+        let Some(raft) = self.members.get_mut(&id).and_then(|member| member.raft.as_mut()) else {
+            return;
+        };
+        let command = request.0.to_be_bytes().to_vec();
+        if let Err(Dropped::Refused(_)) = raft.step(Input::Propose(request, command.into())) {
+            self.history.refuse(request);
+        }
         self.drain(id);
     }
 
