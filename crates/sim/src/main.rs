@@ -1,4 +1,4 @@
-//! `quorate-sim scenario PATH…` and `quorate-sim conformance DIR`.
+//! `quorate-sim scenario PATH…`, `quorate-sim conformance DIR`, `quorate-sim model NAME…`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,4 +31,5 @@ usage:
                                     UPDATE=1 rewrites the transcripts
   quorate-sim scenario --show PATH…      tell the story on the terminal
   quorate-sim scenario --coverage PATH…  which known problems the stories stand for
-  quorate-sim conformance DIR       play recorded traces of etcd-io/raft and compare";
+  quorate-sim conformance DIR       play recorded traces of etcd-io/raft and compare
+  quorate-sim model NAME…           explore everything within a scope (model --list)";

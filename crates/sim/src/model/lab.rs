@@ -44,6 +44,8 @@ pub(super) struct Lab {
     matching: Pairs<()>,
     /// Situations in which somebody can be elected.
     electable: Pairs<()>,
+    /// Situations in which the cores were left alone to elect.
+    pub(super) executed: Pairs<()>,
     /// Kept to be filled again.
     pub(super) moves: Vec<Move>,
 }
@@ -113,6 +115,7 @@ impl Lab {
             noted: Pairs::default(),
             matching: Pairs::default(),
             electable: Pairs::default(),
+            executed: Pairs::default(),
             moves: Vec::new(),
         };
         let state = lab.first_state(stage)?;

@@ -2,12 +2,15 @@
 
 use quorate_core::{Activation, Term};
 
-use super::scope::{Bounds, Checks, Expects, May, Scope};
+use super::scope::{Bounds, Checks, Expects, May, Network, Scope};
 
 /// Settings under which a member keeps nothing but what elections, logs and memberships
 /// need: no clocks, no windows, no limits.
 const PLAIN: &str = "pre-vote=off check-quorum=off election=1000000 \
                      inflight=4294967295 inflight-bytes=max uncommitted-bytes=max";
+
+const PROMPT: Network = Network::Prompt { delayed: 0 };
+const LATE: Network = Network::Prompt { delayed: 1 };
 
 const BOTH: [Activation; 2] = [Activation::OnApply, Activation::OnAppend];
 
@@ -34,25 +37,22 @@ fn scope(name: &str, about: &str, stage: &str) -> Scope {
 
 /// No membership changes: the Raft that everybody knows.
 fn elections() -> Vec<Scope> {
-    let plain = |name, about, stage, terms, log| Scope {
-        bounds: Bounds { terms, log, ..Bounds::default() },
+    let plain = |name, about, stage, terms, log, network| Scope {
+        bounds: Bounds { terms, log, network, ..Bounds::default() },
         may: May { propose: true, beat: true, ..May::default() },
         activations: vec![Activation::OnApply],
         ..scope(name, about, stage)
     };
-    let three = "cluster m1 m2 m3 PLAIN";
+    let (two, three) = ("cluster m1 m2 PLAIN", "cluster m1 m2 m3 PLAIN");
+    let four = "cluster m1 m2 m3 m4 PLAIN";
+    let free = Network::Free { link: 1 };
     vec![
-        plain("two-voters", "elections and commands, even size", "cluster m1 m2 PLAIN", 4, 5),
-        plain("three-voters", "elections and commands, two terms", three, 2, 3),
-        Scope {
-            bounds: Bounds { terms: 3, log: 3, ..Bounds::default() },
-            ..plain("three-voters-three-terms", "the same, answers at once", three, 3, 3)
-        },
-        plain("three-voters-deep", "two terms above the first, late answers", three, 3, 3),
-        Scope {
-            bounds: Bounds { terms: 4, log: 4, ..Bounds::default() },
-            ..plain("figure-8", "three terms above the first (mut.2)", three, 4, 4)
-        },
+        plain("two-voters", "elections and commands, even size", two, 4, 5, free),
+        plain("three-voters", "elections and commands, three terms", three, 3, 3, PROMPT),
+        plain("three-voters-late", "the same, one message may be late", three, 3, 3, LATE),
+        plain("three-voters-free", "two terms, any message may be late", three, 2, 2, free),
+        plain("four-voters", "even size, three terms", four, 3, 2, PROMPT),
+        plain("figure-8", "four terms (mut.2)", three, 4, 4, PROMPT),
     ]
 }
 
@@ -102,7 +102,7 @@ fn machinery() -> Vec<Scope> {
 /// One change of each kind, at odd and even sizes, with L1 in every state.
 fn changes() -> Vec<Scope> {
     let one = |name: &str, about: &str, stage: &str, words: &[&str]| Scope {
-        bounds: Bounds { terms: 3, log: 4, changes: 1, ..Bounds::default() },
+        bounds: Bounds { terms: 3, log: 5, changes: 1, ..Bounds::default() },
         may: may_change(words),
         checks: Checks { electable: true, executed: false },
         ..scope(name, about, stage)
@@ -211,35 +211,55 @@ fn seeds() -> Vec<Scope> {
     let pair = "cluster m1 m2 PLAIN LED";
     let off = "votes-tell-commit=off";
     let unsettled = "settle=off demote-first=off";
+    let row = |name, about, stage, change, without, off| Seed {
+        name,
+        about,
+        stage,
+        change,
+        without,
+        off,
+    };
     let rows = [
-        ("example-1", "3 voters, joint: m4 for m3", three, "v4 l3", off),
-        ("example-2", "3 voters, m4 promoted", three, "v4", off),
-        ("example-3", "the joint is left", joint, "leave", off),
-        ("example-4", "4 voters, m3 demoted", four, "l3", off),
-        ("problem-2-promotion", "2 voters to 3, done when committed", two, "v3", unsettled),
-        ("problem-2-removal", "2 voters to 1, done when committed", pair, "r1", unsettled),
+        row("example-1", "3 voters, joint: m4 for m3 (S01)", three, "v4 l3", "v4 l3", off),
+        row("example-2", "3 voters, m4 promoted (S02)", three, "v4", "v4", off),
+        row("example-3", "the joint is left (S03)", joint, "leave", "leave", off),
+        row("example-4", "4 voters, m3 demoted (S04)", four, "l3", "l3", off),
+        row("problem-2-promotion", "2 voters to 3 (S05)", two, "v3", "v3", unsettled),
+        row("problem-2-removal", "2 voters to 1 (S06)", pair, "l1", "r1", unsettled),
     ];
-    rows.into_iter()
-        .flat_map(|(name, about, stage, change, off)| {
-            let with = seed(name, about, stage, change, Expects::Clean);
-            let stage = stage.replace("PLAIN", &format!("PLAIN {off}"));
-            let name = format!("{name}-without");
-            [with, seed(&name, about, &stage, change, Expects::Broken("L1"))]
-        })
-        .collect()
+    rows.iter().flat_map(|seed| [seed.scope(), seed.without()]).collect()
 }
 
-fn seed(name: &str, about: &str, stage: &str, change: &str, expects: Expects) -> Scope {
-    // Who is to be removed at once is demoted first where that is a condition.
-    let demoted = change.replace('r', "l");
-    let change = if expects == Expects::Clean { &demoted } else { change };
-    Scope {
-        activations: vec![Activation::OnApply],
-        bounds: Bounds { terms: 2, log: 4, changes: 1, ..Bounds::default() },
-        may: May { campaigners: Vec::new(), ..may_change(&[change]) },
-        checks: Checks { electable: true, executed: false },
-        expects,
-        ..scope(name, about, stage)
+/// A change that needs a condition.
+struct Seed {
+    name: &'static str,
+    about: &'static str,
+    stage: &'static str,
+    change: &'static str,
+    /// The change as it is made where the condition is switched off.
+    without: &'static str,
+    off: &'static str,
+}
+
+impl Seed {
+    fn scope(&self) -> Scope {
+        Scope {
+            activations: vec![Activation::OnApply],
+            bounds: Bounds { terms: 2, log: 4, changes: 1, network: LATE, ..Bounds::default() },
+            may: May { propose: true, ..may_change(&[self.change]) },
+            checks: Checks { electable: true, executed: false },
+            ..scope(self.name, self.about, self.stage)
+        }
+    }
+
+    fn without(&self) -> Scope {
+        let stage = self.stage.replace("PLAIN", &format!("PLAIN {}", self.off));
+        let (name, about) = (format!("{}-without", self.name), "the same without the condition");
+        Scope {
+            may: May { propose: true, ..may_change(&[self.without]) },
+            expects: Expects::Broken("L1"),
+            ..self.scope().renamed(&name, about, &stage)
+        }
     }
 }
 
@@ -287,10 +307,15 @@ fn moment(name: &str, about: &str, stage: &str, expects: Expects) -> Scope {
 
 fn may_change(words: &[&str]) -> May {
     let changes = words.iter().map(|words| (*words).to_owned()).collect();
-    May { propose: true, changes, beat: true, ..May::default() }
+    May { changes, beat: true, ..May::default() }
 }
 
 impl Scope {
+    fn renamed(self, name: &str, about: &str, stage: &str) -> Self {
+        let Self { name, about, stage, .. } = scope(name, about, stage);
+        Self { name, about, stage, ..self }
+    }
+
     fn with_terms(mut self, terms: Term) -> Self {
         self.bounds.terms = terms;
         self

@@ -68,11 +68,6 @@ pub(crate) fn change(words: &str) -> Result<Change, String> {
     }
 }
 
-/// `m1 -> m2 Vote last=1.3 term=3`
-pub(crate) fn text_of(envelope: &Envelope) -> String {
-    envelope_text(envelope)
-}
-
 /// Writes a story while it is played, so that each line says exactly what is meant.
 pub(crate) struct Writer {
     world: World,
