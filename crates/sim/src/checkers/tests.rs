@@ -221,7 +221,7 @@ fn i11_who_may_not_stand_or_lead() {
 fn i12_promises_before_they_are_kept() {
     let sent = |term, message| {
         let (from, to) = (MemberId(1), MemberId(2));
-        Envelope { from, to, term, incarnation: 0, message }
+        Envelope { from, to, term, incarnation: 0, joined_at: 0, message }
     };
     let grant = sent(2, Message::VoteReply(VoteReply { granted: true, committed: EntryId::ZERO }));
     let matches = |index| sent(2, Message::AppendReply(AppendReply::Matches { index, commit: 0 }));

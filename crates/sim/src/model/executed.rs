@@ -112,7 +112,7 @@ impl Lab {
             let (to, from) = (self.id(*at), (0..self.count()).find(|other| other != at));
             let Some(from) = from.map(|from| self.id(from)) else { continue };
             let message = Message::TimeoutNow;
-            let call = Envelope { from, to, term, incarnation: 0, message };
+            let call = Envelope { from, to, term, incarnation: 0, joined_at: 0, message };
             if let Some(call) = self.message_number(&call) {
                 self.tell(members, places, *at, MESSAGES + call)?;
             }
