@@ -62,12 +62,7 @@ impl Driver {
             }
             Ok(Taken::Done) => self.set_stage(ticket, Stage::Offered),
             Err(Dropped::NothingToDo) => self.on_nothing_to_do(ticket),
-            Err(Dropped::Refused(refusal)) => {
-                if let Some(open) = self.requests.get_mut(ticket) {
-                    open.offers -= 1;
-                }
-                self.on_not_taken(ticket, refusal);
-            }
+            Err(Dropped::Refused(refusal)) => self.on_not_taken(ticket, refusal),
             Err(_) => {}
         }
     }
@@ -98,12 +93,13 @@ impl Driver {
         }
     }
 
-    /// The newest offer was refused. Only if it was the only one, the request has
+    /// The newest offer was refused. Only if no other one is out, the request has
     /// surely not happened.
     fn on_not_taken(&mut self, ticket: Ticket, refusal: Refusal) {
         let Some(open) = self.requests.get_mut(ticket) else { return };
+        open.offers = open.offers.saturating_sub(1);
         let harmless = matches!(open.asked, Asked::Read(_));
-        let certain = open.offers <= 1 || harmless || mutant!(RefusedAfterManyOffers);
+        let certain = open.offers == 0 || harmless || mutant!(RefusedAfterManyOffers);
         if certain {
             open.stage = Stage::Waiting;
             open.offers = 0;

@@ -44,7 +44,7 @@ pub(crate) enum Stage {
 pub(crate) struct Open {
     pub(crate) asked: Asked,
     pub(crate) stage: Stage,
-    /// How often it was offered.
+    /// How many offers may have been taken.
     pub(crate) offers: u32,
     /// The newest offer that may be answered.
     pub(crate) attempt: Option<RequestId>,
