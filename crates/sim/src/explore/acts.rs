@@ -155,7 +155,7 @@ impl World {
             }
             What::LoseDisk => {
                 self.members[place].fate = Fate::Lost;
-                self.watch.on_disk_lost(place);
+                self.watch.on_disk_lost(place, self.members[place].id);
             }
             _ => {
                 let id = self.members[place].id;

@@ -151,7 +151,7 @@ impl World {
         if damaged && member.flipped {
             member.fate = Fate::Lost;
             self.report.count("corruption reported");
-            self.watch.on_disk_lost(place);
+            self.watch.on_disk_lost(place, self.members[place].id);
             return Ok(());
         }
         let failed = matches!(
@@ -207,7 +207,7 @@ impl World {
         member.incarnation = member.random.next_u64() | 1;
         member.fate = Fate::Lost;
         member.wiped = true;
-        self.watch.on_disk_lost(place);
+        self.watch.on_disk_lost(place, self.members[place].id);
         let at = self.now + self.random.below(5 * TICK);
         self.schedule(at, Happening::Starts { place });
     }

@@ -43,12 +43,12 @@ struct Logged {
 /// What was seen of one member.
 #[derive(Default)]
 struct Seen {
-    /// Its log as it was told to save it, and as its disk holds it.
+    /// Its log as it was told to save it.
     told: Terms,
-    durable: Terms,
-    hard_state: HardState,
-    /// A disk that is gone kept its word as long as it was there.
-    forgotten: bool,
+    disk: Kept,
+    /// What a disk held that is gone. It kept its word as long as it was there, and
+    /// another one under the same name keeps no word at all.
+    former: Option<Kept>,
     term: Term,
     commit: Index,
     applied: Index,
@@ -56,6 +56,13 @@ struct Seen {
     leads: Option<Term>,
     stands: bool,
     membership: Option<Arc<Membership>>,
+}
+
+/// What a disk keeps.
+#[derive(Clone, Default)]
+struct Kept {
+    log: Terms,
+    hard_state: HardState,
 }
 
 /// The terms of a log's entries, and which of them change the membership.
@@ -189,7 +196,7 @@ impl Watch {
     pub(crate) fn on_saved(&mut self, place: usize, id: MemberId, save: &Save) -> Checked {
         let seen = &mut self.members[place];
         if let Some(hard_state) = save.hard_state {
-            seen.hard_state = hard_state;
+            seen.disk.hard_state = hard_state;
             if let Some(vote) = hard_state.vote {
                 let first = *self.votes.entry((id, hard_state.term)).or_insert(vote);
                 if first != vote {
@@ -202,16 +209,16 @@ impl Watch {
             }
         }
         if let Some(meta) = &save.install {
-            seen.durable.install(meta);
+            seen.disk.log.install(meta);
         }
-        seen.durable.take(&save.entries);
+        seen.disk.log.take(&save.entries);
         Ok(())
     }
 
     /// A message leaves a member (I12).
     pub(crate) fn on_send(&self, place: usize, envelope: &Envelope) -> Checked {
         let seen = &self.members[place];
-        let HardState { term, vote, .. } = seen.hard_state;
+        let HardState { term, vote, .. } = seen.disk.hard_state;
         let kept = match &envelope.message {
             Message::VoteReply(reply) if reply.granted => {
                 term > envelope.term || term == envelope.term && vote == Some(envelope.to)
@@ -219,8 +226,8 @@ impl Watch {
             // A commit index may be told before it is durable, but not that of a
             // membership: what is settled rests on it.
             Message::AppendReply(AppendReply::Matches { index, commit }) => {
-                let known = seen.hard_state.commit.max(seen.durable.base.index);
-                *index <= seen.durable.last() && self.newest_membership(*commit) <= known
+                let known = seen.disk.hard_state.commit.max(seen.disk.log.base.index);
+                *index <= seen.disk.log.last() && self.newest_membership(*commit) <= known
             }
             _ => true,
         };
@@ -316,7 +323,7 @@ impl Watch {
         let holds = |id: MemberId| {
             let at = usize::try_from(id.0 - 1).ok();
             let seen = at.and_then(|at| self.members.get(at));
-            seen.is_some_and(|seen| seen.forgotten || seen.durable.covers(entry))
+            seen.is_some_and(|seen| seen.word().log.covers(entry))
         };
         let now = Some(raft.membership());
         let before = self.members[place].membership.as_ref();
@@ -357,12 +364,13 @@ impl Watch {
         let knows = |id: MemberId| {
             let at = usize::try_from(id.0 - 1).ok();
             let seen = at.and_then(|at| self.members.get(at));
-            seen.is_some_and(|seen| seen.forgotten || seen.knows_committed(entry.index))
+            seen.is_some_and(|seen| seen.word().knows_committed(entry.index))
         };
         if has_quorum(membership, knows) {
             return Ok(());
         }
-        broken("I13", format!("{id} takes {entry} for settled, no quorum of {membership} is sure"))
+        let sure: Vec<MemberId> = membership.members().iter().filter(|id| knows(*id)).collect();
+        broken("I13", format!("{id} takes {entry} of {membership} for settled, sure are {sure:?}"))
     }
 
     /// A machine is handed entries (I5).
@@ -403,8 +411,11 @@ impl Watch {
     }
 
     /// A disk is gone for good, or an empty one took its place.
-    pub(crate) fn on_disk_lost(&mut self, place: usize) {
-        self.members[place].forgotten = true;
+    pub(crate) fn on_disk_lost(&mut self, place: usize, id: MemberId) {
+        let seen = &mut self.members[place];
+        seen.former = Some(std::mem::take(&mut seen.disk));
+        // Another disk under this name may vote otherwise: it must not count.
+        self.votes.retain(|(voter, _), _| *voter != id);
     }
 
     /// A member starts with what its disk says, which is at least what it was told it
@@ -419,8 +430,8 @@ impl Watch {
         told.changes.extend(changes.map(|entry| entry.id));
         let snapshot = boot.snapshot.id.index;
         told.changes.retain(|change| *change == told_first(boot) || change.index > snapshot);
-        if !seen.forgotten {
-            let kept = seen.hard_state;
+        if seen.former.is_none() {
+            let kept = seen.disk.hard_state;
             let found = boot.hard_state;
             if found.term < kept.term
                 || found.term == kept.term && kept.vote.is_some() && found.vote != kept.vote
@@ -428,8 +439,8 @@ impl Watch {
                 return broken("D2", format!("{id} saved {kept:?} and starts with {found:?}"));
             }
             let newest = EntryId::new(
-                seen.durable.at(seen.durable.last()).unwrap_or(0),
-                seen.durable.last(),
+                seen.disk.log.at(seen.disk.log.last()).unwrap_or(0),
+                seen.disk.log.last(),
             );
             // What was told later may have replaced it without being known durable.
             if !told.covers(newest) && !seen.told_replaced(newest) {
@@ -437,14 +448,13 @@ impl Watch {
             }
         }
         seen.told = told.clone();
-        seen.durable = told;
-        seen.hard_state = boot.hard_state;
+        seen.disk.log = told;
+        seen.disk.hard_state = boot.hard_state;
         seen.commit = boot.hard_state.commit.max(boot.snapshot.id.index).min(seen.commit);
         seen.term = boot.hard_state.term;
         seen.applied = boot.applied;
         seen.leads = None;
         seen.membership = None;
-        seen.forgotten = false;
         Ok(())
     }
 }
@@ -454,11 +464,18 @@ impl Seen {
         !self.told.covers(id)
     }
 
+    /// What can be said to be on this member's disk.
+    fn word(&self) -> &Kept {
+        self.former.as_ref().unwrap_or(&self.disk)
+    }
+}
+
+impl Kept {
     /// Would know this to be committed after a restart: it was saved, or a later
     /// membership stands in the log, which proves the one before it.
     fn knows_committed(&self, index: Index) -> bool {
-        let proven = self.durable.changes.iter().rev().nth(1).map_or(0, |change| change.index);
-        index <= self.hard_state.commit.max(self.durable.base.index).max(proven)
+        let proven = self.log.changes.iter().rev().nth(1).map_or(0, |change| change.index);
+        index <= self.hard_state.commit.max(self.log.base.index).max(proven)
     }
 }
 

@@ -299,7 +299,7 @@ impl World {
             self.send(place, envelope)?;
         }
         for envelope in snapshots {
-            self.send_snapshot(place, envelope);
+            self.send_snapshot(place, envelope)?;
         }
         for (ticket, answer) in answers {
             self.on_answer(place, ticket, &answer)?;
@@ -341,12 +341,16 @@ impl World {
         Ok(())
     }
 
-    fn send_snapshot(&mut self, place: usize, envelope: Envelope) {
+    fn send_snapshot(&mut self, place: usize, envelope: Envelope) -> Checked {
         let (to, id) = (place_of(envelope.to), envelope.to);
         let run = self.members[place].run;
-        let Message::Snapshot(meta) = &envelope.message else { return };
-        let process = self.members[place].process.as_mut();
-        let read = process.and_then(|process| read_snapshot(&mut process.store, meta.id).ok());
+        let Message::Snapshot(meta) = &envelope.message else { return Ok(()) };
+        let Some(process) = &mut self.members[place].process else { return Ok(()) };
+        // A newer one may have taken its place; anything else is the disk's fault.
+        let read = read_snapshot(&mut process.store, meta.id).ok();
+        if let Some(why) = process.store.failed() {
+            return self.end(place, &why.to_string());
+        }
         let known = to < self.members.len();
         let arrival = if known { self.network.send(place, to, self.now)[0] } else { None };
         match (read, arrival) {
@@ -359,6 +363,7 @@ impl World {
                 self.schedule(self.now + TICK, what);
             }
         }
+        Ok(())
     }
 
     /// Gives everything that waits to the disk, if it is idle.
