@@ -80,6 +80,9 @@ impl World {
             return Ok(false);
         }
         let ticks = 1 + number % (3 * self.setting.election_ticks);
+        if !self.is_awake(place) {
+            return Ok(false);
+        }
         let Some(process) = &mut self.members[place].process else { return Ok(false) };
         (0..ticks).for_each(|_| process.driver.tick());
         self.pump(place)?;
@@ -144,16 +147,20 @@ impl World {
         if !self.quorums_survive(place) {
             return Ok(false);
         }
-        self.crash(place)?;
         match what {
             What::FlipBit => {
+                // The power stays on: of a log whose last write was damaged while the
+                // power failed, nobody can say that it was ever durable.
+                self.kill(place)?;
                 let member = &mut self.members[place];
+                member.disk.inner().flush();
                 if member.disk.inner().flip_bit(&mut member.random).is_none() {
                     return Ok(false);
                 }
                 member.flipped = true;
             }
             What::LoseDisk => {
+                self.crash(place)?;
                 self.members[place].fate = Fate::Lost;
                 self.watch.on_disk_lost(place, self.members[place].id);
             }
@@ -163,8 +170,9 @@ impl World {
                     !membership.contains(id) || membership.incarnation(id).is_some()
                 };
                 if !self.memberships_in_use().iter().all(named) {
-                    return Ok(true);
+                    return Ok(false);
                 }
+                self.crash(place)?;
                 self.wipe(place);
             }
         }
@@ -191,6 +199,9 @@ impl World {
     }
 
     fn wish(&mut self, what: What, place: usize, number: u64) -> Result<bool, Violation> {
+        if !self.is_awake(place) {
+            return Ok(false);
+        }
         let target = MemberId(1 + number % self.members.len() as u64);
         let Some(process) = &mut self.members[place].process else { return Ok(false) };
         match what {
@@ -215,7 +226,7 @@ impl World {
     }
 
     fn change_members(&mut self, what: What, place: usize, number: u64) -> Result<bool, Violation> {
-        if !self.members[place].is_up() {
+        if !self.is_awake(place) {
             return Ok(false);
         }
         let wanted = match what {

@@ -27,19 +27,21 @@ impl World {
     pub(crate) fn heal(&mut self) -> Checked {
         self.healed = true;
         self.network.heal();
-        let stays = self.choose_who_stays();
+        let mut stays = self.choose_who_stays();
         let names: Vec<String> = stays.iter().map(ToString::to_string).collect();
         self.say(|| format!("== healed: {}", names.join(" ")));
         self.bring_back(&stays)?;
         // A leader that still takes the absent for present may count on them in what it
         // begins: they are judged once it can know.
         self.run_until(self.now + 3 * self.election())?;
+        // Some may have joined meanwhile.
+        stays.extend(self.members.iter().filter(|member| member.is_up()).map(|member| member.id));
         if !self.can_go_on(&stays) {
             self.report.not_judged += 1;
             return self.finish(&stays, false);
         }
         self.wait_for("L1", ELECTED_WITHIN, "no leader commits an entry of its term", |world| {
-            world.has_working_leader(&stays)
+            world.has_working_leader()
         })?;
         self.reach_goal(&stays)?;
         self.serve(&stays)?;
@@ -116,12 +118,9 @@ impl World {
         Err(Violation::new(rule, what))
     }
 
-    fn has_working_leader(&self, stays: &BTreeSet<MemberId>) -> bool {
-        self.leader().is_some_and(|place| {
-            let Some(process) = &self.members[place].process else { return false };
-            let raft = process.driver.raft();
-            stays.contains(&raft.config().id) && raft.has_own_commit()
-        })
+    fn has_working_leader(&self) -> bool {
+        let process = self.leader().and_then(|place| self.members[place].process.as_ref());
+        process.is_some_and(|process| process.driver.raft().has_own_commit())
     }
 
     /// The operator wishes for exactly those who are there, again and again until it

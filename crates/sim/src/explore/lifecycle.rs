@@ -168,12 +168,21 @@ impl World {
         Err(Violation::new("D5", format!("{id} does not start: {why}")))
     }
 
-    /// The process dies, and with it what its disk did not hold.
+    /// The power fails: the process dies, and with it what its disk did not hold.
     pub(crate) fn crash(&mut self, place: usize) -> Result<bool, Violation> {
+        if !self.kill(place)? {
+            return Ok(false);
+        }
+        self.members[place].lose_unsynced();
+        Ok(true)
+    }
+
+    /// The process dies; what it has written is written.
+    pub(crate) fn kill(&mut self, place: usize) -> Result<bool, Violation> {
         let member = &mut self.members[place];
-        let Some(process) = member.process.take() else { return Ok(false) };
-        drop(process);
-        member.lose_unsynced();
+        if member.process.take().is_none() {
+            return Ok(false);
+        }
         let run = member.run;
         self.admin.lost(place, run);
         let clients = self.clients.lost(place, run);

@@ -549,9 +549,9 @@ impl World {
     fn on_client(&mut self, client: usize) -> Checked {
         self.report.events += 1;
         let up: Vec<usize> =
-            (0..self.members.len()).filter(|place| self.members[*place].is_up()).collect();
+            (0..self.members.len()).filter(|place| self.is_awake(*place)).collect();
         let to_leader = self.clients.draw(2) == 0;
-        let leader = self.leader().filter(|_| to_leader);
+        let leader = self.leader().filter(|place| to_leader && self.is_awake(*place));
         let drawn = self.clients.draw(up.len() as u64) as usize;
         let Some(place) = leader.or_else(|| up.get(drawn).copied()) else {
             self.wake(client);
@@ -588,6 +588,12 @@ impl World {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Runs, and is not paused.
+    pub(crate) fn is_awake(&self, place: usize) -> bool {
+        let member = &self.members[place];
+        member.is_up() && member.paused_until <= self.now
     }
 
     /// The member that leads the newest term.

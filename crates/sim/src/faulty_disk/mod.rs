@@ -139,6 +139,13 @@ impl FaultyDisk {
         Some((name, offset))
     }
 
+    /// Everything that was written is durable, as after a while without trouble.
+    pub fn flush(&mut self) {
+        self.inodes.values_mut().for_each(Inode::sync);
+        self.names_durable.clone_from(&self.names);
+        self.pending.clear();
+    }
+
     /// All files as a process sees them, by name.
     pub fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let files = self.names.iter();
