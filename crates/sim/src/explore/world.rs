@@ -11,8 +11,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use quorate::{Answer, Job, JobDone, Ticket, Work};
 use quorate_core::{
-    Entries, EntryId, Envelope, Event, MemberId, Membership, Message, Payload, RequestId, RoleKind,
-    SnapshotMeta, Term,
+    AppendReply, Entries, EntryId, Envelope, Event, MemberId, Membership, Message, Payload,
+    RequestId, RoleKind, SnapshotMeta, Term,
 };
 use quorate_storage::{Store, StoreError};
 
@@ -125,6 +125,25 @@ impl World {
     pub(crate) fn schedule(&mut self, at: u64, what: Happening) {
         self.order += 1;
         self.queue.push(Reverse(Due { at: at.max(self.now), order: self.order, what }));
+    }
+
+    /// Shows what is not said all the time.
+    fn say_rare(&mut self, envelope: &Envelope) {
+        let usual = matches!(
+            envelope.message,
+            Message::Append(_)
+                | Message::AppendReply(AppendReply::Matches { .. })
+                | Message::Heartbeat(_)
+                | Message::HeartbeatReply(_)
+                | Message::Propose(..)
+                | Message::ProposeReply(..)
+                | Message::Read(_)
+                | Message::ReadReply(..)
+        );
+        if !usual {
+            let Envelope { from, to, term, message, .. } = envelope;
+            self.say(|| format!("{from} -> {to} term {term} {message:?}"));
+        }
     }
 
     /// Forgets what is due and of this kind.
@@ -324,6 +343,7 @@ impl World {
 
     fn send(&mut self, place: usize, envelope: Envelope) -> Checked {
         self.watch.on_send(place, &envelope)?;
+        self.say_rare(&envelope);
         let to = place_of(envelope.to);
         if to >= self.members.len() {
             return Ok(());
