@@ -327,7 +327,7 @@ impl Lab {
 
     /// A message that no state of its receiver, now or later, would take note of: an
     /// answer of a term that is over, or a question in it that is not answered.
-    fn is_dead(&self, message: u32, receiver: u32) -> bool {
+    pub(super) fn is_dead(&self, message: u32, receiver: u32) -> bool {
         let envelope = self.messages.value(message);
         let facts = &self.facts[receiver as usize];
         let (term, commit) = facts.floor;
@@ -388,10 +388,11 @@ impl Lab {
         for other in (0..self.count()).filter(|other| *other != at) {
             let (ours, theirs) = (self.facts(state, at), self.facts(state, other));
             let key = pair(ours.log.min(theirs.log), ours.log.max(theirs.log));
-            if !self.matching.contains_key(&key) {
-                logs_match(&ours.view, &theirs.view)?;
-                self.matching.insert(key, ());
+            if self.matching.contains_key(&key) {
+                continue;
             }
+            logs_match(&ours.view, &theirs.view)?;
+            self.matching.insert(key, ());
         }
         Ok(())
     }

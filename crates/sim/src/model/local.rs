@@ -12,7 +12,8 @@ use quorate_core::{
 };
 
 use crate::checkers::{
-    Durable, LogView, MemberView, Raised, Violation, check_member, check_step, promise_is_durable,
+    Durable, LogView, MemberView, Raised, Violation, candidacy_is_durable, check_member,
+    check_step, promise_is_durable,
 };
 use crate::scenario::disk::Disk;
 use crate::scenario::stage::Standing;
@@ -238,6 +239,9 @@ impl<'a> Run<'a> {
         let disk = durable(&self.local.synced);
         for envelope in envelopes.into_iter().filter(|envelope| envelope.from != envelope.to) {
             promise_is_durable(&envelope, &disk)?;
+            if !self.fixed.config.manners.every_reply_waits {
+                candidacy_is_durable(&envelope, &disk)?;
+            }
             self.sends.push(envelope);
         }
         Ok(())

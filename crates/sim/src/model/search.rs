@@ -253,3 +253,41 @@ impl Report {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::lab::MESSAGES;
+    use super::super::{scopes, trace};
+    use super::*;
+    use crate::scenario::stage;
+
+    /// What is left out of states because it can have no effect has none, on no member
+    /// that was ever seen.
+    #[test]
+    fn dead_messages_do_nothing() {
+        let mut dead = 0;
+        for (name, states) in [("two-voters", 20_000), ("promote-of-two", 5_000)] {
+            let scope = scopes().into_iter().find(|scope| scope.name == name).unwrap();
+            let text = trace::with_header(&scope.stage, Activation::OnApply);
+            let stage = stage::play(&text, Activation::OnApply).unwrap();
+            let mut search = Search::new(scope, &stage).unwrap();
+            let limits = Limits { states, progress: false };
+            assert!(search.run(limits, Activation::OnApply).1.is_none());
+            let lab = &mut search.lab;
+            for local in 0..lab.locals.len() as u32 {
+                let at = lab.place(lab.facts[local as usize].view.id).unwrap();
+                for message in 0..lab.messages.len() as u32 {
+                    let to = usize::from(lab.links[message as usize].to);
+                    if to != at || !lab.is_dead(message, local) {
+                        continue;
+                    }
+                    let outcome = lab.outcome(at, local, MESSAGES + message).unwrap();
+                    assert_eq!(lab.local_after(outcome), local);
+                    assert!(lab.sends(outcome).is_empty());
+                    dead += 1;
+                }
+            }
+        }
+        assert!(dead > 1000, "only {dead} were dead");
+    }
+}
