@@ -421,7 +421,7 @@ impl Lab {
         (all, live.collect())
     }
 
-    fn act(&self, act: u32) -> Act {
+    pub(super) fn act(&self, act: u32) -> Act {
         match act {
             CAMPAIGN => Act::Campaign,
             FORGET => Act::ForgetLeader,
