@@ -319,6 +319,7 @@ const STEPS_MAX: usize = 10_000;
 mod tests {
     use quorate_core::Message;
 
+    use super::super::search::tests::{Seen, seen};
     use super::*;
 
     /// Where an act leads from here, brought into the one form of all that are alike.
@@ -340,7 +341,7 @@ mod tests {
     fn the_one_form_behaves_the_same() {
         let mut compared = 0;
         for name in ["promote-of-two", "slow-disks", "snapshots"] {
-            let (fixed, locals, acts) = super::super::search::tests::seen(name, 3_000);
+            let Seen { fixed, locals, acts } = seen(name, 3_000);
             for (at, local) in locals.iter().step_by(3) {
                 let acts = || acts.iter().filter(|(to, _)| to == at);
                 for (_, first) in acts().step_by(3) {

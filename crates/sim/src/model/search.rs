@@ -273,10 +273,13 @@ pub(super) mod tests {
     }
 
     /// Members that were seen and what may happen to them, by their places.
-    pub(in super::super) fn seen(
-        name: &str,
-        states: usize,
-    ) -> (Vec<Fixed>, Vec<(usize, Local)>, Vec<(usize, Act)>) {
+    pub(in super::super) struct Seen {
+        pub(in super::super) fixed: Vec<Fixed>,
+        pub(in super::super) locals: Vec<(usize, Local)>,
+        pub(in super::super) acts: Vec<(usize, Act)>,
+    }
+
+    pub(in super::super) fn seen(name: &str, states: usize) -> Seen {
         let lab = searched(name, states).lab;
         let locals = (0..lab.locals.len() as u32).map(|local| {
             let at = lab.place(lab.facts[local as usize].view.id).unwrap();
@@ -287,7 +290,8 @@ pub(super) mod tests {
         });
         let own =
             (0..lab.count()).flat_map(|at| [CAMPAIGN, PROPOSE, TICK].map(|act| (at, lab.act(act))));
-        (lab.fixed.clone(), locals.collect(), own.chain(acts).collect())
+        let acts = own.chain(acts).collect();
+        Seen { fixed: lab.fixed.clone(), locals: locals.collect(), acts }
     }
 
     /// What is left out of states because it can have no effect has none, on no member
