@@ -4,12 +4,15 @@ use quorate_core::Activation;
 use quorate_sim::model::{Bounds, Checks, Expects, Limits, Network, Report, Scope, run, scopes};
 
 fn scope(name: &str) -> Scope {
-    scopes().into_iter().find(|scope| scope.name == name).unwrap()
+    let found = scopes().into_iter().find(|scope| scope.name == name);
+    found.unwrap_or_else(|| panic!("no scope {name}"))
 }
 
 fn explore(scope: &Scope) -> Vec<Report> {
-    let limits = Limits::default();
-    scope.activations.iter().map(|one| run(scope, *one, limits).unwrap()).collect()
+    let explored = |one: &Activation| {
+        run(scope, *one, Limits::default()).unwrap_or_else(|why| panic!("{}: {why}", scope.name))
+    };
+    scope.activations.iter().map(explored).collect()
 }
 
 fn is_as_expected(scope: &Scope) {

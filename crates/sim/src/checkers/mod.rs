@@ -28,7 +28,7 @@ pub use history::History;
 pub use logs::{leader_only_appends, logs_match};
 pub use marks::{marks_are_in_order, marks_never_fall};
 pub use memberships::{memberships_are_derived, neighbours_overlap, one_change_pending};
-pub use promises::promise_is_durable;
+pub use promises::{candidacy_is_durable, promise_is_durable};
 pub use quorums::{has_quorum, quorums_meet};
 pub use roles::role_is_allowed;
 pub use view::{Durable, LogView, MemberView};

@@ -233,10 +233,10 @@ fn i12_promises_before_they_are_kept() {
     assert_eq!(rule(promise_is_durable(&grant, &disk)), "fine");
     assert_eq!(rule(promise_is_durable(&matches(2), &disk)), "fine");
     assert_eq!(rule(promise_is_durable(&matches(3), &disk)), "I12");
-    assert_eq!(rule(promise_is_durable(&asks(EntryId::new(2, 2)), &disk)), "I12");
+    assert_eq!(rule(candidacy_is_durable(&asks(EntryId::new(2, 2)), &disk)), "I12");
     disk.hard_state.vote = Some(MemberId(1));
-    assert_eq!(rule(promise_is_durable(&asks(EntryId::new(2, 2)), &disk)), "fine");
-    assert_eq!(rule(promise_is_durable(&asks(EntryId::new(2, 3)), &disk)), "I12");
+    assert_eq!(rule(candidacy_is_durable(&asks(EntryId::new(2, 2)), &disk)), "fine");
+    assert_eq!(rule(candidacy_is_durable(&asks(EntryId::new(2, 3)), &disk)), "I12");
 }
 
 #[test]

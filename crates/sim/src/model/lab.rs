@@ -7,20 +7,15 @@
 
 use std::sync::Arc;
 
-use quorate_core::{
-    Change, EntryId, Envelope, Index, MemberId, Membership, Message, RoleKind, Term,
-};
+use quorate_core::{Change, EntryId, Envelope, Index, MemberId, Membership, RoleKind, Term};
 
-use super::intern::{Interner, Pairs, fingerprint, pair};
+use super::intern::{Interner, Pairs, pair};
 use super::local::{Act, Fixed, Local, Performed};
 use super::moves::Move;
-use super::scope::{Network, Scope};
+use super::scope::Scope;
 use super::state::State;
-use crate::checkers::electable::{self, Elector, Rules};
-use crate::checkers::{
-    Durable, History, LogView, MemberView, Raised, Violation, commit_is_on_quorum, logs_match,
-    settled_is_known,
-};
+use crate::checkers::electable::{Elector, Rules};
+use crate::checkers::{Durable, History, LogView, MemberView, Raised, Violation};
 use crate::scenario::stage::{self, Stage};
 
 pub(super) struct Lab {
@@ -35,15 +30,15 @@ pub(super) struct Lab {
     pub(super) histories: Interner<History>,
     pub(super) electors: Interner<Elector>,
     logs: Interner<LogView>,
-    outcomes: Vec<Outcome>,
+    pub(super) outcomes: Vec<Outcome>,
     /// What an act does to a member, by the numbers of both.
     known: Pairs<u32>,
     /// What a history becomes when it is shown a member.
-    noted: Pairs<u32>,
+    pub(super) noted: Pairs<u32>,
     /// Logs that were compared and match.
-    matching: Pairs<()>,
+    pub(super) matching: Pairs<()>,
     /// Situations in which somebody can be elected.
-    electable: Pairs<()>,
+    pub(super) electable: Pairs<()>,
     /// Situations in which the cores were left alone to elect.
     pub(super) executed: Pairs<()>,
     /// Kept to be filled again.
@@ -58,11 +53,11 @@ pub(super) struct Facts {
     /// Changes that somebody asked for in its log.
     pub(super) changes: usize,
     /// Term and commit index that no crash takes back.
-    floor: (Term, Index),
+    pub(super) floor: (Term, Index),
     pub(super) unsynced: bool,
     pub(super) saves: bool,
     pub(super) applies: bool,
-    log: u32,
+    pub(super) log: u32,
     pub(super) elector: u32,
 }
 
@@ -77,8 +72,8 @@ pub(super) struct Link {
 pub(super) struct Outcome {
     pub(super) local: u32,
     pub(super) sends: Box<[u32]>,
-    raised: Box<[(Raised, Durable)]>,
-    settled: Box<[(EntryId, Arc<Membership>)]>,
+    pub(super) raised: Box<[(Raised, Durable)]>,
+    pub(super) settled: Box<[(EntryId, Arc<Membership>)]>,
 }
 
 impl Lab {
@@ -205,40 +200,6 @@ impl Lab {
         Ok(())
     }
 
-    /// Sends messages. Where a link is full, one of those on it or the new one is lost.
-    pub(super) fn send(&self, state: State, sends: &[u32], next: &mut Vec<State>) {
-        let first = next.len();
-        next.push(state);
-        for message in sends {
-            let to = usize::from(self.links[*message as usize].to);
-            for at in first..next.len() {
-                let state = next[at];
-                if self.is_dead(*message, state.members[to]) || state.messages().contains(message) {
-                    continue;
-                }
-                match self.scope.bounds.network {
-                    Network::Prompt { .. } => next[at].push_fresh(*message),
-                    Network::Free { link } => self.send_on_link(at, *message, link, next),
-                }
-            }
-        }
-    }
-
-    fn send_on_link(&self, at: usize, message: u32, room: usize, next: &mut Vec<State>) {
-        let (state, link) = (next[at], self.links[message as usize]);
-        let on_link = || state.messages().iter().filter(|one| self.links[**one as usize] == link);
-        if on_link().count() < room {
-            next[at].insert(message);
-            return;
-        }
-        for lost in on_link() {
-            let mut state = state;
-            state.remove(*lost);
-            state.insert(message);
-            next.push(state);
-        }
-    }
-
     /// The number of what an act makes of a member.
     pub(super) fn outcome(&mut self, at: usize, local: u32, act: u32) -> Result<u32, Violation> {
         if let Some(outcome) = self.known.get(&pair(local, act)) {
@@ -325,102 +286,7 @@ impl Lab {
         Some(number)
     }
 
-    /// A message that no state of its receiver, now or later, would take note of: an
-    /// answer of a term that is over, or a question in it that is not answered.
-    fn is_dead(&self, message: u32, receiver: u32) -> bool {
-        let envelope = self.messages.value(message);
-        let facts = &self.facts[receiver as usize];
-        let (term, commit) = facts.floor;
-        // Of a disk with a name even a late answer is remembered.
-        if envelope.term >= term || envelope.incarnation != 0 || !facts.view.up {
-            return false;
-        }
-        match &envelope.message {
-            Message::AppendReply(_)
-            | Message::HeartbeatReply(_)
-            | Message::TimeoutNow
-            | Message::Snapshot(_) => true,
-            Message::Vote(vote) => vote.committed.index <= commit,
-            Message::VoteReply(reply) | Message::PreVoteReply(reply) => {
-                reply.committed.index <= commit
-            }
-            _ => false,
-        }
-    }
-
-    fn forget_dead(&self, state: &mut State, at: usize) {
-        let receiver = state.members[at];
-        let dead = |message: u32| {
-            usize::from(self.links[message as usize].to) == at && self.is_dead(message, receiver)
-        };
-        state.retain(|message| !dead(message));
-    }
-
-    fn note(&mut self, history: u32, local: u32) -> Result<u32, Violation> {
-        if let Some(noted) = self.noted.get(&pair(history, local)) {
-            return Ok(*noted);
-        }
-        let mut grown = History::clone(self.histories.value(history));
-        grown.note(&self.facts[local as usize].view)?;
-        let (noted, _) = self.histories.number(grown);
-        self.noted.insert(pair(history, local), noted);
-        Ok(noted)
-    }
-
-    /// I10 and I13, against the disks of everybody else.
-    fn check_disks(&self, state: &State, at: usize, outcome: u32) -> Result<(), Violation> {
-        let outcome = &self.outcomes[outcome as usize];
-        let disk = |id| Some(&self.facts(state, self.place(id)?).view.durable);
-        for (raised, own) in &outcome.raised {
-            commit_is_on_quorum(raised, |id| if id == raised.by { Some(own) } else { disk(id) })?;
-        }
-        let own = &self.facts[outcome.local as usize].view.durable;
-        for (entry, membership) in &outcome.settled {
-            let by = self.id(at);
-            let disk = |id| if id == by { Some(own) } else { disk(id) };
-            settled_is_known(by, *entry, membership, disk)?;
-        }
-        Ok(())
-    }
-
-    /// I2, one log against all others.
-    fn check_logs(&mut self, state: &State, at: usize) -> Result<(), Violation> {
-        for other in (0..self.count()).filter(|other| *other != at) {
-            let (ours, theirs) = (self.facts(state, at), self.facts(state, other));
-            let key = pair(ours.log.min(theirs.log), ours.log.max(theirs.log));
-            if !self.matching.contains_key(&key) {
-                logs_match(&ours.view, &theirs.view)?;
-                self.matching.insert(key, ());
-            }
-        }
-        Ok(())
-    }
-
-    /// L1 for this state.
-    pub(super) fn check_electable(&mut self, state: &State) -> Result<(), Violation> {
-        let places = 0..self.count();
-        let words = places.map(|at| self.facts(state, at).elector).chain([state.history]);
-        let ups = (0..self.count()).map(|at| u32::from(self.facts(state, at).view.up));
-        let key = fingerprint(words.chain(ups));
-        if self.electable.contains_key(&key) {
-            return Ok(());
-        }
-        let (all, live) = self.electors(state);
-        let history = self.histories.value(state.history);
-        electable::check(&live, &all, history, self.rules)?;
-        self.electable.insert(key, ());
-        Ok(())
-    }
-
-    /// Everybody, and those who run, as electors.
-    pub(super) fn electors(&self, state: &State) -> (Vec<Elector>, Vec<Elector>) {
-        let elector = |at| Elector::clone(self.electors.value(self.facts(state, at).elector));
-        let all = (0..self.count()).map(elector).collect();
-        let live = (0..self.count()).filter(|at| self.facts(state, *at).view.up).map(elector);
-        (all, live.collect())
-    }
-
-    fn act(&self, act: u32) -> Act {
+    pub(super) fn act(&self, act: u32) -> Act {
         match act {
             CAMPAIGN => Act::Campaign,
             FORGET => Act::ForgetLeader,

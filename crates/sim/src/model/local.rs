@@ -12,7 +12,8 @@ use quorate_core::{
 };
 
 use crate::checkers::{
-    Durable, LogView, MemberView, Raised, Violation, check_member, check_step, promise_is_durable,
+    Durable, LogView, MemberView, Raised, Violation, candidacy_is_durable, check_member,
+    check_step, promise_is_durable,
 };
 use crate::scenario::disk::Disk;
 use crate::scenario::stage::Standing;
@@ -20,6 +21,8 @@ use crate::scenario::stage::Standing;
 /// Everything that decides what a member does next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Local {
+    /// Two members that are down are two, even with equal disks.
+    id: MemberId,
     /// Nothing while it is down.
     pub(super) raft: Option<Raft>,
     pub(super) disk: Arc<Disk>,
@@ -71,6 +74,7 @@ pub(super) struct Performed {
 impl Local {
     pub(super) fn new(standing: &Standing) -> Self {
         let mut local = Self {
+            id: standing.config.id,
             raft: standing.raft.clone(),
             disk: Arc::new(standing.disk.clone()),
             synced: Arc::new(standing.synced.clone()),
@@ -92,18 +96,24 @@ impl Local {
     /// Lets this happen. A panic of the core is a violation like any other.
     pub(super) fn perform(&self, fixed: &Fixed, act: &Act) -> Result<Performed, Violation> {
         let performed = catch_unwind(AssertUnwindSafe(|| {
-            let mut run = Run::new(self.clone(), fixed);
-            run.act(act)?;
-            run.drain()?;
-            run.local.make_canonical();
-            run.check(self, matches!(act, Act::Restart { .. }))?;
-            Ok(run.into_performed())
+            let mut performed = self.perform_as_is(fixed, act)?;
+            performed.local.make_canonical();
+            Ok(performed)
         }));
         performed.unwrap_or_else(|panic| {
             let said = panic.downcast_ref::<String>().map(String::as_str);
             let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
             Err(Violation::new("assert", said.unwrap_or("no words")))
         })
+    }
+
+    /// Lets this happen, and leaves clocks and numbers as they are then.
+    fn perform_as_is(&self, fixed: &Fixed, act: &Act) -> Result<Performed, Violation> {
+        let mut run = Run::new(self.clone(), fixed);
+        run.act(act)?;
+        run.drain()?;
+        run.check(self, matches!(act, Act::Restart { .. }))?;
+        Ok(run.into_performed())
     }
 
     fn make_canonical(&mut self) {
@@ -238,6 +248,9 @@ impl<'a> Run<'a> {
         let disk = durable(&self.local.synced);
         for envelope in envelopes.into_iter().filter(|envelope| envelope.from != envelope.to) {
             promise_is_durable(&envelope, &disk)?;
+            if !self.fixed.config.manners.every_reply_waits {
+                candidacy_is_durable(&envelope, &disk)?;
+            }
             self.sends.push(envelope);
         }
         Ok(())
@@ -301,3 +314,52 @@ impl<'a> Run<'a> {
 
 /// More steps than one input can need, so that a loop ends as a violation.
 const STEPS_MAX: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use quorate_core::Message;
+
+    use super::super::search::tests::{Seen, seen};
+    use super::*;
+
+    /// Where an act leads from here, brought into the one form of all that are alike.
+    /// The clock of a heartbeat is its sender's business.
+    fn led(local: &Local, fixed: &Fixed, act: &Act) -> (Local, Vec<Envelope>) {
+        let Performed { mut local, mut sends, .. } = local.perform_as_is(fixed, act).unwrap();
+        local.make_canonical();
+        for envelope in &mut sends {
+            if let Message::Heartbeat(beat) = &mut envelope.message {
+                beat.sent_at = 0;
+            }
+        }
+        (local, sends)
+    }
+
+    /// What is forgotten has no influence: from a member as it is and from its one form,
+    /// everything leads to the same.
+    #[test]
+    fn the_one_form_behaves_the_same() {
+        let mut compared = 0;
+        for name in ["promote-of-two", "slow-disks", "snapshots"] {
+            let Seen { fixed, locals, acts } = seen(name, 3_000);
+            for (at, local) in locals.iter().step_by(3) {
+                let acts = || acts.iter().filter(|(to, _)| to == at);
+                for (_, first) in acts().step_by(3) {
+                    let as_is = local.perform_as_is(&fixed[*at], first).unwrap().local;
+                    let mut one_form = as_is.clone();
+                    one_form.make_canonical();
+                    for (_, then) in acts().step_by(5) {
+                        let expected = led(&as_is, &fixed[*at], then);
+                        assert_eq!(
+                            led(&one_form, &fixed[*at], then),
+                            expected,
+                            "{first:?} {then:?}"
+                        );
+                        compared += 1;
+                    }
+                }
+            }
+        }
+        assert!(compared > 10_000, "only {compared} were compared");
+    }
+}

@@ -12,12 +12,14 @@ mod intern;
 mod lab;
 mod local;
 mod moves;
+mod network;
 mod scope;
 mod scopes;
 mod search;
 mod state;
 mod trace;
 mod visited;
+mod watch;
 
 use quorate_core::Activation;
 

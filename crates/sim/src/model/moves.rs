@@ -147,8 +147,7 @@ impl Lab {
         if facts.applies {
             act(APPLIED);
         }
-        let stands = may.campaigners.is_empty() || may.campaigners.contains(&self.id(at).0);
-        if stands && !facts.leads && facts.view.term < bounds.terms {
+        if !facts.leads && facts.view.term < bounds.terms {
             act(CAMPAIGN);
         }
         if may.forget && facts.view.role == RoleKind::Follower {

@@ -61,8 +61,6 @@ pub struct May {
     /// A follower stops believing in its leader. Needed with check-quorum, where votes
     /// are ignored while a leader is known: no time passes here.
     pub forget: bool,
-    /// Only these may stand for election; everybody when empty.
-    pub campaigners: Vec<u64>,
 }
 
 /// What is looked at besides safety.

@@ -253,3 +253,69 @@ impl Report {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::lab::{CAMPAIGN, MESSAGES, PROPOSE, TICK};
+    use super::super::local::{Act, Fixed, Local};
+    use super::super::{scopes, trace};
+    use super::*;
+    use crate::scenario::stage;
+
+    fn searched(name: &str, states: usize) -> Search {
+        let scope = scopes().into_iter().find(|scope| scope.name == name).unwrap();
+        let text = trace::with_header(&scope.stage, Activation::OnApply);
+        let stage = stage::play(&text, Activation::OnApply).unwrap();
+        let mut search = Search::new(scope, &stage).unwrap();
+        let limits = Limits { states, progress: false };
+        assert!(search.run(limits, Activation::OnApply).1.is_none());
+        search
+    }
+
+    /// Members that were seen and what may happen to them, by their places.
+    pub(in super::super) struct Seen {
+        pub(in super::super) fixed: Vec<Fixed>,
+        pub(in super::super) locals: Vec<(usize, Local)>,
+        pub(in super::super) acts: Vec<(usize, Act)>,
+    }
+
+    pub(in super::super) fn seen(name: &str, states: usize) -> Seen {
+        let lab = searched(name, states).lab;
+        let locals = (0..lab.locals.len() as u32).map(|local| {
+            let at = lab.place(lab.facts[local as usize].view.id).unwrap();
+            (at, lab.locals.value(local).as_ref().clone())
+        });
+        let acts = (0..lab.messages.len() as u32).map(|message| {
+            (usize::from(lab.links[message as usize].to), lab.act(MESSAGES + message))
+        });
+        let own =
+            (0..lab.count()).flat_map(|at| [CAMPAIGN, PROPOSE, TICK].map(|act| (at, lab.act(act))));
+        let acts = own.chain(acts).collect();
+        Seen { fixed: lab.fixed.clone(), locals: locals.collect(), acts }
+    }
+
+    /// What is left out of states because it can have no effect has none, on no member
+    /// that was ever seen.
+    #[test]
+    fn dead_messages_do_nothing() {
+        let mut dead = 0;
+        for (name, states) in [("two-voters", 20_000), ("promote-of-two", 5_000)] {
+            let mut search = searched(name, states);
+            let lab = &mut search.lab;
+            for local in 0..lab.locals.len() as u32 {
+                let at = lab.place(lab.facts[local as usize].view.id).unwrap();
+                for message in 0..lab.messages.len() as u32 {
+                    let to = usize::from(lab.links[message as usize].to);
+                    if to != at || !lab.is_dead(message, local) {
+                        continue;
+                    }
+                    let outcome = lab.outcome(at, local, MESSAGES + message).unwrap();
+                    assert_eq!(lab.local_after(outcome), local);
+                    assert!(lab.sends(outcome).is_empty());
+                    dead += 1;
+                }
+            }
+        }
+        assert!(dead > 1000, "only {dead} were dead");
+    }
+}

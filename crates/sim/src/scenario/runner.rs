@@ -55,19 +55,6 @@ pub(super) fn perform(story: &Story, activation: Activation) -> Performance {
     Performance { blocks, failure: None }
 }
 
-/// Plays a story for what it leads to, not for what it prints.
-pub(super) fn play_through(world: &mut World, story: &Story) -> Result<(), Mistake> {
-    story.blocks.iter().try_for_each(|block| perform_block(world, block, &mut Vec::new()))
-}
-
-/// The story with the transcript of this performance, and how it failed, if it did.
-pub(super) fn transcribe(story: &Story, activation: Activation) -> (String, Option<String>) {
-    let performance = perform(story, activation);
-    let text = story.rewritten(&performance.transcripts(), &[]);
-    let failure = performance.failure.map(|wrong| format!("line {}: {}", wrong.line, wrong.why));
-    (text, failure)
-}
-
 fn perform_block(world: &mut World, block: &Block, pages: &mut Vec<Page>) -> Result<(), Mistake> {
     for (at, line) in block.lines.iter().enumerate() {
         let rest = block.lines.iter().skip(at + 1);
@@ -94,6 +81,19 @@ fn perform_line(world: &mut World, line: &Line, next: Option<&Command>) -> Playe
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
         Err(format!("panic: {said}"))
     })
+}
+
+/// Plays a story for what it leads to, not for what it prints.
+pub(super) fn play_through(world: &mut World, story: &Story) -> Result<(), Mistake> {
+    story.blocks.iter().try_for_each(|block| perform_block(world, block, &mut Vec::new()))
+}
+
+/// The story with the transcript of this performance, and how it failed, if it did.
+pub(super) fn transcribe(story: &Story, activation: Activation) -> (String, Option<String>) {
+    let performance = perform(story, activation);
+    let text = story.rewritten(&performance.transcripts(), &[]);
+    let failure = performance.failure.map(|wrong| format!("line {}: {}", wrong.line, wrong.why));
+    (text, failure)
 }
 
 /// Plays one file and compares its transcripts, or replaces them.

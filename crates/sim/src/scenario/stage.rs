@@ -131,8 +131,8 @@ impl Writer {
 
     /// The newest message on this link.
     pub(crate) fn newest(&self, from: MemberId, to: MemberId) -> Option<Envelope> {
-        let flight = self.world.network.flight().iter().rev();
-        flight.filter(|envelope| (envelope.from, envelope.to) == (from, to)).cloned().next()
+        let mut flight = self.world.network.flight().iter().rev();
+        flight.find(|envelope| (envelope.from, envelope.to) == (from, to)).cloned()
     }
 
     /// Whether anything is on its way to this member.
