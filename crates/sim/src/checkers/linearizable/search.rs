@@ -5,14 +5,15 @@
 //! never visits a configuration twice. What keeps it small, none of it losing an
 //! order that exists:
 //! - a step that fits and writes nothing happens at once: it can hinder nobody;
-//! - of two steps that do the same, the one that returns first goes first;
+//! - of two moves that do the same, the one that returns first goes first;
 //! - a step of unknown outcome happens only right before a step that looks at what it
-//!   wrote: later is as good as now, and overwritten unseen is as good as never.
+//!   wrote: later is as good as now, and overwritten unseen is as good as never;
+//! - only what is near the step that returns is a choice (see `timeline`).
 
 use std::collections::HashSet;
 
-use super::objects::{ABSENT, Expects, Number, Object, Place, Step};
-use super::timeline::Timeline;
+use super::objects::{ABSENT, Expects, Number, Object, Place};
+use super::timeline::{Timeline, Turn};
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -34,14 +35,13 @@ pub(super) struct Stuck {
 /// Looks for an order; says also how many steps that took.
 pub(super) fn search(object: &Object, steps_max: u64) -> (Outcome, u64) {
     let timeline = Timeline::new(&object.steps);
-    let mut search = Search::new(&object.steps, &timeline, object.keys.len());
+    let mut search = Search::new(&timeline, object.keys.len());
     let outcome = search.run(steps_max);
     (outcome, search.steps_taken)
 }
 
 struct Search<'a> {
-    steps: &'a [Step],
-    timeline: &'a Timeline,
+    timeline: &'a Timeline<'a>,
     now: Configuration,
     /// Configurations with choices not yet tried.
     frames: Vec<Frame>,
@@ -51,6 +51,9 @@ struct Search<'a> {
     visited: HashSet<Box<[u32]>>,
     furthest: Furthest,
     steps_taken: u64,
+    /// Steps of a wide object count for more, so that a number of steps is also a limit
+    /// of memory.
+    step_cost: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -67,11 +70,12 @@ struct Furthest {
 }
 
 impl<'a> Search<'a> {
-    fn new(steps: &'a [Step], timeline: &'a Timeline, places: usize) -> Self {
+    fn new(timeline: &'a Timeline<'a>, places: usize) -> Self {
+        let now = Configuration::first(places, timeline);
         Self {
-            steps,
             timeline,
-            now: Configuration::first(places, timeline.bit_count()),
+            step_cost: 1 + (now.words.len() / WORDS_PER_STEP) as u64,
+            now,
             frames: Vec::new(),
             saved: Vec::new(),
             choices: Vec::new(),
@@ -82,11 +86,12 @@ impl<'a> Search<'a> {
     }
 
     fn run(&mut self, steps_max: u64) -> Outcome {
+        self.enter(0);
         while !self.advance() {
-            if self.steps_taken == steps_max {
+            if self.steps_taken >= steps_max {
                 return Outcome::OutOfSteps;
             }
-            self.steps_taken += 1;
+            self.steps_taken += self.step_cost;
             self.furthest.note(&self.now);
             if self.is_new() {
                 self.branch();
@@ -104,28 +109,50 @@ impl<'a> Search<'a> {
         while self.now.phase() < self.timeline.len() {
             self.read_what_fits();
             let phase = self.now.phase();
-            let returns = self.timeline.returns(phase);
-            if !self.now.has(self.timeline.bit(returns)) {
+            if self.is_left(self.timeline.returns(phase)) {
                 return false;
             }
-            self.now.enter(phase + 1);
-            if phase + 1 < self.timeline.len() {
-                for bit in self.timeline.freed_before(phase + 1) {
-                    self.now.unset(*bit);
-                }
-            }
+            self.enter(phase + 1);
         }
         true
     }
 
+    fn enter(&mut self, phase: usize) {
+        self.now.words[PHASE] = phase as u32;
+        if phase == self.timeline.len() {
+            return;
+        }
+        for turn in self.timeline.turns(phase) {
+            match *turn {
+                Turn::Clear { bit } => self.now.clear(bit),
+                Turn::Add { counter } => *self.now.counter(counter) += 1,
+                Turn::Close { counter, heir } => {
+                    let left = std::mem::take(self.now.counter(counter));
+                    if let Some(heir) = heir {
+                        *self.now.counter(heir) += left;
+                    }
+                }
+            }
+        }
+    }
+
     fn read_what_fits(&mut self) {
-        for &number in self.timeline.open(self.now.phase()) {
-            let step = &self.steps[number as usize];
-            let bit = self.timeline.bit(number);
-            if step.writes.is_none() && !self.now.has(bit) && step.fits(self.now.state()) {
-                self.now.set(bit);
+        let timeline = self.timeline;
+        for &number in timeline.open(self.now.phase()) {
+            let rule = timeline.rule(number);
+            if rule.writes.is_none() && rule.fits(self.now.state()) && self.is_left(number) {
+                self.now.set(timeline.slot(number));
                 self.now.owe_look(None);
             }
+        }
+    }
+
+    /// A known step that has not happened, or a class of which there is one left.
+    fn is_left(&self, number: u32) -> bool {
+        let slot = self.timeline.slot(number);
+        match self.timeline.class(number) {
+            Some(_) => self.now.left(slot) > 0,
+            None => !self.now.has(slot),
         }
     }
 
@@ -154,43 +181,38 @@ impl<'a> Search<'a> {
         if self.choices.len() == choices_start {
             return;
         }
-        let steps = self.steps;
-        let waiting = &steps[self.timeline.returns(phase) as usize];
+        let timeline = self.timeline;
+        let waiting = timeline.rule(timeline.returns(phase));
         if !waiting.fits(self.now.state()) {
-            let wanted = waiting.wanted();
-            let helps = |number: &u32| {
-                steps[*number as usize].writes.is_some_and(|write| wanted.contains(&write))
+            let brings = |number: &u32| {
+                timeline.rule(*number).writes.is_some_and(|it| waiting.wanted().contains(&it))
             };
-            self.choices[choices_start..].sort_by_key(helps);
+            self.choices[choices_start..].sort_by_key(brings);
         }
         self.frames.push(Frame { saved_start: self.saved.len(), choices_start });
         self.saved.extend_from_slice(&self.now.words);
     }
 
     fn may_happen(&self, number: u32) -> bool {
-        let step = &self.steps[number as usize];
-        let Some((place, value)) = step.writes else { return false };
-        if self.now.has(self.timeline.bit(number)) || !step.fits(self.now.state()) {
+        let rule = self.timeline.rule(number);
+        let Some((place, value)) = rule.writes else { return false };
+        if !self.is_left(number) || !rule.fits(self.now.state()) {
             return false;
         }
         // What changes nothing and may be left out is left out.
-        if step.is_unknown() && self.now.state()[place as usize] == value {
+        let is_optional = self.timeline.class(number).is_some();
+        if is_optional && self.now.state()[place as usize] == value {
             return false;
         }
         match self.now.owed_look() {
-            Some(owed) => matches!(step.expects, Expects::Equal((place, _)) if place == owed),
+            Some(owed) => matches!(rule.expects, Expects::Equal((place, _)) if place == owed),
             None => true,
         }
     }
 
     fn has_twin(&self, number: u32, more_urgent: &[u32]) -> bool {
-        let step = &self.steps[number as usize];
-        more_urgent.iter().any(|other| {
-            let twin = &self.steps[*other as usize];
-            twin.writes == step.writes
-                && twin.expects == step.expects
-                && !self.now.has(self.timeline.bit(*other))
-        })
+        let rule = self.timeline.rule(number);
+        more_urgent.iter().any(|other| self.timeline.rule(*other) == rule && self.is_left(*other))
     }
 
     /// Goes back to the last configuration with a choice left. The last choice of one
@@ -207,11 +229,16 @@ impl<'a> Search<'a> {
     }
 
     fn happen(&mut self, number: u32) {
-        let step = &self.steps[number as usize];
-        self.now.set(self.timeline.bit(number));
-        if let Some((place, value)) = step.writes {
+        let slot = self.timeline.slot(number);
+        let is_optional = self.timeline.class(number).is_some();
+        if is_optional {
+            *self.now.counter(slot) -= 1;
+        } else {
+            self.now.set(slot);
+        }
+        if let Some((place, value)) = self.timeline.rule(number).writes {
             self.now.write(place, value);
-            self.now.owe_look(step.is_unknown().then_some(place));
+            self.now.owe_look(is_optional.then_some(place));
         }
     }
 
@@ -240,14 +267,19 @@ impl Furthest {
     }
 }
 
+/// So wide a configuration is twice the work of the smallest.
+const WORDS_PER_STEP: usize = 16;
+
 /// States of a violation that a reader is shown.
 const STATES_MAX: usize = 4;
 
 /// Where the search stands, in one row of words so that it is copied and hashed as
-/// one: the phase, the look that is owed, the state, the bits of open steps.
+/// one: the phase, the look that is owed, the state, the counters of classes, the bits
+/// of known steps.
 struct Configuration {
     words: Vec<u32>,
     places: usize,
+    bits_start: usize,
 }
 
 const PHASE: usize = 0;
@@ -255,16 +287,14 @@ const OWED: usize = 1;
 const STATE: usize = 2;
 
 impl Configuration {
-    fn first(places: usize, bit_count: u32) -> Self {
-        Self { words: vec![ABSENT; STATE + places + bit_count.div_ceil(32) as usize], places }
+    fn first(places: usize, timeline: &Timeline<'_>) -> Self {
+        let bits_start = STATE + places + timeline.counter_count as usize;
+        let bit_words = timeline.bit_count.div_ceil(u32::BITS) as usize;
+        Self { words: vec![ABSENT; bits_start + bit_words], places, bits_start }
     }
 
     fn phase(&self) -> usize {
         self.words[PHASE] as usize
-    }
-
-    fn enter(&mut self, phase: usize) {
-        self.words[PHASE] = phase as u32;
     }
 
     /// The place that an unknown step has just written, until somebody looks there.
@@ -284,25 +314,27 @@ impl Configuration {
         self.words[STATE + place as usize] = value;
     }
 
+    fn left(&self, counter: u32) -> u32 {
+        self.words[STATE + self.places + counter as usize]
+    }
+
+    fn counter(&mut self, counter: u32) -> &mut u32 {
+        &mut self.words[STATE + self.places + counter as usize]
+    }
+
     fn has(&self, bit: u32) -> bool {
-        self.words[self.word_of(bit)] & mask(bit) != 0
+        self.words[self.bits_start + (bit / u32::BITS) as usize] & mask(bit) != 0
     }
 
     fn set(&mut self, bit: u32) {
-        let word = self.word_of(bit);
-        self.words[word] |= mask(bit);
+        self.words[self.bits_start + (bit / u32::BITS) as usize] |= mask(bit);
     }
 
-    fn unset(&mut self, bit: u32) {
-        let word = self.word_of(bit);
-        self.words[word] &= !mask(bit);
-    }
-
-    fn word_of(&self, bit: u32) -> usize {
-        STATE + self.places + bit as usize / 32
+    fn clear(&mut self, bit: u32) {
+        self.words[self.bits_start + (bit / u32::BITS) as usize] &= !mask(bit);
     }
 }
 
 fn mask(bit: u32) -> u32 {
-    1 << (bit % 32)
+    1 << (bit % u32::BITS)
 }
