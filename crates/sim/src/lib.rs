@@ -1,7 +1,8 @@
 //! Many members in one thread: the ways we watch the core work.
 //!
 //! [`scenario`] plays stories written as text files and prints what happens,
-//! [`conformance`] plays the recorded traces of etcd-io/raft.
+//! [`conformance`] plays the recorded traces of etcd-io/raft, [`checkers`] judge what
+//! clients and members reported of a run.
 
 /// Prints a line. Who has seen enough may close the pipe: that is no reason to panic.
 macro_rules! say {

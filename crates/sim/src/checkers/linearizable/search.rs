@@ -1,16 +1,16 @@
 //! The search for an order that explains every answer, depth first.
 //!
 //! A configuration says which open steps have happened and what state they left. In
-//! each phase the search lets open steps happen until the one that returns has. It
-//! never visits a configuration twice. What keeps it small, none of it losing an
+//! each phase the search lets open steps happen until the one that returns has. What keeps it small, none of it losing an
 //! order that exists:
+//! - no configuration is looked at twice, nor one with fewer unknown steps to come;
 //! - a step that fits and writes nothing happens at once: it can hinder nobody;
 //! - of two moves that do the same, the one that returns first goes first;
 //! - a step of unknown outcome happens only right before a step that looks at what it
 //!   wrote: later is as good as now, and overwritten unseen is as good as never;
 //! - only what is near the step that returns is a choice (see `timeline`).
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::objects::{ABSENT, Expects, Number, Object, Place};
 use super::timeline::{Timeline, Turn};
@@ -48,7 +48,7 @@ struct Search<'a> {
     /// What the frames come back to, and their choices, each in one row.
     saved: Vec<u32>,
     choices: Vec<u32>,
-    visited: HashSet<Box<[u32]>>,
+    visited: Visited,
     furthest: Furthest,
     steps_taken: u64,
     /// Steps of a wide object count for more, so that a number of steps is also a limit
@@ -79,7 +79,7 @@ impl<'a> Search<'a> {
             frames: Vec::new(),
             saved: Vec::new(),
             choices: Vec::new(),
-            visited: HashSet::new(),
+            visited: Visited::default(),
             furthest: Furthest::default(),
             steps_taken: 0,
         }
@@ -159,13 +159,7 @@ impl<'a> Search<'a> {
     /// A configuration met while no choice is open is not met again: every later one
     /// follows from it, and steps only ever happen.
     fn is_new(&mut self) -> bool {
-        if self.frames.is_empty() {
-            return true;
-        }
-        if self.visited.contains(self.now.words.as_slice()) {
-            return false;
-        }
-        self.visited.insert(self.now.words.as_slice().into())
+        self.frames.is_empty() || self.visited.add(&self.now)
     }
 
     /// Notes the choices that there are now, the best guess last.
@@ -251,6 +245,31 @@ impl<'a> Search<'a> {
     }
 }
 
+/// Configurations that were looked at: all but their counters, and for each of these
+/// the counters it had. More steps that may happen but need not are never worse, so
+/// one with no more of them than another leads nowhere that the other does not.
+#[derive(Default)]
+struct Visited {
+    counters: HashMap<Box<[u32]>, Vec<u32>>,
+}
+
+impl Visited {
+    /// False when there is nothing new to find.
+    fn add(&mut self, now: &Configuration) -> bool {
+        let (rest, counters) = now.words.split_at(now.counters_start);
+        let Some(known) = self.counters.get_mut(rest) else {
+            self.counters.insert(rest.into(), counters.to_vec());
+            return true;
+        };
+        let covers = |known: &[u32]| known.iter().zip(counters).all(|(known, new)| known >= new);
+        if counters.is_empty() || known.chunks(counters.len()).any(covers) {
+            return false;
+        }
+        known.extend_from_slice(counters);
+        true
+    }
+}
+
 impl Furthest {
     fn note(&mut self, now: &Configuration) {
         if now.phase() < self.phase || now.owed_look().is_some() {
@@ -268,18 +287,18 @@ impl Furthest {
 }
 
 /// So wide a configuration is twice the work of the smallest.
-const WORDS_PER_STEP: usize = 16;
+const WORDS_PER_STEP: usize = 32;
 
 /// States of a violation that a reader is shown.
 const STATES_MAX: usize = 4;
 
 /// Where the search stands, in one row of words so that it is copied and hashed as
-/// one: the phase, the look that is owed, the state, the counters of classes, the bits
-/// of known steps.
+/// one: the phase, the look that is owed, the state, the bits of known steps, the
+/// counters of classes.
 struct Configuration {
     words: Vec<u32>,
     places: usize,
-    bits_start: usize,
+    counters_start: usize,
 }
 
 const PHASE: usize = 0;
@@ -288,9 +307,10 @@ const STATE: usize = 2;
 
 impl Configuration {
     fn first(places: usize, timeline: &Timeline<'_>) -> Self {
-        let bits_start = STATE + places + timeline.counter_count as usize;
         let bit_words = timeline.bit_count.div_ceil(u32::BITS) as usize;
-        Self { words: vec![ABSENT; bits_start + bit_words], places, bits_start }
+        let counters_start = STATE + places + bit_words;
+        let words = vec![ABSENT; counters_start + timeline.counter_count as usize];
+        Self { words, places, counters_start }
     }
 
     fn phase(&self) -> usize {
@@ -315,23 +335,23 @@ impl Configuration {
     }
 
     fn left(&self, counter: u32) -> u32 {
-        self.words[STATE + self.places + counter as usize]
+        self.words[self.counters_start + counter as usize]
     }
 
     fn counter(&mut self, counter: u32) -> &mut u32 {
-        &mut self.words[STATE + self.places + counter as usize]
+        &mut self.words[self.counters_start + counter as usize]
     }
 
     fn has(&self, bit: u32) -> bool {
-        self.words[self.bits_start + (bit / u32::BITS) as usize] & mask(bit) != 0
+        self.words[STATE + self.places + (bit / u32::BITS) as usize] & mask(bit) != 0
     }
 
     fn set(&mut self, bit: u32) {
-        self.words[self.bits_start + (bit / u32::BITS) as usize] |= mask(bit);
+        self.words[STATE + self.places + (bit / u32::BITS) as usize] |= mask(bit);
     }
 
     fn clear(&mut self, bit: u32) {
-        self.words[self.bits_start + (bit / u32::BITS) as usize] &= !mask(bit);
+        self.words[STATE + self.places + (bit / u32::BITS) as usize] &= !mask(bit);
     }
 }
 
