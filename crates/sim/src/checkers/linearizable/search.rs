@@ -1,9 +1,8 @@
 //! The search for an order that explains every answer, depth first.
 //!
-//! A configuration says which open steps have happened and what state they left. In
-//! each phase the search lets open steps happen until the one that returns has. What keeps it small, none of it losing an
-//! order that exists:
-//! - no configuration is looked at twice, nor one with fewer unknown steps to come;
+//! In each phase it lets open steps happen until the one that returns has. What keeps
+//! it small loses no order that exists:
+//! - nothing is looked at twice, nor again with fewer unknown steps to come;
 //! - a step that fits and writes nothing happens at once: it can hinder nobody;
 //! - of two moves that do the same, the one that returns first goes first;
 //! - a step of unknown outcome happens only right before a step that looks at what it
@@ -232,8 +231,19 @@ impl<'a> Search<'a> {
         }
         if let Some((place, value)) = self.timeline.rule(number).writes {
             self.now.write(place, value);
-            self.now.owe_look(is_optional.then_some(place));
+            let owes = is_optional && !self.waits_with_others((place, value));
+            self.now.owe_look(owes.then_some(place));
         }
+    }
+
+    /// A step that reads several places wants this one as it is now. It may have to wait
+    /// for the others, so what was written here need not be looked at next.
+    fn waits_with_others(&self, write: (Place, Number)) -> bool {
+        self.timeline.open(self.now.phase()).iter().any(|number| {
+            let expects = &self.timeline.rule(*number).expects;
+            matches!(expects, Expects::AllEqual(all) if all.contains(&write))
+                && self.is_left(*number)
+        })
     }
 
     fn stuck(&self) -> Stuck {

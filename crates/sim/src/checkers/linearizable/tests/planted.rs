@@ -147,6 +147,15 @@ fn a_read_of_several_keys_is_one_moment() {
 }
 
 #[test]
+fn two_unknown_writes_seen_together() {
+    let both = || Call::GetSeveral(vec![word("x"), word("y")]);
+    let mut story = Story::default();
+    story.unknown(put("x", "1")).unknown(put("y", "1")).alone(get("x"), SAW_NONE);
+    story.alone(both(), Seen::Values(vec![Some(word("1")), Some(word("1"))])).passes();
+    story.alone(both(), Seen::Values(vec![None, Some(word("1"))])).fails_at(4);
+}
+
+#[test]
 fn a_late_error_is_found_after_a_fine_beginning() {
     let mut story = Story::default();
     for _ in 0..1000 {

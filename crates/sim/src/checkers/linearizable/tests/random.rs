@@ -37,10 +37,10 @@ const SMALL: Shape = Shape {
     keys: 2,
     values: 3,
     overlap: 3,
-    unknown_percent: 20,
+    unknown_percent: 35,
     refused_percent: 10,
-    swap_percent: 25,
-    several_percent: 10,
+    swap_percent: 35,
+    several_percent: 20,
     with_index: false,
 };
 
