@@ -45,7 +45,7 @@ impl<'a> Replay<'a> {
         let mut spare: HashMap<_, Vec<&Step>> = HashMap::new();
         // Backwards, so that the one called first is the first to be taken.
         for step in object.steps.iter().rev() {
-            if let (true, None, Some(write)) = (step.is_unknown(), step.applied, step.writes) {
+            if let (true, None, Some(write)) = (step.is_unknown(), step.applied, step.rule.writes) {
                 spare.entry(write).or_default().push(step);
             }
         }
@@ -53,7 +53,7 @@ impl<'a> Replay<'a> {
     }
 
     fn takes(&mut self, step: &Step) -> bool {
-        if !step.fits(&self.state) {
+        if !step.rule.fits(&self.state) {
             if step.is_unknown() {
                 // A compare-and-set that did not swap.
                 return true;
@@ -65,13 +65,13 @@ impl<'a> Replay<'a> {
 
     /// Somebody saw what a step of unknown outcome wrote: so it did happen, before.
     fn take_what_helps(&mut self, step: &Step) {
-        for write in step.wanted() {
+        for write in step.rule.wanted() {
             if self.state[write.0 as usize] == write.1 {
                 continue;
             }
             let state = &self.state;
             let spare = self.spare.get_mut(write);
-            let fitting = spare.and_then(|spare| spare.pop_if(|step| step.fits(state)));
+            let fitting = spare.and_then(|spare| spare.pop_if(|step| step.rule.fits(state)));
             if let Some(unknown) = fitting {
                 self.append(unknown);
             }
@@ -81,11 +81,11 @@ impl<'a> Replay<'a> {
     /// Puts a step behind those taken, if it fits there and none of them was called
     /// after it had returned.
     fn append(&mut self, step: &Step) -> bool {
-        if !step.fits(&self.state) || step.returned < self.called_max {
+        if !step.rule.fits(&self.state) || step.returned < self.called_max {
             return false;
         }
         self.called_max = self.called_max.max(step.called);
-        if let Some((place, value)) = step.writes {
+        if let Some((place, value)) = step.rule.writes {
             self.state[place as usize] = value;
         }
         true

@@ -28,7 +28,8 @@ pub struct Operation {
     pub call: Call,
     pub seen: Seen,
     /// The log index at which a write was applied or a read was served, where it is
-    /// known. Only a hint for the search of an order: it never decides by itself.
+    /// known; also of an operation whose client never learned its outcome. A hint at an
+    /// order to try first: wrong or missing, it costs time and changes no verdict.
     pub applied: Option<u64>,
 }
 

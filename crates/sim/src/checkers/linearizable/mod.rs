@@ -14,6 +14,7 @@ mod history;
 mod objects;
 mod search;
 mod timeline;
+mod unknown;
 mod violation;
 
 #[cfg(test)]
@@ -25,7 +26,8 @@ use search::{Outcome, Stuck};
 pub use history::{Call, History, Key, Operation, Seen, Value};
 pub use violation::Violation;
 
-/// Far more than a history with a handful of clients per key needs.
+/// Far more than a history with a handful of clients per key needs. A search that uses
+/// it up takes about a gigabyte of memory.
 pub const STEPS_MAX: u64 = 10_000_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +62,7 @@ pub fn check(history: &History, steps_max: u64) -> Report {
     let mut findings = Findings::default();
     for (at, object) in objects.iter().enumerate() {
         let objects_left = (objects.len() - at) as u64;
-        findings.look_at(object, (steps_max - findings.steps) / objects_left);
+        findings.look_at(object, steps_max.saturating_sub(findings.steps) / objects_left);
     }
     findings.report(history, &catalogue)
 }

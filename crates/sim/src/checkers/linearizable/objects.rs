@@ -13,6 +13,8 @@ pub(super) type Number = u32;
 
 /// The number of no value.
 pub(super) const ABSENT: Number = 0;
+/// The number of a value that nobody looks for.
+pub(super) const SPOILED: Number = Number::MAX;
 /// The time of a return that never comes.
 pub(super) const NEVER: u64 = u64::MAX;
 
@@ -35,19 +37,24 @@ pub(super) struct Step {
     /// `NEVER` when the outcome is unknown: such a step may also be left out.
     pub(super) returned: u64,
     pub(super) applied: Option<u64>,
-    /// The states in which the answer is the one that was seen.
-    pub(super) expects: Expects,
-    /// What it leaves behind. An unknown compare-and-set is one that swaps: one that
-    /// does not is the same as none.
-    pub(super) writes: Option<(Place, Number)>,
+    pub(super) rule: Rule,
     pub(super) is_read: bool,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Rule {
+    /// The states in which the answer is the one that was seen.
+    pub(super) expects: Expects,
+    /// What it leaves behind. A compare-and-set of unknown outcome is one that swaps:
+    /// one that does not is the same as none.
+    pub(super) writes: Option<(Place, Number)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Expects {
     Anything,
     Equal((Place, Number)),
-    Differs(Place, Number),
+    Differs((Place, Number)),
     AllEqual(Box<[(Place, Number)]>),
     /// No state leads to this answer.
     Impossible,
@@ -57,12 +64,14 @@ impl Step {
     pub(super) fn is_unknown(&self) -> bool {
         self.returned == NEVER
     }
+}
 
+impl Rule {
     pub(super) fn fits(&self, state: &[Number]) -> bool {
         match &self.expects {
             Expects::Anything => true,
             Expects::Equal((place, value)) => state[*place as usize] == *value,
-            Expects::Differs(place, value) => state[*place as usize] != *value,
+            Expects::Differs((place, value)) => state[*place as usize] != *value,
             Expects::AllEqual(all) => {
                 all.iter().all(|(place, value)| state[*place as usize] == *value)
             }
@@ -79,9 +88,19 @@ impl Step {
         }
     }
 
+    /// Every place it looks at or writes to; one may come twice.
+    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
+        let differs = match self.expects {
+            Expects::Differs((place, _)) => Some(place),
+            _ => None,
+        };
+        let written = self.writes.map(|(place, _)| place);
+        self.wanted().iter().map(|(place, _)| *place).chain(differs).chain(written)
+    }
+
     fn move_places(&mut self, new: impl Fn(Place) -> Place) {
         match &mut self.expects {
-            Expects::Equal((place, _)) | Expects::Differs(place, _) => *place = new(*place),
+            Expects::Equal((place, _)) | Expects::Differs((place, _)) => *place = new(*place),
             Expects::AllEqual(all) => all.iter_mut().for_each(|(place, _)| *place = new(*place)),
             Expects::Anything | Expects::Impossible => {}
         }
@@ -113,7 +132,7 @@ pub(super) fn split(history: &History) -> (Catalogue<'_>, Vec<Object>) {
         .collect();
     let (mut objects, places) = catalogue.objects();
     for (key, mut step) in steps {
-        step.move_places(|key| places[key as usize].1);
+        step.rule.move_places(|key| places[key as usize].1);
         objects[places[key as usize].0].steps.push(step);
     }
     for object in &mut objects {
@@ -143,66 +162,60 @@ impl<'a> Catalogue<'a> {
     /// when it touches no key.
     fn step(&mut self, at: usize, operation: &'a Operation) -> Option<(u32, Step)> {
         let first = self.key_number(operation.call.keys().first()?);
-        let (mut expects, writes) = self.rules(operation);
+        let mut rule = self.rule(operation);
         let is_unknown = operation.is_unknown();
         let returned = operation.returned.filter(|_| !is_unknown).unwrap_or(NEVER);
         if returned < operation.called {
-            expects = Expects::Impossible;
+            rule.expects = Expects::Impossible;
         }
         let step = Step {
             operation: at,
             called: operation.called,
             returned: returned.max(operation.called),
             applied: operation.applied,
-            expects,
-            writes,
+            rule,
             is_read: operation.call.is_read(),
         };
         Some((first, step))
     }
 
-    fn rules(&mut self, operation: &'a Operation) -> (Expects, Option<(Place, Number)>) {
+    fn rule(&mut self, operation: &'a Operation) -> Rule {
         let is_unknown = operation.is_unknown();
-        let write_expects = match operation.seen {
-            Seen::Done => Expects::Anything,
-            _ if is_unknown => Expects::Anything,
-            _ => Expects::Impossible,
-        };
-        match (&operation.call, &operation.seen) {
+        let done_or_unknown = is_unknown || operation.seen == Seen::Done;
+        let blind = if done_or_unknown { Expects::Anything } else { Expects::Impossible };
+        let (expects, writes) = match (&operation.call, &operation.seen) {
             (Call::Put(key, value), _) => {
-                (write_expects, Some((self.key_number(key), self.value_number(value))))
+                (blind, Some((self.key_number(key), self.value_number(value))))
             }
-            (Call::Delete(key), _) => (write_expects, Some((self.key_number(key), ABSENT))),
+            (Call::Delete(key), _) => (blind, Some((self.key_number(key), ABSENT))),
             (Call::Get(key), Seen::Value(value)) => {
                 (Expects::Equal((self.key_number(key), self.found(value))), None)
             }
             (Call::GetSeveral(keys), Seen::Values(values)) if keys.len() == values.len() => {
-                let pairs = keys.iter().zip(values);
-                let all = pairs.map(|(key, value)| (self.key_number(key), self.found(value)));
-                let all: Box<[_]> = all.collect();
-                all.iter().for_each(|(key, _)| self.join(all[0].0, *key));
-                (Expects::AllEqual(all), None)
+                (self.all_equal(keys, values), None)
             }
             (Call::CompareAndSet { key, expected, new }, seen) => {
                 let (key, expected) = (self.key_number(key), self.found(expected));
                 match seen {
-                    Seen::Swapped(false) if !is_unknown => (Expects::Differs(key, expected), None),
-                    Seen::Swapped(true) => self.swaps(key, expected, new),
-                    _ if is_unknown => self.swaps(key, expected, new),
+                    _ if is_unknown || *seen == Seen::Swapped(true) => {
+                        (Expects::Equal((key, expected)), Some((key, self.value_number(new))))
+                    }
+                    Seen::Swapped(_) => (Expects::Differs((key, expected)), None),
                     _ => (Expects::Impossible, None),
                 }
             }
             (Call::Get(_) | Call::GetSeveral(_), _) => (Expects::Impossible, None),
-        }
+        };
+        Rule { expects, writes }
     }
 
-    fn swaps(
-        &mut self,
-        key: Place,
-        expected: Number,
-        new: &'a Value,
-    ) -> (Expects, Option<(Place, Number)>) {
-        (Expects::Equal((key, expected)), Some((key, self.value_number(new))))
+    /// Reading keys together makes one object of them.
+    fn all_equal(&mut self, keys: &'a [Key], values: &'a [Option<Value>]) -> Expects {
+        let pairs = keys.iter().zip(values);
+        let all: Box<[(Place, Number)]> =
+            pairs.map(|(key, value)| (self.key_number(key), self.found(value))).collect();
+        all.iter().for_each(|(key, _)| self.join(all[0].0, *key));
+        Expects::AllEqual(all)
     }
 
     fn key_number(&mut self, key: &'a Key) -> u32 {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 
 use super::history::{Found, History, Key, Operation, Text, Value};
-use super::objects::{Catalogue, Number, Object};
+use super::objects::{Catalogue, Number, Object, SPOILED};
 use super::search::Stuck;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,10 +41,11 @@ impl Violation {
         let values = |state: &Vec<Number>| -> Vec<Option<Value>> {
             state.iter().map(|number| catalogue.value(*number)).collect()
         };
+        let named = stuck.states.iter().filter(|state| !state.contains(&SPOILED));
         Self {
             operations: numbers.iter().map(|at| history.operations[*at].clone()).collect(),
             unexplained: numbers.iter().position(|at| *at == step.operation).unwrap_or(0),
-            possible: stuck.states.iter().map(values).collect(),
+            possible: named.map(values).collect(),
             keys: object.keys.iter().map(|key| catalogue.key(*key).clone()).collect(),
         }
     }

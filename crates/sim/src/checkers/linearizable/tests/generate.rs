@@ -69,7 +69,8 @@ fn operation(
     let call = call(shape, at, state, random);
     let refused = random.percent(shape.refused_percent);
     let unknown = !refused && random.percent(shape.unknown_percent);
-    let happens = !refused && !(unknown && random.percent(50));
+    let lost = unknown && random.percent(50);
+    let happens = !refused && !lost;
     let effect = if happens { run(&call, state) } else { Seen::Nothing };
     let reach = shape.overlap * STRIDE + 1;
     let called = (at * STRIDE).saturating_sub(random.below(reach));

@@ -147,6 +147,27 @@ fn a_read_of_several_keys_is_one_moment() {
 }
 
 #[test]
+fn two_unknown_writes_seen_together() {
+    let both = || Call::GetSeveral(vec![word("x"), word("y")]);
+    let mut story = Story::default();
+    story.unknown(put("x", "1")).unknown(put("y", "1")).alone(get("x"), SAW_NONE);
+    story.alone(both(), Seen::Values(vec![Some(word("1")), Some(word("1"))])).passes();
+    story.alone(both(), Seen::Values(vec![None, Some(word("1"))])).fails_at(4);
+}
+
+/// The first look could be explained by the unknown write, but then the last could not.
+#[test]
+fn an_unknown_write_is_kept_for_when_it_is_needed() {
+    let mut story = Story::default();
+    story.unknown(put("x", "a"));
+    story.at(2, Some(20), put("x", "b"), Seen::Done);
+    story.at(3, Some(21), swap("x", "b", "a"), Seen::Swapped(true));
+    story.at(4, Some(5), get("x"), saw("a"));
+    story.alone(put("x", "c"), Seen::Done).alone(get("x"), saw("a")).passes();
+    story.alone(put("x", "d"), Seen::Done).alone(get("x"), saw("a")).fails_at(7);
+}
+
+#[test]
 fn a_late_error_is_found_after_a_fine_beginning() {
     let mut story = Story::default();
     for _ in 0..1000 {
