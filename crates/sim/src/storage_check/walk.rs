@@ -4,7 +4,7 @@ use quorate_storage::Store;
 
 use super::Violation;
 use super::member::{Ended, Member};
-use super::model::{CONFIG, EXPECTED, IDENTITY, Model, Work, first_boot};
+use super::model::{EXPECTED, IDENTITY, Model, Work, config, first_boot};
 use crate::faulty_disk::FaultyDisk;
 use crate::random::Random;
 
@@ -18,11 +18,12 @@ pub struct WalkReport {
 /// Plays so many pieces of work, and loses power now and then, also in their midst.
 pub fn walk(seed: u64, steps: u32) -> Result<WalkReport, Violation> {
     let mut random = Random::new(seed);
+    let config = config(2048 + u64::from(random.below(4096)));
     let mut report = WalkReport::default();
     let mut works = Vec::new();
     let mut disk = FaultyDisk::new();
     let violation = |works: &[Work], what: String| Violation { works: works.to_vec(), what };
-    Store::create(&mut disk, IDENTITY, &first_boot(), &CONFIG)
+    Store::create(&mut disk, IDENTITY, &first_boot(), &config)
         .map_err(|why| violation(&[], why.to_string()))?;
     let mut model = Model::new(&first_boot());
     let mut member: Option<Member> = None;
@@ -30,10 +31,10 @@ pub fn walk(seed: u64, steps: u32) -> Result<WalkReport, Violation> {
         let mut playing = match member.take() {
             Some(playing) => playing,
             None => {
-                let mut opened = Store::open(disk.clone(), EXPECTED, &CONFIG)
+                let mut opened = Store::open(disk.clone(), EXPECTED, &config)
                     .map_err(|why| violation(&works, format!("cannot open: {why}")))?;
                 model.opened(&mut opened).map_err(|what| violation(&works, what))?;
-                Member { store: opened.store, model: model.clone() }
+                Member { store: opened.store, model: model.clone(), config }
             }
         };
         let work = Work::ALL[random.below(Work::ALL.len() as u32) as usize];
