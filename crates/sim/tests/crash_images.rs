@@ -16,12 +16,13 @@ fn every_crash_of_every_short_workload_leaves_a_good_disk() {
 
 #[test]
 fn long_workloads_survive_crashes_at_any_moment() {
-    let (mut works, mut crashes) = (0, 0);
+    let (mut works, mut crashes, mut faults) = (0, 0, 0);
     for seed in 0..300 {
         let report = walk(seed, 200).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         works += report.works;
         crashes += report.crashes;
+        faults += report.faults;
     }
-    println!("{works} pieces of work, {crashes} crashes");
-    assert!(crashes > 5_000, "{crashes}");
+    println!("{works} pieces of work, {crashes} crashes, {faults} failures survived");
+    assert!(crashes > 5_000 && faults > 500, "{crashes} {faults}");
 }

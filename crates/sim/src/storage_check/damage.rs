@@ -13,7 +13,7 @@ use quorate_storage::{OpenError, Store};
 use super::Violation;
 use super::member::{Ended, Member};
 use super::model::{EXPECTED, IDENTITY, Model, Work, config, first_boot};
-use crate::faulty_disk::FaultyDisk;
+use crate::faulty_disk::{Fault, FaultyDisk};
 
 /// What came of all the damage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -147,6 +147,24 @@ impl Breaker {
             self.swap_sectors(name, bytes.len())?;
             self.cut(name, bytes.len())?;
             self.replace_by(name, &files)?;
+        }
+        self.misread()
+    }
+
+    /// The disk is as it was, but one read of it goes wrong.
+    fn misread(&mut self) -> Result<(), Violation> {
+        for fault in [Fault::ReadError, Fault::FlippedRead, Fault::StaleRead] {
+            for skip in 0.. {
+                let mut disk = self.disk.clone();
+                disk.inject(fault, skip);
+                let opened = Store::open(&mut disk, EXPECTED, &config(SEGMENT_BYTES)).map(|_| ());
+                if opened.is_ok() && !disk.has_struck() {
+                    break;
+                }
+                let mut disk = self.disk.clone();
+                disk.inject(fault, skip);
+                self.open(disk, &format!("{fault:?} after {skip} reads"))?;
+            }
         }
         Ok(())
     }

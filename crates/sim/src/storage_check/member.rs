@@ -45,7 +45,7 @@ impl Member {
             return Err(format!("goes on after: {why}"));
         }
         let mut disk = self.store.into_disk();
-        if !disk.has_stopped() {
+        if !disk.has_stopped() && !disk.has_struck() {
             return Err(format!("failed without a reason: {why}"));
         }
         disk.heal();
