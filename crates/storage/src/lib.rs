@@ -17,6 +17,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod chance;
 pub mod codec;
 mod disk;
 mod error;

@@ -308,10 +308,10 @@ fn make_durable<D: Disk>(disk: &mut D, wal: &Wal<D::File>, mark: Mark) -> Result
     let segment = wal.active();
     let name = segment.name();
     let proven = if mark.segment == segment.head.number { mark.end } else { HEAD_BYTES };
-    let mut window = Vec::new();
     let mut offset = proven.min(wal.end);
+    let mut window = vec![0; (wal.end - offset).min(COPY_BYTES) as usize];
     while offset < wal.end {
-        window.resize((wal.end - offset).min(COPY_BYTES) as usize, 0);
+        window.truncate((wal.end - offset) as usize);
         disk.read_at(&segment.file, offset, &mut window)
             .map_err(Failure::when(Doing::Read, name))?;
         disk.write_at(&segment.file, offset, &window).map_err(Failure::when(Doing::Write, name))?;

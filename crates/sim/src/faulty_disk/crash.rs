@@ -1,7 +1,6 @@
 //! What a crash leaves: one possibility by chance, or all of them.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::{Fault, FaultyDisk, NameChange};
 use crate::random::Random;
@@ -99,11 +98,30 @@ impl Iterator for CrashImages<'_> {
     fn next(&mut self) -> Option<FaultyDisk> {
         loop {
             let image = self.next_path()?;
-            let mut hasher = DefaultHasher::new();
-            image.files().for_each(|file| file.hash(&mut hasher));
-            if self.seen.insert(hasher.finish()) {
+            if self.seen.insert(fingerprint(&image)) {
                 return Some(image);
             }
         }
     }
+}
+
+/// Tells disks apart. Made for speed: it runs over every byte of every image.
+fn fingerprint(disk: &FaultyDisk) -> u64 {
+    let mut print = 0u64;
+    let mut add = |word: u64| {
+        print = (print ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        print ^= print >> 29;
+    };
+    for (name, bytes) in disk.files() {
+        add(name.len() as u64);
+        add(bytes.len() as u64);
+        for part in [name.as_bytes(), bytes] {
+            let mut words = part.chunks_exact(8);
+            for word in words.by_ref() {
+                add(word.try_into().map_or(0, u64::from_le_bytes));
+            }
+            words.remainder().iter().for_each(|byte| add(u64::from(*byte)));
+        }
+    }
+    print
 }

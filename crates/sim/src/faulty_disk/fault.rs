@@ -50,6 +50,8 @@ impl Fault {
 pub(super) struct Faults {
     /// Nothing is to go wrong: the usual case, decided at once.
     armed: bool,
+    /// Something has gone wrong since the disk was well.
+    struck: bool,
     injected: Vec<(Fault, u32)>,
     /// By fault, how often in a million.
     rates: [u32; Fault::ALL.len()],
@@ -83,6 +85,7 @@ impl Faults {
         }
         let struck = self.strikes_injected(fault) || self.strikes_by_chance(fault);
         if struck {
+            self.struck = true;
             self.count(fault);
         }
         struck
@@ -104,6 +107,10 @@ impl Faults {
     fn strikes_by_chance(&mut self, fault: Fault) -> bool {
         let rate = self.rates[fault as usize];
         rate > 0 && self.random.as_mut().is_some_and(|random| random.per_million(u64::from(rate)))
+    }
+
+    pub(super) fn has_struck(&self) -> bool {
+        self.struck
     }
 
     pub(super) fn count(&mut self, fault: Fault) {

@@ -82,6 +82,11 @@ impl FaultyDisk {
         self.capacity = None;
     }
 
+    /// Some operation went wrong since the disk was made or healed.
+    pub fn has_struck(&self) -> bool {
+        self.faults.has_struck()
+    }
+
     /// How often something went wrong, by kind.
     pub fn fault_counts(&self) -> impl Iterator<Item = (Fault, u64)> + '_ {
         self.faults.counts()

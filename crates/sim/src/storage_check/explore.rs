@@ -8,11 +8,11 @@
 
 use std::fmt;
 
-use quorate_storage::{OpenError, Opened, Store};
+use quorate_storage::{OpenError, Opened, Store, StoreConfig};
 
 use super::Violation;
 use super::member::{Ended, Member};
-use super::model::{CONFIG, EXPECTED, IDENTITY, Model, Work, first_boot};
+use super::model::{EXPECTED, IDENTITY, Model, Work, config, first_boot};
 use crate::faulty_disk::FaultyDisk;
 use crate::random::Random;
 
@@ -42,9 +42,10 @@ impl fmt::Display for Report {
     }
 }
 
-/// Goes through all workloads of up to so many pieces.
-pub fn explore(length: usize) -> Result<Report, Violation> {
-    let mut explorer = Explorer { report: Report::default(), works: Vec::new() };
+/// Goes through all workloads of up to so many pieces, with segments of this size.
+pub fn explore(length: usize, segment_bytes: u64) -> Result<Report, Violation> {
+    let config = config(segment_bytes);
+    let mut explorer = Explorer { report: Report::default(), works: Vec::new(), config };
     let first = explorer.explore_creation()?;
     explorer.explore_from(&first, length)?;
     Ok(explorer.report)
@@ -53,6 +54,7 @@ pub fn explore(length: usize) -> Result<Report, Violation> {
 struct Explorer {
     report: Report,
     works: Vec<Work>,
+    config: StoreConfig,
 }
 
 impl Explorer {
@@ -61,19 +63,19 @@ impl Explorer {
         for operations in 0.. {
             let mut disk = FaultyDisk::new();
             disk.stop_after(Some(operations));
-            let made = Store::create(&mut disk, IDENTITY, &first_boot(), &CONFIG);
+            let made = Store::create(&mut disk, IDENTITY, &first_boot(), &self.config);
             let done = made.is_ok() && !disk.has_stopped();
             disk.stop_after(None);
             self.report.crashes += 1;
             let mut images = disk.crash_images();
             for mut image in images.by_ref() {
                 self.report.images += 1;
-                let opened = Store::open(image.clone(), EXPECTED, &CONFIG);
+                let opened = Store::open(image.clone(), EXPECTED, &self.config);
                 let opened = match opened {
                     Err(OpenError::NotCreated) if made.is_err() => {
-                        Store::create(&mut image, IDENTITY, &first_boot(), &CONFIG)
+                        Store::create(&mut image, IDENTITY, &first_boot(), &self.config)
                             .map_err(|why| self.violation(format!("create again: {why}")))?;
-                        Store::open(image, EXPECTED, &CONFIG)
+                        Store::open(image, EXPECTED, &self.config)
                     }
                     opened => opened,
                 };
@@ -82,8 +84,8 @@ impl Explorer {
             self.report.ways += images.tried();
             if done {
                 let mut model = Model::new(&first_boot());
-                let store = self.check(Store::open(disk, EXPECTED, &CONFIG), &mut model)?;
-                return Ok(Member { store, model });
+                let store = self.check(Store::open(disk, EXPECTED, &self.config), &mut model)?;
+                return Ok(Member { store, model, config: self.config });
             }
         }
         unreachable!("creation ends");
@@ -128,12 +130,12 @@ impl Explorer {
         for image in images.by_ref() {
             self.report.images += 1;
             let number = self.report.images;
-            let opened = Store::open(image.clone(), EXPECTED, &CONFIG);
+            let opened = Store::open(image.clone(), EXPECTED, &self.config);
             let mut seen = model.clone();
             let store = self.check(opened, &mut seen)?;
             match number % 8 {
                 0 => self.crash_while_opening(image, model.clone(), number)?,
-                1 => self.go_on(Member { store, model: seen }, number)?,
+                1 => self.go_on(Member { store, model: seen, config: self.config }, number)?,
                 _ => {}
             }
         }
@@ -150,15 +152,15 @@ impl Explorer {
     ) -> Result<(), Violation> {
         let mut random = Random::new(seed);
         for _ in 0..2 {
-            disk.stop_after(Some(u64::from(random.below(8))));
-            let opened = Store::open(&mut disk, EXPECTED, &CONFIG).map(|_| ());
+            disk.stop_after(Some(random.below(8)));
+            let opened = Store::open(&mut disk, EXPECTED, &self.config).map(|_| ());
             if opened.is_err() && !disk.has_stopped() {
                 return Err(self.violation(format!("cannot open: {opened:?}")));
             }
             disk.crash(&mut random);
             self.report.second_crashes += 1;
         }
-        self.check(Store::open(disk, EXPECTED, &CONFIG), &mut model)?;
+        self.check(Store::open(disk, EXPECTED, &self.config), &mut model)?;
         Ok(())
     }
 
@@ -172,11 +174,11 @@ impl Explorer {
                 Ended::Stopped(..) => unreachable!("nothing stops it"),
             }
         }
-        let Member { store, mut model } = member;
+        let Member { store, mut model, .. } = member;
         let mut disk = store.into_disk();
         disk.crash(&mut random);
         self.report.second_crashes += 1;
-        self.check(Store::open(disk, EXPECTED, &CONFIG), &mut model)?;
+        self.check(Store::open(disk, EXPECTED, &self.config), &mut model)?;
         Ok(())
     }
 

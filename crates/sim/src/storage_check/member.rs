@@ -1,9 +1,9 @@
 //! A member that does nothing but use its disk.
 
 use quorate_core::SnapshotMeta;
-use quorate_storage::{Store, StoreError};
+use quorate_storage::{Store, StoreConfig, StoreError};
 
-use super::model::{CONFIG, EXPECTED, Model, Work, meta};
+use super::model::{EXPECTED, Model, Work, meta};
 use crate::faulty_disk::{Fault, FaultyDisk};
 
 /// A store, and what it should hold.
@@ -11,6 +11,7 @@ use crate::faulty_disk::{Fault, FaultyDisk};
 pub(super) struct Member {
     pub(super) store: Store<FaultyDisk>,
     pub(super) model: Model,
+    pub(super) config: StoreConfig,
 }
 
 /// How a piece of work ended.
@@ -28,7 +29,7 @@ impl Member {
             Work::Sync => self.sync(),
             Work::Capture => self.capture(),
             Work::Install => self.install(),
-            Work::Restart => return reopen(self.store.into_disk(), self.model),
+            Work::Restart => return reopen(self.store.into_disk(), self.model, self.config),
             Work::FailedSync => return self.fail_to_sync(Fault::SyncError),
             Work::UnseenFailedSync => return self.fail_to_sync(Fault::SyncErrorUnseen),
         };
@@ -44,7 +45,7 @@ impl Member {
             return Err(format!("goes on after: {why}"));
         }
         let mut disk = self.store.into_disk();
-        if !disk.has_stopped() {
+        if !disk.has_stopped() && !disk.has_struck() {
             return Err(format!("failed without a reason: {why}"));
         }
         disk.heal();
@@ -112,22 +113,26 @@ impl Member {
                 }
                 let mut disk = self.store.into_disk();
                 disk.heal();
-                reopen(disk, self.model)
+                reopen(disk, self.model, self.config)
             }
         }
     }
 }
 
 /// A new process on a disk that has lost nothing of what memory showed.
-pub(super) fn reopen(mut disk: FaultyDisk, mut model: Model) -> Result<Ended, String> {
-    match Store::open(disk.clone(), EXPECTED, &CONFIG) {
+pub(super) fn reopen(
+    mut disk: FaultyDisk,
+    mut model: Model,
+    config: StoreConfig,
+) -> Result<Ended, String> {
+    match Store::open(disk.clone(), EXPECTED, &config) {
         Ok(mut opened) => {
             model.opened(&mut opened)?;
-            Ok(Ended::Done(Member { store: opened.store, model }))
+            Ok(Ended::Done(Member { store: opened.store, model, config }))
         }
         Err(why) => {
             // The same once more, to have the disk that it left.
-            let again = Store::open(&mut disk, EXPECTED, &CONFIG).map(|_| ());
+            let again = Store::open(&mut disk, EXPECTED, &config).map(|_| ());
             if again == Err(why) && disk.has_stopped() {
                 return Ok(Ended::Stopped(disk, model));
             }

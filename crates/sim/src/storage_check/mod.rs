@@ -3,8 +3,9 @@
 //! whatever is damaged is noticed.
 //!
 //! [`explore`] goes through every crash of every short workload, [`walk`] plays long
-//! ones by chance.
+//! ones by chance, [`damage`] breaks what is on disk, piece by piece.
 
+pub mod damage;
 mod explore;
 mod member;
 mod model;

@@ -1,11 +1,11 @@
 //! Long workloads by chance: works, crashes and restarts in any order.
 
-use quorate_storage::Store;
+use quorate_storage::{Store, StoreConfig};
 
 use super::Violation;
-use super::member::{Ended, Member};
-use super::model::{CONFIG, EXPECTED, IDENTITY, Model, Work, first_boot};
-use crate::faulty_disk::FaultyDisk;
+use super::member::{Ended, Member, reopen};
+use super::model::{IDENTITY, Model, Work, config, first_boot};
+use crate::faulty_disk::{Fault, FaultyDisk};
 use crate::random::Random;
 
 /// What happened on a walk.
@@ -13,45 +13,90 @@ use crate::random::Random;
 pub struct WalkReport {
     pub works: u64,
     pub crashes: u64,
+    /// Operations of the disk that failed.
+    pub faults: u64,
 }
 
-/// Plays so many pieces of work, and loses power now and then, also in their midst.
+/// Plays so many pieces of work; now and then the disk fails, or power is lost, also in
+/// the midst of one.
 pub fn walk(seed: u64, steps: u32) -> Result<WalkReport, Violation> {
-    let mut random = Random::new(seed);
-    let mut report = WalkReport::default();
-    let mut works = Vec::new();
-    let mut disk = FaultyDisk::new();
-    let violation = |works: &[Work], what: String| Violation { works: works.to_vec(), what };
-    Store::create(&mut disk, IDENTITY, &first_boot(), &CONFIG)
-        .map_err(|why| violation(&[], why.to_string()))?;
-    let mut model = Model::new(&first_boot());
-    let mut member: Option<Member> = None;
+    let mut walker = Walker::new(seed)?;
     for _ in 0..steps {
-        let mut playing = match member.take() {
-            Some(playing) => playing,
-            None => {
-                let mut opened = Store::open(disk.clone(), EXPECTED, &CONFIG)
-                    .map_err(|why| violation(&works, format!("cannot open: {why}")))?;
-                model.opened(&mut opened).map_err(|what| violation(&works, what))?;
-                Member { store: opened.store, model: model.clone() }
-            }
-        };
-        let work = Work::ALL[random.below(Work::ALL.len() as u64) as usize];
-        works.push(work);
-        report.works += 1;
-        let stop = (random.below(4) == 0).then(|| u64::from(random.below(12)));
-        playing.store.disk_mut().stop_after(stop);
-        match playing.play(work).map_err(|what| violation(&works, what))? {
-            Ended::Done(mut done) if !done.store.disk().has_stopped() => {
-                done.store.disk_mut().stop_after(None);
-                member = Some(done);
-                continue;
-            }
-            Ended::Done(done) => (disk, model) = (done.store.into_disk(), done.model),
-            Ended::Stopped(left, known) => (disk, model) = (left, known),
-        }
-        disk.crash(&mut random);
-        report.crashes += 1;
+        walker.step().map_err(|what| Violation { works: walker.works.clone(), what })?;
     }
-    Ok(report)
+    Ok(walker.report)
+}
+
+/// What ends a process and harms nothing that was synced.
+const FAULTS: [Fault; 4] =
+    [Fault::WriteError, Fault::ShortWrite, Fault::NoSpace, Fault::SyncDirError];
+
+struct Walker {
+    random: Random,
+    config: StoreConfig,
+    report: WalkReport,
+    works: Vec<Work>,
+    process: Process,
+}
+
+enum Process {
+    Runs(Box<Member>),
+    Ended(FaultyDisk, Model),
+}
+
+impl Walker {
+    fn new(seed: u64) -> Result<Self, Violation> {
+        let mut random = Random::new(seed);
+        let config = config(2048 + random.below(4096));
+        let mut disk = FaultyDisk::new();
+        Store::create(&mut disk, IDENTITY, &first_boot(), &config)
+            .map_err(|why| Violation { works: Vec::new(), what: why.to_string() })?;
+        let process = Process::Ended(disk, Model::new(&first_boot()));
+        Ok(Self { random, config, report: WalkReport::default(), works: Vec::new(), process })
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        let nobody = Process::Ended(FaultyDisk::new(), Model::new(&first_boot()));
+        let mut member = match std::mem::replace(&mut self.process, nobody) {
+            Process::Runs(member) => member,
+            Process::Ended(disk, model) => match reopen(disk, model, self.config)? {
+                Ended::Done(member) => Box::new(member),
+                Ended::Stopped(..) => unreachable!("nothing stops it"),
+            },
+        };
+        let work = Work::ALL[self.random.below(Work::ALL.len() as u64) as usize];
+        self.works.push(work);
+        self.report.works += 1;
+        let may_fail = !matches!(work, Work::Restart | Work::FailedSync | Work::UnseenFailedSync);
+        let skip = self.random.below(12) as u32;
+        match self.random.below(8) {
+            0 | 1 => member.store.disk_mut().stop_after(Some(u64::from(skip))),
+            2 if may_fail => {
+                let fault = FAULTS[self.random.below(FAULTS.len() as u64) as usize];
+                member.store.disk_mut().inject(fault, skip / 2);
+            }
+            _ => {}
+        }
+        match member.play(work)? {
+            Ended::Done(mut member) if !member.store.disk().has_stopped() => {
+                member.store.disk_mut().stop_after(None);
+                member.store.disk_mut().heal();
+                self.process = Process::Runs(Box::new(member));
+            }
+            Ended::Done(member) => self.end(member.store.into_disk(), member.model),
+            Ended::Stopped(disk, model) => self.end(disk, model),
+        }
+        Ok(())
+    }
+
+    /// With the process the machine may end too.
+    fn end(&mut self, mut disk: FaultyDisk, model: Model) {
+        if disk.has_stopped() || self.random.below(2) == 0 {
+            disk.crash(&mut self.random);
+            self.report.crashes += 1;
+        } else {
+            self.report.faults += 1;
+        }
+        self.process = Process::Ended(disk, model);
+    }
 }

@@ -195,3 +195,6 @@ impl<A: Code, B: Code> Code for (A, B) {
 fn encode_count(count: usize, into: &mut Vec<u8>) {
     u32::try_from(count).expect("fewer than 2^32 values").encode(into);
 }
+
+#[cfg(test)]
+mod tests;

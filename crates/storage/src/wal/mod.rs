@@ -307,3 +307,6 @@ fn is_run(prev: EntryId, entries: &Entries) -> bool {
         follows
     })
 }
+
+#[cfg(test)]
+mod tests;

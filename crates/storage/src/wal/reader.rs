@@ -105,7 +105,9 @@ impl<'a, D: Disk> Reader<'a, D> {
         let window_end = self.window_at + self.window.len() as u64;
         if offset < self.window_at || end > window_end {
             let wanted = count.max(WINDOW_BYTES).min(self.segment.bytes - offset);
-            self.window.resize(wanted as usize, 0);
+            if self.window.len() as u64 != wanted {
+                self.window = vec![0; wanted as usize];
+            }
             self.window_at = offset;
             self.disk
                 .read_at(&self.segment.file, offset, &mut self.window)

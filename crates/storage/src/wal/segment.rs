@@ -91,10 +91,11 @@ impl Head {
         hard_state.commit.encode(&mut bytes);
         self.start.floor.encode(&mut bytes);
         self.start.last.encode(&mut bytes);
-        bytes.resize(HEAD_BYTES as usize, 0);
-        let sum = checksum(&bytes);
-        bytes[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
-        bytes
+        let mut head = vec![0; HEAD_BYTES as usize];
+        head[..bytes.len()].copy_from_slice(&bytes);
+        let sum = checksum(&head);
+        head[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
+        head
     }
 
     /// The head, and the seed of the segment.

@@ -1,0 +1,187 @@
+use std::sync::Arc;
+
+use quorate_core::{
+    Activation, Change, ChangeKind, EntryId, Goal, LoggedChange, MemberId, MemberInfo, MemberSet,
+    Membership, MembershipParts, Operation, SnapshotMeta, Transition,
+};
+
+use super::*;
+use crate::chance::Chance;
+
+impl Chance {
+    fn bytes(&mut self) -> Bytes {
+        let count = self.below(5);
+        (0..count).map(|_| self.below(256) as u8).collect()
+    }
+
+    fn id(&mut self) -> MemberId {
+        MemberId(self.below(9))
+    }
+
+    fn set(&mut self) -> MemberSet {
+        let count = self.below(4);
+        (0..count).map(|_| self.id()).collect()
+    }
+
+    fn sets(&mut self) -> Vec<MemberSet> {
+        let count = self.below(4);
+        (0..count).map(|_| self.set()).collect()
+    }
+
+    fn entry_id(&mut self) -> EntryId {
+        EntryId::new(self.below(100), self.below(100))
+    }
+
+    fn info(&mut self) -> MemberInfo {
+        MemberInfo { info: self.bytes(), zone: self.bytes() }
+    }
+
+    fn membership(&mut self) -> Membership {
+        let (some, others) = (self.set(), self.set());
+        let goal = Goal {
+            voters: self.set(),
+            learners: self.set(),
+            from_voters: self.set(),
+            from_learners: self.set(),
+            cancels: self.flip(),
+        };
+        let parts = MembershipParts {
+            majorities: self.sets(),
+            learners: self.set(),
+            learners_next: self.set(),
+            auto_leave: self.flip(),
+            since: self.entry_id(),
+            activation: if self.flip() { Activation::OnAppend } else { Activation::OnApply },
+            goal: self.flip().then_some(goal),
+            incarnations: some.iter().map(|id| (id, self.below(1000))).collect(),
+            removed: vec![self.id(), self.id()],
+            infos: others.iter().map(|id| (id, self.info())).collect(),
+        };
+        parts.into()
+    }
+
+    fn operation(&mut self) -> Operation {
+        let id = self.id();
+        match self.below(4) {
+            0 => Operation::Voter(id),
+            1 => Operation::Learner(id),
+            2 => Operation::Remove(id),
+            _ => Operation::Update(id),
+        }
+    }
+
+    fn kind(&mut self) -> ChangeKind {
+        match self.below(8) {
+            0 => ChangeKind::Operations {
+                operations: vec![self.operation(), self.operation()],
+                transition: match self.below(3) {
+                    0 => Transition::Auto,
+                    1 => Transition::JointImplicit,
+                    _ => Transition::JointExplicit,
+                },
+            },
+            1 => ChangeKind::V1(self.operation()),
+            2 => ChangeKind::Majorities(self.sets()),
+            3 => ChangeKind::AddLearners(self.set()),
+            4 => ChangeKind::SetVoters { voters: self.set(), retain: self.flip() },
+            5 => {
+                let (add, remove, retain) = (self.set(), self.set(), self.flip());
+                ChangeKind::EditVoters { add, remove, retain }
+            }
+            6 => ChangeKind::Goal { voters: self.set(), learners: self.set() },
+            _ => ChangeKind::Cancel,
+        }
+    }
+
+    pub(crate) fn logged_change(&mut self) -> LoggedChange {
+        let expected = self.flip().then(|| self.entry_id());
+        let infos = vec![(self.id(), self.info())];
+        let change = Change { kind: self.kind(), context: self.bytes(), expected, infos };
+        LoggedChange { change, membership: Arc::new(self.membership()) }
+    }
+}
+
+#[test]
+fn what_is_encoded_is_decoded_again() {
+    let mut chance = Chance::new(1);
+    for _ in 0..5_000 {
+        let change = chance.logged_change();
+        assert_eq!(LoggedChange::from_bytes(change.to_bytes().into()), Ok(change));
+        let meta =
+            SnapshotMeta { id: chance.entry_id(), membership: Arc::new(chance.membership()) };
+        assert_eq!(SnapshotMeta::from_bytes(meta.to_bytes().into()), Ok(meta));
+    }
+}
+
+#[test]
+fn every_part_of_an_encoding_is_too_short_and_nothing_may_follow() {
+    let mut chance = Chance::new(2);
+    for _ in 0..100 {
+        let whole: Bytes = chance.logged_change().to_bytes().into();
+        for end in 0..whole.len() {
+            let part = LoggedChange::from_bytes(whole.slice(..end));
+            assert_eq!(part, Err(DecodeError::TooShort), "{end} of {}", whole.len());
+        }
+        let longer: Bytes = [&whole[..], &[0]].concat().into();
+        assert_eq!(LoggedChange::from_bytes(longer), Err(DecodeError::LeftOver));
+    }
+}
+
+#[test]
+fn damaged_bytes_decode_to_what_encodes_to_them_or_not_at_all() {
+    let mut chance = Chance::new(3);
+    let mut decoded = 0;
+    for _ in 0..50_000 {
+        let mut bytes = chance.logged_change().to_bytes();
+        for _ in 0..=chance.below(3) {
+            let at = chance.below(bytes.len() as u64) as usize;
+            bytes[at] = chance.below(256) as u8;
+        }
+        if let Ok(change) = LoggedChange::from_bytes(bytes.clone().into()) {
+            assert_eq!(change.to_bytes(), bytes);
+            decoded += 1;
+        }
+    }
+    assert!(decoded > 1_000, "{decoded}");
+}
+
+#[test]
+fn a_count_that_the_bytes_cannot_hold_reserves_nothing() {
+    let mut bytes = u32::MAX.to_bytes();
+    bytes.extend([7; 64]);
+    assert_eq!(Vec::<u64>::from_bytes(bytes.clone().into()), Err(DecodeError::TooShort));
+    assert_eq!(Bytes::from_bytes(bytes.clone().into()), Err(DecodeError::TooShort));
+    assert_eq!(MemberSet::from_bytes(bytes.into()), Err(DecodeError::TooShort));
+}
+
+#[test]
+fn sets_have_one_spelling() {
+    let twice = vec![MemberId(2), MemberId(2)].to_bytes();
+    assert_eq!(MemberSet::from_bytes(twice.into()), Err(DecodeError::Unsorted));
+    let turned = vec![MemberId(2), MemberId(1)].to_bytes();
+    assert_eq!(MemberSet::from_bytes(turned.into()), Err(DecodeError::Unsorted));
+}
+
+#[test]
+fn a_later_version_is_named_as_such() {
+    let mut bytes = Membership::default().to_bytes();
+    bytes[0] += 1;
+    assert_eq!(Membership::from_bytes(bytes.into()), Err(DecodeError::UnknownVersion));
+}
+
+/// Changing this means that stores written before cannot be read: raise the version.
+#[test]
+fn the_layout_stays() {
+    let membership = Membership::new([MemberId(1), MemberId(2)], [MemberId(3)])
+        .with_activation(Activation::OnAppend)
+        .with_incarnation(MemberId(1), 9);
+    let mut expected = vec![1]; // version
+    expected.extend([1, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+    expected.extend([1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]); // learners
+    expected.extend([0, 0, 0, 0]); // learners to be
+    expected.extend([0; 1 + 16]); // auto-leave, since
+    expected.extend([1, 0]); // activation, no goal
+    expected.extend([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+    expected.extend([0; 4 + 4]); // removed, infos
+    assert_eq!(membership.to_bytes(), expected);
+}

@@ -1,0 +1,191 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate_core::{MemberId, Payload};
+
+use super::record::{Appended, HEADER_BYTES, Record, RecordHeader, padded};
+use super::*;
+use crate::chance::Chance;
+
+const SEED: u32 = 0xfeed;
+
+fn random_record(chance: &mut Chance) -> (Vec<u8>, Record) {
+    let mut term = 1 + chance.below(5);
+    let prev = EntryId::new(term, chance.below(1000));
+    let entries: Vec<Entry> = (0..chance.below(6))
+        .map(|nth| {
+            term += chance.below(2);
+            let payload = if chance.below(4) == 0 {
+                Payload::Change(Arc::new(chance.logged_change()))
+            } else {
+                Payload::Command(vec![nth as u8; chance.below(100) as usize].into())
+            };
+            Entry { id: EntryId::new(term, prev.index + 1 + nth), payload }
+        })
+        .collect();
+    let vote = chance.flip().then(|| MemberId(1 + chance.below(9)));
+    let hard_state = HardState { term, vote, commit: chance.below(1000) };
+    let record = Record {
+        hard_state: chance.flip().then_some(hard_state),
+        install: chance.flip().then(|| EntryId::new(1, chance.below(9))),
+        entries: (!entries.is_empty()).then(|| Appended { prev, entries: entries.clone() }),
+    };
+    let contents = Contents {
+        hard_state: record.hard_state,
+        install: record.install,
+        prev,
+        entries: &entries.into(),
+    };
+    let mut bytes = Vec::new();
+    assert!(contents.encode(SEED, 7, 6, &mut bytes));
+    (bytes, record)
+}
+
+fn decode(bytes: &[u8], seed: u32) -> Option<Record> {
+    let header = RecordHeader::decode(bytes.first_chunk()?, seed)?;
+    let body = bytes.get(HEADER_BYTES..HEADER_BYTES + header.body_bytes as usize)?;
+    header.fits(body, seed).then(|| header.decode_body(Bytes::copy_from_slice(body)).unwrap())
+}
+
+#[test]
+fn records_are_read_as_they_were_written() {
+    let mut chance = Chance::new(1);
+    for _ in 0..2_000 {
+        let (bytes, record) = random_record(&mut chance);
+        let header = RecordHeader::decode(bytes.first_chunk().unwrap(), SEED).unwrap();
+        assert_eq!((header.sequence, header.synced), (7, 6));
+        assert_eq!(header.record_bytes(), bytes.len() as u64);
+        assert_eq!(bytes.len() as u64, padded(header.body_bytes as usize));
+        assert_eq!(decode(&bytes, SEED), Some(record));
+        assert_eq!(decode(&bytes, SEED + 1), None, "a record belongs to its segment");
+    }
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    let mut chance = Chance::new(2);
+    for _ in 0..20 {
+        let (bytes, record) = random_record(&mut chance);
+        let header = RecordHeader::decode(bytes.first_chunk().unwrap(), SEED).unwrap();
+        let end = HEADER_BYTES + header.body_bytes as usize;
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            // What fills up the last bytes says nothing.
+            let expected = (bit / 8 >= end).then(|| record.clone());
+            assert_eq!(decode(&damaged, SEED), expected, "bit {bit}");
+        }
+    }
+}
+
+#[test]
+fn bodies_of_any_bytes_are_decoded_or_refused() {
+    let mut chance = Chance::new(3);
+    let mut decoded = 0;
+    for _ in 0..20_000 {
+        let (mut bytes, _) = random_record(&mut chance);
+        let header = RecordHeader::decode(bytes.first_chunk().unwrap(), SEED).unwrap();
+        let body = &mut bytes[HEADER_BYTES..HEADER_BYTES + header.body_bytes as usize];
+        for _ in 0..chance.below(4) {
+            if !body.is_empty() {
+                body[chance.below(body.len() as u64) as usize] = chance.below(256) as u8;
+            }
+        }
+        decoded += u32::from(header.decode_body(Bytes::copy_from_slice(body)).is_ok());
+    }
+    assert!((5_000..20_000).contains(&decoded), "{decoded}");
+}
+
+#[test]
+fn heads_are_read_as_they_were_written_and_no_bit_may_differ() {
+    let head = Head {
+        identity: Identity { cluster: 1, member: MemberId(2), incarnation: 3 },
+        number: 4,
+        boots: 5,
+        bytes: 6,
+        first_sequence: 7,
+        previous: 3,
+        previous_end: 9,
+        start: Start {
+            hard_state: HardState { term: 3, vote: Some(MemberId(2)), commit: 4 },
+            floor: EntryId::new(1, 2),
+            last: EntryId::new(3, 8),
+        },
+    };
+    let bytes = head.encode();
+    assert_eq!(bytes.len() as u64, HEAD_BYTES);
+    assert_eq!(Head::decode(&bytes).unwrap().0, head);
+    for bit in 0..bytes.len() * 8 {
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(Head::decode(&damaged).is_err(), "bit {bit}");
+    }
+    for end in 0..bytes.len() {
+        assert!(Head::decode(&bytes[..end]).is_err(), "{end} bytes");
+    }
+}
+
+/// A log kept as a plain list, against the index.
+#[test]
+fn the_index_finds_what_a_list_would() {
+    for seed in 0..200 {
+        let mut chance = Chance::new(seed);
+        let mut index = LogIndex::default();
+        let mut list: Vec<(EntryId, u64)> = Vec::new(); // With the segment of each.
+        let (mut term, mut base) = (1, 0);
+        for sequence in 1..60 {
+            let segment = sequence / 7;
+            let last = base + list.len() as u64;
+            let keep =
+                if chance.below(4) == 0 { chance.below(last - base + 1) } else { last - base };
+            list.truncate(keep as usize);
+            term += chance.below(2);
+            let prev = list.last().map_or(index.base(), |(id, _)| *id);
+            let ids: Vec<EntryId> =
+                (1..=1 + chance.below(5)).map(|nth| EntryId::new(term, prev.index + nth)).collect();
+            let place = Place { segment, offset: sequence * 512, sequence };
+            index.append(prev, ids.iter().copied(), place, 512).unwrap();
+            list.extend(ids.iter().map(|id| (*id, segment)));
+            if chance.below(10) == 0 {
+                index.drop_before(segment);
+                let gone = list.iter().take_while(|(_, held)| *held < segment).count();
+                list.drain(..gone);
+                base += gone as u64;
+            }
+            check_index(&index, &list, base);
+        }
+    }
+}
+
+fn check_index(index: &LogIndex, list: &[(EntryId, u64)], base: u64) {
+    assert_eq!(index.base().index, base);
+    for (id, segment) in list {
+        assert_eq!(index.term(id.index), Some(id.term));
+        let span = index.spans_from(id.index).next().unwrap();
+        assert!(span.first <= id.index && id.index <= span.last);
+        assert_eq!(span.place.segment, *segment);
+    }
+    let starts: Vec<EntryId> = list
+        .iter()
+        .enumerate()
+        .filter(|(at, (id, _))| *at == 0 || list[at - 1].0.term != id.term)
+        .map(|(_, (id, _))| *id)
+        .collect();
+    assert_eq!(index.terms(), starts);
+}
+
+#[test]
+fn entries_that_do_not_follow_are_refused() {
+    let place = Place { segment: 1, offset: 512, sequence: 1 };
+    let mut index = LogIndex::new(EntryId::new(2, 5), EntryId::new(2, 5));
+    let mut append = |prev: (u64, u64), first: (u64, u64)| {
+        let id = EntryId::new(first.0, first.1);
+        index.append(EntryId::new(prev.0, prev.1), [id].into_iter(), place, 8).is_ok()
+    };
+    assert!(!append((2, 6), (2, 7)), "a gap");
+    assert!(!append((1, 5), (2, 6)), "another entry before it");
+    assert!(!append((1, 4), (2, 5)), "what a snapshot replaced");
+    assert!(!append((2, 5), (2, 7)), "not the next");
+    assert!(!append((2, 5), (1, 6)), "an older term");
+    assert!(append((2, 5), (2, 6)));
+}
