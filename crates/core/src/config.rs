@@ -138,6 +138,11 @@ pub struct Manners {
 }
 
 impl Config {
+    /// The [`Config::joined_at`] of a member that starts with an empty disk and was not
+    /// told which entry added it: no entry has this index. It receives the log and
+    /// counts nowhere, because it may be an old member that has lost its disk.
+    pub const NEVER_JOINED: Index = (1 << 62) - 1;
+
     pub fn new(id: MemberId) -> Self {
         Self {
             id,

@@ -5,8 +5,8 @@ use crate::membership::Membership;
 use crate::membership::history::History;
 use crate::progress::{Peer, Progress};
 use crate::{
-    Activation, Append, AppendReply, Boot, BootError, Dropped, Entries, EntryId, Envelope, Event,
-    Identity, Index, Malformed, MemberId, Message, Raft, SnapshotMeta, Taken, Term,
+    Activation, Append, AppendReply, Boot, BootError, Config, Dropped, Entries, EntryId, Envelope,
+    Event, Identity, Index, Malformed, MemberId, Message, Raft, SnapshotMeta, Taken, Term,
 };
 
 use crate::ids::NUMBER_MAX;
@@ -106,7 +106,8 @@ impl Raft {
     /// Somebody's membership knows another one as the member of our id.
     pub(crate) fn on_disowned(&mut self, by: MemberId, known: Identity) -> Result<Taken, Dropped> {
         // Said by one that is behind, or answering what we were before a restart.
-        let behind = known.joined_at < self.config.joined_at;
+        let joined_at = self.config.joined_at;
+        let behind = known.joined_at < joined_at && joined_at != Config::NEVER_JOINED;
         if behind || self.config.is_known_as(known) {
             return Err(Dropped::Unasked);
         }

@@ -22,7 +22,9 @@ pub struct Startup {
     pub options: Options,
     pub store: StoreConfig,
     /// The first membership of a new cluster, the same for each of its members. None
-    /// for a member that joins: it waits to be told.
+    /// for a member that joins: it waits to be told, and [`Config::joined_at`] says which
+    /// entry added it. A disk that is still empty is marked with that, and keeps it; one
+    /// that is marked with nothing never counts.
     pub first: Option<Membership>,
 }
 
@@ -43,7 +45,12 @@ pub fn start<D: Disk, M: Machine>(
 ) -> Result<Started<D, M>, StartError> {
     let Startup { cluster, mut config, options, store: store_config, first } = startup;
     let member = config.id;
-    let identity = Identity { cluster, member, incarnation: config.incarnation };
+    let joined_at = match (&first, config.joined_at) {
+        (Some(_), _) => 0,
+        (None, 0) => Config::NEVER_JOINED,
+        (None, index) => index,
+    };
+    let identity = Identity { cluster, member, incarnation: config.incarnation, joined_at };
     let first = first.map_or_else(Boot::empty, Boot::first);
     match Store::create(&mut disk, identity, &first, &store_config) {
         Ok(()) | Err(CreateError::InUse { .. }) => {}
@@ -52,6 +59,7 @@ pub fn start<D: Disk, M: Machine>(
     let opened = Store::open(disk, Expected { cluster, member }, &store_config);
     let Opened { mut store, mut boot, identity, boots } = opened.map_err(StartError::Open)?;
     config.incarnation = identity.incarnation;
+    config.joined_at = identity.joined_at;
     let origin =
         Origin { member, incarnation: identity.incarnation, boot: boots, number: 0, open_from: 0 };
     let mut applier = Applier::new(machine, origin);

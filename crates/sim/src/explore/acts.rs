@@ -154,10 +154,10 @@ impl World {
                 self.kill(place)?;
                 let member = &mut self.members[place];
                 member.disk.inner().flush();
-                if member.disk.inner().flip_bit(&mut member.random).is_none() {
-                    return Ok(false);
-                }
+                let flipped = member.disk.inner().flip_bit(&mut member.random);
+                let Some((file, offset)) = flipped else { return Ok(false) };
                 member.flipped = true;
+                self.say(|| format!("-- flips a bit of {file}, byte {offset}"));
             }
             What::LoseDisk => {
                 self.crash(place)?;

@@ -214,6 +214,7 @@ impl World {
         let member = &mut self.members[place];
         member.disk = SharedDisk::default();
         member.incarnation = member.random.next_u64() | 1;
+        member.joined_at = 0;
         member.fate = Fate::Lost;
         member.wiped = true;
         self.watch.on_disk_lost(place, self.members[place].id);

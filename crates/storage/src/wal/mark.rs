@@ -44,6 +44,7 @@ impl<F: Clone> MarkFile<F> {
         let mut bytes = identity.cluster.to_bytes();
         identity.member.encode(&mut bytes);
         identity.incarnation.encode(&mut bytes);
+        identity.joined_at.encode(&mut bytes);
         let seed = crc32c_append(0, &bytes);
         if !exists {
             let bytes = SLOTS * SLOT_STRIDE;
