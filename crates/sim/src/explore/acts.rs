@@ -151,7 +151,9 @@ impl World {
             What::FlipBit => {
                 // The power stays on: of a log whose last write was damaged while the
                 // power failed, nobody can say that it was ever durable.
-                self.kill(place)?;
+                if !self.kill(place)? {
+                    return Ok(false);
+                }
                 let member = &mut self.members[place];
                 member.disk.inner().flush();
                 let flipped = member.disk.inner().flip_bit(&mut member.random);

@@ -182,6 +182,13 @@ impl Clients {
         Ok(Some(operation.client as usize))
     }
 
+    /// A command ran at this index, whether its client learns of it or not.
+    pub(crate) fn ran(&mut self, operation: u64, index: u64) {
+        if let Some(operation) = self.history.operations.get_mut(operation as usize) {
+            operation.applied = Some(index);
+        }
+    }
+
     /// A member died: whoever waited for it learns nothing.
     pub(crate) fn lost(&mut self, place: usize, run: u64) -> Result<Vec<usize>, String> {
         let mut lost: Vec<(Asked, usize)> = Vec::new();

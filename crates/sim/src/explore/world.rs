@@ -542,6 +542,7 @@ impl World {
             let request = RequestId(operation);
             let noted = self.clients.answers.applied(id, index, request);
             noted.map_err(|why| Violation::new("R2", why.to_string()))?;
+            self.clients.ran(operation, index);
         }
         Ok(Ok(()))
     }
