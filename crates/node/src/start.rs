@@ -87,6 +87,7 @@ pub fn install<D: Disk, M: Machine>(
         }
     });
     let installed = applier.install(meta, chunks);
+    store.release_snapshot(meta.id);
     match failed {
         Some(why) => Err(StartError::Read(why)),
         None => installed.map_err(|why| StartError::Install { id: meta.id, why }),

@@ -78,6 +78,8 @@ pub struct Store<D: Disk> {
     snapshots_begun: u64,
     /// An installed snapshot is in the log: once that is durable, what was before goes.
     installed: Option<EntryId>,
+    /// Those that a state machine is still to be made of.
+    wanted: BTreeSet<EntryId>,
     failed: Option<StoreError>,
 }
 
@@ -142,15 +144,23 @@ impl<D: Disk> Store<D> {
         let (identity, boots) = (wal.identity, wal.boots);
         let snapshot = Some(boot.snapshot.id).filter(|id| *id != EntryId::ZERO);
         let snapshots = snapshot.into_iter().collect();
-        let store =
-            Self { disk, wal, snapshots, snapshots_begun: 0, installed: None, failed: None };
+        let store = Self {
+            disk,
+            wal,
+            snapshots,
+            snapshots_begun: 0,
+            installed: None,
+            wanted: BTreeSet::new(),
+            failed: None,
+        };
         Ok(Opened { store, boot, identity, boots })
     }
 
     /// Writes a save: after a crash all of it is there, or nothing of it and of later
     /// ones. Durable only with the next [`Store::sync`].
     ///
-    /// A snapshot to install has to be finished before. From this save on it is what
+    /// A snapshot to install has to be finished before, and is kept until the state machine
+    /// was made of it: call [`Store::release_snapshot`] then. From this save on it is what
     /// the log continues: after a crash either the old log is there or the snapshot.
     pub fn write(&mut self, save: &Save) -> Result<(), StoreError> {
         self.check()?;
@@ -173,6 +183,7 @@ impl<D: Disk> Store<D> {
             }
             Err(AppendError::TooLarge) => return Err(StoreError::TooLarge),
         }
+        self.wanted.extend(install);
         self.installed = install.or(self.installed);
         Ok(())
     }
@@ -213,6 +224,12 @@ impl<D: Disk> Store<D> {
         self.guard(dropped)
     }
 
+    /// The state machine has what it needs of a snapshot that was installed. It goes as
+    /// soon as a newer one has taken its place.
+    pub fn release_snapshot(&mut self, id: EntryId) {
+        self.wanted.remove(&id);
+    }
+
     /// The newest snapshot of an entry in the log, or just before it.
     pub fn newest_snapshot(&self) -> EntryId {
         let held = self.snapshots.iter().filter(|id| self.wal.log.holds(**id));
@@ -221,8 +238,8 @@ impl<D: Disk> Store<D> {
 
     fn drop_covered(&mut self, index: Index, newest: EntryId) -> Result<(), Failure> {
         self.wal.drop_up_to(&mut self.disk, index)?;
-        let old: Vec<EntryId> =
-            self.snapshots.iter().filter(|id| id.index < newest.index).copied().collect();
+        let old = self.snapshots.iter().copied().filter(|id| id.index < newest.index);
+        let old: Vec<EntryId> = old.filter(|id| !self.wanted.contains(id)).collect();
         for id in old {
             let name = FileName::Snapshot(id);
             self.disk.remove(&name.to_string()).map_err(Failure::when(Doing::Remove, name))?;

@@ -75,6 +75,7 @@ impl Contents<'_> {
     /// than a record can be.
     pub(crate) fn encode(&self, seed: u32, sequence: u64, synced: u64, into: &mut Vec<u8>) -> bool {
         let start = into.len();
+        into.reserve(self.entries.bytes() as usize + 128);
         into.resize(start + HEADER_BYTES, 0);
         let parts = self.encode_body(into);
         let body_bytes = into.len() - start - HEADER_BYTES;
