@@ -1,0 +1,55 @@
+//! A few random worlds with fixed seeds, and that a seed is a run.
+//!
+//! The long hunt is `cargo run --release -p quorate-sim -- explore`.
+
+use quorate_sim::explore::{Replay, Report, run};
+
+const SEEDS: u64 = 150;
+
+#[test]
+fn no_world_breaks_a_rule() {
+    let mut all = Report::default();
+    for seed in 0..SEEDS {
+        let replay = Replay::of_seed(seed);
+        let outcome = run(&replay.setting, &replay.actions);
+        if let Some(violation) = outcome.violation {
+            panic!("seed {seed}: {violation}\nreplay with: explore --seed {seed} --trace");
+        }
+        all.add(&outcome.report);
+    }
+    println!("{all}");
+    // Worlds in which nothing happens would break no rule either.
+    assert!(all.healed > SEEDS * 9 / 10, "{all}");
+    assert!(all.elections > SEEDS && all.goals_reached > 50 && all.changes_done > 50, "{all}");
+    assert!(all.snapshots_installed > 20 && all.interrupted > 5 && all.cancels > 20, "{all}");
+    let happened = |what: &str| all.counts.get(what).copied().unwrap_or(0);
+    for what in [
+        "crash",
+        "crash-in-write",
+        "member ended by its disk",
+        "lost message",
+        "duplicated message",
+        "pause",
+        "split",
+        "flip-bit",
+        "lose-disk",
+        "wipe-disk",
+        "swap-disks",
+        "fill-disk",
+        "jump-clock",
+        "transfer",
+    ] {
+        assert!(happened(what) > 0, "no {what} in {all}");
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in 1_000..1_030 {
+        let replay = Replay::of_seed(seed);
+        let once = run(&replay.setting, &replay.actions).report;
+        let read = Replay::parse(&replay.to_string()).unwrap();
+        let again = run(&read.setting, &read.actions).report;
+        assert_eq!(once, again, "seed {seed}");
+    }
+}
