@@ -2,7 +2,8 @@
 //!
 //! Without the feature `mutants` every `mutant!(..)` is the constant `false` and
 //! leaves no trace in the code. With it, one mutant at a time is switched on for the
-//! current thread.
+//! current thread. Most are one line where the rule is decided; those that take more
+//! stand in `wrong`.
 
 /// Whether this wrong version of a rule is switched on.
 #[cfg(feature = "mutants")]
@@ -23,29 +24,15 @@ macro_rules! mutant {
 }
 
 #[cfg(feature = "mutants")]
-pub use switch::{Mutant, is_on, switch};
+mod list;
+#[cfg(feature = "mutants")]
+mod switch;
+mod wrong;
 
 #[cfg(feature = "mutants")]
-mod switch {
-    use std::cell::Cell;
-
-    /// One wrong version of one rule.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Mutant {
-        /// A vote is granted to a log that is older than the voter's.
-        VoteForOlderLog,
-    }
-
-    thread_local! {
-        static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
-    }
-
-    pub fn is_on(mutant: Mutant) -> bool {
-        ON.get() == Some(mutant)
-    }
-
-    /// Switches to this mutant, or to none, on this thread.
-    pub fn switch(to: Option<Mutant>) {
-        ON.set(to);
-    }
-}
+pub use list::{Means, Mutant};
+#[cfg(feature = "mutants")]
+pub use switch::{is_on, switch};
+pub(crate) use wrong::{
+    counts_although_old, incoming_of, is_not_answered, outgoing_of, quorum_matched,
+};

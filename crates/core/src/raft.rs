@@ -14,7 +14,7 @@ use crate::timer::Timer;
 use crate::{
     Activation, AppendReply, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index,
     Input, MemberId, Message, Output, Reader, Refusal, RequestId, RoleKind, SnapshotMeta, Taken,
-    Term, VoteReply,
+    Term, VoteReply, mutant, mutants,
 };
 
 /// One member of a Raft cluster, as a value. It does nothing by itself: see
@@ -75,7 +75,7 @@ impl Raft {
         config.check().map_err(BootError::Config)?;
         let (log, memberships) = boot.check(config.activation)?;
         // A leader that is forgotten by now may still count on us.
-        let loyal = config.loyal_ticks();
+        let loyal = if mutant!(StartForgetsLease) { 0 } else { config.loyal_ticks() };
         let seed = config.seed ^ config.id.0.rotate_left(32);
         let mut raft = Self {
             timer: Timer::new(seed, config.election_ticks, loyal),
@@ -192,7 +192,8 @@ impl Raft {
     /// The membership as of this entry, for a snapshot there. Not older than the
     /// newest snapshot, not newer than the log.
     pub fn membership_at(&self, index: Index) -> Arc<Membership> {
-        self.memberships.counts(index).membership.clone()
+        let at = if mutant!(SnapshotTakesNewest) { Index::MAX } else { index };
+        self.memberships.counts(at).membership.clone().captured()
     }
 
     /// Replaces the timeout that was drawn, until the next one is: for stories in
@@ -205,8 +206,9 @@ impl Raft {
     /// handed to the state machine, or the newest one in the log.
     pub(crate) fn membership_known(&self) -> &Known {
         match self.config.activation {
-            Activation::OnApply => self.memberships.counts(self.log.applying),
-            Activation::OnAppend => self.memberships.newest(),
+            Activation::OnApply if mutant!(CountsBeforeItIsApplied) => self.memberships.newest(),
+            Activation::OnAppend if !mutant!(CountsOnlyWhenApplied) => self.memberships.newest(),
+            _ => self.memberships.counts(self.log.applying),
         }
     }
 
@@ -251,7 +253,7 @@ impl Raft {
             // A lease binds in whatever term it is asked about.
             // Shown by scenarios/read_lease_after_a_late_refusal.txt.
             Message::PreVote(vote) | Message::Vote(vote)
-                if !vote.forced && self.timer.loyal > 0 =>
+                if !vote.forced && self.timer.loyal > 0 && !mutant!(LeaseDoesNotBind) =>
             {
                 Err(Dropped::LeaderAlive { leader: self.leader })
             }
@@ -287,6 +289,8 @@ impl Raft {
     /// newer term is only being asked about.
     fn on_newer_term(&mut self, from: MemberId, term: Term, what: &Message) -> Result<(), Dropped> {
         match what {
+            Message::PreVote(_) if mutant!(PreVoteGrantedInLease) => Ok(()),
+            Message::PreVoteReply(_) if mutant!(PreVoteRefusalIsIgnored) => Ok(()),
             // A leader that was just heard from is not deposed by somebody who was
             // cut off, or removed and never told: neither vote nor term counts.
             Message::PreVote(vote) | Message::Vote(vote) if !vote.forced && self.leader_alive() => {
@@ -309,6 +313,8 @@ impl Raft {
     fn on_older_term(&mut self, from: MemberId, term: Term, what: &Message) -> Result<(), Dropped> {
         let manners = self.config.manners;
         match what {
+            _ if mutants::counts_although_old(what) => return Ok(()),
+            _ if mutants::is_not_answered(what) => {}
             // Who was cut off may have raised its term: its leader, still in the old
             // term, must hear of the new one, or the two never talk again.
             // Shown by scenarios/checkquorum_higher_term_rejoins.txt.
@@ -332,15 +338,16 @@ impl Raft {
 
     /// A leader of our term speaks.
     fn hear_leader(&mut self, from: MemberId) -> Result<(), Dropped> {
-        if let Some(leader) = self.leader.filter(|leader| *leader != from) {
+        let other = self.leader.filter(|leader| *leader != from && !mutant!(SecondLeaderIsHeard));
+        if let Some(leader) = other {
             return Err(Dropped::SecondLeader { from, leader });
         }
-        if self.role.kind() != RoleKind::Follower {
+        if self.role.kind() != RoleKind::Follower && !mutant!(CandidateHearsNoLeader) {
             self.become_follower(self.term, Some(from));
         }
         self.timer.elapsed = 0;
         self.taught = false;
-        self.holds_newer_log = false;
+        self.holds_newer_log &= mutant!(RightToStandStays);
         self.timer.loyal = self.config.loyal_ticks();
         self.set_leader(Some(from));
         Ok(())
@@ -378,7 +385,7 @@ impl Raft {
     pub(crate) fn enter_term(&mut self, term: Term) {
         if self.term != term {
             self.term = term;
-            self.vote = None;
+            self.vote = self.vote.filter(|_| mutant!(VoteKeptInNewTerm));
         }
         self.timer.restart(self.config.election_ticks);
     }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use crate::{AppendReply, Dropped, Event};
 use crate::{
-    EntryId, Envelope, HardState, Index, MemberId, Message, Raft, Save, SaveId, Taken, Term,
+    EntryId, Envelope, HardState, Index, MemberId, Message, Raft, Save, SaveId, Taken, Term, mutant,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -65,7 +65,9 @@ impl Saves {
     /// The log was cut from here on.
     pub(crate) fn truncate(&mut self, from: Index) {
         for save in &mut self.in_flight {
-            save.last = save.last.min(from - 1);
+            if !mutant!(LateSaveCountsAfterCut) {
+                save.last = save.last.min(from - 1);
+            }
         }
     }
 }
@@ -86,7 +88,12 @@ impl Raft {
         let (from, incarnation) = (self.config.id, self.config.incarnation);
         let envelope = Envelope { from, to, term, incarnation, message };
         let waits = self.config.manners.every_reply_waits || self.has_unsaved_promises();
-        if !waits {
+        let early = match envelope.message {
+            Message::VoteReply(_) => mutant!(VoteReplyBeforeSave),
+            Message::AppendReply(_) => mutant!(AppendReplyBeforeSave),
+            _ => false,
+        };
+        if !waits || early {
             self.out.send.push(envelope);
             return;
         }
@@ -117,7 +124,9 @@ impl Raft {
     /// Votes for itself: counted when it is durable. A pre-vote promises nothing,
     /// so with an idle disk it counts at once.
     pub(crate) fn promise_own_vote(&mut self, vote: OwnVote) {
-        if self.config.manners.every_reply_waits {
+        if mutant!(OwnVoteBeforeSave) {
+            self.count_own_vote(vote);
+        } else if self.config.manners.every_reply_waits {
             let reply = self.vote_reply(true);
             let message =
                 if vote.pre { Message::PreVoteReply(reply) } else { Message::VoteReply(reply) };
@@ -136,6 +145,9 @@ impl Raft {
             self.send_when_saved(self.config.id, self.term, reply);
             self.saves.promises.appends.push(index);
         }
+        if mutant!(OwnAppendBeforeSave) {
+            self.on_own_saved(index);
+        }
     }
 
     pub(crate) fn has_save(&self) -> bool {
@@ -153,7 +165,8 @@ impl Raft {
         (told.term, told.vote) != (now.term, now.vote)
             || told.commit != now.commit
                 && (self.config.manners.commit_saved_alone
-                    || self.memberships.any_between(told.commit, now.commit))
+                    || !mutant!(MembershipCommitNotSaved)
+                        && self.memberships.any_between(told.commit, now.commit))
     }
 
     pub(crate) fn take_save(&mut self) -> Option<Save> {
@@ -181,7 +194,8 @@ impl Raft {
         let must_sync = !entries.is_empty()
             || install.is_some()
             || (told.term, told.vote) != (now.term, now.vote)
-            || self.memberships.any_between(told.commit, now.commit);
+            || !mutant!(MembershipCommitNotSynced)
+                && self.memberships.any_between(told.commit, now.commit);
         self.saves.in_flight.push_back(InFlight {
             id,
             last: self.log.handed(),
@@ -189,7 +203,8 @@ impl Raft {
             promises,
             install: install.as_ref().map(|meta| meta.id),
         });
-        let hard_state = (told != now).then_some(now);
+        let vote = now.vote.filter(|_| !mutant!(VoteNotSaved));
+        let hard_state = (told != now).then_some(HardState { vote, ..now });
         Some(Save { id, hard_state, entries, install, must_sync, then_send })
     }
 

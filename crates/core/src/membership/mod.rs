@@ -13,6 +13,7 @@ mod quorum;
 mod refusal;
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -21,7 +22,7 @@ pub use goal::{Goal, Plan, PlannedStep, Step, View, next_step, plan};
 pub use quorum::{Count, Quorum};
 pub use refusal::ChangeRefusal;
 
-use crate::{Activation, EntryId, MemberId, MemberSet};
+use crate::{Activation, EntryId, MemberId, MemberSet, mutant};
 
 /// Voters, learners, and how a joint membership will be left.
 ///
@@ -179,6 +180,31 @@ impl Membership {
     /// Everybody who receives the log.
     pub fn members(&self) -> MemberSet {
         self.majorities.iter().flat_map(MemberSet::iter).chain(self.learners.iter()).collect()
+    }
+
+    /// As a snapshot keeps it: whole. Each part has a mutant that loses it.
+    pub(crate) fn captured(mut self: Arc<Self>) -> Arc<Self> {
+        if mutant!(SnapshotDropsLearners) {
+            Arc::make_mut(&mut self).learners = MemberSet::new();
+        } else if mutant!(SnapshotDropsLearnersNext) {
+            Arc::make_mut(&mut self).learners_next = MemberSet::new();
+        } else if mutant!(SnapshotDropsOutgoing) {
+            let kept = Arc::make_mut(&mut self);
+            kept.majorities.truncate(1);
+            kept.learners_next = MemberSet::new();
+            kept.auto_leave = false;
+        } else if mutant!(SnapshotDropsAutoLeave) {
+            Arc::make_mut(&mut self).auto_leave = false;
+        } else if mutant!(SnapshotDropsGoal) {
+            Arc::make_mut(&mut self).goal = None;
+        } else if mutant!(SnapshotDropsDisks) {
+            Arc::make_mut(&mut self).incarnations.clear();
+        } else if mutant!(SnapshotDropsRemoved) {
+            Arc::make_mut(&mut self).removed.clear();
+        } else if mutant!(SnapshotDropsSince) {
+            Arc::make_mut(&mut self).since = EntryId::ZERO;
+        }
+        self
     }
 
     /// Whether this could ever be the result of a change: what arrives from a peer

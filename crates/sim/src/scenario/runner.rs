@@ -28,6 +28,8 @@ pub enum Verdict {
 pub(super) struct Performance {
     pub(super) blocks: Vec<Vec<Page>>,
     pub(super) failure: Option<Mistake>,
+    /// Inputs that members were handed.
+    pub(super) steps: u64,
 }
 
 /// What one line printed.
@@ -35,7 +37,7 @@ pub(super) type Page = Vec<String>;
 
 impl Performance {
     /// The transcript of each block.
-    fn transcripts(&self) -> Vec<Vec<String>> {
+    pub(super) fn transcripts(&self) -> Vec<Vec<String>> {
         self.blocks.iter().map(|pages| pages.concat()).collect()
     }
 }
@@ -49,10 +51,10 @@ pub(super) fn perform(story: &Story, activation: Activation) -> Performance {
         let failure = perform_block(&mut world, block, &mut pages).err();
         blocks.push(pages);
         if failure.is_some() {
-            return Performance { blocks, failure };
+            return Performance { blocks, failure, steps: world.steps };
         }
     }
-    Performance { blocks, failure: None }
+    Performance { blocks, failure: None, steps: world.steps }
 }
 
 fn perform_block(world: &mut World, block: &Block, pages: &mut Vec<Page>) -> Result<(), Mistake> {
@@ -136,7 +138,7 @@ fn so_far(page: &[String]) -> String {
 
 const LINES_SHOWN: usize = 20;
 
-fn first_difference(
+pub(super) fn first_difference(
     story: &Story,
     first: &[Vec<String>],
     other: &[Vec<String>],

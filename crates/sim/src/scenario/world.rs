@@ -41,6 +41,8 @@ pub(super) struct World {
     pub(super) first: Membership,
     /// When the memberships of this cluster count.
     pub(super) activation: Activation,
+    /// Inputs that members were handed.
+    pub(super) steps: u64,
     /// One chosen message is being delivered: even a late reply is worth a line.
     pub(super) close_up: bool,
 }
@@ -104,6 +106,7 @@ impl World {
         what: &str,
         input: Input,
     ) -> Result<Result<Taken, Dropped>, String> {
+        self.steps += 1;
         self.member_mut(id)?.stepped = true;
         let raft = self.running(id)?;
         let before = raft.status();
