@@ -1,7 +1,7 @@
 //! Wrong versions of single rules: what the checkers must notice (docs/mutants.md).
 //!
-//! Without the feature `mutants` every `mutant!(..)` is the constant `false` and
-//! leaves no trace in the code. With it, one mutant at a time is switched on for the
+//! Without the feature `mutants` every `mutant!(..)` is constantly false and leaves no
+//! trace in the code. With it, one mutant at a time is switched on for the
 //! current thread. Most are one line where the rule is decided; those that take more
 //! stand in `wrong`.
 
@@ -19,8 +19,15 @@ macro_rules! mutant {
 #[macro_export]
 macro_rules! mutant {
     ($name:ident) => {
-        false
+        $crate::mutants::never()
     };
+}
+
+/// No mutant is ever on.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub const fn never() -> bool {
+    false
 }
 
 #[cfg(feature = "mutants")]

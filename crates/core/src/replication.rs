@@ -18,7 +18,7 @@ impl Raft {
     pub(crate) fn on_append(&mut self, from: MemberId, append: Append) -> Result<Taken, Dropped> {
         let commit = self.log.commit;
         let told = append.entries.last().map_or(append.prev, |entry| entry.id);
-        if append.prev.index < commit {
+        if append.prev.index < commit && !mutant!(CommittedEntryIsCut) {
             // Late, or from a leader that does not know how far we are. If even one
             // entry were another than the committed one, it could only come from a
             // leader that was deposed, and what we have must not count for it.

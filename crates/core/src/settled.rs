@@ -3,7 +3,7 @@
 //! which has to stay until then.
 
 use crate::role::Role;
-use crate::{Activation, Event, Index, MemberId, Message, Raft};
+use crate::{Activation, Event, Index, MemberId, Message, Raft, mutant};
 
 impl Raft {
     /// A peer durably knows the log to be committed up to here.
@@ -40,7 +40,8 @@ impl Raft {
         let known = self.membership_known();
         let id = known.id;
         // Only a leader that has committed an entry of its own knows what is committed.
-        if self.log.commit < id.index.max(leader.first_own) {
+        let own = if mutant!(SettledBeforeOwnCommit) { 0 } else { leader.first_own };
+        if self.log.commit < id.index.max(own) {
             return;
         }
         // On append: whoever is elected has the committed membership in its log, and
@@ -49,6 +50,7 @@ impl Raft {
         let knows = |member| leader.peer(member).map_or(0, |peer| peer.committed);
         let settled = match self.config.activation {
             Activation::OnAppend => true,
+            Activation::OnApply if mutant!(CommittedIsSettled) => true,
             Activation::OnApply => known.membership.quorum(knows) >= id.index,
         };
         if !settled {
@@ -80,7 +82,7 @@ impl Raft {
         let known = self.membership_known().id.index;
         let settles = self.config.liveness.settle
             && self.role.leader().is_some_and(|leader| leader.settled < known);
-        settles || known > self.log.commit
+        (settles || known > self.log.commit) && !mutant!(LeaverGoesAtOnce)
     }
 
     /// A leader that the settled membership does not count hands over to the voter
@@ -92,24 +94,26 @@ impl Raft {
         let membership = self.membership().clone();
         let committed = known.max(self.role.leader().map_or(0, |leader| leader.first_own));
         let stays = membership.is_voter(self.config.id) || committed > self.log.commit;
-        if stays || !self.config.step_down_on_removal {
+        if stays || !self.config.step_down_on_removal || mutant!(RemovedLeaderStays) {
             return;
         }
         let Some(leader) = self.role.leader() else { return };
         let on_append = self.config.activation == Activation::OnAppend;
         let heirs = leader.peers.iter().filter(|peer| membership.is_voter(peer.id));
         let heir = heirs
-            .filter(|peer| on_append || peer.committed >= known)
+            .filter(|peer| on_append || peer.committed >= known || mutant!(HeirNeedNotKnow))
             .max_by_key(|peer| {
                 // One that will stay, before one that is on its way out as well.
-                let stays = membership.incoming().contains(peer.id);
+                let stays = membership.incoming().contains(peer.id) && !mutant!(HeirMayBeLeaving);
                 (stays, peer.progress.matched, std::cmp::Reverse(peer.id))
             })
             .map(|peer| peer.id);
         // What is committed but not told yet must reach them before we fall silent.
-        self.broadcast_append();
-        self.send_wanted();
-        if let Some(heir) = heir {
+        if !mutant!(LeaverTellsNobody) {
+            self.broadcast_append();
+            self.send_wanted();
+        }
+        if let Some(heir) = heir.filter(|_| !mutant!(LeaverNamesNoHeir)) {
             self.send(heir, Message::TimeoutNow);
         }
         self.become_follower(self.term, None);

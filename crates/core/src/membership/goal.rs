@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::{ChangeRefusal, Membership, Operation};
-use crate::{MemberId, MemberSet};
+use crate::{MemberId, MemberSet, mutant};
 
 /// Voters and learners to end with, and those it began with.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,7 +65,11 @@ pub fn next_step(membership: &Membership, view: &View) -> Option<Step> {
     if membership.is_joint() {
         let back = membership.outgoing().contains(&goal.voters);
         let forth = *membership.incoming() == goal.voters;
-        return Some(if back && !forth { Step::GoBack(goal.voters.clone()) } else { Step::Leave });
+        return Some(if back && !forth && !mutant!(CancelledJointGoesOn) {
+            Step::GoBack(goal.voters.clone())
+        } else {
+            Step::Leave
+        });
     }
     let wanted = |id| goal.voters.contains(id) || goal.learners.contains(id);
     let missing = goal.voters.iter().chain(goal.learners.iter());
@@ -76,7 +80,7 @@ pub fn next_step(membership: &Membership, view: &View) -> Option<Step> {
     if *membership.incoming() != goal.voters {
         return Some(toward_voters(membership, goal, view));
     }
-    if !view.settled {
+    if !view.settled && !mutant!(LeaversGoUnsettled) {
         return Some(Step::Settle);
     }
     let leavers: MemberSet = membership.learners().iter().filter(|id| !wanted(*id)).collect();
@@ -87,7 +91,7 @@ fn toward_voters(membership: &Membership, goal: &Goal, view: &View) -> Step {
     let voters = membership.incoming();
     let joining: MemberSet = goal.voters.iter().filter(|id| !voters.contains(*id)).collect();
     let lagging: MemberSet = joining.iter().filter(|id| !view.caught_up.contains(*id)).collect();
-    if !lagging.is_empty() {
+    if !lagging.is_empty() && !mutant!(GoalWaitsForNobody) {
         return Step::CatchUp(lagging);
     }
     let heirs: MemberSet = goal
@@ -95,7 +99,8 @@ fn toward_voters(membership: &Membership, goal: &Goal, view: &View) -> Step {
         .iter()
         .filter(|id| voters.contains(*id) && view.caught_up.contains(*id))
         .collect();
-    if !goal.voters.contains(view.leader) && !heirs.is_empty() {
+    let leaves = !goal.voters.contains(view.leader) && !mutant!(GoalLeaderHandsNothingOver);
+    if leaves && !heirs.is_empty() {
         return Step::HandOver(heirs);
     }
     let promotions = joining.iter().map(Operation::Voter);
@@ -139,14 +144,17 @@ impl Membership {
     /// A goal is under way that nothing but cancelling may interrupt. A way back may be
     /// left for another goal once votes stand still: who was to come back may be gone.
     pub(crate) fn holds_to_its_goal(&self) -> bool {
-        self.goal().is_some_and(|goal| !goal.cancels || self.is_joint())
+        let may_go = mutant!(WayBackHoldsForEver);
+        self.goal().is_some_and(|goal| !goal.cancels || self.is_joint() || may_go)
     }
 
     /// This membership on its way back to where its change began.
     pub fn cancel_goal(&self) -> Result<Self, ChangeRefusal> {
         let goal = match (self.goal(), self.outgoing().first()) {
             // Asked twice, because the first answer was lost: not back again.
-            (Some(goal), _) if goal.cancels => return Err(ChangeRefusal::AlreadyCancelled),
+            (Some(goal), _) if goal.cancels && !mutant!(CancelCancelsItself) => {
+                return Err(ChangeRefusal::AlreadyCancelled);
+            }
             (Some(goal), _) => Goal {
                 voters: goal.from_voters.clone(),
                 learners: goal.from_learners.clone(),
@@ -167,7 +175,9 @@ impl Membership {
             // known: name the way with a list.
             (None, _) => return Err(ChangeRefusal::NothingToCancel),
         };
-        Ok(self.with_goal(Some(goal)).staying_joint().without_reached_goal())
+        let next = self.with_goal(Some(goal));
+        let next = if mutant!(CancelledJointIsLeft) { next } else { next.staying_joint() };
+        Ok(next.without_reached_goal())
     }
 
     /// What a step makes of this membership. Waiting and handing over change nothing.

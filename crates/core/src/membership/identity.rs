@@ -8,7 +8,7 @@
 use bytes::Bytes;
 
 use super::{ChangeRefusal, MemberInfo, Membership};
-use crate::{EntryId, MemberId};
+use crate::{EntryId, MemberId, mutant};
 
 /// Removed ids that a membership remembers. Older ones fail as well, later: a joiner
 /// must know the entry that added it.
@@ -87,14 +87,15 @@ impl Membership {
         self.since = since;
         let members = self.members();
         let was = before.members();
-        self.removed.extend(was.iter().filter(|id| !members.contains(*id)));
+        let gone = was.iter().filter(|id| !members.contains(*id) && !mutant!(RemovedIsForgotten));
+        self.removed.extend(gone);
         let excess = self.removed.len().saturating_sub(REMOVED_MAX);
         self.removed.drain(..excess);
         self.incarnations.retain(|(id, _)| members.contains(*id));
         self.infos.retain(|(id, _)| members.contains(*id));
         let voters = self.voters();
         for id in voters.iter() {
-            if let Some(incarnation) = seen(id) {
+            if let Some(incarnation) = seen(id).filter(|_| !mutant!(VotersAreNotNamed)) {
                 self = self.with_incarnation(id, incarnation);
             }
         }

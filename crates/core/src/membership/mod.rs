@@ -216,7 +216,8 @@ impl Membership {
         if self.contains(MemberId(0)) || self.learners_next.contains(MemberId(0)) {
             return Err(MembershipError::MemberZero);
         }
-        if let Some(id) = self.learners.iter().find(|id| self.is_voter(*id)) {
+        let both = self.learners.iter().find(|id| self.is_voter(*id));
+        if let Some(id) = both.filter(|_| !mutant!(VoterMayBeLearner)) {
             return Err(MembershipError::VoterAndLearner(id));
         }
         let leaves = |id| self.outgoing().iter().any(|majority| majority.contains(id));

@@ -84,7 +84,7 @@ fn many<T: Quorum>(voters: &[MemberId], value: &impl Fn(MemberId) -> T) -> T {
         *slot = value(*id);
     }
     // Sorted upwards, a majority stands at or above this place.
-    let half = usize::from(mutant!(HalfIsEnough) && voters.len() % 2 == 0);
+    let half = usize::from(mutant!(HalfIsEnough) && voters.len().is_multiple_of(2));
     let place = voters.len() - (voters.len() / 2 + 1) + half;
     *values.select_nth_unstable(place).1
 }

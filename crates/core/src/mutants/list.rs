@@ -357,7 +357,137 @@ mutants! {
     /// What a swapped disk acknowledged counts for the new one.
     SwappedDiskKeepsProgress: "S33", Stories "I10";
 
-    // changes.rs, role.rs: one change at a time
+    // changes.rs, role.rs: proposals and changes
+    /// A leader takes proposals while it hands over.
+    ProposalsDuringTransfer: "S35", Stories "claim";
+    /// A leader that is no member any more takes proposals.
+    RemovedLeaderTakesProposals: "", Stories "claim";
+    /// Commands that wait for a quorum have no limit.
+    WaitingBytesHaveNoEnd: "", Stories "claim";
+    /// The limit on what waits for a quorum refuses even empty entries.
+    EmptyEntryIsRefused: "", Stories "claim";
+    /// A second change is taken while one is in flight.
+    SecondChangeAtOnce: "mut.4 S11", Stories "claim";
     /// A new leader takes a change although an inherited one may be in flight.
-    InheritedChangeForgotten: "mut.3 S11", Stories "I1";
+    InheritedChangeForgotten: "mut.3 S11", Stories "claim";
+    /// On append, a leader takes a change before an entry of its own is committed.
+    ChangeBeforeOwnCommit: "mut.3 S10 T6 member.M6", Stories "claim";
+    /// A change is taken although another came before it than its asker expects.
+    ExpectationIsIgnored: "S34", Stories "claim";
+    /// A change by hand is taken while a goal is pursued.
+    GoalIsInterrupted: "", Stories "claim";
+    /// A voter is removed without being a learner first.
+    VoterRemovedDirectly: "S07", Stories "claim";
+    /// A joint whose exit removes a voter is entered.
+    ExitRemovesVoters: "S07", Stories "claim";
+    /// A change is taken that too few live members could carry.
+    ChangeIsNotCarried: "S31", Stories "claim";
+    /// A joint is taken back although the old majority is not there.
+    WayBackIsNotCarried: "T9", Stories "claim";
+    /// A change is taken after which one zone can block.
+    ZoneMayBlock: "", Stories "claim";
+    /// A member that does not answer is counted on.
+    SilentMemberIsAble: "S31", Stories "claim";
+    /// A member that is far behind is counted on.
+    LaggingMemberIsAble: "S31", Stories "claim";
+    /// A removed id is added again.
+    RemovedIdReturns: "S33", Stories "claim";
+    /// Who is removed is not remembered.
+    RemovedIsForgotten: "S33", Stories "claim";
+    /// The disks of voters are not named when they are added.
+    VotersAreNotNamed: "S33 T8", Stories "claim";
+    /// The disks of first members are never named.
+    DisksAreNotNamed: "S33 T8", Stories "claim";
+
+    // changes.rs, membership/change.rs: steps and joints
+    /// Two voters change in one step.
+    ManyVotersInOneStep: "mut.5", Stories "assert";
+    /// Any list of majorities may follow any other.
+    AnyStepIsSafe: "mut.5 T3", Stories "claim";
+    /// Unions of majorities are compared, not majorities.
+    UnionsAreCompared: "T3", Stories "claim";
+    /// The last voter may be removed.
+    LastVoterMayGo: "", Stories "claim";
+    /// A member may be voter and learner at a time.
+    VoterMayBeLearner: "", Stories "claim";
+    /// A voter demoted in a joint is made a learner while it still votes.
+    DemotedAtOnceInJoint: "", Stories "claim";
+    /// Leaving a joint removes those who were to become learners.
+    LeavingForgetsLearners: "S07", Stories "claim";
+    /// Going back from a joint removes those who lose their vote.
+    GoingBackForgetsLearners: "S07", Stories "claim";
+    /// A joint is left before it is committed.
+    JointIsLeftTooEarly: "mut.6 S20", Stories "claim";
+    /// A joint is never left by itself.
+    JointIsNotLeft: "S19", Stories "claim";
+    /// A joint that was to stay is left by itself.
+    ExplicitJointIsLeft: "", Stories "claim";
+    /// Only the leader that entered a joint leaves it.
+    OnlyWhoEnteredLeaves: "S19", Stories "claim";
+    /// A smaller quorum commits nothing before the next acknowledgement.
+    SmallerQuorumCommitsNothing: "", Stories "claim";
+    /// A smaller quorum confirms no read before the next heartbeat reply.
+    SmallerQuorumConfirmsNothing: "", Stories "claim";
+    /// A new member is sent nothing before the next heartbeat.
+    NewcomerWaitsForHeartbeat: "", Stories "claim";
+    /// Who learned by a vote that it counts waits for its timeout all the same.
+    TaughtWaitsForTimeout: "", Stories "claim";
+
+    // transfer.rs
+    /// Leadership is handed to a learner.
+    TransferToLearner: "mut.30 S36", Stories "claim";
+    /// The heir is told to take over before it has caught up.
+    TransferTooEarly: "S35", Stories "claim";
+    /// A transfer that comes to nothing is never given up.
+    TransferNeverEnds: "mut.30 S35", Stories "claim";
+    /// A transfer goes on when its target is no longer a voter.
+    TransferOutlivesItsTarget: "mut.30 S36", Stories "claim";
+    /// A transfer that is called off leaves the joint to others.
+    CalledOffTransferLeavesNothing: "", Stories "claim";
+    /// A transfer that took too long leaves the joint to others.
+    LateTransferLeavesNothing: "", Stories "claim";
+    /// A call to take over is obeyed from whoever sends it.
+    AnybodyHandsOver: "S36", Stories "claim";
+
+    // settled.rs
+    /// A change is reported as settled once it is committed.
+    CommittedIsSettled: "S05 T5", Stories "I13";
+    /// A change is reported as settled before the leader committed an entry of its own.
+    SettledBeforeOwnCommit: "", Stories "I13";
+    /// A leader without a vote goes before its successors know.
+    LeaverGoesAtOnce: "S06", Stories "claim";
+    /// A leader that was removed leads on.
+    RemovedLeaderStays: "mut.24 S18", Stories "claim";
+    /// A leaving leader hands over to one that does not know the membership.
+    HeirNeedNotKnow: "S06", Stories "claim";
+    /// A leaving leader hands over to one that is leaving as well.
+    HeirMayBeLeaving: "", Stories "claim";
+    /// A leaving leader does not tell what is committed.
+    LeaverTellsNobody: "", Stories "claim";
+    /// A leaving leader hands over to nobody.
+    LeaverNamesNoHeir: "S18", Stories "claim";
+
+    // goals.rs, membership/goal.rs
+    /// A goal is pursued only by the leader that took it.
+    GoalDiesWithItsLeader: "", Stories "claim";
+    /// Votes move towards a goal although too few could carry it.
+    GoalMovesVotesUncarried: "S31", Stories "claim";
+    /// New voters get their votes before they have caught up.
+    GoalWaitsForNobody: "S31", Stories "claim";
+    /// A leader that is to go does not hand over first.
+    GoalLeaderHandsNothingOver: "", Stories "claim";
+    /// Leavers are removed before the new votes are settled.
+    LeaversGoUnsettled: "", Stories "claim";
+    /// One heir after the other is asked without a pause.
+    HandOverWithoutPause: "", Stories "claim";
+    /// The same heir is asked again and again.
+    SameHeirAgain: "", Stories "claim";
+    /// A cancelled joint is left forwards.
+    CancelledJointGoesOn: "T9", Stories "claim";
+    /// A cancelled joint is still left by itself.
+    CancelledJointIsLeft: "T9", Stories "claim";
+    /// Cancelling twice goes on again.
+    CancelCancelsItself: "", Stories "claim";
+    /// A way back keeps out other goals until it is at its end.
+    WayBackHoldsForEver: "", Stories "claim";
 }

@@ -11,7 +11,7 @@ thread_local! {
 
 /// More questions than any run needs: a mutant that makes a member go round in
 /// circles within one step is stopped, and that is how it is noticed.
-const ASKED_MAX: u64 = 200_000_000;
+const ASKED_MAX: u64 = 300_000;
 
 /// Whether this mutant is on.
 ///

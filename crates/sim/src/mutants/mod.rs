@@ -16,7 +16,7 @@ use quorate_core::mutants::{Means, Mutant};
 
 pub use equivalent::{EQUIVALENT, reason};
 pub use hunt::{Effort, Fate, Hunter, Kill, hunt_all};
-pub use stories::Stories;
+pub use stories::{Rule, Stories};
 
 /// Every means there is, the quickest first. A new one is added here.
 pub fn hunters(wanted: &[Means]) -> Result<Vec<Box<dyn Hunter>>, String> {

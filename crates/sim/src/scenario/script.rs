@@ -50,13 +50,14 @@ impl ComplaintKind {
     }
 
     fn of(command: Option<&Command>, why: &str) -> Self {
-        let first = why.split(' ').next().unwrap_or_default();
-        if why.starts_with("panic: ") {
+        if why.contains("goes round in circles") {
+            Self::Endless
+        } else if why.contains("panic: ") {
             Self::Assertion
         } else if why.contains(" violated: ") {
             // A claim with time puts a preface before it.
             let id = why.split(" violated: ").next().and_then(|text| text.split(' ').next_back());
-            Self::Invariant(id.unwrap_or(first).to_owned())
+            Self::Invariant(id.unwrap_or_default().to_owned())
         } else if why.contains(" is broken: ") {
             Self::Invariant("own".to_owned())
         } else if why.contains("it does not settle") || why.contains("has been asking for more") {
