@@ -357,7 +357,7 @@ impl Raft {
     fn do_duties(&mut self) {
         self.duties_due = false;
         self.check_settled();
-        if std::mem::replace(&mut self.leave_due, false) {
+        if std::mem::replace(&mut self.leave_due, false) || mutant!(JointIsLeftTooEarly) {
             self.leave_if_due();
         }
         self.pursue_goal();

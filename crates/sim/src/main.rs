@@ -33,4 +33,5 @@ usage:
   quorate-sim scenario --coverage PATH…  which known problems the stories stand for
   quorate-sim conformance DIR       play recorded traces of etcd-io/raft and compare
   quorate-sim mutants [NAME…]       show that wrong rules are noticed (feature `mutants`);
-                                    [--short] [--means stories,…] [--rules T] [--list]";
+                                    [--short] [--means stories,…] [--rules T] [--list]
+                                    [--witnesses]";

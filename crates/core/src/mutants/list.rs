@@ -40,7 +40,8 @@ macro_rules! mutants {
             }
 
             /// Who is expected to notice: the id of an invariant, `claim` for what a
-            /// story says must be so, `assert` for the core itself.
+            /// story says must be so, `own` for what a member checks of itself, `assert`
+            /// for a panic of the core.
             pub fn checker(self) -> &'static str {
                 match self { $(Self::$name => $checker,)* }
             }
@@ -75,9 +76,9 @@ mutants! {
     /// A member whose snapshot is not on disk yet stands for election.
     CampaignWhileInstalling: "", Stories "claim";
     /// A member stands with a committed membership that it has not applied.
-    CampaignUnapplied: "mut.29 S13 T7", Stories "I1";
+    CampaignUnapplied: "mut.29 S13 T7", Stories "I4";
     /// The same, when the leader asks it to take over.
-    TransferUnapplied: "mut.29 S14", Stories "I1";
+    TransferUnapplied: "mut.29 S14", Stories "claim";
     /// A member stands for election while a leader counts on it with a lease.
     CampaignAgainstLease: "S46", Stories "claim";
     /// A member with another disk than the membership names stands for election.
@@ -95,7 +96,7 @@ mutants! {
     /// A vote is granted to a log that is older than the voter's.
     VoteForOlderLog: "mut.13", Stories "I4";
     /// Logs are compared by length alone.
-    VoteByLength: "mut.14", Stories "I4";
+    VoteByLength: "mut.14", Stories "claim";
     /// A member votes for two candidates in one term.
     VoteTwice: "", Stories "I1";
     /// A member that follows a leader votes for another candidate of its term.
@@ -105,15 +106,15 @@ mutants! {
     /// The vote of an older term is kept in a newer one.
     VoteKeptInNewTerm: "", Stories "claim";
     /// Votes are asked for before the disk knows the term and the log.
-    VoteAskedBeforeSave: "", Stories "I1";
+    VoteAskedBeforeSave: "", Stories "I4";
     /// A vote for oneself that was saved too late counts in a later term.
     OldOwnVoteCounts: "", Stories "I1";
     /// The last answer of a voter counts, not the first.
     LastAnswerCounts: "", Stories "claim";
     /// Answers to an election of an older term count.
-    OldVoteCounts: "", Stories "I1";
+    OldVoteCounts: "", Stories "claim";
     /// A new leader appends no entry of its own.
-    TermOpensWithoutEntry: "", Stories "claim";
+    TermOpensWithoutEntry: "", Stories "own";
 
     // election.rs, raft.rs: what votes tell
     /// Vote and pre-vote requests tell no committed membership.
@@ -137,7 +138,7 @@ mutants! {
     /// Whoever has just heard of a leader votes for others all the same.
     LeaderAliveIsForgotten: "mut.31 S27", Stories "claim";
     /// Being asked for a pre-vote raises the term.
-    PreVoteRaisesTerm: "mut.31 S27", Stories "claim";
+    PreVoteRaisesTerm: "mut.31", Stories "claim";
     /// The newer term in a refused pre-vote is not taken over.
     PreVoteRefusalIsIgnored: "mut.31", Stories "claim";
     /// A pre-vote of an older term is met with silence.
@@ -155,7 +156,7 @@ mutants! {
     /// A second leader of the same term is followed.
     SecondLeaderIsHeard: "", Stories "claim";
     /// A candidate stays one when a leader of its term speaks.
-    CandidateHearsNoLeader: "", Stories "I11";
+    CandidateHearsNoLeader: "", Stories "own";
     /// The vote that a leader asked its heir to collect is not marked as such.
     ForcedVoteIsNotMarked: "", Stories "claim";
     /// A leader's lease does not bind who has taken a newer term.
@@ -165,17 +166,17 @@ mutants! {
 
     // raft.rs, boot, membership/history.rs: which membership counts
     /// On apply, a membership counts as soon as it is in the log.
-    CountsBeforeItIsApplied: "", Stories "I8";
+    CountsBeforeItIsApplied: "", Stories "claim";
     /// On append, a membership counts once it is applied.
-    CountsOnlyWhenApplied: "", Stories "I8";
+    CountsOnlyWhenApplied: "", Stories "claim";
     /// On append, a member starts with the newest committed membership.
-    StartTakesCommitted: "mut.19 S21", Stories "I8";
+    StartTakesCommitted: "mut.19 S21", Stories "own";
     /// On apply, a membership in the log does not prove the one before committed.
-    StartProvesNoCommit: "T2", Stories "I1";
+    StartProvesNoCommit: "T2", Stories "claim";
     /// Cutting the log leaves the memberships of what was cut.
-    CutRestoresNothing: "mut.18 S22", Stories "I8";
+    CutRestoresNothing: "mut.18 S22", Stories "claim";
     /// Cutting the log takes back one membership, also where two were cut.
-    CutRestoresOneLevel: "mut.18 S22", Stories "I8";
+    CutRestoresOneLevel: "mut.18 S22", Stories "claim";
 
     // saves.rs, log: what waits for the disk
     /// The term is saved without the vote.
@@ -187,17 +188,17 @@ mutants! {
     /// An acknowledgement leaves before the entries are on disk.
     AppendReplyBeforeSave: "mut.12", Stories "I12";
     /// A leader counts its own copy before it is on disk.
-    OwnAppendBeforeSave: "S41", Stories "I10";
+    OwnAppendBeforeSave: "S41", Stories "own";
     /// A new leader counts what it holds before it is on disk.
-    OwnLogBeforeSave: "S41", Stories "I10";
+    OwnLogBeforeSave: "S41", Stories "own";
     /// A late completion acknowledges what was written since in place of a cut tail.
-    LateSaveCountsAfterCut: "mut.38 S40", Stories "I10";
+    LateSaveCountsAfterCut: "mut.38 S40", Stories "claim";
     /// What replaces a cut tail is not saved.
-    CutIsNotSavedAgain: "", Stories "I12";
+    CutIsNotSavedAgain: "", Stories "I2";
     /// What replaces a cut tail is taken for saved.
-    CutStaysSaved: "", Stories "I10";
+    CutStaysSaved: "", Stories "own";
     /// A commit index that covers a membership is not saved by itself.
-    MembershipCommitNotSaved: "T5", Stories "I13";
+    MembershipCommitNotSaved: "T5", Stories "claim";
     /// A commit index that covers a membership is written but not synced.
     MembershipCommitNotSynced: "T5", Stories "I13";
     /// Replies tell a commit index that is not on disk.
@@ -229,11 +230,11 @@ mutants! {
     /// Half of an even number of voters, four or more, is a quorum.
     HalfIsEnough: "S17", Stories "I10";
     /// The commit index falls when it is told a lower one.
-    CommitFalls: "", Stories "I9";
+    CommitFalls: "", Stories "own";
     /// Entries are applied before they are on the member's own disk.
-    ApplyBeforeSave: "S41", Stories "I9";
+    ApplyBeforeSave: "", Stories "own";
     /// Entries are applied before the snapshot that comes before them is installed.
-    ApplyWhileInstalling: "S42", Stories "I9";
+    ApplyWhileInstalling: "S42", Stories "claim";
 
     // replication.rs, progress.rs: appends
     /// The entry before an append is not compared.
@@ -241,13 +242,13 @@ mutants! {
     /// Entries that contradict the leader's are kept.
     ConflictIsKept: "mut.16", Stories "I2";
     /// Every append cuts what follows it, also without a contradiction.
-    EveryAppendCuts: "mut.17", Stories "claim";
+    EveryAppendCuts: "mut.17", Stories "I10";
     /// An append that contradicts what is committed is acknowledged.
     ContradictionIsAcknowledged: "T1", Stories "claim";
     /// A committed entry is cut when an append contradicts it.
     CommittedEntryIsCut: "T1", Stories "assert";
     /// The commit index in an append counts beyond what that append proves.
-    CommitBeyondWhatMatches: "mut.36", Stories "I5";
+    CommitBeyondWhatMatches: "mut.36", Stories "claim";
     /// A heartbeat tells a commit index beyond what the member is known to hold.
     HeartbeatTellsAll: "mut.36", Stories "claim";
     /// A heartbeat's commit index beyond the log is taken.
@@ -255,13 +256,13 @@ mutants! {
     /// A member acknowledges its whole log, not what the append proves.
     AcknowledgesItsWholeLog: "", Stories "I10";
     /// An acknowledgement beyond the leader's log is taken.
-    MatchBeyondLogIsTaken: "", Stories "claim";
+    MatchBeyondLogIsTaken: "", Stories "own";
     /// After a contradiction the leader goes back one entry at a time.
     ConflictStepsByOne: "", Stories "claim";
     /// A late acknowledgement takes a newer one back.
     MatchFalls: "", Stories "claim";
     /// A refusal takes the leader back below what was acknowledged.
-    ProbeBelowMatch: "", Stories "claim";
+    ProbeBelowMatch: "", Stories "own";
     /// A probe that is answered without news goes on probing.
     ProbeWithoutNewsGoesOn: "", Stories "claim";
     /// A heartbeat reply does not free a member whose probe was lost.
@@ -315,27 +316,27 @@ mutants! {
     /// A snapshot loses the entry that brought its membership.
     SnapshotDropsSince: "mut.20", Stories "claim";
     /// Taking a snapshot leaves the memberships of the log it replaces.
-    SnapshotKeepsStaleMemberships: "mut.21 S24", Stories "I8";
+    SnapshotKeepsStaleMemberships: "mut.21", Stories "own";
     /// A voter that is on its way out of a joint refuses a snapshot.
     LeaverRefusesSnapshot: "S25", Stories "claim";
     /// A snapshot from before a member was added is refused by it.
     StrangerRefusesSnapshot: "S26", Stories "claim";
     /// A snapshot that is behind the commit index replaces the log.
-    OldSnapshotIsTaken: "", Stories "I9";
+    OldSnapshotIsTaken: "", Stories "own";
     /// A snapshot of what is in the log already replaces the log.
-    SnapshotCutsWhatIsHeld: "S42", Stories "I10";
+    SnapshotCutsWhatIsHeld: "S42", Stories "claim";
     /// A lost snapshot is taken for one that arrived.
     LostSnapshotIsTakenForSent: "", Stories "claim";
     /// A member stays in the snapshot state after it has caught up.
     SnapshotNeverEnds: "S43", Stories "claim";
     /// A snapshot beyond what is applied is taken.
-    SnapshotBeyondApplied: "S43", Stories "claim";
+    SnapshotBeyondApplied: "S43", Stories "own";
     /// The log is trimmed under members that still read it.
     TrimWaitsForNobody: "S43", Stories "claim";
     /// The log is kept for members that have been silent for long.
     TrimWaitsForTheSilent: "", Stories "claim";
     /// The log is trimmed beyond the newest snapshot.
-    TrimBeyondSnapshot: "S43", Stories "I9";
+    TrimBeyondSnapshot: "S43", Stories "own";
 
     // validate.rs: what comes from outside
     /// A message to somebody else is read.
@@ -343,9 +344,9 @@ mutants! {
     /// Numbers beyond all bounds are taken.
     NumbersHaveNoEnd: "", Stories "claim";
     /// Entries with a gap between them are taken.
-    GapIsTaken: "", Stories "claim";
+    GapIsTaken: "", Stories "own";
     /// Entries whose terms fall are taken.
-    FallingTermsAreTaken: "", Stories "claim";
+    FallingTermsAreTaken: "", Stories "own";
     /// Entries of a later term than their leader's are taken.
     TermAboveMessageIsTaken: "", Stories "claim";
     /// An impossible membership is taken from outside.
@@ -355,7 +356,7 @@ mutants! {
     /// Promises of a wiped or swapped disk count.
     WipedDiskPromises: "S33 T8", Stories "I4";
     /// What a swapped disk acknowledged counts for the new one.
-    SwappedDiskKeepsProgress: "S33", Stories "I10";
+    SwappedDiskKeepsProgress: "S33", Stories "claim";
 
     // changes.rs, role.rs: proposals and changes
     /// A leader takes proposals while it hands over.
@@ -395,7 +396,7 @@ mutants! {
     /// Who is removed is not remembered.
     RemovedIsForgotten: "S33", Stories "claim";
     /// The disks of voters are not named when they are added.
-    VotersAreNotNamed: "S33 T8", Stories "claim";
+    VotersAreNotNamed: "S33", Stories "claim";
     /// The disks of first members are never named.
     DisksAreNotNamed: "S33 T8", Stories "claim";
 
@@ -409,7 +410,7 @@ mutants! {
     /// The last voter may be removed.
     LastVoterMayGo: "", Stories "claim";
     /// A member may be voter and learner at a time.
-    VoterMayBeLearner: "", Stories "claim";
+    VoterMayBeLearner: "", Stories "I2";
     /// A voter demoted in a joint is made a learner while it still votes.
     DemotedAtOnceInJoint: "", Stories "claim";
     /// Leaving a joint removes those who were to become learners.
@@ -453,7 +454,7 @@ mutants! {
     /// A change is reported as settled once it is committed.
     CommittedIsSettled: "S05 T5", Stories "I13";
     /// A change is reported as settled before the leader committed an entry of its own.
-    SettledBeforeOwnCommit: "", Stories "I13";
+    SettledBeforeOwnCommit: "", Stories "claim";
     /// A leader without a vote goes before its successors know.
     LeaverGoesAtOnce: "S06", Stories "claim";
     /// A leader that was removed leads on.

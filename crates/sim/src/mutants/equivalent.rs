@@ -3,7 +3,28 @@
 use quorate_core::mutants::Mutant;
 
 /// Wrong versions that do no harm, and why.
-pub const EQUIVALENT: &[(Mutant, &str)] = &[];
+pub const EQUIVALENT: &[(Mutant, &str)] = &[
+    (
+        Mutant::PreVoteWonSkipsTheDoor,
+        "whatever bars a campaign while a pre-vote runs also ends it: a snapshot, a leader \
+         that is heard and a membership that is learned make a follower of the pre-candidate",
+    ),
+    (
+        Mutant::VoteBesideLeader,
+        "the leader of this term was elected by a quorum that voted in it, and every quorum \
+         that a second candidate of the term could win by shares a voter with that one",
+    ),
+    (
+        Mutant::TaughtCandidateGoesOn,
+        "once what it learned counts, its timer is due and it starts over with the next tick; \
+         until then it counts by a membership that is one behind, which is safe",
+    ),
+    (
+        Mutant::LeaderIsTaught,
+        "what votes tell is committed, also for a leader; it would find out by itself a \
+         little later. That it does not listen keeps the rule simple",
+    ),
+];
 
 /// Why this mutant does no harm, if it does none.
 pub fn reason(mutant: Mutant) -> Option<&'static str> {

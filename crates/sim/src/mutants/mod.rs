@@ -39,6 +39,8 @@ struct Wish {
     /// Show the rules of the catalogue whose ids begin so, each by its own stories.
     rules: Option<String>,
     list: bool,
+    /// Name every story that notices.
+    witnesses: bool,
 }
 
 impl Wish {
@@ -49,6 +51,7 @@ impl Wish {
             match arg.as_str() {
                 "--short" => wish.effort = Effort::Short,
                 "--list" => wish.list = true,
+                "--witnesses" => wish.witnesses = true,
                 "--rules" => {
                     wish.rules =
                         Some(args.next().ok_or("--rules wants the start of an id")?.into());
@@ -80,7 +83,8 @@ fn means(name: &str) -> Result<Means, String> {
     }
 }
 
-/// `quorate-sim mutants [NAME…] [--short] [--means M,…] [--rules PREFIX] [--list]`
+/// `quorate-sim mutants [NAME…] [--short] [--means M,…] [--rules PREFIX] [--list]
+/// [--witnesses]`
 pub fn main(args: &[String]) -> ExitCode {
     match Wish::parse(args).and_then(|wish| run(&wish)) {
         Ok(true) => ExitCode::SUCCESS,
@@ -102,6 +106,11 @@ fn run(wish: &Wish) -> Result<bool, String> {
     if let Some(prefix) = &wish.rules {
         let rules = Stories::read(&stories_folder())?.rules(prefix);
         return Ok(table::print_rules(&rules));
+    }
+    if wish.witnesses {
+        let stories = Stories::read(&stories_folder())?;
+        table::print_witnesses(&wish.mutants, &stories);
+        return Ok(true);
     }
     let hunters = hunters(&wish.means)?;
     let hunted = hunt_all(&hunters, &wish.mutants, wish.effort);

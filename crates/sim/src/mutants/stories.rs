@@ -19,14 +19,26 @@ pub struct Rule {
 }
 
 impl Stories {
+    /// Reads all stories, and makes sure that each is right as long as no rule is wrong:
+    /// otherwise it would notice everything.
     pub fn read(folder: &Path) -> Result<Self, String> {
         let files = find(&[folder.to_owned()]).map_err(|why| why.to_string())?;
-        let scripts = files.iter().map(|path| Script::read(path)).collect::<Result<_, _>>()?;
+        let scripts = files.iter().map(|path| Script::read(path));
+        let scripts: Vec<Script> = scripts.collect::<Result<_, _>>()?;
+        for script in &scripts {
+            script.play().map_err(|wrong| format!("{} fails by itself: {wrong}", script.name()))?;
+        }
         Ok(Self { scripts })
     }
 
     pub fn scripts(&self) -> &[Script] {
         &self.scripts
+    }
+
+    /// Every story that proves something with this mutant on.
+    pub fn witnesses(&self, mutant: Mutant) -> Vec<Kill> {
+        let kills = self.scripts.iter().filter_map(|script| notices(mutant, script));
+        kills.filter(|kill| kill.is_proof).collect()
     }
 
     /// Each row whose id begins so, with each of its mutants, played by the stories that
@@ -65,11 +77,7 @@ impl Hunter for Stories {
 fn best<'a>(mutant: Mutant, scripts: impl Iterator<Item = &'a Script>) -> Option<Kill> {
     let mut found: Option<Kill> = None;
     for script in scripts {
-        switch(Some(mutant));
-        let played = script.play();
-        switch(None);
-        let Err(complaint) = played else { continue };
-        let kill = kill(script, &complaint);
+        let Some(kill) = notices(mutant, script) else { continue };
         if kill.is_proof && kill.checker == mutant.checker() {
             return Some(kill);
         }
@@ -78,6 +86,13 @@ fn best<'a>(mutant: Mutant, scripts: impl Iterator<Item = &'a Script>) -> Option
         }
     }
     found
+}
+
+fn notices(mutant: Mutant, script: &Script) -> Option<Kill> {
+    switch(Some(mutant));
+    let played = script.play();
+    switch(None);
+    played.err().map(|complaint| kill(script, &complaint))
 }
 
 fn kill(script: &Script, complaint: &Complaint) -> Kill {

@@ -4,7 +4,7 @@ use quorate_core::mutants::Mutant;
 
 use super::equivalent::reason;
 use super::hunt::Fate;
-use super::stories::Rule;
+use super::stories::{Rule, Stories};
 
 /// The kill table, then those that live on.
 pub(super) fn print_fates(fates: &[(Mutant, Fate)]) {
@@ -50,6 +50,16 @@ pub(super) fn print_rules(rules: &[Rule]) -> bool {
     }
     let shown = |rule: &Rule| rule.kill.as_ref().is_some_and(|kill| kill.is_proof);
     !rules.is_empty() && rules.iter().all(shown)
+}
+
+/// For each mutant, every story that notices it.
+pub(super) fn print_witnesses(mutants: &[Mutant], stories: &Stories) {
+    for mutant in mutants {
+        let kills = stories.witnesses(*mutant);
+        let names: Vec<String> =
+            kills.iter().map(|kill| format!("{}({})", kill.place, kill.checker)).collect();
+        say!("{} {}: {}", mutant.name(), kills.len(), names.join(" "));
+    }
 }
 
 pub(super) fn print_list(mutants: &[Mutant]) {

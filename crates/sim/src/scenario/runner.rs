@@ -28,6 +28,8 @@ pub enum Verdict {
 pub(super) struct Performance {
     pub(super) blocks: Vec<Vec<Page>>,
     pub(super) failure: Option<Mistake>,
+    /// What failed after that, where the story was played on.
+    pub(super) later: Vec<Mistake>,
     /// Inputs that members were handed.
     pub(super) steps: u64,
 }
@@ -46,19 +48,41 @@ impl Performance {
 pub(super) fn perform(story: &Story, activation: Activation) -> Performance {
     let mut world = World { activation, ..World::default() };
     let mut blocks = Vec::new();
+    let mut failure = None;
     for block in &story.blocks {
         let mut pages = Vec::new();
-        let failure = perform_block(&mut world, block, &mut pages).err();
+        failure = perform_block(&mut world, block, 0, &mut pages).err();
         blocks.push(pages);
         if failure.is_some() {
-            return Performance { blocks, failure, steps: world.steps };
+            break;
         }
     }
-    Performance { blocks, failure: None, steps: world.steps }
+    Performance { blocks, failure, later: Vec::new(), steps: world.steps }
 }
 
-fn perform_block(world: &mut World, block: &Block, pages: &mut Vec<Page>) -> Result<(), Mistake> {
-    for (at, line) in block.lines.iter().enumerate() {
+/// Plays a story to its end, whatever fails on the way: to see where that leads.
+pub(super) fn perform_on(story: &Story, activation: Activation) -> Performance {
+    let mut world = World { activation, ..World::default() };
+    let mut failures = Vec::new();
+    for block in &story.blocks {
+        let mut from = 0;
+        while let Err(wrong) = perform_block(&mut world, block, from, &mut Vec::new()) {
+            from = 1 + block.lines.iter().take_while(|line| line.number != wrong.line).count();
+            failures.push(wrong);
+        }
+    }
+    let failure = (!failures.is_empty()).then(|| failures.remove(0));
+    Performance { blocks: Vec::new(), failure, later: failures, steps: world.steps }
+}
+
+/// Plays the lines of a block from this one on.
+fn perform_block(
+    world: &mut World,
+    block: &Block,
+    from: usize,
+    pages: &mut Vec<Page>,
+) -> Result<(), Mistake> {
+    for (at, line) in block.lines.iter().enumerate().skip(from) {
         let rest = block.lines.iter().skip(at + 1);
         let next = rest.filter_map(|line| line.command_under(world.activation)).next();
         let played = perform_line(world, line, next);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use quorate_core::Activation;
 
 use super::command::Command;
-use super::runner::{first_difference, perform};
+use super::runner::{Performance, first_difference, perform, perform_on};
 use super::story::{Story, activation_text};
 
 #[derive(Clone, Debug)]
@@ -44,6 +44,17 @@ pub enum ComplaintKind {
 }
 
 impl ComplaintKind {
+    /// The worst comes first: what must hold of every cluster, then what this story says.
+    fn weight(&self) -> u8 {
+        match self {
+            Self::Invariant(_) | Self::Assertion => 0,
+            Self::Claim => 1,
+            Self::Endless => 2,
+            Self::Course => 3,
+            Self::Transcript => 4,
+        }
+    }
+
     /// Something that must hold did not.
     pub fn is_proof(&self) -> bool {
         !matches!(self, Self::Course | Self::Transcript)
@@ -88,34 +99,46 @@ impl Script {
         &self.story.covers
     }
 
-    /// Plays the story under each of its activations. Where several things are wrong,
-    /// one that is a proof comes before one that is not.
+    /// Plays the story under each of its activations. Once something is wrong it is played
+    /// on to its end, and of all that is wrong the worst is told.
     pub fn play(&self) -> Result<(), Complaint> {
-        let (mut pages, mut found) = (Vec::new(), None);
-        let mut steps = 0;
+        let (mut pages, mut wrongs, mut steps) = (Vec::new(), Vec::new(), 0);
         for activation in self.story.plays.activations() {
             let performance = perform(&self.story, activation);
-            steps += performance.steps;
-            let Some(wrong) = &performance.failure else {
+            if performance.failure.is_some() {
+                let whole = perform_on(&self.story, activation);
+                steps += whole.steps;
+                wrongs.extend(self.complaints(whole, activation, steps));
+            } else {
+                steps += performance.steps;
                 pages.push(performance.transcripts());
-                continue;
-            };
-            let kind = ComplaintKind::of(self.command_at(wrong.line), &wrong.why);
-            let why = wrong.why.clone();
-            let complaint = Complaint { kind, line: wrong.line, activation, why, steps };
-            if complaint.kind.is_proof() {
-                return Err(complaint);
             }
-            found = found.or(Some(complaint));
+        }
+        if let Some(worst) = wrongs.into_iter().min_by_key(|wrong| wrong.kind.weight()) {
+            return Err(worst);
         }
         let activation = self.story.plays.activations().first().copied().unwrap_or_default();
         let mut pages = pages.into_iter();
         let (first, other) = (pages.next().unwrap_or_default(), pages.next().unwrap_or_default());
-        let difference = || {
-            let (line, why) = first_difference(&self.story, &first, &other)?;
-            Some(Complaint { kind: ComplaintKind::Transcript, line, activation, why, steps })
-        };
-        found.or_else(difference).map_or(Ok(()), Err)
+        match first_difference(&self.story, &first, &other) {
+            Some((line, why)) => {
+                Err(Complaint { kind: ComplaintKind::Transcript, line, activation, why, steps })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn complaints(
+        &self,
+        performance: Performance,
+        activation: Activation,
+        steps: u64,
+    ) -> impl Iterator<Item = Complaint> {
+        let wrongs = performance.failure.into_iter().chain(performance.later);
+        wrongs.map(move |wrong| {
+            let kind = ComplaintKind::of(self.command_at(wrong.line), &wrong.why);
+            Complaint { kind, line: wrong.line, activation, why: wrong.why, steps }
+        })
     }
 
     fn command_at(&self, line: usize) -> Option<&Command> {

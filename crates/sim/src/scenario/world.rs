@@ -11,7 +11,7 @@ use quorate_core::{
     Reader, RequestId, RoleKind, Status, Taken, invariants,
 };
 
-use super::checks::{Checks, is_on_quorum, logs_match, promise_is_durable, promises_kept};
+use super::checks::{Checks, is_quorum, logs_match, promise_is_durable, promises_kept};
 use super::command::Work;
 use super::member::{Batch, Member};
 use super::message::{envelope_text, kind, shown_as};
@@ -311,7 +311,7 @@ impl World {
         let disk = |id| self.members.get(&id).and_then(|member| member.disk.id_at(commit));
         let agreed = [&before.membership, &after.membership]
             .iter()
-            .any(|membership| is_on_quorum(entry, membership, disk));
+            .any(|membership| is_quorum(membership, |id| disk(id) == Some(entry)));
         if agreed {
             return Ok(());
         }
@@ -321,7 +321,7 @@ impl World {
     /// A change is reported as done: then enough disks know that it is committed.
     fn check_settled(&self, id: MemberId, entry: EntryId, membership: &Membership) -> Played {
         let knows = |id| self.members.get(&id).is_some_and(|member| member.knows_committed(entry));
-        if self.activation == Activation::OnAppend || membership.quorum(knows) {
+        if self.activation == Activation::OnAppend || is_quorum(membership, knows) {
             return Ok(());
         }
         Err(format!("I13 violated: {id} reports {entry} as settled, no quorum of disks knows it"))
