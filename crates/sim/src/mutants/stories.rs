@@ -46,7 +46,7 @@ impl Stories {
     pub fn rules(&self, prefix: &str) -> Vec<Rule> {
         let mut rules: Vec<Rule> = Vec::new();
         for mutant in Mutant::ALL {
-            for id in mutant.ids().split(' ').filter(|id| id.starts_with(prefix)) {
+            for id in mutant.ids().split_whitespace().filter(|id| id.starts_with(prefix)) {
                 let of_rule = self.scripts.iter().filter(|script| covers(script, id));
                 let kill = best(*mutant, of_rule);
                 rules.push(Rule { id: id.to_owned(), mutant: *mutant, kill });
@@ -65,7 +65,7 @@ impl Hunter for Stories {
 
     /// The stories of the mutant's own rows come first.
     fn hunt(&self, mutant: Mutant, _: Effort) -> Option<Kill> {
-        let about = |script: &&Script| mutant.ids().split(' ').any(|id| covers(script, id));
+        let about = |script: &&Script| mutant.ids().split_whitespace().any(|id| covers(script, id));
         let first = self.scripts.iter().filter(about);
         let rest = self.scripts.iter().filter(|script| !about(script));
         best(mutant, first.chain(rest))
