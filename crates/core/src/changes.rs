@@ -251,15 +251,8 @@ impl Raft {
     /// between leaves the cluster joint.
     /// Shown by scenarios/joint_next_leader_leaves.txt.
     pub(crate) fn leave_if_due(&mut self) {
-        let wanted = self.membership().auto_leave()
-            || mutant!(ExplicitJointIsLeft) && self.membership().is_joint();
-        let own = self.counting.term == self.term;
-        if self.role.is_leader()
-            && wanted
-            && (mutant!(JointIsLeftTooEarly) || self.check_no_change_in_flight().is_ok())
-            && !mutant!(JointIsNotLeft)
-            && !(mutant!(OnlyWhoEnteredLeaves) && !own)
-        {
+        let free = mutant!(JointIsLeftTooEarly) || self.check_no_change_in_flight().is_ok();
+        if self.role.is_leader() && self.is_to_be_left() && free {
             // Refused while leadership is moving; then it is the next leader's.
             if self.membership().goal().is_some() {
                 self.note_step(Some(Step::Leave));
@@ -268,6 +261,14 @@ impl Raft {
                 let _ = self.log_membership(Change::leave(), next);
             }
         }
+    }
+
+    /// The membership that counts is a joint that whoever leads has to leave.
+    fn is_to_be_left(&self) -> bool {
+        let membership = self.membership();
+        let others = mutant!(OnlyWhoEnteredLeaves) && self.counting.term != self.term;
+        let explicit = mutant!(ExplicitJointIsLeft) && membership.is_joint();
+        (membership.auto_leave() || explicit) && !others && !mutant!(JointIsNotLeft)
     }
 
     /// Notices that another membership counts than before, and acts on it.

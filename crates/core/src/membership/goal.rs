@@ -144,8 +144,8 @@ impl Membership {
     /// A goal is under way that nothing but cancelling may interrupt. A way back may be
     /// left for another goal once votes stand still: who was to come back may be gone.
     pub(crate) fn holds_to_its_goal(&self) -> bool {
-        let may_go = mutant!(WayBackHoldsForEver);
-        self.goal().is_some_and(|goal| !goal.cancels || self.is_joint() || may_go)
+        let always = mutant!(WayBackHoldsForEver);
+        self.goal().is_some_and(|goal| !goal.cancels || self.is_joint() || always)
     }
 
     /// This membership on its way back to where its change began.
