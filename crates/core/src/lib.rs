@@ -67,6 +67,7 @@ mod saves;
 mod settled;
 mod snapshot;
 mod status;
+mod terms;
 mod timer;
 mod transfer;
 mod validate;

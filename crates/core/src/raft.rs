@@ -1,5 +1,5 @@
-//! One member: its fields, what `step` does with each input, and the rules about
-//! terms. What the messages mean stands with their conversations.
+//! One member: its fields, and what `step` does with each input. What a term means
+//! stands in [`terms`](crate::terms), what messages mean with their conversations.
 
 use std::sync::Arc;
 
@@ -12,9 +12,8 @@ use crate::saves::Saves;
 use crate::snapshot::Installing;
 use crate::timer::Timer;
 use crate::{
-    Activation, AppendReply, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index,
-    Input, MemberId, Message, Output, Reader, Refusal, RequestId, RoleKind, SnapshotMeta, Taken,
-    Term, VoteReply, mutant, mutants,
+    Activation, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input, MemberId,
+    Message, Output, Reader, Refusal, RequestId, SnapshotMeta, Taken, Term, mutant,
 };
 
 /// One member of a Raft cluster, as a value. It does nothing by itself: see
@@ -285,74 +284,6 @@ impl Raft {
         }
     }
 
-    /// Somebody is in a newer term: so are we, unless the message says that the
-    /// newer term is only being asked about.
-    fn on_newer_term(&mut self, from: MemberId, term: Term, what: &Message) -> Result<(), Dropped> {
-        match what {
-            Message::PreVote(_) if mutant!(PreVoteGrantedInLease) => Ok(()),
-            Message::PreVoteReply(_) if mutant!(PreVoteRefusalIsIgnored) => Ok(()),
-            // A leader that was just heard from is not deposed by somebody who was
-            // cut off, or removed and never told: neither vote nor term counts.
-            Message::PreVote(vote) | Message::Vote(vote) if !vote.forced && self.leader_alive() => {
-                Err(Dropped::LeaderAlive { leader: self.leader })
-            }
-            Message::PreVote(_) | Message::PreVoteReply(VoteReply { granted: true, .. }) => Ok(()),
-            Message::Append(_) | Message::Heartbeat(_) | Message::Snapshot(_) => {
-                self.become_follower(term, Some(from));
-                Ok(())
-            }
-            _ => {
-                self.become_follower(term, None);
-                Ok(())
-            }
-        }
-    }
-
-    /// Somebody is in an older term. Its questions are answered where silence would
-    /// leave it stuck there; answers of an older term carry no news.
-    fn on_older_term(&mut self, from: MemberId, term: Term, what: &Message) -> Result<(), Dropped> {
-        let manners = self.config.manners;
-        match what {
-            _ if mutants::counts_although_old(what) => return Ok(()),
-            _ if mutants::is_not_answered(what) => {}
-            // Who was cut off may have raised its term: its leader, still in the old
-            // term, must hear of the new one, or the two never talk again.
-            // Shown by scenarios/checkquorum_higher_term_rejoins.txt.
-            Message::Append(_) | Message::Heartbeat(_)
-                if self.config.check_quorum || self.config.pre_vote || !manners.old_term_silent =>
-            {
-                let reply = Message::AppendReply(AppendReply::OldTerm);
-                self.send_when_saved(from, self.term, reply);
-            }
-            // A pre-candidate with an older term learns ours from the refusal.
-            Message::PreVote(_) => {
-                let reply = Message::PreVoteReply(self.vote_reply(false));
-                self.send_when_saved(from, self.term, reply);
-            }
-            // What was confirmed stays confirmed.
-            Message::ReadReply(..) | Message::ProposeReply(..) => return Ok(()),
-            _ => {}
-        }
-        Err(Dropped::OldTerm { term, current: self.term })
-    }
-
-    /// A leader of our term speaks.
-    fn hear_leader(&mut self, from: MemberId) -> Result<(), Dropped> {
-        let other = self.leader.filter(|leader| *leader != from && !mutant!(SecondLeaderIsHeard));
-        if let Some(leader) = other {
-            return Err(Dropped::SecondLeader { from, leader });
-        }
-        if self.role.kind() != RoleKind::Follower && !mutant!(CandidateHearsNoLeader) {
-            self.become_follower(self.term, Some(from));
-        }
-        self.timer.elapsed = 0;
-        self.taught = false;
-        self.holds_newer_log &= mutant!(RightToStandStays);
-        self.timer.loyal = self.config.loyal_ticks();
-        self.set_leader(Some(from));
-        Ok(())
-    }
-
     /// What a leader owes the membership, whoever asked for it.
     fn do_duties(&mut self) {
         self.duties_due = false;
@@ -379,20 +310,5 @@ impl Raft {
         if from != to {
             self.out.events.push(Event::Role { from, to, term: self.term });
         }
-    }
-
-    /// Starts a term, or the same one again, with nobody leading it.
-    pub(crate) fn enter_term(&mut self, term: Term) {
-        if self.term != term {
-            self.term = term;
-            self.vote = self.vote.filter(|_| mutant!(VoteKeptInNewTerm));
-        }
-        self.timer.restart(self.config.election_ticks);
-    }
-
-    pub(crate) fn become_follower(&mut self, term: Term, leader: Option<MemberId>) {
-        self.enter_term(term);
-        self.set_role(Role::Follower);
-        self.set_leader(leader);
     }
 }
