@@ -251,8 +251,10 @@ impl Raft {
     /// between leaves the cluster joint.
     /// Shown by scenarios/joint_next_leader_leaves.txt.
     pub(crate) fn leave_if_due(&mut self) {
-        let free = mutant!(JointIsLeftTooEarly) || self.check_no_change_in_flight().is_ok();
-        if self.role.is_leader() && self.is_to_be_left() && free {
+        if self.role.is_leader()
+            && self.is_to_be_left()
+            && (mutant!(JointIsLeftTooEarly) || self.check_no_change_in_flight().is_ok())
+        {
             // Refused while leadership is moving; then it is the next leader's.
             if self.membership().goal().is_some() {
                 self.note_step(Some(Step::Leave));

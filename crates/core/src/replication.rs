@@ -30,8 +30,8 @@ impl Raft {
             self.reply_matches(from, commit);
             return Ok(Taken::Done);
         }
-        let gap = append.prev.index > self.log.last().index;
-        if !self.log.holds(append.prev) && (gap || !mutant!(PrevNotCompared)) {
+        let skips = mutant!(PrevNotCompared) && append.prev.index <= self.log.last().index;
+        if !skips && !self.log.holds(append.prev) {
             self.reply_differs(from, append.prev);
             return Ok(Taken::Done);
         }
@@ -198,8 +198,8 @@ impl Raft {
         let progress = &mut peer.progress;
         // A probe that is answered ends the probing, even without news.
         let news = progress.match_to(index);
-        let answered = progress.matched == index && progress.flow == Flow::Probe;
-        if !(news || answered && !mutant!(ProbeWithoutNewsGoesOn)) {
+        let ends_probe = || progress.matched == index && progress.flow == Flow::Probe;
+        if !(news || !mutant!(ProbeWithoutNewsGoesOn) && ends_probe()) {
             return;
         }
         match progress.flow {

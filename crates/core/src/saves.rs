@@ -203,8 +203,10 @@ impl Raft {
             promises,
             install: install.as_ref().map(|meta| meta.id),
         });
-        let vote = now.vote.filter(|_| !mutant!(VoteNotSaved));
-        let hard_state = (told != now).then_some(HardState { vote, ..now });
+        let mut hard_state = (told != now).then_some(now);
+        if mutant!(VoteNotSaved) {
+            hard_state = hard_state.map(|state| HardState { vote: None, ..state });
+        }
         Some(Save { id, hard_state, entries, install, must_sync, then_send })
     }
 

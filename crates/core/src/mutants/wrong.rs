@@ -16,6 +16,13 @@ pub(crate) fn outgoing_of(membership: &Membership) -> Membership {
 
 /// What a leader takes for held by a quorum, if it counts wrongly.
 pub(crate) fn quorum_matched(raft: &Raft) -> Option<Index> {
+    if !(mutant!(LearnerIsCounted)
+        || mutant!(LearnersShareTheQuorum)
+        || mutant!(LeaverCountsItself)
+        || mutant!(JointCommitsByIncoming))
+    {
+        return None;
+    }
     let leader = raft.role.leader()?;
     let membership = raft.membership();
     let matched = |id| leader.peer(id).map_or(0, |peer| peer.progress.matched);
