@@ -39,7 +39,7 @@ mod wrong;
 #[cfg(feature = "mutants")]
 pub use list::{Means, Mutant};
 #[cfg(feature = "mutants")]
-pub use switch::{is_on, switch};
+pub use switch::{is_on, limit, switch};
 pub(crate) use wrong::{
     counts_although_old, incoming_of, is_not_answered, outgoing_of, quorum_matched,
 };

@@ -1,8 +1,9 @@
 //! Many members in one thread: the ways we watch the core work.
 //!
 //! [`scenario`] plays stories written as text files and prints what happens,
-//! [`conformance`] plays the recorded traces of etcd-io/raft. With the feature
-//! `mutants`, `mutants` shows that wrong rules are noticed.
+//! [`conformance`] plays the recorded traces of etcd-io/raft, [`model`] explores
+//! everything that can happen within bounds. [`checkers`] says what must hold. With the
+//! feature `mutants`, `mutants` shows that wrong rules are noticed.
 
 /// Prints a line. Who has seen enough may close the pipe: that is no reason to panic.
 macro_rules! say {
@@ -12,7 +13,13 @@ macro_rules! say {
     }};
 }
 
+pub mod checkers;
 pub mod conformance;
+pub mod explore;
+pub mod faulty_disk;
+pub mod model;
 #[cfg(feature = "mutants")]
 pub mod mutants;
+pub mod random;
 pub mod scenario;
+pub mod storage_check;

@@ -10,6 +10,8 @@ pub enum Means {
     Model,
     /// Random runs.
     Explore,
+    /// Crashes of the log and the snapshots on disk.
+    Disks,
 }
 
 macro_rules! mutants {
@@ -355,6 +357,12 @@ mutants! {
     OtherActivationIsTaken: "", Stories "claim";
     /// Promises of a wiped or swapped disk count.
     WipedDiskPromises: "S33 T8", Stories "I4";
+    /// Promises of a former member of the same id count.
+    FormerMemberPromises: "S33", Stories "claim";
+    /// A member that was added after all that the receiver knows is refused a vote.
+    NewerMemberIsRefused: "", Stories "claim";
+    /// Who is taken for somebody else is not told.
+    NobodyIsDisowned: "", Stories "claim";
     /// What a swapped disk acknowledged counts for the new one.
     SwappedDiskKeepsProgress: "S33", Stories "claim";
 
@@ -491,4 +499,40 @@ mutants! {
     CancelCancelsItself: "", Stories "claim";
     /// A way back keeps out other goals until it is at its end.
     WayBackHoldsForEver: "", Stories "claim";
+
+    // crates/node
+    /// A command that was offered twice runs twice.
+    RepeatedCommandRuns: "mut.41", Explore "R2";
+    /// A snapshot does not say which requests have run.
+    SnapshotForgetsOrigins: "mut.41", Explore "R2";
+    /// Promises leave before the save that holds them is durable.
+    SendBeforeSaved: "mut.12", Explore "I12";
+    /// A read is answered before the machine has what it must see.
+    ReadBeforeApplied: "", Explore "R1";
+    /// A refusal of the newest offer is taken for one of all offers.
+    RefusedAfterManyOffers: "", Explore "R2";
+    /// A membership change is offered again to the next leader.
+    ChangeOfferedAgain: "", Explore "R2";
+
+    // crates/storage
+    /// Term and vote are written one after the other.
+    TermAndVoteApart: "mut.11", Disks "D2";
+    /// A sync is reported and not done.
+    SyncSkipped: "mut.12", Disks "D1";
+    /// Half of a save's entries are written, all are reported.
+    BatchPartlyWritten: "mut.37", Disks "D1";
+    /// A sync that failed is tried again and believed.
+    SyncRetried: "mut.40", Disks "D1";
+    /// Damage in the middle of the log is taken for its end.
+    DamageTakenForEnd: "mut.40", Disks "D4";
+    /// A new segment is used before its name is durable.
+    SegmentNotInDirectory: "S47", Disks "D1";
+    /// A snapshot gets its name before its contents are durable.
+    SnapshotRenamedUnsynced: "S47", Disks "D1";
+    /// A snapshot is installed before its name is durable.
+    InstallBeforeSnapshot: "", Disks "D1";
+    /// The log goes before the snapshot that covers it is durable.
+    TrimBeforeSnapshot: "", Disks "D1";
+    /// What a crash left behind a torn write stays, and is written up to.
+    TornTailKept: "S47", Disks "D5";
 }

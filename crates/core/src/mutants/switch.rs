@@ -6,23 +6,19 @@ use super::Mutant;
 
 thread_local! {
     static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
-    static ASKED: Cell<u64> = const { Cell::new(0) };
+    static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
 }
-
-/// More questions than any run needs: a mutant that makes a member go round in
-/// circles within one step is stopped, and that is how it is noticed.
-const ASKED_MAX: u64 = 300_000;
 
 /// Whether this mutant is on.
 ///
 /// # Panics
-/// When a mutant that is on has been asked about without end.
+/// When as many questions were asked as [`limit`] allows.
 pub fn is_on(mutant: Mutant) -> bool {
     let on = ON.get();
     if on.is_some() {
-        let asked = ASKED.get() + 1;
-        ASKED.set(asked);
-        assert!(asked < ASKED_MAX, "a member goes round in circles");
+        let left = LEFT.get().saturating_sub(1);
+        LEFT.set(left);
+        assert!(left > 0, "a member goes round in circles");
     }
     on == Some(mutant)
 }
@@ -30,5 +26,11 @@ pub fn is_on(mutant: Mutant) -> bool {
 /// Switches to this mutant, or to none, on this thread.
 pub fn switch(to: Option<Mutant>) {
     ON.set(to);
-    ASKED.set(0);
+    LEFT.set(u64::MAX);
+}
+
+/// Stops this thread after so many questions about the mutant that is on: one that makes
+/// a member go round in circles, within one step even, is noticed that way.
+pub fn limit(questions: u64) {
+    LEFT.set(questions);
 }

@@ -24,6 +24,11 @@ pub const EQUIVALENT: &[(Mutant, &str)] = &[
         "what votes tell is committed, also for a leader; it would find out by itself a \
          little later. That it does not listen keeps the rule simple",
     ),
+    (
+        Mutant::SettledBeforeOwnCommit,
+        "the report is true all the same: it rests on what the disks of a quorum know, and \
+         what follows from it waits for an entry of the leader's own by other rules",
+    ),
 ];
 
 /// Why this mutant does no harm, if it does none.

@@ -6,6 +6,7 @@
 
 mod equivalent;
 mod hunt;
+mod model;
 mod stories;
 mod table;
 
@@ -16,11 +17,13 @@ use quorate_core::mutants::{Means, Mutant};
 
 pub use equivalent::{EQUIVALENT, reason};
 pub use hunt::{Effort, Fate, Hunter, Kill, hunt_all};
+pub use model::Model;
 pub use stories::{Rule, Stories};
 
 /// Every means there is, the quickest first. A new one is added here.
 pub fn hunters(wanted: &[Means]) -> Result<Vec<Box<dyn Hunter>>, String> {
-    let all: Vec<Box<dyn Hunter>> = vec![Box::new(Stories::read(&stories_folder())?)];
+    let all: Vec<Box<dyn Hunter>> =
+        vec![Box::new(Stories::read(&stories_folder())?), Box::new(Model::new())];
     let is_wanted = |hunter: &dyn Hunter| wanted.is_empty() || wanted.contains(&hunter.means());
     Ok(all.into_iter().filter(|hunter| is_wanted(hunter.as_ref())).collect())
 }
@@ -113,7 +116,16 @@ fn run(wish: &Wish) -> Result<bool, String> {
         return Ok(true);
     }
     let hunters = hunters(&wish.means)?;
-    let hunted = hunt_all(&hunters, &wish.mutants, wish.effort);
+    // Rules of the core show by every means, those of driver and disk only by their own.
+    let shows = |mutant: &Mutant| {
+        let mut all = hunters.iter().map(|hunter| hunter.means());
+        matches!(mutant.means(), Means::Stories | Means::Model)
+            || all.any(|means| means == mutant.means())
+    };
+    let (here, elsewhere): (Vec<Mutant>, Vec<Mutant>) =
+        wish.mutants.iter().partition(|mutant| shows(mutant));
+    let hunted = hunt_all(&hunters, &here, wish.effort);
     table::print_fates(&hunted);
+    table::print_elsewhere(&elsewhere);
     Ok(hunted.iter().all(|(mutant, fate)| fate.is_as_wanted(*mutant)))
 }

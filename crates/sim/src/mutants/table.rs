@@ -35,6 +35,13 @@ pub(super) fn print_fates(fates: &[(Mutant, Fate)]) {
     }
 }
 
+/// Those that other means are expected to notice.
+pub(super) fn print_elsewhere(mutants: &[Mutant]) {
+    for mutant in mutants {
+        say!("not hunted here: {} (by {:?})", mutant.name(), mutant.means());
+    }
+}
+
 /// Rows of the catalogue by their own stories. True when each is shown to be needed.
 pub(super) fn print_rules(rules: &[Rule]) -> bool {
     say!("| rule | switched off | noticed by | where | what was seen |");

@@ -60,6 +60,19 @@ pub(super) fn perform(story: &Story, activation: Activation) -> Performance {
     Performance { blocks, failure, later: Vec::new(), steps: world.steps }
 }
 
+/// Plays a story for what it leads to, not for what it prints.
+pub(super) fn play_through(world: &mut World, story: &Story) -> Result<(), Mistake> {
+    story.blocks.iter().try_for_each(|block| perform_block(world, block, 0, &mut Vec::new()))
+}
+
+/// The story with the transcript of this performance, and how it failed, if it did.
+pub(super) fn transcribe(story: &Story, activation: Activation) -> (String, Option<String>) {
+    let performance = perform(story, activation);
+    let text = story.rewritten(&performance.transcripts(), &[]);
+    let failure = performance.failure.map(|wrong| format!("line {}: {}", wrong.line, wrong.why));
+    (text, failure)
+}
+
 /// Plays a story to its end, whatever fails on the way: to see where that leads.
 pub(super) fn perform_on(story: &Story, activation: Activation) -> Performance {
     let mut world = World { activation, ..World::default() };

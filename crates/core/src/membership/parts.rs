@@ -1,0 +1,81 @@
+//! A membership taken apart, for those who turn it into bytes and back.
+//!
+//! Both ways name every field, so that a new one cannot be forgotten here, nor by
+//! whoever encodes the parts.
+
+use super::{EndedGoal, Goal, MemberInfo, Membership};
+use crate::{Activation, EntryId, Index, MemberId, MemberSet};
+
+/// Everything a [`Membership`] is made of. Use [`Membership::check`] on what is put
+/// together from outside.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MembershipParts {
+    pub majorities: Vec<MemberSet>,
+    pub learners: MemberSet,
+    pub learners_next: MemberSet,
+    pub auto_leave: bool,
+    pub since: EntryId,
+    pub activation: Activation,
+    pub goal: Option<Goal>,
+    pub ended: Vec<EndedGoal>,
+    /// Sorted by member.
+    pub incarnations: Vec<(MemberId, u64)>,
+    /// Sorted by member.
+    pub joined: Vec<(MemberId, Index)>,
+    pub removed: Vec<MemberId>,
+    /// Sorted by member.
+    pub infos: Vec<(MemberId, MemberInfo)>,
+}
+
+impl From<Membership> for MembershipParts {
+    fn from(whole: Membership) -> Self {
+        let Membership {
+            majorities,
+            learners,
+            learners_next,
+            auto_leave,
+            since,
+            activation,
+            goal,
+            ended,
+            incarnations,
+            joined,
+            removed,
+            infos,
+        } = whole;
+        let goal = goal.map(|goal| *goal);
+        Self {
+            majorities,
+            learners,
+            learners_next,
+            auto_leave,
+            since,
+            activation,
+            goal,
+            ended,
+            incarnations,
+            joined,
+            removed,
+            infos,
+        }
+    }
+}
+
+impl From<MembershipParts> for Membership {
+    fn from(parts: MembershipParts) -> Self {
+        Self {
+            majorities: parts.majorities,
+            learners: parts.learners,
+            learners_next: parts.learners_next,
+            auto_leave: parts.auto_leave,
+            since: parts.since,
+            activation: parts.activation,
+            goal: parts.goal.map(Box::new),
+            ended: parts.ended,
+            incarnations: parts.incarnations,
+            joined: parts.joined,
+            removed: parts.removed,
+            infos: parts.infos,
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What a crash leaves: one possibility by chance, or all of them.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::{Fault, FaultyDisk, NameChange};
+use crate::random::Random;
+
+impl FaultyDisk {
+    /// Power is lost. Chance decides what of the unsynced is left: sometimes all,
+    /// sometimes nothing, mostly some.
+    pub fn crash(&mut self, random: &mut Random) {
+        match random.below(4) {
+            0 => self.crash_with(|_| 0),
+            1 => self.crash_with(|options| options - 1),
+            _ => self.crash_with(|options| random.below(u64::from(options)) as u32),
+        }
+        self.faults.count(Fault::Crash);
+    }
+
+    /// Every disk that a crash at this moment could leave.
+    pub fn crash_images(&self) -> CrashImages<'_> {
+        CrashImages { disk: self, path: Some(Vec::new()), seen: BTreeSet::new(), tried: 0 }
+    }
+
+    /// Power is lost; `choose` decides, of so many possibilities each time. The first
+    /// is always "as it was synced", the last "as it was written".
+    fn crash_with(&mut self, mut choose: impl FnMut(u32) -> u32) {
+        let mut names = std::mem::take(&mut self.names_durable);
+        for change in std::mem::take(&mut self.pending) {
+            if choose(2) == 0 {
+                continue;
+            }
+            match change {
+                NameChange::Set(name, inode) => {
+                    names.insert(name, inode);
+                }
+                NameChange::Rename(from, to, inode) => {
+                    names.retain(|name, held| *name != from || *held != inode);
+                    names.insert(to, inode);
+                }
+                NameChange::Remove(name, inode) => {
+                    names.retain(|held_name, held| *held_name != name || *held != inode);
+                }
+            }
+        }
+        let linked: BTreeSet<u64> = names.values().copied().collect();
+        self.inodes.retain(|id, _| linked.contains(id));
+        self.inodes.values_mut().for_each(|inode| inode.choose(&mut choose));
+        self.names.clone_from(&names);
+        self.names_durable = names;
+        self.operations_left = None;
+    }
+}
+
+/// All disks that a crash could leave, each once. Goes through the tree of choices
+/// depth first; images that are the same in every byte are merged.
+#[derive(Debug)]
+pub struct CrashImages<'a> {
+    disk: &'a FaultyDisk,
+    /// The choices to make next, with how many there were; none when all are made.
+    path: Option<Vec<(u32, u32)>>,
+    seen: BTreeSet<u64>,
+    tried: u64,
+}
+
+impl CrashImages<'_> {
+    /// How many ways led to the images so far, the merged ones included.
+    pub fn tried(&self) -> u64 {
+        self.tried
+    }
+
+    fn next_path(&mut self) -> Option<FaultyDisk> {
+        let mut path = self.path.take()?;
+        let mut image = self.disk.clone();
+        let mut depth = 0;
+        image.crash_with(|options| {
+            if depth == path.len() {
+                path.push((0, options));
+            }
+            depth += 1;
+            path[depth - 1].0
+        });
+        self.tried += 1;
+        while let Some((chosen, options)) = path.pop() {
+            if chosen + 1 < options {
+                path.push((chosen + 1, options));
+                self.path = Some(path);
+                break;
+            }
+        }
+        Some(image)
+    }
+}
+
+impl Iterator for CrashImages<'_> {
+    type Item = FaultyDisk;
+
+    fn next(&mut self) -> Option<FaultyDisk> {
+        loop {
+            let image = self.next_path()?;
+            let mut hasher = DefaultHasher::new();
+            image.files().for_each(|file| file.hash(&mut hasher));
+            if self.seen.insert(hasher.finish()) {
+                return Some(image);
+            }
+        }
+    }
+}

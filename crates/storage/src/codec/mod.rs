@@ -1,0 +1,197 @@
+//! Bytes for the core's values and back: numbers little-endian, lists with a count.
+//!
+//! Decoding never panics and never allocates more than a small multiple of what it
+//! was given, whatever that is. Every value has one encoding: what decodes encodes to
+//! the same bytes. Layouts stand in docs/formats.md; which values there are, in
+//! [`values`](self).
+
+mod values;
+
+use std::fmt;
+
+use bytes::Bytes;
+
+/// A value that can be written as bytes and read back.
+pub trait Code: Sized {
+    /// No encoding of such a value is shorter. At least 1: that bounds how many of
+    /// them some bytes can hold.
+    const BYTES_MIN: usize;
+
+    fn encode(&self, into: &mut Vec<u8>);
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError>;
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.encode(&mut bytes);
+        bytes
+    }
+
+    /// The value that these bytes are, all of them.
+    fn from_bytes(bytes: Bytes) -> Result<Self, DecodeError> {
+        let mut from = Decoder::new(bytes);
+        let value = Self::decode(&mut from)?;
+        if from.left() == 0 { Ok(value) } else { Err(DecodeError::LeftOver) }
+    }
+}
+
+/// Bytes that are being decoded. Opaque parts of a value share them.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    bytes: Bytes,
+}
+
+impl Decoder {
+    pub fn new(bytes: Bytes) -> Self {
+        Self { bytes }
+    }
+
+    /// How many bytes are still to be decoded.
+    pub fn left(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The next bytes as they are.
+    pub fn take(&mut self, count: usize) -> Result<Bytes, DecodeError> {
+        if count > self.bytes.len() {
+            return Err(DecodeError::TooShort);
+        }
+        Ok(self.bytes.split_to(count))
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (head, _) = self.bytes.split_first_chunk::<N>().ok_or(DecodeError::TooShort)?;
+        let head = *head;
+        bytes::Buf::advance(&mut self.bytes, N);
+        Ok(head)
+    }
+}
+
+/// Why bytes are no such value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DecodeError {
+    TooShort,
+    /// Whole, but more bytes follow.
+    LeftOver,
+    /// A number that stands for none of the possible cases.
+    UnknownCase,
+    /// Written by a later version.
+    UnknownVersion,
+    /// A list that has to be sorted is not.
+    Unsorted,
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooShort => "ends too early",
+            Self::LeftOver => "bytes are left over",
+            Self::UnknownCase => "a number stands for no known case",
+            Self::UnknownVersion => "written by a later version",
+            Self::Unsorted => "a list is not in order",
+        })
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+macro_rules! number {
+    ($($type:ty),*) => {$(
+        impl Code for $type {
+            const BYTES_MIN: usize = size_of::<$type>();
+
+            fn encode(&self, into: &mut Vec<u8>) {
+                into.extend_from_slice(&self.to_le_bytes());
+            }
+
+            fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+                Ok(Self::from_le_bytes(from.array()?))
+            }
+        }
+    )*};
+}
+
+number!(u8, u32, u64);
+
+impl Code for bool {
+    const BYTES_MIN: usize = 1;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        into.push(u8::from(*self));
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        match u8::decode(from)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(DecodeError::UnknownCase),
+        }
+    }
+}
+
+impl Code for Bytes {
+    const BYTES_MIN: usize = 4;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        encode_count(self.len(), into);
+        into.extend_from_slice(self);
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        let count = u32::decode(from)?;
+        from.take(count as usize)
+    }
+}
+
+impl<T: Code> Code for Vec<T> {
+    const BYTES_MIN: usize = 4;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        encode_count(self.len(), into);
+        self.iter().for_each(|value| value.encode(into));
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        let count = u32::decode(from)? as usize;
+        // A count that the bytes cannot hold must not reserve memory.
+        if count > from.left() / T::BYTES_MIN {
+            return Err(DecodeError::TooShort);
+        }
+        (0..count).map(|_| T::decode(from)).collect()
+    }
+}
+
+impl<T: Code> Code for Option<T> {
+    const BYTES_MIN: usize = 1;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        self.is_some().encode(into);
+        if let Some(value) = self {
+            value.encode(into);
+        }
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        Ok(if bool::decode(from)? { Some(T::decode(from)?) } else { None })
+    }
+}
+
+impl<A: Code, B: Code> Code for (A, B) {
+    const BYTES_MIN: usize = A::BYTES_MIN + B::BYTES_MIN;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        self.0.encode(into);
+        self.1.encode(into);
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        Ok((A::decode(from)?, B::decode(from)?))
+    }
+}
+
+/// Lists are far shorter than this: an entry that long cannot be proposed.
+#[allow(clippy::expect_used, reason = "a list of 2^32 values does not fit an entry")]
+fn encode_count(count: usize, into: &mut Vec<u8>) {
+    u32::try_from(count).expect("fewer than 2^32 values").encode(into);
+}

@@ -1,0 +1,278 @@
+//! The core's values, field by field. A new field is one line in its list.
+
+use std::sync::Arc;
+
+use quorate_core::{
+    Activation, Change, ChangeKind, EndedGoal, EntryId, Goal, GoalEnd, LoggedChange, MemberId,
+    MemberInfo, MemberSet, Membership, MembershipParts, Operation, SnapshotMeta, Transition,
+};
+
+use super::{Code, DecodeError, Decoder};
+
+/// Which layout a change or membership has. Raised when a field is added; older
+/// layouts stay readable.
+const VERSION: u8 = 1;
+
+/// A struct is its fields, one after the other. Both ways come from one list.
+macro_rules! fields {
+    ($type:ty { $($field:ident: $kind:ty),* $(,)? }) => {
+        impl Code for $type {
+            const BYTES_MIN: usize = 0 $(+ <$kind as Code>::BYTES_MIN)*;
+
+            fn encode(&self, into: &mut Vec<u8>) {
+                let Self { $($field),* } = self;
+                $($field.encode(into);)*
+            }
+
+            fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+                $(let $field = <$kind>::decode(from)?;)*
+                Ok(Self { $($field),* })
+            }
+        }
+    };
+}
+
+fields!(EntryId { term: u64, index: u64 });
+fields!(MemberInfo { info: bytes::Bytes, zone: bytes::Bytes });
+fields!(LoggedChange { change: Change, membership: Arc<Membership> });
+fields!(SnapshotMeta { id: EntryId, membership: Arc<Membership> });
+fields!(EndedGoal { id: EntryId, end: GoalEnd, at: EntryId });
+fields!(Goal {
+    id: EntryId,
+    voters: MemberSet,
+    learners: MemberSet,
+    from_voters: MemberSet,
+    from_learners: MemberSet,
+    cancels: bool,
+});
+fields!(MembershipParts {
+    majorities: Vec<MemberSet>,
+    learners: MemberSet,
+    learners_next: MemberSet,
+    auto_leave: bool,
+    since: EntryId,
+    activation: Activation,
+    goal: Option<Goal>,
+    ended: Vec<EndedGoal>,
+    incarnations: Vec<(MemberId, u64)>,
+    joined: Vec<(MemberId, u64)>,
+    removed: Vec<MemberId>,
+    infos: Vec<(MemberId, MemberInfo)>,
+});
+
+impl Code for Membership {
+    const BYTES_MIN: usize = 1 + MembershipParts::BYTES_MIN;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        VERSION.encode(into);
+        MembershipParts::from(self.clone()).encode(into);
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        check_version(from)?;
+        let parts = MembershipParts::decode(from)?;
+        check_sorted(parts.incarnations.iter().map(|(id, _)| *id))?;
+        check_sorted(parts.joined.iter().map(|(id, _)| *id))?;
+        check_sorted(parts.infos.iter().map(|(id, _)| *id))?;
+        Ok(parts.into())
+    }
+}
+
+impl Code for Arc<Membership> {
+    const BYTES_MIN: usize = Membership::BYTES_MIN;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        (**self).encode(into);
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        Membership::decode(from).map(Self::new)
+    }
+}
+
+impl Code for Change {
+    const BYTES_MIN: usize = 1 + ChangeKind::BYTES_MIN + 4 + 1 + 4;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        let Self { kind, context, expected, infos } = self;
+        VERSION.encode(into);
+        kind.encode(into);
+        context.encode(into);
+        expected.encode(into);
+        infos.encode(into);
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        check_version(from)?;
+        Ok(Self {
+            kind: Code::decode(from)?,
+            context: Code::decode(from)?,
+            expected: Code::decode(from)?,
+            infos: Code::decode(from)?,
+        })
+    }
+}
+
+impl Code for ChangeKind {
+    const BYTES_MIN: usize = 1;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        match self {
+            Self::Operations { operations, transition } => {
+                into.push(0);
+                operations.encode(into);
+                transition.encode(into);
+            }
+            Self::V1(operation) => {
+                into.push(1);
+                operation.encode(into);
+            }
+            Self::Majorities(majorities) => {
+                into.push(2);
+                majorities.encode(into);
+            }
+            Self::AddLearners(ids) => {
+                into.push(3);
+                ids.encode(into);
+            }
+            Self::SetVoters { voters, retain } => {
+                into.push(4);
+                voters.encode(into);
+                retain.encode(into);
+            }
+            Self::EditVoters { add, remove, retain } => {
+                into.push(5);
+                add.encode(into);
+                remove.encode(into);
+                retain.encode(into);
+            }
+            Self::Goal { voters, learners } => {
+                into.push(6);
+                voters.encode(into);
+                learners.encode(into);
+            }
+            Self::Cancel => into.push(7),
+        }
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        Ok(match u8::decode(from)? {
+            0 => {
+                let operations = Code::decode(from)?;
+                Self::Operations { operations, transition: Code::decode(from)? }
+            }
+            1 => Self::V1(Code::decode(from)?),
+            2 => Self::Majorities(Code::decode(from)?),
+            3 => Self::AddLearners(Code::decode(from)?),
+            4 => {
+                let voters = Code::decode(from)?;
+                Self::SetVoters { voters, retain: Code::decode(from)? }
+            }
+            5 => {
+                let add = Code::decode(from)?;
+                let remove = Code::decode(from)?;
+                Self::EditVoters { add, remove, retain: Code::decode(from)? }
+            }
+            6 => {
+                let voters = Code::decode(from)?;
+                Self::Goal { voters, learners: Code::decode(from)? }
+            }
+            7 => Self::Cancel,
+            _ => return Err(DecodeError::UnknownCase),
+        })
+    }
+}
+
+impl Code for Operation {
+    const BYTES_MIN: usize = 9;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        let (case, id) = match self {
+            Self::Voter(id) => (0, id),
+            Self::Learner(id) => (1, id),
+            Self::Remove(id) => (2, id),
+            Self::Update(id) => (3, id),
+        };
+        into.push(case);
+        id.encode(into);
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        let case = u8::decode(from)?;
+        let id = MemberId::decode(from)?;
+        Ok(match case {
+            0 => Self::Voter(id),
+            1 => Self::Learner(id),
+            2 => Self::Remove(id),
+            3 => Self::Update(id),
+            _ => return Err(DecodeError::UnknownCase),
+        })
+    }
+}
+
+/// A case without contents is its number.
+macro_rules! cases {
+    ($type:ty { $($number:literal = $case:ident),* $(,)? }) => {
+        impl Code for $type {
+            const BYTES_MIN: usize = 1;
+
+            fn encode(&self, into: &mut Vec<u8>) {
+                into.push(match self { $(Self::$case => $number),* });
+            }
+
+            fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+                match u8::decode(from)? {
+                    $($number => Ok(Self::$case),)*
+                    _ => Err(DecodeError::UnknownCase),
+                }
+            }
+        }
+    };
+}
+
+cases!(Transition { 0 = Auto, 1 = JointImplicit, 2 = JointExplicit });
+cases!(GoalEnd { 0 = Reached, 1 = Cancelled, 2 = Replaced });
+cases!(Activation { 0 = OnApply, 1 = OnAppend });
+
+impl Code for MemberId {
+    const BYTES_MIN: usize = 8;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        self.0.encode(into);
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        u64::decode(from).map(Self)
+    }
+}
+
+impl Code for MemberSet {
+    const BYTES_MIN: usize = 4;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        super::encode_count(self.len(), into);
+        self.iter().for_each(|id| id.encode(into));
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        let ids = Vec::<MemberId>::decode(from)?;
+        check_sorted(ids.iter().copied())?;
+        Ok(ids.into_iter().collect())
+    }
+}
+
+fn check_version(from: &mut Decoder) -> Result<(), DecodeError> {
+    if u8::decode(from)? == VERSION { Ok(()) } else { Err(DecodeError::UnknownVersion) }
+}
+
+/// Each once, in order: what is searched by halving has to be.
+fn check_sorted(mut ids: impl Iterator<Item = MemberId>) -> Result<(), DecodeError> {
+    let Some(mut before) = ids.next() else { return Ok(()) };
+    for id in ids {
+        if id <= before {
+            return Err(DecodeError::Unsorted);
+        }
+        before = id;
+    }
+    Ok(())
+}

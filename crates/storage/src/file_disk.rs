@@ -1,0 +1,148 @@
+//! A [`Disk`] made of a real directory.
+//!
+//! Only its owner may look into it: what a member has promised, and what clients have
+//! stored, is nobody else's.
+
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
+use rustix::io::Errno;
+
+use crate::Disk;
+use crate::names::FileName;
+
+/// A directory, mode 0700, with files of mode 0600. Clones are handles on the same
+/// directory.
+#[derive(Clone, Debug)]
+pub struct FileDisk {
+    path: PathBuf,
+    dir: Arc<File>,
+    lock: Option<Arc<File>>,
+}
+
+impl FileDisk {
+    /// The directory at this path, made if it is not there. One that others may look
+    /// into is refused with [`io::ErrorKind::PermissionDenied`].
+    pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => sync_parent(&path)?,
+            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(why) => return Err(why),
+        }
+        let dir = File::open(&path)?;
+        let found = dir.metadata()?;
+        if !found.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, "not a directory"));
+        }
+        let mode = found.mode() & 0o777;
+        if mode & 0o077 != 0 {
+            let text = format!("{}: mode is {mode:04o}, want 0700", path.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(Self { path, dir: Arc::new(dir), lock: None })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// No name leads out of the directory by a link.
+    fn options() -> OpenOptions {
+        let mut options = OpenOptions::new();
+        let no_links = OFlags::NOFOLLOW.bits().cast_signed();
+        options.read(true).write(true).mode(0o600).custom_flags(no_links);
+        options
+    }
+}
+
+impl Disk for FileDisk {
+    type File = Arc<File>;
+
+    fn lock(&mut self) -> io::Result<()> {
+        if self.lock.is_some() {
+            return Ok(());
+        }
+        let path = self.path.join(FileName::Lock.to_string());
+        let file = Self::options().create(true).truncate(false).open(path)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        self.lock = Some(Arc::new(file));
+        Ok(())
+    }
+
+    fn list(&mut self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in self.path.read_dir()? {
+            // A name that is no text is none of ours.
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn create(&mut self, name: &str, bytes: u64) -> io::Result<Self::File> {
+        let path = self.path.join(name);
+        let file = Self::options().create(true).truncate(true).open(path)?;
+        if bytes > 0 {
+            match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+                // A file system that cannot reserve space can still count.
+                Err(Errno::OPNOTSUPP) => file.set_len(bytes)?,
+                reserved => reserved?,
+            }
+        }
+        Ok(Arc::new(file))
+    }
+
+    fn open(&mut self, name: &str) -> io::Result<Self::File> {
+        let file = Self::options().open(self.path.join(name))?;
+        if !Metadata::is_file(&file.metadata()?) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(Arc::new(file))
+    }
+
+    fn len(&mut self, file: &Self::File) -> io::Result<u64> {
+        Ok(file.metadata()?.len())
+    }
+
+    fn set_len(&mut self, file: &Self::File, bytes: u64) -> io::Result<()> {
+        file.set_len(bytes)
+    }
+
+    fn read_at(&mut self, file: &Self::File, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        file.read_exact_at(into, offset)
+    }
+
+    fn write_at(&mut self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        file.write_all_at(bytes, offset)
+    }
+
+    fn sync(&mut self, file: &Self::File) -> io::Result<()> {
+        file.sync_data()
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&mut self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.path.join(name))
+    }
+
+    fn sync_dir(&mut self) -> io::Result<()> {
+        self.dir.sync_all()
+    }
+}
+
+/// The directory itself is a name in another one.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
+}

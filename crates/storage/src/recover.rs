@@ -1,0 +1,375 @@
+//! From a directory to what a member starts with.
+//!
+//! Recovery reads all of the log. What a crash has torn off its end is forgotten;
+//! whatever else is not as it was written ends in an error that says where, and
+//! nothing is changed on disk. Only when all is well a new segment is begun, whose
+//! head says where the one before ends: what lies behind that can never come back.
+
+use std::sync::Arc;
+
+use quorate_core::{Boot, Entry, EntryId, HardState, Index, Membership, SnapshotMeta, mutant};
+
+use crate::error::{Corruption, Damage, Doing, Failure, OpenError, ReadError};
+use crate::names::FileName;
+use crate::snapshots::{OpenSnapshotError, SnapshotReader};
+use crate::store::{Expected, StoreConfig};
+use crate::wal::index::{LogIndex, Place};
+use crate::wal::mark::{Mark, MarkFile};
+use crate::wal::reader::{self, Reader};
+use crate::wal::record::Record;
+use crate::wal::segment::{HEAD_BYTES, Head, Segment, Start};
+use crate::wal::{OpenSegmentError, Wal};
+use crate::{Disk, Identity};
+
+/// What a directory holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Listing {
+    /// Numbers of segments, in order.
+    pub(crate) segments: Vec<u64>,
+    pub(crate) snapshots: Vec<EntryId>,
+    pub(crate) unfinished: Vec<FileName>,
+    pub(crate) has_mark: bool,
+}
+
+impl Listing {
+    pub(crate) fn read<D: Disk>(disk: &mut D) -> Result<Self, Failure> {
+        let names = disk.list().map_err(Failure::when(Doing::List, FileName::Directory))?;
+        let mut listing = Self::default();
+        for name in names.iter().filter_map(|name| FileName::parse(name)) {
+            match name {
+                FileName::Segment(number) => listing.segments.push(number),
+                FileName::Snapshot(id) => listing.snapshots.push(id),
+                FileName::Synced => listing.has_mark = true,
+                name if name.is_unfinished() => listing.unfinished.push(name),
+                _ => {}
+            }
+        }
+        listing.segments.sort_unstable();
+        listing.snapshots.sort_unstable();
+        Ok(listing)
+    }
+}
+
+/// A log and the snapshot it continues.
+pub(crate) struct Recovered<F> {
+    pub(crate) wal: Wal<F>,
+    pub(crate) boot: Boot,
+}
+
+pub(crate) fn recover<D: Disk>(
+    disk: &mut D,
+    expected: Expected,
+    config: &StoreConfig,
+) -> Result<Recovered<D::File>, OpenError> {
+    let listing = Listing::read(disk)?;
+    let chain = open_chain(disk, &listing, expected)?;
+    let Some(newest) = chain.last().map(|segment| segment.head) else {
+        return Err(OpenError::NotCreated);
+    };
+    let identity = newest.identity;
+    let (marks, mark) = MarkFile::open(disk, &identity, listing.has_mark)?;
+    if mark.segment > newest.number {
+        return Err(missing(FileName::Segment(mark.segment)).into());
+    }
+    let replay = replay(disk, &chain, mark)?;
+    let snapshot = choose_snapshot(disk, &listing, &replay, identity)?;
+    let mut wal = Wal {
+        identity,
+        boots: newest.boots + 1,
+        segment_bytes: config.segment_bytes,
+        hard_state: replay.hard_state,
+        log: replay.log,
+        segments: chain.into_iter().map(|segment| (segment.head.number, segment)).collect(),
+        end: replay.end,
+        next_sequence: replay.next_sequence,
+        synced: replay.next_sequence - 1,
+        marks,
+        spare: None,
+        buffer: Vec::new(),
+    };
+    let boot = boot(disk, &wal, snapshot, replay.memberships, config.tail_bytes_max)?;
+    make_durable(disk, &wal, mark)?;
+    for name in &listing.unfinished {
+        disk.remove(&name.to_string()).map_err(Failure::when(Doing::Remove, *name))?;
+    }
+    if !mutant!(TornTailKept) {
+        begin_segment(disk, &mut wal)?;
+    }
+    clean_up(disk, &wal, &listing, boot.snapshot.id)?;
+    Ok(Recovered { wal, boot })
+}
+
+/// The newest segment and those before it, oldest first, as far back as they are there.
+fn open_chain<D: Disk>(
+    disk: &mut D,
+    listing: &Listing,
+    expected: Expected,
+) -> Result<Vec<Segment<D::File>>, OpenError> {
+    let Some(newest) = listing.segments.last() else {
+        // A log that is gone altogether is not the same as one that never was.
+        let was_open = listing.has_mark;
+        return if was_open { Err(missing(FileName::Segment(1)).into()) } else { Ok(Vec::new()) };
+    };
+    let segment = open_segment(disk, *newest)?;
+    let identity = segment.head.identity;
+    expected.check(identity)?;
+    let mut oldest = segment.head;
+    let mut chain = vec![segment];
+    while oldest.previous < oldest.number
+        && listing.segments.binary_search(&oldest.previous).is_ok()
+    {
+        let segment = open_segment(disk, oldest.previous)?;
+        if segment.head.identity != identity {
+            let file = segment.name();
+            return Err(Corruption { file, offset: 0, why: Damage::Misplaced }.into());
+        }
+        oldest = segment.head;
+        chain.push(segment);
+    }
+    chain.reverse();
+    Ok(chain)
+}
+
+fn open_segment<D: Disk>(disk: &mut D, number: u64) -> Result<Segment<D::File>, OpenError> {
+    reader::open(disk, number).map_err(|why| match why {
+        OpenSegmentError::Unreadable(why) => why.into(),
+        OpenSegmentError::OtherVersion(found) => {
+            OpenError::OtherVersion { file: FileName::Segment(number), found }
+        }
+    })
+}
+
+fn missing(file: FileName) -> Corruption {
+    Corruption { file, offset: 0, why: Damage::Missing }
+}
+
+/// What the records read so far add up to.
+struct Replay {
+    hard_state: HardState,
+    log: LogIndex,
+    /// Changes in the log, wherever it begins.
+    memberships: Vec<(EntryId, Arc<Membership>)>,
+    next_sequence: u64,
+    /// Where the records of the newest segment end.
+    end: u64,
+}
+
+fn replay<D: Disk>(
+    disk: &mut D,
+    chain: &[Segment<D::File>],
+    mark: Mark,
+) -> Result<Replay, ReadError> {
+    let oldest = chain.first().map(|segment| (segment.head.start, segment.head.first_sequence));
+    let (start, next_sequence) = oldest.unwrap_or_default();
+    let mut replay = Replay {
+        hard_state: start.hard_state,
+        log: LogIndex::new(start.last, start.floor),
+        memberships: Vec::new(),
+        next_sequence,
+        end: HEAD_BYTES,
+    };
+    for (at, segment) in chain.iter().enumerate() {
+        let pinned_end = chain.get(at + 1).map(|next| next.head.previous_end);
+        replay.read_segment(disk, segment, pinned_end, mark)?;
+    }
+    Ok(replay)
+}
+
+impl Replay {
+    /// With `pinned_end` the records have to reach exactly there; without, they end
+    /// where the log was written last.
+    fn read_segment<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        segment: &Segment<D::File>,
+        pinned_end: Option<u64>,
+        mark: Mark,
+    ) -> Result<(), ReadError> {
+        let mut reader = Reader::new(disk, segment);
+        if segment.head.start != self.start() || segment.head.first_sequence != self.next_sequence {
+            return Err(reader.corrupt(0, Damage::Contradiction).into());
+        }
+        let mut offset = HEAD_BYTES;
+        while pinned_end.is_none_or(|end| offset < end) {
+            let Some(found) = reader.record(offset, self.next_sequence)? else {
+                if mutant!(DamageTakenForEnd) {
+                    break;
+                }
+                if pinned_end.is_some() {
+                    return Err(reader.corrupt(offset, Damage::Checksum).into());
+                }
+                reader.check_end(offset, self.next_sequence, mark)?;
+                break;
+            };
+            let sequence = self.next_sequence;
+            let place = Place { segment: segment.head.number, offset, sequence };
+            let bytes = found.header.record_bytes();
+            let end = found.end();
+            let record = found.decode(&reader)?;
+            self.apply(record, place, bytes)
+                .ok_or_else(|| reader.corrupt(offset, Damage::Contradiction))?;
+            self.next_sequence += 1;
+            offset = end;
+        }
+        if pinned_end.is_some_and(|end| offset != end) && !mutant!(DamageTakenForEnd) {
+            return Err(reader.corrupt(offset, Damage::Contradiction).into());
+        }
+        self.end = offset;
+        Ok(())
+    }
+
+    fn start(&self) -> Start {
+        Start { hard_state: self.hard_state, floor: self.log.floor(), last: self.log.last() }
+    }
+
+    /// None when it does not continue what was there.
+    fn apply(&mut self, record: Record, place: Place, bytes: u64) -> Option<()> {
+        self.hard_state = record.hard_state.unwrap_or(self.hard_state);
+        if let Some(id) = record.install {
+            self.log.restore(id);
+            self.memberships.clear();
+        }
+        if let Some(appended) = record.entries {
+            let ids = appended.entries.iter().map(|entry| entry.id);
+            self.log.append(appended.prev, ids, place, bytes).ok()?;
+            self.memberships.retain(|(id, _)| id.index <= appended.prev.index);
+            let changes = appended.entries.iter().filter_map(|entry| {
+                entry.change().map(|change| (entry.id, Arc::clone(&change.membership)))
+            });
+            self.memberships.extend(changes);
+        }
+        Some(())
+    }
+}
+
+/// The newest snapshot of an entry that the log holds. Others were received and never
+/// installed, or captured beyond what the log saved.
+fn choose_snapshot<D: Disk>(
+    disk: &mut D,
+    listing: &Listing,
+    replay: &Replay,
+    identity: Identity,
+) -> Result<SnapshotMeta, OpenError> {
+    let held = listing.snapshots.iter().filter(|id| replay.log.holds(**id));
+    let Some(id) = held.max_by_key(|id| id.index) else {
+        let base = replay.log.base();
+        if base == EntryId::ZERO {
+            return Ok(SnapshotMeta::default());
+        }
+        // The log begins after this entry, so there has to be a snapshot of what was
+        // before it.
+        return Err(missing(FileName::Snapshot(base)).into());
+    };
+    match SnapshotReader::open(disk, *id, identity.cluster) {
+        Ok(reader) => Ok(reader.meta().clone()),
+        Err(OpenSnapshotError::Unreadable(why)) => Err(why.into()),
+        Err(OpenSnapshotError::OtherVersion(found)) => {
+            Err(OpenError::OtherVersion { file: FileName::Snapshot(*id), found })
+        }
+    }
+}
+
+fn boot<D: Disk>(
+    disk: &mut D,
+    wal: &Wal<D::File>,
+    snapshot: SnapshotMeta,
+    memberships: Vec<(EntryId, Arc<Membership>)>,
+    tail_bytes_max: u64,
+) -> Result<Boot, OpenError> {
+    let last = wal.log.last().index;
+    let spans = wal.log.tail_first(tail_bytes_max);
+    let mut tail = wal.load(disk, spans..last + 1, u64::MAX)?;
+    let mut bytes = 0;
+    let fits = |entry: &&Entry| {
+        bytes += entry.bytes();
+        bytes <= tail_bytes_max || entry.id.index == last
+    };
+    let kept = tail.iter().rev().take_while(fits).count();
+    tail.drain(..tail.len() - kept);
+    let first: Index = tail.first().map_or(last + 1, |entry| entry.id.index);
+    let terms = wal.log.terms().iter().copied().filter(|start| start.index < first).collect();
+    let below = |id: EntryId| id.index > snapshot.id.index && id.index < first;
+    let memberships = memberships.into_iter().filter(|(id, _)| below(*id)).collect();
+    Ok(Boot {
+        hard_state: wal.hard_state,
+        base: wal.log.base(),
+        terms,
+        memberships,
+        tail: tail.into(),
+        applied: snapshot.id.index,
+        snapshot,
+    })
+}
+
+/// What was read may still be in memory only: the process may have ended before it
+/// synced, or because a sync failed. From here on others rely on it, so it is written
+/// again, where nothing proves it durable, and synced.
+fn make_durable<D: Disk>(disk: &mut D, wal: &Wal<D::File>, mark: Mark) -> Result<(), Failure> {
+    let segment = wal.active();
+    let name = segment.name();
+    let proven = if mark.segment == segment.head.number { mark.end } else { HEAD_BYTES };
+    let mut window = Vec::new();
+    let mut offset = proven.min(wal.end);
+    while offset < wal.end {
+        window.resize((wal.end - offset).min(COPY_BYTES) as usize, 0);
+        disk.read_at(&segment.file, offset, &mut window)
+            .map_err(Failure::when(Doing::Read, name))?;
+        disk.write_at(&segment.file, offset, &window).map_err(Failure::when(Doing::Write, name))?;
+        offset += window.len() as u64;
+    }
+    disk.sync(&segment.file).map_err(Failure::when(Doing::Sync, name))?;
+    disk.sync_dir().map_err(Failure::when(Doing::Sync, FileName::Directory))
+}
+
+/// Goes on in a new segment, whose head names the end of the one before. One without
+/// records is replaced, so that restarts do not pile up files.
+fn begin_segment<D: Disk>(disk: &mut D, wal: &mut Wal<D::File>) -> Result<(), Failure> {
+    let newest = wal.active().head;
+    let is_empty = wal.end == HEAD_BYTES;
+    let (previous, previous_end) =
+        if is_empty { (newest.previous, newest.previous_end) } else { (newest.number, wal.end) };
+    let head = Head {
+        identity: wal.identity,
+        number: newest.number + 1,
+        boots: wal.boots,
+        bytes: wal.segment_bytes.max(HEAD_BYTES),
+        first_sequence: wal.next_sequence,
+        previous,
+        previous_end,
+        start: wal.start(),
+    };
+    let segment = head.create(disk, None)?;
+    if is_empty {
+        wal.segments.remove(&newest.number);
+    } else {
+        // The rest of it is never written.
+        let old = wal.active();
+        disk.set_len(&old.file, wal.end).map_err(Failure::when(Doing::Write, old.name()))?;
+        let end = wal.end;
+        if let Some(old) = wal.segments.get_mut(&newest.number) {
+            old.bytes = end;
+        }
+    }
+    wal.begin(segment);
+    Ok(())
+}
+
+/// Removes what a crash has left, and what nobody needs any more.
+fn clean_up<D: Disk>(
+    disk: &mut D,
+    wal: &Wal<D::File>,
+    listing: &Listing,
+    snapshot: EntryId,
+) -> Result<(), Failure> {
+    let segments = listing.segments.iter().filter(|number| !wal.segments.contains_key(number));
+    let segments = segments.map(|number| FileName::Segment(*number));
+    let snapshots = listing.snapshots.iter().filter(|id| **id != snapshot);
+    let snapshots = snapshots.map(|id| FileName::Snapshot(*id));
+    for name in segments.chain(snapshots) {
+        disk.remove(&name.to_string()).map_err(Failure::when(Doing::Remove, name))?;
+    }
+    Ok(())
+}
+
+/// How much is written again at once.
+const COPY_BYTES: u64 = 1 << 20;

@@ -1,0 +1,313 @@
+//! Snapshot files: what the log was replaced by, and the state machine's own bytes.
+//!
+//! Written aside, synced, then given their name; so one that has its name is whole,
+//! or damaged. The bytes come in chunks, whether captured here or sent by a peer, and
+//! are read back in the same chunks. Every checksum continues the one before, so that
+//! chunks cannot be lost, doubled or exchanged.
+//! docs/formats.md has the layout.
+
+use bytes::Bytes;
+use crc32c::crc32c_append;
+use quorate_core::{EntryId, SnapshotMeta, mutant};
+
+use crate::Disk;
+use crate::codec::{Code, DecodeError, Decoder};
+use crate::error::{Corruption, Damage, Doing, Failure, ReadError};
+use crate::names::FileName;
+
+pub(crate) const VERSION: u32 = 1;
+
+const MAGIC: &[u8; 8] = b"qrt-snp\n";
+/// Magic, version, checksum, cluster, length of what follows.
+const PREFIX_BYTES: usize = 28;
+const CHUNK_HEADER_BYTES: u64 = 8;
+const FOOTER_BYTES: u64 = 28;
+
+/// Longer chunks are written as several; so whoever reads needs no more memory.
+pub const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// A snapshot that is being written. Used through the store, or beside it with another
+/// handle of the same disk.
+#[derive(Debug)]
+pub struct SnapshotWriter<F> {
+    meta: SnapshotMeta,
+    name: FileName,
+    file: F,
+    head_checksum: u32,
+    /// Where the next chunk goes.
+    end: u64,
+    totals: Totals,
+}
+
+/// A snapshot that is durable but does not have its name yet.
+#[derive(Debug)]
+pub struct SealedSnapshot {
+    pub(crate) meta: SnapshotMeta,
+    pub(crate) name: FileName,
+}
+
+/// A snapshot that is being read. Used through the store, or beside it with another
+/// handle of the same disk.
+#[derive(Debug)]
+pub struct SnapshotReader<F> {
+    meta: SnapshotMeta,
+    file: F,
+    /// Where the footer begins.
+    end: u64,
+    at: u64,
+    totals: Totals,
+    wanted: Totals,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Totals {
+    /// The checksum of everything so far.
+    chain: u32,
+    chunks: u64,
+    bytes: u64,
+}
+
+impl Totals {
+    fn add(&mut self, header: &[u8], chunk: &[u8]) {
+        self.chain = crc32c_append(crc32c_append(self.chain, header), chunk);
+        self.chunks += 1;
+        self.bytes += chunk.len() as u64;
+    }
+
+    fn footer(&self, head_checksum: u32) -> Vec<u8> {
+        let mut bytes = 0u32.to_bytes();
+        self.chain.encode(&mut bytes);
+        self.chunks.encode(&mut bytes);
+        self.bytes.encode(&mut bytes);
+        crc32c_append(head_checksum, &bytes).encode(&mut bytes);
+        bytes
+    }
+}
+
+impl<F: Clone> SnapshotWriter<F> {
+    pub(crate) fn create<D: Disk<File = F>>(
+        disk: &mut D,
+        name: FileName,
+        cluster: u64,
+        meta: SnapshotMeta,
+    ) -> Result<Self, Failure> {
+        let file = disk.create(&name.to_string(), 0).map_err(Failure::when(Doing::Create, name))?;
+        let (head, head_checksum) = encode_head(cluster, &meta);
+        disk.write_at(&file, 0, &head).map_err(Failure::when(Doing::Write, name))?;
+        let totals = Totals { chain: head_checksum, chunks: 0, bytes: 0 };
+        Ok(Self { meta, name, file, head_checksum, end: head.len() as u64, totals })
+    }
+
+    pub fn meta(&self) -> &SnapshotMeta {
+        &self.meta
+    }
+
+    /// How many bytes were appended.
+    pub fn bytes(&self) -> u64 {
+        self.totals.bytes
+    }
+
+    /// Adds bytes of the state machine.
+    pub fn append<D: Disk<File = F>>(&mut self, disk: &mut D, bytes: &[u8]) -> Result<(), Failure> {
+        for chunk in bytes.chunks(CHUNK_BYTES_MAX) {
+            let length = (chunk.len() as u32).to_le_bytes();
+            self.totals.add(&length, chunk);
+            let mut header = [0; CHUNK_HEADER_BYTES as usize];
+            header[..4].copy_from_slice(&length);
+            header[4..].copy_from_slice(&self.totals.chain.to_le_bytes());
+            let failed = || Failure::when(Doing::Write, self.name);
+            disk.write_at(&self.file, self.end, &header).map_err(failed())?;
+            let at = self.end + CHUNK_HEADER_BYTES;
+            disk.write_at(&self.file, at, chunk).map_err(failed())?;
+            self.end = at + chunk.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Ends the file and makes its contents durable.
+    pub fn seal<D: Disk<File = F>>(self, disk: &mut D) -> Result<SealedSnapshot, Failure> {
+        let footer = self.totals.footer(self.head_checksum);
+        disk.write_at(&self.file, self.end, &footer)
+            .map_err(Failure::when(Doing::Write, self.name))?;
+        if !mutant!(SnapshotRenamedUnsynced) {
+            disk.sync(&self.file).map_err(Failure::when(Doing::Sync, self.name))?;
+        }
+        Ok(SealedSnapshot { meta: self.meta, name: self.name })
+    }
+
+    /// Gives up: nothing of it remains.
+    pub fn discard<D: Disk<File = F>>(self, disk: &mut D) -> Result<(), Failure> {
+        disk.remove(&self.name.to_string()).map_err(Failure::when(Doing::Remove, self.name))
+    }
+}
+
+impl SealedSnapshot {
+    /// Gives it its name; from then on it is there, also after a crash.
+    pub(crate) fn publish<D: Disk>(&self, disk: &mut D) -> Result<(), Failure> {
+        let to = FileName::Snapshot(self.meta.id);
+        disk.rename(&self.name.to_string(), &to.to_string())
+            .map_err(Failure::when(Doing::Rename, self.name))?;
+        if !mutant!(InstallBeforeSnapshot) {
+            disk.sync_dir().map_err(Failure::when(Doing::Sync, FileName::Directory))?;
+        }
+        Ok(())
+    }
+}
+
+impl<F: Clone> SnapshotReader<F> {
+    /// Opens a snapshot that has its name. Head and footer have to be intact; each
+    /// chunk is checked when it is read.
+    pub(crate) fn open<D: Disk<File = F>>(
+        disk: &mut D,
+        id: EntryId,
+        cluster: u64,
+    ) -> Result<Self, OpenSnapshotError> {
+        let name = FileName::Snapshot(id);
+        let corrupt = |offset, why| Corruption { file: name, offset, why };
+        let failed = |doing| Failure::when(doing, name);
+        let file = disk.open(&name.to_string()).map_err(failed(Doing::Open))?;
+        let len = disk.len(&file).map_err(failed(Doing::Read))?;
+        let mut prefix = [0; PREFIX_BYTES];
+        if len < PREFIX_BYTES as u64 + FOOTER_BYTES {
+            return Err(corrupt(len, Damage::Truncated).into());
+        }
+        disk.read_at(&file, 0, &mut prefix).map_err(failed(Doing::Read))?;
+        let prefix = Prefix::decode(&prefix).map_err(|why| corrupt(0, why))?;
+        if prefix.version != VERSION {
+            return Err(OpenSnapshotError::OtherVersion(prefix.version));
+        }
+        let end = len - FOOTER_BYTES;
+        let head_end = PREFIX_BYTES as u64 + u64::from(prefix.meta_bytes);
+        if head_end > end {
+            return Err(corrupt(len, Damage::Truncated).into());
+        }
+        let mut head = vec![0; head_end as usize];
+        disk.read_at(&file, 0, &mut head).map_err(failed(Doing::Read))?;
+        if head_checksum(&head) != prefix.checksum {
+            return Err(corrupt(0, Damage::Checksum).into());
+        }
+        let meta = Bytes::copy_from_slice(&head[PREFIX_BYTES..]);
+        let meta = SnapshotMeta::from_bytes(meta)
+            .map_err(|why| corrupt(PREFIX_BYTES as u64, Damage::Contents(why)))?;
+        if meta.id != id || prefix.cluster != cluster {
+            return Err(corrupt(0, Damage::Misplaced).into());
+        }
+        let mut footer = [0; FOOTER_BYTES as usize];
+        disk.read_at(&file, end, &mut footer).map_err(failed(Doing::Read))?;
+        let wanted = decode_footer(&footer, prefix.checksum)
+            .ok_or_else(|| corrupt(end, Damage::Checksum))?;
+        let totals = Totals { chain: prefix.checksum, chunks: 0, bytes: 0 };
+        Ok(Self { meta, file, end, at: head_end, totals, wanted })
+    }
+
+    pub fn meta(&self) -> &SnapshotMeta {
+        &self.meta
+    }
+
+    /// How many bytes of the state machine there are.
+    pub fn bytes(&self) -> u64 {
+        self.wanted.bytes
+    }
+
+    /// The next chunk, intact; none when all of it was read.
+    pub fn next_chunk<D: Disk<File = F>>(
+        &mut self,
+        disk: &mut D,
+    ) -> Result<Option<Bytes>, ReadError> {
+        let name = FileName::Snapshot(self.meta.id);
+        let (at, end) = (self.at, self.end);
+        let corrupt = |why| ReadError::Corrupt(Corruption { file: name, offset: at, why });
+        if at == end {
+            let whole = self.totals == self.wanted;
+            return if whole { Ok(None) } else { Err(corrupt(Damage::Contradiction)) };
+        }
+        let left = end - at;
+        let mut header = [0; CHUNK_HEADER_BYTES as usize];
+        if left < CHUNK_HEADER_BYTES {
+            return Err(corrupt(Damage::Truncated));
+        }
+        disk.read_at(&self.file, at, &mut header).map_err(Failure::when(Doing::Read, name))?;
+        let (length, checksum) = header.split_at(4);
+        let count = length.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+        if count == 0 || count > CHUNK_BYTES_MAX as u64 || count > left - CHUNK_HEADER_BYTES {
+            return Err(corrupt(Damage::Checksum));
+        }
+        let mut chunk = vec![0; count as usize];
+        disk.read_at(&self.file, at + CHUNK_HEADER_BYTES, &mut chunk)
+            .map_err(Failure::when(Doing::Read, name))?;
+        self.totals.add(length, &chunk);
+        if self.totals.chain.to_le_bytes() != checksum {
+            return Err(corrupt(Damage::Checksum));
+        }
+        self.at = at + CHUNK_HEADER_BYTES + count;
+        Ok(Some(chunk.into()))
+    }
+}
+
+/// Why a snapshot cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenSnapshotError {
+    Unreadable(ReadError),
+    OtherVersion(u32),
+}
+
+impl<T: Into<ReadError>> From<T> for OpenSnapshotError {
+    fn from(why: T) -> Self {
+        Self::Unreadable(why.into())
+    }
+}
+
+struct Prefix {
+    version: u32,
+    checksum: u32,
+    cluster: u64,
+    meta_bytes: u32,
+}
+
+impl Prefix {
+    fn decode(bytes: &[u8; PREFIX_BYTES]) -> Result<Self, Damage> {
+        let Some(rest) = bytes.strip_prefix(MAGIC) else {
+            return Err(Damage::Magic);
+        };
+        let mut from = Decoder::new(Bytes::copy_from_slice(rest));
+        let mut fields = || -> Result<Self, DecodeError> {
+            Ok(Self {
+                version: u32::decode(&mut from)?,
+                checksum: u32::decode(&mut from)?,
+                cluster: u64::decode(&mut from)?,
+                meta_bytes: u32::decode(&mut from)?,
+            })
+        };
+        fields().map_err(Damage::Contents)
+    }
+}
+
+fn encode_head(cluster: u64, meta: &SnapshotMeta) -> (Vec<u8>, u32) {
+    let meta = meta.to_bytes();
+    let mut head = MAGIC.to_vec();
+    VERSION.encode(&mut head);
+    0u32.encode(&mut head);
+    cluster.encode(&mut head);
+    (meta.len() as u32).encode(&mut head);
+    head.extend_from_slice(&meta);
+    let checksum = head_checksum(&head);
+    head[12..16].copy_from_slice(&checksum.to_le_bytes());
+    (head, checksum)
+}
+
+/// Over everything but the place of the checksum itself.
+fn head_checksum(head: &[u8]) -> u32 {
+    crc32c_append(crc32c_append(0, &head[..12]), &head[16..])
+}
+
+fn decode_footer(bytes: &[u8; FOOTER_BYTES as usize], head_checksum: u32) -> Option<Totals> {
+    let mut from = Decoder::new(Bytes::copy_from_slice(bytes));
+    let mut fields = || -> Result<(u32, Totals), DecodeError> {
+        let end = u32::decode(&mut from)?;
+        let chain = u32::decode(&mut from)?;
+        let (chunks, bytes) = Code::decode(&mut from)?;
+        Ok((end, Totals { chain, chunks, bytes }))
+    };
+    let (_, totals) = fields().ok()?;
+    (totals.footer(head_checksum) == bytes).then_some(totals)
+}

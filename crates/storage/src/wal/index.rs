@@ -1,0 +1,205 @@
+//! Where in the segments each entry of the log stands, and of which term it is.
+//!
+//! Entries themselves stay on disk. One span covers many records, so the whole index
+//! is small next to the log.
+
+use std::collections::VecDeque;
+
+use quorate_core::{EntryId, Index, Term};
+
+/// A span takes in more records until it is this long: reading an old entry reads no
+/// more than this and one record.
+const SPAN_BYTES: u64 = 64 << 10;
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct LogIndex {
+    /// The entry before the first one that is here.
+    base: EntryId,
+    last: EntryId,
+    /// Not cut below this: a snapshot took the place of what was there.
+    floor: EntryId,
+    /// The first entry of every term after `base`.
+    terms: Vec<EntryId>,
+    /// Together all entries after `base`, in order.
+    spans: VecDeque<Span>,
+}
+
+/// Consecutive entries in consecutive records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) first: Index,
+    pub(crate) last: Index,
+    pub(crate) place: Place,
+    pub(crate) bytes: u64,
+}
+
+/// Where a record stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) segment: u64,
+    pub(crate) offset: u64,
+    pub(crate) sequence: u64,
+}
+
+/// Entries that do not continue this log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DoesNotFollow;
+
+impl LogIndex {
+    /// A log of which nothing is here.
+    pub(crate) fn new(last: EntryId, floor: EntryId) -> Self {
+        Self { base: last, last, floor, ..Self::default() }
+    }
+
+    pub(crate) fn base(&self) -> EntryId {
+        self.base
+    }
+
+    pub(crate) fn last(&self) -> EntryId {
+        self.last
+    }
+
+    pub(crate) fn floor(&self) -> EntryId {
+        self.floor
+    }
+
+    pub(crate) fn terms(&self) -> &[EntryId] {
+        &self.terms
+    }
+
+    /// The term of an entry that is here, or just before those.
+    pub(crate) fn term(&self, index: Index) -> Option<Term> {
+        if index == self.last.index {
+            return Some(self.last.term);
+        }
+        if index < self.base.index || index > self.last.index {
+            return None;
+        }
+        if index == self.base.index {
+            return Some(self.base.term);
+        }
+        let begun = self.terms.partition_point(|start| start.index <= index);
+        self.terms.get(begun.wrapping_sub(1)).map(|start| start.term)
+    }
+
+    pub(crate) fn holds(&self, id: EntryId) -> bool {
+        self.term(id.index) == Some(id.term)
+    }
+
+    /// A snapshot takes the place of the whole log.
+    pub(crate) fn restore(&mut self, id: EntryId) {
+        *self = Self::new(id, id);
+    }
+
+    /// These entries follow `prev`; what stood there goes.
+    pub(crate) fn append(
+        &mut self,
+        prev: EntryId,
+        ids: impl Iterator<Item = EntryId>,
+        place: Place,
+        bytes: u64,
+    ) -> Result<(), DoesNotFollow> {
+        let cut = prev.index < self.last.index;
+        self.truncate_after(prev)?;
+        for id in ids {
+            if id.index != self.last.index + 1 || id.term < self.last.term {
+                return Err(DoesNotFollow);
+            }
+            if self.terms.is_empty() || id.term != self.last.term {
+                self.terms.push(id);
+            }
+            self.last = id;
+        }
+        let grown = self.spans.back_mut().filter(|span| {
+            let near = span.bytes + bytes <= SPAN_BYTES && span.place.segment == place.segment;
+            // Records between the two would be read as if they were part of it.
+            near && !cut && span.last == prev.index
+        });
+        match grown {
+            Some(span) => {
+                span.last = self.last.index;
+                span.bytes = place.offset + bytes - span.place.offset;
+            }
+            None => {
+                let (first, last) = (prev.index + 1, self.last.index);
+                self.spans.push_back(Span { first, last, place, bytes });
+            }
+        }
+        Ok(())
+    }
+
+    fn truncate_after(&mut self, prev: EntryId) -> Result<(), DoesNotFollow> {
+        if prev.index < self.floor.index || prev.index > self.last.index {
+            return Err(DoesNotFollow);
+        }
+        if prev.index < self.base.index {
+            // Entries before the oldest segment, cut since: now the log begins here.
+            self.base = prev;
+            self.spans.clear();
+            self.terms.clear();
+        } else if !self.holds(prev) {
+            return Err(DoesNotFollow);
+        }
+        self.terms.truncate(self.terms.partition_point(|start| start.index <= prev.index));
+        while self.spans.back().is_some_and(|span| span.first > prev.index) {
+            self.spans.pop_back();
+        }
+        if let Some(span) = self.spans.back_mut() {
+            span.last = span.last.min(prev.index);
+        }
+        self.last = prev;
+        Ok(())
+    }
+
+    /// The spans from the one that holds this entry on.
+    pub(crate) fn spans_from(&self, index: Index) -> impl Iterator<Item = &Span> {
+        self.spans.iter().skip(self.spans.partition_point(|span| span.last < index))
+    }
+
+    /// The first of the newest spans that together are not larger than this, or of
+    /// the newest one alone.
+    pub(crate) fn tail_first(&self, bytes_max: u64) -> Index {
+        let mut first = self.last.index + 1;
+        let mut bytes = 0u64;
+        for span in self.spans.iter().rev() {
+            bytes = bytes.saturating_add(span.bytes);
+            if bytes > bytes_max && first <= self.last.index {
+                break;
+            }
+            first = span.first;
+        }
+        first
+    }
+
+    /// The oldest segment that holds an entry above this one.
+    pub(crate) fn segment_of_next(&self, index: Index) -> Option<u64> {
+        self.spans_from(index + 1).next().map(|span| span.place.segment)
+    }
+
+    /// Segments before this one are gone.
+    pub(crate) fn drop_before(&mut self, segment: u64) {
+        while let Some(span) = self.spans.front()
+            && span.place.segment < segment
+        {
+            let Some(term) = self.term(span.last) else {
+                unreachable!("a span holds entries of the log");
+            };
+            self.base = EntryId::new(term, span.last);
+            self.spans.pop_front();
+        }
+        self.forget_terms_before_base();
+    }
+
+    fn forget_terms_before_base(&mut self) {
+        let next = self.base.index + 1;
+        if next > self.last.index {
+            self.terms.clear();
+            return;
+        }
+        let begun = self.terms.partition_point(|start| start.index <= next);
+        self.terms.drain(..begun.saturating_sub(1));
+        if let Some(start) = self.terms.first_mut() {
+            start.index = start.index.max(next);
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! The write-ahead log: saves, one after the other, in files of equal size.
+//!
+//! Owns the order of writes and syncs that makes recovery yield a prefix of the saves,
+//! with everything that was synced. Knows nothing of snapshots, and never retries: who
+//! calls it stops at the first failure.
+
+pub(crate) mod index;
+pub(crate) mod mark;
+pub(crate) mod reader;
+pub(crate) mod record;
+pub(crate) mod segment;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use quorate_core::{Entries, Entry, EntryId, HardState, Index, Save, mutant};
+
+use crate::error::{Damage, Doing, Failure, ReadError};
+use crate::names::FileName;
+use crate::{Disk, Identity};
+use index::{LogIndex, Place};
+use mark::{Mark, MarkFile};
+use reader::Reader;
+use record::Contents;
+use segment::{HEAD_BYTES, Head, Segment, Start};
+
+/// The log on disk and where its end is.
+#[derive(Clone, Debug)]
+pub(crate) struct Wal<F> {
+    pub(crate) identity: Identity,
+    pub(crate) boots: u64,
+    pub(crate) segment_bytes: u64,
+    pub(crate) hard_state: HardState,
+    pub(crate) log: LogIndex,
+    /// By number. The last one is written to.
+    pub(crate) segments: BTreeMap<u64, Segment<F>>,
+    /// Where the next record goes.
+    pub(crate) end: u64,
+    pub(crate) next_sequence: u64,
+    /// Every record up to here is durable.
+    pub(crate) synced: u64,
+    pub(crate) marks: MarkFile<F>,
+    /// An old segment that may be written over.
+    pub(crate) spare: Option<F>,
+    pub(crate) buffer: Vec<u8>,
+}
+
+/// Why a save was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AppendError {
+    Failed(Failure),
+    /// The entries do not continue the log. Nothing was written.
+    DoesNotFollow,
+    /// Larger than a record can be. Nothing was written.
+    TooLarge,
+}
+
+impl From<Failure> for AppendError {
+    fn from(why: Failure) -> Self {
+        Self::Failed(why)
+    }
+}
+
+/// Why a segment cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenSegmentError {
+    Unreadable(ReadError),
+    OtherVersion(u32),
+}
+
+impl<T: Into<ReadError>> From<T> for OpenSegmentError {
+    fn from(why: T) -> Self {
+        Self::Unreadable(why.into())
+    }
+}
+
+impl<F: Clone> Wal<F> {
+    /// Writes one save, so that after a crash all of it is there or nothing. Not
+    /// durable before the next sync.
+    pub(crate) fn append<D: Disk<File = F>>(
+        &mut self,
+        disk: &mut D,
+        save: &Save,
+    ) -> Result<(), AppendError> {
+        let install = save.install.as_ref().map(|meta| meta.id);
+        if save.hard_state.is_none() && install.is_none() && save.entries.is_empty() {
+            return Ok(());
+        }
+        let last = install.unwrap_or(self.log.last());
+        let prev = match save.entries.first() {
+            None => last,
+            Some(first) => self.prev_of(first, install).ok_or(AppendError::DoesNotFollow)?,
+        };
+        if !is_run(prev, &save.entries) {
+            return Err(AppendError::DoesNotFollow);
+        }
+        if mutant!(TermAndVoteApart)
+            && let Some(hard_state) = save.hard_state
+        {
+            let term_only = Some(HardState { vote: None, ..hard_state });
+            let entries = &Entries::new();
+            let contents = Contents { hard_state: term_only, install: None, prev, entries };
+            self.append_record(disk, &contents)?;
+        }
+        let entries = &save.entries;
+        self.append_record(disk, &Contents { hard_state: save.hard_state, install, prev, entries })
+    }
+
+    /// The entry before this one: in the log, or what is being installed.
+    fn prev_of(&self, first: &Entry, install: Option<EntryId>) -> Option<EntryId> {
+        let index = first.id.index.checked_sub(1)?;
+        match install {
+            Some(id) => (id.index == index).then_some(id),
+            None => Some(EntryId::new(self.log.term(index)?, index)),
+        }
+    }
+
+    fn append_record<D: Disk<File = F>>(
+        &mut self,
+        disk: &mut D,
+        contents: &Contents<'_>,
+    ) -> Result<(), AppendError> {
+        self.encode(contents)?;
+        let mut bytes = self.buffer.len() as u64;
+        if self.end + bytes > self.active().bytes {
+            self.roll(disk, HEAD_BYTES + bytes)?;
+            // Checksums start from the segment that a record stands in.
+            self.encode(contents)?;
+            bytes = self.buffer.len() as u64;
+        }
+        let segment = self.active();
+        let name = segment.name();
+        let place =
+            Place { segment: segment.head.number, offset: self.end, sequence: self.next_sequence };
+        disk.write_at(&segment.file, self.end, &self.buffer)
+            .map_err(Failure::when(Doing::Write, name))?;
+        self.end += bytes;
+        self.next_sequence += 1;
+        self.hard_state = contents.hard_state.unwrap_or(self.hard_state);
+        if let Some(id) = contents.install {
+            self.log.restore(id);
+        }
+        if !contents.entries.is_empty() {
+            let ids = contents.entries.chunks().flatten().map(|entry| entry.id);
+            let appended = self.log.append(contents.prev, ids, place, bytes);
+            assert!(appended.is_ok(), "what is written was found to continue the log");
+        }
+        Ok(())
+    }
+
+    fn encode(&mut self, contents: &Contents<'_>) -> Result<(), AppendError> {
+        let seed = self.active().seed;
+        self.buffer.clear();
+        // Memory of a rare large save is not kept for ever.
+        self.buffer.shrink_to(1 << 20);
+        if contents.encode(seed, self.next_sequence, self.synced, &mut self.buffer) {
+            Ok(())
+        } else {
+            Err(AppendError::TooLarge)
+        }
+    }
+
+    /// Makes every save so far durable.
+    pub(crate) fn sync<D: Disk<File = F>>(&mut self, disk: &mut D) -> Result<(), Failure> {
+        let last = self.next_sequence - 1;
+        if self.synced == last {
+            return Ok(());
+        }
+        let segment = self.active();
+        let name = segment.name();
+        if !mutant!(SyncSkipped) {
+            let synced = disk.sync(&segment.file);
+            let synced = if mutant!(SyncRetried) {
+                synced.or_else(|_| disk.sync(&segment.file))
+            } else {
+                synced
+            };
+            synced.map_err(Failure::when(Doing::Sync, name))?;
+        }
+        let mark = Mark { segment: segment.head.number, end: self.end, sequence: last };
+        self.synced = last;
+        self.marks.write(disk, mark)
+    }
+
+    /// Goes on in a new segment, of at least this size.
+    pub(crate) fn roll<D: Disk<File = F>>(
+        &mut self,
+        disk: &mut D,
+        bytes_min: u64,
+    ) -> Result<(), Failure> {
+        // What the new head says must not be more than what is durable.
+        self.sync(disk)?;
+        let previous = self.active().head;
+        let head = Head {
+            identity: self.identity,
+            number: previous.number + 1,
+            boots: self.boots,
+            bytes: self.segment_bytes.max(bytes_min),
+            first_sequence: self.next_sequence,
+            previous: previous.number,
+            previous_end: self.end,
+            start: self.start(),
+        };
+        let spare = if head.bytes == self.segment_bytes { self.spare.take() } else { None };
+        let segment = head.create(disk, spare)?;
+        self.begin(segment);
+        Ok(())
+    }
+
+    /// What a new segment has to remember of all before it.
+    pub(crate) fn start(&self) -> Start {
+        Start { hard_state: self.hard_state, floor: self.log.floor(), last: self.log.last() }
+    }
+
+    pub(crate) fn begin(&mut self, segment: Segment<F>) {
+        self.end = HEAD_BYTES;
+        self.segments.insert(segment.head.number, segment);
+    }
+
+    pub(crate) fn active(&self) -> &Segment<F> {
+        let Some((_, segment)) = self.segments.last_key_value() else {
+            unreachable!("a log always has a segment to write to");
+        };
+        segment
+    }
+
+    /// Entries of the log in this range, until so many bytes are in hand; one at
+    /// least, if it is there.
+    pub(crate) fn load<D: Disk<File = F>>(
+        &self,
+        disk: &mut D,
+        range: Range<Index>,
+        bytes_max: u64,
+    ) -> Result<Vec<Entry>, ReadError> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut bytes = 0;
+        if range.start <= self.log.base().index {
+            return Ok(entries);
+        }
+        let mut next = range.start;
+        for span in self.log.spans_from(range.start) {
+            let Some(segment) = self.segments.get(&span.place.segment) else {
+                unreachable!("entries of dropped segments are dropped with them");
+            };
+            let mut reader = Reader::new(disk, segment);
+            let Place { mut offset, mut sequence, .. } = span.place;
+            while next <= span.last {
+                let Some(found) = reader.record(offset, sequence)? else {
+                    return Err(reader.corrupt(offset, Damage::Checksum).into());
+                };
+                (offset, sequence) = (found.end(), sequence + 1);
+                let record = found.decode(&reader)?;
+                let appended = record.entries.map_or(Vec::new(), |appended| appended.entries);
+                for entry in appended {
+                    if entry.id.index != next || next > span.last {
+                        continue;
+                    }
+                    let full = bytes >= bytes_max && !entries.is_empty();
+                    if full || next >= range.end {
+                        return Ok(entries);
+                    }
+                    bytes += entry.bytes();
+                    next += 1;
+                    entries.push(entry);
+                }
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Drops the segments that hold no entry above this one. Everything that made
+    /// them superfluous has to be durable before.
+    pub(crate) fn drop_up_to<D: Disk<File = F>>(
+        &mut self,
+        disk: &mut D,
+        index: Index,
+    ) -> Result<(), Failure> {
+        let active = self.active().head.number;
+        let keep = self.log.segment_of_next(index).unwrap_or(active).min(active);
+        let kept = self.segments.split_off(&keep);
+        let dropped = std::mem::replace(&mut self.segments, kept);
+        if dropped.is_empty() {
+            return Ok(());
+        }
+        self.log.drop_before(keep);
+        for segment in dropped.into_values() {
+            let name = segment.name();
+            if self.spare.is_none() && segment.bytes == self.segment_bytes {
+                disk.rename(&name.to_string(), &FileName::Spare.to_string())
+                    .map_err(Failure::when(Doing::Rename, name))?;
+                self.spare = Some(segment.file);
+            } else {
+                disk.remove(&name.to_string()).map_err(Failure::when(Doing::Remove, name))?;
+            }
+        }
+        // A spare must not be written over while a crash could bring its old name back.
+        disk.sync_dir().map_err(Failure::when(Doing::Sync, FileName::Directory))
+    }
+}
+
+/// One after the other from `prev` on, with terms that never fall.
+fn is_run(prev: EntryId, entries: &Entries) -> bool {
+    let mut before = prev;
+    entries.chunks().flatten().all(|entry| {
+        let follows = entry.id.index == before.index + 1 && entry.id.term >= before.term;
+        before = entry.id;
+        follows
+    })
+}

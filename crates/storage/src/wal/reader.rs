@@ -1,0 +1,162 @@
+//! Reading records back, and telling a torn write from damage.
+
+use bytes::Bytes;
+
+use super::mark::Mark;
+use super::record::{ALIGNMENT, HEADER_BYTES, Record, RecordHeader};
+use super::segment::{HEAD_BYTES, Segment};
+use crate::Disk;
+use crate::error::{Corruption, Damage, Doing, Failure, ReadError};
+
+/// How much is read from disk at once.
+const WINDOW_BYTES: u64 = 256 << 10;
+
+/// Reads one segment through a window that moves over it.
+pub(crate) struct Reader<'a, D: Disk> {
+    disk: &'a mut D,
+    segment: &'a Segment<D::File>,
+    window: Vec<u8>,
+    window_at: u64,
+}
+
+/// An intact record.
+pub(crate) struct Found {
+    pub(crate) header: RecordHeader,
+    body: Bytes,
+    offset: u64,
+}
+
+impl<'a, D: Disk> Reader<'a, D> {
+    pub(crate) fn new(disk: &'a mut D, segment: &'a Segment<D::File>) -> Self {
+        Self { disk, segment, window: Vec::new(), window_at: 0 }
+    }
+
+    /// The record that stands here under this number, if it is intact.
+    pub(crate) fn record(&mut self, offset: u64, sequence: u64) -> Result<Option<Found>, Failure> {
+        let seed = self.segment.seed;
+        let Some(header) = self.header(offset)?.and_then(|bytes| RecordHeader::decode(bytes, seed))
+        else {
+            return Ok(None);
+        };
+        if header.sequence != sequence {
+            return Ok(None);
+        }
+        let body_at = offset + HEADER_BYTES as u64;
+        let Some(body) = self.bytes(body_at, u64::from(header.body_bytes))? else {
+            return Ok(None);
+        };
+        if !header.fits(body, seed) {
+            return Ok(None);
+        }
+        let body = Bytes::copy_from_slice(body);
+        Ok(Some(Found { header, body, offset }))
+    }
+
+    /// No intact record stands here. That is how a log ends after a crash, if nothing
+    /// says that this record was durable; if something does, it is damage.
+    ///
+    /// A crash leaves any part of what was written since the last sync, so later
+    /// records may well be there: only what they say about syncs counts.
+    pub(crate) fn check_end(
+        &mut self,
+        offset: u64,
+        sequence: u64,
+        mark: Mark,
+    ) -> Result<(), ReadError> {
+        let file = self.segment.name();
+        if self.segment.bytes < self.segment.head.bytes {
+            let offset = self.segment.bytes;
+            return Err(Corruption { file, offset, why: Damage::Truncated }.into());
+        }
+        let marked = mark.segment == self.segment.head.number && mark.end > offset;
+        if marked || self.is_claimed_durable(offset, sequence)? {
+            return Err(Corruption { file, offset, why: Damage::Checksum }.into());
+        }
+        Ok(())
+    }
+
+    /// Some record after this place was written when this number was durable.
+    fn is_claimed_durable(&mut self, from: u64, sequence: u64) -> Result<bool, Failure> {
+        let (seed, end) = (self.segment.seed, self.segment.bytes);
+        let records_max = end / HEADER_BYTES as u64;
+        let mut offset = from.next_multiple_of(ALIGNMENT);
+        while let Some(bytes) = self.header(offset)? {
+            let ahead = RecordHeader::sequence_in(bytes).wrapping_sub(sequence);
+            if ahead <= records_max
+                && RecordHeader::decode(bytes, seed).is_some_and(|header| header.synced >= sequence)
+            {
+                return Ok(true);
+            }
+            offset += ALIGNMENT;
+        }
+        Ok(false)
+    }
+
+    fn header(&mut self, offset: u64) -> Result<Option<&[u8; HEADER_BYTES]>, Failure> {
+        let bytes = self.bytes(offset, HEADER_BYTES as u64)?;
+        Ok(bytes.and_then(|bytes| bytes.first_chunk()))
+    }
+
+    /// This part of the segment; none where it ends before.
+    fn bytes(&mut self, offset: u64, count: u64) -> Result<Option<&[u8]>, Failure> {
+        let Some(end) = offset.checked_add(count).filter(|end| *end <= self.segment.bytes) else {
+            return Ok(None);
+        };
+        let window_end = self.window_at + self.window.len() as u64;
+        if offset < self.window_at || end > window_end {
+            let wanted = count.max(WINDOW_BYTES).min(self.segment.bytes - offset);
+            self.window.resize(wanted as usize, 0);
+            self.window_at = offset;
+            self.disk
+                .read_at(&self.segment.file, offset, &mut self.window)
+                .map_err(Failure::when(Doing::Read, self.segment.name()))?;
+        }
+        let start = (offset - self.window_at) as usize;
+        Ok(self.window.get(start..start + count as usize))
+    }
+
+    pub(crate) fn corrupt(&self, offset: u64, why: Damage) -> Corruption {
+        Corruption { file: self.segment.name(), offset, why }
+    }
+}
+
+impl Found {
+    /// Where the next record begins.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.header.record_bytes()
+    }
+
+    pub(crate) fn decode<D: Disk>(self, reader: &Reader<'_, D>) -> Result<Record, Corruption> {
+        let offset = self.offset;
+        self.header
+            .decode_body(self.body)
+            .map_err(|why| reader.corrupt(offset, Damage::Contents(why)))
+    }
+}
+
+/// Opens a segment by its number and reads its head.
+pub(crate) fn open<D: Disk>(
+    disk: &mut D,
+    number: u64,
+) -> Result<Segment<D::File>, super::OpenSegmentError> {
+    use super::segment::{Head, HeadError};
+    use crate::names::FileName;
+
+    let name = FileName::Segment(number);
+    let corrupt = |why| ReadError::Corrupt(Corruption { file: name, offset: 0, why });
+    let file = disk.open(&name.to_string()).map_err(Failure::when(Doing::Open, name))?;
+    let bytes = disk.len(&file).map_err(Failure::when(Doing::Read, name))?;
+    let mut head = vec![0; bytes.min(HEAD_BYTES) as usize];
+    disk.read_at(&file, 0, &mut head).map_err(Failure::when(Doing::Read, name))?;
+    if head.is_empty() {
+        return Err(corrupt(Damage::Truncated).into());
+    }
+    let (head, seed) = Head::decode(&head).map_err(|why| match why {
+        HeadError::Damaged(why) => corrupt(why).into(),
+        HeadError::OtherVersion(found) => super::OpenSegmentError::OtherVersion(found),
+    })?;
+    if head.number != number {
+        return Err(corrupt(Damage::Misplaced).into());
+    }
+    Ok(Segment { head, seed, file, bytes })
+}

@@ -1,0 +1,252 @@
+//! One save as bytes: written in one piece, valid in one piece.
+//!
+//! ```text
+//!  0        4        8                16               24       28       32
+//!  +--------+--------+----------------+----------------+--------+--------+------
+//!  | header | body   | sequence       | synced         | body   | parts  | body
+//!  | crc    | bytes  |                |                | crc    |        |
+//!  +--------+--------+----------------+----------------+--------+--------+------
+//! ```
+//! Both checksums start from the seed of the segment, so that what an older file left
+//! on the same blocks never looks like a record. docs/formats.md has the body.
+
+use bytes::Bytes;
+use crc32c::crc32c_append;
+use quorate_core::{Entries, Entry, EntryId, HardState, Payload, mutant};
+
+use crate::codec::{Code, DecodeError, Decoder};
+
+pub(crate) const HEADER_BYTES: usize = 32;
+
+/// Records begin at multiples of this.
+pub(crate) const ALIGNMENT: u64 = 8;
+
+/// More than any save holds; keeps lengths far from overflow.
+pub(crate) const BODY_BYTES_MAX: usize = 1 << 30;
+
+/// The parts that a body consists of, in this order.
+const HARD_STATE: u32 = 1;
+const INSTALL: u32 = 2;
+const ENTRIES: u32 = 4;
+
+/// In the length of an entry: it is a membership change.
+const CHANGE: u32 = 1 << 31;
+
+/// Term and length: no entry takes less.
+const ENTRY_BYTES_MIN: usize = 12;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordHeader {
+    pub(crate) body_bytes: u32,
+    /// Counts the records of a store, from 1.
+    pub(crate) sequence: u64,
+    /// Every record up to here was durable when this one was written.
+    pub(crate) synced: u64,
+    body_checksum: u32,
+    parts: u32,
+}
+
+/// What a save says, decoded.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Record {
+    pub(crate) hard_state: Option<HardState>,
+    pub(crate) install: Option<EntryId>,
+    pub(crate) entries: Option<Appended>,
+}
+
+/// Entries, and the one before them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Appended {
+    pub(crate) prev: EntryId,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// What a save says, to be encoded.
+pub(crate) struct Contents<'a> {
+    pub(crate) hard_state: Option<HardState>,
+    pub(crate) install: Option<EntryId>,
+    /// The entry before the first of `entries`.
+    pub(crate) prev: EntryId,
+    pub(crate) entries: &'a Entries,
+}
+
+impl Contents<'_> {
+    /// Appends the record to a buffer. False, and nothing appended, when it is larger
+    /// than a record can be.
+    pub(crate) fn encode(&self, seed: u32, sequence: u64, synced: u64, into: &mut Vec<u8>) -> bool {
+        let start = into.len();
+        into.resize(start + HEADER_BYTES, 0);
+        let parts = self.encode_body(into);
+        let body_bytes = into.len() - start - HEADER_BYTES;
+        if body_bytes > BODY_BYTES_MAX {
+            into.truncate(start);
+            return false;
+        }
+        let (_, record) = into.split_at_mut(start);
+        let (header, body) = record.split_at_mut(HEADER_BYTES);
+        let header_new = RecordHeader {
+            body_bytes: body_bytes as u32,
+            sequence,
+            synced,
+            body_checksum: crc32c_append(seed, body),
+            parts,
+        };
+        header.copy_from_slice(&header_new.encode(seed));
+        into.resize(start + padded(body_bytes) as usize, 0);
+        true
+    }
+
+    fn encode_body(&self, into: &mut Vec<u8>) -> u32 {
+        let mut parts = 0;
+        if let Some(hard_state) = self.hard_state {
+            parts |= HARD_STATE;
+            hard_state.term.encode(into);
+            hard_state.vote.map_or(0, |vote| vote.0).encode(into);
+            hard_state.commit.encode(into);
+        }
+        if let Some(id) = self.install {
+            parts |= INSTALL;
+            id.encode(into);
+        }
+        if !self.entries.is_empty() {
+            parts |= ENTRIES;
+            self.prev.encode(into);
+            let mut count = self.entries.len();
+            if mutant!(BatchPartlyWritten) {
+                count = count.div_ceil(2);
+            }
+            (count as u64).encode(into);
+            for entry in self.entries.chunks().flatten().take(count) {
+                encode_entry(entry, into);
+            }
+        }
+        parts
+    }
+}
+
+/// What a record with such a body takes in a segment.
+pub(crate) fn padded(body_bytes: usize) -> u64 {
+    ((HEADER_BYTES + body_bytes) as u64).next_multiple_of(ALIGNMENT)
+}
+
+fn encode_entry(entry: &Entry, into: &mut Vec<u8>) {
+    entry.id.term.encode(into);
+    match &entry.payload {
+        Payload::Command(command) => {
+            // A longer one makes the whole record too large, which is refused.
+            (command.len().min(BODY_BYTES_MAX) as u32).encode(into);
+            into.extend_from_slice(command);
+        }
+        Payload::Change(change) => {
+            let length_at = into.len();
+            0u32.encode(into);
+            change.encode(into);
+            let length = (into.len() - length_at - 4).min(BODY_BYTES_MAX) as u32 | CHANGE;
+            into[length_at..length_at + 4].copy_from_slice(&length.to_le_bytes());
+        }
+    }
+}
+
+impl RecordHeader {
+    fn encode(&self, seed: u32) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[4..8].copy_from_slice(&self.body_bytes.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.synced.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.body_checksum.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.parts.to_le_bytes());
+        let checksum = crc32c_append(seed, &bytes[4..]);
+        bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// The header that these bytes are, if they are one of this segment.
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES], seed: u32) -> Option<Self> {
+        let number = |at: usize| u32::from_le_bytes(array(bytes, at));
+        let long = |at: usize| u64::from_le_bytes(array(bytes, at));
+        if number(0) != crc32c_append(seed, &bytes[4..]) {
+            return None;
+        }
+        Some(Self {
+            body_bytes: number(4),
+            sequence: long(8),
+            synced: long(16),
+            body_checksum: number(24),
+            parts: number(28),
+        })
+    }
+
+    /// The sequence number in bytes that may be a header, before any checksum.
+    pub(crate) fn sequence_in(bytes: &[u8; HEADER_BYTES]) -> u64 {
+        u64::from_le_bytes(array(bytes, 8))
+    }
+
+    /// What the record takes in its segment.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        padded(self.body_bytes as usize)
+    }
+
+    pub(crate) fn fits(&self, body: &[u8], seed: u32) -> bool {
+        body.len() == self.body_bytes as usize && crc32c_append(seed, body) == self.body_checksum
+    }
+
+    /// What an intact body says.
+    pub(crate) fn decode_body(&self, body: Bytes) -> Result<Record, DecodeError> {
+        if self.parts & !(HARD_STATE | INSTALL | ENTRIES) != 0 {
+            return Err(DecodeError::UnknownVersion);
+        }
+        let mut from = Decoder::new(body);
+        let mut record = Record::default();
+        if self.parts & HARD_STATE != 0 {
+            record.hard_state = Some(decode_hard_state(&mut from)?);
+        }
+        if self.parts & INSTALL != 0 {
+            record.install = Some(Code::decode(&mut from)?);
+        }
+        if self.parts & ENTRIES != 0 {
+            record.entries = Some(decode_entries(&mut from)?);
+        }
+        if from.left() > 0 {
+            return Err(DecodeError::LeftOver);
+        }
+        Ok(record)
+    }
+}
+
+/// Without a vote the place of it is zero: nobody has that id.
+pub(crate) fn decode_hard_state(from: &mut Decoder) -> Result<HardState, DecodeError> {
+    let term = u64::decode(from)?;
+    let vote = u64::decode(from)?;
+    let commit = u64::decode(from)?;
+    let vote = (vote != 0).then_some(quorate_core::MemberId(vote));
+    Ok(HardState { term, vote, commit })
+}
+
+fn decode_entries(from: &mut Decoder) -> Result<Appended, DecodeError> {
+    let prev = EntryId::decode(from)?;
+    let count = u64::decode(from)?;
+    if count == 0 || count > (from.left() / ENTRY_BYTES_MIN) as u64 {
+        return Err(DecodeError::TooShort);
+    }
+    let mut entries = Vec::with_capacity(count as usize);
+    for nth in 1..=count {
+        let index = prev.index.checked_add(nth).ok_or(DecodeError::UnknownCase)?;
+        let term = u64::decode(from)?;
+        let length = u32::decode(from)?;
+        let bytes = from.take((length & !CHANGE) as usize)?;
+        let payload = if length & CHANGE == 0 {
+            Payload::Command(bytes)
+        } else {
+            Payload::Change(std::sync::Arc::new(Code::from_bytes(bytes)?))
+        };
+        entries.push(Entry { id: EntryId::new(term, index), payload });
+    }
+    Ok(Appended { prev, entries })
+}
+
+/// The bytes at this place, which are there.
+fn array<const N: usize>(bytes: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
+    let mut found = [0; N];
+    found.copy_from_slice(&bytes[at..at + N]);
+    found
+}

@@ -1,0 +1,220 @@
+//! The store on real files: what an operator meets.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::Arc;
+
+use quorate_core::{
+    Boot, Entry, EntryId, HardState, MemberId, Membership, Save, SaveId, SnapshotMeta,
+};
+use quorate_storage::{
+    CreateError, Disk, Expected, FileDisk, FileName, Identity, OpenError, Opened, Store,
+    StoreConfig, StoreError,
+};
+
+const IDENTITY: Identity = Identity { cluster: 0xc1, member: MemberId(7), incarnation: 99 };
+const EXPECTED: Expected = Expected { cluster: 0xc1, member: MemberId(7) };
+const CONFIG: StoreConfig = StoreConfig { segment_bytes: 16 << 10, tail_bytes_max: 4 << 10 };
+
+fn first_boot() -> Boot {
+    Boot::first(Membership::new([MemberId(7)], []))
+}
+
+fn created(path: &Path) -> FileDisk {
+    let mut disk = FileDisk::open(path).unwrap();
+    Store::create(&mut disk, IDENTITY, &first_boot(), &CONFIG).unwrap();
+    disk
+}
+
+fn save(term: u64, first: u64, commands: &[&[u8]]) -> Save {
+    let entries = (first..).zip(commands);
+    let entries = entries.map(|(index, bytes)| Entry::command(term, index, bytes.to_vec()));
+    Save {
+        id: SaveId(1),
+        hard_state: Some(HardState { term, vote: Some(MemberId(7)), commit: 1 }),
+        entries: entries.collect(),
+        install: None,
+        must_sync: true,
+        then_send: Vec::new(),
+    }
+}
+
+#[test]
+fn what_was_saved_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let Opened { mut store, boot, identity, boots } =
+        Store::open(created(&path), EXPECTED, &CONFIG).unwrap();
+    assert_eq!((boot, identity, boots), (first_boot(), IDENTITY, 1));
+    store.write(&save(2, 2, &[b"a", b"", b"c"])).unwrap();
+    store.write(&save(3, 4, &[b"d"])).unwrap();
+    store.sync().unwrap();
+    drop(store.close().unwrap());
+
+    let disk = FileDisk::open(&path).unwrap();
+    let Opened { mut store, boot, boots, .. } = Store::open(disk, EXPECTED, &CONFIG).unwrap();
+    assert_eq!(boots, 2);
+    assert_eq!(boot.hard_state, HardState { term: 3, vote: Some(MemberId(7)), commit: 1 });
+    let expected = [
+        Entry::command(2, 2, b"a".as_slice()),
+        Entry::command(2, 3, b"".as_slice()),
+        Entry::command(3, 4, b"d".as_slice()),
+    ];
+    assert_eq!(boot.tail, expected.to_vec().into());
+    assert_eq!(store.load(3..9, u64::MAX).unwrap(), expected[1..].to_vec().into());
+    assert_eq!(store.load(3..9, 1).unwrap(), expected[1..2].to_vec().into());
+}
+
+#[test]
+fn a_log_of_many_segments_is_kept_trimmed_and_reused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let Opened { mut store, .. } = Store::open(created(&path), EXPECTED, &CONFIG).unwrap();
+    let command = vec![7; 1000];
+    for index in 2..=100 {
+        store.write(&save(2, index, &[&command])).unwrap();
+        store.sync().unwrap();
+    }
+    let segments = |path: &Path| {
+        let names = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("wal-0")).count()
+    };
+    let before = segments(&path);
+    assert!(before > 5, "{before} segments");
+    assert_eq!(store.trim(50), Err(StoreError::NotSnapshotted { newest: 1 }));
+
+    let membership = Arc::new(Membership::new([MemberId(7)], []));
+    let meta = SnapshotMeta { id: EntryId::new(2, 60), membership };
+    let mut writer = store.begin_snapshot(meta.clone()).unwrap();
+    store.append_snapshot(&mut writer, b"state").unwrap();
+    store.finish_snapshot(writer).unwrap();
+    store.trim(50).unwrap();
+    assert!(segments(&path) < before);
+    assert!(path.join("wal-spare").exists());
+    for index in 101..=120 {
+        store.write(&save(2, index, &[&command])).unwrap();
+    }
+    assert!(!path.join("wal-spare").exists(), "the spare segment is used");
+    drop(store.close().unwrap());
+
+    let disk = FileDisk::open(&path).unwrap();
+    let Opened { mut store, boot, .. } = Store::open(disk, EXPECTED, &CONFIG).unwrap();
+    assert_eq!((boot.snapshot.clone(), boot.applied), (meta.clone(), 60));
+    assert!(boot.base.index <= 50, "entries above the trimmed ones stay: {}", boot.base);
+    assert!(boot.tail.bytes() <= CONFIG.tail_bytes_max, "{}", boot.tail.bytes());
+    assert_eq!(boot.tail.last().unwrap().id, EntryId::new(2, 120));
+    let loaded = store.load(51..121, u64::MAX).unwrap();
+    assert_eq!(loaded.len(), 70);
+    let mut reader = store.open_snapshot(meta.id).unwrap();
+    assert_eq!(store.read_snapshot(&mut reader).unwrap().unwrap(), "state");
+    assert_eq!(store.read_snapshot(&mut reader).unwrap(), None);
+}
+
+#[test]
+fn a_save_larger_than_a_segment_gets_a_larger_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let Opened { mut store, .. } = Store::open(created(&path), EXPECTED, &CONFIG).unwrap();
+    let large = vec![1; 100 << 10];
+    store.write(&save(2, 2, &[&large])).unwrap();
+    drop(store.close().unwrap());
+    let opened = Store::open(FileDisk::open(&path).unwrap(), EXPECTED, &CONFIG).unwrap();
+    assert_eq!(opened.boot.tail, save(2, 2, &[&large]).entries);
+}
+
+#[test]
+fn only_the_owner_may_look() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let store = Store::open(created(&path), EXPECTED, &CONFIG).unwrap().store;
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o700);
+    for entry in fs::read_dir(&path).unwrap() {
+        let file = entry.unwrap().path();
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+    drop(store);
+    fs::set_permissions(&path, Permissions::from_mode(0o750)).unwrap();
+    let refused = FileDisk::open(&path).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+    assert!(refused.to_string().ends_with("mode is 0750, want 0700"), "{refused}");
+}
+
+#[test]
+fn a_second_user_is_refused_until_the_first_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let store = Store::open(created(&path), EXPECTED, &CONFIG).unwrap().store;
+    let second = || Store::open(FileDisk::open(&path).unwrap(), EXPECTED, &CONFIG).map(|_| ());
+    assert_eq!(second(), Err(OpenError::Locked));
+    assert_eq!(OpenError::Locked.to_string(), "directory is locked by another process");
+    let mut disk = FileDisk::open(&path).unwrap();
+    let again = Store::create(&mut disk, IDENTITY, &first_boot(), &CONFIG);
+    assert_eq!(again, Err(CreateError::Locked));
+    drop(store);
+    assert_eq!(second(), Ok(()));
+}
+
+#[test]
+fn a_store_is_not_created_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut disk = created(&dir.path().join("data"));
+    let again = Store::create(&mut disk, IDENTITY, &Boot::empty(), &CONFIG);
+    assert!(matches!(again, Err(CreateError::InUse { .. })), "{again:?}");
+}
+
+#[test]
+fn the_directory_of_somebody_else_is_refused_with_both_sides_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    drop(created(&path));
+    let open = |cluster, member| {
+        let expected = Expected { cluster, member: MemberId(member) };
+        Store::open(FileDisk::open(&path).unwrap(), expected, &CONFIG).map(|_| ()).unwrap_err()
+    };
+    assert_eq!(open(0xc2, 7).to_string(), "directory is of cluster c1, want c2");
+    assert_eq!(open(0xc1, 8).to_string(), "directory is of member m7, want m8");
+    let segment = path.join(FileName::Segment(1).to_string());
+    let mut bytes = fs::read(&segment).unwrap();
+    bytes[8] = 2;
+    fs::write(&segment, bytes).unwrap();
+    let text = open(0xc1, 7).to_string();
+    assert_eq!(text, "wal-00000000000000000001 has format version 2, want 1");
+}
+
+#[test]
+fn an_empty_directory_holds_no_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = FileDisk::open(dir.path().join("data")).unwrap();
+    let opened = Store::open(disk, EXPECTED, &CONFIG).map(|_| ());
+    assert_eq!(opened, Err(OpenError::NotCreated));
+}
+
+#[test]
+fn a_link_in_place_of_a_segment_is_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    drop(created(&path));
+    let segment = path.join(FileName::Segment(1).to_string());
+    let elsewhere = dir.path().join("elsewhere");
+    fs::rename(&segment, &elsewhere).unwrap();
+    symlink(&elsewhere, &segment).unwrap();
+    let opened = Store::open(FileDisk::open(&path).unwrap(), EXPECTED, &CONFIG).map(|_| ());
+    assert!(matches!(opened, Err(OpenError::Failed(_))), "{opened:?}");
+}
+
+#[test]
+fn restarts_do_not_pile_up_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let mut disk = created(&path);
+    for boot in 1..=20 {
+        let Opened { store, boots, .. } = Store::open(disk, EXPECTED, &CONFIG).unwrap();
+        assert_eq!(boots, boot);
+        disk = store.into_disk();
+    }
+    // The lock, the mark, the snapshot and one segment.
+    assert_eq!(disk.list().unwrap().len(), 4, "{:?}", disk.list().unwrap());
+}
