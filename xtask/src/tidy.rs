@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// No source file grows beyond this.
 const LINES_MAX: usize = 700;
-/// `raft.rs` holds the struct, the dispatch and the rules about terms; the rest has
-/// a conversation to live in.
+/// `raft.rs` holds the struct and the dispatch; the rest has a conversation to live in.
 const RAFT_LINES_MAX: usize = 400;
 
 /// Words that have a better one here (see docs/glossary.md), where they may not be.

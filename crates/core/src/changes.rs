@@ -12,7 +12,7 @@ use crate::membership::{Change, ChangeKind, ChangeRefusal, LoggedChange, Members
 use crate::role::Role;
 use crate::{
     Activation, Dropped, Entry, EntryId, Envelope, Event, MemberId, Message, Payload, Proposal,
-    Raft, Refusal, RequestId, Taken, Term,
+    Raft, Refusal, RequestId, Taken, Term, mutant,
 };
 
 impl Raft {
@@ -151,7 +151,9 @@ impl Raft {
             // The target of a transfer must catch up with a log that stands still.
             Role::Leader(leader) => match (leader.transfer, leader.own) {
                 (None, Some(_)) => Ok(()),
+                (Some(_), _) if mutant!(ProposalsDuringTransfer) => Ok(()),
                 (Some(transfer), _) => Err(Refusal::Transferring { to: transfer.to }),
+                (None, None) if mutant!(RemovedLeaderTakesProposals) => Ok(()),
                 (None, None) => Err(Refusal::LeaderRemoved),
             },
             _ => Err(self.not_leader()),
@@ -165,7 +167,9 @@ impl Raft {
         let waiting = leader.uncommitted_bytes;
         // With nothing waiting any size is taken, and an empty payload always is:
         // opening a term and leaving a joint must not be refused.
-        if waiting > 0 && bytes > 0 && waiting.saturating_add(bytes) > limit {
+        let any_size = (waiting == 0 || bytes == 0) && !mutant!(EmptyEntryIsRefused);
+        let exceeds = waiting.saturating_add(bytes) > limit && !mutant!(WaitingBytesHaveNoEnd);
+        if !any_size && exceeds {
             return Err(Refusal::TooMuchUncommitted { waiting, limit });
         }
         leader.uncommitted_bytes = waiting.saturating_add(bytes);
@@ -197,28 +201,31 @@ impl Raft {
         self.check_no_change_in_flight()?;
         let newest = self.memberships.newest();
         let since = newest.since();
-        if change.expected.is_some_and(|expected| expected != since) {
+        let stale = change.expected.is_some_and(|expected| expected != since);
+        if stale && !mutant!(ExpectationIsIgnored) {
             return Err(ChangeRefusal::Stale { newest: since });
         }
         let now = &newest.membership;
         let replaces = matches!(change.kind, ChangeKind::Goal { .. })
             && (change.expected.is_some() || !now.holds_to_its_goal());
-        if now.goal().is_some() && change.kind != ChangeKind::Cancel && !replaces {
+        let interrupts = now.goal().is_some() && change.kind != ChangeKind::Cancel && !replaces;
+        if interrupts && !mutant!(GoalIsInterrupted) {
             return Err(ChangeRefusal::GoalInProgress);
         }
         let next = now.resolve(change, &self.config.manners)?;
         if self.config.liveness.demote_before_removal
+            && !mutant!(VoterRemovedDirectly)
             && let Some(id) = now.voter_removed_by(&next)
         {
             return Err(ChangeRefusal::RemovesVoterDirectly { id });
         }
-        if !change.is_leave() {
+        if !change.is_leave() && !mutant!(ChangeIsNotCarried) {
             self.check_carried(now, &next)?;
         }
-        if !self.config.manners.ids_return {
+        if !self.config.manners.ids_return && !mutant!(RemovedIdReturns) {
             now.check_newcomers(&next)?;
         }
-        if change.kind == ChangeKind::Cancel {
+        if change.kind == ChangeKind::Cancel && !mutant!(WayBackIsNotCarried) {
             self.check_way_back(now, &next)?;
         }
         Ok(next)
@@ -229,7 +236,7 @@ impl Raft {
         match self.config.activation {
             Activation::OnApply => {
                 let (index, applied) = (leader.change_pending, self.log.applied);
-                if index > applied {
+                if index > applied && !mutant!(SecondChangeAtOnce) {
                     return Err(ChangeRefusal::InFlight { index, applied });
                 }
             }
@@ -237,11 +244,11 @@ impl Raft {
                 // Before that it may not know that another leader's membership is
                 // committed, and both would count.
                 // Shown by scenarios/onappend_change_waits_for_own_term_commit.txt.
-                if self.log.commit < leader.first_own {
+                if self.log.commit < leader.first_own && !mutant!(ChangeBeforeOwnCommit) {
                     return Err(ChangeRefusal::NoOwnCommit);
                 }
                 let index = self.memberships.newest().id.index;
-                if index > self.log.commit {
+                if index > self.log.commit && !mutant!(SecondChangeAtOnce) {
                     return Err(ChangeRefusal::InFlight { index, applied: self.log.commit });
                 }
             }
@@ -265,8 +272,8 @@ impl Raft {
     /// Shown by scenarios/joint_next_leader_leaves.txt.
     pub(crate) fn leave_if_due(&mut self) {
         if self.role.is_leader()
-            && self.membership().auto_leave()
-            && self.check_no_change_in_flight().is_ok()
+            && self.is_to_be_left()
+            && (mutant!(JointIsLeftTooEarly) || self.check_no_change_in_flight().is_ok())
         {
             // Refused while leadership is moving; then it is the next leader's.
             if self.membership().goal().is_some() {
@@ -276,6 +283,14 @@ impl Raft {
                 let _ = self.log_membership(Change::leave(), next);
             }
         }
+    }
+
+    /// The membership that counts is a joint that whoever leads has to leave.
+    fn is_to_be_left(&self) -> bool {
+        let membership = self.membership();
+        let others = mutant!(OnlyWhoEnteredLeaves) && self.counting.term != self.term;
+        let explicit = mutant!(ExplicitJointIsLeft) && membership.is_joint();
+        (membership.auto_leave() || explicit) && !others && !mutant!(JointIsNotLeft)
     }
 
     /// Notices that another membership counts than before, and acts on it.
@@ -294,24 +309,29 @@ impl Raft {
         };
         leader.follow(&membership, last, &self.config);
         if !membership.is_voter(self.config.id) && !self.leads_on_its_way_out() {
-            if self.config.step_down_on_removal {
+            if self.config.step_down_on_removal && !mutant!(RemovedLeaderStays) {
                 self.become_follower(self.term, None);
             }
             return;
         }
-        if self.commit_by_quorum() {
+        if !mutant!(SmallerQuorumCommitsNothing) && self.commit_by_quorum() {
             self.broadcast_append();
-        } else {
+        } else if !mutant!(NewcomerWaitsForHeartbeat) {
             self.broadcast_entries(); // New members need not wait for a heartbeat.
         }
-        self.abort_transfer_if_target_left();
-        self.finish_round_if_confirmed();
+        if !mutant!(TransferOutlivesItsTarget) {
+            self.abort_transfer_if_target_left();
+        }
+        if !mutant!(SmallerQuorumConfirmsNothing) {
+            self.finish_round_if_confirmed();
+        }
         self.duties_due = true;
     }
 
     /// Who learned by a vote that it counts need not wait for a timeout.
     fn stand_soon_if_taught(&mut self) {
-        if std::mem::replace(&mut self.taught, false) && self.leader.is_none() {
+        let taught = std::mem::replace(&mut self.taught, false);
+        if taught && self.leader.is_none() && !mutant!(TaughtWaitsForTimeout) {
             self.timer.elapsed = self.timer.timeout;
         }
     }

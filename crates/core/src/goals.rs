@@ -9,7 +9,7 @@ use crate::membership::{
 };
 use crate::progress::{Flow, Peer};
 use crate::role::Leader;
-use crate::{Activation, Event, Index, MemberId, MemberSet, Raft, Refusal};
+use crate::{Activation, Event, Index, MemberId, MemberSet, Raft, Refusal, mutant};
 
 /// The way of a goal, as its leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -75,7 +75,9 @@ impl Raft {
     pub(crate) fn pursue_goal(&mut self) {
         let Some(leader) = self.role.leader() else { return };
         let newest = &self.memberships.newest().membership;
-        if newest.goal().is_none() || leader.transfer.is_some() {
+        let inherited = self.memberships.newest().id.term < self.term;
+        let left = mutant!(GoalDiesWithItsLeader) && inherited;
+        if newest.goal().is_none() || leader.transfer.is_some() || left {
             return;
         }
         if self.check_no_change_in_flight().is_err() {
@@ -102,7 +104,8 @@ impl Raft {
     fn take_step(&mut self, now: &Membership, step: &Step) {
         let Ok(next) = now.take_step(step) else { return };
         // Entering a joint cannot be undone without a majority of every part of it.
-        if matches!(step, Step::MoveVotes(_)) && self.check_carried(now, &next).is_err() {
+        let enters = matches!(step, Step::MoveVotes(_)) && !mutant!(GoalMovesVotesUncarried);
+        if enters && self.check_carried(now, &next).is_err() {
             return;
         }
         let change = match step {
@@ -122,13 +125,14 @@ impl Raft {
     fn hand_over_to_one_of(&mut self, heirs: &MemberSet) {
         let pause = 2 * u64::from(self.config.election_ticks);
         let Some(leader) = self.role.leader_mut() else { return };
-        if leader.clock < leader.hand_over_after {
+        if leader.clock < leader.hand_over_after && !mutant!(HandOverWithoutPause) {
             return;
         }
         leader.hand_over_after = leader.clock + pause;
         let tried = leader.heir_tried;
         let best = leader.peers.iter().filter(|peer| heirs.contains(peer.id)).max_by_key(|peer| {
-            (Some(peer.id) != tried, peer.progress.matched, std::cmp::Reverse(peer.id))
+            let fresh = mutant!(SameHeirAgain) || Some(peer.id) != tried;
+            (fresh, peer.progress.matched, std::cmp::Reverse(peer.id))
         });
         let best = best.map(|peer| peer.id);
         leader.heir_tried = best;
@@ -168,7 +172,8 @@ impl Raft {
     pub(crate) fn name_disks(&mut self) {
         let Some(leader) = self.role.leader() else { return };
         let newest = &self.memberships.newest().membership;
-        if self.config.incarnation == 0 || newest.is_joint() || newest.goal().is_some() {
+        let busy = newest.is_joint() || newest.goal().is_some() || mutant!(DisksAreNotNamed);
+        if self.config.incarnation == 0 || busy {
             return;
         }
         let unnamed = || newest.incoming().iter().filter(|id| newest.incarnation(*id).is_none());
@@ -190,7 +195,8 @@ impl Raft {
 
     /// Live, and so near the end of the log that it can be counted on.
     fn is_able(&self, leader: &Leader, peer: &Peer) -> bool {
-        let near = peer.rounds.finished > 0 && peer.progress.matched >= leader.pace.before;
+        let near = mutant!(LaggingMemberIsAble)
+            || peer.rounds.finished > 0 && peer.progress.matched >= leader.pace.before;
         let keeps_up = near && peer.progress.flow == Flow::Replicate;
         peer.id == self.config.id || keeps_up && self.is_heard(leader, peer)
     }
@@ -198,7 +204,7 @@ impl Raft {
     /// Has answered lately, or was added so lately that it could not.
     fn is_heard(&self, leader: &Leader, peer: &Peer) -> bool {
         let silent = leader.clock.saturating_sub(peer.answered_at);
-        silent < 2 * u64::from(self.config.election_ticks)
+        silent < 2 * u64::from(self.config.election_ticks) || mutant!(SilentMemberIsAble)
     }
 
     /// Whether each majority of the next membership could decide at once, by what
@@ -212,7 +218,8 @@ impl Raft {
         if !self.config.pre_flight || now.majorities() == next.majorities() {
             return Ok(());
         }
-        if now.blocking_zone().is_none() && next.blocking_zone().is_some() {
+        let blocks = now.blocking_zone().is_none() && next.blocking_zone().is_some();
+        if blocks && !mutant!(ZoneMayBlock) {
             return Err(ChangeRefusal::ZoneWouldBlock);
         }
         let able = |id| leader.peer(id).is_some_and(|peer| self.is_able(leader, peer));

@@ -69,6 +69,7 @@ mod saves;
 mod settled;
 mod snapshot;
 mod status;
+mod terms;
 mod timer;
 mod transfer;
 mod validate;

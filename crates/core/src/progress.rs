@@ -2,7 +2,7 @@
 
 use crate::goals::Rounds;
 use crate::inflight::Inflight;
-use crate::{Config, Index, MemberId, PeerStatus};
+use crate::{Config, Index, MemberId, PeerStatus, mutant};
 
 /// How entries flow to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -158,7 +158,7 @@ impl Progress {
 
     /// The peer's log equals ours up to here. False when that was known.
     pub(crate) fn match_to(&mut self, index: Index) -> bool {
-        if index <= self.matched {
+        if index == self.matched || index < self.matched && !mutant!(MatchFalls) {
             return false;
         }
         self.matched = index;
@@ -180,7 +180,8 @@ impl Progress {
             if self.next - 1 != prev {
                 return false;
             }
-            self.next = prev.min(hint + 1).max(self.matched + 1);
+            let floor = if mutant!(ProbeBelowMatch) { 1 } else { self.matched + 1 };
+            self.next = prev.min(hint + 1).max(floor);
             self.paused = false;
         }
         self.told_commit = self.told_commit.min(self.next - 1);

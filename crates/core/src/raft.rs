@@ -1,5 +1,5 @@
-//! One member: its fields, what `step` does with each input, and the rules about
-//! terms. What the messages mean stands with their conversations.
+//! One member: its fields, and what `step` does with each input. What a term means
+//! stands in [`terms`](crate::terms), what messages mean with their conversations.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -15,9 +15,8 @@ use crate::settled::Reports;
 use crate::snapshot::Installing;
 use crate::timer::Timer;
 use crate::{
-    Activation, AppendReply, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index,
-    Input, MemberId, Message, Output, Reader, Refusal, RequestId, RoleKind, SnapshotMeta, Taken,
-    Term, VoteReply,
+    Activation, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input, MemberId,
+    Message, Output, Reader, Refusal, RequestId, SnapshotMeta, Taken, Term, mutant,
 };
 
 /// One member of a Raft cluster, as a value. It does nothing by itself: see
@@ -80,7 +79,7 @@ impl Raft {
         config.check().map_err(BootError::Config)?;
         let (log, memberships) = boot.check(config.activation)?;
         // A leader that is forgotten by now may still count on us.
-        let loyal = config.loyal_ticks();
+        let loyal = if mutant!(StartForgetsLease) { 0 } else { config.loyal_ticks() };
         let seed = config.seed ^ config.id.0.rotate_left(32);
         let mut raft = Self {
             timer: Timer::new(seed, config.election_ticks, loyal),
@@ -200,7 +199,8 @@ impl Raft {
     /// The membership as of this entry, for a snapshot there. Not older than the
     /// newest snapshot, not newer than the log.
     pub fn membership_at(&self, index: Index) -> Arc<Membership> {
-        self.memberships.counts(index).membership.clone()
+        let at = if mutant!(SnapshotTakesNewest) { Index::MAX } else { index };
+        self.memberships.counts(at).membership.clone().captured()
     }
 
     /// Replaces the timeout that was drawn, until the next one is: for stories in
@@ -213,8 +213,9 @@ impl Raft {
     /// handed to the state machine, or the newest one in the log.
     pub(crate) fn membership_known(&self) -> &Known {
         match self.config.activation {
-            Activation::OnApply => self.memberships.counts(self.log.applying),
-            Activation::OnAppend => self.memberships.newest(),
+            Activation::OnApply if mutant!(CountsBeforeItIsApplied) => self.memberships.newest(),
+            Activation::OnAppend if !mutant!(CountsOnlyWhenApplied) => self.memberships.newest(),
+            _ => self.memberships.counts(self.log.applying),
         }
     }
 
@@ -258,7 +259,7 @@ impl Raft {
             // A lease binds in whatever term it is asked about.
             // Shown by scenarios/read_lease_after_a_late_refusal.txt.
             Message::PreVote(vote) | Message::Vote(vote)
-                if !vote.forced && self.timer.loyal > 0 =>
+                if !vote.forced && self.timer.loyal > 0 && !mutant!(LeaseDoesNotBind) =>
             {
                 Err(Dropped::LeaderAlive { leader: self.leader })
             }
@@ -291,75 +292,12 @@ impl Raft {
         }
     }
 
-    /// Somebody is in a newer term: so are we, unless the message says that the
-    /// newer term is only being asked about.
-    fn on_newer_term(&mut self, from: MemberId, term: Term, what: &Message) -> Result<(), Dropped> {
-        match what {
-            // A leader that was just heard from is not deposed by somebody who was
-            // cut off, or removed and never told: neither vote nor term counts.
-            Message::PreVote(vote) | Message::Vote(vote) if !vote.forced && self.leader_alive() => {
-                Err(Dropped::LeaderAlive { leader: self.leader })
-            }
-            Message::PreVote(_) | Message::PreVoteReply(VoteReply { granted: true, .. }) => Ok(()),
-            Message::Append(_) | Message::Heartbeat(_) | Message::Snapshot(_) => {
-                self.become_follower(term, Some(from));
-                Ok(())
-            }
-            _ => {
-                self.become_follower(term, None);
-                Ok(())
-            }
-        }
-    }
-
-    /// Somebody is in an older term. Its questions are answered where silence would
-    /// leave it stuck there; answers of an older term carry no news.
-    fn on_older_term(&mut self, from: MemberId, term: Term, what: &Message) -> Result<(), Dropped> {
-        let manners = self.config.manners;
-        match what {
-            // Who was cut off may have raised its term: its leader, still in the old
-            // term, must hear of the new one, or the two never talk again.
-            // Shown by scenarios/checkquorum_higher_term_rejoins.txt.
-            Message::Append(_) | Message::Heartbeat(_)
-                if self.config.check_quorum || self.config.pre_vote || !manners.old_term_silent =>
-            {
-                let reply = Message::AppendReply(AppendReply::OldTerm);
-                self.send_when_saved(from, self.term, reply);
-            }
-            // A pre-candidate with an older term learns ours from the refusal.
-            Message::PreVote(_) => {
-                let reply = Message::PreVoteReply(self.vote_reply(false));
-                self.send_when_saved(from, self.term, reply);
-            }
-            // What was confirmed stays confirmed.
-            Message::ReadReply(..) | Message::ProposeReply(..) => return Ok(()),
-            _ => {}
-        }
-        Err(Dropped::OldTerm { term, current: self.term })
-    }
-
-    /// A leader of our term speaks.
-    fn hear_leader(&mut self, from: MemberId) -> Result<(), Dropped> {
-        if let Some(leader) = self.leader.filter(|leader| *leader != from) {
-            return Err(Dropped::SecondLeader { from, leader });
-        }
-        if self.role.kind() != RoleKind::Follower {
-            self.become_follower(self.term, Some(from));
-        }
-        self.timer.elapsed = 0;
-        self.taught = false;
-        self.holds_newer_log = false;
-        self.timer.loyal = self.config.loyal_ticks();
-        self.set_leader(Some(from));
-        Ok(())
-    }
-
     /// What a leader owes the membership, whoever asked for it.
     fn do_duties(&mut self) {
         self.duties_due = false;
         self.check_settled();
         self.report_goal_ends();
-        if std::mem::replace(&mut self.leave_due, false) {
+        if std::mem::replace(&mut self.leave_due, false) || mutant!(JointIsLeftTooEarly) {
             self.leave_if_due();
         }
         self.pursue_goal();
@@ -381,20 +319,5 @@ impl Raft {
         if from != to {
             self.out.events.push(Event::Role { from, to, term: self.term });
         }
-    }
-
-    /// Starts a term, or the same one again, with nobody leading it.
-    pub(crate) fn enter_term(&mut self, term: Term) {
-        if self.term != term {
-            self.term = term;
-            self.vote = None;
-        }
-        self.timer.restart(self.config.election_ticks);
-    }
-
-    pub(crate) fn become_follower(&mut self, term: Term, leader: Option<MemberId>) {
-        self.enter_term(term);
-        self.set_role(Role::Follower);
-        self.set_leader(leader);
     }
 }

@@ -5,7 +5,7 @@ use crate::membership::{Membership, Step};
 use crate::progress::{Peer, Progress, Wanted};
 use crate::reads::Reads;
 use crate::transfer::Transfer;
-use crate::{Config, Index, MemberId, RoleKind};
+use crate::{Config, Index, MemberId, RoleKind, mutant, mutants};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
@@ -65,8 +65,10 @@ pub(crate) struct Tally(Vec<(MemberId, bool)>);
 
 impl Tally {
     pub(crate) fn record(&mut self, from: MemberId, granted: bool) {
-        if let Err(at) = self.0.binary_search_by_key(&from, |(id, _)| *id) {
-            self.0.insert(at, (from, granted));
+        match self.0.binary_search_by_key(&from, |(id, _)| *id) {
+            Err(at) => self.0.insert(at, (from, granted)),
+            Ok(at) if mutant!(LastAnswerCounts) => self.0[at].1 = granted,
+            Ok(_) => {}
         }
     }
 
@@ -126,7 +128,7 @@ impl Leader {
             if id == config.id {
                 // Only what is durable counts, here as everywhere. What is still
                 // being written counts when it is.
-                progress.matched = saved;
+                progress.matched = if mutant!(OwnLogBeforeSave) { last } else { saved };
                 progress.become_replicate();
                 progress.next = last + 1;
                 progress.active = true;
@@ -138,7 +140,7 @@ impl Leader {
             own: peers.iter().position(|peer| peer.id == config.id),
             peers,
             first_own: last + 1,
-            change_pending: last,
+            change_pending: if mutant!(InheritedChangeForgotten) { 0 } else { last },
             step: None,
             step_since: 0,
             pace: Pace::new(last),
@@ -174,7 +176,11 @@ impl Leader {
 
     /// A quorum was heard from lately.
     pub(crate) fn quorum_active(&self, membership: &Membership) -> bool {
-        membership.quorum(|id| self.peer(id).is_some_and(|peer| peer.progress.active))
+        let active = |id| self.peer(id).is_some_and(|peer| peer.progress.active);
+        if mutant!(JointChecksIncoming) {
+            return mutants::incoming_of(membership).quorum(active);
+        }
+        membership.quorum(active)
     }
 
     /// Follows a membership that counts from now on. Who stays keeps its progress;
@@ -189,7 +195,8 @@ impl Leader {
             match self.peers.binary_search_by_key(&id, |peer| peer.id) {
                 Ok(at) => self.peers[at].learner = learner,
                 Err(at) => {
-                    let progress = Progress::new(last.max(1), true, config);
+                    let given_time = !mutant!(NewcomerIsGivenNoTime);
+                    let progress = Progress::new(last.max(1), given_time, config);
                     self.peers.insert(at, Peer::new(id, learner, progress, self.clock));
                 }
             }

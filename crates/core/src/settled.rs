@@ -5,7 +5,9 @@
 use crate::membership::history::Known;
 use crate::membership::{EndedGoal, GoalEnd};
 use crate::role::Role;
-use crate::{Activation, EntryId, Event, Evidence, Identity, Index, MemberId, Message, Raft};
+use crate::{
+    Activation, EntryId, Event, Evidence, Identity, Index, MemberId, Message, Raft, mutant,
+};
 
 /// What this member has reported since it was started, so that nothing is told twice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -83,7 +85,8 @@ impl Raft {
         let known = self.membership_known();
         let index = known.id.index;
         // Only a leader that has committed an entry of its own knows what is committed.
-        if self.log.commit < index.max(leader.first_own) {
+        let own = if mutant!(SettledBeforeOwnCommit) { 0 } else { leader.first_own };
+        if self.log.commit < index.max(own) {
             return;
         }
         // On append: whoever is elected has the committed membership in its log, and
@@ -92,6 +95,7 @@ impl Raft {
         let knows = |member| leader.peer(member).map_or(0, |peer| peer.committed);
         let settled = match self.config.activation {
             Activation::OnAppend => true,
+            Activation::OnApply if mutant!(CommittedIsSettled) => true,
             Activation::OnApply => known.membership.quorum(knows) >= index,
         };
         if settled {
@@ -165,7 +169,7 @@ impl Raft {
     pub(crate) fn leads_on_its_way_out(&self) -> bool {
         let known = self.membership_known();
         let settles = self.config.liveness.settle && self.reports.settled < known.since().index;
-        settles || known.id.index > self.log.commit
+        (settles || known.id.index > self.log.commit) && !mutant!(LeaverGoesAtOnce)
     }
 
     /// A leader that the settled membership does not count hands over to the voter
@@ -179,24 +183,26 @@ impl Raft {
         let known = self.membership_known().id.index;
         let membership = self.membership().clone();
         let committed = known.max(self.role.leader().map_or(0, |leader| leader.first_own));
-        if committed > self.log.commit {
+        if committed > self.log.commit || mutant!(RemovedLeaderStays) {
             return;
         }
         let Some(leader) = self.role.leader() else { return };
         let on_append = self.config.activation == Activation::OnAppend;
         let heirs = leader.peers.iter().filter(|peer| membership.is_voter(peer.id));
         let heir = heirs
-            .filter(|peer| on_append || peer.committed >= known)
+            .filter(|peer| on_append || peer.committed >= known || mutant!(HeirNeedNotKnow))
             .max_by_key(|peer| {
                 // One that will stay, before one that is on its way out as well.
-                let stays = membership.incoming().contains(peer.id);
+                let stays = membership.incoming().contains(peer.id) && !mutant!(HeirMayBeLeaving);
                 (stays, peer.progress.matched, std::cmp::Reverse(peer.id))
             })
             .map(|peer| peer.id);
         // What is committed but not told yet must reach them before we fall silent.
-        self.broadcast_append();
-        self.send_wanted();
-        if let Some(heir) = heir {
+        if !mutant!(LeaverTellsNobody) {
+            self.broadcast_append();
+            self.send_wanted();
+        }
+        if let Some(heir) = heir.filter(|_| !mutant!(LeaverNamesNoHeir)) {
             self.send(heir, Message::TimeoutNow);
         }
         self.become_follower(self.term, None);

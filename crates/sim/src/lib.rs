@@ -2,7 +2,8 @@
 //!
 //! [`scenario`] plays stories written as text files and prints what happens,
 //! [`conformance`] plays the recorded traces of etcd-io/raft, [`model`] explores
-//! everything that can happen within bounds. [`checkers`] says what must hold.
+//! everything that can happen within bounds. [`checkers`] says what must hold. With the
+//! feature `mutants`, `mutants` shows that wrong rules are noticed.
 
 /// Prints a line. Who has seen enough may close the pipe: that is no reason to panic.
 macro_rules! say {
@@ -17,6 +18,8 @@ pub mod conformance;
 pub mod explore;
 pub mod faulty_disk;
 pub mod model;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 pub mod random;
 pub mod scenario;
 pub mod storage_check;

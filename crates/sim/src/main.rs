@@ -13,6 +13,8 @@ fn main() -> ExitCode {
         Some("conformance") if rest.len() == 1 => {
             quorate_sim::conformance::main(&PathBuf::from(&rest[0]))
         }
+        #[cfg(feature = "mutants")]
+        Some("mutants") => quorate_sim::mutants::main(&rest),
         Some("model") => quorate_sim::model::main(&rest),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
@@ -32,4 +34,7 @@ usage:
   quorate-sim scenario --show PATH…      tell the story on the terminal
   quorate-sim scenario --coverage PATH…  which known problems the stories stand for
   quorate-sim conformance DIR       play recorded traces of etcd-io/raft and compare
-  quorate-sim model NAME…           explore everything within a scope (model --list)";
+  quorate-sim model NAME…           explore everything within a scope (model --list)
+  quorate-sim mutants [NAME…]       show that wrong rules are noticed (feature `mutants`);
+                                    [--short] [--means stories,…] [--rules T] [--list]
+                                    [--witnesses]";

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::{ChangeRefusal, MemberInfo, Membership};
 use crate::config::Manners;
-use crate::{EntryId, MemberId, MemberSet};
+use crate::{EntryId, MemberId, MemberSet, mutant};
 
 /// A wish to alter the membership.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -305,7 +305,8 @@ impl Membership {
             return Err(ChangeRefusal::SimpleInJoint);
         }
         let next = self.operate(operations)?;
-        if self.incoming().difference_count(next.incoming()) > 1 {
+        let many = self.incoming().difference_count(next.incoming()) > 1;
+        if many && !mutant!(ManyVotersInOneStep) {
             return Err(ChangeRefusal::ManyVoters);
         }
         next.checked()
@@ -337,7 +338,9 @@ impl Membership {
         let mut next = self.clone();
         next.majorities.truncate(1);
         for id in std::mem::take(&mut next.learners_next).iter() {
-            next.learners.insert(id);
+            if !mutant!(LeavingForgetsLearners) {
+                next.learners.insert(id);
+            }
         }
         next.auto_leave = false;
         next.checked()
@@ -353,7 +356,9 @@ impl Membership {
         // on its way out becomes one when that goes.
         for id in self.voters().iter().chain(next.voters().iter()) {
             if !next.is_voter(id) {
-                next.learners.insert(id);
+                if !mutant!(GoingBackForgetsLearners) {
+                    next.learners.insert(id);
+                }
             } else if !next.incoming().contains(id) {
                 next.learners.remove(id);
                 next.learners_next.insert(id);
@@ -369,9 +374,14 @@ impl Membership {
     /// majority of the one equals some majority of the other, or differs by one
     /// voter. Majorities are compared with majorities, never with unions of them.
     pub fn may_become(&self, next: &Self) -> bool {
-        self.majorities
-            .iter()
-            .any(|old| next.majorities.iter().any(|new| old.difference_count(new) <= 1))
+        if mutant!(UnionsAreCompared) {
+            return self.voters().difference_count(&next.voters()) <= 1;
+        }
+        mutant!(AnyStepIsSafe)
+            || self
+                .majorities
+                .iter()
+                .any(|old| next.majorities.iter().any(|new| old.difference_count(new) <= 1))
     }
 
     /// A voter that would go without having been a learner: by this step, or by the
@@ -379,6 +389,9 @@ impl Membership {
     pub fn voter_removed_by(&self, next: &Self) -> Option<MemberId> {
         let gone = self.voters().iter().find(|id| !next.contains(*id));
         let stays = |id| next.incoming().contains(id) || next.learners_next.contains(id);
+        if mutant!(ExitRemovesVoters) {
+            return gone;
+        }
         gone.or_else(|| next.voters().iter().find(|id| !stays(*id)))
     }
 
@@ -395,7 +408,7 @@ impl Membership {
                 Operation::Update(_) => {}
             }
         }
-        if next.incoming().is_empty() {
+        if next.incoming().is_empty() && !mutant!(LastVoterMayGo) {
             return Err(ChangeRefusal::NoVotersLeft);
         }
         Ok(next)
@@ -411,7 +424,7 @@ impl Membership {
         self.majorities[0].remove(id);
         // A voter of the outgoing majority still votes there: it becomes a learner
         // when the joint is left, since nobody may be both at a time.
-        if self.leaves(id) {
+        if self.leaves(id) && !mutant!(DemotedAtOnceInJoint) {
             self.learners_next.insert(id);
         } else {
             self.learners.insert(id);

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::{ChangeKind, ChangeRefusal, Membership, Operation};
-use crate::{EntryId, MemberId, MemberSet};
+use crate::{EntryId, MemberId, MemberSet, mutant};
 
 /// Voters and learners to end with, and those it began with.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,7 +92,8 @@ impl Step {
 pub fn next_step(membership: &Membership, view: &View) -> Option<Step> {
     let goal = membership.goal()?;
     if membership.is_joint() {
-        let back = membership.outgoing().first().filter(|_| membership.turned_round());
+        let turned = membership.turned_round() && !mutant!(CancelledJointGoesOn);
+        let back = membership.outgoing().first().filter(|_| turned);
         return Some(back.map_or(Step::Leave, |majority| Step::GoBack(majority.clone())));
     }
     let wanted = |id| goal.voters.contains(id) || goal.learners.contains(id);
@@ -104,7 +105,7 @@ pub fn next_step(membership: &Membership, view: &View) -> Option<Step> {
     if *membership.incoming() != goal.voters {
         return Some(toward_voters(membership, goal, view));
     }
-    if !view.settled {
+    if !view.settled && !mutant!(LeaversGoUnsettled) {
         return Some(Step::Settle);
     }
     let leavers: MemberSet = membership.learners().iter().filter(|id| !wanted(*id)).collect();
@@ -117,7 +118,8 @@ fn toward_voters(membership: &Membership, goal: &Goal, view: &View) -> Step {
     let ready: MemberSet = joining().filter(|id| view.caught_up.contains(*id)).collect();
     let lagging: MemberSet = joining().filter(|id| !view.caught_up.contains(*id)).collect();
     let expected = lagging.iter().any(|id| view.coming.contains(id));
-    if expected || ready.is_empty() && !lagging.is_empty() {
+    let waits = expected || ready.is_empty() && !lagging.is_empty();
+    if waits && !mutant!(GoalWaitsForNobody) {
         return Step::CatchUp(lagging);
     }
     let leaving = leaving(voters, goal, view);
@@ -129,7 +131,7 @@ fn toward_voters(membership: &Membership, goal: &Goal, view: &View) -> Step {
     let stays = |id| goal.voters.contains(id) || voters.contains(id) && !demoted.contains(&id);
     let heirs = goal.voters.iter().filter(|id| voters.contains(*id));
     let heirs: MemberSet = heirs.filter(|id| view.caught_up.contains(*id)).collect();
-    if !stays(view.leader) && !heirs.is_empty() {
+    if !stays(view.leader) && !heirs.is_empty() && !mutant!(GoalLeaderHandsNothingOver) {
         return Step::HandOver(heirs);
     }
     let promotions = ready.iter().map(Operation::Voter);
@@ -203,14 +205,17 @@ impl Membership {
     /// A goal is under way that nothing but cancelling may interrupt. A way back may be
     /// left for another goal once votes stand still: who was to come back may be gone.
     pub(crate) fn holds_to_its_goal(&self) -> bool {
-        self.goal().is_some_and(|goal| !goal.cancels || self.is_joint())
+        let always = mutant!(WayBackHoldsForEver);
+        self.goal().is_some_and(|goal| !goal.cancels || self.is_joint() || always)
     }
 
     /// This membership on its way back to where its change began.
     pub fn cancel_goal(&self) -> Result<Self, ChangeRefusal> {
         let goal = match (self.goal(), self.outgoing().first()) {
             // Asked twice, because the first answer was lost: not back again.
-            (Some(goal), _) if goal.cancels => return Err(ChangeRefusal::AlreadyCancelled),
+            (Some(goal), _) if goal.cancels && !mutant!(CancelCancelsItself) => {
+                return Err(ChangeRefusal::AlreadyCancelled);
+            }
             (Some(goal), _) => Goal {
                 id: EntryId::ZERO,
                 voters: goal.from_voters.clone(),
@@ -233,7 +238,9 @@ impl Membership {
             // known: name the way with a list.
             (None, _) => return Err(ChangeRefusal::NothingToCancel),
         };
-        Ok(self.with_goal(Some(goal)).staying_joint().without_reached_goal())
+        let next = self.with_goal(Some(goal));
+        let next = if mutant!(CancelledJointIsLeft) { next } else { next.staying_joint() };
+        Ok(next.without_reached_goal())
     }
 
     /// The goals that ended of late, the latest last.

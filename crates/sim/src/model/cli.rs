@@ -250,12 +250,7 @@ fn grouped(number: u64) -> String {
 #[cfg(feature = "mutants")]
 fn switch_mutant(name: Option<&str>) -> Result<(), String> {
     use quorate_core::mutants::{Mutant, switch};
-    const KNOWN: [Mutant; 1] = [Mutant::VoteForOlderLog];
-    let named = |wanted: &str| {
-        let plain = |text: &str| text.replace('-', "").to_lowercase();
-        let found = KNOWN.into_iter().find(|one| plain(&format!("{one:?}")) == plain(wanted));
-        found.ok_or_else(|| format!("`{wanted}` is no mutant"))
-    };
+    let named = |wanted: &str| Mutant::named(wanted).ok_or(format!("`{wanted}` is no mutant"));
     switch(name.map(named).transpose()?);
     Ok(())
 }

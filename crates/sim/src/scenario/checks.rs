@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use quorate_core::{
-    AppendReply, Entry, EntryId, Envelope, HardState, Index, MemberId, Membership, Message, Term,
+    AppendReply, Entry, Envelope, HardState, Index, MemberId, MemberSet, Membership, Message, Term,
 };
 
 use super::disk::Disk;
@@ -103,11 +103,12 @@ pub(super) fn promise_is_durable(envelope: &Envelope, disk: &Disk) -> Result<(),
     Err(format!("I12 violated: {} leaves before it is on disk", envelope_text(envelope)))
 }
 
-/// Whether a quorum of this membership has this entry on disk.
-pub(super) fn is_on_quorum(
-    entry: EntryId,
-    membership: &Membership,
-    disk: impl Fn(MemberId) -> Option<EntryId>,
-) -> bool {
-    membership.quorum(|id| disk(id) == Some(entry))
+/// Whether more than half of every majority are such. Counted here, and not by the core,
+/// whose counting is what is being checked.
+pub(super) fn is_quorum(membership: &Membership, such: impl Fn(MemberId) -> bool) -> bool {
+    let counts = |majority: &MemberSet| {
+        let many = majority.iter().filter(|id| such(*id)).count();
+        many > majority.len() / 2
+    };
+    membership.majorities().iter().all(counts)
 }

@@ -20,6 +20,7 @@ mod page;
 mod play;
 mod requests;
 mod runner;
+mod script;
 mod setting;
 mod setup;
 mod show;
@@ -33,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub use runner::{Verdict, check, find};
+pub use script::{Complaint, ComplaintKind, Script};
 use show::Colours;
 pub use story::Plays;
 use story::Story;

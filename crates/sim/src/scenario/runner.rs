@@ -28,6 +28,10 @@ pub enum Verdict {
 pub(super) struct Performance {
     pub(super) blocks: Vec<Vec<Page>>,
     pub(super) failure: Option<Mistake>,
+    /// What failed after that, where the story was played on.
+    pub(super) later: Vec<Mistake>,
+    /// Inputs that members were handed.
+    pub(super) steps: u64,
 }
 
 /// What one line printed.
@@ -35,7 +39,7 @@ pub(super) type Page = Vec<String>;
 
 impl Performance {
     /// The transcript of each block.
-    fn transcripts(&self) -> Vec<Vec<String>> {
+    pub(super) fn transcripts(&self) -> Vec<Vec<String>> {
         self.blocks.iter().map(|pages| pages.concat()).collect()
     }
 }
@@ -44,19 +48,41 @@ impl Performance {
 pub(super) fn perform(story: &Story, activation: Activation) -> Performance {
     let mut world = World { activation, ..World::default() };
     let mut blocks = Vec::new();
+    let mut failure = None;
     for block in &story.blocks {
         let mut pages = Vec::new();
-        let failure = perform_block(&mut world, block, &mut pages).err();
+        failure = perform_block(&mut world, block, 0, &mut pages).err();
         blocks.push(pages);
         if failure.is_some() {
-            return Performance { blocks, failure };
+            break;
         }
     }
-    Performance { blocks, failure: None }
+    Performance { blocks, failure, later: Vec::new(), steps: world.steps }
 }
 
-fn perform_block(world: &mut World, block: &Block, pages: &mut Vec<Page>) -> Result<(), Mistake> {
-    for (at, line) in block.lines.iter().enumerate() {
+/// Plays a story to its end, whatever fails on the way: to see where that leads.
+pub(super) fn perform_on(story: &Story, activation: Activation) -> Performance {
+    let mut world = World { activation, ..World::default() };
+    let mut failures = Vec::new();
+    for block in &story.blocks {
+        let mut from = 0;
+        while let Err(wrong) = perform_block(&mut world, block, from, &mut Vec::new()) {
+            from = 1 + block.lines.iter().take_while(|line| line.number != wrong.line).count();
+            failures.push(wrong);
+        }
+    }
+    let failure = (!failures.is_empty()).then(|| failures.remove(0));
+    Performance { blocks: Vec::new(), failure, later: failures, steps: world.steps }
+}
+
+/// Plays the lines of a block from this one on.
+fn perform_block(
+    world: &mut World,
+    block: &Block,
+    from: usize,
+    pages: &mut Vec<Page>,
+) -> Result<(), Mistake> {
+    for (at, line) in block.lines.iter().enumerate().skip(from) {
         let rest = block.lines.iter().skip(at + 1);
         let next = rest.filter_map(|line| line.command_under(world.activation)).next();
         let played = perform_line(world, line, next);
@@ -85,7 +111,7 @@ fn perform_line(world: &mut World, line: &Line, next: Option<&Command>) -> Playe
 
 /// Plays a story for what it leads to, not for what it prints.
 pub(super) fn play_through(world: &mut World, story: &Story) -> Result<(), Mistake> {
-    story.blocks.iter().try_for_each(|block| perform_block(world, block, &mut Vec::new()))
+    story.blocks.iter().try_for_each(|block| perform_block(world, block, 0, &mut Vec::new()))
 }
 
 /// The story with the transcript of this performance, and how it failed, if it did.
@@ -149,7 +175,7 @@ fn so_far(page: &[String]) -> String {
 
 const LINES_SHOWN: usize = 20;
 
-fn first_difference(
+pub(super) fn first_difference(
     story: &Story,
     first: &[Vec<String>],
     other: &[Vec<String>],

@@ -11,7 +11,7 @@ use quorate_core::{
     Raft, Reader, RequestId, RoleKind, Status, Taken, invariants,
 };
 
-use super::checks::{Checks, is_on_quorum, logs_match, promise_is_durable, promises_kept};
+use super::checks::{Checks, is_quorum, logs_match, promise_is_durable, promises_kept};
 use super::command::Work;
 use super::member::{Batch, Member};
 use super::message::{envelope_text, goal_end_text, identity_text, kind, shown_as};
@@ -41,6 +41,8 @@ pub(super) struct World {
     pub(super) first: Membership,
     /// When the memberships of this cluster count.
     pub(super) activation: Activation,
+    /// Inputs that members were handed.
+    pub(super) steps: u64,
     /// One chosen message is being delivered: even a late reply is worth a line.
     pub(super) close_up: bool,
 }
@@ -104,6 +106,7 @@ impl World {
         what: &str,
         input: Input,
     ) -> Result<Result<Taken, Dropped>, String> {
+        self.steps += 1;
         self.member_mut(id)?.stepped = true;
         let raft = self.running(id)?;
         let before = raft.status();
@@ -308,7 +311,7 @@ impl World {
         let disk = |id| self.members.get(&id).and_then(|member| member.disk.id_at(commit));
         let agreed = [&before.membership, &after.membership]
             .iter()
-            .any(|membership| is_on_quorum(entry, membership, disk));
+            .any(|membership| is_quorum(membership, |id| disk(id) == Some(entry)));
         if agreed {
             return Ok(());
         }
@@ -318,7 +321,7 @@ impl World {
     /// A change is reported as done: then enough disks know that it is committed.
     fn check_settled(&self, id: MemberId, entry: EntryId, membership: &Membership) -> Played {
         let knows = |id| self.members.get(&id).is_some_and(|member| member.knows_committed(entry));
-        if self.activation == Activation::OnAppend || membership.quorum(knows) {
+        if self.activation == Activation::OnAppend || is_quorum(membership, knows) {
             return Ok(());
         }
         Err(format!("I13 violated: {id} reports {entry} as settled, no quorum of disks knows it"))

@@ -1,0 +1,104 @@
+//! The rules about terms: what a newer or an older one means, who leads the present
+//! one, and how the next begins (thesis §3.3).
+//!
+//! Who may start one, and who wins it, stands in [`election`](crate::election).
+
+use crate::role::Role;
+use crate::{
+    AppendReply, Dropped, MemberId, Message, Raft, RoleKind, Term, VoteReply, mutant, mutants,
+};
+
+impl Raft {
+    /// Somebody is in a newer term: so are we, unless the message says that the
+    /// newer term is only being asked about.
+    pub(crate) fn on_newer_term(
+        &mut self,
+        from: MemberId,
+        term: Term,
+        what: &Message,
+    ) -> Result<(), Dropped> {
+        match what {
+            Message::PreVote(_) if mutant!(PreVoteGrantedInLease) => Ok(()),
+            Message::PreVoteReply(_) if mutant!(PreVoteRefusalIsIgnored) => Ok(()),
+            // A leader that was just heard from is not deposed by somebody who was
+            // cut off, or removed and never told: neither vote nor term counts.
+            Message::PreVote(vote) | Message::Vote(vote) if !vote.forced && self.leader_alive() => {
+                Err(Dropped::LeaderAlive { leader: self.leader })
+            }
+            Message::PreVote(_) | Message::PreVoteReply(VoteReply { granted: true, .. }) => Ok(()),
+            Message::Append(_) | Message::Heartbeat(_) | Message::Snapshot(_) => {
+                self.become_follower(term, Some(from));
+                Ok(())
+            }
+            _ => {
+                self.become_follower(term, None);
+                Ok(())
+            }
+        }
+    }
+
+    /// Somebody is in an older term. Its questions are answered where silence would
+    /// leave it stuck there; answers of an older term carry no news.
+    pub(crate) fn on_older_term(
+        &mut self,
+        from: MemberId,
+        term: Term,
+        what: &Message,
+    ) -> Result<(), Dropped> {
+        let manners = self.config.manners;
+        match what {
+            _ if mutants::counts_although_old(what) => return Ok(()),
+            _ if mutants::is_not_answered(what) => {}
+            // Who was cut off may have raised its term: its leader, still in the old
+            // term, must hear of the new one, or the two never talk again.
+            // Shown by scenarios/checkquorum_higher_term_rejoins.txt.
+            Message::Append(_) | Message::Heartbeat(_)
+                if self.config.check_quorum || self.config.pre_vote || !manners.old_term_silent =>
+            {
+                let reply = Message::AppendReply(AppendReply::OldTerm);
+                self.send_when_saved(from, self.term, reply);
+            }
+            // A pre-candidate with an older term learns ours from the refusal.
+            Message::PreVote(_) => {
+                let reply = Message::PreVoteReply(self.vote_reply(false));
+                self.send_when_saved(from, self.term, reply);
+            }
+            // What was confirmed stays confirmed.
+            Message::ReadReply(..) | Message::ProposeReply(..) => return Ok(()),
+            _ => {}
+        }
+        Err(Dropped::OldTerm { term, current: self.term })
+    }
+
+    /// A leader of our term speaks.
+    pub(crate) fn hear_leader(&mut self, from: MemberId) -> Result<(), Dropped> {
+        let other = self.leader.filter(|leader| *leader != from && !mutant!(SecondLeaderIsHeard));
+        if let Some(leader) = other {
+            return Err(Dropped::SecondLeader { from, leader });
+        }
+        if self.role.kind() != RoleKind::Follower && !mutant!(CandidateHearsNoLeader) {
+            self.become_follower(self.term, Some(from));
+        }
+        self.timer.elapsed = 0;
+        self.taught = false;
+        self.holds_newer_log &= mutant!(RightToStandStays);
+        self.timer.loyal = self.config.loyal_ticks();
+        self.set_leader(Some(from));
+        Ok(())
+    }
+
+    /// Starts a term, or the same one again, with nobody leading it.
+    pub(crate) fn enter_term(&mut self, term: Term) {
+        if self.term != term {
+            self.term = term;
+            self.vote = self.vote.filter(|_| mutant!(VoteKeptInNewTerm));
+        }
+        self.timer.restart(self.config.election_ticks);
+    }
+
+    pub(crate) fn become_follower(&mut self, term: Term, leader: Option<MemberId>) {
+        self.enter_term(term);
+        self.set_role(Role::Follower);
+        self.set_leader(leader);
+    }
+}
