@@ -15,11 +15,6 @@ pub const EQUIVALENT: &[(Mutant, &str)] = &[
          that a second candidate of the term could win by shares a voter with that one",
     ),
     (
-        Mutant::TaughtCandidateGoesOn,
-        "once what it learned counts, its timer is due and it starts over with the next tick; \
-         until then it counts by a membership that is one behind, which is safe",
-    ),
-    (
         Mutant::LeaderIsTaught,
         "what votes tell is committed, also for a leader; it would find out by itself a \
          little later. That it does not listen keeps the rule simple",
