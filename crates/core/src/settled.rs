@@ -123,10 +123,8 @@ impl Raft {
 
     fn report_settled(&mut self, known: &Known, evidence: Evidence) {
         let (id, membership) = (known.since(), known.membership.clone());
-        if id.index > self.reports.settled {
-            self.reports.settled = id.index;
-            self.out.events.push(Event::Settled { id, membership, evidence });
-        }
+        self.reports.settled = id.index;
+        self.out.events.push(Event::Settled { id, membership, evidence });
     }
 
     /// Tells of each goal once how it ended.

@@ -200,6 +200,9 @@ impl fmt::Display for Status {
         }
         if let Some(goal) = &self.goal {
             write!(f, " step=\"{}\"", goal.step)?;
+            if let Some(why) = goal.held_up {
+                write!(f, " held_up=\"{why}\"")?;
+            }
         }
         if self.reads_waiting > 0 {
             write!(f, " reads={}", self.reads_waiting)?;

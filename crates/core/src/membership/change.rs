@@ -252,7 +252,7 @@ impl Membership {
             ChangeKind::Cancel => self.cancel_goal(),
         }?;
         for (id, info) in &change.infos {
-            if next.contains(*id) {
+            if next.contains(*id) || next.aims_at(*id) {
                 next = next.with_info(*id, info.clone());
             }
         }

@@ -48,6 +48,13 @@ pub struct EndedGoal {
 /// Ended goals that a membership remembers.
 const ENDED_MAX: usize = 8;
 
+impl Goal {
+    /// A member when it is reached.
+    pub(super) fn wants(&self, id: MemberId) -> bool {
+        self.voters.contains(id) || self.learners.contains(id)
+    }
+}
+
 /// What a leader sees that the membership does not say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
@@ -96,7 +103,6 @@ pub fn next_step(membership: &Membership, view: &View) -> Option<Step> {
         let back = membership.outgoing().first().filter(|_| turned);
         return Some(back.map_or(Step::Leave, |majority| Step::GoBack(majority.clone())));
     }
-    let wanted = |id| goal.voters.contains(id) || goal.learners.contains(id);
     let missing = goal.voters.iter().chain(goal.learners.iter());
     let missing: MemberSet = missing.filter(|id| !membership.contains(*id)).collect();
     if !missing.is_empty() {
@@ -108,7 +114,7 @@ pub fn next_step(membership: &Membership, view: &View) -> Option<Step> {
     if !view.settled && !mutant!(LeaversGoUnsettled) {
         return Some(Step::Settle);
     }
-    let leavers: MemberSet = membership.learners().iter().filter(|id| !wanted(*id)).collect();
+    let leavers: MemberSet = membership.learners().iter().filter(|id| !goal.wants(*id)).collect();
     (!leavers.is_empty()).then_some(Step::RemoveLearners(leavers))
 }
 
@@ -241,6 +247,13 @@ impl Membership {
         let next = self.with_goal(Some(goal));
         let next = if mutant!(CancelledJointIsLeft) { next } else { next.staying_joint() };
         Ok(next.without_reached_goal())
+    }
+
+    /// It is on its way to a membership with this one. What was said about it when the
+    /// goal was set is kept until it comes.
+    /// Shown by scenarios/goal_knows_about_who_is_to_come.txt.
+    pub(super) fn aims_at(&self, id: MemberId) -> bool {
+        self.goal().is_some_and(|goal| goal.wants(id))
     }
 
     /// The goals that ended of late, the latest last.

@@ -124,7 +124,8 @@ impl Membership {
         let excess = self.removed.len().saturating_sub(REMOVED_MAX);
         self.removed.drain(..excess);
         self.incarnations.retain(|(id, _)| members.contains(*id));
-        self.infos.retain(|(id, _)| members.contains(*id));
+        let infos = std::mem::take(&mut self.infos).into_iter();
+        self.infos = infos.filter(|(id, _)| members.contains(*id) || self.aims_at(*id)).collect();
         self.joined.retain(|(id, _)| members.contains(*id));
         for id in members.iter().filter(|id| !was.contains(*id)) {
             self = self.with_joined(id, since.index);

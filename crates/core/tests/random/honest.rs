@@ -86,6 +86,7 @@ proptest! {
             let membership = world.leader_membership().unwrap();
             prop_assert_eq!(membership.incoming(), &voters, "{}", world.describe());
             prop_assert_eq!(membership.learners(), &learners, "{}", world.describe());
+            prop_assert!(world.everybody_knows_it_is_settled(), "{}", world.describe());
         }
     }
 

@@ -45,6 +45,16 @@ impl World {
             .any(|membership| !membership.quorum(|voter| !lost(voter)))
     }
 
+    /// Every member that the leader counts knows that its membership is settled.
+    pub(crate) fn everybody_knows_it_is_settled(&self) -> bool {
+        let Some(leader) = self.leader() else { return false };
+        let since = leader.status().membership_id.index;
+        leader.membership().members().iter().all(|id| {
+            let raft = self.members.get(&id).and_then(|member| member.raft.as_ref());
+            raft.is_some_and(|raft| raft.status().settled >= since)
+        })
+    }
+
     /// Where each log ends.
     pub(crate) fn ends(&self) -> Vec<Index> {
         let rafts = self.members.values().filter_map(|member| member.raft.as_ref());
