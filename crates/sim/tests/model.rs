@@ -75,7 +75,7 @@ fn the_oracle_agrees_with_the_cores() {
         scope.checks = Checks { electable: true, executed: true };
         for report in explore(&scope) {
             assert!(report.broken.is_none(), "{name}: {:?}", report.broken);
-            assert!(report.executed > 300, "{name}: {} sets tried", report.executed);
+            assert!(report.executed > 100, "{name}: {} sets tried", report.executed);
         }
     }
 }

@@ -55,7 +55,8 @@ pub(super) struct Facts {
     /// Term and commit index that no crash takes back.
     pub(super) floor: (Term, Index),
     pub(super) unsynced: bool,
-    pub(super) saves: bool,
+    /// Saves that wait.
+    pub(super) saves: usize,
     pub(super) applies: bool,
     pub(super) log: u32,
     pub(super) elector: u32,
@@ -168,9 +169,10 @@ impl Lab {
         Ok(())
     }
 
-    /// The member is in a term that the scope does not reach.
+    /// The member is where the scope does not reach.
     pub(super) fn is_beyond(&self, state: &State, at: usize) -> bool {
-        self.facts(state, at).view.term > self.scope.bounds.terms
+        let (facts, bounds) = (self.facts(state, at), self.scope.bounds);
+        facts.view.term > bounds.terms || facts.saves > bounds.saves
     }
 
     /// Puts the member where the outcome leaves it, and checks what that touches.
@@ -234,7 +236,7 @@ impl Lab {
     /// The act that completes the oldest work of a member.
     pub(super) fn work_left(&self, local: u32) -> Option<u32> {
         let facts = &self.facts[local as usize];
-        if facts.saves {
+        if facts.saves > 0 {
             Some(SAVED)
         } else if facts.applies {
             Some(APPLIED)
@@ -250,7 +252,7 @@ impl Lab {
 
     fn local_number(&mut self, at: usize, local: Local) -> u32 {
         let view = local.view(&self.fixed[at]);
-        let (unsynced, saves) = (local.disk != local.synced, !local.saves.is_empty());
+        let (unsynced, saves) = (local.disk != local.synced, local.saves.len());
         let applies = !local.applies.is_empty();
         let hard_state = local.synced.hard_state;
         let floor = (hard_state.term, hard_state.commit.max(local.synced.snapshot.id.index));

@@ -141,7 +141,7 @@ impl Lab {
         if !facts.view.up {
             return;
         }
-        if facts.saves {
+        if facts.saves > 0 {
             act(SAVED);
         }
         if facts.applies {

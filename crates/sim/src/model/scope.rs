@@ -27,6 +27,8 @@ pub struct Bounds {
     /// Changes asked for, in one log. Those that follow by themselves do not count.
     pub changes: usize,
     pub network: Network,
+    /// Saves that wait at one member, where disks are slow.
+    pub saves: usize,
     /// Restarts, all members together.
     pub restarts: u32,
     /// Steps from the beginning.
@@ -93,6 +95,7 @@ impl Default for Bounds {
             log: 3,
             changes: 0,
             network: Network::Prompt { delayed: 0 },
+            saves: 2,
             restarts: 0,
             depth: u32::MAX,
         }

@@ -198,8 +198,17 @@ fn sequences() -> Vec<Scope> {
                 3,
             )
         },
+        Scope {
+            may: May { propose: true, beat: true, ..May::default() },
+            bounds: Bounds { terms: 3, log: 5, ..Bounds::default() },
+            ..scope("two-not-applied", "3 voters grew to 5, two did not apply it (T7)", TWO_BEHIND)
+        },
     ]
 }
+
+/// m2 and m3 know two changes to be committed and have applied neither.
+const TWO_BEHIND: &str = "cluster m1 m2 m3 learners m4 m5 PLAIN LED\nhold applies m2 m3\n\
+                          (change m1 v4)\n(settle ticks=2)\n(change m1 v5)\n(settle ticks=2)";
 
 /// The seeds' examples 1 to 4 and both cases of problem 2. With one condition off a
 /// state without a way to a leader is found; with all of them on there is none.
