@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::membership::{Membership, Step};
+use crate::membership::{EndedGoal, Membership, Step};
 use crate::{
-    Change, Entries, EntryId, Envelope, Index, MemberId, Refusal, RequestId, RoleKind, SaveId,
-    SnapshotMeta, Term,
+    Change, Entries, EntryId, Envelope, Identity, Index, MemberId, Refusal, RequestId, RoleKind,
+    SaveId, SnapshotMeta, Term,
 };
 
 /// Everything that can happen to a member. Nothing else moves it: no clock, no
@@ -24,9 +24,14 @@ pub enum Input {
     Tick,
     Received(Envelope),
     /// A client's command. Answered at once by `step`; on a follower that passes
-    /// it on, later by `Output::accepted` or `Output::refused`.
+    /// it on, later by `Output::accepted` or `Output::refused`, or not at all when a
+    /// message was lost or the leader changed: then nobody knows what became of it.
+    ///
+    /// The caller promises that the numbers of proposals and changes grow, and that a
+    /// member uses none twice in its life, restarts included. A leader takes or refuses
+    /// each once; one that arrives more than 63 numbers late is not answered.
     Propose(RequestId, Bytes),
-    /// A membership change; answered as a command is.
+    /// A membership change; answered and numbered as a command is.
     Change(RequestId, Change),
     /// A linearizable read; answered by `Output::served` or `Output::refused`.
     Read(RequestId),
@@ -95,7 +100,7 @@ pub struct Output {
 
 /// One durable write. The only ordering rule of the whole boundary: do saves in
 /// order, and let `then_send` leave once this save is on disk, never before.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Save {
     pub id: SaveId,
     /// Term, vote and commit, when one of them changed.
@@ -158,20 +163,27 @@ pub enum Event {
         membership: Arc<Membership>,
     },
     /// Any majority of this membership can now elect a leader by itself, also after
-    /// restarts: a change is done. The evidence: who durably knows it committed, and
-    /// up to where.
+    /// restarts: the change that brought it is done, and so is every one before. Told
+    /// once since the start, by every member.
     Settled {
         id: EntryId,
         membership: Arc<Membership>,
-        evidence: Vec<(MemberId, Index)>,
+        evidence: Evidence,
     },
     /// The goal's next step is due: taken, or waited for.
     GoalStep {
         step: Step,
     },
-    /// The members are as wished, and that is settled.
-    GoalReached {
-        id: EntryId,
+    /// This goal is pursued no more, and the membership in which it ended is settled. Told
+    /// once since the start, by every member; after a start only if nothing has changed
+    /// since it ended.
+    GoalEnded(EndedGoal),
+    /// This member is not the one that others know by its id, and nothing it says
+    /// counts: its disk was wiped, swapped or restored, or it was removed and its id
+    /// given to somebody else. Add it anew, under a new id, with an empty disk.
+    Disowned {
+        by: MemberId,
+        known: Identity,
     },
     TransferBegan {
         to: MemberId,
@@ -182,6 +194,15 @@ pub enum Event {
     },
     /// A peer's snapshot replaced this member's log and state.
     SnapshotInstalled(EntryId),
+}
+
+/// Why a member takes a membership for settled.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Evidence {
+    /// It leads, and counted: who durably knows how much to be committed.
+    Counted(Vec<(MemberId, Index)>),
+    /// Its leader said so.
+    ToldBy(MemberId),
 }
 
 /// Why a transfer of leadership came to nothing.

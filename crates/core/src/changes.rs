@@ -12,7 +12,7 @@ use crate::membership::{Change, ChangeKind, ChangeRefusal, LoggedChange, Members
 use crate::role::Role;
 use crate::{
     Activation, Dropped, Entry, EntryId, Envelope, Event, MemberId, Message, Payload, Proposal,
-    Raft, Refusal, RequestId, Taken,
+    Raft, Refusal, RequestId, Taken, Term,
 };
 
 impl Raft {
@@ -52,6 +52,7 @@ impl Raft {
     pub(crate) fn on_forwarded(
         &mut self,
         from: MemberId,
+        term: Term,
         request: RequestId,
         proposal: Proposal,
     ) -> Result<Taken, Dropped> {
@@ -59,14 +60,12 @@ impl Raft {
         if let (Some(leader), true) = (self.leader.filter(|_| !self.role.is_leader()), silent) {
             // Who hears nothing cannot ask elsewhere: it is done in its name.
             let message = Message::Propose(request, proposal);
-            self.out.send.push(Envelope {
-                from,
-                to: leader,
-                term: self.term,
-                incarnation: 0,
-                message,
-            });
+            let envelope = self.config.envelope(leader, self.term, message);
+            self.out.send.push(Envelope { from, incarnation: 0, ..envelope });
             return Ok(Taken::Forwarded(leader));
+        }
+        if !silent {
+            self.check_not_repeated(from, term, request)?;
         }
         let result = match proposal {
             Proposal::Command(command) => self.propose(Payload::Command(command)),
@@ -76,6 +75,26 @@ impl Raft {
             self.send(from, Message::ProposeReply(request, result.clone()));
         }
         Ok(Taken::Logged(result?))
+    }
+
+    /// What was passed on to the leader of `term` is taken or refused here only once, and
+    /// only by that leader, in that term. Anything else is dropped without an answer: it
+    /// may be a copy of what was taken.
+    /// Shown by scenarios/proposal_copies_are_not_taken.txt.
+    fn check_not_repeated(
+        &mut self,
+        from: MemberId,
+        term: Term,
+        request: RequestId,
+    ) -> Result<(), Dropped> {
+        // A stranger has no place to be remembered in.
+        if !self.membership().contains(from) {
+            return Err(Dropped::UnknownSender { from });
+        }
+        if self.role.is_leader() && term > self.term {
+            return Err(Dropped::NotForRole);
+        }
+        self.replay.take(term, from, request)
     }
 
     /// The leader took a proposal of ours, or not.
@@ -111,7 +130,7 @@ impl Raft {
         let now = &self.memberships.newest().membership;
         assert!(now.may_become(&next), "{now} may become {next} by {change}");
         let since = EntryId::new(self.term, self.log.last().index + 1);
-        let next = next.following(now, since, |id| self.incarnation_seen(id));
+        let next = next.logged(now, &change, since, |id| self.incarnation_seen(id));
         let membership = Arc::new(next);
         self.propose(Payload::Change(Arc::new(LoggedChange { change, membership })))
     }
@@ -182,7 +201,8 @@ impl Raft {
             return Err(ChangeRefusal::Stale { newest: since });
         }
         let now = &newest.membership;
-        let replaces = matches!(change.kind, ChangeKind::Goal { .. }) && !now.holds_to_its_goal();
+        let replaces = matches!(change.kind, ChangeKind::Goal { .. })
+            && (change.expected.is_some() || !now.holds_to_its_goal());
         if now.goal().is_some() && change.kind != ChangeKind::Cancel && !replaces {
             return Err(ChangeRefusal::GoalInProgress);
         }

@@ -13,8 +13,12 @@ pub struct Config {
     /// restored. 0 where nobody tells disks apart.
     pub incarnation: u64,
     /// The index of the entry that added this member, for one that joined a running
-    /// cluster; 0 for the first members. It does not stand for election before it is
-    /// there: what it reads on its way may count it as it was in a former life.
+    /// cluster: of a committed one, as [`Membership::joined_at`](crate::Membership) of any
+    /// member tells; 0 for the first members. It belongs to the disk: kept there, and
+    /// never changed while the disk lives. It goes with every promise, so that a former
+    /// member of the same id is told from this one. And this member does not stand for
+    /// election before it holds that entry: what it reads on its way may be about the
+    /// former one.
     pub joined_at: Index,
     /// Where election timeouts come from: the same seed and inputs, the same run.
     pub seed: u64,
@@ -134,6 +138,11 @@ pub struct Manners {
 }
 
 impl Config {
+    /// The [`Config::joined_at`] of a member that starts with an empty disk and was not
+    /// told which entry added it: no entry has this index. It receives the log and
+    /// counts nowhere, because it may be an old member that has lost its disk.
+    pub const NEVER_JOINED: Index = (1 << 62) - 1;
+
     pub fn new(id: MemberId) -> Self {
         Self {
             id,

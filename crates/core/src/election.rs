@@ -8,11 +8,12 @@ use bytes::Bytes;
 
 use crate::membership::Count;
 use crate::refusal::CampaignBar;
+use crate::replay::Replay;
 use crate::role::{Leader, Role, Tally};
 use crate::saves::OwnVote;
 use crate::{
-    Activation, Dropped, EntryId, Envelope, MemberId, Message, Payload, Raft, ReadMode, RoleKind,
-    Taken, Term, Vote, VoteReply, ids::NUMBER_MAX,
+    Activation, Dropped, EntryId, MemberId, Message, Payload, Raft, ReadMode, RoleKind, Taken,
+    Term, Vote, VoteReply, ids::NUMBER_MAX,
 };
 
 /// How an election begins.
@@ -42,6 +43,8 @@ impl Raft {
     fn campaign_bar(&self, kind: Campaign) -> Option<CampaignBar> {
         if self.role.is_leader() {
             Some(CampaignBar::AlreadyLeader)
+        } else if !self.is_itself() {
+            Some(CampaignBar::NotItself)
         } else if !self.may_stand() {
             Some(CampaignBar::NotVoter)
         } else if !self.has_joined() {
@@ -79,11 +82,11 @@ impl Raft {
         self.is_itself() && self.may_stand_by_role()
     }
 
-    /// The disk behind this member is the one that the membership knows: another one,
-    /// wiped or restored, has forgotten promises.
+    /// The membership means this member by its id, and not another disk, which has
+    /// promised something else.
     fn is_itself(&self) -> bool {
-        let named = self.membership().incarnation(self.config.id);
-        named.is_none_or(|named| named == self.config.incarnation)
+        let (id, membership) = (self.config.id, self.membership());
+        !membership.contains(id) || self.config.is_known_as(membership.identity(id))
     }
 
     fn may_stand_by_role(&self) -> bool {
@@ -157,9 +160,7 @@ impl Raft {
                 continue;
             }
             if kind == Campaign::Pre {
-                let (from, incarnation) = (self.config.id, self.config.incarnation);
-                let message = Message::PreVote(vote);
-                self.out.send.push(Envelope { from, to, term, incarnation, message });
+                self.out.send.push(self.config.envelope(to, term, Message::PreVote(vote)));
             } else if self.config.manners.every_reply_waits {
                 self.send(to, Message::Vote(vote));
             } else {
@@ -279,6 +280,7 @@ impl Raft {
         self.enter_term(self.term);
         let last = self.log.last().index;
         let leader = Leader::new(&self.config, self.membership(), last, self.log.saved());
+        self.replay = Replay::open(self.term);
         self.set_role(Role::Leader(Box::new(leader)));
         self.set_leader(Some(self.config.id));
         self.on_own_commit_saved(self.saves.durable_commit);

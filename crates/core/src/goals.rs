@@ -17,6 +17,9 @@ pub struct GoalStatus {
     pub step: Step,
     /// Ticks since the step became due.
     pub since_ticks: u64,
+    /// Why votes that are to move do not: who could carry the change is missing, or a zone
+    /// would gain the power to block.
+    pub held_up: Option<ChangeRefusal>,
     /// Entries that each member is behind, and how many rounds it has caught up.
     pub behind: Vec<(MemberId, u64, u32)>,
 }
@@ -26,7 +29,7 @@ pub struct GoalStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Rounds {
     /// Where the present round ends; 0 before the first.
-    target: Index,
+    pub(crate) target: Index,
     pub(crate) finished: u32,
 }
 
@@ -47,7 +50,7 @@ impl Rounds {
 pub(crate) struct Pace {
     before: Index,
     lately: Index,
-    ticks: u32,
+    pub(crate) ticks: u32,
 }
 
 impl Pace {
@@ -64,16 +67,15 @@ impl Pace {
     }
 }
 
+/// Election timeouts that joiners who have caught up wait for one that is on its way.
+const PATIENCE_TIMEOUTS: u64 = 20;
+
 impl Raft {
     /// Takes the next step if one is due. Cheap when there is no goal.
     pub(crate) fn pursue_goal(&mut self) {
         let Some(leader) = self.role.leader() else { return };
         let newest = &self.memberships.newest().membership;
-        if newest.goal().is_none() {
-            self.note_reached_unsettled();
-            return;
-        }
-        if leader.transfer.is_some() {
+        if newest.goal().is_none() || leader.transfer.is_some() {
             return;
         }
         if self.check_no_change_in_flight().is_err() {
@@ -135,18 +137,6 @@ impl Raft {
         }
     }
 
-    /// Where nobody waits for settling, a goal is reached with its last step.
-    fn note_reached_unsettled(&mut self) {
-        let id = self.memberships.newest().id;
-        if self.config.liveness.settle || id.index > self.log.commit {
-            return;
-        }
-        let step = self.role.leader_mut().and_then(|leader| leader.step.take());
-        if step.is_some() {
-            self.out.events.push(Event::GoalReached { id });
-        }
-    }
-
     pub(crate) fn note_step(&mut self, step: Option<Step>) {
         let Some(leader) = self.role.leader_mut() else { return };
         if leader.step != step {
@@ -160,11 +150,15 @@ impl Raft {
 
     fn view(&self, leader: &Leader) -> View {
         let able = leader.peers.iter().filter(|peer| self.is_able(leader, peer));
+        let patience = PATIENCE_TIMEOUTS * u64::from(self.config.election_ticks);
+        let patient = leader.clock - leader.followed_at < patience;
+        let coming = leader.peers.iter().filter(|peer| patient && self.is_heard(leader, peer));
         View {
             leader: self.config.id,
             caught_up: able.map(|peer| peer.id).collect(),
+            coming: coming.map(|peer| peer.id).collect(),
             settled: !self.config.liveness.settle
-                || leader.settled >= self.memberships.newest().id.index,
+                || self.reports.settled >= self.memberships.newest().since().index,
         }
     }
 
@@ -196,10 +190,15 @@ impl Raft {
 
     /// Live, and so near the end of the log that it can be counted on.
     fn is_able(&self, leader: &Leader, peer: &Peer) -> bool {
-        let ticks = self.config.election_ticks;
-        let heard = leader.clock.saturating_sub(peer.answered_at) < 2 * u64::from(ticks);
         let near = peer.rounds.finished > 0 && peer.progress.matched >= leader.pace.before;
-        peer.id == self.config.id || heard && near && peer.progress.flow == Flow::Replicate
+        let keeps_up = near && peer.progress.flow == Flow::Replicate;
+        peer.id == self.config.id || keeps_up && self.is_heard(leader, peer)
+    }
+
+    /// Has answered lately, or was added so lately that it could not.
+    fn is_heard(&self, leader: &Leader, peer: &Peer) -> bool {
+        let silent = leader.clock.saturating_sub(peer.answered_at);
+        silent < 2 * u64::from(self.config.election_ticks)
     }
 
     /// Whether each majority of the next membership could decide at once, by what
@@ -235,10 +234,9 @@ impl Raft {
         now: &Membership,
         next: &Membership,
     ) -> Result<(), ChangeRefusal> {
-        match next.goal() {
-            Some(goal) if now.is_joint() && self.config.activation == Activation::OnAppend => {
-                let back = Membership::new(goal.voters.iter(), []);
-                self.check_carried(now, &back)
+        match next.outgoing().first() {
+            Some(old) if self.config.activation == Activation::OnAppend => {
+                self.check_carried(now, &Membership::new(old.iter(), []))
             }
             _ => Ok(()),
         }
@@ -248,8 +246,12 @@ impl Raft {
         let leader = self.role.leader()?;
         let last = self.log.last().index;
         let others = leader.peers.iter().filter(|peer| peer.id != self.config.id);
+        let step = leader.step.clone()?;
+        let newest = &self.memberships.newest().membership;
+        let next = newest.take_step(&step).ok().filter(|_| matches!(step, Step::MoveVotes(_)));
         Some(GoalStatus {
-            step: leader.step.clone()?,
+            held_up: next.and_then(|next| self.check_carried(newest, &next).err()),
+            step,
             since_ticks: leader.clock - leader.step_since,
             behind: others
                 .map(|peer| (peer.id, last - peer.progress.matched, peer.rounds.finished))

@@ -43,6 +43,7 @@
 
 mod boot;
 mod boundary;
+mod canonical;
 mod changes;
 mod commit;
 mod config;
@@ -61,6 +62,7 @@ mod raft;
 mod random;
 mod reads;
 mod refusal;
+mod replay;
 mod replication;
 mod role;
 mod saves;
@@ -72,19 +74,21 @@ mod transfer;
 mod validate;
 
 pub use boot::{Boot, BootError};
-pub use boundary::{AbortedBecause, Event, HardState, Input, Load, Output, Reader, Save, Taken};
+pub use boundary::{
+    AbortedBecause, Event, Evidence, HardState, Input, Load, Output, Reader, Save, Taken,
+};
 pub use config::{Activation, Config, ConfigError, Liveness, Manners, ReadMode};
 pub use entry::{Entries, Entry, Payload};
 pub use goals::GoalStatus;
 pub use ids::{EntryId, Index, MemberId, MemberSet, RequestId, SaveId, Term};
 pub use membership::{
-    Change, ChangeKind, ChangeRefusal, Count, Goal, LoggedChange, MemberInfo, Membership,
-    MembershipError, MembershipParts, Operation, Plan, PlannedStep, Quorum, Step, Transition, View,
-    next_step, plan,
+    Change, ChangeKind, ChangeRefusal, Count, EndedGoal, Goal, GoalEnd, LoggedChange, MemberInfo,
+    Membership, MembershipError, MembershipParts, Operation, Plan, PlannedStep, Quorum, Step,
+    Transition, View, next_step, plan,
 };
 pub use message::{
-    Append, AppendReply, Envelope, Heartbeat, HeartbeatReply, Message, Proposal, SnapshotMeta,
-    Vote, VoteReply,
+    Append, AppendReply, Envelope, Heartbeat, HeartbeatReply, Identity, Message, Proposal,
+    SnapshotMeta, Vote, VoteReply,
 };
 pub use progress::Flow;
 pub use raft::Raft;

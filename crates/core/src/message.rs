@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::membership::Membership;
-use crate::{Change, Entries, EntryId, Index, MemberId, Refusal, RequestId, Term};
+use crate::{Change, Config, Entries, EntryId, Index, MemberId, Refusal, RequestId, Term};
 
 use bytes::Bytes;
 
@@ -20,6 +20,9 @@ pub struct Envelope {
     pub term: Term,
     /// The disk behind the sender; 0 where nobody tells disks apart.
     pub incarnation: u64,
+    /// The entry that added the sender, as it was told when it was started; 0 for a
+    /// first member. Tells the present member of an id from a former one.
+    pub joined_at: Index,
     pub message: Message,
 }
 
@@ -44,7 +47,8 @@ pub enum Message {
     Snapshot(SnapshotMeta),
     /// The leader hands over: campaign at once.
     TimeoutNow,
-    /// A follower passes a client's command on to its leader.
+    /// A follower passes a client's command on to its leader: the one of the envelope's
+    /// term, and no other.
     Propose(RequestId, Proposal),
     ProposeReply(RequestId, Result<EntryId, Refusal>),
     /// A follower asks its leader from which index on a read is not stale.
@@ -52,6 +56,17 @@ pub enum Message {
     ReadReply(RequestId, Result<Index, Refusal>),
     /// A follower passes on an operator's wish that this member should lead.
     Transfer(MemberId),
+    /// Answers a promise that does not count: the member of that id is another one.
+    Disowned(Identity),
+}
+
+/// Who a member is, beside its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// The disk behind it, if one was named.
+    pub incarnation: Option<u64>,
+    /// The entry that added it; 0 for a first member.
+    pub joined_at: Index,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,6 +122,10 @@ pub struct Heartbeat {
     /// the reply, so that a leader lease is counted from the sending, not from the
     /// answer.
     pub sent_at: u64,
+    /// The newest membership that the leader knows to be settled, by the index of the
+    /// entry that brought it; 0 for none. True for ever: who holds that much committed
+    /// may tell its clients that the change is done.
+    pub settled: Index,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -134,6 +153,23 @@ pub enum Proposal {
     Command(Bytes),
     /// Boxed: rare, and larger than everything else that members say.
     Change(Box<Change>),
+}
+
+impl Config {
+    /// A message in the name of this member.
+    #[inline]
+    pub(crate) fn envelope(&self, to: MemberId, term: Term, message: Message) -> Envelope {
+        let Self { id: from, incarnation, joined_at, .. } = *self;
+        Envelope { from, to, term, incarnation, joined_at, message }
+    }
+
+    /// Whether this is the member that is known so. Where disks are not told apart,
+    /// former members are not either.
+    pub(crate) fn is_known_as(&self, known: Identity) -> bool {
+        let told_apart = self.incarnation != 0;
+        known.incarnation.is_none_or(|named| named == self.incarnation)
+            && (!told_apart || known.joined_at == self.joined_at)
+    }
 }
 
 impl Message {
@@ -172,9 +208,10 @@ impl Message {
         )
     }
 
-    /// Requests passed on for a client. Their sender's term means nothing: it
-    /// only says whom the sender takes for the leader.
-    pub(crate) fn is_request(&self) -> bool {
-        matches!(self, Self::Propose(..) | Self::Read(_))
+    /// Neither ends a term nor belongs to one: requests passed on for a client, whose
+    /// sender's term only says whom it takes for the leader; and news about who the
+    /// receiver is.
+    pub(crate) fn is_termless(&self) -> bool {
+        matches!(self, Self::Propose(..) | Self::Read(_) | Self::Disowned(_))
     }
 }

@@ -34,6 +34,21 @@ mod switch {
     pub enum Mutant {
         /// A vote is granted to a log that is older than the voter's.
         VoteForOlderLog,
+
+        // Driver.
+        /// A command that was offered twice runs twice.
+        RepeatedCommandRuns,
+        /// A snapshot does not say which requests have run.
+        SnapshotForgetsOrigins,
+        /// Promises leave before the save that holds them is durable.
+        SendBeforeSaved,
+        /// A read is answered before the machine has what it must see.
+        ReadBeforeApplied,
+        /// A refusal of the newest offer is taken for one of all offers.
+        RefusedAfterManyOffers,
+        /// A membership change is offered again to the next leader.
+        ChangeOfferedAgain,
+
         // Storage.
         /// Term and vote are written one after the other (mut.11).
         TermAndVoteApart,

@@ -1,14 +1,17 @@
 //! One member: its fields, what `step` does with each input, and the rules about
 //! terms. What the messages mean stands with their conversations.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::boundary::Load;
 use crate::log::Log;
 use crate::membership::Membership;
 use crate::membership::history::{History, Known};
+use crate::replay::Replay;
 use crate::role::Role;
 use crate::saves::Saves;
+use crate::settled::Reports;
 use crate::snapshot::Installing;
 use crate::timer::Timer;
 use crate::{
@@ -50,6 +53,8 @@ pub struct Raft {
     /// Refused a vote only because its own log is newer: then it must be able to
     /// stand itself, member or not, or nobody could be elected.
     pub(crate) holds_newer_log: bool,
+    pub(crate) reports: Reports,
+    pub(crate) replay: Replay,
     /// A trim wanted by a snapshot, held back by peers that still need the log.
     pub(crate) trim_wanted: Index,
     pub(crate) out: Outbox,
@@ -93,12 +98,15 @@ impl Raft {
             leave_due: false,
             taught: false,
             holds_newer_log: false,
+            reports: Reports::default(),
+            replay: Replay::closed(boot.hard_state.term),
             trim_wanted: 0,
             out: Outbox::default(),
             log,
             config,
         };
         raft.counting = raft.membership_known().id;
+        raft.reports = Reports::new(raft.membership_known());
         // What was derived beyond it is not durable before it is saved again.
         raft.saves = Saves::new(boot.hard_state);
         Ok(raft)
@@ -211,8 +219,7 @@ impl Raft {
     }
 
     pub(crate) fn send(&mut self, to: MemberId, message: Message) {
-        let (from, incarnation) = (self.config.id, self.config.incarnation);
-        self.out.send.push(Envelope { from, to, term: self.term, incarnation, message });
+        self.out.send.push(self.config.envelope(to, self.term, message));
     }
 
     pub(crate) fn not_leader(&self) -> Refusal {
@@ -232,20 +239,20 @@ impl Raft {
 
     fn on_received(&mut self, envelope: Envelope) -> Result<Taken, Dropped> {
         self.check_envelope(&envelope)?;
-        let Envelope { from, term, message, incarnation, .. } = envelope;
-        self.check_incarnation(from, incarnation, &message)?;
+        self.check_identity(&envelope)?;
+        let Envelope { from, term, message, .. } = envelope;
         if message.is_reply() && !self.membership().contains(from) {
             return Err(Dropped::UnknownSender { from });
         }
         if let Some(id) = message.told_commit() {
             self.learn_commit(id);
         }
-        if message.is_request() {
-            // Its term says nothing but whom the sender takes for the leader.
-        } else if term > self.term {
-            self.on_newer_term(from, term, &message)?;
-        } else if term < self.term {
-            self.on_older_term(from, term, &message)?;
+        match term.cmp(&self.term) {
+            Ordering::Greater if !message.is_termless() => {
+                self.on_newer_term(from, term, &message)?;
+            }
+            Ordering::Less if !message.is_termless() => self.on_older_term(from, term, &message)?,
+            _ => {}
         }
         match message {
             // A lease binds in whatever term it is asked about.
@@ -278,8 +285,9 @@ impl Raft {
             Message::ProposeReply(request, reply) => self.on_propose_reply(request, reply),
             Message::Transfer(to) if self.role.is_leader() => self.on_transfer(to),
             Message::Transfer(_) => Err(self.not_leader().into()),
-            Message::Propose(request, proposal) => self.on_forwarded(from, request, proposal),
+            Message::Propose(request, proposal) => self.on_forwarded(from, term, request, proposal),
             Message::Read(request) => self.on_forwarded_read(from, request),
+            Message::Disowned(known) => self.on_disowned(from, known),
         }
     }
 
@@ -350,6 +358,7 @@ impl Raft {
     fn do_duties(&mut self) {
         self.duties_due = false;
         self.check_settled();
+        self.report_goal_ends();
         if std::mem::replace(&mut self.leave_due, false) {
             self.leave_if_due();
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::membership::ChangeRefusal;
-use crate::{Index, MemberId, Term};
+use crate::{Index, MemberId, RequestId, Term};
 
 /// Why this member would not take a request. Decided before the log is touched:
 /// refused means "did not happen", never "unknown".
@@ -40,12 +40,18 @@ pub enum Dropped {
     /// A promise by another disk than the one known as this member's. It has to be
     /// added anew, under a new id.
     OtherIncarnation { from: MemberId, incarnation: u64 },
+    /// A promise by another member than the one that the membership means by this id:
+    /// it was added by another entry. It has to be added anew, under a new id.
+    OtherJoiner { from: MemberId, joined_at: Index },
     /// No honest member sends this.
     Malformed(Malformed),
     /// From a term that is over.
     OldTerm { term: Term, current: Term },
     /// A vote asked for while the leader was heard from: neither vote nor term counts.
     LeaderAlive { leader: Option<MemberId> },
+    /// A request that was passed on, and answered, before; or so old that this cannot be
+    /// told.
+    Repeated { from: MemberId, request: RequestId },
     /// A reply to a question that is settled or was never asked.
     Unasked,
     /// A message that only another role could use.
@@ -93,6 +99,8 @@ pub enum Malformed {
 pub enum CampaignBar {
     AlreadyLeader,
     NotVoter,
+    /// The membership knows another disk, or another member, by this id.
+    NotItself,
     /// The entry that added this member has not arrived.
     NotJoinedYet,
     /// A committed membership is not applied yet: counting votes by an old one
@@ -112,9 +120,11 @@ impl Dropped {
             Self::WrongRecipient { .. } => "wrong_recipient",
             Self::UnknownSender { .. } => "unknown_sender",
             Self::OtherIncarnation { .. } => "other_incarnation",
+            Self::OtherJoiner { .. } => "other_joiner",
             Self::Malformed(_) => "malformed",
             Self::OldTerm { .. } => "old_term",
             Self::LeaderAlive { .. } => "leader_alive",
+            Self::Repeated { .. } => "repeated",
             Self::Unasked => "unasked",
             Self::NotForRole => "not_for_role",
             Self::SecondLeader { .. } => "second_leader",
@@ -156,10 +166,16 @@ impl fmt::Display for Dropped {
             Self::OtherIncarnation { from, incarnation } => {
                 write!(f, "{from} speaks with another disk, {incarnation}: add it anew")
             }
+            Self::OtherJoiner { from, joined_at } => {
+                write!(f, "{from} is another one, added at {joined_at}: add it anew")
+            }
             Self::Malformed(what) => write!(f, "malformed: {what}"),
             Self::OldTerm { term, current } => write!(f, "of old term {term}, now {current}"),
             Self::LeaderAlive { leader: Some(id) } => write!(f, "leader {id} was just heard"),
             Self::LeaderAlive { leader: None } => write!(f, "a leader may hold its lease"),
+            Self::Repeated { from, request } => {
+                write!(f, "request {} of {from} may have been answered before", request.0)
+            }
             Self::Unasked => write!(f, "answers nothing that is open"),
             Self::NotForRole => write!(f, "means nothing to this role"),
             Self::SecondLeader { from, leader } => {
@@ -203,6 +219,7 @@ impl fmt::Display for CampaignBar {
         f.write_str(match self {
             Self::AlreadyLeader => "leads already",
             Self::NotVoter => "not a voter",
+            Self::NotItself => "the member of this id is another one",
             Self::NotJoinedYet => "the entry that added it has not arrived",
             Self::MembershipNotApplied => "a committed membership is not applied yet",
             Self::SnapshotNotInstalled => "a snapshot is not installed yet",

@@ -9,8 +9,8 @@ use crate::progress::{Flow, Wanted};
 use crate::role::Role;
 use crate::validate::check_entries;
 use crate::{
-    Append, AppendReply, Dropped, Entries, EntryId, Envelope, Heartbeat, HeartbeatReply, Index,
-    Load, Malformed, MemberId, Message, Raft, Reader, Taken,
+    Append, AppendReply, Dropped, Entries, EntryId, Heartbeat, HeartbeatReply, Index, Load,
+    Malformed, MemberId, Message, Raft, Reader, Taken,
 };
 
 impl Raft {
@@ -109,7 +109,8 @@ impl Raft {
             return Err(Dropped::CommitBeyondLog { commit, last });
         }
         self.commit_to(commit);
-        let Heartbeat { round, sent_at, .. } = heartbeat;
+        let Heartbeat { round, sent_at, settled, .. } = heartbeat;
+        self.hear_settled(from, settled);
         let reply = HeartbeatReply { round, sent_at, commit: self.saves.durable_commit };
         self.send(from, Message::HeartbeatReply(reply));
         Ok(Taken::Done)
@@ -266,16 +267,16 @@ impl Raft {
     }
 
     pub(crate) fn broadcast_heartbeat(&mut self) {
-        let (from, term, commit) = (self.config.id, self.term, self.log.commit);
-        let incarnation = self.config.incarnation;
+        let (own, term, commit) = (self.config.id, self.term, self.log.commit);
+        let settled = self.reports.settled;
         let Role::Leader(leader) = &mut self.role else { return };
         let (round, sent_at) = (leader.reads.round(), leader.clock);
-        for peer in leader.peers.iter_mut().filter(|peer| peer.id != from) {
+        for peer in leader.peers.iter_mut().filter(|peer| peer.id != own) {
             // Never beyond what the peer is known to hold.
             let commit = commit.min(peer.progress.matched);
             peer.progress.told_commit(commit);
-            let message = Message::Heartbeat(Heartbeat { commit, round, sent_at });
-            self.out.send.push(Envelope { from, to: peer.id, term, incarnation, message });
+            let message = Message::Heartbeat(Heartbeat { commit, round, sent_at, settled });
+            self.out.send.push(self.config.envelope(peer.id, term, message));
         }
     }
 
@@ -438,12 +439,11 @@ impl Raft {
     }
 
     fn emit(&mut self, slot: usize, prev: EntryId, entries: Entries) {
-        let (from, term, commit) = (self.config.id, self.term, self.log.commit);
-        let incarnation = self.config.incarnation;
+        let (term, commit) = (self.term, self.log.commit);
         let Role::Leader(leader) = &mut self.role else { return };
         let peer = &mut leader.peers[slot];
         peer.progress.sent(entries.len() as u64, entries.bytes(), commit);
         let message = Message::Append(Append { prev, entries, commit });
-        self.out.send.push(Envelope { from, to: peer.id, term, incarnation, message });
+        self.out.send.push(self.config.envelope(peer.id, term, message));
     }
 }

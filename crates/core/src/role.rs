@@ -92,8 +92,6 @@ pub(crate) struct Leader {
     /// No membership change after this index is known to be possible: the newest
     /// change of its own, or the end of what it inherited.
     pub(crate) change_pending: Index,
-    /// The newest membership that is settled, by the index of its entry.
-    pub(crate) settled: Index,
     /// The step towards the goal that is due, and since when.
     pub(crate) step: Option<Step>,
     pub(crate) step_since: u64,
@@ -115,6 +113,8 @@ pub(crate) struct Leader {
     pub(crate) clock: u64,
     /// The clock when it won.
     pub(crate) begun_at: u64,
+    /// The clock when the membership that counts began to.
+    pub(crate) followed_at: u64,
 }
 
 impl Leader {
@@ -139,7 +139,6 @@ impl Leader {
             peers,
             first_own: last + 1,
             change_pending: last,
-            settled: 0,
             step: None,
             step_since: 0,
             pace: Pace::new(last),
@@ -152,6 +151,7 @@ impl Leader {
             broadcast: Wanted::Nothing,
             clock,
             begun_at: clock,
+            followed_at: clock,
         }
     }
 
@@ -181,6 +181,7 @@ impl Leader {
     /// who comes starts from the end of the log and counts as heard from, so that
     /// the next check of the quorum gives it time.
     pub(crate) fn follow(&mut self, membership: &Membership, last: Index, config: &Config) {
+        self.followed_at = self.clock;
         let members = membership.members();
         self.peers.retain(|peer| members.contains(peer.id));
         for id in members.iter() {

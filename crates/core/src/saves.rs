@@ -15,8 +15,8 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Saves {
     /// The id of the newest save handed out.
-    newest: u64,
-    in_flight: VecDeque<InFlight>,
+    pub(crate) newest: u64,
+    pub(crate) in_flight: VecDeque<InFlight>,
     /// What the next save makes true.
     promises: Promises,
     /// The hard state as of the newest save.
@@ -26,8 +26,8 @@ pub(crate) struct Saves {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct InFlight {
-    id: SaveId,
+pub(crate) struct InFlight {
+    pub(crate) id: SaveId,
     /// The log up to here is durable with this save; less when it was cut since.
     last: Index,
     commit: Index,
@@ -83,8 +83,7 @@ impl Raft {
 
     /// Sends a promise once what it rests on is durable; at once when it is.
     pub(crate) fn send_when_saved(&mut self, to: MemberId, term: Term, message: Message) {
-        let (from, incarnation) = (self.config.id, self.config.incarnation);
-        let envelope = Envelope { from, to, term, incarnation, message };
+        let envelope = self.config.envelope(to, term, message);
         let waits = self.config.manners.every_reply_waits || self.has_unsaved_promises();
         if !waits {
             self.out.send.push(envelope);

@@ -2,8 +2,34 @@
 //! can elect a leader without anybody else. And the leader that is on its way out,
 //! which has to stay until then.
 
+use crate::membership::history::Known;
+use crate::membership::{EndedGoal, GoalEnd};
 use crate::role::Role;
-use crate::{Activation, Event, Index, MemberId, Message, Raft};
+use crate::{Activation, EntryId, Event, Evidence, Identity, Index, MemberId, Message, Raft};
+
+/// What this member has reported since it was started, so that nothing is told twice.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Reports {
+    /// The newest membership that is known to be settled, by the index of the entry that
+    /// brought it.
+    pub(crate) settled: Index,
+    /// Who said that memberships are settled up to where, and it has yet to be seen here.
+    heard: Option<(MemberId, Index)>,
+    /// Goals that ended with this entry or before.
+    goals_ended: Index,
+    /// As whom others know the member of this id, if that is somebody else.
+    pub(crate) disowned: Option<Identity>,
+}
+
+impl Reports {
+    /// At a start: of the goals that ended, only those of the membership in force may
+    /// not have been told.
+    pub(crate) fn new(known: &Known) -> Self {
+        let before = known.membership.ended_goals().iter().rev();
+        let before = before.map(|ended| ended.at).find(|at| *at < known.since());
+        Self { goals_ended: before.map_or(0, |at| at.index), ..Self::default() }
+    }
+}
 
 impl Raft {
     /// A peer durably knows the log to be committed up to here.
@@ -24,23 +50,40 @@ impl Raft {
         }
     }
 
+    /// The leader says up to where memberships are settled.
+    pub(crate) fn hear_settled(&mut self, leader: MemberId, index: Index) {
+        if self.config.liveness.settle && index > self.reports.settled {
+            self.reports.heard = Some((leader, index));
+            self.duties_due = true;
+        }
+    }
+
     /// Reports a membership as settled once it is, and lets a leader go that it does
     /// not count.
     pub(crate) fn check_settled(&mut self) {
-        let Some(leader) = self.role.leader() else { return };
-        if leader.settled >= self.counting.index {
+        if !self.role.is_leader() {
+            self.settle_by_word();
             return;
         }
-        if !self.config.liveness.settle {
-            if self.config.activation == Activation::OnAppend {
-                self.leave_office_if_out();
+        if self.config.liveness.settle {
+            if self.reports.settled < self.membership_known().since().index {
+                self.settle_by_count();
             }
+            if self.reports.settled < self.membership_known().since().index {
+                return;
+            }
+        } else if self.config.activation == Activation::OnApply {
             return;
         }
+        self.leave_office_if_out();
+    }
+
+    fn settle_by_count(&mut self) {
+        let Some(leader) = self.role.leader() else { return };
         let known = self.membership_known();
-        let id = known.id;
+        let index = known.id.index;
         // Only a leader that has committed an entry of its own knows what is committed.
-        if self.log.commit < id.index.max(leader.first_own) {
+        if self.log.commit < index.max(leader.first_own) {
             return;
         }
         // On append: whoever is elected has the committed membership in its log, and
@@ -49,38 +92,80 @@ impl Raft {
         let knows = |member| leader.peer(member).map_or(0, |peer| peer.committed);
         let settled = match self.config.activation {
             Activation::OnAppend => true,
-            Activation::OnApply => known.membership.quorum(knows) >= id.index,
+            Activation::OnApply => known.membership.quorum(knows) >= index,
         };
-        if !settled {
+        if settled {
+            let evidence = leader.peers.iter().map(|peer| (peer.id, peer.committed)).collect();
+            let known = known.clone();
+            self.report_settled(&known, Evidence::Counted(evidence));
+        }
+    }
+
+    /// What the leader said counts once this member is that far: before, it could not
+    /// tell its clients which membership that is.
+    /// Shown by scenarios/settled_is_known_by_every_member.txt.
+    fn settle_by_word(&mut self) {
+        let Some((leader, index)) = self.reports.heard else { return };
+        if self.log.commit < index || self.membership_known().since().index < index {
             return;
         }
-        let membership = known.membership.clone();
-        let evidence = leader.peers.iter().map(|peer| (peer.id, peer.committed)).collect();
-        // The last step may be another leader's; then the log tells of the goal.
-        let before = self.memberships.last_but_one().map(|known| known.membership.clone());
-        let pursued = before.is_some_and(|before| before.goal().is_some());
-        let reached = membership.goal().is_none() && pursued;
-        if let Some(leader) = self.role.leader_mut() {
-            leader.settled = id.index;
-            if reached {
-                leader.step = None;
-            }
+        self.reports.heard = None;
+        let known = self.memberships.counts(index).clone();
+        // Where a snapshot took its place, a newer one is waited for.
+        if known.since().index <= index {
+            self.report_settled(&known, Evidence::ToldBy(leader));
         }
-        self.out.events.push(Event::Settled { id, membership, evidence });
-        if reached {
-            self.out.events.push(Event::GoalReached { id });
+    }
+
+    fn report_settled(&mut self, known: &Known, evidence: Evidence) {
+        let (id, membership) = (known.since(), known.membership.clone());
+        if id.index > self.reports.settled {
+            self.reports.settled = id.index;
+            self.out.events.push(Event::Settled { id, membership, evidence });
         }
-        self.leave_office_if_out();
+    }
+
+    /// Tells of each goal once how it ended.
+    /// Shown by scenarios/goal_end_is_told_once_by_everybody.txt.
+    pub(crate) fn report_goal_ends(&mut self) {
+        let (ended, told) = (self.membership().ended_goals(), self.reports.goals_ended);
+        if ended.last().is_none_or(|last| last.at.index <= told) {
+            return;
+        }
+        let news = ended.iter().filter(|ended| ended.at.index > told && self.is_final(ended));
+        let news: Vec<EndedGoal> = news.copied().collect();
+        for ended in news {
+            self.reports.goals_ended = ended.at.index;
+            self.out.events.push(Event::GoalEnded(ended));
+        }
+        let goes_on = self.memberships.newest().membership.goal().is_some();
+        if let Some(leader) = self.role.leader_mut().filter(|_| !goes_on) {
+            leader.step = None;
+        }
+    }
+
+    /// The membership in which the goal ended is settled or, where nobody waits for that,
+    /// committed.
+    fn is_final(&self, ended: &EndedGoal) -> bool {
+        let settles = self.config.liveness.settle;
+        ended.at.index <= if settles { self.reports.settled } else { self.log.commit }
+    }
+
+    /// What became of the goal that this entry set, once that is certain: also long after,
+    /// on any member. Nothing while it is pursued, and when so many ended since that it
+    /// is forgotten.
+    pub fn goal_end(&self, id: EntryId) -> Option<GoalEnd> {
+        let mut ended = self.membership().ended_goals().iter();
+        ended.find(|ended| ended.id == id && self.is_final(ended)).map(|ended| ended.end)
     }
 
     /// Without a vote, but not free to go: the survivors may not know yet that they
     /// can do without this leader.
     /// Shown by scenarios/leaving_leader_of_two_waits_until_settled.txt.
     pub(crate) fn leads_on_its_way_out(&self) -> bool {
-        let known = self.membership_known().id.index;
-        let settles = self.config.liveness.settle
-            && self.role.leader().is_some_and(|leader| leader.settled < known);
-        settles || known > self.log.commit
+        let known = self.membership_known();
+        let settles = self.config.liveness.settle && self.reports.settled < known.since().index;
+        settles || known.id.index > self.log.commit
     }
 
     /// A leader that the settled membership does not count hands over to the voter
@@ -88,11 +173,13 @@ impl Raft {
     /// would keep the others from electing anybody.
     /// Shown by scenarios/membership_removed_leader_steps_down.txt.
     fn leave_office_if_out(&mut self) {
+        if self.membership().is_voter(self.config.id) || !self.config.step_down_on_removal {
+            return;
+        }
         let known = self.membership_known().id.index;
         let membership = self.membership().clone();
         let committed = known.max(self.role.leader().map_or(0, |leader| leader.first_own));
-        let stays = membership.is_voter(self.config.id) || committed > self.log.commit;
-        if stays || !self.config.step_down_on_removal {
+        if committed > self.log.commit {
             return;
         }
         let Some(leader) = self.role.leader() else { return };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::membership::history::History;
 use crate::progress::Flow;
 use crate::role::Role;
-use crate::{Dropped, EntryId, Envelope, Index, MemberId, Message, Raft, SnapshotMeta, Taken};
+use crate::{Dropped, EntryId, Index, MemberId, Message, Raft, SnapshotMeta, Taken};
 
 /// A snapshot that was accepted but is not durable yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,9 +29,7 @@ impl Raft {
         }
         peer.progress.become_snapshot(self.snapshot.id.index);
         let message = Message::Snapshot(self.snapshot.clone());
-        let (from, to, term) = (self.config.id, peer.id, self.term);
-        let incarnation = self.config.incarnation;
-        self.out.send.push(Envelope { from, to, term, incarnation, message });
+        self.out.send.push(self.config.envelope(peer.id, self.term, message));
         true
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::membership::Membership;
 use crate::progress::Flow;
 use crate::role::Role;
-use crate::{EntryId, GoalStatus, Index, MemberId, Raft, Term};
+use crate::{Entry, EntryId, GoalStatus, Index, MemberId, Raft, SnapshotMeta, Term};
 
 /// Follower, candidate or leader, without what they know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,7 +40,7 @@ pub struct Status {
     pub transfer: Option<MemberId>,
     /// How a leader stands with the goal it pursues.
     pub goal: Option<GoalStatus>,
-    /// The index of the newest settled membership, as a leader knows it.
+    /// The index of the entry that brought the newest membership known to be settled.
     pub settled: Index,
     /// Linearizable reads that a leader has not answered yet.
     pub reads_waiting: usize,
@@ -91,6 +91,24 @@ pub struct PeerStatus {
 }
 
 impl Raft {
+    /// Whom this member takes for the leader of its term.
+    pub fn leader(&self) -> Option<MemberId> {
+        self.leader
+    }
+
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    pub fn role(&self) -> RoleKind {
+        self.role.kind()
+    }
+
+    /// Leads, and has committed an entry of its own term.
+    pub fn has_own_commit(&self) -> bool {
+        self.role.leader().is_some_and(|leader| self.log.commit >= leader.first_own)
+    }
+
     /// A picture of this member as it is now.
     pub fn status(&self) -> Status {
         let counts = self.membership_known();
@@ -111,14 +129,31 @@ impl Raft {
             },
             transfer: self.role.leader().and_then(|leader| leader.transfer).map(|open| open.to),
             goal: self.goal_status(),
-            settled: self.role.leader().map_or(0, |leader| leader.settled),
+            settled: self.reports.settled,
             reads_waiting: self.role.leader().map_or(0, |leader| leader.reads.waiting()),
             elapsed_ticks: self.timer.elapsed,
             timeout_ticks: self.timer.timeout,
         }
     }
 
-    fn log_status(&self) -> LogStatus {
+    /// The entries in memory: all after the log's base, unless older ones were evicted.
+    pub fn held_entries(&self) -> impl Iterator<Item = &Entry> {
+        self.log.held()
+    }
+
+    /// The newest snapshot that can be sent to peers.
+    pub fn snapshot(&self) -> &SnapshotMeta {
+        &self.snapshot
+    }
+
+    /// It refused a vote only because its own log is newer, and has heard of no leader
+    /// since: with a membership that counts before it is committed it may stand, voter
+    /// or not.
+    pub fn holds_newer_log(&self) -> bool {
+        self.holds_newer_log
+    }
+
+    pub fn log_status(&self) -> LogStatus {
         LogStatus {
             base: self.log.base(),
             tail_first: self.log.tail_first(),

@@ -5,8 +5,8 @@ use crate::membership::Membership;
 use crate::membership::history::History;
 use crate::progress::{Peer, Progress};
 use crate::{
-    Activation, Append, AppendReply, Boot, BootError, Dropped, Entries, EntryId, Envelope, Index,
-    Malformed, MemberId, Message, Raft, SnapshotMeta, Term,
+    Activation, Append, AppendReply, Boot, BootError, Config, Dropped, Entries, EntryId, Envelope,
+    Event, Identity, Index, Malformed, MemberId, Message, Raft, SnapshotMeta, Taken, Term,
 };
 
 use crate::ids::NUMBER_MAX;
@@ -37,8 +37,9 @@ impl Raft {
                 in_range(vote.last)?;
                 in_range(vote.committed)?;
             }
-            Message::Heartbeat(heartbeat) if heartbeat.commit >= NUMBER_MAX => {
-                return Err(Malformed::NumberTooLarge.into());
+            Message::Heartbeat(heartbeat) => {
+                in_range(EntryId::new(0, heartbeat.commit))?;
+                in_range(EntryId::new(0, heartbeat.settled))?;
             }
             Message::AppendReply(AppendReply::Matches { index, .. }) if *index >= NUMBER_MAX => {
                 return Err(Malformed::NumberTooLarge.into());
@@ -52,20 +53,19 @@ impl Raft {
         Ok(())
     }
 
-    /// A promise counts only from the disk that the membership knows as this member's:
-    /// another one has forgotten what was promised before.
-    /// Shown by scenarios/identity_wiped_member_does_not_count.txt.
-    pub(crate) fn check_incarnation(
-        &mut self,
-        from: MemberId,
-        incarnation: u64,
-        message: &Message,
-    ) -> Result<(), Dropped> {
-        let named = self.membership().incarnation(from);
-        if message.is_promise() && named.is_some_and(|named| named != incarnation) {
-            return Err(Dropped::OtherIncarnation { from, incarnation });
+    /// A promise counts only from the member that the membership means: another disk
+    /// has forgotten what was promised before, and a former member of the same id has
+    /// promised something else. It is told, so that somebody can add it anew.
+    /// Shown by scenarios/identity_wiped_member_does_not_count.txt and
+    /// scenarios/identity_former_member_does_not_count.txt.
+    pub(crate) fn check_identity(&mut self, envelope: &Envelope) -> Result<(), Dropped> {
+        let (from, incarnation) = (envelope.from, envelope.incarnation);
+        if let Some(other) = self.other_than_known(envelope) {
+            let known = self.membership().identity(from);
+            self.send(from, Message::Disowned(known));
+            return Err(other);
         }
-        if !message.is_reply() {
+        if !envelope.message.is_reply() {
             return Ok(()); // A request may have been passed on in its sender's name.
         }
         let last = self.log.last().index;
@@ -80,6 +80,41 @@ impl Raft {
             }
         }
         Ok(())
+    }
+
+    /// What tells the sender of a promise from the member that the membership means.
+    fn other_than_known(&self, envelope: &Envelope) -> Option<Dropped> {
+        let Envelope { from, incarnation, joined_at, message, .. } = envelope;
+        let (from, incarnation, joined_at) = (*from, *incarnation, *joined_at);
+        let membership = self.membership();
+        if !message.is_promise() || !membership.contains(from) {
+            return None;
+        }
+        let known = membership.identity(from);
+        if incarnation != 0 && joined_at != known.joined_at {
+            // Who was added after all that we know asks by a membership that has not
+            // reached us, and that one governs. Its answers would count by ours.
+            // Shown by scenarios/identity_newer_member_asks_a_laggard.txt.
+            let asks = matches!(message, Message::Vote(_) | Message::PreVote(_));
+            let newer = asks && joined_at > known.joined_at;
+            return (!newer).then_some(Dropped::OtherJoiner { from, joined_at });
+        }
+        let other = known.incarnation.is_some_and(|named| named != incarnation);
+        other.then_some(Dropped::OtherIncarnation { from, incarnation })
+    }
+
+    /// Somebody's membership knows another one as the member of our id.
+    pub(crate) fn on_disowned(&mut self, by: MemberId, known: Identity) -> Result<Taken, Dropped> {
+        // Said by one that is behind, or answering what we were before a restart.
+        let joined_at = self.config.joined_at;
+        let behind = known.joined_at < joined_at && joined_at != Config::NEVER_JOINED;
+        if behind || self.config.is_known_as(known) {
+            return Err(Dropped::Unasked);
+        }
+        if self.reports.disowned.replace(known) != Some(known) {
+            self.out.events.push(Event::Disowned { by, known });
+        }
+        Ok(Taken::Done)
     }
 }
 

@@ -96,6 +96,7 @@ fn nonvoter_leads_one_term_twice() {
             to: member(4),
             term: 2,
             incarnation: 0,
+            joined_at: 0,
             message: Message::PreVote(Vote {
                 last: EntryId::new(1, 1),
                 forced: false,
@@ -159,6 +160,7 @@ fn vote_granted_for_a_lost_log() {
             to: member(3),
             term: 1,
             incarnation: 0,
+            joined_at: 0,
             message: Message::Append(Append {
                 prev: EntryId::new(1, 1),
                 entries: vec![command(1, 2, "e")].into(),

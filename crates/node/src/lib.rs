@@ -1,3 +1,26 @@
 //! One member of a Raft cluster, ready to run.
+//!
+//! [`Driver`] is a member without its threads: it owns the core and the open
+//! requests. [`Applier`] runs committed entries on a [`Machine`]. Both are plain
+//! values that do no I/O.
 
 #![forbid(unsafe_code)]
+
+mod answer;
+mod applier;
+mod asking;
+mod driver;
+mod kv;
+mod machine;
+mod origin;
+mod requests;
+mod start;
+
+pub use answer::{Answer, Done, Refused, Unknown};
+pub use applier::{Applier, InstallError, Job, JobDone, Outcome};
+pub use driver::{Driver, Options, Work};
+pub use kv::{KvCommand, KvQuestion, KvReply, MemoryKv};
+pub use machine::{BadSnapshot, Chunks, Machine};
+pub use origin::{Origin, Origins};
+pub use requests::Ticket;
+pub use start::{StartError, Started, Startup, install, start};

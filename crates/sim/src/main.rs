@@ -1,4 +1,4 @@
-//! `quorate-sim scenario PATH…` and `quorate-sim conformance DIR`.
+//! `quorate-sim scenario PATH…`, `quorate-sim conformance DIR`, `quorate-sim model NAME…`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,10 +8,12 @@ fn main() -> ExitCode {
     let command = args.next();
     let rest: Vec<String> = args.collect();
     match command.as_deref() {
+        Some("explore") => quorate_sim::explore::main(&rest),
         Some("scenario") => quorate_sim::scenario::main(&rest),
         Some("conformance") if rest.len() == 1 => {
             quorate_sim::conformance::main(&PathBuf::from(&rest[0]))
         }
+        Some("model") => quorate_sim::model::main(&rest),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
             ExitCode::SUCCESS
@@ -29,4 +31,5 @@ usage:
                                     UPDATE=1 rewrites the transcripts
   quorate-sim scenario --show PATH…      tell the story on the terminal
   quorate-sim scenario --coverage PATH…  which known problems the stories stand for
-  quorate-sim conformance DIR       play recorded traces of etcd-io/raft and compare";
+  quorate-sim conformance DIR       play recorded traces of etcd-io/raft and compare
+  quorate-sim model NAME…           explore everything within a scope (model --list)";

@@ -27,6 +27,9 @@ pub struct Identity {
     /// Drawn at random when the store is created: another disk under the same member
     /// id is not the same member.
     pub incarnation: u64,
+    /// The index of the entry that added the member: see
+    /// [`Config::joined_at`](quorate_core::Config::joined_at), which belongs to the disk.
+    pub joined_at: Index,
 }
 
 /// Whose data it has to be.

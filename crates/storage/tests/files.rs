@@ -16,7 +16,8 @@ use quorate_storage::{
     StoreConfig, StoreError,
 };
 
-const IDENTITY: Identity = Identity { cluster: 0xc1, member: MemberId(7), incarnation: 99 };
+const IDENTITY: Identity =
+    Identity { cluster: 0xc1, member: MemberId(7), incarnation: 99, joined_at: 0 };
 const EXPECTED: Expected = Expected { cluster: 0xc1, member: MemberId(7) };
 const CONFIG: StoreConfig = StoreConfig { segment_bytes: 16 << 10, tail_bytes_max: 4 << 10 };
 

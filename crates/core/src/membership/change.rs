@@ -147,7 +147,8 @@ impl Change {
         ChangeKind::EditVoters { add, remove, retain }.into()
     }
 
-    /// To end with these voters and learners. The leader, whoever it is, gets there.
+    /// To end with these voters and learners. The leader, whoever it is, gets there. In
+    /// place of a goal that is under way only with [`Change::expecting`], outside a joint.
     pub fn goal(
         voters: impl IntoIterator<Item = MemberId>,
         learners: impl IntoIterator<Item = MemberId>,
@@ -242,6 +243,10 @@ impl Membership {
             ChangeKind::EditVoters { add, remove, retain } => {
                 let stay = self.incoming().iter().filter(|id| !remove.contains(*id));
                 self.set_voters(&stay.chain(add.iter()).collect(), *retain)
+            }
+            // Who says which goal it means to replace has looked at it.
+            ChangeKind::Goal { voters, learners } if change.expected.is_some() => {
+                self.aim(voters, learners)
             }
             ChangeKind::Goal { voters, learners } => self.set_goal(voters, learners),
             ChangeKind::Cancel => self.cancel_goal(),

@@ -6,12 +6,14 @@
 
 use std::fmt;
 
-use super::{ChangeRefusal, Membership, Operation};
-use crate::{MemberId, MemberSet};
+use super::{ChangeKind, ChangeRefusal, Membership, Operation};
+use crate::{EntryId, MemberId, MemberSet};
 
 /// Voters and learners to end with, and those it began with.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Goal {
+    /// The entry that set it, by which it is known ever after; zero before it is logged.
+    pub id: EntryId,
     pub voters: MemberSet,
     pub learners: MemberSet,
     /// What cancelling goes back to.
@@ -21,12 +23,39 @@ pub struct Goal {
     pub cancels: bool,
 }
 
+/// What became of a goal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum GoalEnd {
+    /// The members are as wished.
+    Reached,
+    /// It was called off. The way back is a goal of its own, known by the entry that
+    /// called it off.
+    Cancelled,
+    /// Another goal took its place.
+    Replaced,
+}
+
+/// A goal that is pursued no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndedGoal {
+    /// The entry that set the goal.
+    pub id: EntryId,
+    pub end: GoalEnd,
+    /// The entry whose membership was the first without it.
+    pub at: EntryId,
+}
+
+/// Ended goals that a membership remembers.
+const ENDED_MAX: usize = 8;
+
 /// What a leader sees that the membership does not say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     pub leader: MemberId,
     /// Live, and so near the end of the log that they can vote without harm.
     pub caught_up: MemberSet,
+    /// On their way to be caught up: worth waiting for.
+    pub coming: MemberSet,
     /// The membership is settled.
     pub settled: bool,
 }
@@ -63,9 +92,8 @@ impl Step {
 pub fn next_step(membership: &Membership, view: &View) -> Option<Step> {
     let goal = membership.goal()?;
     if membership.is_joint() {
-        let back = membership.outgoing().contains(&goal.voters);
-        let forth = *membership.incoming() == goal.voters;
-        return Some(if back && !forth { Step::GoBack(goal.voters.clone()) } else { Step::Leave });
+        let back = membership.outgoing().first().filter(|_| membership.turned_round());
+        return Some(back.map_or(Step::Leave, |majority| Step::GoBack(majority.clone())));
     }
     let wanted = |id| goal.voters.contains(id) || goal.learners.contains(id);
     let missing = goal.voters.iter().chain(goal.learners.iter());
@@ -85,22 +113,36 @@ pub fn next_step(membership: &Membership, view: &View) -> Option<Step> {
 
 fn toward_voters(membership: &Membership, goal: &Goal, view: &View) -> Step {
     let voters = membership.incoming();
-    let joining: MemberSet = goal.voters.iter().filter(|id| !voters.contains(*id)).collect();
-    let lagging: MemberSet = joining.iter().filter(|id| !view.caught_up.contains(*id)).collect();
-    if !lagging.is_empty() {
+    let joining = || goal.voters.iter().filter(|id| !voters.contains(*id));
+    let ready: MemberSet = joining().filter(|id| view.caught_up.contains(*id)).collect();
+    let lagging: MemberSet = joining().filter(|id| !view.caught_up.contains(*id)).collect();
+    let expected = lagging.iter().any(|id| view.coming.contains(id));
+    if expected || ready.is_empty() && !lagging.is_empty() {
         return Step::CatchUp(lagging);
     }
-    let heirs: MemberSet = goal
-        .voters
-        .iter()
-        .filter(|id| voters.contains(*id) && view.caught_up.contains(*id))
-        .collect();
-    if !goal.voters.contains(view.leader) && !heirs.is_empty() {
+    let leaving = leaving(voters, goal, view);
+    // One that never comes must not keep the others from their vote. Until it does, each
+    // that comes takes the place of one that goes, so that the cluster does not shrink.
+    // Shown by scenarios/goal_goes_on_without_who_never_starts.txt.
+    let seats = if lagging.is_empty() { leaving.len() } else { ready.len().min(leaving.len()) };
+    let demoted = &leaving[..seats];
+    let stays = |id| goal.voters.contains(id) || voters.contains(id) && !demoted.contains(&id);
+    let heirs = goal.voters.iter().filter(|id| voters.contains(*id));
+    let heirs: MemberSet = heirs.filter(|id| view.caught_up.contains(*id)).collect();
+    if !stays(view.leader) && !heirs.is_empty() {
         return Step::HandOver(heirs);
     }
-    let promotions = joining.iter().map(Operation::Voter);
-    let demotions = voters.iter().filter(|id| !goal.voters.contains(*id)).map(Operation::Learner);
+    let promotions = ready.iter().map(Operation::Voter);
+    let demotions = voters.iter().filter(|id| demoted.contains(id)).map(Operation::Learner);
     Step::MoveVotes(promotions.chain(demotions).collect())
+}
+
+/// Who is to lose its vote: first who is of no use, last who leads.
+fn leaving(voters: &MemberSet, goal: &Goal, view: &View) -> Vec<MemberId> {
+    let mut leaving: Vec<MemberId> =
+        voters.iter().filter(|id| !goal.voters.contains(*id)).collect();
+    leaving.sort_by_key(|id| (*id == view.leader, view.caught_up.contains(*id), *id));
+    leaving
 }
 
 impl Membership {
@@ -113,6 +155,15 @@ impl Membership {
         if self.holds_to_its_goal() {
             return Err(ChangeRefusal::GoalInProgress);
         }
+        self.aim(voters, learners)
+    }
+
+    /// This membership with a goal, in place of the one that it may have.
+    pub(super) fn aim(
+        &self,
+        voters: &MemberSet,
+        learners: &MemberSet,
+    ) -> Result<Self, ChangeRefusal> {
         if self.is_joint() {
             return Err(ChangeRefusal::AlreadyJoint);
         }
@@ -125,15 +176,28 @@ impl Membership {
         if let Some(id) = voters.iter().find(|id| learners.contains(*id)) {
             return Err(ChangeRefusal::Impossible(super::MembershipError::VoterAndLearner(id)));
         }
+        // Aimed anew, it began where the first aim began.
+        let (from_voters, from_learners) = match self.goal().filter(|goal| !goal.cancels) {
+            Some(goal) => (goal.from_voters.clone(), goal.from_learners.clone()),
+            None => (self.incoming().clone(), self.learners().clone()),
+        };
         let goal = Goal {
+            id: EntryId::ZERO,
             voters: voters.clone(),
             learners: learners.clone(),
-            from_voters: self.incoming().clone(),
-            from_learners: self.learners().clone(),
+            from_voters,
+            from_learners,
             cancels: false,
         };
         let next = self.with_goal(Some(goal)).without_reached_goal();
-        if next.goal().is_none() { Err(ChangeRefusal::AlreadyThere) } else { Ok(next) }
+        let nothing = next.goal().is_none() && self.goal().is_none();
+        if nothing { Err(ChangeRefusal::AlreadyThere) } else { Ok(next) }
+    }
+
+    /// Joint by a change that was called off since: it goes back where it came from. A
+    /// joint on the way back is left forwards.
+    fn turned_round(&self) -> bool {
+        self.goal().is_some_and(|goal| goal.cancels) && !self.auto_leave()
     }
 
     /// A goal is under way that nothing but cancelling may interrupt. A way back may be
@@ -148,6 +212,7 @@ impl Membership {
             // Asked twice, because the first answer was lost: not back again.
             (Some(goal), _) if goal.cancels => return Err(ChangeRefusal::AlreadyCancelled),
             (Some(goal), _) => Goal {
+                id: EntryId::ZERO,
                 voters: goal.from_voters.clone(),
                 learners: goal.from_learners.clone(),
                 from_voters: goal.voters.clone(),
@@ -156,6 +221,7 @@ impl Membership {
             },
             // A joint that somebody entered by hand goes back to what it came from.
             (None, Some(old)) if self.outgoing().len() == 1 => Goal {
+                id: EntryId::ZERO,
                 voters: old.clone(),
                 // Nobody asked for anybody to go.
                 learners: self.members().iter().filter(|id| !old.contains(*id)).collect(),
@@ -168,6 +234,44 @@ impl Membership {
             (None, _) => return Err(ChangeRefusal::NothingToCancel),
         };
         Ok(self.with_goal(Some(goal)).staying_joint().without_reached_goal())
+    }
+
+    /// The goals that ended of late, the latest last.
+    pub fn ended_goals(&self) -> &[EndedGoal] {
+        &self.ended
+    }
+
+    /// Remembers that a goal ended; of many, the latest.
+    pub fn with_ended_goal(mut self, ended: EndedGoal) -> Self {
+        self.ended.push(ended);
+        let excess = self.ended.len().saturating_sub(ENDED_MAX);
+        self.ended.drain(..excess);
+        self
+    }
+
+    /// This membership as the successor of `before`, brought by the entry `since`: a new
+    /// goal gets its name, and what became of an old one is remembered.
+    pub(super) fn keeping_goals(mut self, before: &Self, since: EntryId, by: &ChangeKind) -> Self {
+        let is_new = self.goal.is_some() && self.goal != before.goal;
+        let aims = is_new || matches!(by, ChangeKind::Goal { .. } | ChangeKind::Cancel);
+        let end = match before.goal() {
+            Some(_) if *by == ChangeKind::Cancel => Some(GoalEnd::Cancelled),
+            Some(_) if aims => Some(GoalEnd::Replaced),
+            Some(_) if self.goal.is_none() => Some(GoalEnd::Reached),
+            _ => None,
+        };
+        if let (Some(goal), Some(end)) = (before.goal(), end) {
+            self = self.with_ended_goal(EndedGoal { id: goal.id, end, at: since });
+        }
+        if aims && self.goal.is_none() {
+            // There is nothing to do: it ends where it begins.
+            let end = GoalEnd::Reached;
+            self = self.with_ended_goal(EndedGoal { id: since, end, at: since });
+        }
+        if let Some(goal) = self.goal.as_mut().filter(|_| is_new) {
+            goal.id = since;
+        }
+        self
     }
 
     /// What a step makes of this membership. Waiting and handing over change nothing.
@@ -227,7 +331,8 @@ pub fn plan(
     learners: &MemberSet,
 ) -> Result<Plan, ChangeRefusal> {
     let mut now = membership.set_goal(voters, learners)?;
-    let mut view = view.clone();
+    // Everybody is waited for.
+    let mut view = View { coming: voters.clone(), ..view.clone() };
     let mut steps = Vec::new();
     while let Some(step) = next_step(&now, &view) {
         let next = now.take_step(&step)?;

@@ -5,10 +5,15 @@ fn set(mask: u32) -> MemberSet {
     (0..5).filter(|bit| mask & (1 << bit) != 0).map(|bit| MemberId(bit + 1)).collect()
 }
 
+/// What a leader sees to whom everything is settled and nobody is on its way.
+fn view(leader: MemberId, caught_up: MemberSet) -> View {
+    View { leader, caught_up, coming: MemberSet::new(), settled: true }
+}
+
 /// Takes steps as a leader would that always sees everybody caught up and every
 /// step settled, and checks each of them.
 fn walk(mut now: Membership, leader: MemberId) -> (Membership, usize) {
-    let mut view = View { leader, caught_up: now.members(), settled: true };
+    let mut view = view(leader, now.members());
     let mut taken = 0;
     while let Some(step) = next_step(&now, &view) {
         let next = now.take_step(&step).unwrap_or_else(|why| panic!("{now}: {step}: {why}"));
@@ -54,7 +59,7 @@ fn a_goal_cancelled_at_any_step_ends_where_it_began() {
             let start = Membership::new(set(voters).iter(), []);
             let leader = set(voters).iter().next().unwrap();
             let mut now = start.set_goal(&set(wanted), &MemberSet::new()).unwrap();
-            let mut view = View { leader, caught_up: now.members(), settled: true };
+            let mut view = view(leader, now.members());
             while let Some(step) = next_step(&now, &view) {
                 let (end, _) = walk(now.cancel_goal().unwrap(), view.leader);
                 assert_eq!(end, start, "cancelled at {now}");
@@ -68,10 +73,61 @@ fn a_goal_cancelled_at_any_step_ends_where_it_began() {
     }
 }
 
+/// Takes steps while these never catch up, until there is nothing to do but to wait.
+fn walk_without(dead: &MemberSet, mut now: Membership, leader: MemberId) -> Membership {
+    let alive = |now: &Membership| now.members().iter().filter(|id| !dead.contains(*id)).collect();
+    let mut view = view(leader, alive(&now));
+    for _ in 0..12 {
+        let Some(step) = next_step(&now, &view).filter(|step| !step.is_wait()) else { return now };
+        let next = now.take_step(&step).unwrap_or_else(|why| panic!("{now}: {step}: {why}"));
+        assert!(now.may_become(&next), "{now}: {step}");
+        assert_eq!(now.voter_removed_by(&next), None, "{now}: {step}");
+        if let Step::HandOver(heirs) = &step {
+            view.leader = heirs.iter().next().unwrap();
+        }
+        // Called off anywhere on the way, it is back where it began as soon as all are there.
+        let goal = now.goal().unwrap();
+        let start = Membership::new(goal.from_voters.iter(), goal.from_learners.iter());
+        assert_eq!(walk(now.cancel_goal().unwrap(), view.leader).0, start, "{now}");
+        now = next;
+        view.caught_up = alive(&now);
+    }
+    panic!("no end in sight: {now}");
+}
+
+#[test]
+fn who_never_comes_keeps_nobody_from_a_vote() {
+    for voters in 1u32..16 {
+        for wanted in 1u32..32 {
+            // Those who are to come; of the others, the lowest leads and the rest may be dead.
+            let leader = set(voters).iter().next().unwrap();
+            for dead in (0u32..32).map(set).filter(|dead| !dead.contains(leader)) {
+                let start = Membership::new(set(voters).iter(), []);
+                let Ok(now) = start.set_goal(&set(wanted), &MemberSet::new()) else { continue };
+                let goal = now.goal().unwrap().clone();
+                let end = walk_without(&dead, now, leader);
+                let come = |id: &MemberId| start.contains(*id) || !dead.contains(*id);
+                let awaited = goal.voters.iter().any(|id| !come(&id));
+                if !awaited {
+                    assert_eq!(end, Membership::new(goal.voters.iter(), []), "{dead:?}");
+                    continue;
+                }
+                assert!(goal.voters.iter().filter(come).all(|id| end.is_voter(id)), "{end}");
+                assert!(end.incoming().len() >= start.incoming().len(), "{end}");
+                // It comes after all; or the goal is called off.
+                let leads = end.incoming().iter().find(|id| !dead.contains(*id)).unwrap();
+                let back = end.cancel_goal().unwrap();
+                assert_eq!(walk(back, leads).0, start, "{end}");
+                assert_eq!(walk(end, leads).0, Membership::new(goal.voters.iter(), []));
+            }
+        }
+    }
+}
+
 #[test]
 fn a_plan_shows_the_whole_way_and_what_would_stop_it() {
     let start = Membership::new([1, 2, 3].map(MemberId), []);
-    let view = View { leader: MemberId(1), caught_up: start.voters(), settled: true };
+    let view = view(MemberId(1), start.voters());
     let plan = plan(&start, &view, &MemberSet::from([2, 3, 4]), &MemberSet::new()).unwrap();
     let steps: Vec<String> = plan.steps.iter().map(|planned| planned.step.to_string()).collect();
     let want = [

@@ -2,16 +2,17 @@
 //!
 //! A voter whose disk was wiped, swapped or restored from a backup has forgotten
 //! promises. Under its old id it would vote, and acknowledge, as if it had not. So a
-//! membership names the incarnation of each voter, as far as it was seen, and
-//! remembers ids that were removed: an id is never used twice.
+//! membership names the incarnation of each voter, as far as it was seen, and of each
+//! member the entry that added it. An id is never used twice: those removed of late are
+//! remembered, and a member from before has not seen the entry that a newcomer must show.
 
 use bytes::Bytes;
 
-use super::{ChangeRefusal, MemberInfo, Membership};
-use crate::{EntryId, MemberId};
+use super::{Change, ChangeRefusal, MemberInfo, Membership};
+use crate::{EntryId, Identity, Index, MemberId};
 
-/// Removed ids that a membership remembers. Older ones fail as well, later: a joiner
-/// must know the entry that added it.
+/// Removed ids that a membership remembers. An older one may be added again, but only a
+/// member that knows the entry that did so is taken for it.
 const REMOVED_MAX: usize = 64;
 
 impl Membership {
@@ -27,6 +28,26 @@ impl Membership {
             self.incarnations.insert(at, (id, incarnation));
         }
         self
+    }
+
+    /// The index of the entry that added this member; 0 for the first members.
+    pub fn joined_at(&self, id: MemberId) -> Index {
+        let at = self.joined.binary_search_by_key(&id, |(named, _)| *named).ok();
+        at.and_then(|at| self.joined.get(at)).map_or(0, |(_, index)| *index)
+    }
+
+    /// Says which entry added a member, in place of what was said before.
+    pub fn with_joined(mut self, id: MemberId, index: Index) -> Self {
+        match self.joined.binary_search_by_key(&id, |(named, _)| *named) {
+            Ok(at) => self.joined[at].1 = index,
+            Err(at) => self.joined.insert(at, (id, index)),
+        }
+        self
+    }
+
+    /// Whom this membership means by an id.
+    pub fn identity(&self, id: MemberId) -> Identity {
+        Identity { incarnation: self.incarnation(id), joined_at: self.joined_at(id) }
     }
 
     /// What is known about a member.
@@ -76,9 +97,20 @@ impl Membership {
         }
     }
 
-    /// This membership as the successor of `before`: who went is remembered, and the
-    /// voters that were seen are named.
-    pub(crate) fn following(
+    /// This membership as it stands in the log at `since`, where it follows `before` by
+    /// this change: who went is remembered, who came is known by the entry, the voters
+    /// that were seen are named, and so are goals.
+    pub fn logged(
+        self,
+        before: &Self,
+        change: &Change,
+        since: EntryId,
+        seen: impl Fn(MemberId) -> Option<u64>,
+    ) -> Self {
+        self.following(before, since, seen).keeping_goals(before, since, &change.kind)
+    }
+
+    fn following(
         mut self,
         before: &Self,
         since: EntryId,
@@ -92,6 +124,10 @@ impl Membership {
         self.removed.drain(..excess);
         self.incarnations.retain(|(id, _)| members.contains(*id));
         self.infos.retain(|(id, _)| members.contains(*id));
+        self.joined.retain(|(id, _)| members.contains(*id));
+        for id in members.iter().filter(|id| !was.contains(*id)) {
+            self = self.with_joined(id, since.index);
+        }
         let voters = self.voters();
         for id in voters.iter() {
             if let Some(incarnation) = seen(id) {

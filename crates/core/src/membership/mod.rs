@@ -18,12 +18,12 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use change::{Change, ChangeKind, LoggedChange, Operation, Transition};
-pub use goal::{Goal, Plan, PlannedStep, Step, View, next_step, plan};
+pub use goal::{EndedGoal, Goal, GoalEnd, Plan, PlannedStep, Step, View, next_step, plan};
 pub use parts::MembershipParts;
 pub use quorum::{Count, Quorum};
 pub use refusal::ChangeRefusal;
 
-use crate::{Activation, EntryId, MemberId, MemberSet};
+use crate::{Activation, EntryId, Index, MemberId, MemberSet};
 
 /// Voters, learners, and how a joint membership will be left.
 ///
@@ -45,8 +45,13 @@ pub struct Membership {
     activation: Activation,
     /// Where the members are going, if a change is under way.
     goal: Option<Box<Goal>>,
+    /// Goals that ended, the latest last.
+    ended: Vec<EndedGoal>,
     /// The disk behind each voter, as far as it was seen. Sorted by member.
     incarnations: Vec<(MemberId, u64)>,
+    /// The entry that added each member, by its index; not of the first ones. Sorted by
+    /// member.
+    joined: Vec<(MemberId, Index)>,
     /// Members of late, the latest last.
     removed: Vec<MemberId>,
     /// What is known about members beside how they count. Sorted by member.

@@ -3,8 +3,8 @@
 //! Both ways name every field, so that a new one cannot be forgotten here, nor by
 //! whoever encodes the parts.
 
-use super::{Goal, MemberInfo, Membership};
-use crate::{Activation, EntryId, MemberId, MemberSet};
+use super::{EndedGoal, Goal, MemberInfo, Membership};
+use crate::{Activation, EntryId, Index, MemberId, MemberSet};
 
 /// Everything a [`Membership`] is made of. Use [`Membership::check`] on what is put
 /// together from outside.
@@ -17,8 +17,11 @@ pub struct MembershipParts {
     pub since: EntryId,
     pub activation: Activation,
     pub goal: Option<Goal>,
+    pub ended: Vec<EndedGoal>,
     /// Sorted by member.
     pub incarnations: Vec<(MemberId, u64)>,
+    /// Sorted by member.
+    pub joined: Vec<(MemberId, Index)>,
     pub removed: Vec<MemberId>,
     /// Sorted by member.
     pub infos: Vec<(MemberId, MemberInfo)>,
@@ -34,7 +37,9 @@ impl From<Membership> for MembershipParts {
             since,
             activation,
             goal,
+            ended,
             incarnations,
+            joined,
             removed,
             infos,
         } = whole;
@@ -47,7 +52,9 @@ impl From<Membership> for MembershipParts {
             since,
             activation,
             goal,
+            ended,
             incarnations,
+            joined,
             removed,
             infos,
         }
@@ -64,7 +71,9 @@ impl From<MembershipParts> for Membership {
             since: parts.since,
             activation: parts.activation,
             goal: parts.goal.map(Box::new),
+            ended: parts.ended,
             incarnations: parts.incarnations,
+            joined: parts.joined,
             removed: parts.removed,
             infos: parts.infos,
         }

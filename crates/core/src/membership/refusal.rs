@@ -42,7 +42,8 @@ pub enum ChangeRefusal {
     NoVotersToJoin,
     /// Member id 0 names nobody.
     MemberZero,
-    /// A goal is being pursued. Cancel it, or ask after it is reached.
+    /// A goal is being pursued. Cancel it, ask after it is reached, or set another in its
+    /// place by naming the membership that has it.
     GoalInProgress,
     /// The members are as wished already.
     AlreadyThere,

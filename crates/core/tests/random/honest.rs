@@ -4,7 +4,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use proptest::prelude::*;
-use quorate_core::Raft;
+use quorate_core::{MemberId, Raft};
 
 use crate::cases;
 use crate::world::{self, Seen, Tape, World};
@@ -89,6 +89,35 @@ proptest! {
         }
     }
 
+    /// Of two that are to join one never starts: the other gets its vote, whatever happens
+    /// on the way, and the cluster does not shrink meanwhile.
+    #[test]
+    fn who_never_starts_keeps_nobody_out(
+        numbers in prop::collection::vec(any::<u32>(), 20..1500),
+        staying in 1u32..32,
+    ) {
+        let mut numbers = numbers;
+        world::keep_alive(&mut numbers);
+        let mut tape = Tape::new(&numbers);
+        let mut world = World::new(&mut tape);
+        world.no_changes = true;
+        let count = world.members.len() as u64;
+        let (comes, never) = (MemberId(count - 1), MemberId(count));
+        world.lose(never);
+        world.calm(40);
+        let joining = 0b11 << (count - 2);
+        let goal = world.set_goal(staying & (joining - 1) | joining, 0);
+        world.play(&mut tape);
+        world.calm(300);
+        if goal.is_some() {
+            let membership = world.leader_membership().unwrap();
+            prop_assert!(membership.is_voter(comes), "{}", world.describe());
+            prop_assert!(membership.is_learner(never), "{}", world.describe());
+            prop_assert!(!membership.is_joint(), "{}", world.describe());
+            prop_assert!(membership.incoming().len() as u64 >= count - 2, "{}", world.describe());
+        }
+    }
+
     #[test]
     fn after_the_faults_the_cluster_works_again(
         numbers in prop::collection::vec(any::<u32>(), 20..2000),
@@ -159,4 +188,5 @@ fn the_tapes_reach_what_they_are_meant_to() {
     assert!(total(|seen| seen.accepted) > 50);
     assert!(total(|seen| seen.settled) > 200);
     assert!(total(|seen| seen.goals) > 20);
+    assert!(total(|seen| seen.replaced) > 20);
 }

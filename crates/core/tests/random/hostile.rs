@@ -6,9 +6,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use quorate_core::{
     Append, AppendReply, Boot, Change, Config, Entries, Entry, EntryId, Envelope, HardState,
-    Heartbeat, HeartbeatReply, Input, LoggedChange, MemberId, MemberSet, Membership, Message,
-    Operation, Payload, Proposal, Raft, Reader, Refusal, RequestId, SaveId, SnapshotMeta, Vote,
-    VoteReply, invariants,
+    Heartbeat, HeartbeatReply, Identity, Input, LoggedChange, MemberId, MemberSet, Membership,
+    Message, Operation, Payload, Proposal, Raft, Reader, Refusal, RequestId, SaveId, SnapshotMeta,
+    Vote, VoteReply, invariants,
 };
 
 use crate::cases;
@@ -112,7 +112,8 @@ fn message(tape: &mut Tape<'_>, raft: &Raft) -> Message {
         }
         9 => {
             let (round, sent_at) = (number(tape, raft), number(tape, raft));
-            Message::Heartbeat(Heartbeat { commit: number(tape, raft), round, sent_at })
+            let (commit, settled) = (number(tape, raft), number(tape, raft));
+            Message::Heartbeat(Heartbeat { commit, round, sent_at, settled })
         }
         10 => {
             let (round, sent_at) = (number(tape, raft), number(tape, raft));
@@ -125,7 +126,11 @@ fn message(tape: &mut Tape<'_>, raft: &Raft) -> Message {
         12 => Message::TimeoutNow,
         13 => Message::Propose(request, Proposal::Change(Box::new(change(tape)))),
         14 => Message::Read(request),
-        _ => match tape.pick(4) {
+        _ => match tape.pick(5) {
+            4 => {
+                let (incarnation, joined_at) = (Some(number(tape, raft)), number(tape, raft));
+                Message::Disowned(Identity { incarnation, joined_at })
+            }
             0 => Message::ReadReply(request, Ok(number(tape, raft))),
             1 => Message::ProposeReply(request, Ok(entry_id(tape, raft))),
             2 => Message::ProposeReply(request, Err(Refusal::LeaderRemoved)),
@@ -152,7 +157,9 @@ fn input(tape: &mut Tape<'_>, raft: &Raft) -> Input {
             let from = id(tape);
             let term = number(tape, raft);
             let incarnation = number(tape, raft);
-            Input::Received(Envelope { from, to, term, incarnation, message: message(tape, raft) })
+            let joined_at = number(tape, raft);
+            let message = message(tape, raft);
+            Input::Received(Envelope { from, to, term, incarnation, joined_at, message })
         }
     }
 }

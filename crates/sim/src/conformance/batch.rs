@@ -44,7 +44,9 @@ impl Batch {
         }
         let mut send = output.send;
         // The recorded system never tells how a proposal that was passed on fared.
-        send.retain(|envelope| !matches!(envelope.message, Message::ProposeReply(..)));
+        let unknown =
+            |message: &_| matches!(message, Message::ProposeReply(..) | Message::Disowned(_));
+        send.retain(|envelope| !unknown(&envelope.message));
         Self {
             member: status.id,
             threads,

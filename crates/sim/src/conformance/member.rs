@@ -278,7 +278,7 @@ impl Member {
     pub(super) fn snapshot_to(&self, to: MemberId) -> Envelope {
         let status = self.raft.status();
         let message = Message::Snapshot(self.snapshot.clone());
-        Envelope { from: status.id, to, term: status.term, incarnation: 0, message }
+        Envelope { from: status.id, to, term: status.term, incarnation: 0, joined_at: 0, message }
     }
 
     /// Drops the log up to an index, on disk and in the core.

@@ -167,7 +167,7 @@ impl std::error::Error for DirError {}
 /// What plays the commands of one file.
 enum Player {
     Quorum,
-    Algebra(Algebra),
+    Algebra(Box<Algebra>),
     Interaction(Box<Interaction>),
 }
 
@@ -185,7 +185,7 @@ impl Player {
     fn named(folder: &str) -> Option<Self> {
         match folder {
             "quorum" => Some(Self::Quorum),
-            "confchange" => Some(Self::Algebra(Algebra::default())),
+            "confchange" => Some(Self::Algebra(Box::default())),
             "interaction" => Some(Self::members()),
             _ => None,
         }

@@ -112,6 +112,7 @@ impl Line {
             Message::HeartbeatReply(_)
             | Message::TimeoutNow
             | Message::ProposeReply(..)
+            | Message::Disowned(_)
             | Message::ReadReply(_, Err(_)) => {}
         }
         line
@@ -184,8 +185,9 @@ fn kind(message: &Message) -> &'static str {
         Message::Snapshot(_) => "MsgSnap",
         Message::TimeoutNow => "MsgTimeoutNow",
         Message::Propose(..) => "MsgProp",
-        // The recorded system has none, so batches leave it out.
+        // The recorded system has neither, so batches leave them out.
         Message::ProposeReply(..) => "ProposeReply",
+        Message::Disowned(_) => "Disowned",
         Message::Read(_) => "MsgReadIndex",
         Message::ReadReply(..) => "MsgReadIndexResp",
         Message::Transfer(_) => "MsgTransferLeader",

@@ -12,7 +12,7 @@ impl FaultyDisk {
         match random.below(4) {
             0 => self.crash_with(|_| 0),
             1 => self.crash_with(|options| options - 1),
-            _ => self.crash_with(|options| random.below(options)),
+            _ => self.crash_with(|options| random.below(u64::from(options)) as u32),
         }
         self.faults.count(Fault::Crash);
     }

@@ -106,7 +106,7 @@ impl Faults {
 
     fn strikes_by_chance(&mut self, fault: Fault) -> bool {
         let rate = self.rates[fault as usize];
-        rate > 0 && self.random.as_mut().is_some_and(|random| random.chance(rate))
+        rate > 0 && self.random.as_mut().is_some_and(|random| random.per_million(u64::from(rate)))
     }
 
     pub(super) fn has_struck(&self) -> bool {

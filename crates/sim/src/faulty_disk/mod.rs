@@ -138,10 +138,17 @@ impl FaultyDisk {
             offset -= if here { 0 } else { bytes.len() as u64 };
             here.then(|| name.to_string())
         })?;
-        let bit = 1 << random.below(8);
+        let bit = 1u8 << random.below(8);
         self.damage(&name, |bytes| bytes[offset as usize] ^= bit);
         self.faults.count(Fault::BitFlip);
         Some((name, offset))
+    }
+
+    /// Everything that was written is durable, as after a while without trouble.
+    pub fn flush(&mut self) {
+        self.inodes.values_mut().for_each(Inode::sync);
+        self.names_durable.clone_from(&self.names);
+        self.pending.clear();
     }
 
     /// All files as a process sees them, by name.

@@ -1,35 +1,32 @@
 //! What a member's machine remembers when the process is gone.
 
-use std::sync::Arc;
-
 use quorate_core::{
     Boot, Entries, Entry, EntryId, HardState, Index, Membership, Save, SnapshotMeta, Term,
 };
 
 /// Log, hard state, snapshot, and how far the state machine has come.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Disk {
-    pub(super) hard_state: HardState,
-    pub(super) snapshot: SnapshotMeta,
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Disk {
+    pub(crate) hard_state: HardState,
+    pub(crate) snapshot: SnapshotMeta,
     /// The entry before the first of `log`.
-    pub(super) base: EntryId,
-    pub(super) log: Vec<Entry>,
+    pub(crate) base: EntryId,
+    pub(crate) log: Vec<Entry>,
     /// The state machine keeps its own count, as durable as its data.
-    pub(super) applied: Index,
+    pub(crate) applied: Index,
 }
 
 impl Disk {
     /// The first start of a cluster: the membership stands at 1.1, in a snapshot.
-    pub(super) fn first(membership: Membership, term: Term) -> Self {
-        let id = EntryId::new(1, 1);
-        let snapshot = SnapshotMeta { id, membership: Arc::new(membership) };
+    pub(crate) fn first(membership: Membership, term: Term) -> Self {
+        let Boot { snapshot, base, applied, .. } = Boot::first(membership);
         let hard_state = HardState { term, commit: 1, ..HardState::default() };
-        Self { hard_state, snapshot, base: id, log: Vec::new(), applied: 1 }
+        Self { hard_state, snapshot, base, log: Vec::new(), applied }
     }
 
     /// What a restarting member reads. Only the newest `tail` entries are handed
     /// over, but at least one, where such a limit is given.
-    pub(super) fn boot(&self, tail: Option<usize>) -> Boot {
+    pub(crate) fn boot(&self, tail: Option<usize>) -> Boot {
         let kept = tail.unwrap_or(self.log.len()).max(1).min(self.log.len());
         let (old, newest) = self.log.split_at(self.log.len() - kept);
         let mut terms: Vec<EntryId> = Vec::new();
@@ -54,7 +51,7 @@ impl Disk {
     }
 
     /// Writes a save: snapshot, then entries, then hard state.
-    pub(super) fn write(&mut self, save: &Save) {
+    pub(crate) fn write(&mut self, save: &Save) {
         if let Some(meta) = &save.install {
             self.install(meta);
         }
@@ -79,30 +76,30 @@ impl Disk {
     }
 
     /// The entries that a write of these would replace by others.
-    pub(super) fn replaced_by(&self, entries: &Entries) -> Vec<Entry> {
+    pub(crate) fn replaced_by(&self, entries: &Entries) -> Vec<Entry> {
         let Some(first) = entries.first() else { return Vec::new() };
         let stays = |old: &Entry| entries.iter().any(|new| new.id == old.id);
         let from = |old: &&Entry| old.id.index >= first.id.index;
         self.log.iter().filter(from).filter(|old| !stays(old)).cloned().collect()
     }
 
-    pub(super) fn trim(&mut self, to: Index) {
+    pub(crate) fn trim(&mut self, to: Index) {
         if let Some(id) = self.id_at(to).filter(|id| id.index > self.base.index) {
             self.log.retain(|entry| entry.id.index > to);
             self.base = id;
         }
     }
 
-    pub(super) fn last(&self) -> EntryId {
+    pub(crate) fn last(&self) -> EntryId {
         self.log.last().map_or(self.base, |entry| entry.id)
     }
 
-    pub(super) fn entry(&self, index: Index) -> Option<&Entry> {
+    pub(crate) fn entry(&self, index: Index) -> Option<&Entry> {
         let at = index.checked_sub(self.base.index + 1)?;
         self.log.get(usize::try_from(at).ok()?)
     }
 
-    pub(super) fn id_at(&self, index: Index) -> Option<EntryId> {
+    pub(crate) fn id_at(&self, index: Index) -> Option<EntryId> {
         if index == self.base.index {
             return Some(self.base);
         }
@@ -110,7 +107,7 @@ impl Disk {
     }
 
     /// Entries from `range`, one at least, up to about `bytes_max`.
-    pub(super) fn read(&self, from: Index, to: Index, bytes_max: u64) -> Entries {
+    pub(crate) fn read(&self, from: Index, to: Index, bytes_max: u64) -> Entries {
         let mut bytes = 0;
         let wanted = (from..to).map_while(|index| self.entry(index));
         let fits = wanted.take_while(|entry| {

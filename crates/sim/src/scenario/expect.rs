@@ -4,7 +4,7 @@
 use quorate_core::{EntryId, MemberId, RequestId, RoleKind, Status};
 
 use super::command::Ticks;
-use super::message::envelope_text;
+use super::message::{envelope_text, goal_end_text};
 use super::network::Filter;
 use super::notation::{entry_id, majorities, member_set};
 use super::requests::{Answer, REQUEST_KINDS};
@@ -77,6 +77,7 @@ const FACTS: &[&str] = &[
     "membership",
     "newest",
     "settled",
+    "ended",
     "transfer",
     "reads",
     "match",
@@ -283,6 +284,7 @@ impl World {
         let found = match (&status, *key) {
             (status, "up" | "down") => yes((*key == "up") == status.is_some()),
             (None, _) => return Err(format!("{id} is down")),
+            (_, "ended") => self.goal_end(id, value)?,
             (_, "settled") => {
                 self.member(id)?.settled.map_or("none".to_owned(), |entry| entry.to_string())
             }
@@ -298,6 +300,14 @@ impl World {
             "" => Err(format!("{id} is {}{key}: {line}", if *negated { "" } else { "not " })),
             _ => Err(format!("{id} has {key}={found}, want {not}{value}: {line}")),
         }
+    }
+
+    /// `2.3:reached`, for the goal that was set by the entry named in `wanted`.
+    fn goal_end(&self, id: MemberId, wanted: &str) -> Result<String, String> {
+        let (goal, _) = wanted.split_once(':').ok_or("want ended=2.3:reached")?;
+        let raft = self.member(id)?.raft.as_ref();
+        let end = raft.and_then(|raft| Some(raft.goal_end(entry_id(goal).ok()?)));
+        Ok(format!("{goal}:{}", end.flatten().map_or("none", goal_end_text)))
     }
 
     fn logs_are(&self, who: &Who, want: &[EntryId], durable: bool) -> Played {

@@ -37,6 +37,12 @@ pub(super) struct Batch {
     pub(super) after: Option<SaveId>,
 }
 
+impl Batch {
+    pub(super) fn last(&self) -> Option<Index> {
+        self.entries.last().map(|entry| entry.id.index)
+    }
+}
+
 /// Work under way, oldest first, each with the words that describe it.
 #[derive(Clone, Debug)]
 pub(super) struct Queue<T> {
@@ -132,6 +138,10 @@ impl Member {
         if save.must_sync {
             self.synced = self.disk.clone();
         }
+    }
+
+    pub(super) fn synced(&self) -> &Disk {
+        &self.synced
     }
 
     /// Whether it would wake up from the worst crash knowing that this is committed.

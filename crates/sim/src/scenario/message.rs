@@ -4,8 +4,8 @@
 //! shows, and more: messages that no honest member sends.
 
 use quorate_core::{
-    Append, AppendReply, EntryId, Envelope, Heartbeat, HeartbeatReply, Index, MemberId, Membership,
-    Message, Proposal, RequestId, SnapshotMeta, Term, Vote, VoteReply,
+    Append, AppendReply, EntryId, Envelope, GoalEnd, Heartbeat, HeartbeatReply, Identity, Index,
+    MemberId, Membership, Message, Proposal, RequestId, SnapshotMeta, Term, Vote, VoteReply,
 };
 
 use super::notation::{
@@ -30,6 +30,7 @@ pub(super) const KINDS: &[&str] = &[
     "Read",
     "ReadReply",
     "Transfer",
+    "Disowned",
 ];
 
 pub(super) fn kind(message: &Message) -> &'static str {
@@ -49,6 +50,7 @@ pub(super) fn kind(message: &Message) -> &'static str {
         Message::Read(_) => "Read",
         Message::ReadReply(..) => "ReadReply",
         Message::Transfer(_) => "Transfer",
+        Message::Disowned(_) => "Disowned",
     }
 }
 
@@ -102,7 +104,12 @@ fn fields_text(message: &Message) -> String {
             format!("differs={prev} hint={hint}")
         }
         Message::AppendReply(AppendReply::OldTerm) => "old-term".to_owned(),
-        Message::Heartbeat(beat) => format!("commit={}{}", beat.commit, round_text(beat.round)),
+        Message::Heartbeat(beat) => {
+            // That the first membership is settled goes without saying.
+            let settled =
+                if beat.settled > 1 { format!(" settled={}", beat.settled) } else { String::new() };
+            format!("commit={}{}{settled}", beat.commit, round_text(beat.round))
+        }
         Message::HeartbeatReply(reply) => round_text(reply.round).trim_start().to_owned(),
         Message::Snapshot(meta) => format!("{} {}", meta.id, meta.membership),
         Message::TimeoutNow => String::new(),
@@ -118,12 +125,27 @@ fn fields_text(message: &Message) -> String {
         Message::ReadReply(request, Ok(index)) => format!("{} at={index}", request.0),
         Message::ReadReply(request, Err(why)) => format!("{} refused: {why};", request.0),
         Message::Transfer(to) => format!("to={to}"),
+        Message::Disowned(known) => identity_text(*known),
     }
 }
 
 /// That everybody knows the first membership goes without saying.
 fn knows_text(committed: EntryId) -> String {
     if committed.index > 1 { format!(" knows={committed}") } else { String::new() }
+}
+
+/// Whom others know by an id: `disk=11 joined-at=5`.
+pub(super) fn identity_text(known: Identity) -> String {
+    let disk = known.incarnation.map_or(String::new(), |disk| format!("disk={disk} "));
+    format!("{disk}joined-at={}", known.joined_at)
+}
+
+pub(super) fn goal_end_text(end: GoalEnd) -> &'static str {
+    match end {
+        GoalEnd::Reached => "reached",
+        GoalEnd::Cancelled => "cancelled",
+        GoalEnd::Replaced => "replaced",
+    }
 }
 
 fn round_text(round: u64) -> String {
@@ -151,10 +173,14 @@ struct Fields {
     index: Index,
     commit: Index,
     round: u64,
+    settled: Index,
     request: u64,
     flag: bool,
     differs: Option<Index>,
     old_term: bool,
+    /// The disk behind the sender, and the entry that added it.
+    incarnation: u64,
+    joined_at: Index,
     member: Option<MemberId>,
     drafts: Vec<Draft>,
     parts: Parts,
@@ -186,6 +212,9 @@ impl ByHand {
             Some(("matches" | "at", value)) => fields.index = number(value)?,
             Some(("differs", value)) => fields.differs = Some(number(value)?),
             Some(("commit", value)) => fields.commit = number(value)?,
+            Some(("settled", value)) => fields.settled = number(value)?,
+            Some(("disk", value)) => fields.incarnation = number(value)?,
+            Some(("joined-at", value)) => fields.joined_at = number(value)?,
             Some(("round", value)) => fields.round = number(value)?,
             Some(_) => return unknown("field of a message", word, FIELDS),
             None => match word {
@@ -206,7 +235,9 @@ impl ByHand {
     /// The message itself. `follows` is the membership that its first entry follows.
     pub(super) fn envelope(&self, follows: &Membership) -> Parsed<Envelope> {
         let message = self.message(follows)?;
-        Ok(Envelope { from: self.from, to: self.to, term: self.term, incarnation: 0, message })
+        let Self { from, to, term, .. } = *self;
+        let Fields { incarnation, joined_at, .. } = self.fields;
+        Ok(Envelope { from, to, term, incarnation, joined_at, message })
     }
 
     /// The index after which the message's entries stand.
@@ -234,7 +265,8 @@ impl ByHand {
                 None => AppendReply::Matches { index: f.index, commit: f.commit },
             }),
             "Heartbeat" => {
-                Message::Heartbeat(Heartbeat { commit: f.commit, round: f.round, sent_at: 0 })
+                let (commit, round, settled) = (f.commit, f.round, f.settled);
+                Message::Heartbeat(Heartbeat { commit, round, sent_at: 0, settled })
             }
             "HeartbeatReply" => Message::HeartbeatReply(HeartbeatReply {
                 commit: f.commit,
@@ -251,6 +283,10 @@ impl ByHand {
             "ProposeReply" => Message::ProposeReply(request, Ok(f.id)),
             "Read" => Message::Read(request),
             "ReadReply" => Message::ReadReply(request, Ok(f.index)),
+            "Disowned" => Message::Disowned(Identity {
+                incarnation: (f.incarnation != 0).then_some(f.incarnation),
+                joined_at: f.joined_at,
+            }),
             _ => Message::Transfer(f.member.unwrap_or(MemberId(0))),
         })
     }
@@ -277,6 +313,9 @@ const FIELDS: &[&str] = &[
     "differs=5",
     "commit=5",
     "round=1",
+    "settled=5",
+    "disk=11",
+    "joined-at=5",
     "to=m2",
     "yes",
     "no",

@@ -9,7 +9,7 @@
 mod catalogue;
 mod checks;
 mod command;
-mod disk;
+pub(crate) mod disk;
 mod expect;
 mod grammar;
 mod member;
@@ -23,6 +23,7 @@ mod runner;
 mod setting;
 mod setup;
 mod show;
+pub(crate) mod stage;
 mod story;
 mod words;
 mod world;

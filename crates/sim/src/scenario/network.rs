@@ -270,7 +270,8 @@ mod tests {
 
     fn message(from: u64, to: u64) -> Envelope {
         let message = Message::TimeoutNow;
-        Envelope { from: MemberId(from), to: MemberId(to), term: 1, incarnation: 0, message }
+        let (from, to) = (MemberId(from), MemberId(to));
+        Envelope { from, to, term: 1, incarnation: 0, joined_at: 0, message }
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub(super) fn entries(drafts: &[Draft], from: &Membership) -> Parsed<Vec<Entry>>
                 let next = membership.resolve(change, &Manners::default()).map_err(|why| {
                     format!("entry {} cannot follow {membership}: {why}", draft.id)
                 })?;
-                membership = Arc::new(next);
+                membership = Arc::new(next.logged(&membership, change, draft.id, |_| None));
                 logged(change, &membership)
             }
             Body::Dictated(change, result) => {

@@ -83,6 +83,19 @@ fn perform_line(world: &mut World, line: &Line, next: Option<&Command>) -> Playe
     })
 }
 
+/// Plays a story for what it leads to, not for what it prints.
+pub(super) fn play_through(world: &mut World, story: &Story) -> Result<(), Mistake> {
+    story.blocks.iter().try_for_each(|block| perform_block(world, block, &mut Vec::new()))
+}
+
+/// The story with the transcript of this performance, and how it failed, if it did.
+pub(super) fn transcribe(story: &Story, activation: Activation) -> (String, Option<String>) {
+    let performance = perform(story, activation);
+    let text = story.rewritten(&performance.transcripts(), &[]);
+    let failure = performance.failure.map(|wrong| format!("line {}: {}", wrong.line, wrong.why));
+    (text, failure)
+}
+
 /// Plays one file and compares its transcripts, or replaces them.
 pub fn check(path: &Path, update: bool) -> Verdict {
     let failed = |line, why: String| Verdict::Failed { line, why };

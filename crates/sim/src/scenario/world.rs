@@ -7,14 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_core::{
-    Activation, Dropped, EntryId, Envelope, Event, Input, MemberId, Membership, Output, Raft,
-    Reader, RequestId, RoleKind, Status, Taken, invariants,
+    Activation, Dropped, EntryId, Envelope, Event, Evidence, Input, MemberId, Membership, Output,
+    Raft, Reader, RequestId, RoleKind, Status, Taken, invariants,
 };
 
 use super::checks::{Checks, is_on_quorum, logs_match, promise_is_durable, promises_kept};
 use super::command::Work;
 use super::member::{Batch, Member};
-use super::message::{envelope_text, kind, shown_as};
+use super::message::{envelope_text, goal_end_text, identity_text, kind, shown_as};
 use super::network::{Fate, Network};
 use super::notation::entries_text;
 use super::page::Page;
@@ -363,19 +363,25 @@ impl World {
             Event::GoalStep { step } => {
                 self.page.tell("memberships", format!("{id} step: {step}"));
             }
-            Event::GoalReached { id: entry } => {
-                self.page.tell("memberships", format!("{id} goal reached {entry}"));
+            Event::GoalEnded(ended) => {
+                let end = goal_end_text(ended.end);
+                let line = format!("{id} goal {} {end} at {}", ended.id, ended.at);
+                self.page.tell("memberships", line);
             }
             Event::Settled { id: entry, membership, evidence } => {
                 self.check_settled(id, *entry, membership)?;
                 self.member_mut(id)?.settled = Some(*entry);
                 // That the first membership is known needs no line in every story.
                 if entry.index > 1 {
-                    let known: Vec<String> =
-                        evidence.iter().map(|(id, commit)| format!("{id}:{commit}")).collect();
-                    let line = format!("{id} settled {entry} known=({})", known.join(" "));
+                    let line = format!("{id} settled {entry} {}", evidence_text(evidence));
                     self.page.tell("memberships", line);
                 }
+            }
+            Event::Disowned { by, known } => {
+                self.page.say(format!(
+                    "{id} is disowned by {by}, which knows {}",
+                    identity_text(*known)
+                ));
             }
             Event::TransferBegan { to } => self.page.say(format!("{id} hands over to {to}")),
             Event::TransferAborted { to, why } => {
@@ -394,6 +400,17 @@ impl World {
 /// every removal leaves some behind.
 fn is_late(dropped: &Dropped, what: &str) -> bool {
     what.contains("Reply from") && !matches!(dropped, Dropped::Malformed(_))
+}
+
+fn evidence_text(evidence: &Evidence) -> String {
+    match evidence {
+        Evidence::Counted(known) => {
+            let known: Vec<String> =
+                known.iter().map(|(id, commit)| format!("{id}:{commit}")).collect();
+            format!("known=({})", known.join(" "))
+        }
+        Evidence::ToldBy(leader) => format!("says {leader}"),
+    }
 }
 
 fn aborted(why: quorate_core::AbortedBecause) -> &'static str {

@@ -152,7 +152,7 @@ impl Explorer {
     ) -> Result<(), Violation> {
         let mut random = Random::new(seed);
         for _ in 0..2 {
-            disk.stop_after(Some(u64::from(random.below(8))));
+            disk.stop_after(Some(random.below(8)));
             let opened = Store::open(&mut disk, EXPECTED, &self.config).map(|_| ());
             if opened.is_err() && !disk.has_stopped() {
                 return Err(self.violation(format!("cannot open: {opened:?}")));

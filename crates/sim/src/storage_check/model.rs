@@ -12,7 +12,7 @@ use quorate_storage::{Expected, Identity, Opened, StoreConfig};
 use crate::faulty_disk::FaultyDisk;
 
 pub(super) const IDENTITY: Identity =
-    Identity { cluster: 5, member: MemberId(1), incarnation: 0x5eed };
+    Identity { cluster: 5, member: MemberId(1), incarnation: 0x5eed, joined_at: 0 };
 pub(super) const EXPECTED: Expected = Expected { cluster: 5, member: MemberId(1) };
 
 /// Segments of this size, and most of the log below the tail.

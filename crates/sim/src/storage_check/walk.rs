@@ -43,7 +43,7 @@ struct Walker {
 impl Walker {
     fn new(seed: u64) -> Result<Self, Violation> {
         let mut random = Random::new(seed);
-        let config = config(2048 + u64::from(random.below(4096)));
+        let config = config(2048 + random.below(4096));
         let mut disk = FaultyDisk::new();
         Store::create(&mut disk, IDENTITY, &first_boot(), &config)
             .map_err(|why| Violation { works: Vec::new(), what: why.to_string() })?;
@@ -58,15 +58,15 @@ impl Walker {
             process = reopen(left.disk, left.model, self.config)?;
         }
         let Ended::Done(mut member) = process else { unreachable!("nothing stops it") };
-        let work = Work::ALL[self.random.below(Work::ALL.len() as u32) as usize];
+        let work = Work::ALL[self.random.below(Work::ALL.len() as u64) as usize];
         self.works.push(work);
         self.report.works += 1;
         let may_fail = !matches!(work, Work::Restart | Work::FailedSync | Work::UnseenFailedSync);
-        let skip = self.random.below(12);
+        let skip = self.random.below(12) as u32;
         match self.random.below(8) {
             0 | 1 => member.store.disk_mut().stop_after(Some(u64::from(skip))),
             2 if may_fail => {
-                let fault = FAULTS[self.random.below(FAULTS.len() as u32) as usize];
+                let fault = FAULTS[self.random.below(FAULTS.len() as u64) as usize];
                 member.store.disk_mut().inject(fault, skip / 2);
             }
             _ => {}

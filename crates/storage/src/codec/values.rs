@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use quorate_core::{
-    Activation, Change, ChangeKind, EntryId, Goal, LoggedChange, MemberId, MemberInfo, MemberSet,
-    Membership, MembershipParts, Operation, SnapshotMeta, Transition,
+    Activation, Change, ChangeKind, EndedGoal, EntryId, Goal, GoalEnd, LoggedChange, MemberId,
+    MemberInfo, MemberSet, Membership, MembershipParts, Operation, SnapshotMeta, Transition,
 };
 
 use super::{Code, DecodeError, Decoder};
@@ -36,7 +36,9 @@ fields!(EntryId { term: u64, index: u64 });
 fields!(MemberInfo { info: bytes::Bytes, zone: bytes::Bytes });
 fields!(LoggedChange { change: Change, membership: Arc<Membership> });
 fields!(SnapshotMeta { id: EntryId, membership: Arc<Membership> });
+fields!(EndedGoal { id: EntryId, end: GoalEnd, at: EntryId });
 fields!(Goal {
+    id: EntryId,
     voters: MemberSet,
     learners: MemberSet,
     from_voters: MemberSet,
@@ -51,7 +53,9 @@ fields!(MembershipParts {
     since: EntryId,
     activation: Activation,
     goal: Option<Goal>,
+    ended: Vec<EndedGoal>,
     incarnations: Vec<(MemberId, u64)>,
+    joined: Vec<(MemberId, u64)>,
     removed: Vec<MemberId>,
     infos: Vec<(MemberId, MemberInfo)>,
 });
@@ -68,6 +72,7 @@ impl Code for Membership {
         check_version(from)?;
         let parts = MembershipParts::decode(from)?;
         check_sorted(parts.incarnations.iter().map(|(id, _)| *id))?;
+        check_sorted(parts.joined.iter().map(|(id, _)| *id))?;
         check_sorted(parts.infos.iter().map(|(id, _)| *id))?;
         Ok(parts.into())
     }
@@ -226,6 +231,7 @@ macro_rules! cases {
 }
 
 cases!(Transition { 0 = Auto, 1 = JointImplicit, 2 = JointExplicit });
+cases!(GoalEnd { 0 = Reached, 1 = Cancelled, 2 = Replaced });
 cases!(Activation { 0 = OnApply, 1 = OnAppend });
 
 impl Code for MemberId {

@@ -79,6 +79,7 @@ impl Head {
         self.identity.cluster.encode(&mut bytes);
         self.identity.member.encode(&mut bytes);
         self.identity.incarnation.encode(&mut bytes);
+        self.identity.joined_at.encode(&mut bytes);
         self.number.encode(&mut bytes);
         self.boots.encode(&mut bytes);
         self.bytes.encode(&mut bytes);
@@ -122,6 +123,7 @@ impl Head {
                 cluster: u64::decode(from)?,
                 member: MemberId::decode(from)?,
                 incarnation: u64::decode(from)?,
+                joined_at: u64::decode(from)?,
             },
             number: u64::decode(from)?,
             boots: u64::decode(from)?,

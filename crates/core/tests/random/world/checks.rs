@@ -1,8 +1,11 @@
 //! What must hold of the whole cluster, whatever happens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use quorate_core::{Entry, EntryId, Index, MemberId, Output, Raft, RoleKind, Term};
+use quorate_core::{
+    Activation, Entry, EntryId, Index, MemberId, Membership, Output, Payload, Raft, RequestId,
+    RoleKind, Term,
+};
 
 use super::Member;
 
@@ -12,6 +15,11 @@ pub(crate) struct History {
     elected: BTreeMap<Term, MemberId>,
     /// I5: what was committed at each index, the first time anybody said so.
     committed: BTreeMap<Index, Entry>,
+    /// R2: proposals that were refused, which means that they did not happen.
+    refused: BTreeSet<RequestId>,
+    /// Proposals that did, by number. Each is taken once, unless the cluster has etcd's
+    /// manners.
+    taken: BTreeMap<RequestId, EntryId>,
     /// I3: the log of a leader as last seen.
     leading: BTreeMap<MemberId, (Term, EntryId)>,
     /// I9: terms and commit indexes never fall, except that a crash forgets a
@@ -22,6 +30,19 @@ pub(crate) struct History {
 impl History {
     pub(crate) fn committed_to(&self) -> Index {
         self.committed.keys().next_back().copied().unwrap_or(0)
+    }
+
+    /// A proposal was refused: it did not happen, and never will.
+    pub(crate) fn refuse(&mut self, request: RequestId) {
+        self.refused.insert(request);
+    }
+
+    fn taken_once(taken: &mut BTreeMap<RequestId, EntryId>, entry: &Entry) {
+        let Payload::Command(command) = &entry.payload else { return };
+        let Ok(number) = <[u8; 8]>::try_from(&command[..]) else { return };
+        let request = RequestId(u64::from_be_bytes(number));
+        let first = *taken.entry(request).or_insert(entry.id);
+        assert_eq!(first, entry.id, "{request:?} is taken twice");
     }
 
     pub(crate) fn restarted(&mut self, raft: &Raft) {
@@ -36,7 +57,15 @@ impl History {
         for entry in output.apply.iter() {
             let known = self.committed.entry(entry.id.index).or_insert_with(|| entry.clone());
             assert_eq!(known, entry, "{} applies another entry", status.id);
+            if !raft.config().manners.forwarders_hear_nothing {
+                Self::taken_once(&mut self.taken, entry);
+            }
         }
+        for (request, _) in &output.refused {
+            self.refuse(*request);
+        }
+        let both = self.refused.iter().find(|request| self.taken.contains_key(*request));
+        assert_eq!(both, None, "refused and taken");
         let marks = self.marks.entry(status.id).or_default();
         let now = (status.term, status.log.commit, status.log.applied);
         assert!(marks.0 <= now.0 && marks.1 <= now.1 && marks.2 <= now.2, "{marks:?} {now:?}");
@@ -80,6 +109,23 @@ impl History {
             }
         }
     }
+}
+
+/// I13: enough disks know that it is committed.
+pub(crate) fn is_settled(
+    id: EntryId,
+    membership: &Membership,
+    members: &BTreeMap<MemberId, Member>,
+) {
+    let knows = |voter| {
+        members.get(&voter).is_some_and(|member| {
+            let disk = &member.disk;
+            let commit = disk.hard_state.commit.max(disk.snapshot.id.index);
+            commit.max(disk.applied) >= id.index
+        })
+    };
+    let on_append = membership.activation() == Activation::OnAppend;
+    assert!(on_append || membership.quorum(knows), "{id} {membership} is not settled");
 }
 
 /// Where two logs have the same id they have the same entries up to there.

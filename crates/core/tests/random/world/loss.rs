@@ -15,14 +15,17 @@ impl World {
             let down = |lost: MemberId| lost == id || self.down.contains(&lost);
             let bearable = all.iter().all(|membership| membership.quorum(|voter| !down(voter)));
             if mask & (1 << id.0) != 0 && bearable {
-                self.down.push(id);
+                self.lose(id);
             }
         }
-        for (id, member) in &mut self.members {
-            if self.down.contains(id) {
-                member.forget();
-                member.raft = None;
-            }
+    }
+
+    /// This one never comes up.
+    pub(crate) fn lose(&mut self, id: MemberId) {
+        self.down.push(id);
+        if let Some(member) = self.members.get_mut(&id) {
+            member.forget();
+            member.raft = None;
         }
     }
 

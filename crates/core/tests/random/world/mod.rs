@@ -5,14 +5,15 @@
 mod checks;
 mod disk;
 mod loss;
+mod operator;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use quorate_core::{
-    Activation, Boot, Change, Config, Entries, Envelope, Event, Index, Input, Liveness, Load,
-    Manners, MemberId, MemberSet, Membership, Message, Operation, Output, Raft, Reader, RequestId,
-    RoleKind, Save, Taken, Transition,
+    Activation, Boot, Change, Config, Dropped, Entries, EntryId, Envelope, Event, Evidence, Index,
+    Input, Liveness, Load, Manners, MemberId, MemberSet, Membership, Message, Operation, Output,
+    Raft, Reader, RequestId, RoleKind, Save, Taken, Transition,
 };
 
 use checks::History;
@@ -45,11 +46,14 @@ pub(crate) struct Member {
     saves: Vec<Save>,
     applies: Vec<Entries>,
     loads: Vec<Load>,
+    /// The goals of which it said how they ended, since it was started.
+    goals_told: BTreeSet<EntryId>,
 }
 
 impl Member {
     /// What was on its way to the disk or the machine is lost.
     fn forget(&mut self) {
+        self.goals_told.clear();
         self.saves.clear();
         self.applies.clear();
         self.loads.clear();
@@ -85,6 +89,7 @@ pub(crate) struct Seen {
     pub(crate) accepted: usize,
     pub(crate) settled: usize,
     pub(crate) goals: usize,
+    pub(crate) replaced: usize,
 }
 
 impl World {
@@ -111,8 +116,15 @@ impl World {
             let disk = Disk::new(&boot);
             let raft = Raft::new(config.clone(), boot).unwrap();
             let raft = Some(raft);
-            let member =
-                Member { raft, disk, config, saves: vec![], applies: vec![], loads: vec![] };
+            let member = Member {
+                raft,
+                disk,
+                config,
+                saves: vec![],
+                applies: vec![],
+                loads: vec![],
+                goals_told: BTreeSet::new(),
+            };
             world.members.insert(id, member);
         }
         world
@@ -142,8 +154,7 @@ impl World {
             39..=44 => self.complete_apply(id),
             45..=48 => {
                 self.requests += 1;
-                let command = self.requests.to_be_bytes().to_vec();
-                self.input(id, Input::Propose(RequestId(self.requests), command.into()));
+                self.propose(id, RequestId(self.requests));
             }
             49 => self.restart(id),
             50 | 51 if self.no_changes => {}
@@ -170,6 +181,7 @@ impl World {
                 self.input(id, report);
             }
             59 => self.complete_load(id),
+            60 => self.set_up_newcomers(),
             _ => self.burst(tape),
         }
     }
@@ -197,13 +209,36 @@ impl World {
         self.drain(id);
     }
 
+    /// A command that is told by its number.
+    fn propose(&mut self, id: MemberId, request: RequestId) {
+        let Some(raft) = self.members.get_mut(&id).and_then(|member| member.raft.as_mut()) else {
+            return;
+        };
+        let command = request.0.to_be_bytes().to_vec();
+        if let Err(Dropped::Refused(_)) = raft.step(Input::Propose(request, command.into())) {
+            self.history.refuse(request);
+        }
+        self.drain(id);
+    }
+
     fn drain(&mut self, id: MemberId) {
+        let mut counted_settled = Vec::new();
         let Some(member) = self.members.get_mut(&id) else { return };
         while let Some(raft) = member.raft.as_mut().filter(|raft| raft.has_output()) {
             let output = raft.take_output();
             quorate_core::invariants::check(raft).unwrap();
             self.history.note(raft, &output);
+            let counted = output.events.iter().filter_map(|event| match event {
+                Event::Settled { id, membership, evidence: Evidence::Counted(_) } => {
+                    Some((*id, membership.clone()))
+                }
+                _ => None,
+            });
+            counted_settled.extend(counted);
             Self::take(member, output, &mut self.network, &self.reads, &mut self.seen);
+        }
+        for (id, membership) in counted_settled {
+            checks::is_settled(id, &membership, &self.members);
         }
     }
 
@@ -243,7 +278,10 @@ impl World {
                 }
                 Event::Role { to: RoleKind::Leader, .. } => seen.elections += 1,
                 Event::Settled { .. } => seen.settled += 1,
-                Event::GoalReached { .. } => seen.goals += 1,
+                Event::GoalEnded(ended) => {
+                    assert!(member.goals_told.insert(ended.id), "{ended:?} is told twice");
+                    seen.goals += 1;
+                }
                 Event::SnapshotInstalled(_) => seen.installs += 1,
                 Event::TransferBegan { .. } => seen.transfers += 1,
                 _ => {}
@@ -349,6 +387,9 @@ impl World {
 
     /// What was not saved is gone, and so is what waited for it.
     fn restart(&mut self, id: MemberId) {
+        if self.down.contains(&id) {
+            return;
+        }
         let Some(member) = self.members.get_mut(&id) else { return };
         member.forget();
         let raft = Raft::new(member.config.clone(), member.disk.boot()).unwrap();
@@ -437,6 +478,7 @@ impl World {
     pub(crate) fn calm(&mut self, rounds: usize) {
         let ids: Vec<MemberId> = self.members.keys().copied().collect();
         for _ in 0..rounds {
+            self.set_up_newcomers();
             for id in &ids {
                 self.input(*id, Input::Tick);
             }

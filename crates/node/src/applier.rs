@@ -1,0 +1,275 @@
+//! Runs committed entries on the machine: the one place that does.
+//!
+//! It takes [`Job`]s in order and reports each one done. Whatever is needed to run
+//! the log the same way everywhere (who is a member, which requests have run, how
+//! far it is) is kept here, next to the machine's state, and travels with it in
+//! snapshots.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use quorate_core::{Entries, Index, MemberId, Membership, Payload, SnapshotMeta, mutant};
+
+use crate::machine::{BadSnapshot, Chunks, Machine};
+use crate::origin::{Origin, Origins, Verdict};
+use crate::requests::Ticket;
+
+/// Something for the machine to do. Jobs are done in the order in which the driver
+/// hands them out.
+#[derive(Clone, Debug)]
+pub enum Job {
+    /// Run these entries.
+    Apply(Entries),
+    /// Answer a question, with everything applied that came before.
+    Query(Ticket, Bytes),
+    /// Capture the state as it is, as of this entry.
+    Snapshot(SnapshotMeta),
+    /// Replace the state by this snapshot, which is on the disk.
+    Install(SnapshotMeta),
+}
+
+/// What became of a job.
+pub enum JobDone {
+    /// Everything up to `index` has run. The outcomes are those of this member's own
+    /// requests.
+    Applied {
+        index: Index,
+        outcomes: Vec<(u64, Outcome)>,
+    },
+    Queried(Ticket, Bytes),
+    /// The state as of `meta`. Write it to the disk, then tell the driver.
+    Captured {
+        meta: SnapshotMeta,
+        chunks: Chunks,
+    },
+    /// The state is that of `meta`, and these requests are part of it.
+    Installed {
+        meta: SnapshotMeta,
+        origins: Origins,
+    },
+}
+
+/// What became of one of this member's own requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It ran, and this is what the machine said.
+    Ran { index: Index, reply: Bytes },
+    /// It was logged and did not run: this member is not in the membership, or the
+    /// membership knows it by another disk.
+    NotMember,
+}
+
+/// A machine and what has to be known to run a log on it.
+#[derive(Clone, Debug)]
+pub struct Applier<M> {
+    machine: M,
+    own: Own,
+    applied: Index,
+    membership: Arc<Membership>,
+    origins: Origins,
+}
+
+/// How to recognise requests that were asked here, since this start.
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    member: MemberId,
+    incarnation: u64,
+    boot: u64,
+}
+
+const FORMAT: u8 = 1;
+
+impl<M: Machine> Applier<M> {
+    /// Starts with a machine in its first state, at the start of the log or, once
+    /// [`Applier::install`] was called, at a snapshot.
+    pub fn new(machine: M, origin: Origin) -> Self {
+        let Origin { member, incarnation, boot, .. } = origin;
+        Self {
+            machine,
+            own: Own { member, incarnation, boot },
+            applied: 0,
+            membership: Arc::default(),
+            origins: Origins::default(),
+        }
+    }
+
+    pub fn machine(&self) -> &M {
+        &self.machine
+    }
+
+    pub fn machine_mut(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
+    pub fn applied(&self) -> Index {
+        self.applied
+    }
+
+    pub fn origins(&self) -> &Origins {
+        &self.origins
+    }
+
+    /// Runs entries in order. Entries that have run already are passed over.
+    pub fn apply(&mut self, entries: &Entries) -> JobDone {
+        let mut outcomes = Vec::new();
+        for entry in entries.chunks().flatten() {
+            let index = entry.id.index;
+            if index <= self.applied {
+                continue;
+            }
+            assert!(index == self.applied + 1, "entry {index} runs after {}", self.applied);
+            self.applied = index;
+            match &entry.payload {
+                Payload::Command(command) => {
+                    if let Some(outcome) = self.run(index, command) {
+                        outcomes.push(outcome);
+                    }
+                }
+                Payload::Change(change) => {
+                    self.membership = Arc::clone(&change.membership);
+                    self.origins.keep_members(&self.membership);
+                    self.machine.on_membership(index, &self.membership);
+                }
+            }
+        }
+        JobDone::Applied { index: self.applied, outcomes }
+    }
+
+    fn run(&mut self, index: Index, logged: &Bytes) -> Option<(u64, Outcome)> {
+        let (origin, command) = Origin::open(logged)?;
+        let own = self.is_own(origin);
+        match self.origins.admit(origin, &self.membership) {
+            Verdict::Run => {
+                let reply = self.machine.apply(index, &command);
+                own.then_some((origin.number, Outcome::Ran { index, reply }))
+            }
+            Verdict::Repeated => None,
+            Verdict::Foreign => own.then_some((origin.number, Outcome::NotMember)),
+        }
+    }
+
+    fn is_own(&self, origin: Origin) -> bool {
+        let Own { member, incarnation, boot } = self.own;
+        (origin.member, origin.incarnation, origin.boot) == (member, incarnation, boot)
+    }
+
+    pub fn query(&self, ticket: Ticket, question: &Bytes) -> JobDone {
+        JobDone::Queried(ticket, self.machine.query(question))
+    }
+
+    /// Captures everything that a member needs to go on from here.
+    pub fn capture(&self, meta: SnapshotMeta) -> JobDone {
+        assert!(meta.id.index == self.applied, "captured at {}, not {}", self.applied, meta.id);
+        let mut head = BytesMut::new();
+        head.put_u8(FORMAT);
+        head.put_u64_le(self.applied);
+        if mutant!(SnapshotForgetsOrigins) {
+            Origins::default().encode(&mut head);
+        } else {
+            self.origins.encode(&mut head);
+        }
+        let head = std::iter::once(framed(&head.freeze()));
+        let chunks = head.chain(self.machine.snapshot().map(|chunk| framed(&chunk)));
+        JobDone::Captured { meta, chunks: Box::new(chunks) }
+    }
+
+    /// Goes on from a snapshot instead. Its bytes come in pieces of any size. The
+    /// snapshot with which a cluster begins has none: the machine is in its first state.
+    pub fn install(
+        &mut self,
+        meta: &SnapshotMeta,
+        pieces: impl Iterator<Item = Bytes>,
+    ) -> Result<JobDone, InstallError> {
+        let mut chunks = Unframed { pieces, rest: BytesMut::new() };
+        let index = meta.id.index;
+        let mut origins = Origins::default();
+        match chunks.next() {
+            Some(head) => {
+                let (captured, ran) = decode_head(head).ok_or(InstallError::Incomplete)?;
+                if captured != index {
+                    return Err(InstallError::OtherIndex { captured, wanted: index });
+                }
+                origins = ran;
+                self.machine.install(&mut chunks).map_err(InstallError::Machine)?;
+            }
+            None if self.applied == 0 => {}
+            None => return Err(InstallError::Incomplete),
+        }
+        if chunks.next().is_some() || !chunks.rest.is_empty() {
+            return Err(InstallError::Incomplete);
+        }
+        self.machine.on_membership(index, &meta.membership);
+        self.membership = Arc::clone(&meta.membership);
+        self.applied = index;
+        self.origins = origins;
+        Ok(JobDone::Installed { meta: meta.clone(), origins: self.origins.clone() })
+    }
+}
+
+/// Why a snapshot cannot be installed. The member cannot go on without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InstallError {
+    /// It ends too early, too late, or is of a format that this version does not know.
+    Incomplete,
+    /// It was captured at another index than the log says.
+    OtherIndex {
+        captured: Index,
+        wanted: Index,
+    },
+    Machine(BadSnapshot),
+}
+
+impl fmt::Display for InstallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Incomplete => write!(f, "snapshot is incomplete or of an unknown format"),
+            Self::OtherIndex { captured, wanted } => {
+                write!(f, "snapshot was captured at {captured}, want {wanted}")
+            }
+            Self::Machine(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+impl std::error::Error for InstallError {}
+
+fn decode_head(mut head: Bytes) -> Option<(Index, Origins)> {
+    let format = head.try_get_u8().ok()?;
+    let applied = head.try_get_u64_le().ok()?;
+    let origins = Origins::decode(&mut head)?;
+    (format == FORMAT && head.is_empty()).then_some((applied, origins))
+}
+
+/// A chunk with its length in front, so that chunks come out as they went in,
+/// whatever pieces they travelled in.
+fn framed(chunk: &Bytes) -> Bytes {
+    let mut framed = BytesMut::with_capacity(4 + chunk.len());
+    framed.put_u32_le(chunk.len() as u32);
+    framed.put_slice(chunk);
+    framed.freeze()
+}
+
+struct Unframed<I> {
+    pieces: I,
+    rest: BytesMut,
+}
+
+impl<I: Iterator<Item = Bytes>> Iterator for Unframed<I> {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(length) = self.rest.first_chunk::<4>() {
+                let end = 4 + u32::from_le_bytes(*length) as usize;
+                if self.rest.len() >= end {
+                    let mut chunk = self.rest.split_to(end).freeze();
+                    chunk.advance(4);
+                    return Some(chunk);
+                }
+            }
+            self.rest.extend_from_slice(&self.pieces.next()?);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! What becomes of requests: offered to whoever leads, offered again when that
+//! leader is lost, and answered once.
+//!
+//! A command may be offered any number of times, because it runs once however often
+//! it is logged ([`origin`](crate::origin)); a read, because it changes nothing. A
+//! membership change is offered once: when nobody can say what became of it, the
+//! answer is "unknown".
+
+use quorate_core::{
+    Dropped, Entries, EntryId, Event, Index, Input, Membership, Refusal, RequestId, SnapshotMeta,
+    Taken, mutant,
+};
+
+use crate::answer::{Answer, Done, Refused, Unknown};
+use crate::applier::Outcome;
+use crate::driver::Driver;
+use crate::origin::{Origin, Origins};
+use crate::requests::{Asked, Open, Stage, Ticket};
+
+impl Driver {
+    pub(crate) fn ask(&mut self, asked: Asked, ticks: u64) -> Ticket {
+        let deadline = self.now.saturating_add(ticks.max(1));
+        let stage = Stage::Waiting;
+        let open = Open { asked, stage, offers: 0, attempt: None, offer_at: deadline, deadline };
+        let ticket = self.requests.insert(open);
+        let limit = self.options.requests_max;
+        if self.requests.len() > limit {
+            self.answer(ticket, Answer::Refused(Refused::TooManyRequests { limit }));
+            return ticket;
+        }
+        self.look_at = self.look_at.min(deadline);
+        self.offer(ticket);
+        ticket
+    }
+
+    /// The only place where a request ends.
+    pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        if self.requests.remove(ticket).is_some() {
+            self.answers.push((ticket, answer));
+        }
+    }
+
+    fn offer(&mut self, ticket: Ticket) {
+        self.attempts += 1;
+        let attempt = RequestId(self.attempts);
+        let now = self.now;
+        let Some(open) = self.requests.get_mut(ticket) else { return };
+        open.offers += 1;
+        open.offer_at = now + self.options.retry_ticks;
+        self.look_at = self.look_at.min(open.offer_at);
+        let input = match &open.asked {
+            Asked::Command(command) => Input::Propose(attempt, command.clone()),
+            Asked::Read(_) => Input::Read(attempt),
+            Asked::Change(change) => Input::Change(attempt, (**change).clone()),
+            Asked::Transfer(to) => Input::Transfer(*to),
+        };
+        match self.step(input) {
+            Ok(Taken::Logged(id)) => self.set_stage(ticket, Stage::Logged(id)),
+            Ok(Taken::Forwarded(_) | Taken::Waits) => {
+                self.requests.expect(ticket, attempt);
+                self.set_stage(ticket, Stage::Offered);
+            }
+            Ok(Taken::Done) => self.set_stage(ticket, Stage::Offered),
+            Err(Dropped::NothingToDo) => self.on_nothing_to_do(ticket),
+            Err(Dropped::Refused(refusal)) => self.on_not_taken(ticket, refusal),
+            Err(_) => {}
+        }
+    }
+
+    fn set_stage(&mut self, ticket: Ticket, stage: Stage) {
+        if let Some(open) = self.requests.get_mut(ticket) {
+            open.stage = stage;
+        }
+    }
+
+    pub(crate) fn on_accepted(&mut self, attempt: RequestId, id: EntryId) {
+        if let Some(ticket) = self.requests.answered(attempt) {
+            self.set_stage(ticket, Stage::Logged(id));
+        }
+    }
+
+    pub(crate) fn on_confirmed(&mut self, attempt: RequestId, index: Index) {
+        if let Some(ticket) = self.requests.answered(attempt) {
+            self.set_stage(ticket, Stage::Confirmed(index));
+            self.confirmed.entry(index).or_default().push(ticket);
+        }
+    }
+
+    /// A leader that was offered a request would not take it.
+    pub(crate) fn on_refused(&mut self, attempt: RequestId, refusal: Refusal) {
+        if let Some(ticket) = self.requests.answered(attempt) {
+            self.on_not_taken(ticket, refusal);
+        }
+    }
+
+    /// The newest offer was refused. Only if no other one is out, the request has
+    /// surely not happened.
+    fn on_not_taken(&mut self, ticket: Ticket, refusal: Refusal) {
+        let Some(open) = self.requests.get_mut(ticket) else { return };
+        open.offers = open.offers.saturating_sub(1);
+        let harmless = matches!(open.asked, Asked::Read(_));
+        let certain = open.offers == 0 || harmless || mutant!(RefusedAfterManyOffers);
+        if certain {
+            open.stage = Stage::Waiting;
+            open.offers = 0;
+            if !passes(&refusal) {
+                self.answer(ticket, Answer::Refused(Refused::ByLeader(refusal)));
+            }
+        }
+    }
+
+    fn on_nothing_to_do(&mut self, ticket: Ticket) {
+        let Some(open) = self.requests.get_mut(ticket) else { return };
+        if let Asked::Transfer(to) = open.asked {
+            if self.raft.leader() == Some(to) {
+                self.answer(ticket, Answer::Done(Done::Transferred { to }));
+            } else {
+                open.stage = Stage::Offered;
+            }
+        }
+    }
+
+    /// One of our own requests was run, or passed over, by the machine.
+    pub(crate) fn on_outcome(&mut self, ticket: Ticket, outcome: Outcome) {
+        let answer = match outcome {
+            Outcome::Ran { index, reply } => Answer::Done(Done::Ran { index, reply }),
+            Outcome::NotMember => Answer::Refused(Refused::NotMember),
+        };
+        self.answer(ticket, answer);
+    }
+
+    /// A snapshot took the place of entries: what they would have told is lost.
+    pub(crate) fn on_installed(&mut self, meta: &SnapshotMeta, origins: &Origins) {
+        for ticket in self.requests.tickets(|open| open.stage != Stage::Waiting) {
+            let origin = Origin { number: ticket.0, ..self.own };
+            let Some(open) = self.requests.get_mut(ticket) else { continue };
+            match (&open.asked, open.stage) {
+                (Asked::Command(_), _) if origins.has_run(origin) => {
+                    self.answer(ticket, Answer::Unknown(Unknown::ReplyLost));
+                }
+                (Asked::Change(_), Stage::Logged(id)) if id.index <= meta.id.index => {
+                    if meta.membership.since() == id {
+                        open.stage = committed(id, &meta.membership);
+                    } else {
+                        self.answer(ticket, Answer::Unknown(Unknown::PassedBySnapshot));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// These entries are committed: changes that wait for one of them took effect, or
+    /// lost their place.
+    pub(crate) fn on_handed(&mut self, first: Index, entries: &Entries) {
+        let last = first + entries.len() as u64;
+        let logged = |open: &Open| match open.stage {
+            Stage::Logged(id) if matches!(open.asked, Asked::Change(_)) => Some(id),
+            _ => None,
+        };
+        let waits = |open: &Open| logged(open).is_some_and(|id| (first..last).contains(&id.index));
+        for ticket in self.requests.tickets(waits) {
+            let Some(id) = self.requests.get_mut(ticket).and_then(|open| logged(open)) else {
+                continue;
+            };
+            let there = entries.iter().find(|entry| entry.id.index == id.index);
+            let Some(there) = there else { continue };
+            match there.change() {
+                Some(change) if there.id == id => {
+                    self.set_stage(ticket, committed(id, &change.membership));
+                }
+                _ => {
+                    let by = there.id;
+                    self.answer(ticket, Answer::Refused(Refused::Overtaken { by }));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn on_event(&mut self, event: &Event) {
+        match event {
+            Event::Leader { leader: Some(leader), .. } => {
+                let done = |open: &Open| open.asked == Asked::Transfer(*leader);
+                for ticket in self.requests.tickets(done) {
+                    self.answer(ticket, Answer::Done(Done::Transferred { to: *leader }));
+                }
+                self.offer_to_new_leader();
+            }
+            Event::TransferAborted { to, .. } => {
+                for ticket in self.requests.tickets(|open| open.asked == Asked::Transfer(*to)) {
+                    self.answer(ticket, Answer::Refused(Refused::TransferAborted));
+                }
+            }
+            Event::Settled { id, .. } => self.on_settled(*id),
+            Event::GoalEnded(ended) => {
+                let pursues = |open: &Open| open.stage == Stage::Pursued(ended.id);
+                for ticket in self.requests.tickets(pursues) {
+                    self.answer(ticket, Answer::Done(Done::GoalEnded(*ended)));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_settled(&mut self, settled: EntryId) {
+        let covered = |open: &Open| match open.stage {
+            Stage::Committed(id) => id.index <= settled.index,
+            _ => false,
+        };
+        for ticket in self.requests.tickets(covered) {
+            let Some(Stage::Committed(id)) = self.requests.get_mut(ticket).map(|open| open.stage)
+            else {
+                continue;
+            };
+            self.answer(ticket, Answer::Done(Done::Changed { id }));
+        }
+    }
+
+    /// Whatever an earlier leader was offered, this one may not have.
+    fn offer_to_new_leader(&mut self) {
+        for ticket in self.requests.tickets(may_be_offered) {
+            self.offer(ticket);
+        }
+    }
+
+    /// Ends what has waited too long, and offers again what may have been lost.
+    pub(crate) fn look_after_requests(&mut self) {
+        let now = self.now;
+        for ticket in self.requests.tickets(|open| open.deadline <= now) {
+            self.end_late(ticket);
+        }
+        let due = |open: &Open| open.offer_at <= now && may_be_offered(open);
+        for ticket in self.requests.tickets(due) {
+            let logged = |open: &mut Open| matches!(open.stage, Stage::Logged(_));
+            if !self.requests.get_mut(ticket).is_some_and(logged) {
+                self.offer(ticket);
+            }
+        }
+        let next = self.requests.iter().map(|(_, open)| {
+            if open.offer_at > now { open.deadline.min(open.offer_at) } else { open.deadline }
+        });
+        self.look_at = next.min().unwrap_or(u64::MAX);
+    }
+
+    fn end_late(&mut self, ticket: Ticket) {
+        let Some(open) = self.requests.get_mut(ticket) else { return };
+        let answer = match (&open.asked, open.stage) {
+            (Asked::Read(_), Stage::Waiting) => Answer::Refused(Refused::NoLeader),
+            (Asked::Read(_), _) => Answer::Refused(Refused::ReadTimedOut),
+            (_, Stage::Waiting) => Answer::Refused(Refused::NoLeader),
+            (_, Stage::Committed(id) | Stage::Pursued(id)) => {
+                Answer::Unknown(Unknown::NotSettledInTime { id })
+            }
+            _ => Answer::Unknown(Unknown::TimedOut),
+        };
+        self.answer(ticket, answer);
+    }
+}
+
+/// A change is committed: what is left to wait for is that it settles or, if it set a
+/// goal, that the goal ends.
+fn committed(id: EntryId, membership: &Membership) -> Stage {
+    let pursued = membership.goal().is_some_and(|goal| goal.id == id);
+    let ended = membership.ended_goals().iter().any(|ended| ended.id == id);
+    if pursued || ended { Stage::Pursued(id) } else { Stage::Committed(id) }
+}
+
+/// Commands and reads may be offered again; a change or transfer only while no leader
+/// can have heard of it.
+fn may_be_offered(open: &Open) -> bool {
+    match (&open.asked, open.stage) {
+        (_, Stage::Waiting) => true,
+        (Asked::Command(_), Stage::Offered | Stage::Logged(_)) => true,
+        (Asked::Read(_), Stage::Offered) => true,
+        _ => mutant!(ChangeOfferedAgain) && matches!(open.asked, Asked::Change(_)),
+    }
+}
+
+/// Refusals that a little patience cures: another leader, or the same one later.
+fn passes(refusal: &Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::NotLeader { .. } | Refusal::Transferring { .. } | Refusal::LeaderRemoved
+    )
+}

@@ -1,0 +1,371 @@
+//! One member without its threads: the core, the open requests, and where output
+//! goes. The runtime and the simulator run this very file.
+//!
+//! Things that happen go in by the methods; [`Driver::take`] says what to do next.
+//! The driver does no I/O: whoever runs it writes saves in order, sends messages,
+//! does the machine's jobs in order, and reports each one back. Every request that
+//! was given a [`Ticket`] is answered exactly once.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use quorate_core::{
+    Boot, BootError, Change, Config, Dropped, Entries, EntryId, Envelope, Event, Index, Input,
+    Load, MemberId, Message, Raft, Reader, Save, SaveId, SnapshotMeta, Taken, mutant,
+};
+
+use crate::answer::{Answer, Done, Refused, Unknown};
+use crate::applier::{Job, JobDone};
+use crate::origin::Origin;
+use crate::requests::{Asked, Requests, Stage, Ticket};
+
+/// How a member deals with requests and snapshots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// A request that has no answer after this many ticks ends as refused or unknown.
+    pub request_ticks: u64,
+    /// What was offered to a leader and not acknowledged is offered again after this
+    /// many ticks.
+    pub retry_ticks: u64,
+    pub requests_max: usize,
+    /// Capture the machine's state after this many entries.
+    pub snapshot_entries: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            request_ticks: 100,
+            retry_ticks: 20,
+            requests_max: 65_536,
+            snapshot_entries: 100_000,
+        }
+    }
+}
+
+/// What the driver wants done.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// Write this after every earlier one, then call [`Driver::saved`]. What may be
+    /// sent only then comes out of the driver when it is told.
+    pub save: Option<Save>,
+    /// Messages that may leave at once.
+    pub send: Vec<Envelope>,
+    /// Messages that carry a snapshot: send the snapshot's bytes with each, and report
+    /// to [`Driver::snapshot_sent`].
+    pub snapshots: Vec<Envelope>,
+    /// For the machine, in this order, after all jobs before.
+    pub jobs: Vec<Job>,
+    /// Entries to read back from the disk.
+    pub load: Vec<Load>,
+    /// Entries up to here may leave the disk.
+    pub trim: Option<Index>,
+    pub answers: Vec<(Ticket, Answer)>,
+    pub events: Vec<Event>,
+}
+
+/// One member: what [`Raft`] decides, and what clients wait for.
+#[derive(Clone, Debug)]
+pub struct Driver {
+    pub(crate) raft: Raft,
+    pub(crate) options: Options,
+    pub(crate) own: Origin,
+    pub(crate) requests: Requests,
+    pub(crate) now: u64,
+    /// No request is due before this.
+    pub(crate) look_at: u64,
+    pub(crate) attempts: u64,
+    /// The newest entry that was handed to the machine.
+    handed: EntryId,
+    /// Reads that may run once the machine was handed this index.
+    pub(crate) confirmed: BTreeMap<Index, Vec<Ticket>>,
+    /// The newest snapshot that was captured, or is being captured.
+    captured: Index,
+    /// Saves on their way to the disk, with what waits for them.
+    saving: VecDeque<Saving>,
+    /// What goes into the next work.
+    jobs: Vec<Job>,
+    send: Vec<Envelope>,
+    pub(crate) answers: Vec<(Ticket, Answer)>,
+    dropped: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Saving {
+    id: SaveId,
+    then_send: Vec<Envelope>,
+    install: Option<SnapshotMeta>,
+}
+
+impl Driver {
+    /// A member that wakes up with what its disk said. `boots` is how often it was
+    /// started on this disk, this time included: it makes request numbers unique.
+    pub fn new(
+        config: Config,
+        boot: Boot,
+        boots: u64,
+        options: Options,
+    ) -> Result<Self, BootError> {
+        let own = Origin {
+            member: config.id,
+            incarnation: config.incarnation,
+            boot: boots,
+            number: 0,
+            open_from: 0,
+        };
+        let applied = EntryId::new(0, boot.applied);
+        let captured = boot.snapshot.id.index;
+        let raft = Raft::new(config, boot)?;
+        Ok(Self {
+            raft,
+            options,
+            own,
+            requests: Requests::new(1),
+            now: 0,
+            look_at: u64::MAX,
+            attempts: boots << ATTEMPT_BITS,
+            handed: applied,
+            confirmed: BTreeMap::new(),
+            captured,
+            saving: VecDeque::new(),
+            jobs: Vec::new(),
+            send: Vec::new(),
+            answers: Vec::new(),
+            dropped: BTreeMap::new(),
+        })
+    }
+
+    pub fn raft(&self) -> &Raft {
+        &self.raft
+    }
+
+    /// The origin of requests asked here; its number means nothing.
+    pub fn origin(&self) -> Origin {
+        self.own
+    }
+
+    pub fn open_requests(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// How many inputs had no effect, by reason.
+    pub fn dropped(&self) -> &BTreeMap<&'static str, u64> {
+        &self.dropped
+    }
+
+    /// One unit of time has passed.
+    pub fn tick(&mut self) {
+        self.now += 1;
+        let _ = self.step(Input::Tick);
+        if self.now >= self.look_at {
+            self.look_after_requests();
+        }
+    }
+
+    /// A peer said something. A snapshot is announced here when all of its bytes are
+    /// on the disk, not before.
+    pub fn receive(&mut self, envelope: Envelope) {
+        let _ = self.step(Input::Received(envelope));
+    }
+
+    /// A command for the machine.
+    pub fn propose(&mut self, command: &[u8]) -> Ticket {
+        let number = self.requests.next().0;
+        let open_from = self.requests.oldest().0;
+        let sealed = Origin { number, open_from, ..self.own }.seal(command);
+        self.ask(Asked::Command(sealed), self.options.request_ticks)
+    }
+
+    /// A question to the machine, answered with nothing older than now.
+    pub fn read(&mut self, question: Bytes) -> Ticket {
+        self.ask(Asked::Read(question), self.options.request_ticks)
+    }
+
+    /// A membership change. It is done when it is settled; a goal, when it is reached.
+    /// That may take as long as `ticks`.
+    pub fn change(&mut self, change: Change, ticks: u64) -> Ticket {
+        self.ask(Asked::Change(Box::new(change)), ticks)
+    }
+
+    /// This member should lead.
+    pub fn transfer(&mut self, to: MemberId) -> Ticket {
+        self.ask(Asked::Transfer(to), self.options.request_ticks)
+    }
+
+    /// The disk holds this save and every one before it.
+    pub fn saved(&mut self, id: SaveId) {
+        while self.saving.front().is_some_and(|save| save.id <= id) {
+            let Some(save) = self.saving.pop_front() else { break };
+            self.send.extend(save.then_send);
+            if let Some(meta) = save.install {
+                self.handed = meta.id;
+                self.captured = self.captured.max(meta.id.index);
+                self.jobs.push(Job::Install(meta));
+            }
+        }
+        let _ = self.step(Input::Saved(id));
+        self.ask_machine();
+    }
+
+    /// The machine did a job.
+    pub fn job_done(&mut self, done: JobDone) {
+        match done {
+            JobDone::Applied { index, outcomes } => {
+                let _ = self.step(Input::Applied(index));
+                for (number, outcome) in outcomes {
+                    self.on_outcome(Ticket(number), outcome);
+                }
+            }
+            JobDone::Queried(ticket, reply) => {
+                self.answer(ticket, Answer::Done(Done::Read { reply }));
+            }
+            // The caller writes it to the disk and then tells `snapshot_saved`.
+            JobDone::Captured { .. } => {}
+            JobDone::Installed { meta, origins } => self.on_installed(&meta, &origins),
+        }
+    }
+
+    /// A capture of the machine as of this index is durable.
+    pub fn snapshot_saved(&mut self, index: Index) {
+        let _ = self.step(Input::Snapshotted(index));
+    }
+
+    /// A snapshot's bytes reached the peer, or were lost on the way.
+    pub fn snapshot_sent(&mut self, to: MemberId, arrived: bool) {
+        let sent = Input::SnapshotSent(to);
+        let _ = self.step(if arrived { sent } else { Input::SnapshotLost(to) });
+    }
+
+    /// Entries that [`Work::load`] asked for.
+    pub fn loaded(&mut self, reader: Reader, entries: Entries) {
+        let _ = self.step(Input::Loaded(reader, entries));
+    }
+
+    /// Messages to this peer are being lost.
+    pub fn unreachable(&mut self, peer: MemberId) {
+        let _ = self.step(Input::Unreachable(peer));
+    }
+
+    /// Stand for election now.
+    pub fn campaign(&mut self) {
+        let _ = self.step(Input::Campaign);
+    }
+
+    /// Drop the log up to here even if a peer will then need a snapshot.
+    pub fn trim(&mut self, index: Index) {
+        let _ = self.step(Input::Trim(index));
+    }
+
+    /// This member is about to stop, or its disk has failed: everybody gets an answer.
+    pub fn stop(&mut self) {
+        for ticket in self.requests.tickets(|_| true) {
+            let Some(open) = self.requests.get_mut(ticket) else { continue };
+            let harmless = open.stage == Stage::Waiting || matches!(open.asked, Asked::Read(_));
+            let answer = if harmless {
+                Answer::Refused(Refused::Stopped)
+            } else {
+                Answer::Unknown(Unknown::Stopped)
+            };
+            self.answer(ticket, answer);
+        }
+    }
+
+    pub fn has_work(&self) -> bool {
+        self.raft.has_output()
+            || !self.jobs.is_empty()
+            || !self.send.is_empty()
+            || !self.answers.is_empty()
+    }
+
+    /// Everything to do since the last time.
+    pub fn take(&mut self) -> Work {
+        let mut output = self.raft.take_output();
+        if let Some(save) = &mut output.save {
+            let then_send = std::mem::take(&mut save.then_send);
+            let install = save.install.clone();
+            if mutant!(SendBeforeSaved) {
+                self.send.extend(then_send);
+                self.saving.push_back(Saving { id: save.id, then_send: Vec::new(), install });
+            } else {
+                self.saving.push_back(Saving { id: save.id, then_send, install });
+            }
+        }
+        for (attempt, id) in output.accepted {
+            self.on_accepted(attempt, id);
+        }
+        for (attempt, refusal) in output.refused {
+            self.on_refused(attempt, refusal);
+        }
+        for (attempt, index) in output.served {
+            self.on_confirmed(attempt, index);
+        }
+        self.hand_over(output.apply);
+        for event in &output.events {
+            self.on_event(event);
+        }
+        let mut send = std::mem::take(&mut self.send);
+        send.append(&mut output.send);
+        let mut snapshots = Vec::new();
+        if send.iter().any(carries_snapshot) {
+            (snapshots, send) = send.into_iter().partition(carries_snapshot);
+        }
+        Work {
+            save: output.save,
+            send,
+            snapshots,
+            jobs: std::mem::take(&mut self.jobs),
+            load: output.load,
+            trim: output.trim,
+            answers: std::mem::take(&mut self.answers),
+            events: output.events,
+        }
+    }
+
+    pub(crate) fn step(&mut self, input: Input) -> Result<Taken, Dropped> {
+        let taken = self.raft.step(input);
+        if let Err(why) = &taken {
+            *self.dropped.entry(why.name()).or_default() += 1;
+        }
+        taken
+    }
+
+    /// Committed entries go to the machine, and with them what waited for them.
+    fn hand_over(&mut self, entries: Entries) {
+        if let (Some(first), Some(last)) = (entries.first(), entries.last()) {
+            let first = first.id.index;
+            self.handed = last.id;
+            self.on_handed(first, &entries);
+            self.jobs.push(Job::Apply(entries));
+        }
+        self.ask_machine();
+        let index = self.handed.index;
+        if index >= self.captured.saturating_add(self.options.snapshot_entries) {
+            self.captured = index;
+            let membership = self.raft.membership_at(index);
+            self.jobs.push(Job::Snapshot(SnapshotMeta { id: self.handed, membership }));
+        }
+    }
+
+    /// Reads whose index was handed to the machine: it does its jobs in order.
+    fn ask_machine(&mut self) {
+        let handed = self.handed.index;
+        while let Some(read) = self.confirmed.first_entry()
+            && (*read.key() <= handed || mutant!(ReadBeforeApplied))
+        {
+            for ticket in read.remove() {
+                let Some(open) = self.requests.get_mut(ticket) else { continue };
+                if let Asked::Read(question) = &open.asked {
+                    self.jobs.push(Job::Query(ticket, question.clone()));
+                    open.stage = Stage::Asking;
+                }
+            }
+        }
+    }
+}
+
+fn carries_snapshot(envelope: &Envelope) -> bool {
+    matches!(envelope.message, Message::Snapshot(_))
+}
+
+/// Offers are numbered from the boot counter on, in steps that no run uses up.
+const ATTEMPT_BITS: u32 = 40;

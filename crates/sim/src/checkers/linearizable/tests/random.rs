@@ -1,0 +1,164 @@
+//! Random histories: honest ones pass, and small ones are judged as by brute force.
+
+use super::brute_force::is_linearizable;
+use super::generate::{Random, Shape, TYPICAL, history};
+use super::*;
+
+#[test]
+fn honest_histories_pass() {
+    for seed in 0..300 {
+        let mut random = Random(seed);
+        let shape = Shape {
+            operations: 400,
+            keys: 1 + random.below(20),
+            values: [0, 3, 40][random.below(3) as usize],
+            overlap: random.below(6),
+            unknown_percent: random.below(10),
+            refused_percent: random.below(10),
+            swap_percent: random.below(40),
+            several_percent: [0, 0, 5][random.below(3) as usize],
+            with_index: random.percent(50),
+        };
+        let report = check(&history(&shape, &mut random), STEPS_MAX);
+        assert_eq!(report.verdict, Verdict::Linearizable, "seed {seed}, {shape:?}");
+    }
+}
+
+#[test]
+fn indexes_settle_honest_histories() {
+    let shape = Shape { operations: 20_000, overlap: 100, with_index: true, ..TYPICAL };
+    let report = check(&history(&shape, &mut Random(1)), STEPS_MAX);
+    assert_eq!(report.verdict, Verdict::Linearizable);
+    assert!(report.by_index > 45, "{report:?}");
+}
+
+const SMALL: Shape = Shape {
+    operations: 7,
+    keys: 2,
+    values: 3,
+    overlap: 3,
+    unknown_percent: 35,
+    refused_percent: 10,
+    swap_percent: 35,
+    several_percent: 20,
+    with_index: false,
+};
+
+/// Small histories, about half of them with an answer that was tampered with.
+fn small(seed: u64) -> History {
+    let mut random = Random(seed);
+    let shape = Shape {
+        operations: 2 + random.below(6) as usize,
+        keys: 1 + random.below(2),
+        overlap: random.below(5),
+        with_index: random.percent(50),
+        ..SMALL
+    };
+    let mut history = history(&shape, &mut random);
+    if random.percent(60) {
+        let at = random.below(history.operations.len() as u64) as usize;
+        tamper(&mut history.operations[at], &mut random);
+    }
+    history
+}
+
+fn tamper(operation: &mut Operation, random: &mut Random) {
+    let other = Some(Bytes::from(format!("v{}", random.below(3)))).filter(|_| random.percent(80));
+    operation.applied = operation.applied.map(|index| index + random.below(3));
+    match &mut operation.seen {
+        Seen::Swapped(swapped) => *swapped = !*swapped,
+        Seen::Value(value) => *value = other,
+        Seen::Values(values) => values[0] = other,
+        Seen::Done => operation.seen = Seen::Refused,
+        Seen::Refused | Seen::Nothing => operation.called += random.below(30),
+    }
+}
+
+#[test]
+fn small_histories_are_judged_as_by_brute_force() {
+    let (mut right, mut wrong) = (0, 0);
+    for seed in 0..60_000 {
+        let history = small(seed);
+        let expected = is_linearizable(&history);
+        let verdict = check(&history, STEPS).verdict;
+        assert_eq!(verdict == Verdict::Linearizable, expected, "seed {seed}: {history:#?}");
+        match verdict {
+            Verdict::Linearizable => right += 1,
+            Verdict::Violation(violation) => {
+                wrong += 1;
+                assert_minimal(&violation, seed);
+            }
+            Verdict::Undecided(keys) => panic!("seed {seed}: undecided {keys:?}"),
+        }
+    }
+    assert!(right > 10_000 && wrong > 10_000, "{right} right, {wrong} wrong");
+}
+
+/// The witness is a violation by itself, and none without the answer it ends with.
+fn assert_minimal(violation: &Violation, seed: u64) {
+    let mut history = History { operations: violation.operations.clone() };
+    assert!(!is_linearizable(&history), "seed {seed}: {violation}");
+    let end = history.operations[violation.unexplained].returned;
+    history.operations[violation.unexplained].returned = None;
+    for operation in &mut history.operations {
+        if operation.returned >= end && operation.seen != Seen::Refused {
+            operation.returned = None;
+        }
+    }
+    assert!(is_linearizable(&history), "seed {seed}: {violation}");
+}
+
+/// Indexes that are nonsense cost the short way, and nothing else.
+#[test]
+fn wrong_indexes_change_no_verdict() {
+    for seed in 0..5_000 {
+        let mut history = small(seed);
+        let verdict = is_linearizable(&history);
+        let mut random = Random(seed);
+        for operation in &mut history.operations {
+            operation.applied = random.percent(90).then(|| random.below(8));
+        }
+        let with_nonsense = check(&history, STEPS).verdict == Verdict::Linearizable;
+        assert_eq!(with_nonsense, verdict, "seed {seed}: {history:#?}");
+    }
+}
+
+#[test]
+#[ignore = "prints how fast it is: run it with --release --nocapture"]
+fn speed() {
+    let million = Shape { operations: 1_000_000, keys: 10_000, ..TYPICAL };
+    let shapes = [
+        ("10,000 keys", million),
+        ("10,000 keys, indexes", Shape { with_index: true, ..million }),
+        ("10 keys", Shape { keys: 10, ..million }),
+        ("10 keys, 10% unknown", Shape { keys: 10, unknown_percent: 10, ..million }),
+        ("one key", Shape { keys: 1, ..million }),
+        (
+            "one key, no swaps, indexes",
+            Shape { keys: 1, swap_percent: 0, with_index: true, ..million },
+        ),
+        ("100 keys read in pairs", Shape { keys: 100, several_percent: 1, ..million }),
+        ("one key, 10 overlap", Shape { keys: 1, overlap: 10, operations: 100_000, ..million }),
+        ("one key, 20 overlap", Shape { keys: 1, overlap: 20, operations: 1_000, ..million }),
+    ];
+    for (name, shape) in shapes {
+        let mut history = history(&shape, &mut Random(1));
+        measure(name, &history);
+        let late = shape.operations * 9 / 10;
+        let read = history.operations[late..].iter_mut().find(|it| it.seen == Seen::Value(None));
+        read.unwrap().seen = Seen::Value(Some(word("never written")));
+        measure("  and one wrong answer", &history);
+    }
+}
+
+fn measure(name: &str, history: &History) {
+    let start = std::time::Instant::now();
+    let Report { verdict, by_index, by_search, steps } = check(history, STEPS_MAX);
+    let rate = history.operations.len() as f64 / start.elapsed().as_secs_f64();
+    let verdict = match verdict {
+        Verdict::Linearizable => "linearizable",
+        Verdict::Violation(_) => "violation",
+        Verdict::Undecided(_) => "undecided",
+    };
+    println!("{name}: {rate:.0}/s, {verdict}, objects {by_index}+{by_search}, {steps} steps");
+}

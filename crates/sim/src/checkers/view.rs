@@ -1,0 +1,160 @@
+//! What the checkers see of one member.
+
+use std::sync::Arc;
+
+use quorate_core::{
+    Activation, Entry, EntryId, HardState, Index, MemberId, Membership, Raft, RoleKind,
+    SnapshotMeta, Term,
+};
+
+/// One member at one moment: what it believes, and what its disk holds. Of a member
+/// that is down, what it would believe after a start is not shown: it has the role of
+/// a follower and the marks of its disk.
+#[derive(Clone, Debug)]
+pub struct MemberView {
+    pub id: MemberId,
+    pub up: bool,
+    pub activation: Activation,
+    pub role: RoleKind,
+    pub term: Term,
+    pub vote: Option<MemberId>,
+    pub log: LogView,
+    pub commit: Index,
+    pub applying: Index,
+    pub applied: Index,
+    pub snapshot: SnapshotMeta,
+    pub installing: bool,
+    /// The membership that it counts by.
+    pub membership: Arc<Membership>,
+    /// The newest membership that it knows to be settled, as a leader.
+    pub settled: Index,
+    /// See [`Raft::holds_newer_log`].
+    pub holds_newer_log: bool,
+    /// The entry that it waits for before it stands, if it joined later.
+    pub joined_at: Index,
+    pub durable: Durable,
+}
+
+/// What would be left after the worst crash.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Durable {
+    pub hard_state: HardState,
+    pub snapshot: SnapshotMeta,
+    pub log: LogView,
+    pub applied: Index,
+}
+
+/// A log, or what is left of it after `base`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LogView {
+    /// The entry before the first one held.
+    pub base: EntryId,
+    pub entries: Vec<Entry>,
+}
+
+impl LogView {
+    pub fn last(&self) -> EntryId {
+        self.entries.last().map_or(self.base, |entry| entry.id)
+    }
+
+    pub fn entry(&self, index: Index) -> Option<&Entry> {
+        let at = index.checked_sub(self.base.index + 1)?;
+        self.entries.get(usize::try_from(at).ok()?)
+    }
+
+    pub fn id_at(&self, index: Index) -> Option<EntryId> {
+        if index == self.base.index {
+            return Some(self.base);
+        }
+        self.entry(index).map(|entry| entry.id)
+    }
+
+    pub fn holds(&self, id: EntryId) -> bool {
+        self.id_at(id.index) == Some(id)
+    }
+}
+
+impl MemberView {
+    /// A member that runs. Entries that it no longer keeps in memory are taken from
+    /// its disk.
+    pub fn of(raft: &Raft, durable: Durable) -> Self {
+        let status = raft.status();
+        let first = status.log.tail_first;
+        let evicted = durable
+            .log
+            .entries
+            .iter()
+            .filter(|entry| status.log.base.index < entry.id.index && entry.id.index < first);
+        let entries = evicted.chain(raft.held_entries()).cloned().collect();
+        Self {
+            id: status.id,
+            up: true,
+            activation: raft.config().activation,
+            role: status.role,
+            term: status.term,
+            vote: status.vote,
+            log: LogView { base: status.log.base, entries },
+            commit: status.log.commit,
+            applying: status.log.applying,
+            applied: status.log.applied,
+            snapshot: raft.snapshot().clone(),
+            installing: status.log.installing,
+            membership: status.membership,
+            settled: status.settled,
+            holds_newer_log: raft.holds_newer_log(),
+            joined_at: raft.config().joined_at,
+            durable,
+        }
+    }
+
+    /// A member that is down.
+    pub fn down(id: MemberId, activation: Activation, durable: Durable) -> Self {
+        Self {
+            id,
+            up: false,
+            activation,
+            role: RoleKind::Follower,
+            term: durable.hard_state.term,
+            vote: durable.hard_state.vote,
+            log: durable.log.clone(),
+            commit: durable.hard_state.commit.max(durable.snapshot.id.index),
+            applying: durable.applied,
+            applied: durable.applied,
+            snapshot: durable.snapshot.clone(),
+            installing: false,
+            membership: durable.snapshot.membership.clone(),
+            settled: 0,
+            holds_newer_log: false,
+            joined_at: 0,
+            durable,
+        }
+    }
+
+    /// The memberships of its log, oldest first: that of the snapshot, and one per
+    /// change since, each with the entry that brought it.
+    pub fn memberships(&self) -> Vec<(EntryId, Arc<Membership>)> {
+        memberships(&self.snapshot, &self.log)
+    }
+}
+
+impl Durable {
+    /// Would wake up knowing that the entry at this index is committed: it was saved,
+    /// or a later membership stands in the log, which proves the one before it.
+    pub fn knows_committed(&self, index: Index, activation: Activation) -> bool {
+        let known = memberships(&self.snapshot, &self.log);
+        let proven = match activation {
+            Activation::OnApply => known.iter().rev().nth(1).map_or(0, |(id, _)| id.index),
+            Activation::OnAppend => 0,
+        };
+        let saved = self.hard_state.commit.max(self.snapshot.id.index);
+        index <= saved.max(proven)
+    }
+}
+
+fn memberships(snapshot: &SnapshotMeta, log: &LogView) -> Vec<(EntryId, Arc<Membership>)> {
+    let first = (snapshot.id, Arc::clone(&snapshot.membership));
+    let newer = log.entries.iter().filter(|entry| entry.id.index > snapshot.id.index);
+    let changes =
+        newer.filter_map(|entry| Some((entry.id, Arc::clone(&entry.change()?.membership))));
+    std::iter::once(first).chain(changes).collect()
+}

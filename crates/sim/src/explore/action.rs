@@ -1,0 +1,234 @@
+//! What is done to a world from outside: faults, changes, wishes.
+//!
+//! A run is a setting and a list of these. Each names its target in a way that still
+//! means something when others are left out, so that a list can be shortened.
+
+use std::fmt;
+
+use super::setting::Setting;
+use crate::random::Random;
+
+/// A member, as the one who acts sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Whoever leads the newest term, else the first that is up.
+    Leader,
+    /// Counted over all members that ever were, round and round.
+    Member(u64),
+}
+
+macro_rules! actions {
+    ($($(#[$doc:meta])* $variant:ident, $name:literal, $odds:literal, $kind:ident;)*) => {
+        /// Something done to the world. The number means something to most of them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum What {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl What {
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// How often it is drawn, against the others.
+            fn odds(self) -> u64 {
+                match self { $(Self::$variant => $odds,)* }
+            }
+
+            pub fn kind(self) -> Kind {
+                match self { $(Self::$variant => Kind::$kind,)* }
+            }
+        }
+    };
+}
+
+/// Faults are drawn by kind: a run has some kinds and not others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Process,
+    Network,
+    Disk,
+    Clock,
+    Members,
+    Wishes,
+}
+
+actions! {
+    /// The process dies; what was not synced is lost in part.
+    Crash, "crash", 12, Process;
+    /// The process dies in the middle of what its disk is told next.
+    CrashInWrite, "crash-in-write", 8, Process;
+    Restart, "restart", 12, Process;
+    /// Nothing runs on this member for some ticks.
+    Pause, "pause", 6, Process;
+    Isolate, "isolate", 6, Network;
+    /// Hears nobody, is heard.
+    Deafen, "deafen", 3, Network;
+    /// Hears all, is not heard.
+    Mute, "mute", 3, Network;
+    /// Two parts that do not hear each other; the number says who is where.
+    Split, "split", 4, Network;
+    /// As a split, but this member hears both parts.
+    Bridge, "bridge", 3, Network;
+    /// One direction of one link.
+    CutLink, "cut-link", 3, Network;
+    Reconnect, "reconnect", 14, Network;
+    /// The next write fails.
+    FailWrite, "fail-write", 3, Disk;
+    /// The next sync fails, and what it should have made durable is gone.
+    FailSync, "fail-sync", 3, Disk;
+    /// No space is left until the member is started again.
+    FillDisk, "fill-disk", 2, Disk;
+    /// A read fails, or one of its bits is wrong.
+    BadRead, "bad-read", 2, Disk;
+    SlowDisk, "slow-disk", 2, Disk;
+    /// The process dies and one bit of its disk has another value.
+    FlipBit, "flip-bit", 2, Disk;
+    /// The process dies and its disk is gone for good.
+    LoseDisk, "lose-disk", 1, Disk;
+    /// The process dies, and is started again under its id with an empty disk.
+    WipeDisk, "wipe-disk", 1, Disk;
+    /// Two processes die and are started with each other's disk.
+    SwapDisks, "swap-disks", 1, Disk;
+    /// The clock goes forward at once.
+    JumpClock, "jump-clock", 3, Clock;
+    /// A new process joins as a learner.
+    AddLearner, "add-learner", 4, Members;
+    /// A learner is added that nobody starts.
+    AddGhost, "add-ghost", 2, Members;
+    /// Votes for these, in whatever steps it takes.
+    Goal, "goal", 10, Members;
+    /// A goal with new members in it.
+    GoalWithNew, "goal-with-new", 8, Members;
+    /// A goal without the leader.
+    GoalWithoutLeader, "goal-without-leader", 4, Members;
+    Cancel, "cancel", 6, Members;
+    /// One operation, taken or refused as it stands.
+    RawChange, "raw-change", 6, Members;
+    JointImplicit, "joint-implicit", 3, Members;
+    JointExplicit, "joint-explicit", 3, Members;
+    LeaveJoint, "leave-joint", 5, Members;
+    SetVoters, "set-voters", 4, Members;
+    Transfer, "transfer", 6, Wishes;
+    Campaign, "campaign", 3, Wishes;
+    /// Many writes at once.
+    Burst, "burst", 4, Wishes;
+    /// Drop the log up to the newest snapshot.
+    Trim, "trim", 2, Wishes;
+}
+
+/// One thing done at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Action {
+    pub at: u64,
+    pub what: What,
+    pub who: Who,
+    pub number: u64,
+}
+
+impl Action {
+    /// All that happens in a run with this setting.
+    pub fn draw(setting: &Setting) -> Vec<Self> {
+        let mut random = Random::stream(setting.seed, 2);
+        let kinds = draw_kinds(&mut random);
+        let drawable: Vec<What> =
+            What::ALL.iter().copied().filter(|what| kinds.contains(&what.kind())).collect();
+        let total: u64 = drawable.iter().map(|what| what.odds()).sum();
+        let end = setting.ticks * super::setting::TICK;
+        let pace = random.between(2, 40) * super::setting::TICK;
+        let mut actions = Vec::new();
+        let mut at = random.below(pace);
+        while at < end && total > 0 {
+            let mut left = random.below(total);
+            let what = drawable.iter().copied().find(|what| {
+                let found = left < what.odds();
+                left = left.saturating_sub(what.odds());
+                found
+            });
+            let who =
+                if random.per_mille(350) { Who::Leader } else { Who::Member(random.below(12)) };
+            let number = random.below(1 << 16);
+            actions.extend(what.map(|what| Self { at, what, who, number }));
+            at += 1 + random.below(pace);
+        }
+        actions
+    }
+}
+
+/// Wishes are always there, the rest by chance.
+fn draw_kinds(random: &mut Random) -> Vec<Kind> {
+    let mut kinds = vec![Kind::Wishes];
+    for (kind, odds) in [
+        (Kind::Members, 800),
+        (Kind::Process, 700),
+        (Kind::Network, 600),
+        (Kind::Disk, 450),
+        (Kind::Clock, 300),
+    ] {
+        if random.per_mille(odds) {
+            kinds.push(kind);
+        }
+    }
+    kinds
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Leader => write!(f, "leader"),
+            Self::Member(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at {} {} {} {}", self.at, self.what.name(), self.who, self.number)
+    }
+}
+
+/// Reads back what [`Action`] prints.
+pub(crate) fn parse_action(line: &str) -> Option<Action> {
+    let mut words = line.split_whitespace();
+    if words.next()? != "at" {
+        return None;
+    }
+    let at = words.next()?.parse().ok()?;
+    let name = words.next()?;
+    let what = What::ALL.iter().copied().find(|what| what.name() == name)?;
+    let who = match words.next()? {
+        "leader" => Who::Leader,
+        number => Who::Member(number.parse().ok()?),
+    };
+    let number = words.next()?.parse().ok()?;
+    words.next().is_none().then_some(Action { at, what, who, number })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_are_read_as_they_are_printed() {
+        for seed in 0..50 {
+            for action in Action::draw(&Setting::draw(seed)) {
+                assert_eq!(parse_action(&action.to_string()), Some(action));
+            }
+        }
+        assert_eq!(parse_action("at 5 dance leader 1"), None);
+        assert_eq!(parse_action("at 5 crash leader 1 more"), None);
+    }
+
+    #[test]
+    fn every_action_is_drawn_by_some_seed() {
+        let mut left: Vec<What> = What::ALL.to_vec();
+        for seed in 0..200 {
+            for action in Action::draw(&Setting::draw(seed)) {
+                left.retain(|what| *what != action.what);
+            }
+        }
+        assert!(left.is_empty(), "{left:?}");
+    }
+}

@@ -1,0 +1,265 @@
+//! Actions as they are done to the world.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use quorate_core::{Change, MemberId, Membership};
+
+use super::action::{Action, What};
+use super::member::Fate;
+use super::setting::TICK;
+use super::world::{Checked, Happening, World, place_of};
+use crate::checkers::{Violation, has_quorum};
+use crate::faulty_disk::Fault;
+
+impl World {
+    pub(crate) fn act(&mut self, action: Action) -> Checked {
+        if self.healed {
+            return Ok(());
+        }
+        let Some(place) = self.find(action.who) else { return Ok(()) };
+        let id = self.members[place].id;
+        self.say(|| format!("-- {} {id} {}", action.what.name(), action.number));
+        self.report.events += 1;
+        let done = match action.what {
+            What::Crash => self.crash(place)?,
+            What::CrashInWrite => {
+                let member = &mut self.members[place];
+                member.spoiled = true;
+                member.disk.inner().stop_after(Some(action.number % 12));
+                member.is_up()
+            }
+            What::Restart => {
+                let down = !self.members[place].is_up();
+                self.schedule(self.now, Happening::Starts { place });
+                down
+            }
+            What::Pause => self.pause(place, 1 + action.number % (4 * self.setting.election_ticks)),
+            What::JumpClock => self.jump_clock(place, action.number)?,
+            What::Isolate
+            | What::Deafen
+            | What::Mute
+            | What::Split
+            | What::Bridge
+            | What::CutLink
+            | What::Reconnect => self.cut(action.what, place, action.number),
+            What::FailWrite | What::FailSync | What::FillDisk | What::BadRead | What::SlowDisk => {
+                self.spoil_disk(action.what, place, action.number)
+            }
+            What::FlipBit | What::LoseDisk | What::WipeDisk | What::SwapDisks => {
+                self.damage(action.what, place, action.number)?
+            }
+            What::Transfer | What::Campaign | What::Burst | What::Trim => {
+                self.wish(action.what, place, action.number)?
+            }
+            _ => self.change_members(action.what, place, action.number)?,
+        };
+        if done {
+            self.report.count(action.what.name());
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, place: usize, ticks: u64) -> bool {
+        let limit = 2 * self.setting.election_ticks;
+        let member = &mut self.members[place];
+        if !member.is_up() || member.paused_until > self.now {
+            return false;
+        }
+        let until = self.now + ticks * TICK;
+        member.paused_until = until;
+        // Time went on: what the clock shows is known before anything else is done.
+        let (run, ticks) = (member.run, ticks.min(limit));
+        self.schedule(until, Happening::Resumes { place, run, ticks });
+        true
+    }
+
+    /// Leader leases trust clocks: there they do not jump.
+    fn jump_clock(&mut self, place: usize, number: u64) -> Result<bool, Violation> {
+        if self.setting.lease_reads == 1 {
+            return Ok(false);
+        }
+        let ticks = 1 + number % (3 * self.setting.election_ticks);
+        if !self.is_awake(place) {
+            return Ok(false);
+        }
+        let Some(process) = &mut self.members[place].process else { return Ok(false) };
+        (0..ticks).for_each(|_| process.driver.tick());
+        self.pump(place)?;
+        Ok(true)
+    }
+
+    fn cut(&mut self, what: What, place: usize, number: u64) -> bool {
+        let count = self.members.len();
+        let other = number as usize % count;
+        let side = |place: usize| number >> (place % 16) & 1;
+        let network = &mut self.network;
+        match what {
+            What::Isolate => network.cut_where(count, |from, to| from == place || to == place),
+            What::Deafen => network.cut_where(count, |_, to| to == place),
+            What::Mute => network.cut_where(count, |from, _| from == place),
+            What::Split => network.cut_where(count, |from, to| side(from) != side(to)),
+            What::Bridge => network.cut_where(count, |from, to| {
+                side(from) != side(to) && from != place && to != place
+            }),
+            What::CutLink => network.cut(place, other),
+            _ => network.reconnect(),
+        }
+        true
+    }
+
+    fn spoil_disk(&mut self, what: What, place: usize, number: u64) -> bool {
+        let member = &mut self.members[place];
+        if !member.is_up() {
+            return false;
+        }
+        if what == What::SlowDisk {
+            member.disk_delay = (member.disk_delay * 10).min(20 * TICK);
+            return true;
+        }
+        member.spoiled = true;
+        let mut disk = member.disk.inner();
+        let skip = (number / 8 % 6) as u32;
+        let fault = match (what, number % 2) {
+            (What::FailWrite, 0) => Fault::WriteError,
+            (What::FailWrite, _) => Fault::ShortWrite,
+            (What::FailSync, 0) => Fault::SyncError,
+            (What::FailSync, _) => Fault::SyncErrorUnseen,
+            (What::BadRead, 0) => Fault::ReadError,
+            (What::BadRead, _) => Fault::FlippedRead,
+            _ => {
+                disk.set_capacity(Some(0));
+                return true;
+            }
+        };
+        disk.inject(fault, skip);
+        true
+    }
+
+    /// What no cluster survives is not done to it: a quorum of good disks is left.
+    fn damage(&mut self, what: What, place: usize, number: u64) -> Result<bool, Violation> {
+        if self.members[place].fate != Fate::Well {
+            return Ok(false);
+        }
+        if what == What::SwapDisks {
+            return self.swap_disks(place, number as usize % self.members.len());
+        }
+        if !self.quorums_survive(place) {
+            return Ok(false);
+        }
+        match what {
+            What::FlipBit => {
+                // The power stays on: of a log whose last write was damaged while the
+                // power failed, nobody can say that it was ever durable.
+                self.kill(place)?;
+                let member = &mut self.members[place];
+                member.disk.inner().flush();
+                let flipped = member.disk.inner().flip_bit(&mut member.random);
+                let Some((file, offset)) = flipped else { return Ok(false) };
+                member.flipped = true;
+                self.say(|| format!("-- flips a bit of {file}, byte {offset}"));
+            }
+            What::LoseDisk => {
+                self.crash(place)?;
+                self.members[place].fate = Fate::Lost;
+                self.watch.on_disk_lost(place, self.members[place].id);
+            }
+            _ => {
+                let id = self.members[place].id;
+                let named = |membership: &Arc<Membership>| {
+                    !membership.contains(id) || membership.incarnation(id).is_some()
+                };
+                if !self.memberships_in_use().iter().all(named) {
+                    return Ok(false);
+                }
+                self.crash(place)?;
+                self.wipe(place);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Every membership that counts or may come to count somewhere.
+    pub(crate) fn memberships_in_use(&self) -> Vec<Arc<Membership>> {
+        let known = self.watch.memberships().take(3).map(|(_, membership)| membership.clone());
+        let newest = self.watch.membership().map_or(0, |(id, _)| id.index);
+        let rafts = self.members.iter().filter_map(|member| member.process.as_ref());
+        let logged = rafts.map(|process| process.driver.raft().membership_at(u64::MAX));
+        known.chain(logged.filter(|membership| membership.since().index > newest)).collect()
+    }
+
+    fn quorums_survive(&self, without: usize) -> bool {
+        let lost = self.members[without].id;
+        let stays = |id: MemberId| id != lost && !self.is_lost(id) && !self.is_flipped(id);
+        self.memberships_in_use().iter().all(|membership| has_quorum(membership, stays))
+    }
+
+    fn is_flipped(&self, id: MemberId) -> bool {
+        self.members.get(place_of(id)).is_some_and(|member| member.flipped)
+    }
+
+    fn wish(&mut self, what: What, place: usize, number: u64) -> Result<bool, Violation> {
+        if !self.is_awake(place) {
+            return Ok(false);
+        }
+        let target = MemberId(1 + number % self.members.len() as u64);
+        let Some(process) = &mut self.members[place].process else { return Ok(false) };
+        match what {
+            What::Transfer => {
+                process.driver.transfer(target);
+            }
+            What::Campaign => process.driver.campaign(),
+            What::Trim => {
+                let snapshot = process.driver.raft().log_status().snapshot.index;
+                process.driver.trim(snapshot);
+            }
+            _ => {
+                let client = self.clients.count() + 1;
+                for _ in 0..1 + number % 30 {
+                    let (operation, request) = self.clients.ask(client);
+                    self.ask(place, operation, request)?;
+                }
+            }
+        }
+        self.pump(place)?;
+        Ok(true)
+    }
+
+    fn change_members(&mut self, what: What, place: usize, number: u64) -> Result<bool, Violation> {
+        if !self.is_awake(place) {
+            return Ok(false);
+        }
+        let wanted = match what {
+            What::AddLearner | What::AddGhost => 1,
+            What::GoalWithNew => 1 + number % 2,
+            _ => 0,
+        };
+        if self.members.len() + wanted as usize > MEMBERS_MAX {
+            return Ok(false);
+        }
+        let new: Vec<MemberId> = (0..wanted).map(|_| self.add_place(what)).collect();
+        let leader = self.leader().map(|place| self.members[place].id);
+        let now = self.membership();
+        let lost: BTreeSet<MemberId> =
+            now.members().iter().filter(|id| self.is_lost(*id)).collect();
+        let well = |id: MemberId| !lost.contains(&id);
+        let Some(change) = self.admin.change(what, number, &now, leader, &new, &well) else {
+            return Ok(false);
+        };
+        self.report.cancels += u64::from(what == What::Cancel);
+        self.ask_change(place, change)?;
+        Ok(true)
+    }
+
+    pub(crate) fn ask_change(&mut self, place: usize, change: Change) -> Checked {
+        let (number, change) = self.admin.number(change);
+        let (run, patience) = (self.members[place].run, self.admin.patience);
+        let Some(process) = &mut self.members[place].process else { return Ok(()) };
+        let ticket = process.driver.change(change, patience);
+        self.admin.asked((place, run, ticket), number);
+        self.pump(place)
+    }
+}
+
+/// Places in one world.
+const MEMBERS_MAX: usize = 24;

@@ -1,0 +1,191 @@
+//! Whoever changes the members of a simulated cluster, and what became of it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use quorate::{Answer, Done};
+use quorate_core::{Change, Index, MemberId, Membership, Operation, Transition};
+
+use super::action::What;
+use super::clients::Asked;
+use super::report::Report;
+use super::setting::Setting;
+use crate::random::Random;
+
+pub(crate) struct Admin {
+    random: Random,
+    /// How long a change may take before it ends as unknown.
+    pub(crate) patience: u64,
+    open: HashMap<Asked, u64>,
+    /// Every change asked for, by the number in its context.
+    changes: BTreeMap<u64, Fate>,
+    next: u64,
+}
+
+/// What is known of a change.
+#[derive(Clone, Debug, Default)]
+struct Fate {
+    applied: Option<Index>,
+    refused: bool,
+}
+
+impl Admin {
+    pub(crate) fn new(setting: &Setting) -> Self {
+        Self {
+            random: Random::stream(setting.seed, 5),
+            patience: 40 * setting.election_ticks,
+            open: HashMap::new(),
+            changes: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// The change that this action stands for, if it makes sense now.
+    pub(crate) fn change(
+        &mut self,
+        what: What,
+        number: u64,
+        now: &Membership,
+        leader: Option<MemberId>,
+        new: &[MemberId],
+        well: &dyn Fn(MemberId) -> bool,
+    ) -> Option<Change> {
+        let mut random = Random::stream(number, self.next);
+        let members: Vec<MemberId> = now.members().iter().collect();
+        let living: Vec<MemberId> = members.iter().copied().filter(|id| well(*id)).collect();
+        let change = match what {
+            What::AddLearner | What::AddGhost => Change::add_learner(*new.first()?),
+            What::Goal => {
+                let voters = some_of(&mut random, &living);
+                let learners: Vec<MemberId> = (living.iter().copied())
+                    .filter(|id| !voters.contains(id) && random.per_mille(200))
+                    .collect();
+                (!voters.is_empty()).then(|| Change::goal(voters, learners))?
+            }
+            What::GoalWithNew => {
+                let mut voters = some_of(&mut random, &living);
+                voters.extend(new);
+                Change::goal(voters, [])
+            }
+            What::GoalWithoutLeader => {
+                let voters: Vec<MemberId> =
+                    living.iter().copied().filter(|id| Some(*id) != leader).collect();
+                (!voters.is_empty()).then(|| Change::goal(voters, []))?
+            }
+            What::Cancel => Change::cancel(),
+            What::RawChange => {
+                let operation = operation(&mut random, &members)?;
+                if random.per_mille(500) { Change::v1(operation) } else { Change::new([operation]) }
+            }
+            What::JointImplicit | What::JointExplicit => {
+                let count = random.between(1, 3);
+                let operations: Vec<Operation> =
+                    (0..count).filter_map(|_| operation(&mut random, &members)).collect();
+                let explicit = what == What::JointExplicit;
+                let wanted =
+                    if explicit { Transition::JointExplicit } else { Transition::JointImplicit };
+                Change::new(operations).with_transition(wanted)
+            }
+            What::LeaveJoint => Change::leave(),
+            What::SetVoters => {
+                let voters = some_of(&mut random, &living);
+                (!voters.is_empty()).then(|| Change::set_voters(voters, random.per_mille(500)))?
+            }
+            _ => return None,
+        };
+        Some(if random.per_mille(100) { change.expecting(now.since()) } else { change })
+    }
+
+    /// Numbers a change, so that it is known again in the log.
+    pub(crate) fn number(&mut self, change: Change) -> (u64, Change) {
+        self.next += 1;
+        self.changes.insert(self.next, Fate::default());
+        let context = Bytes::copy_from_slice(&self.next.to_le_bytes());
+        (self.next, change.with_context(context))
+    }
+
+    pub(crate) fn asked(&mut self, asked: Asked, number: u64) {
+        self.open.insert(asked, number);
+    }
+
+    pub(crate) fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(crate) fn draw(&mut self, bound: u64) -> u64 {
+        self.random.below(bound)
+    }
+
+    /// A change is committed. What was refused must never be.
+    pub(crate) fn applied(&mut self, index: Index, context: &[u8]) -> Result<(), String> {
+        let Ok(number) = context.try_into().map(u64::from_le_bytes) else { return Ok(()) };
+        let Some(fate) = self.changes.get_mut(&number) else { return Ok(()) };
+        if fate.refused {
+            return Err(format!("change {number} was refused and is committed at {index}"));
+        }
+        match fate.applied.replace(index) {
+            Some(first) if first != index => {
+                Err(format!("change {number} is committed at {first} and at {index}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The answer to a change, or not one of ours.
+    pub(crate) fn answered(
+        &mut self,
+        asked: Asked,
+        answer: &Answer,
+        report: &mut Report,
+    ) -> Option<Result<(), String>> {
+        let number = self.open.remove(&asked)?;
+        let fate = self.changes.entry(number).or_default();
+        Some(match answer {
+            Answer::Done(Done::Changed { .. } | Done::GoalEnded(_)) => {
+                report.changes_done += 1;
+                match fate.applied {
+                    Some(_) => Ok(()),
+                    None => Err(format!("change {number} is done and not committed")),
+                }
+            }
+            Answer::Done(_) => Ok(()),
+            Answer::Refused(_) => {
+                report.changes_refused += 1;
+                fate.refused = true;
+                match fate.applied {
+                    Some(at) => Err(format!("change {number} is refused and committed at {at}")),
+                    None => Ok(()),
+                }
+            }
+            Answer::Unknown(_) => {
+                report.changes_unknown += 1;
+                Ok(())
+            }
+        })
+    }
+
+    /// A member died: whoever waited for it learns nothing.
+    pub(crate) fn lost(&mut self, place: usize, run: u64) {
+        self.open.retain(|asked, _| (asked.0, asked.1) != (place, run));
+    }
+}
+
+fn some_of(random: &mut Random, from: &[MemberId]) -> Vec<MemberId> {
+    let wanted = random.between(1, 5) as usize;
+    let mut left = from.to_vec();
+    let mut some = Vec::new();
+    while some.len() < wanted && !left.is_empty() {
+        some.push(left.swap_remove(random.below(left.len() as u64) as usize));
+    }
+    some
+}
+
+fn operation(random: &mut Random, members: &[MemberId]) -> Option<Operation> {
+    let id = *random.pick(members)?;
+    Some(match random.below(4) {
+        0 => Operation::Voter(id),
+        1 => Operation::Learner(id),
+        2 => Operation::Remove(id),
+        _ => Operation::Update(id),
+    })
+}

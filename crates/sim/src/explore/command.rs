@@ -1,0 +1,230 @@
+//! `quorate-sim explore`: many seeds, or one, or a replay file.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::replay::Replay;
+use super::report::Report;
+use super::{Outcome, run, run_traced, shrink};
+
+const USAGE: &str = "\
+usage:
+  quorate-sim explore [--seconds N | --seeds N | --forever] [--from SEED] [--threads N]
+                                    many random worlds; 60 seconds if nothing is said
+  quorate-sim explore --seed N [--trace]    one of them again
+  quorate-sim explore --file F [--trace]    a replay file
+On a failure the run is shortened and written to a replay file; --no-shrink leaves that out.";
+
+/// What was asked for on the command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    seconds: Option<u64>,
+    seeds: Option<u64>,
+    forever: bool,
+    from: u64,
+    threads: Option<u64>,
+    seed: Option<u64>,
+    file: Option<String>,
+    trace: bool,
+    no_shrink: bool,
+}
+
+fn parse(args: &[String]) -> Option<Wanted> {
+    let mut wanted = Wanted::default();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut number = || args.next().and_then(|value| value.parse().ok());
+        match arg.as_str() {
+            "--seconds" => wanted.seconds = Some(number()?),
+            "--seeds" => wanted.seeds = Some(number()?),
+            "--forever" => wanted.forever = true,
+            "--from" => wanted.from = number()?,
+            "--threads" => wanted.threads = Some(number()?),
+            "--seed" => wanted.seed = Some(number()?),
+            "--file" => wanted.file = Some(args.next()?.clone()),
+            "--trace" => wanted.trace = true,
+            "--no-shrink" => wanted.no_shrink = true,
+            _ => return None,
+        }
+    }
+    Some(wanted)
+}
+
+pub fn main(args: &[String]) -> ExitCode {
+    let Some(wanted) = parse(args) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let replay = match (&wanted.file, wanted.seed) {
+        (Some(file), _) => match read(Path::new(file)) {
+            Ok(replay) => replay,
+            Err(why) => {
+                eprintln!("{file}: {why}");
+                return ExitCode::from(2);
+            }
+        },
+        (None, Some(seed)) => Replay::of_seed(seed),
+        (None, None) => return many(&wanted),
+    };
+    one(&replay, &wanted)
+}
+
+fn read(file: &Path) -> Result<Replay, String> {
+    let text = std::fs::read_to_string(file).map_err(|why| why.to_string())?;
+    Replay::parse(&text)
+}
+
+fn one(replay: &Replay, wanted: &Wanted) -> ExitCode {
+    let trace = wanted.trace.then(|| {
+        Box::new(|now: u64, what: &str| say!("{now:>8} {what}")) as Box<dyn FnMut(u64, &str)>
+    });
+    let outcome = run_traced(&replay.setting, &replay.actions, trace);
+    say!("{}", outcome.report);
+    match &outcome.violation {
+        None => {
+            say!("violations       0");
+            ExitCode::SUCCESS
+        }
+        Some(violation) => {
+            say!("violations       1: {violation}");
+            if !wanted.no_shrink && wanted.file.is_none() {
+                shorten(replay, &outcome);
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Writes a short replay of a failure and says how to play it.
+fn shorten(replay: &Replay, outcome: &Outcome) {
+    let Some(violation) = &outcome.violation else { return };
+    let seed = replay.setting.seed;
+    let short = shrink(replay, violation.rule, SHRINK_TRIES);
+    let file = format!("explore-{seed}.replay");
+    let text = format!("# {violation}\n{short}");
+    match std::fs::write(&file, text) {
+        Ok(()) => {
+            let (from, to) = (replay.actions.len(), short.actions.len());
+            say!("shortened from {from} actions to {to}; replay with:");
+            say!("  cargo run --release -p quorate-sim -- explore --file {file} --trace");
+        }
+        Err(why) => say!("cannot write {file}: {why}"),
+    }
+}
+
+const SHRINK_TRIES: usize = 3_000;
+
+/// What the threads share.
+struct Shared {
+    next: AtomicU64,
+    stop: AtomicBool,
+    report: Mutex<Report>,
+    failures: Mutex<Vec<(u64, String)>>,
+}
+
+fn many(wanted: &Wanted) -> ExitCode {
+    let began = Instant::now();
+    let seconds = wanted.seconds.or((wanted.seeds.is_none() && !wanted.forever).then_some(60));
+    let end = wanted.seeds.map_or(u64::MAX, |count| wanted.from.saturating_add(count));
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let shared = Shared {
+        next: AtomicU64::new(wanted.from),
+        stop: AtomicBool::new(false),
+        report: Mutex::default(),
+        failures: Mutex::default(),
+    };
+    // A violation is reported as one; the threads' own words about it are noise.
+    std::panic::set_hook(Box::new(|_| {}));
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..wanted.threads.unwrap_or(cores).max(1))
+            .map(|_| scope.spawn(|| work(&shared, end)))
+            .collect();
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            std::thread::sleep(Duration::from_millis(100));
+            if seconds.is_some_and(|seconds| began.elapsed().as_secs() >= seconds) {
+                shared.stop.store(true, Ordering::Relaxed);
+            }
+            progress(&shared, began, wanted.forever);
+        }
+    });
+    let _ = std::panic::take_hook();
+    finish(wanted, &shared, began)
+}
+
+fn work(shared: &Shared, end: u64) {
+    while !shared.stop.load(Ordering::Relaxed) {
+        let seed = shared.next.fetch_add(1, Ordering::Relaxed);
+        if seed >= end {
+            return;
+        }
+        let replay = Replay::of_seed(seed);
+        let outcome = run(&replay.setting, &replay.actions);
+        shared.report.lock().unwrap_or_else(PoisonError::into_inner).add(&outcome.report);
+        if let Some(violation) = outcome.violation {
+            let mut failures = shared.failures.lock().unwrap_or_else(PoisonError::into_inner);
+            failures.push((seed, violation.to_string()));
+            if failures.len() >= FAILURES_MAX {
+                shared.stop.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Enough to see what is wrong.
+const FAILURES_MAX: usize = 20;
+
+fn progress(shared: &Shared, began: Instant, always: bool) {
+    if !always && !std::io::stderr().is_terminal() {
+        return;
+    }
+    let report = shared.report.lock().unwrap_or_else(PoisonError::into_inner);
+    let failures = shared.failures.lock().unwrap_or_else(PoisonError::into_inner).len();
+    let seconds = began.elapsed().as_secs_f64();
+    let rate = report.events as f64 / seconds.max(0.001);
+    eprint!(
+        "\r{} schedules, {} events, {rate:.0} events/s, {failures} violations ",
+        report.schedules, report.events
+    );
+    let _ = std::io::stderr().flush();
+}
+
+fn finish(wanted: &Wanted, shared: &Shared, began: Instant) -> ExitCode {
+    let report = shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut failures = shared.failures.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    failures.sort();
+    let seconds = began.elapsed().as_secs_f64();
+    say!("{report}");
+    say!("events/s         {:.0} in {seconds:.0} s", report.events as f64 / seconds.max(0.001));
+    say!("violations       {}", failures.len());
+    let Some((seed, _)) = failures.first() else { return ExitCode::SUCCESS };
+    for (seed, violation) in &failures {
+        say!("  seed {seed}: {violation}");
+    }
+    say!("replay with:");
+    say!("  cargo run --release -p quorate-sim -- explore --seed {seed} --trace");
+    if !wanted.no_shrink {
+        let replay = Replay::of_seed(*seed);
+        let outcome = run(&replay.setting, &replay.actions);
+        shorten(&replay, &outcome);
+    }
+    ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_understood_or_refused() {
+        let words = |line: &str| line.split_whitespace().map(str::to_string).collect::<Vec<_>>();
+        let wanted = parse(&words("--seed 7 --trace")).unwrap();
+        assert_eq!((wanted.seed, wanted.trace), (Some(7), true));
+        assert_eq!(parse(&words("--seconds")), None);
+        assert_eq!(parse(&words("--seconds many")), None);
+        assert_eq!(parse(&words("--sceonds 5")), None);
+    }
+}

@@ -1,0 +1,254 @@
+//! The second half of a run: faults stop, and what is left has to go on by itself.
+//!
+//! A named part of the members is brought back, connected and given good disks; the
+//! rest stays away. If that part holds a quorum of every membership that may count
+//! somewhere, it has to elect a leader, finish what was begun, take a new goal, serve
+//! everybody and agree (L1, L2, L4, L5).
+
+use std::collections::BTreeSet;
+
+use quorate_core::{Change, ChangeKind, MemberId, MemberSet, Membership};
+
+use super::member::Fate;
+use super::setting::TICK;
+use super::world::{Checked, Happening, World, place_of};
+use crate::checkers::linearizable::{self, Call, Verdict};
+use crate::checkers::{Violation, has_quorum};
+
+/// Within so many election timeouts.
+const ELECTED_WITHIN: u64 = 20;
+const CHANGED_WITHIN: u64 = 60;
+const CAUGHT_UP_WITHIN: u64 = 40;
+/// Longer than the patience of whoever asks.
+const ANSWERED_WITHIN: u64 = 50;
+
+impl World {
+    /// Ends the faults and demands that the cluster goes on.
+    pub(crate) fn heal(&mut self) -> Checked {
+        self.healed = true;
+        self.network.heal();
+        let mut stays = self.choose_who_stays();
+        let names: Vec<String> = stays.iter().map(ToString::to_string).collect();
+        self.say(|| format!("== healed: {}", names.join(" ")));
+        self.bring_back(&stays)?;
+        // A leader that still takes the absent for present may count on them in what it
+        // begins: they are judged once it can know.
+        self.run_until(self.now + 3 * self.election())?;
+        // Some may have joined meanwhile.
+        stays.extend(self.members.iter().filter(|member| member.is_up()).map(|member| member.id));
+        if !self.can_go_on(&stays) {
+            self.report.not_judged += 1;
+            return self.finish(&stays, false);
+        }
+        self.wait_for("L1", ELECTED_WITHIN, "no leader commits an entry of its term", |world| {
+            world.has_working_leader()
+        })?;
+        self.reach_goal(&stays)?;
+        self.serve(&stays)?;
+        self.report.healed += 1;
+        self.finish(&stays, true)
+    }
+
+    /// Everybody who can come back, but for a few who stay away, as long as the others
+    /// can go on without them.
+    fn choose_who_stays(&mut self) -> BTreeSet<MemberId> {
+        let mut stays: BTreeSet<MemberId> = self
+            .members
+            .iter()
+            .filter(|member| member.fate == Fate::Well && !member.flipped)
+            .map(|member| member.id)
+            .collect();
+        for _ in 0..self.setting.absent {
+            let all: Vec<MemberId> = stays.iter().copied().collect();
+            let Some(away) = self.random.pick(&all).copied() else { break };
+            stays.remove(&away);
+            if !self.can_go_on(&stays) {
+                stays.insert(away);
+            }
+        }
+        stays
+    }
+
+    /// These hold a quorum of every membership that counts or may come to count.
+    fn can_go_on(&self, stays: &BTreeSet<MemberId>) -> bool {
+        let memberships = self.memberships_in_use();
+        !memberships.is_empty()
+            && memberships.iter().all(|membership| has_quorum(membership, |id| stays.contains(&id)))
+    }
+
+    fn bring_back(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
+        for place in 0..self.members.len() {
+            self.members[place].mend_disk();
+            self.members[place].disk_delay = self.members[place].disk_delay.min(400);
+            if stays.contains(&self.members[place].id) {
+                self.start(place)?;
+            } else {
+                self.crash(place)?;
+            }
+            if self.members[place].paused_until > self.now {
+                self.members[place].paused_until = self.now;
+            }
+        }
+        self.setting.apply_delay = self.setting.apply_delay.min(400);
+        self.setting.delay = self.setting.delay.min(300);
+        Ok(())
+    }
+
+    fn election(&self) -> u64 {
+        self.setting.election_ticks * TICK
+    }
+
+    /// Lets the world run until something is so.
+    fn wait_for(
+        &mut self,
+        rule: &'static str,
+        elections: u64,
+        otherwise: &str,
+        so: impl Fn(&Self) -> bool,
+    ) -> Checked {
+        let end = self.now + elections * self.election();
+        while self.now < end {
+            if so(self) {
+                return Ok(());
+            }
+            self.run_until(self.now + TICK)?;
+        }
+        let membership = self.membership();
+        let what = format!("{otherwise} within {elections} election timeouts; {membership}");
+        Err(Violation::new(rule, what))
+    }
+
+    fn has_working_leader(&self) -> bool {
+        let process = self.leader().and_then(|place| self.members[place].process.as_ref());
+        process.is_some_and(|process| process.driver.raft().has_own_commit())
+    }
+
+    /// The operator wishes for exactly those who are there, again and again until it
+    /// is so.
+    fn reach_goal(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
+        let end = self.now + CHANGED_WITHIN * self.election();
+        while self.now < end {
+            let now = self.membership();
+            let (voters, learners) = wish(&now, stays);
+            if now.goal().is_none()
+                && now.majorities().len() == 1
+                && *now.incoming() == voters
+                && *now.learners() == learners
+            {
+                return Ok(());
+            }
+            if let Some(place) = self.leader()
+                && let Some(change) = next_wish(&now, voters, learners)
+            {
+                self.ask_change(place, change)?;
+            }
+            self.run_until(self.now + self.election())?;
+        }
+        let now = self.membership();
+        let names: Vec<String> = stays.iter().map(ToString::to_string).collect();
+        Err(Violation::new("L2", format!("not only {} are members: {now}", names.join(" "))))
+    }
+
+    /// A write and a read at every member are answered, and everybody catches up.
+    fn serve(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
+        for id in stays {
+            let client = self.clients.count() + 2;
+            let key = bytes::Bytes::from_static(b"k0");
+            let (number, request) = self.clients.push(client, Call::Get(key.clone()));
+            self.ask(place_of(*id), number, request)?;
+            let value = bytes::Bytes::from(format!("last {id}"));
+            let (number, request) = self.clients.push(client, Call::Put(key, value));
+            self.ask(place_of(*id), number, request)?;
+        }
+        self.stop_clients();
+        self.wait_for("L5", ANSWERED_WITHIN, "a request has no answer", |world| {
+            world.clients.open() == 0 && world.admin.open() == 0
+        })?;
+        self.wait_for("L4", CAUGHT_UP_WITHIN, "a member does not catch up", |world| {
+            let commit = world.watch.commit();
+            let now = world.membership();
+            stays.iter().filter(|id| now.contains(**id)).all(|id| {
+                let process = world.members[place_of(*id)].process.as_ref();
+                process.is_some_and(|process| process.applier.applied() == commit)
+            })
+        })
+    }
+
+    /// Looks at what clients saw and at what the machines hold.
+    fn finish(&mut self, stays: &BTreeSet<MemberId>, judged: bool) -> Checked {
+        self.stop_clients();
+        for place in 0..self.members.len() {
+            self.crash_if_open(place, judged)?;
+        }
+        if judged {
+            self.machines_agree(stays)?;
+        }
+        let now = self.membership();
+        let caught_up: Vec<MemberId> =
+            stays.iter().copied().filter(|id| judged && now.contains(*id)).collect();
+        if let Some(violation) = self.clients.answers.finish(&caught_up).first() {
+            return Err(Violation::new("R3", violation.to_string()));
+        }
+        let report = linearizable::check(&self.clients.history, LINEARIZABLE_STEPS);
+        match report.verdict {
+            Verdict::Linearizable => Ok(()),
+            Verdict::Violation(violation) => Err(Violation::new("R1", violation.to_string())),
+            Verdict::Undecided(_) => {
+                self.report.undecided += 1;
+                Ok(())
+            }
+        }
+    }
+
+    fn crash_if_open(&mut self, place: usize, judged: bool) -> Checked {
+        if !judged {
+            self.crash(place)?;
+        }
+        Ok(())
+    }
+
+    fn machines_agree(&self, stays: &BTreeSet<MemberId>) -> Checked {
+        let machines = stays.iter().filter_map(|id| {
+            let applier = &self.members[place_of(*id)].process.as_ref()?.applier;
+            Some((*id, applier))
+        });
+        let mut first = None;
+        for (id, applier) in machines {
+            let (applied, kv) = (applier.applied(), &applier.machine().kv);
+            let (other, at, reference) = *first.get_or_insert((id, applied, kv));
+            if at == applied && reference != kv {
+                let what = format!("the machines of {other} and {id} differ at {at}");
+                return Err(Violation::new("I5", what));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Those who are there and not removed: voters, and learners if there are many.
+fn wish(now: &Membership, stays: &BTreeSet<MemberId>) -> (MemberSet, MemberSet) {
+    // Who was removed does not come back under its old name.
+    let members: Vec<MemberId> = stays.iter().copied().filter(|id| now.contains(*id)).collect();
+    let (voters, learners) = members.split_at(members.len().min(5));
+    (voters.iter().copied().collect(), learners.iter().copied().collect())
+}
+
+/// What to ask for on the way there; nothing while it is under way.
+fn next_wish(now: &Membership, voters: MemberSet, learners: MemberSet) -> Option<Change> {
+    match now.goal() {
+        Some(goal) if goal.voters == voters && goal.learners == learners => None,
+        Some(goal) if !goal.cancels => Some(Change::cancel()),
+        None if now.is_joint() && !now.auto_leave() => Some(Change::leave()),
+        _ => Some(ChangeKind::Goal { voters, learners }.into()),
+    }
+}
+
+const LINEARIZABLE_STEPS: u64 = 200_000;
+
+/// Keeps events that only serve to make more of them from coming.
+impl World {
+    fn stop_clients(&mut self) {
+        self.quiet = true;
+        self.drop_events(|what| matches!(what, Happening::Client(_)));
+    }
+}

@@ -1,0 +1,266 @@
+//! How members come into the world, die and come back.
+
+use std::sync::Arc;
+
+use quorate::{Options, StartError, Started, Startup};
+use quorate_core::{EntryId, MemberId, Membership};
+use quorate_storage::{CreateError, OpenError, StoreConfig, StoreError};
+
+use super::action::What;
+use super::machine::NotingKv;
+use super::member::{Fate, Member, Process};
+use super::setting::{Setting, TICK};
+use super::shared_disk::SharedDisk;
+use super::world::{Checked, Happening, World, place_of};
+use crate::checkers::Violation;
+use crate::random::Random;
+
+impl World {
+    /// The first members, and the clients.
+    pub(crate) fn begin(&mut self) -> Checked {
+        let voters = self.setting.voters.max(1);
+        let all = voters + self.setting.learners;
+        for _ in 0..all {
+            self.add_place(What::AddLearner);
+        }
+        let member = |number: u64| MemberId(number);
+        let first = Membership::new((1..=voters).map(member), (voters + 1..=all).map(member))
+            .with_activation(self.setting.activation());
+        self.first = Arc::new(first);
+        for place in 0..self.members.len() {
+            self.start(place)?;
+        }
+        self.begun = true;
+        for client in 0..self.clients.count() {
+            let at = self.clients.pause();
+            self.schedule(at, Happening::Client(client));
+        }
+        Ok(())
+    }
+
+    /// Room for a member that may be started later.
+    pub(crate) fn add_place(&mut self, what: What) -> MemberId {
+        let place = self.members.len();
+        let id = MemberId(place as u64 + 1);
+        let mut random = Random::stream(self.setting.seed, 100 + id.0);
+        let drift = random.below(2 * self.setting.drift + 1);
+        let tick_every = TICK + drift * TICK / 1_000 - self.setting.drift * TICK / 1_000;
+        self.members.push(Member {
+            id,
+            incarnation: random.next_u64() | 1,
+            joined_at: 0,
+            process: None,
+            disk: SharedDisk::default(),
+            fate: Fate::Unborn,
+            ghost: what == What::AddGhost,
+            spoiled: false,
+            flipped: false,
+            wiped: false,
+            run: 0,
+            paused_until: 0,
+            tick_every,
+            disk_delay: self.setting.disk_delay.max(1),
+            random,
+        });
+        self.watch.add_member();
+        id
+    }
+
+    /// A membership was committed: whoever it adds is started some time.
+    pub(crate) fn on_membership(&mut self, id: EntryId, membership: &Membership) {
+        for member in membership.members().iter() {
+            let place = place_of(member);
+            let Some(found) = self.members.get_mut(place) else { continue };
+            if found.fate == Fate::Unborn && found.joined_at == 0 && !found.ghost {
+                found.joined_at = id.index;
+                let at = self.now + self.random.below(5 * TICK);
+                self.schedule(at, Happening::Starts { place });
+            }
+        }
+    }
+
+    /// A process begins at this place, unless there is nothing to begin with.
+    pub(crate) fn start(&mut self, place: usize) -> Checked {
+        let member = &mut self.members[place];
+        let hopeless = member.fate == Fate::Lost && !member.wiped;
+        let uninvited = member.fate == Fate::Unborn && member.joined_at == 0 && self.begun;
+        if member.is_up() || hopeless || uninvited {
+            return Ok(());
+        }
+        member.run += 1;
+        member.paused_until = 0;
+        member.mend_disk();
+        let startup = self.startup(place);
+        let disk = self.members[place].disk.clone();
+        match quorate::start(disk, NotingKv::default(), startup) {
+            Ok(started) => self.on_started(place, started),
+            Err(why) => self.on_not_started(place, &why),
+        }
+    }
+
+    fn startup(&self, place: usize) -> Startup {
+        let Setting { segment_bytes, tail_bytes, .. } = self.setting;
+        let member = &self.members[place];
+        let mut config = self.setting.config(member.id, member.incarnation, member.run);
+        config.joined_at = member.joined_at;
+        Startup {
+            cluster: 7,
+            config,
+            options: Options {
+                request_ticks: 6 * self.setting.election_ticks,
+                retry_ticks: 2 * self.setting.election_ticks,
+                snapshot_entries: self.setting.snapshot_entries.max(1),
+                ..Options::default()
+            },
+            store: StoreConfig { segment_bytes, tail_bytes_max: tail_bytes },
+            first: (!self.begun).then(|| (*self.first).clone()),
+        }
+    }
+
+    fn on_started(&mut self, place: usize, started: Started<SharedDisk, NotingKv>) -> Checked {
+        let Started { driver, applier, store, boot } = started;
+        let member = &mut self.members[place];
+        let (id, run) = (member.id, member.run);
+        member.process = Some(Process::new(driver, applier, store));
+        member.flipped = false;
+        if member.fate == Fate::Unborn {
+            member.fate = Fate::Well;
+        }
+        let tick_every = member.tick_every;
+        self.say(|| {
+            format!(
+                "{id} starts with {:?}, commit {}",
+                boot.hard_state.term, boot.hard_state.commit
+            )
+        });
+        self.watch.on_start(place, id, &boot)?;
+        self.clients.answers.resumed(id, boot.applied);
+        let first = 1 + self.members[place].random.below(tick_every);
+        self.schedule(self.now + first, Happening::Tick { place, run });
+        self.pump(place)
+    }
+
+    /// Damage is reported only where damage was done, and is never overlooked (D4, D5).
+    fn on_not_started(&mut self, place: usize, why: &StartError) -> Checked {
+        let member = &mut self.members[place];
+        let id = member.id;
+        let damaged = matches!(
+            why,
+            StartError::Open(OpenError::Corrupt(_)) | StartError::Read(StoreError::Corrupt(_))
+        );
+        if damaged && member.flipped {
+            member.fate = Fate::Lost;
+            self.report.count("corruption reported");
+            self.watch.on_disk_lost(place, self.members[place].id);
+            return Ok(());
+        }
+        let failed = matches!(
+            why,
+            StartError::Open(OpenError::Failed(_))
+                | StartError::Create(CreateError::Failed(_))
+                | StartError::Read(StoreError::Failed(_))
+        );
+        if failed && member.spoiled {
+            // It died again while it was starting.
+            self.members[place].lose_unsynced();
+            return Ok(());
+        }
+        Err(Violation::new("D5", format!("{id} does not start: {why}")))
+    }
+
+    /// The power fails: the process dies, and with it what its disk did not hold.
+    pub(crate) fn crash(&mut self, place: usize) -> Result<bool, Violation> {
+        if !self.kill(place)? {
+            return Ok(false);
+        }
+        self.members[place].lose_unsynced();
+        Ok(true)
+    }
+
+    /// The process dies; what it has written is written.
+    pub(crate) fn kill(&mut self, place: usize) -> Result<bool, Violation> {
+        let member = &mut self.members[place];
+        if member.process.take().is_none() {
+            return Ok(false);
+        }
+        let run = member.run;
+        self.admin.lost(place, run);
+        let clients = self.clients.lost(place, run);
+        for client in clients.map_err(|why| Violation::new("R2", why))? {
+            self.wake(client);
+        }
+        Ok(true)
+    }
+
+    /// The process ends by itself, with a word to everybody who waits.
+    pub(crate) fn end(&mut self, place: usize, why: &str) -> Checked {
+        let id = self.members[place].id;
+        self.say(|| format!("{id} ends: {why}"));
+        self.report.count("member ended by its disk");
+        if !self.members[place].spoiled {
+            return Err(Violation::new("D5", format!("{id} ends: {why}")));
+        }
+        let Some(process) = &mut self.members[place].process else { return Ok(()) };
+        process.driver.stop();
+        let answers = process.driver.take().answers;
+        for (ticket, answer) in answers {
+            self.on_answer(place, ticket, &answer)?;
+        }
+        self.crash(place).map(|_| ())
+    }
+
+    /// An empty disk under an old name.
+    pub(crate) fn wipe(&mut self, place: usize) {
+        let member = &mut self.members[place];
+        member.disk = SharedDisk::default();
+        member.incarnation = member.random.next_u64() | 1;
+        member.joined_at = 0;
+        member.fate = Fate::Lost;
+        member.wiped = true;
+        self.watch.on_disk_lost(place, self.members[place].id);
+        let at = self.now + self.random.below(5 * TICK);
+        self.schedule(at, Happening::Starts { place });
+    }
+
+    /// Each is started with the other's disk, which must be refused, and then with its
+    /// own.
+    pub(crate) fn swap_disks(&mut self, one: usize, other: usize) -> Result<bool, Violation> {
+        let both = [one, other];
+        let well = |place: &usize| {
+            self.members[*place].fate == Fate::Well && !self.members[*place].flipped
+        };
+        if one == other || !both.iter().all(well) {
+            return Ok(false);
+        }
+        for place in both {
+            self.crash(place)?;
+        }
+        for (place, foreign) in [(one, other), (other, one)] {
+            let disk = self.members[foreign].disk.copy();
+            disk.inner().heal();
+            disk.inner().stop_after(None);
+            let started = quorate::start(disk, NotingKv::default(), self.startup(place));
+            let refused = matches!(started, Err(StartError::Open(OpenError::OtherMember { .. })));
+            if !refused {
+                let id = self.members[place].id;
+                return Err(Violation::new("D4", format!("{id} starts with another's disk")));
+            }
+            self.schedule(self.now, Happening::Starts { place });
+        }
+        Ok(true)
+    }
+}
+
+impl Member {
+    pub(crate) fn lose_unsynced(&mut self) {
+        self.disk.inner().crash(&mut self.random);
+    }
+
+    /// The disk does what it is told again.
+    pub(crate) fn mend_disk(&mut self) {
+        self.spoiled = false;
+        let mut disk = self.disk.inner();
+        disk.heal();
+        disk.stop_after(None);
+    }
+}

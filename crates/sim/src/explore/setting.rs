@@ -1,0 +1,155 @@
+//! What one run is like: drawn from a seed, written down in replay files.
+//!
+//! Swarm testing: each seed draws which kinds of faults there are at all, how often,
+//! and how large things are. A run with one kind of fault and tiny bounds finds what
+//! a run with everything hides.
+
+use quorate_core::{Activation, Config, MemberId, ReadMode};
+
+use crate::random::Random;
+
+/// Time is counted in units; a member's clock ticks about this often.
+pub(crate) const TICK: u64 = 1_000;
+
+macro_rules! setting {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The numbers that make a run.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Setting {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Setting {
+            const ZERO: Self = Self { $($name: 0,)* };
+
+            /// Name and value of each, for replay files.
+            pub fn values(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+
+            /// The number of this name.
+            pub fn value_mut(&mut self, name: &str) -> Option<&mut u64> {
+                match name {
+                    $(stringify!($name) => Some(&mut self.$name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+setting! {
+    /// Everything that is not written down follows from it.
+    seed,
+    /// 1 when memberships count as soon as they are logged.
+    on_append,
+    /// Members at the start.
+    voters,
+    learners,
+    pre_vote,
+    check_quorum,
+    /// 1 for reads on the strength of a leader lease.
+    lease_reads,
+    election_ticks,
+    clients,
+    keys,
+    /// Ticks between two requests of one client, at most.
+    think_ticks,
+    value_bytes,
+    /// Ticks with faults; then the world is healed.
+    ticks,
+    /// Units that a message takes, at most.
+    delay,
+    /// Of 1000 messages.
+    loss,
+    duplication,
+    /// 1 when messages of one link overtake each other.
+    reordering,
+    /// Units that a write takes, at most.
+    disk_delay,
+    apply_delay,
+    /// By how many of 1000 parts clocks run fast or slow.
+    drift,
+    snapshot_entries,
+    trim_keep,
+    segment_bytes,
+    tail_bytes,
+    append_bytes,
+    inflight,
+    uncommitted_bytes,
+    /// How many members stay away when the world is healed, at most.
+    absent,
+}
+
+impl Setting {
+    pub fn draw(seed: u64) -> Self {
+        let mut random = Random::stream(seed, 1);
+        let some = |random: &mut Random, odds, from, to| {
+            if random.per_mille(odds) { random.between(from, to) } else { 0 }
+        };
+        let small = random.per_mille(400);
+        let disk_delay_max = if random.per_mille(200) { 6_000 } else { 600 };
+        let apply_delay_max = if random.per_mille(150) { 8_000 } else { 300 };
+        let pre_vote = u64::from(random.per_mille(800));
+        let check_quorum = u64::from(random.per_mille(800));
+        Self {
+            seed,
+            on_append: random.below(2),
+            voters: random.between(1, 5),
+            learners: some(&mut random, 300, 1, 2),
+            pre_vote,
+            check_quorum,
+            lease_reads: u64::from(check_quorum == 1 && random.per_mille(250)),
+            election_ticks: random.between(4, 12),
+            clients: random.between(1, 6),
+            keys: random.between(1, 5),
+            think_ticks: random.between(1, 20),
+            value_bytes: if random.per_mille(200) { random.between(1, 3_000) } else { 8 },
+            ticks: random.between(100, 500),
+            delay: random.between(50, 1_500),
+            loss: some(&mut random, 500, 1, 250),
+            duplication: some(&mut random, 400, 1, 150),
+            reordering: u64::from(random.per_mille(400)),
+            disk_delay: random.between(20, disk_delay_max),
+            apply_delay: random.between(10, apply_delay_max),
+            drift: some(&mut random, 400, 1, 60),
+            snapshot_entries: random.between(5, if small { 12 } else { 300 }),
+            trim_keep: if small { random.below(6) } else { random.below(100) },
+            segment_bytes: if small { 2_048 } else { 16_384 },
+            tail_bytes: if small { 256 } else { 1 << 20 },
+            append_bytes: if small { random.between(1, 400) } else { 1 << 16 },
+            inflight: if small { random.between(1, 3) } else { 64 },
+            uncommitted_bytes: if random.per_mille(200) { 600 } else { 1 << 20 },
+            absent: some(&mut random, 500, 1, 2),
+            ..Self::ZERO
+        }
+    }
+
+    pub(crate) fn activation(&self) -> Activation {
+        if self.on_append == 1 { Activation::OnAppend } else { Activation::OnApply }
+    }
+
+    pub(crate) fn config(&self, id: MemberId, incarnation: u64, run: u64) -> Config {
+        let election_ticks = self.election_ticks.clamp(4, 1_000) as u32;
+        let reads = if self.lease_reads == 1 {
+            ReadMode::LeaderLease { drift_ticks: election_ticks / 2 }
+        } else {
+            ReadMode::Quorum
+        };
+        Config {
+            incarnation,
+            seed: Random::stream(self.seed, id.0 << 20 | run).next_u64(),
+            election_ticks,
+            pre_vote: self.pre_vote == 1,
+            check_quorum: self.check_quorum == 1,
+            reads,
+            append_bytes_max: self.append_bytes.max(1),
+            inflight_messages_max: self.inflight.clamp(1, 1_000) as u32,
+            uncommitted_bytes_max: self.uncommitted_bytes.max(1),
+            tail_bytes_max: self.tail_bytes,
+            trim_keep_entries: self.trim_keep,
+            activation: self.activation(),
+            ..Config::new(id)
+        }
+    }
+}

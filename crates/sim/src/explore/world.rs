@@ -1,0 +1,686 @@
+//! Many members, one thread, one seed: the queue of what happens next.
+//!
+//! Everything that a real member would do on threads of its own happens here as
+//! events: messages, disk writes, the machine's work, ticks. What they do is done by
+//! the same driver, storage and applier that a real member runs.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate::{Answer, Job, JobDone, Ticket, Work};
+use quorate_core::{
+    AppendReply, Entries, EntryId, Envelope, Event, MemberId, Membership, Message, Payload,
+    RequestId, RoleKind, SnapshotMeta, Term,
+};
+use quorate_storage::{Store, StoreError};
+
+use super::action::{Action, Who};
+use super::admin::Admin;
+use super::clients::{Clients, Request};
+use super::member::{DiskWork, Fate, Member};
+use super::network::Network;
+use super::report::Report;
+use super::setting::{Setting, TICK};
+use super::shared_disk::SharedDisk;
+use super::watch::Watch;
+use crate::checkers::Violation;
+use crate::random::Random;
+
+pub(crate) type Checked = Result<(), Violation>;
+
+pub(crate) struct World {
+    pub(crate) setting: Setting,
+    pub(crate) now: u64,
+    queue: BinaryHeap<Reverse<Due>>,
+    order: u64,
+    pub(crate) members: Vec<Member>,
+    pub(crate) network: Network,
+    pub(crate) clients: Clients,
+    pub(crate) admin: Admin,
+    pub(crate) watch: Watch,
+    pub(crate) report: Report,
+    pub(crate) random: Random,
+    /// The membership of the cluster's first members.
+    pub(crate) first: Arc<Membership>,
+    /// The first members were started.
+    pub(crate) begun: bool,
+    /// Faults are over.
+    pub(crate) healed: bool,
+    /// Clients ask for nothing more.
+    pub(crate) quiet: bool,
+    /// What is printed of a run that is looked at.
+    pub(crate) trace: Option<Box<dyn FnMut(u64, &str)>>,
+}
+
+struct Due {
+    at: u64,
+    order: u64,
+    what: Happening,
+}
+
+/// Something that happens. What belongs to a process says to which run of it.
+pub(crate) enum Happening {
+    Arrives { place: usize, envelope: Envelope },
+    SnapshotArrives { place: usize, envelope: Envelope, chunks: Vec<Bytes> },
+    SnapshotReported { place: usize, run: u64, to: MemberId, arrived: bool },
+    Tick { place: usize, run: u64 },
+    DiskDone { place: usize, run: u64 },
+    MachineDone { place: usize, run: u64 },
+    Resumes { place: usize, run: u64, ticks: u64 },
+    Starts { place: usize },
+    Client(usize),
+    Act(Action),
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+impl World {
+    pub(crate) fn new(setting: &Setting) -> Self {
+        Self {
+            now: 0,
+            queue: BinaryHeap::new(),
+            order: 0,
+            members: Vec::new(),
+            network: Network::new(setting),
+            clients: Clients::new(setting),
+            admin: Admin::new(setting),
+            watch: Watch::default(),
+            report: Report::default(),
+            random: Random::stream(setting.seed, 4),
+            first: Arc::default(),
+            begun: false,
+            healed: false,
+            quiet: false,
+            trace: None,
+            setting: setting.clone(),
+        }
+    }
+
+    pub(crate) fn say(&mut self, what: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace(self.now, &what());
+        }
+    }
+
+    pub(crate) fn schedule(&mut self, at: u64, what: Happening) {
+        self.order += 1;
+        self.queue.push(Reverse(Due { at: at.max(self.now), order: self.order, what }));
+    }
+
+    /// Shows what is not said all the time.
+    fn say_rare(&mut self, envelope: &Envelope) {
+        let usual = matches!(
+            envelope.message,
+            Message::Append(_)
+                | Message::AppendReply(AppendReply::Matches { .. })
+                | Message::Heartbeat(_)
+                | Message::HeartbeatReply(_)
+                | Message::Propose(..)
+                | Message::ProposeReply(..)
+                | Message::Read(_)
+                | Message::ReadReply(..)
+        );
+        if !usual {
+            let Envelope { from, to, term, message, .. } = envelope;
+            self.say(|| format!("{from} -> {to} term {term} {message:?}"));
+        }
+    }
+
+    /// Forgets what is due and of this kind.
+    pub(crate) fn drop_events(&mut self, kind: impl Fn(&Happening) -> bool) {
+        self.queue.retain(|Reverse(due)| !kind(&due.what));
+    }
+
+    /// Lets everything happen that is due by then.
+    pub(crate) fn run_until(&mut self, end: u64) -> Checked {
+        while self.queue.peek().is_some_and(|Reverse(due)| due.at <= end) {
+            let Some(Reverse(due)) = self.queue.pop() else { break };
+            self.now = due.at;
+            self.report.note(due.at, due.order);
+            self.happens(due.what)?;
+        }
+        self.now = end;
+        Ok(())
+    }
+
+    fn happens(&mut self, what: Happening) -> Checked {
+        let Some(what) = self.unless_paused(what) else { return Ok(()) };
+        match what {
+            Happening::Arrives { place, envelope } => self.on_arrival(place, envelope),
+            Happening::SnapshotArrives { place, envelope, chunks } => {
+                self.on_snapshot_arrival(place, envelope, chunks)
+            }
+            Happening::SnapshotReported { place, run, to, arrived } => {
+                self.with_process(place, run, |process| process.driver.snapshot_sent(to, arrived))
+            }
+            Happening::Tick { place, run } => self.on_tick(place, run),
+            Happening::DiskDone { place, run } => self.on_disk_done(place, run),
+            Happening::MachineDone { place, run } => self.on_machine_done(place, run),
+            Happening::Resumes { place, run, ticks } => self.with_process(place, run, |process| {
+                (0..ticks).for_each(|_| process.driver.tick());
+            }),
+            Happening::Starts { place } => self.start(place),
+            Happening::Client(client) => self.on_client(client),
+            Happening::Act(action) => self.act(action),
+        }
+    }
+
+    /// What happens to a member that is paused happens when it goes on.
+    fn unless_paused(&mut self, what: Happening) -> Option<Happening> {
+        let place = match &what {
+            Happening::Arrives { place, .. }
+            | Happening::SnapshotArrives { place, .. }
+            | Happening::SnapshotReported { place, .. }
+            | Happening::Tick { place, .. }
+            | Happening::DiskDone { place, .. }
+            | Happening::MachineDone { place, .. } => *place,
+            _ => return Some(what),
+        };
+        let until = self.members[place].paused_until;
+        if until <= self.now {
+            return Some(what);
+        }
+        self.schedule(until, what);
+        None
+    }
+
+    /// Does something with a process, if it is still the same one.
+    fn with_process(
+        &mut self,
+        place: usize,
+        run: u64,
+        act: impl FnOnce(&mut super::member::Process),
+    ) -> Checked {
+        let member = &mut self.members[place];
+        if member.run != run {
+            return Ok(());
+        }
+        let Some(process) = &mut member.process else { return Ok(()) };
+        act(process);
+        self.report.events += 1;
+        self.pump(place)
+    }
+
+    fn on_arrival(&mut self, place: usize, envelope: Envelope) -> Checked {
+        if self.network.is_cut(place_of(envelope.from), place) {
+            return Ok(());
+        }
+        let run = self.members[place].run;
+        self.with_process(place, run, |process| process.driver.receive(envelope))
+    }
+
+    fn on_snapshot_arrival(
+        &mut self,
+        place: usize,
+        envelope: Envelope,
+        chunks: Vec<Bytes>,
+    ) -> Checked {
+        let from = place_of(envelope.from);
+        let Message::Snapshot(meta) = &envelope.message else { return Ok(()) };
+        let meta = meta.clone();
+        let arrived = !self.network.is_cut(from, place) && self.members[place].is_up();
+        let report = Happening::SnapshotReported {
+            place: from,
+            run: self.members[from].run,
+            to: self.members[place].id,
+            arrived,
+        };
+        let at = self.now + 1 + self.random.below(self.setting.delay);
+        self.schedule(at, report);
+        if !arrived {
+            return Ok(());
+        }
+        let run = self.members[place].run;
+        self.with_process(place, run, |process| {
+            process.disk_waits.push(DiskWork::Receive(envelope, meta, chunks));
+        })
+    }
+
+    fn on_tick(&mut self, place: usize, run: u64) -> Checked {
+        let member = &mut self.members[place];
+        if member.run != run {
+            return Ok(());
+        }
+        let Some(process) = &mut member.process else { return Ok(()) };
+        process.driver.tick();
+        // An idle tick is no event worth counting.
+        self.report.events += u64::from(process.driver.has_work());
+        let at = self.now + member.tick_every;
+        self.schedule(at, Happening::Tick { place, run });
+        self.pump(place)
+    }
+
+    /// Does what the driver at this place wants done, until it wants nothing more.
+    pub(crate) fn pump(&mut self, place: usize) -> Checked {
+        while let Some(process) = &mut self.members[place].process {
+            if !process.driver.has_work() {
+                break;
+            }
+            let work = process.driver.take();
+            self.route(place, work)?;
+        }
+        self.begin_disk(place)?;
+        self.begin_machine(place);
+        Ok(())
+    }
+
+    fn route(&mut self, place: usize, work: Work) -> Checked {
+        let Work { save, send, snapshots, jobs, load, trim, answers, events } = work;
+        let Some(process) = &mut self.members[place].process else { return Ok(()) };
+        if let Some(save) = save {
+            let raft = process.driver.raft();
+            self.watch.on_save(place, raft, &save)?;
+            for entry in save.entries.iter() {
+                if let Payload::Change(change) = &entry.payload {
+                    self.watch.on_change(raft, entry.id, &change.membership)?;
+                }
+            }
+            process.disk_waits.push(DiskWork::Save(save));
+        }
+        self.watch.after(place, process.driver.raft())?;
+        process.disk_waits.extend(load.into_iter().map(DiskWork::Load));
+        process.disk_waits.extend(trim.map(DiskWork::Trim));
+        let id = self.members[place].id;
+        for job in &jobs {
+            match job {
+                Job::Apply(entries) => {
+                    self.watch.on_apply(place, id, entries)?;
+                    self.on_committed(entries)?;
+                }
+                Job::Install(meta) => self.watch.on_install(place, meta.id.index),
+                Job::Query(..) | Job::Snapshot(_) => {}
+            }
+        }
+        if let Some(process) = &mut self.members[place].process {
+            process.jobs.extend(jobs);
+        }
+        for envelope in send {
+            self.send(place, envelope)?;
+        }
+        for envelope in snapshots {
+            self.send_snapshot(place, envelope)?;
+        }
+        for (ticket, answer) in answers {
+            self.on_answer(place, ticket, &answer)?;
+        }
+        for event in &events {
+            self.on_event(place, event)?;
+        }
+        Ok(())
+    }
+
+    /// Changes of membership among committed entries.
+    fn on_committed(&mut self, entries: &Entries) -> Checked {
+        for entry in entries.iter() {
+            if let Payload::Change(change) = &entry.payload {
+                let applied = self.admin.applied(entry.id.index, &change.change.context);
+                applied.map_err(|why| Violation::new("R2", why))?;
+                self.on_membership(entry.id, &change.membership);
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, place: usize, envelope: Envelope) -> Checked {
+        self.watch.on_send(place, &envelope)?;
+        self.say_rare(&envelope);
+        let to = place_of(envelope.to);
+        if to >= self.members.len() {
+            return Ok(());
+        }
+        let [first, second] = self.network.send(place, to, self.now);
+        if let Some(at) = second {
+            let envelope = envelope.clone();
+            self.report.count("duplicated message");
+            self.schedule(at, Happening::Arrives { place: to, envelope });
+        }
+        match first {
+            Some(at) => self.schedule(at, Happening::Arrives { place: to, envelope }),
+            None => self.report.count("lost message"),
+        }
+        Ok(())
+    }
+
+    fn send_snapshot(&mut self, place: usize, envelope: Envelope) -> Checked {
+        let (to, id) = (place_of(envelope.to), envelope.to);
+        let run = self.members[place].run;
+        let Message::Snapshot(meta) = &envelope.message else { return Ok(()) };
+        let Some(process) = &mut self.members[place].process else { return Ok(()) };
+        // A newer one may have taken its place; anything else is the disk's fault.
+        let read = read_snapshot(&mut process.store, meta.id).ok();
+        if let Some(why) = process.store.failed() {
+            return self.end(place, &why.to_string());
+        }
+        let known = to < self.members.len();
+        let arrival = if known { self.network.send(place, to, self.now)[0] } else { None };
+        match (read, arrival) {
+            (Some(chunks), Some(at)) => {
+                self.report.snapshots_sent += 1;
+                self.schedule(at, Happening::SnapshotArrives { place: to, envelope, chunks });
+            }
+            _ => {
+                let what = Happening::SnapshotReported { place, run, to: id, arrived: false };
+                self.schedule(self.now + TICK, what);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives everything that waits to the disk, if it is idle.
+    fn begin_disk(&mut self, place: usize) -> Checked {
+        let member = &mut self.members[place];
+        let Some(process) = &mut member.process else { return Ok(()) };
+        if process.disk_busy || process.disk_waits.is_empty() {
+            return Ok(());
+        }
+        process.disk_busy = true;
+        process.disk_does = std::mem::take(&mut process.disk_waits);
+        let saves = process.disk_does.iter().filter_map(|work| match work {
+            DiskWork::Save(save) => Some(save),
+            _ => None,
+        });
+        let mut written = Ok(());
+        for save in saves {
+            written = process.store.write(save);
+            if written.is_err() {
+                break;
+            }
+        }
+        if let Err(why) = written {
+            return self.end(place, &why.to_string());
+        }
+        let at = self.now + 1 + member.random.below(member.disk_delay);
+        let run = member.run;
+        self.schedule(at, Happening::DiskDone { place, run });
+        Ok(())
+    }
+
+    fn on_disk_done(&mut self, place: usize, run: u64) -> Checked {
+        if self.members[place].run != run {
+            return Ok(());
+        }
+        let Some(process) = &mut self.members[place].process else { return Ok(()) };
+        self.report.events += 1;
+        process.disk_busy = false;
+        let done = std::mem::take(&mut process.disk_does);
+        let must_sync = done.iter().any(|work| match work {
+            DiskWork::Save(save) => save.must_sync || save.install.is_some(),
+            _ => false,
+        });
+        if must_sync && let Err(why) = process.store.sync() {
+            return self.end(place, &why.to_string());
+        }
+        for work in done {
+            if let Err(why) = self.finish_disk_work(place, work, must_sync)? {
+                return self.end(place, &why);
+            }
+        }
+        self.pump(place)
+    }
+
+    /// The inner error is the disk's.
+    fn finish_disk_work(
+        &mut self,
+        place: usize,
+        work: DiskWork,
+        synced: bool,
+    ) -> Result<Result<(), String>, Violation> {
+        let id = self.members[place].id;
+        let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
+        let store = &mut process.store;
+        let done = match work {
+            DiskWork::Save(save) => {
+                if synced {
+                    self.watch.on_saved(place, id, &save)?;
+                }
+                process.driver.saved(save.id);
+                Ok(())
+            }
+            DiskWork::Load(load) => {
+                let entries = store.load(load.range.clone(), load.bytes_max);
+                let entries = entries.map_err(|why| why.to_string());
+                entries.map(|entries| process.driver.loaded(load.reader, entries))
+            }
+            DiskWork::Trim(index) => store.trim(index).map_err(|why| why.to_string()),
+            DiskWork::Capture(meta, chunks) => {
+                let index = meta.id.index;
+                let saved = write_snapshot(store, meta, &chunks).map_err(|why| why.to_string());
+                saved.map(|()| process.driver.snapshot_saved(index))
+            }
+            DiskWork::Receive(envelope, meta, chunks) => {
+                let saved = write_snapshot(store, meta, &chunks).map_err(|why| why.to_string());
+                saved.map(|()| process.driver.receive(envelope))
+            }
+        };
+        Ok(done)
+    }
+
+    fn begin_machine(&mut self, place: usize) {
+        let delay = self.setting.apply_delay;
+        let member = &mut self.members[place];
+        let Some(process) = &mut member.process else { return };
+        if process.machine_busy || process.jobs.is_empty() {
+            return;
+        }
+        process.machine_busy = true;
+        let at = self.now + 1 + member.random.below(delay);
+        let run = member.run;
+        self.schedule(at, Happening::MachineDone { place, run });
+    }
+
+    fn on_machine_done(&mut self, place: usize, run: u64) -> Checked {
+        if self.members[place].run != run {
+            return Ok(());
+        }
+        let Some(process) = &mut self.members[place].process else { return Ok(()) };
+        self.report.events += 1;
+        process.machine_busy = false;
+        let jobs = std::mem::take(&mut process.jobs);
+        for job in jobs {
+            if let Err(why) = self.do_job(place, job)? {
+                return self.end(place, &why);
+            }
+        }
+        self.pump(place)
+    }
+
+    /// The inner error is one that a member dies of.
+    fn do_job(&mut self, place: usize, job: Job) -> Result<Result<(), String>, Violation> {
+        let id = self.members[place].id;
+        let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
+        let done = match job {
+            Job::Apply(entries) => process.applier.apply(&entries),
+            Job::Query(ticket, question) => process.applier.query(ticket, &question),
+            Job::Snapshot(meta) => process.applier.capture(meta),
+            Job::Install(meta) => {
+                match quorate::install(&mut process.store, &mut process.applier, &meta) {
+                    Ok(done) => done,
+                    Err(why) => return Ok(Err(why.to_string())),
+                }
+            }
+        };
+        match done {
+            JobDone::Captured { meta, chunks } => {
+                let index = meta.id.index;
+                let chunks: Vec<Bytes> = chunks.collect();
+                self.watch.on_state(id, index, hash_of(&chunks))?;
+                process.disk_waits.push(DiskWork::Capture(meta, chunks));
+            }
+            JobDone::Installed { meta, origins } => {
+                self.clients.answers.resumed(id, meta.id.index);
+                process.driver.job_done(JobDone::Installed { meta, origins });
+            }
+            done => process.driver.job_done(done),
+        }
+        self.note_what_ran(place)
+    }
+
+    fn note_what_ran(&mut self, place: usize) -> Result<Result<(), String>, Violation> {
+        let id = self.members[place].id;
+        let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
+        for (index, operation) in process.applier.machine_mut().ran.drain(..) {
+            let request = RequestId(operation);
+            let noted = self.clients.answers.applied(id, index, request);
+            noted.map_err(|why| Violation::new("R2", why.to_string()))?;
+        }
+        Ok(Ok(()))
+    }
+
+    pub(crate) fn on_answer(&mut self, place: usize, ticket: Ticket, answer: &Answer) -> Checked {
+        let asked = (place, self.members[place].run, ticket);
+        if let Some(fits) = self.admin.answered(asked, answer, &mut self.report) {
+            return fits.map_err(|why| Violation::new("R2", why));
+        }
+        let client = self.clients.answered(asked, answer);
+        if let Some(client) = client.map_err(|why| Violation::new("R2", why))? {
+            self.wake(client);
+        }
+        Ok(())
+    }
+
+    /// A client thinks for a while, then asks again.
+    pub(crate) fn wake(&mut self, client: usize) {
+        if client < self.clients.count() && !self.quiet {
+            let at = self.now + self.clients.pause();
+            self.schedule(at, Happening::Client(client));
+        }
+    }
+
+    fn on_client(&mut self, client: usize) -> Checked {
+        self.report.events += 1;
+        let up: Vec<usize> =
+            (0..self.members.len()).filter(|place| self.is_awake(*place)).collect();
+        let to_leader = self.clients.draw(2) == 0;
+        let leader = self.leader().filter(|place| to_leader && self.is_awake(*place));
+        let drawn = self.clients.draw(up.len() as u64) as usize;
+        let Some(place) = leader.or_else(|| up.get(drawn).copied()) else {
+            self.wake(client);
+            return Ok(());
+        };
+        let (number, request) = self.clients.ask(client);
+        self.ask(place, number, request)
+    }
+
+    pub(crate) fn ask(&mut self, place: usize, number: usize, request: Request) -> Checked {
+        let run = self.members[place].run;
+        let Some(process) = &mut self.members[place].process else { return Ok(()) };
+        let ticket = match request {
+            Request::Command(command) => process.driver.propose(&command),
+            Request::Read(question) => process.driver.read(question),
+        };
+        let asked = self.clients.asked((place, run, ticket), number);
+        asked.map_err(|why| Violation::new("R2", why))?;
+        self.pump(place)
+    }
+
+    fn on_event(&mut self, place: usize, event: &Event) -> Checked {
+        let id = self.members[place].id;
+        self.report.on_event(event);
+        self.say(|| format!("{id} {event:?}"));
+        match event {
+            Event::Settled { id: entry, membership, .. } => {
+                self.watch.on_settled(id, *entry, membership)
+            }
+            Event::Role { to: RoleKind::Leader, .. } => {
+                let now = self.membership();
+                self.report.interrupted += u64::from(now.goal().is_some() || now.is_joint());
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs, and is not paused.
+    pub(crate) fn is_awake(&self, place: usize) -> bool {
+        let member = &self.members[place];
+        member.is_up() && member.paused_until <= self.now
+    }
+
+    /// The member that leads the newest term.
+    pub(crate) fn leader(&self) -> Option<usize> {
+        let leads = |member: &Member| -> Option<Term> {
+            let raft = member.process.as_ref()?.driver.raft();
+            (raft.role() == RoleKind::Leader).then(|| raft.term())
+        };
+        let leaders = self
+            .members
+            .iter()
+            .enumerate()
+            .filter_map(|(place, member)| leads(member).map(|term| (term, place)));
+        leaders.max().map(|(_, place)| place)
+    }
+
+    pub(crate) fn find(&self, who: Who) -> Option<usize> {
+        match who {
+            Who::Leader => self.leader().or_else(|| self.members.iter().position(Member::is_up)),
+            Who::Member(number) => {
+                let count = self.members.len();
+                (count > 0).then(|| number as usize % count)
+            }
+        }
+    }
+
+    /// The newest committed membership.
+    pub(crate) fn membership(&self) -> Arc<Membership> {
+        self.watch.membership().map(|(_, membership)| Arc::clone(membership)).unwrap_or_default()
+    }
+
+    pub(crate) fn is_lost(&self, id: MemberId) -> bool {
+        let member = self.members.get(place_of(id));
+        member.is_none_or(|member| member.fate != Fate::Well)
+    }
+}
+
+/// Member `m1` stands at place 0.
+pub(crate) fn place_of(id: MemberId) -> usize {
+    usize::try_from(id.0.wrapping_sub(1)).unwrap_or(usize::MAX)
+}
+
+fn read_snapshot(store: &mut Store<SharedDisk>, id: EntryId) -> Result<Vec<Bytes>, StoreError> {
+    let mut reader = store.open_snapshot(id)?;
+    let mut chunks = Vec::new();
+    while let Some(chunk) = store.read_snapshot(&mut reader)? {
+        chunks.push(chunk);
+    }
+    Ok(chunks)
+}
+
+fn write_snapshot(
+    store: &mut Store<SharedDisk>,
+    meta: SnapshotMeta,
+    chunks: &[Bytes],
+) -> Result<(), StoreError> {
+    let mut writer = store.begin_snapshot(meta)?;
+    for chunk in chunks {
+        store.append_snapshot(&mut writer, chunk)?;
+    }
+    store.finish_snapshot(writer)
+}
+
+fn hash_of(chunks: &[Bytes]) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    // How a state is cut into chunks is part of it: all members cut alike.
+    chunks.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,281 @@
+//! `quorate-sim model`: which scopes to explore, and what to print about it.
+
+use std::process::ExitCode;
+
+use quorate_core::Activation;
+
+use super::scope::{Bounds, Checks, Expects, May, Network, Scope};
+use super::trace::activation_name;
+use super::{Limits, Report, run, run_from, scopes};
+use crate::scenario::stage;
+
+/// What the command line asked for.
+#[derive(Debug, Default)]
+struct Wish {
+    names: Vec<String>,
+    list: bool,
+    story: Option<String>,
+    steps: Option<u32>,
+    states: Option<usize>,
+    mutant: Option<String>,
+    only: Option<Activation>,
+    quiet: bool,
+    executed: bool,
+    /// Bounds by name, in place of those of the scope.
+    bounds: Vec<(String, usize)>,
+}
+
+/// `quorate-sim model …`; see [`USAGE`].
+pub fn main(args: &[String]) -> ExitCode {
+    let done = Wish::parse(args).and_then(|wish| wish.fulfil());
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("{why}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+const USAGE: &str = "\
+usage:
+  quorate-sim model --list                    the scopes and what they are about
+  quorate-sim model NAME… | all               explore these scopes
+  quorate-sim model --from STORY --steps N    explore N steps from where a scenario ends
+options:
+  --on-apply, --on-append   under this activation only
+  --terms N, --log N, --changes N, --restarts N, --delayed N, --link N
+                            other bounds than those of the scope
+  --states N                stop after so many states
+  --executed                let the cores themselves elect, in every state (L1)
+  --mutant NAME             with a wrong rule (feature `mutants`)
+  --quiet                   no progress on standard error";
+
+impl Wish {
+    fn parse(args: &[String]) -> Result<Self, String> {
+        let mut wish = Self::default();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().cloned().ok_or_else(|| format!("{arg} wants a value"));
+            let number = |text: String| text.replace('_', "").parse::<usize>();
+            match arg.as_str() {
+                "--list" => wish.list = true,
+                "--from" => wish.story = Some(value()?),
+                "--steps" => {
+                    let steps = value()?.parse();
+                    wish.steps = Some(steps.map_err(|_| "--steps wants a number".to_owned())?);
+                }
+                "--states" => {
+                    let states = number(value()?);
+                    wish.states = Some(states.map_err(|_| "--states wants a number".to_owned())?);
+                }
+                "--mutant" => wish.mutant = Some(value()?),
+                "--on-apply" => wish.only = Some(Activation::OnApply),
+                "--on-append" => wish.only = Some(Activation::OnAppend),
+                "--quiet" => wish.quiet = true,
+                "--executed" => wish.executed = true,
+                "--terms" | "--log" | "--changes" | "--restarts" | "--delayed" | "--link" => {
+                    let bound = number(value()?).map_err(|_| format!("{arg} wants a number"))?;
+                    wish.bounds.push((arg.clone(), bound));
+                }
+                flag if flag.starts_with('-') => return Err(format!("`{flag}` is no flag")),
+                name => wish.names.push(name.to_owned()),
+            }
+        }
+        Ok(wish)
+    }
+
+    fn limits(&self) -> Limits {
+        let states = self.states.unwrap_or(Limits::default().states);
+        Limits { states, progress: !self.quiet }
+    }
+
+    fn fulfil(&self) -> Result<bool, String> {
+        if self.list {
+            for scope in scopes() {
+                say!("{:<28} {}", scope.name, scope.about);
+            }
+            return Ok(true);
+        }
+        switch_mutant(self.mutant.as_deref())?;
+        if let Some(path) = &self.story {
+            return self.explore_from(path);
+        }
+        let chosen = self.chosen()?;
+        let mut fine = true;
+        for scope in &chosen {
+            for activation in self.activations(&scope.activations) {
+                let report = run(scope, activation, self.limits())?;
+                fine &= self.tell(scope, &report);
+            }
+        }
+        Ok(fine)
+    }
+
+    fn chosen(&self) -> Result<Vec<Scope>, String> {
+        let mut chosen = Vec::new();
+        let all = scopes();
+        for name in &self.names {
+            let named = |scope: &&Scope| name == "all" || scope.name == *name;
+            let before = chosen.len();
+            chosen.extend(all.iter().filter(named).cloned());
+            if chosen.len() == before {
+                return Err(format!("`{name}` is no scope; see `model --list`"));
+            }
+        }
+        for scope in &mut chosen {
+            scope.checks.executed |= self.executed;
+            self.bounds.iter().for_each(|(name, bound)| scope.bounds.set(name, *bound));
+        }
+        if chosen.is_empty() { Err("which scope?".to_owned()) } else { Ok(chosen) }
+    }
+
+    fn activations(&self, of_scope: &[Activation]) -> Vec<Activation> {
+        of_scope.iter().copied().filter(|one| self.only.is_none_or(|only| only == *one)).collect()
+    }
+
+    fn explore_from(&self, path: &str) -> Result<bool, String> {
+        let depth = self.steps.ok_or("--from wants --steps")?;
+        let story = std::fs::read_to_string(path).map_err(|why| format!("{path}: {why}"))?;
+        let mut fine = true;
+        for activation in self.activations(&stage::activations(&story)?) {
+            let mut scope = scope_after(&story, activation, depth)?;
+            scope.checks.executed = self.executed;
+            let report = run_from(&story, &scope, activation, self.limits())?;
+            fine &= self.tell(&scope, &report);
+        }
+        Ok(fine)
+    }
+
+    /// Prints what was found. False when it is not what was to be found: of a mutant,
+    /// a violation is.
+    fn tell(&self, scope: &Scope, report: &Report) -> bool {
+        say!("{}", summary(scope, report));
+        if let Some(broken) = &report.broken {
+            say!("  {} after {} steps", broken.violation, broken.steps);
+            say!("{}", broken.story);
+        }
+        match self.mutant {
+            Some(_) => report.broken.is_some(),
+            None => report.is_as_expected(scope.expects),
+        }
+    }
+}
+
+impl Bounds {
+    fn set(&mut self, name: &str, bound: usize) {
+        match name {
+            "--terms" => self.terms = bound as u64,
+            "--log" => self.log = bound as u64,
+            "--changes" => self.changes = bound,
+            "--restarts" => self.restarts = bound as u32,
+            "--delayed" => self.network = Network::Prompt { delayed: bound },
+            _ => self.network = Network::Free { link: bound },
+        }
+    }
+}
+
+/// Everything may happen, for so many steps from where the story ends.
+fn scope_after(story: &str, activation: Activation, depth: u32) -> Result<Scope, String> {
+    let stage = stage::play(story, activation)?;
+    let terms = stage.members.iter().map(|member| member.disk.hard_state.term).max();
+    let last = stage.members.iter().map(|member| member.disk.last().index).max();
+    Ok(Scope {
+        name: "from".to_owned(),
+        about: String::new(),
+        stage: String::new(),
+        activations: vec![activation],
+        bounds: Bounds {
+            terms: terms.unwrap_or(0) + 3,
+            log: last.unwrap_or(0) + 2,
+            network: Network::Free { link: 2 },
+            restarts: 1,
+            depth,
+            ..Bounds::default()
+        },
+        may: May { propose: true, beat: true, forget: true, ..May::default() },
+        checks: Checks { electable: true, executed: false },
+        expects: Expects::Clean,
+    })
+}
+
+fn summary(scope: &Scope, report: &Report) -> String {
+    let end = match (&report.broken, report.exhausted) {
+        (Some(broken), _) => format!("VIOLATION {}", broken.violation.rule),
+        (None, true) => "exhausted".to_owned(),
+        (None, false) => "cut".to_owned(),
+    };
+    let leader = match scope.expects {
+        Expects::Leader | Expects::NoLeader if report.with_new_leader == 0 => {
+            "\n  no leader is reachable"
+        }
+        Expects::Leader | Expects::NoLeader => "\n  a leader is reachable",
+        _ => "",
+    };
+    let executed = match report.executed {
+        0 => String::new(),
+        sets => format!("\n  {} elections executed, all as foretold", grouped(sets)),
+    };
+    format!(
+        "{} {}: {end}; {} states, {} transitions, depth {}\n  {:.1} s, {} states/s, {} MB; \
+         {} members, {} messages, {} runs of the core{leader}{executed}",
+        scope.name,
+        activation_name(report.activation),
+        grouped(report.states as u64),
+        grouped(report.transitions),
+        report.depth,
+        report.seconds,
+        grouped((report.states as f64 / report.seconds.max(1e-9)) as u64),
+        report.bytes_max >> 20,
+        grouped(report.members as u64),
+        grouped(report.messages as u64),
+        grouped(report.core_runs as u64),
+    )
+}
+
+/// `1,234,567`
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(feature = "mutants")]
+fn switch_mutant(name: Option<&str>) -> Result<(), String> {
+    use quorate_core::mutants::{Mutant, switch};
+    const KNOWN: [Mutant; 1] = [Mutant::VoteForOlderLog];
+    let named = |wanted: &str| {
+        let plain = |text: &str| text.replace('-', "").to_lowercase();
+        let found = KNOWN.into_iter().find(|one| plain(&format!("{one:?}")) == plain(wanted));
+        found.ok_or_else(|| format!("`{wanted}` is no mutant"))
+    };
+    switch(name.map(named).transpose()?);
+    Ok(())
+}
+
+#[cfg(not(feature = "mutants"))]
+fn switch_mutant(name: Option<&str>) -> Result<(), String> {
+    match name {
+        None => Ok(()),
+        Some(_) => Err("built without mutants; add --features mutants".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!(grouped(7), "7");
+        assert_eq!(grouped(123_456), "123,456");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+    }
+}

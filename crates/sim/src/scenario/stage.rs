@@ -1,0 +1,171 @@
+//! A story as the beginning of something else: everything that stands on the stage
+//! when it is over, for whoever wants to go on from there.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use quorate_core::{Activation, Change, Config, Envelope, Index, MemberId, Raft, Save};
+
+use super::command::Command;
+use super::disk::Disk;
+use super::member::Batch;
+use super::message::{envelope_text, kind};
+use super::runner;
+use super::story::{Mistake, Story};
+use super::world::World;
+
+/// The members and what is on its way between them.
+#[derive(Clone, Debug)]
+pub(crate) struct Stage {
+    pub(crate) members: Vec<Standing>,
+    pub(crate) flight: Vec<Envelope>,
+}
+
+/// One member where the story left it.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    pub(crate) config: Config,
+    /// Nothing while it is down.
+    pub(crate) raft: Option<Raft>,
+    pub(crate) disk: Disk,
+    /// The disk as the worst crash would leave it.
+    pub(crate) synced: Disk,
+    /// Saves that wait, and whether later ones will.
+    pub(crate) saves: Vec<Save>,
+    pub(crate) holds_saves: bool,
+    /// Entries that wait to be applied, up to the last of each batch.
+    pub(crate) applies: Vec<Index>,
+    pub(crate) holds_applies: bool,
+}
+
+/// Plays a whole story. The complaint names the line.
+pub(crate) fn play(text: &str, activation: Activation) -> Result<Stage, String> {
+    let told = |wrong: Mistake| format!("line {}: {}", wrong.line, wrong.why);
+    let story = Story::parse(text).map_err(told)?;
+    let mut world = World { activation, ..World::default() };
+    runner::play_through(&mut world, &story).map_err(told)?;
+    Ok(Stage::of(&world))
+}
+
+/// Under which activations a story is played.
+pub(crate) fn activations(text: &str) -> Result<Vec<Activation>, String> {
+    let told = |wrong: Mistake| format!("line {}: {}", wrong.line, wrong.why);
+    Ok(Story::parse(text).map_err(told)?.plays.activations())
+}
+
+/// The story with the transcript of what happens, up to the line that fails.
+pub(crate) fn transcribe(text: &str, activation: Activation) -> (String, Option<String>) {
+    match Story::parse(text) {
+        Ok(story) => runner::transcribe(&story, activation),
+        Err(wrong) => (text.to_owned(), Some(format!("line {}: {}", wrong.line, wrong.why))),
+    }
+}
+
+/// A change in the words of a story: `v4`, `goal (1 2 4)`, `leave`.
+pub(crate) fn change(words: &str) -> Result<Change, String> {
+    match Command::parse(&format!("change m1 {words}"))? {
+        Command::Change(_, change) => Ok(change),
+        _ => Err(format!("`{words}` is no change")),
+    }
+}
+
+/// Writes a story while it is played, so that each line says exactly what is meant.
+pub(crate) struct Writer {
+    world: World,
+    lines: Vec<String>,
+    /// A line has failed: the story ends there.
+    failure: Option<String>,
+}
+
+impl Writer {
+    /// Begins with these lines, which are not repeated in what is written.
+    pub(crate) fn after(text: &str, activation: Activation) -> Result<Self, String> {
+        let told = |wrong: Mistake| format!("line {}: {}", wrong.line, wrong.why);
+        let story = Story::parse(text).map_err(told)?;
+        let mut world = World { activation, ..World::default() };
+        runner::play_through(&mut world, &story).map_err(told)?;
+        Ok(Self { world, lines: Vec::new(), failure: None })
+    }
+
+    /// Plays and writes one command.
+    pub(crate) fn command(&mut self, line: String) {
+        if self.failure.is_some() {
+            return;
+        }
+        let played = Command::parse(&line).and_then(|command| {
+            let world = &mut self.world;
+            catch_unwind(AssertUnwindSafe(|| world.play(&command)))
+                .unwrap_or_else(|_| Err("an assertion of the core".to_owned()))
+        });
+        self.lines.push(line);
+        self.failure = played.err();
+    }
+
+    /// Delivers this very message, wherever it stands among those like it.
+    pub(crate) fn deliver(&mut self, envelope: &Envelope) {
+        let alike = self.alike(envelope);
+        let words = format!("{} -> {} {}", envelope.from, envelope.to, kind(&envelope.message));
+        match alike.iter().position(|other| other == envelope) {
+            Some(0) => self.command(format!("deliver {words} first")),
+            Some(at) if at + 1 == alike.len() => self.command(format!("deliver {words} last")),
+            Some(at) => {
+                self.command(format!("hold {words} first {at}"));
+                self.command(format!("deliver {words} first"));
+                self.command(format!("release {words}"));
+            }
+            None => {
+                self.lines.push(format!("# not in flight: {}", envelope_text(envelope)));
+                self.failure = Some("a message is not in flight".to_owned());
+            }
+        }
+    }
+
+    /// Loses what is in flight between these two of this kind, if anything is.
+    pub(crate) fn lose(&mut self, from: MemberId, to: MemberId, kind_name: &str) {
+        let lost = |envelope: &&Envelope| {
+            (envelope.from, envelope.to) == (from, to) && kind(&envelope.message) == kind_name
+        };
+        if self.world.network.flight().iter().any(|envelope| lost(&envelope)) {
+            self.command(format!("drop {from} -> {to} {kind_name}"));
+        }
+    }
+
+    /// The newest message on this link.
+    pub(crate) fn newest(&self, from: MemberId, to: MemberId) -> Option<Envelope> {
+        let mut flight = self.world.network.flight().iter().rev();
+        flight.find(|envelope| (envelope.from, envelope.to) == (from, to)).cloned()
+    }
+
+    /// Whether anything is on its way to this member.
+    pub(crate) fn is_expected(&self, to: MemberId) -> bool {
+        self.world.network.flight().iter().any(|envelope| envelope.to == to)
+    }
+
+    pub(crate) fn finish(self) -> (Vec<String>, Option<String>) {
+        (self.lines, self.failure)
+    }
+
+    fn alike(&self, envelope: &Envelope) -> Vec<Envelope> {
+        let same = |other: &&Envelope| {
+            (other.from, other.to, kind(&other.message))
+                == (envelope.from, envelope.to, kind(&envelope.message))
+        };
+        self.world.network.flight().iter().filter(same).cloned().collect()
+    }
+}
+
+impl Stage {
+    fn of(world: &World) -> Self {
+        let members = world.members.values().map(|member| Standing {
+            config: member.config.clone(),
+            raft: member.raft.clone(),
+            disk: member.disk.clone(),
+            synced: member.synced().clone(),
+            saves: member.saves.iter().cloned().collect(),
+            holds_saves: member.saves.held,
+            applies: member.applies.iter().filter_map(Batch::last).collect(),
+            holds_applies: member.applies.held,
+        });
+        let flight = world.network.flight().iter().chain(world.network.held());
+        Self { members: members.collect(), flight: flight.cloned().collect() }
+    }
+}

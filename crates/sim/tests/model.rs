@@ -1,0 +1,123 @@
+//! Explores the small scopes to the end, and shows that the explorer finds what is wrong.
+
+use quorate_core::Activation;
+use quorate_sim::model::{Bounds, Checks, Expects, Limits, Network, Report, Scope, run, scopes};
+
+fn scope(name: &str) -> Scope {
+    let found = scopes().into_iter().find(|scope| scope.name == name);
+    found.unwrap_or_else(|| panic!("no scope {name}"))
+}
+
+fn explore(scope: &Scope) -> Vec<Report> {
+    let explored = |one: &Activation| {
+        run(scope, *one, Limits::default()).unwrap_or_else(|why| panic!("{}: {why}", scope.name))
+    };
+    scope.activations.iter().map(explored).collect()
+}
+
+fn is_as_expected(scope: &Scope) {
+    for report in explore(scope) {
+        let (name, activation) = (&scope.name, report.activation);
+        let story = report.broken.as_ref().map(|broken| broken.story.as_str());
+        let story = story.unwrap_or("no violation");
+        assert!(report.is_as_expected(scope.expects), "{name} {activation:?}: {story}");
+        let broken = matches!(scope.expects, Expects::Broken(_));
+        assert!(broken || report.exhausted, "{name} {activation:?} is not exhausted");
+    }
+}
+
+#[test]
+fn names_are_used_once() {
+    let mut names: Vec<String> = scopes().into_iter().map(|scope| scope.name).collect();
+    let count = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
+
+#[test]
+fn elections_of_two_and_three() {
+    is_as_expected(&scope("two-voters"));
+    let mut three = scope("three-voters");
+    three.bounds.terms = 2;
+    is_as_expected(&three);
+}
+
+#[test]
+fn changes_of_one_and_two_voters() {
+    for name in ["demote-of-two", "move-of-one", "promote-of-two"] {
+        is_as_expected(&scope(name));
+    }
+}
+
+#[test]
+fn without_a_condition_somebody_is_stuck() {
+    for scope in scopes().iter().filter(|scope| scope.expects == Expects::Broken("L1")) {
+        is_as_expected(scope);
+    }
+}
+
+#[test]
+fn from_the_bad_moments_on() {
+    let moments = [Expects::Leader, Expects::NoLeader];
+    let scopes: Vec<Scope> =
+        scopes().into_iter().filter(|scope| moments.contains(&scope.expects)).collect();
+    assert!(scopes.len() >= 10);
+    scopes.iter().for_each(is_as_expected);
+}
+
+/// In every state, for every set of members: the oracle says what the cores then do.
+#[test]
+fn the_oracle_agrees_with_the_cores() {
+    for name in ["demote-of-two", "problem-2-promotion"] {
+        let mut scope = scope(name);
+        scope.bounds.network = Network::Prompt { delayed: 0 };
+        scope.checks = Checks { electable: true, executed: true };
+        for report in explore(&scope) {
+            assert!(report.broken.is_none(), "{name}: {:?}", report.broken);
+            assert!(report.executed > 300, "{name}: {} sets tried", report.executed);
+        }
+    }
+}
+
+#[test]
+fn the_same_states_every_time() {
+    let scope = scope("move-of-one");
+    let count = |report: &Report| (report.states, report.transitions, report.depth);
+    let runs = [explore(&scope), explore(&scope)];
+    assert_eq!(
+        runs[0].iter().map(count).collect::<Vec<_>>(),
+        runs[1].iter().map(count).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn what_is_found_is_told_as_a_story() {
+    let report = run(&scope("problem-2-promotion-without"), Activation::OnApply, Limits::default());
+    let broken = report.unwrap().broken.unwrap();
+    assert!(broken.story.starts_with("# covers: L1\n# only: on-apply\n"), "{}", broken.story);
+    assert!(broken.story.contains("\nchange m1 v3\n---\nm1 change 1 logged 2.3\n"));
+    assert!(broken.story.contains("\ndeliver m1 -> m2 Append first\n"));
+}
+
+#[test]
+fn a_limit_cuts_a_run() {
+    let scope = scope("two-voters");
+    let cut = run(&scope, Activation::OnApply, Limits { states: 1000, progress: false }).unwrap();
+    assert!(!cut.exhausted && cut.states >= 1000 && cut.states < 1100);
+    let mut shallow = scope;
+    shallow.bounds = Bounds { depth: 3, ..shallow.bounds };
+    let cut = run(&shallow, Activation::OnApply, Limits::default()).unwrap();
+    assert!(!cut.exhausted && cut.depth == 3);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_vote_for_an_older_log_is_noticed() {
+    use quorate_core::mutants::{Mutant, switch};
+    switch(Some(Mutant::VoteForOlderLog));
+    let report = run(&scope("three-voters"), Activation::OnApply, Limits::default()).unwrap();
+    switch(None);
+    let broken = report.broken.unwrap();
+    assert!(["I4", "I5", "I10"].contains(&broken.violation.rule), "{}", broken.violation);
+}
