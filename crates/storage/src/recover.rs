@@ -67,15 +67,20 @@ pub(crate) fn recover<D: Disk>(
         return Err(OpenError::NotCreated);
     };
     let identity = newest.identity;
-    let (marks, mark) = MarkFile::open(disk, &identity, listing.has_mark)?;
+    let marked = if listing.has_mark { Some(MarkFile::open(disk, &identity)?) } else { None };
+    let mark = marked.as_ref().map_or(Mark::default(), |(_, mark)| *mark);
     if mark.segment > newest.number {
         return Err(missing(FileName::Segment(mark.segment)).into());
     }
     let replay = replay(disk, &chain, mark)?;
     let snapshot = choose_snapshot(disk, &listing, &replay, identity)?;
+    let marks = match marked {
+        Some((marks, _)) => marks,
+        None => MarkFile::create(disk, &identity)?,
+    };
     let mut wal = Wal {
         identity,
-        boots: newest.boots + 1,
+        boots: newest.boots.saturating_add(1),
         segment_bytes: config.segment_bytes,
         hard_state: replay.hard_state,
         log: replay.log,
@@ -278,7 +283,7 @@ fn boot<D: Disk>(
 ) -> Result<Boot, OpenError> {
     let last = wal.log.last().index;
     let spans = wal.log.tail_first(tail_bytes_max);
-    let mut tail = wal.load(disk, spans..last + 1, u64::MAX)?;
+    let mut tail = wal.load(disk, spans..last.saturating_add(1), u64::MAX)?;
     let mut bytes = 0;
     let fits = |entry: &&Entry| {
         bytes += entry.bytes();
@@ -286,7 +291,7 @@ fn boot<D: Disk>(
     };
     let kept = tail.iter().rev().take_while(fits).count();
     tail.drain(..tail.len() - kept);
-    let first: Index = tail.first().map_or(last + 1, |entry| entry.id.index);
+    let first: Index = tail.first().map_or(last.saturating_add(1), |entry| entry.id.index);
     let terms = wal.log.terms().iter().copied().filter(|start| start.index < first).collect();
     let below = |id: EntryId| id.index > snapshot.id.index && id.index < first;
     let memberships = memberships.into_iter().filter(|(id, _)| below(*id)).collect();
@@ -330,7 +335,7 @@ fn begin_segment<D: Disk>(disk: &mut D, wal: &mut Wal<D::File>) -> Result<(), Fa
         if is_empty { (newest.previous, newest.previous_end) } else { (newest.number, wal.end) };
     let head = Head {
         identity: wal.identity,
-        number: newest.number + 1,
+        number: newest.number.saturating_add(1),
         boots: wal.boots,
         bytes: wal.segment_bytes.max(HEAD_BYTES),
         first_sequence: wal.next_sequence,

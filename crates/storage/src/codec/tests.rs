@@ -192,8 +192,7 @@ fn the_layout_stays() {
     expected.extend([1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]); // learners
     expected.extend([0, 0, 0, 0]); // learners to be
     expected.extend([0; 1 + 16]); // auto-leave, since
-    expected.extend([1, 0]); // activation, no goal
-    expected.extend([0; 4]); // ended goals
+    expected.extend([1, 0, 0, 0, 0, 0]); // activation, no goal, none ended
     expected.extend([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
     expected.extend([0; 4 + 4 + 4]); // joined, removed, infos
     assert_eq!(membership.to_bytes(), expected);

@@ -159,7 +159,7 @@ impl LogIndex {
     /// The first of the newest spans that together are not larger than this, or of
     /// the newest one alone.
     pub(crate) fn tail_first(&self, bytes_max: u64) -> Index {
-        let mut first = self.last.index + 1;
+        let mut first = self.last.index.saturating_add(1);
         let mut bytes = 0u64;
         for span in self.spans.iter().rev() {
             bytes = bytes.saturating_add(span.bytes);

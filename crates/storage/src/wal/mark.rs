@@ -34,25 +34,27 @@ pub(crate) struct MarkFile<F> {
 }
 
 impl<F: Clone> MarkFile<F> {
-    /// The file with the newest mark in it; made if it is not there.
+    /// A new file without a mark.
+    pub(crate) fn create<D: Disk<File = F>>(
+        disk: &mut D,
+        identity: &Identity,
+    ) -> Result<Self, Failure> {
+        let name = FileName::Synced;
+        let file = disk
+            .create(&name.to_string(), SLOTS * SLOT_STRIDE)
+            .map_err(Failure::when(Doing::Create, name))?;
+        disk.sync(&file).map_err(Failure::when(Doing::Sync, name))?;
+        Ok(Self { file, seed: seed(identity), slot: 0 })
+    }
+
+    /// The file, and the newest mark in it.
     pub(crate) fn open<D: Disk<File = F>>(
         disk: &mut D,
         identity: &Identity,
-        exists: bool,
     ) -> Result<(Self, Mark), Failure> {
-        let (name, label) = (FileName::Synced, FileName::Synced.to_string());
-        let mut bytes = identity.cluster.to_bytes();
-        identity.member.encode(&mut bytes);
-        identity.incarnation.encode(&mut bytes);
-        identity.joined_at.encode(&mut bytes);
-        let seed = crc32c_append(0, &bytes);
-        if !exists {
-            let bytes = SLOTS * SLOT_STRIDE;
-            let file = disk.create(&label, bytes).map_err(Failure::when(Doing::Create, name))?;
-            disk.sync(&file).map_err(Failure::when(Doing::Sync, name))?;
-            return Ok((Self { file, seed, slot: 0 }, Mark::default()));
-        }
-        let file = disk.open(&label).map_err(Failure::when(Doing::Open, name))?;
+        let name = FileName::Synced;
+        let seed = seed(identity);
+        let file = disk.open(&name.to_string()).map_err(Failure::when(Doing::Open, name))?;
         let mut newest = (Mark::default(), 1);
         let len = disk.len(&file).map_err(Failure::when(Doing::Read, name))?;
         for slot in 0..SLOTS {
@@ -88,6 +90,15 @@ impl<F: Clone> MarkFile<F> {
     pub(crate) fn sync<D: Disk<File = F>>(&self, disk: &mut D) -> Result<(), Failure> {
         disk.sync(&self.file).map_err(Failure::when(Doing::Sync, FileName::Synced))
     }
+}
+
+/// Another store's mark says nothing about this one.
+fn seed(identity: &Identity) -> u32 {
+    let mut bytes = identity.cluster.to_bytes();
+    identity.member.encode(&mut bytes);
+    identity.incarnation.encode(&mut bytes);
+    identity.joined_at.encode(&mut bytes);
+    crc32c_append(0, &bytes)
 }
 
 fn encode(mark: Mark, seed: u32) -> [u8; SLOT_BYTES] {
