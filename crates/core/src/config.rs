@@ -135,6 +135,8 @@ pub struct Manners {
     /// stand itself, as soon as it has forgotten that leader: by a start, a newer
     /// term, or a request. Then a lease may serve a stale read.
     pub loose_leases: bool,
+    /// Hearing of a newer term starts the wait for a leader anew.
+    pub newer_term_restarts_timer: bool,
 }
 
 impl Config {
@@ -256,6 +258,7 @@ impl Default for Manners {
             snapshot_must_name_receiver: false,
             ids_return: false,
             loose_leases: false,
+            newer_term_restarts_timer: false,
         }
     }
 }
@@ -274,6 +277,7 @@ impl Manners {
             snapshot_must_name_receiver: true,
             ids_return: true,
             loose_leases: true,
+            newer_term_restarts_timer: true,
         }
     }
 }

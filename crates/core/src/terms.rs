@@ -31,9 +31,22 @@ impl Raft {
                 Ok(())
             }
             _ => {
-                self.become_follower(term, None);
+                self.learn_of_term(term);
                 Ok(())
             }
+        }
+    }
+
+    /// There is a newer term, and nobody is known to lead it. That is no reason to wait
+    /// longer than one did: else those who ask for votes and cannot win them would keep
+    /// the one who can from standing, for as long as chance likes.
+    /// Shown by scenarios/election_hopeless_candidate_does_not_delay.txt.
+    fn learn_of_term(&mut self, term: Term) {
+        let (elapsed, timeout) = (self.timer.elapsed, self.timer.timeout);
+        let restarts = self.role.is_leader() || self.config.manners.newer_term_restarts_timer;
+        self.become_follower(term, None);
+        if !restarts && !mutant!(HopelessCandidateDelays) {
+            (self.timer.elapsed, self.timer.timeout) = (elapsed, timeout);
         }
     }
 

@@ -141,6 +141,8 @@ mutants! {
     LeaderAliveIsForgotten: "mut.31 S27", Stories "claim";
     /// Being asked for a pre-vote raises the term.
     PreVoteRaisesTerm: "mut.31", Stories "claim";
+    /// Who asks for votes that it cannot win makes others wait anew.
+    HopelessCandidateDelays: "", Stories "claim";
     /// The newer term in a refused pre-vote is not taken over.
     PreVoteRefusalIsIgnored: "mut.31", Stories "claim";
     /// A pre-vote of an older term is met with silence.

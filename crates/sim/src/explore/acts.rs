@@ -167,13 +167,6 @@ impl World {
                 self.watch.on_disk_lost(place, self.members[place].id);
             }
             _ => {
-                let id = self.members[place].id;
-                let named = |membership: &Arc<Membership>| {
-                    !membership.contains(id) || membership.incarnation(id).is_some()
-                };
-                if !self.memberships_in_use().iter().all(named) {
-                    return Ok(false);
-                }
                 self.crash(place)?;
                 self.wipe(place);
             }
