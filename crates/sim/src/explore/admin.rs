@@ -13,7 +13,6 @@ use super::setting::Setting;
 use crate::random::Random;
 
 pub(crate) struct Admin {
-    random: Random,
     /// How long a change may take before it ends as unknown.
     pub(crate) patience: u64,
     open: HashMap<Asked, u64>,
@@ -32,7 +31,6 @@ struct Fate {
 impl Admin {
     pub(crate) fn new(setting: &Setting) -> Self {
         Self {
-            random: Random::stream(setting.seed, 5),
             patience: 40 * setting.election_ticks,
             open: HashMap::new(),
             changes: BTreeMap::new(),
@@ -110,10 +108,6 @@ impl Admin {
 
     pub(crate) fn open(&self) -> usize {
         self.open.len()
-    }
-
-    pub(crate) fn draw(&mut self, bound: u64) -> u64 {
-        self.random.below(bound)
     }
 
     /// A change is committed. What was refused must never be.

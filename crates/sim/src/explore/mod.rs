@@ -24,7 +24,7 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use action::{Action, What, Who};
+pub use action::{Action, Kind, What, Who};
 pub use command::main;
 pub use replay::Replay;
 pub use report::Report;
