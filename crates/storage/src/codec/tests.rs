@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use quorate_core::{
-    Activation, Change, ChangeKind, EntryId, Goal, LoggedChange, MemberId, MemberInfo, MemberSet,
-    Membership, MembershipParts, Operation, SnapshotMeta, Transition,
+    Activation, Change, ChangeKind, EndedGoal, EntryId, Goal, GoalEnd, LoggedChange, MemberId,
+    MemberInfo, MemberSet, Membership, MembershipParts, Operation, SnapshotMeta, Transition,
 };
 
 use super::*;
@@ -36,9 +36,19 @@ impl Chance {
         MemberInfo { info: self.bytes(), zone: self.bytes() }
     }
 
+    fn ended_goal(&mut self) -> EndedGoal {
+        let end = match self.below(3) {
+            0 => GoalEnd::Reached,
+            1 => GoalEnd::Cancelled,
+            _ => GoalEnd::Replaced,
+        };
+        EndedGoal { id: self.entry_id(), end, at: self.entry_id() }
+    }
+
     fn membership(&mut self) -> Membership {
         let (some, others) = (self.set(), self.set());
         let goal = Goal {
+            id: self.entry_id(),
             voters: self.set(),
             learners: self.set(),
             from_voters: self.set(),
@@ -53,7 +63,9 @@ impl Chance {
             since: self.entry_id(),
             activation: if self.flip() { Activation::OnAppend } else { Activation::OnApply },
             goal: self.flip().then_some(goal),
+            ended: (0..self.below(3)).map(|_| self.ended_goal()).collect(),
             incarnations: some.iter().map(|id| (id, self.below(1000))).collect(),
+            joined: some.iter().map(|id| (id, self.below(1000))).collect(),
             removed: vec![self.id(), self.id()],
             infos: others.iter().map(|id| (id, self.info())).collect(),
         };
@@ -181,7 +193,8 @@ fn the_layout_stays() {
     expected.extend([0, 0, 0, 0]); // learners to be
     expected.extend([0; 1 + 16]); // auto-leave, since
     expected.extend([1, 0]); // activation, no goal
+    expected.extend([0; 4]); // ended goals
     expected.extend([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
-    expected.extend([0; 4 + 4]); // removed, infos
+    expected.extend([0; 4 + 4 + 4]); // joined, removed, infos
     assert_eq!(membership.to_bytes(), expected);
 }
