@@ -1,5 +1,7 @@
 //! The store on real files: what an operator meets.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -120,7 +120,7 @@ impl Victim {
             let Ended::Done(done) = member.play(work)? else {
                 unreachable!("nothing stops it");
             };
-            member = done;
+            member = *done;
         }
         let Member { store, mut model, .. } = member;
         let before_last = model.clone();

@@ -111,13 +111,13 @@ impl Explorer {
             let mut stopping = member.clone();
             stopping.store.disk_mut().stop_after(Some(operations));
             match stopping.play(work).map_err(|what| self.violation(what))? {
-                Ended::Stopped(disk, model) => self.explore_crash(&disk, &model)?,
+                Ended::Stopped(left) => self.explore_crash(&left.disk, &left.model)?,
                 Ended::Done(member) if member.store.disk().has_stopped() => {
                     self.explore_crash(member.store.disk(), &member.model)?;
                 }
                 Ended::Done(mut member) => {
                     member.store.disk_mut().stop_after(None);
-                    return Ok(member);
+                    return Ok(*member);
                 }
             }
         }
@@ -170,7 +170,7 @@ impl Explorer {
         let works = [Work::Append, Work::Vote, Work::Replace, Work::AppendLarge];
         for work in [works[random.below(4) as usize], Work::Sync] {
             match member.play(work).map_err(|what| self.violation(what))? {
-                Ended::Done(done) => member = done,
+                Ended::Done(done) => member = *done,
                 Ended::Stopped(..) => unreachable!("nothing stops it"),
             }
         }

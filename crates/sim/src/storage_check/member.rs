@@ -16,9 +16,21 @@ pub(super) struct Member {
 
 /// How a piece of work ended.
 pub(super) enum Ended {
-    Done(Member),
-    /// The process stopped and left this disk.
-    Stopped(FaultyDisk, Model),
+    Done(Box<Member>),
+    /// The process stopped.
+    Stopped(Box<Left>),
+}
+
+/// What a process left, and what it should have.
+pub(super) struct Left {
+    pub(super) disk: FaultyDisk,
+    pub(super) model: Model,
+}
+
+impl Ended {
+    pub(super) fn stopped(disk: FaultyDisk, model: Model) -> Self {
+        Self::Stopped(Box::new(Left { disk, model }))
+    }
 }
 
 impl Member {
@@ -34,7 +46,7 @@ impl Member {
             Work::UnseenFailedSync => return self.fail_to_sync(Fault::SyncErrorUnseen),
         };
         match done {
-            Ok(()) => Ok(Ended::Done(self)),
+            Ok(()) => Ok(Ended::Done(Box::new(self))),
             Err(why) => self.end(why),
         }
     }
@@ -49,7 +61,7 @@ impl Member {
             return Err(format!("failed without a reason: {why}"));
         }
         disk.heal();
-        Ok(Ended::Stopped(disk, self.model))
+        Ok(Ended::stopped(disk, self.model))
     }
 
     fn write(&mut self, work: Work) -> Result<(), StoreError> {
@@ -104,7 +116,7 @@ impl Member {
             // There was nothing to sync, or the failure went unnoticed: the model knows.
             Ok(()) => {
                 self.store.disk_mut().heal();
-                Ok(Ended::Done(self))
+                Ok(Ended::Done(Box::new(self)))
             }
             Err(why) if stopped => self.end(why),
             Err(why) => {
@@ -128,13 +140,13 @@ pub(super) fn reopen(
     match Store::open(disk.clone(), EXPECTED, &config) {
         Ok(mut opened) => {
             model.opened(&mut opened)?;
-            Ok(Ended::Done(Member { store: opened.store, model, config }))
+            Ok(Ended::Done(Box::new(Member { store: opened.store, model, config })))
         }
         Err(why) => {
             // The same once more, to have the disk that it left.
             let again = Store::open(&mut disk, EXPECTED, &config).map(|_| ());
             if again == Err(why) && disk.has_stopped() {
-                return Ok(Ended::Stopped(disk, model));
+                return Ok(Ended::stopped(disk, model));
             }
             Err(format!("cannot open: {why}"))
         }

@@ -3,7 +3,7 @@
 use quorate_storage::{Store, StoreConfig};
 
 use super::Violation;
-use super::member::{Ended, Member, reopen};
+use super::member::{Ended, reopen};
 use super::model::{IDENTITY, Model, Work, config, first_boot};
 use crate::faulty_disk::{Fault, FaultyDisk};
 use crate::random::Random;
@@ -36,12 +36,8 @@ struct Walker {
     config: StoreConfig,
     report: WalkReport,
     works: Vec<Work>,
-    process: Process,
-}
-
-enum Process {
-    Runs(Box<Member>),
-    Ended(FaultyDisk, Model),
+    /// How the last process ended, if it did.
+    process: Ended,
 }
 
 impl Walker {
@@ -51,19 +47,17 @@ impl Walker {
         let mut disk = FaultyDisk::new();
         Store::create(&mut disk, IDENTITY, &first_boot(), &config)
             .map_err(|why| Violation { works: Vec::new(), what: why.to_string() })?;
-        let process = Process::Ended(disk, Model::new(&first_boot()));
+        let process = Ended::stopped(disk, Model::new(&first_boot()));
         Ok(Self { random, config, report: WalkReport::default(), works: Vec::new(), process })
     }
 
     fn step(&mut self) -> Result<(), String> {
-        let nobody = Process::Ended(FaultyDisk::new(), Model::new(&first_boot()));
-        let mut member = match std::mem::replace(&mut self.process, nobody) {
-            Process::Runs(member) => member,
-            Process::Ended(disk, model) => match reopen(disk, model, self.config)? {
-                Ended::Done(member) => Box::new(member),
-                Ended::Stopped(..) => unreachable!("nothing stops it"),
-            },
-        };
+        let nobody = Ended::stopped(FaultyDisk::new(), Model::new(&first_boot()));
+        let mut process = std::mem::replace(&mut self.process, nobody);
+        if let Ended::Stopped(left) = process {
+            process = reopen(left.disk, left.model, self.config)?;
+        }
+        let Ended::Done(mut member) = process else { unreachable!("nothing stops it") };
         let work = Work::ALL[self.random.below(Work::ALL.len() as u64) as usize];
         self.works.push(work);
         self.report.works += 1;
@@ -81,10 +75,10 @@ impl Walker {
             Ended::Done(mut member) if !member.store.disk().has_stopped() => {
                 member.store.disk_mut().stop_after(None);
                 member.store.disk_mut().heal();
-                self.process = Process::Runs(Box::new(member));
+                self.process = Ended::Done(member);
             }
             Ended::Done(member) => self.end(member.store.into_disk(), member.model),
-            Ended::Stopped(disk, model) => self.end(disk, model),
+            Ended::Stopped(left) => self.end(left.disk, left.model),
         }
         Ok(())
     }
@@ -97,6 +91,6 @@ impl Walker {
         } else {
             self.report.faults += 1;
         }
-        self.process = Process::Ended(disk, model);
+        self.process = Ended::stopped(disk, model);
     }
 }
