@@ -20,8 +20,6 @@ macro_rules! setting {
         }
 
         impl Setting {
-            const ZERO: Self = Self { $($name: 0,)* };
-
             /// Name and value of each, for replay files.
             pub fn values(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
@@ -121,7 +119,6 @@ impl Setting {
             inflight: if small { random.between(1, 3) } else { 64 },
             uncommitted_bytes: if random.per_mille(200) { 600 } else { 1 << 20 },
             absent: some(&mut random, 500, 1, 2),
-            ..Self::ZERO
         }
     }
 

@@ -16,6 +16,7 @@ use quorate_core::{
 };
 use quorate_storage::{Store, StoreError};
 
+use super::Trace;
 use super::action::{Action, Who};
 use super::admin::Admin;
 use super::clients::{Clients, Request};
@@ -51,7 +52,7 @@ pub(crate) struct World {
     /// Clients ask for nothing more.
     pub(crate) quiet: bool,
     /// What is printed of a run that is looked at.
-    pub(crate) trace: Option<Box<dyn FnMut(u64, &str)>>,
+    pub(crate) trace: Option<Trace>,
 }
 
 struct Due {
