@@ -206,10 +206,8 @@ impl Raft {
             return Err(ChangeRefusal::Stale { newest: since });
         }
         let now = &newest.membership;
-        let replaces = matches!(change.kind, ChangeKind::Goal { .. })
-            && (change.expected.is_some() || !now.holds_to_its_goal());
-        let interrupts = now.goal().is_some() && change.kind != ChangeKind::Cancel && !replaces;
-        if interrupts && !mutant!(GoalIsInterrupted) {
+        let about_goals = matches!(change.kind, ChangeKind::Cancel | ChangeKind::Goal { .. });
+        if now.goal().is_some() && !about_goals && !mutant!(GoalIsInterrupted) {
             return Err(ChangeRefusal::GoalInProgress);
         }
         let next = now.resolve(change, &self.config.manners)?;
@@ -219,14 +217,12 @@ impl Raft {
         {
             return Err(ChangeRefusal::RemovesVoterDirectly { id });
         }
-        if !change.is_leave() && !mutant!(ChangeIsNotCarried) {
+        let carried = !change.is_leave() || self.leaving_burns_bridges();
+        if carried && !mutant!(ChangeIsNotCarried) {
             self.check_carried(now, &next)?;
         }
         if !self.config.manners.ids_return && !mutant!(RemovedIdReturns) {
             now.check_newcomers(&next)?;
-        }
-        if change.kind == ChangeKind::Cancel && !mutant!(WayBackIsNotCarried) {
-            self.check_way_back(now, &next)?;
         }
         Ok(next)
     }
@@ -275,11 +271,14 @@ impl Raft {
             && self.is_to_be_left()
             && (mutant!(JointIsLeftTooEarly) || self.check_no_change_in_flight().is_ok())
         {
-            // Refused while leadership is moving; then it is the next leader's.
             if self.membership().goal().is_some() {
                 self.note_step(Some(Step::Leave));
             }
-            if let Ok(next) = self.memberships.newest().membership.take_step(&Step::Leave) {
+            let now = self.memberships.newest().membership.clone();
+            if self.held_up(&now, &Step::Leave).is_some() {
+                self.leave_due = true;
+            } else if let Ok(next) = now.take_step(&Step::Leave) {
+                // Refused while leadership is moving; then it is the next leader's.
                 let _ = self.log_membership(Change::leave(), next);
             }
         }

@@ -119,12 +119,6 @@ impl Membership {
         Self { goal: goal.map(Box::new), ..self.clone() }
     }
 
-    /// A joint that is not left by itself.
-    fn staying_joint(mut self) -> Self {
-        self.auto_leave = false;
-        self
-    }
-
     /// The voters that count alone once a joint is left.
     pub fn incoming(&self) -> &MemberSet {
         static NOBODY: MemberSet = MemberSet::new();

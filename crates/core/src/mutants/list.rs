@@ -393,8 +393,6 @@ mutants! {
     ExitRemovesVoters: "S07", Stories "claim";
     /// A change is taken that too few live members could carry.
     ChangeIsNotCarried: "S31", Stories "claim";
-    /// A joint is taken back although the old majority is not there.
-    WayBackIsNotCarried: "T9", Stories "claim";
     /// A change is taken after which one zone can block.
     ZoneMayBlock: "", Stories "claim";
     /// A member that does not answer is counted on.
@@ -495,8 +493,6 @@ mutants! {
     SameHeirAgain: "", Stories "claim";
     /// A cancelled joint is left forwards.
     CancelledJointGoesOn: "T9", Stories "claim";
-    /// A cancelled joint is still left by itself.
-    CancelledJointIsLeft: "T9", Stories "claim";
     /// Cancelling twice goes on again.
     CancelCancelsItself: "", Stories "claim";
     /// A way back keeps out other goals until it is at its end.
