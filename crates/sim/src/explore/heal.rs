@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use quorate_core::{Change, ChangeKind, MemberId, MemberSet, Membership};
 
-use super::member::Fate;
+use super::member::{Fate, Member};
 use super::setting::TICK;
 use super::world::{Checked, Happening, World, place_of};
 use crate::checkers::linearizable::{self, Call, Verdict};
@@ -35,7 +35,8 @@ impl World {
         // begins: they are judged once it can know.
         self.run_until(self.now + 3 * self.election())?;
         // Some may have joined meanwhile.
-        stays.extend(self.members.iter().filter(|member| member.is_up()).map(|member| member.id));
+        let joined = |member: &&Member| member.is_up() && member.fate == Fate::Well;
+        stays.extend(self.members.iter().filter(joined).map(|member| member.id));
         if !self.can_go_on(&stays) {
             self.report.not_judged += 1;
             return self.finish(&stays, false);
