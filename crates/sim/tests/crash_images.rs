@@ -1,6 +1,11 @@
 //! Every disk that a crash of a short workload can leave, and long ones by chance.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use quorate_core::{Boot, Entry, HardState, MemberId, Membership, Save, SaveId};
+use quorate_sim::faulty_disk::FaultyDisk;
 use quorate_sim::storage_check::{explore, walk};
+use quorate_storage::{Expected, Identity, Opened, Store, StoreConfig};
 
 #[test]
 fn every_crash_of_every_short_workload_leaves_a_good_disk() {
@@ -25,4 +30,53 @@ fn long_workloads_survive_crashes_at_any_moment() {
     }
     println!("{works} pieces of work, {crashes} crashes, {faults} failures survived");
     assert!(crashes > 5_000 && faults > 500, "{crashes} {faults}");
+}
+
+/// Small: every image is a copy.
+const CONFIG: StoreConfig = StoreConfig { segment_bytes: 8 << 10, tail_bytes_max: 8 << 10 };
+
+/// Two saves are written and not synced. The first is torn, the second is whole. Then
+/// the first place is written again, with a record of the same length: the second must
+/// not follow it.
+#[test]
+fn what_stands_behind_a_torn_write_never_comes_back() {
+    let expected = Expected { cluster: 1, member: MemberId(1) };
+    let open = |disk| Store::open(disk, expected, &CONFIG).unwrap();
+    let Opened { mut store, .. } = open(created());
+    store.write(&save(2, &[7; 2000])).unwrap();
+    store.write(&save(9, &[])).unwrap();
+    let mut torn = 0;
+    for image in store.disk().crash_images() {
+        let Opened { mut store, boot, .. } = open(image);
+        if boot.hard_state.term > 1 {
+            continue;
+        }
+        torn += 1;
+        store.write(&save(3, &[8; 2000])).unwrap();
+        store.sync().unwrap();
+        let boot = open(store.into_disk()).boot;
+        assert_eq!(boot.hard_state.term, 3);
+        assert_eq!(boot.tail, save(3, &[8; 2000]).entries);
+    }
+    assert!(torn > 10, "{torn}");
+}
+
+fn created() -> FaultyDisk {
+    let identity = Identity { cluster: 1, member: MemberId(1), incarnation: 1, joined_at: 0 };
+    let mut disk = FaultyDisk::new();
+    let boot = Boot::first(Membership::new([MemberId(1)], []));
+    Store::create(&mut disk, identity, &boot, &CONFIG).unwrap();
+    disk
+}
+
+fn save(term: u64, command: &[u8]) -> Save {
+    let entry = (!command.is_empty()).then(|| Entry::command(term, 2, command.to_vec()));
+    Save {
+        id: SaveId(1),
+        hard_state: Some(HardState { term, vote: None, commit: 1 }),
+        entries: entry.into_iter().collect(),
+        install: None,
+        must_sync: true,
+        then_send: Vec::new(),
+    }
 }

@@ -1,13 +1,17 @@
 //! Each wrong version of a storage rule is noticed by what checks the store.
 
 use quorate_core::mutants::{Mutant, switch};
-use quorate_sim::storage_check::{damage, explore};
+use quorate_sim::storage_check::{damage, explore, walk};
 
 /// Who noticed, and how it shows.
 fn noticed(mutant: Mutant) -> Option<(&'static str, String)> {
     switch(Some(mutant));
     let short = (1..=3).find_map(|length| explore(length, 2560).err());
     let found = short.map(|violation| ("crash images", violation.to_string()));
+    let found = found.or_else(|| {
+        let walked = (0..20).find_map(|seed| walk(seed, 200).err());
+        walked.map(|violation| ("walks", violation.what))
+    });
     let found = found
         .or_else(|| damage::explore().err().map(|violation| ("damage", violation.to_string())));
     switch(None);

@@ -135,7 +135,12 @@ impl Explorer {
             let store = self.check(opened, &mut seen)?;
             match number % 8 {
                 0 => self.crash_while_opening(image, model.clone(), number)?,
-                1 => self.go_on(Member { store, model: seen, config: self.config }, number)?,
+                1 => {
+                    let member = Member { store, model: seen, config: self.config };
+                    for work in [Work::Append, Work::AppendLarge] {
+                        self.go_on(member.clone(), work, number)?;
+                    }
+                }
                 _ => {}
             }
         }
@@ -164,11 +169,11 @@ impl Explorer {
         Ok(())
     }
 
-    /// Goes on after a crash, then crashes again.
-    fn go_on(&mut self, mut member: Member, seed: u64) -> Result<(), Violation> {
+    /// Goes on after a crash, then crashes again. With records as long as those that
+    /// were cut off, what stood behind them is reached once more.
+    fn go_on(&mut self, mut member: Member, work: Work, seed: u64) -> Result<(), Violation> {
         let mut random = Random::new(seed);
-        let works = [Work::Append, Work::Vote, Work::Replace, Work::AppendLarge];
-        for work in [works[random.below(4) as usize], Work::Sync] {
+        for work in [work, Work::Sync] {
             match member.play(work).map_err(|what| self.violation(what))? {
                 Ended::Done(done) => member = *done,
                 Ended::Stopped(..) => unreachable!("nothing stops it"),

@@ -178,6 +178,7 @@ impl RecordHeader {
     }
 
     /// The sequence number in bytes that may be a header, before any checksum.
+    #[inline]
     pub(crate) fn sequence_in(bytes: &[u8; HEADER_BYTES]) -> u64 {
         u64::from_le_bytes(array(bytes, 8))
     }
