@@ -105,7 +105,12 @@ impl Raft {
     ) -> Result<Taken, Dropped> {
         let (commit, last) = (heartbeat.commit, self.log.last().index);
         if commit > last {
-            // The leader tells only what it knows us to hold: we lost it, or it lies.
+            // The leader tells only what it knows us to hold: we lost it, or it lies. A
+            // new disk shows itself, or in a quiet cluster nobody would ever notice.
+            // Shown by scenarios/identity_swapped_learner_starts_over.txt.
+            if self.config.incarnation != 0 {
+                self.reply_differs(from, EntryId::new(self.term, commit));
+            }
             return Err(Dropped::CommitBeyondLog { commit, last });
         }
         self.commit_to(commit);

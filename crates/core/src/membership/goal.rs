@@ -155,7 +155,8 @@ impl Membership {
         voters: &MemberSet,
         learners: &MemberSet,
     ) -> Result<Self, ChangeRefusal> {
-        if self.holds_to_its_goal() {
+        // A way back may be left for another goal: who was to come back may be gone.
+        if self.goal().is_some_and(|goal| !goal.cancels) {
             return Err(ChangeRefusal::GoalInProgress);
         }
         self.aim(voters, learners)
@@ -195,12 +196,6 @@ impl Membership {
         let next = self.with_goal(Some(goal)).without_reached_goal();
         let nothing = next.goal().is_none() && self.goal().is_none();
         if nothing { Err(ChangeRefusal::AlreadyThere) } else { Ok(next) }
-    }
-
-    /// A goal is under way that nothing but cancelling may interrupt. A way back may be
-    /// left for another goal once votes stand still: who was to come back may be gone.
-    pub(crate) fn holds_to_its_goal(&self) -> bool {
-        self.goal().is_some_and(|goal| !goal.cancels || self.is_joint())
     }
 
     /// This membership on its way back to where its change began; out of a joint at once,
