@@ -156,7 +156,8 @@ impl Membership {
         voters: &MemberSet,
         learners: &MemberSet,
     ) -> Result<Self, ChangeRefusal> {
-        if self.holds_to_its_goal() {
+        // A way back may be left for another goal: who was to come back may be gone.
+        if self.goal().is_some_and(|goal| !goal.cancels) {
             return Err(ChangeRefusal::GoalInProgress);
         }
         self.aim(voters, learners)
@@ -198,6 +199,7 @@ impl Membership {
         if nothing { Err(ChangeRefusal::AlreadyThere) } else { Ok(next) }
     }
 
+<<<<<<< HEAD
     /// A goal is under way that nothing but cancelling may interrupt. A way back may be
     /// left for another goal once votes stand still: who was to come back may be gone.
     pub(crate) fn holds_to_its_goal(&self) -> bool {
@@ -205,6 +207,8 @@ impl Membership {
         self.goal().is_some_and(|goal| !goal.cancels || self.is_joint() || always)
     }
 
+=======
+>>>>>>> gaps
     /// This membership on its way back to where its change began; out of a joint at once,
     /// so that it takes no more than the majority that it came from, where that is enough.
     /// Shown by scenarios/onappend_joint_is_not_left_towards_the_dead.txt.

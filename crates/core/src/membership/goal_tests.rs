@@ -202,3 +202,46 @@ fn impossible_goals_are_refused() {
     let pursued = now.set_goal(&MemberSet::from([1, 2]), &none).unwrap();
     assert_eq!(pursued.set_goal(&same, &none), Err(ChangeRefusal::GoalInProgress));
 }
+
+/// What a change makes of a membership that stands in a log, at this index.
+fn logged(now: &Membership, change: Change, index: u64) -> Membership {
+    let next = now.resolve(&change, &Manners::default()).unwrap();
+    next.logged(now, &change, EntryId::new(1, index), |id| Some(id.0 + 10))
+}
+
+#[test]
+fn a_goal_aimed_anew_goes_back_to_the_very_beginning() {
+    let start = Membership::new([1, 2, 3].map(MemberId), []);
+    let first = logged(&start, Change::goal([1, 2, 4].map(MemberId), []), 2);
+    let came = logged(&first.with_goal(None), Change::add_learner(MemberId(4)), 3);
+    let came = came.with_goal(first.goal().cloned());
+    let expecting = |change: Change| change.expecting(EntryId::new(1, 3));
+    let second = logged(&came, expecting(Change::goal([1, 2, 5].map(MemberId), [])), 4);
+    assert_eq!(second.goal().unwrap().id, EntryId::new(1, 4));
+    let (end, _) = walk(second.cancel_goal().unwrap(), MemberId(1));
+    assert_eq!((end.incoming(), end.learners()), (start.incoming(), start.learners()));
+    // Aimed at what is there, it ends at once.
+    let here = expecting(Change::goal([1, 2, 3].map(MemberId), [MemberId(4)]));
+    let stopped = logged(&came, here, 4);
+    assert_eq!(stopped.goal(), None);
+    let ends: Vec<(u64, GoalEnd)> =
+        stopped.ended_goals().iter().map(|ended| (ended.id.index, ended.end)).collect();
+    assert_eq!(ends, [(2, GoalEnd::Replaced), (4, GoalEnd::Reached)]);
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
+    let mut now = Membership::new([1, 2, 3].map(MemberId), []);
+    for index in 2..200 {
+        let id = MemberId(2 + index);
+        now = logged(&now, Change::new([Operation::Voter(id)]), index);
+        assert_eq!((now.joined_at(id), now.incarnation(id)), (index, Some(id.0 + 10)));
+        now = logged(&now, Change::new([Operation::Remove(id)]), index);
+        assert_eq!((now.joined_at(id), now.incarnation(id)), (0, None));
+        let at = EntryId::new(1, index);
+        now = now.with_ended_goal(EndedGoal { id: at, end: GoalEnd::Reached, at });
+    }
+    assert_eq!(now.ended_goals().len(), 8);
+    assert_eq!(now.ended_goals().last().unwrap().id, EntryId::new(1, 199));
+    assert_eq!((now.removed().len(), now.removed().last()), (64, Some(&MemberId(201))));
+}
