@@ -125,18 +125,13 @@ impl Raft {
         heartbeat: Heartbeat,
     ) -> Result<Taken, Dropped> {
         let (commit, last) = (heartbeat.commit, self.log.last().index);
-<<<<<<< HEAD
         if commit > last && !mutant!(HeartbeatBeyondLogIsTaken) {
-            // The leader tells only what it knows us to hold: we lost it, or it lies.
-=======
-        if commit > last {
             // The leader tells only what it knows us to hold: we lost it, or it lies. A
             // new disk shows itself, or in a quiet cluster nobody would ever notice.
             // Shown by scenarios/identity_swapped_learner_starts_over.txt.
             if self.config.incarnation != 0 {
                 self.reply_differs(from, EntryId::new(self.term, commit));
             }
->>>>>>> gaps
             return Err(Dropped::CommitBeyondLog { commit, last });
         }
         self.commit_to(commit);

@@ -199,16 +199,6 @@ impl Membership {
         if nothing { Err(ChangeRefusal::AlreadyThere) } else { Ok(next) }
     }
 
-<<<<<<< HEAD
-    /// A goal is under way that nothing but cancelling may interrupt. A way back may be
-    /// left for another goal once votes stand still: who was to come back may be gone.
-    pub(crate) fn holds_to_its_goal(&self) -> bool {
-        let always = mutant!(WayBackHoldsForEver);
-        self.goal().is_some_and(|goal| !goal.cancels || self.is_joint() || always)
-    }
-
-=======
->>>>>>> gaps
     /// This membership on its way back to where its change began; out of a joint at once,
     /// so that it takes no more than the majority that it came from, where that is enough.
     /// Shown by scenarios/onappend_joint_is_not_left_towards_the_dead.txt.

@@ -495,8 +495,6 @@ mutants! {
     CancelledJointGoesOn: "T9", Stories "claim";
     /// Cancelling twice goes on again.
     CancelCancelsItself: "", Stories "claim";
-    /// A way back keeps out other goals until it is at its end.
-    WayBackHoldsForEver: "", Stories "claim";
 
     // crates/node
     /// A command that was offered twice runs twice.
