@@ -125,6 +125,8 @@ pub struct Manners {
     /// An append or heartbeat of an old term is answered only with `check_quorum`
     /// or `pre_vote` on.
     pub old_term_silent: bool,
+    /// A vote asked for in an old term is not answered.
+    pub old_votes_unanswered: bool,
     /// A follower is not told what became of a proposal it passed on.
     pub forwarders_hear_nothing: bool,
     /// A snapshot whose membership lacks the receiver is refused.
@@ -254,6 +256,7 @@ impl Default for Manners {
             auto_counts_operations: false,
             ignore_member_zero: false,
             old_term_silent: false,
+            old_votes_unanswered: false,
             forwarders_hear_nothing: false,
             snapshot_must_name_receiver: false,
             ids_return: false,
@@ -273,6 +276,7 @@ impl Manners {
             auto_counts_operations: true,
             ignore_member_zero: true,
             old_term_silent: true,
+            old_votes_unanswered: true,
             forwarders_hear_nothing: true,
             snapshot_must_name_receiver: true,
             ids_return: true,

@@ -76,6 +76,18 @@ impl Raft {
                 let reply = Message::PreVoteReply(self.vote_reply(false));
                 self.send_when_saved(from, self.term, reply);
             }
+            // A candidate may be known to nobody who could tell it how far terms have
+            // gone: the others campaign under a membership without it. Then it would
+            // stay behind them for ever. With a leader there is nothing to win.
+            // Shown by scenarios/election_late_candidate_learns_the_term.txt.
+            Message::Vote(_)
+                if self.leader.is_none()
+                    && !manners.old_votes_unanswered
+                    && !mutant!(OldVoteIsNotAnswered) =>
+            {
+                let reply = Message::VoteReply(self.vote_reply(false));
+                self.send_when_saved(from, self.term, reply);
+            }
             // What was confirmed stays confirmed.
             Message::ReadReply(..) | Message::ProposeReply(..) => return Ok(()),
             _ => {}

@@ -29,6 +29,9 @@ impl FileDisk {
     /// into is refused with [`io::ErrorKind::PermissionDenied`].
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
+        if let Some(parent) = path.parent() {
+            DirBuilder::new().recursive(true).create(parent)?;
+        }
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => sync_parent(&path)?,
             Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {}

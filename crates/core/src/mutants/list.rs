@@ -147,6 +147,8 @@ mutants! {
     PreVoteRefusalIsIgnored: "mut.31", Stories "claim";
     /// A pre-vote of an older term is met with silence.
     OldPreVoteIsNotAnswered: "mut.31", Stories "claim";
+    /// A candidate of an older term is met with silence.
+    OldVoteIsNotAnswered: "", Stories "claim";
     /// A leader of an older term is met with silence.
     OldLeaderIsNotTold: "", Stories "claim";
     /// An append of an older term is taken.

@@ -146,7 +146,8 @@ impl World {
         let id = member.id;
         let damaged = matches!(
             why,
-            StartError::Open(OpenError::Corrupt(_)) | StartError::Read(StoreError::Corrupt(_))
+            StartError::Open(OpenError::Corrupt(_) | OpenError::OtherVersion { .. })
+                | StartError::Read(StoreError::Corrupt(_))
         );
         if damaged && member.flipped {
             member.fate = Fate::Lost;

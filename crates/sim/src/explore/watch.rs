@@ -147,9 +147,11 @@ impl Watch {
         self.memberships.last()
     }
 
-    /// The index of the newest committed membership up to here.
-    fn newest_membership(&self, index: Index) -> Index {
-        let found = self.memberships.iter().rev().find(|(id, _)| id.index <= index);
+    /// The index of the newest committed membership up to here, where it has to settle.
+    fn newest_settling(&self, index: Index) -> Index {
+        let settles = |known: &Membership| known.activation() == Activation::OnApply;
+        let mut known = self.memberships.iter().rev();
+        let found = known.find(|(id, known)| id.index <= index && settles(known));
         found.map_or(0, |(id, _)| id.index)
     }
 
@@ -227,7 +229,7 @@ impl Watch {
             // membership: what is settled rests on it.
             Message::AppendReply(AppendReply::Matches { index, commit }) => {
                 let known = seen.disk.hard_state.commit.max(seen.disk.log.base.index);
-                *index <= seen.disk.log.last() && self.newest_membership(*commit) <= known
+                *index <= seen.disk.log.last() && self.newest_settling(*commit) <= known
             }
             _ => true,
         };
