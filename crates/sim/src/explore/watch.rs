@@ -229,14 +229,20 @@ impl Watch {
             // membership: what is settled rests on it.
             Message::AppendReply(AppendReply::Matches { index, commit }) => {
                 let known = seen.disk.hard_state.commit.max(seen.disk.log.base.index);
-                *index <= seen.disk.log.last() && self.newest_settling(*commit) <= known
+                // What was accepted in an older term was accepted before this one: it may
+                // be told although a later leader has replaced it since.
+                let kept = *index <= seen.disk.log.last() || envelope.term < term;
+                kept && self.newest_settling(*commit) <= known
             }
             _ => true,
         };
         if kept {
             return Ok(());
         }
-        broken("I12", format!("{:?} leaves before the disk holds it: {:?}", envelope.message, term))
+        let Envelope { from, to, term, message, .. } = envelope;
+        let (last, known) = (seen.disk.log.last(), seen.disk.hard_state);
+        let said = format!("{from} tells {to} {message:?} in term {term}");
+        broken("I12", format!("{said}, its disk holds {last} entries and {known:?}"))
     }
 
     /// Something happened to a member (I1, I4, I5, I9, I10).
