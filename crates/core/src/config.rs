@@ -125,7 +125,8 @@ pub struct Manners {
     /// An append or heartbeat of an old term is answered only with `check_quorum`
     /// or `pre_vote` on.
     pub old_term_silent: bool,
-    /// A vote asked for in an old term is not answered.
+    /// A vote asked for in an old term is not answered, and nobody gives way to a
+    /// candidate with a newer log.
     pub old_votes_unanswered: bool,
     /// A follower is not told what became of a proposal it passed on.
     pub forwarders_hear_nothing: bool,

@@ -204,6 +204,8 @@ impl Raft {
         if granted {
             self.vote = Some(from);
             self.timer.elapsed = 0;
+        } else {
+            self.give_way(vote.last);
         }
         self.note_refusal(free, granted);
         // A yes is a promise that must outlive a crash: it rides in the save that

@@ -5,7 +5,8 @@
 
 use crate::role::Role;
 use crate::{
-    AppendReply, Dropped, MemberId, Message, Raft, RoleKind, Term, VoteReply, mutant, mutants,
+    AppendReply, Dropped, EntryId, MemberId, Message, Raft, RoleKind, Term, VoteReply, mutant,
+    mutants,
 };
 
 impl Raft {
@@ -80,11 +81,12 @@ impl Raft {
             // gone: the others campaign under a membership without it. Then it would
             // stay behind them for ever. With a leader there is nothing to win.
             // Shown by scenarios/election_late_candidate_learns_the_term.txt.
-            Message::Vote(_)
+            Message::Vote(vote)
                 if self.leader.is_none()
                     && !manners.old_votes_unanswered
                     && !mutant!(OldVoteIsNotAnswered) =>
             {
+                self.give_way(vote.last);
                 let reply = Message::VoteReply(self.vote_reply(false));
                 self.send_when_saved(from, self.term, reply);
             }
@@ -93,6 +95,16 @@ impl Raft {
             _ => {}
         }
         Err(Dropped::OldTerm { term, current: self.term })
+    }
+
+    /// Somebody with a newer log stands, and cannot have our vote this time. It gets the
+    /// time to try again: our own campaign would only raise the term that it is behind.
+    /// Shown by scenarios/election_late_candidate_learns_the_term.txt.
+    pub(crate) fn give_way(&mut self, last: EntryId) {
+        let patient = !self.config.manners.old_votes_unanswered && !mutant!(NobodyGivesWay);
+        if patient && !self.role.is_leader() && last > self.log.last() {
+            self.timer.restart(self.config.election_ticks);
+        }
     }
 
     /// A leader of our term speaks.

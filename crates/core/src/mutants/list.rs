@@ -149,6 +149,8 @@ mutants! {
     OldPreVoteIsNotAnswered: "mut.31", Stories "claim";
     /// A candidate of an older term is met with silence.
     OldVoteIsNotAnswered: "", Stories "claim";
+    /// Who cannot win campaigns on beside who can.
+    NobodyGivesWay: "", Stories "claim";
     /// A leader of an older term is met with silence.
     OldLeaderIsNotTold: "", Stories "claim";
     /// An append of an older term is taken.
