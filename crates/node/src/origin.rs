@@ -125,7 +125,7 @@ impl Origins {
         }
         let seen = self.disks.entry((origin.member, origin.incarnation)).or_default();
         if seen.boot > origin.boot {
-            return Verdict::Repeated;
+            return if mutant!(EarlierRunIsForgotten) { Verdict::Run } else { Verdict::Repeated };
         }
         if seen.boot < origin.boot {
             *seen = Seen { boot: origin.boot, ..Seen::default() };

@@ -34,8 +34,10 @@ impl World {
         // A leader that still takes the absent for present may count on them in what it
         // begins: they are judged once it can know.
         self.run_until(self.now + 3 * self.election())?;
-        // Some may have joined meanwhile.
-        stays.extend(self.members.iter().filter(|member| member.is_up()).map(|member| member.id));
+        // Some may have joined meanwhile. Who came back with an empty disk has not: it counts
+        // nowhere before it is added anew.
+        let joined = self.members.iter().filter(|member| member.is_up() && !member.wiped);
+        stays.extend(joined.map(|member| member.id));
         if !self.can_go_on(&stays) {
             self.report.not_judged += 1;
             return self.finish(&stays, false);
