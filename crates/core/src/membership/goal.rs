@@ -272,7 +272,9 @@ impl Membership {
         let is_new = self.goal.is_some() && self.goal != before.goal;
         let aims = is_new || matches!(by, ChangeKind::Goal { .. } | ChangeKind::Cancel);
         let end = match before.goal() {
-            Some(_) if *by == ChangeKind::Cancel && !mutant!(CancelIsTakenForTheEnd) => Some(GoalEnd::Cancelled),
+            Some(_) if *by == ChangeKind::Cancel && !mutant!(CancelIsTakenForTheEnd) => {
+                Some(GoalEnd::Cancelled)
+            }
             Some(_) if aims => Some(GoalEnd::Replaced),
             Some(_) if self.goal.is_none() => Some(GoalEnd::Reached),
             _ => None,

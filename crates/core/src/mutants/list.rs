@@ -491,9 +491,9 @@ mutants! {
     /// A member believes that a change is settled before it is that far itself.
     SettledIsBelievedAhead: "", Stories "claim";
     /// The end of a goal is told before it is settled.
-    GoalEndIsToldEarly: "", Stories "claim";
+    GoalEndIsToldEarly: "", Explore "I13";
     /// The end of a goal is told again and again.
-    GoalEndIsToldAgain: "", Stories "claim";
+    GoalEndIsToldAgain: "", Explore "R2";
 
     // goals.rs, membership/goal.rs
     /// A goal is pursued only by the leader that took it.

@@ -1,7 +1,11 @@
-//! Hunting through random worlds, one seed after the other.
+//! Hunting through random worlds, one seed after the other, and by what they come upon
+//! too seldom.
+
+use std::panic::catch_unwind;
 
 use quorate_core::mutants::{Means, Mutant, limit, switch};
 
+use super::directed;
 use super::hunt::{Effort, Hunter, Kill};
 use crate::explore::{Replay, run};
 
@@ -17,8 +21,24 @@ impl Hunter for Explore {
             Effort::Short => 150,
             Effort::Full => SEEDS_MAX,
         };
-        (0..seeds).find_map(|seed| play(mutant, seed))
+        directed().or_else(|| (0..seeds).find_map(|seed| play(mutant, seed)))
     }
+}
+
+fn directed() -> Option<Kill> {
+    let checks: [(&str, fn() -> Result<(), String>); 2] = [
+        ("entries handed out twice", directed::entries_run_once),
+        ("copies from before a start", directed::copies_from_before_a_start_do_not_run),
+    ];
+    checks.into_iter().find_map(|(place, check)| {
+        let (checker, detail) = match catch_unwind(check) {
+            Ok(Ok(())) => return None,
+            Ok(Err(why)) => ("R2", why),
+            Err(_) => ("assert", "the applier panics".to_owned()),
+        };
+        let (means, place) = (Means::Explore, place.to_owned());
+        Some(Kill { means, checker: checker.to_owned(), is_proof: true, place, detail, events: 0 })
+    })
 }
 
 /// As many worlds as a mutant may live through.

@@ -60,8 +60,9 @@ impl Fate {
     }
 }
 
-/// Whether the code that holds the mutant runs there at all: stories and scopes run the
-/// core alone, crash images the storage alone, random worlds everything.
+/// Whether this means may show the mutant. Stories and scopes run the core alone, crash
+/// images the storage alone, random worlds everything; and what is expected there alone
+/// is not looked for elsewhere.
 pub fn may_notice(means: Means, mutant: Mutant) -> bool {
     match mutant.means() {
         Means::Stories | Means::Model => means != Means::Disks,

@@ -4,6 +4,7 @@
 //! A means is a [`Hunter`]; [`hunters`] is the list of them. Which mutants nothing can
 //! notice, and why, stands in `equivalent`.
 
+mod directed;
 mod disks;
 mod equivalent;
 mod explore;
@@ -68,7 +69,8 @@ impl Wish {
                         Some(args.next().ok_or("--rules wants the start of an id")?.into());
                 }
                 "--means" => {
-                    let names = args.next().ok_or("--means wants stories, model, disks or explore")?;
+                    let names =
+                        args.next().ok_or("--means wants stories, model, disks or explore")?;
                     wish.means = names.split(',').map(means).collect::<Result<_, _>>()?;
                 }
                 flag if flag.starts_with('-') => return Err(format!("`{flag}` is no flag")),

@@ -85,7 +85,7 @@ impl Explorer {
             if done {
                 let mut model = Model::new(&first_boot());
                 let store = self.check(Store::open(disk, EXPECTED, &self.config), &mut model)?;
-                return Ok(Member { store, model, config: self.config });
+                return Ok(Member { store, model, config: self.config, unmade: Vec::new() });
             }
         }
         unreachable!("creation ends");
@@ -135,7 +135,10 @@ impl Explorer {
             let store = self.check(opened, &mut seen)?;
             match number % 8 {
                 0 => self.crash_while_opening(image, model.clone(), number)?,
-                1 => self.go_on(Member { store, model: seen, config: self.config }, number)?,
+                1 => self.go_on(
+                    Member { store, model: seen, config: self.config, unmade: Vec::new() },
+                    number,
+                )?,
                 _ => {}
             }
         }
