@@ -110,7 +110,8 @@ impl Raft {
     /// Shown by scenarios/settled_is_known_by_every_member.txt.
     fn settle_by_word(&mut self) {
         let Some((leader, index)) = self.reports.heard else { return };
-        if self.log.commit < index || self.membership_known().since().index < index {
+        let behind = self.log.commit < index || self.membership_known().since().index < index;
+        if behind && !mutant!(SettledIsBelievedAhead) {
             return;
         }
         self.reports.heard = None;
@@ -134,10 +135,13 @@ impl Raft {
         if ended.last().is_none_or(|last| last.at.index <= told) {
             return;
         }
-        let news = ended.iter().filter(|ended| ended.at.index > told && self.is_final(ended));
+        let is_final = |ended: &&EndedGoal| self.is_final(ended) || mutant!(GoalEndIsToldEarly);
+        let news = ended.iter().filter(|ended| ended.at.index > told).filter(is_final);
         let news: Vec<EndedGoal> = news.copied().collect();
         for ended in news {
-            self.reports.goals_ended = ended.at.index;
+            if !mutant!(GoalEndIsToldAgain) {
+                self.reports.goals_ended = ended.at.index;
+            }
             self.out.events.push(Event::GoalEnded(ended));
         }
         let goes_on = self.memberships.newest().membership.goal().is_some();

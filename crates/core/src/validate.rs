@@ -112,7 +112,8 @@ impl Raft {
     pub(crate) fn on_disowned(&mut self, by: MemberId, known: Identity) -> Result<Taken, Dropped> {
         // Said by one that is behind, or answering what we were before a restart.
         let joined_at = self.config.joined_at;
-        let behind = known.joined_at < joined_at && joined_at != Config::NEVER_JOINED;
+        let joined = joined_at != Config::NEVER_JOINED || mutant!(NeverJoinedIsNotTold);
+        let behind = known.joined_at < joined_at && joined;
         if behind || self.config.is_known_as(known) {
             return Err(Dropped::Unasked);
         }

@@ -115,7 +115,7 @@ impl<M: Machine> Applier<M> {
         let mut outcomes = Vec::new();
         for entry in entries.chunks().flatten() {
             let index = entry.id.index;
-            if index <= self.applied {
+            if index <= self.applied && !mutant!(AppliedEntryRunsAgain) {
                 continue;
             }
             assert!(index == self.applied + 1, "entry {index} runs after {}", self.applied);

@@ -131,7 +131,8 @@ impl Driver {
 
     /// A snapshot took the place of entries: what they would have told is lost.
     pub(crate) fn on_installed(&mut self, meta: &SnapshotMeta, origins: &Origins) {
-        for ticket in self.requests.tickets(|open| open.stage != Stage::Waiting) {
+        let passed = |open: &Open| open.stage != Stage::Waiting && !mutant!(PassedIsNotAnswered);
+        for ticket in self.requests.tickets(passed) {
             let origin = Origin { number: ticket.0, ..self.own };
             let Some(open) = self.requests.get_mut(ticket) else { continue };
             match (&open.asked, open.stage) {

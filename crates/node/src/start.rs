@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use quorate_core::{Boot, BootError, Config, EntryId, Membership, SnapshotMeta};
+use quorate_core::{Boot, BootError, Config, EntryId, Membership, SnapshotMeta, mutant};
 use quorate_storage::{
     CreateError, Disk, Expected, Identity, OpenError, Opened, Store, StoreConfig, StoreError,
 };
@@ -47,7 +47,7 @@ pub fn start<D: Disk, M: Machine>(
     let member = config.id;
     let joined_at = match (&first, config.joined_at) {
         (Some(_), _) => 0,
-        (None, 0) => Config::NEVER_JOINED,
+        (None, 0) if !mutant!(NeverJoinedIsFirst) => Config::NEVER_JOINED,
         (None, index) => index,
     };
     let identity = Identity { cluster, member, incarnation: config.incarnation, joined_at };

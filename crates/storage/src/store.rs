@@ -239,7 +239,8 @@ impl<D: Disk> Store<D> {
     fn drop_covered(&mut self, index: Index, newest: EntryId) -> Result<(), Failure> {
         self.wal.drop_up_to(&mut self.disk, index)?;
         let old = self.snapshots.iter().copied().filter(|id| id.index < newest.index);
-        let old: Vec<EntryId> = old.filter(|id| !self.wanted.contains(id)).collect();
+        let wanted = |id: &EntryId| self.wanted.contains(id) && !mutant!(WantedSnapshotDropped);
+        let old: Vec<EntryId> = old.filter(|id| !wanted(id)).collect();
         for id in old {
             let name = FileName::Snapshot(id);
             self.disk.remove(&name.to_string()).map_err(Failure::when(Doing::Remove, name))?;

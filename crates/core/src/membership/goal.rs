@@ -120,7 +120,8 @@ fn toward_voters(membership: &Membership, goal: &Goal, view: &View) -> Step {
     let ready: MemberSet = joining().filter(|id| view.caught_up.contains(*id)).collect();
     let lagging: MemberSet = joining().filter(|id| !view.caught_up.contains(*id)).collect();
     let expected = lagging.iter().any(|id| view.coming.contains(id));
-    let waits = expected || ready.is_empty() && !lagging.is_empty();
+    let nobody = ready.is_empty() || mutant!(GoalWaitsForEver);
+    let waits = expected || nobody && !lagging.is_empty();
     if waits && !mutant!(GoalWaitsForNobody) {
         return Step::CatchUp(lagging);
     }
@@ -231,7 +232,8 @@ impl Membership {
             (None, _) => return Err(ChangeRefusal::NothingToCancel),
         };
         let turned = self.with_goal(Some(goal));
-        let back = match self.outgoing().first().filter(|_| !mutant!(CancelledJointGoesOn)) {
+        let stays_joint = mutant!(CancelledJointGoesOn) || mutant!(CancelStaysJoint);
+        let back = match self.outgoing().first().filter(|_| !stays_joint) {
             Some(old) => turned.go_to(std::slice::from_ref(old))?,
             None => turned,
         };
@@ -264,7 +266,9 @@ impl Membership {
         let is_new = self.goal.is_some() && self.goal != before.goal;
         let aims = is_new || matches!(by, ChangeKind::Goal { .. } | ChangeKind::Cancel);
         let end = match before.goal() {
-            Some(_) if *by == ChangeKind::Cancel => Some(GoalEnd::Cancelled),
+            Some(_) if *by == ChangeKind::Cancel && !mutant!(CancelIsTakenForTheEnd) => {
+                Some(GoalEnd::Cancelled)
+            }
             Some(_) if aims => Some(GoalEnd::Replaced),
             Some(_) if self.goal.is_none() => Some(GoalEnd::Reached),
             _ => None,
@@ -293,7 +297,12 @@ impl Membership {
                 Err(ChangeRefusal::ManyVoters) => self.enter_joint(operations, true),
                 other => other,
             },
-            Step::Leave => self.leave(),
+            Step::Leave => match self.outgoing().first().filter(|_| mutant!(CancelStaysJoint)) {
+                Some(old) if self.goal().is_some_and(|goal| goal.cancels) => {
+                    self.go_to(std::slice::from_ref(old))
+                }
+                _ => self.leave(),
+            },
             Step::RemoveLearners(ids) => {
                 self.simple(&ids.iter().map(Operation::Remove).collect::<Vec<_>>())
             }

@@ -369,6 +369,10 @@ mutants! {
     NewerMemberIsRefused: "", Stories "claim";
     /// Who is taken for somebody else is not told.
     NobodyIsDisowned: "", Stories "claim";
+    /// Who was never told which entry added it is not told that it is somebody else.
+    NeverJoinedIsNotTold: "S33", Stories "claim";
+    /// Whom others know by the same id and another entry takes itself for that one.
+    EntryIsNotCompared: "S33", Stories "claim";
     /// What a swapped disk acknowledged counts for the new one.
     SwappedDiskKeepsProgress: "S33", Stories "claim";
 
@@ -411,6 +415,14 @@ mutants! {
     VotersAreNotNamed: "S33", Stories "claim";
     /// The disks of first members are never named.
     DisksAreNotNamed: "S33 T8", Stories "claim";
+
+    // replay.rs, changes.rs: requests that are passed on
+    /// A request that was passed on and arrives twice is taken twice.
+    CopyIsTaken: "mut.41", Stories "claim";
+    /// A request that is too old to be remembered is taken for a new one.
+    OldCopyIsTaken: "mut.41", Stories "claim";
+    /// After a start, requests of the term that it may have led are taken.
+    StartForgetsCopies: "mut.41", Stories "claim";
 
     // changes.rs, membership/change.rs: steps and joints
     /// Two voters change in one step.
@@ -480,6 +492,13 @@ mutants! {
     /// A leaving leader hands over to nobody.
     LeaverNamesNoHeir: "S18", Stories "claim";
 
+    /// A member believes that a change is settled before it is that far itself.
+    SettledIsBelievedAhead: "", Stories "claim";
+    /// The end of a goal is told before it is settled.
+    GoalEndIsToldEarly: "", Explore "I13";
+    /// The end of a goal is told again and again.
+    GoalEndIsToldAgain: "", Explore "R2";
+
     // goals.rs, membership/goal.rs
     /// A goal is pursued only by the leader that took it.
     GoalDiesWithItsLeader: "", Stories "claim";
@@ -497,6 +516,12 @@ mutants! {
     SameHeirAgain: "", Stories "claim";
     /// A cancelled joint is left forwards.
     CancelledJointGoesOn: "T9", Stories "claim";
+    /// A cancelled joint first takes the new aim, inside the joint, and is left then.
+    CancelStaysJoint: "T9", Stories "claim";
+    /// A goal that was called off is told as one that came to its end.
+    CancelIsTakenForTheEnd: "", Stories "claim";
+    /// Those who have caught up wait for ever for one that never comes.
+    GoalWaitsForEver: "S31", Stories "claim";
     /// Cancelling twice goes on again.
     CancelCancelsItself: "", Stories "claim";
 
@@ -513,6 +538,14 @@ mutants! {
     RefusedAfterManyOffers: "", Explore "R2";
     /// A membership change is offered again to the next leader.
     ChangeOfferedAgain: "", Explore "R2";
+    /// Requests that a snapshot passed by are not answered.
+    PassedIsNotAnswered: "", Explore "L5";
+    /// Entries that have run are run again.
+    AppliedEntryRunsAgain: "mut.39", Explore "I5";
+    /// A request from before a restart of its member runs again.
+    EarlierRunIsForgotten: "mut.41", Explore "R2";
+    /// A member with an empty disk that nobody added takes itself for a first member.
+    NeverJoinedIsFirst: "S33", Explore "I1";
 
     // crates/storage
     /// Term and vote are written one after the other.
@@ -535,4 +568,6 @@ mutants! {
     TrimBeforeSnapshot: "", Disks "D1";
     /// What a crash left behind a torn write stays, and is written up to.
     TornTailKept: "S47", Disks "D5";
+    /// An installed snapshot goes before the machine was made of it.
+    WantedSnapshotDropped: "", Disks "D5";
 }

@@ -189,6 +189,15 @@ impl Clients {
         }
     }
 
+    /// An operation that ran up to this index and is open in this run of a member.
+    pub(crate) fn waits_for(&self, at: (usize, u64), index: u64) -> Option<usize> {
+        let ran = |number: usize| self.history.operations[number].applied;
+        let here = self.open.iter().filter(|(asked, _)| (asked.0, asked.1) == at);
+        let mut late = here.map(|(_, number)| *number).collect::<Vec<usize>>();
+        late.retain(|number| ran(*number).is_some_and(|ran| ran <= index));
+        late.into_iter().min()
+    }
+
     /// A member died: whoever waited for it learns nothing.
     pub(crate) fn lost(&mut self, place: usize, run: u64) -> Result<Vec<usize>, String> {
         let mut lost: Vec<(Asked, usize)> = Vec::new();

@@ -34,7 +34,8 @@ impl World {
         // A leader that still takes the absent for present may count on them in what it
         // begins: they are judged once it can know.
         self.run_until(self.now + 3 * self.election())?;
-        // Some may have joined meanwhile.
+        // Some may have joined meanwhile. Who came back with an empty disk has not: it counts
+        // nowhere before it is added anew.
         let joined = |member: &&Member| member.is_up() && member.fate == Fate::Well;
         stays.extend(self.members.iter().filter(joined).map(|member| member.id));
         if !self.can_go_on(&stays) {

@@ -9,8 +9,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use quorate_core::{
-    Activation, AppendReply, Boot, Entries, EntryId, Envelope, HardState, Index, MemberId,
-    Membership, Message, Payload, Raft, RoleKind, Save, SnapshotMeta, Term,
+    Activation, AppendReply, Boot, EndedGoal, Entries, EntryId, Envelope, HardState, Index,
+    MemberId, Membership, Message, Payload, Raft, RoleKind, Save, SnapshotMeta, Term,
 };
 
 use crate::checkers::{Violation, has_quorum, quorums_meet};
@@ -56,6 +56,10 @@ struct Seen {
     leads: Option<Term>,
     stands: bool,
     membership: Option<Arc<Membership>>,
+    /// Up to where it said, since it was started, that memberships are settled.
+    settled: Index,
+    /// Goals whose end it told since then.
+    goals_told: Vec<EntryId>,
 }
 
 /// What a disk keeps.
@@ -361,11 +365,13 @@ impl Watch {
     /// A member takes a membership for settled: a quorum of it knows it committed, also
     /// after a restart (T5).
     pub(crate) fn on_settled(
-        &self,
+        &mut self,
+        place: usize,
         id: MemberId,
         entry: EntryId,
         membership: &Membership,
     ) -> Checked {
+        self.members[place].settled = entry.index;
         if membership.activation() == Activation::OnAppend {
             return Ok(());
         }
@@ -379,6 +385,26 @@ impl Watch {
         }
         let sure: Vec<MemberId> = membership.members().iter().filter(|id| knows(*id)).collect();
         broken("I13", format!("{id} takes {entry} of {membership} for settled, sure are {sure:?}"))
+    }
+
+    /// A member tells how a goal ended: once in each of its runs, and when the membership
+    /// in which it ended is settled (I13).
+    pub(crate) fn on_goal_ended(
+        &mut self,
+        place: usize,
+        id: MemberId,
+        ended: EndedGoal,
+    ) -> Checked {
+        let seen = &mut self.members[place];
+        if ended.at.index > seen.settled {
+            let settled = seen.settled;
+            return broken("I13", format!("{id} tells {ended:?}, settled is {settled}"));
+        }
+        if seen.goals_told.contains(&ended.id) {
+            return broken("R2", format!("{id} tells twice: {ended:?}"));
+        }
+        seen.goals_told.push(ended.id);
+        Ok(())
     }
 
     /// A machine is handed entries (I5).
@@ -431,6 +457,8 @@ impl Watch {
     pub(crate) fn on_start(&mut self, place: usize, id: MemberId, boot: &Boot) -> Checked {
         self.note_first(boot);
         let seen = &mut self.members[place];
+        seen.settled = 0;
+        seen.goals_told.clear();
         let mut told = Terms { base: boot.base, terms: terms_of(boot), changes: Vec::new() };
         told.changes.push(boot.snapshot.membership.since());
         told.changes.extend(boot.memberships.iter().map(|(id, _)| *id));

@@ -497,12 +497,30 @@ impl World {
         self.report.events += 1;
         process.machine_busy = false;
         let jobs = std::mem::take(&mut process.jobs);
+        let mut installed = None;
         for job in jobs {
+            if let Job::Install(meta) = &job {
+                installed = Some(meta.clone());
+            }
             if let Err(why) = self.do_job(place, job)? {
                 return self.end(place, &why);
             }
         }
-        self.pump(place)
+        self.pump(place)?;
+        installed.map_or(Ok(()), |meta| self.clients_are_told(place, &meta))
+    }
+
+    /// Nobody waits for what a snapshot shows to have happened (L5).
+    fn clients_are_told(&self, place: usize, meta: &SnapshotMeta) -> Checked {
+        let member = &self.members[place];
+        let waits = self.clients.waits_for((place, member.run), meta.id.index);
+        match waits.filter(|_| meta.membership.contains(member.id)) {
+            None => Ok(()),
+            Some(number) => {
+                let (id, at) = (member.id, meta.id);
+                Err(Violation::new("L5", format!("{id} installed {at}: request {number} waits")))
+            }
+        }
     }
 
     /// The inner error is one that a member dies of.
@@ -601,8 +619,9 @@ impl World {
         self.say(|| format!("{id} {event:?}"));
         match event {
             Event::Settled { id: entry, membership, .. } => {
-                self.watch.on_settled(id, *entry, membership)
+                self.watch.on_settled(place, id, *entry, membership)
             }
+            Event::GoalEnded(ended) => self.watch.on_goal_ended(place, id, *ended),
             Event::Role { to: RoleKind::Leader, .. } => {
                 let now = self.membership();
                 self.report.interrupted += u64::from(now.goal().is_some() || now.is_joint());

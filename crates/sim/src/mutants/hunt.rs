@@ -60,6 +60,17 @@ impl Fate {
     }
 }
 
+/// Whether this means may show the mutant. Stories and scopes run the core alone, crash
+/// images the storage alone, random worlds everything; and what is expected there alone
+/// is not looked for elsewhere.
+pub fn may_notice(means: Means, mutant: Mutant) -> bool {
+    match mutant.means() {
+        Means::Stories | Means::Model => means != Means::Disks,
+        Means::Explore => means == Means::Explore,
+        Means::Disks => matches!(means, Means::Disks | Means::Explore),
+    }
+}
+
 /// Hunts these mutants, several at a time. In the order of the list.
 pub fn hunt_all(
     hunters: &[Box<dyn Hunter>],
@@ -87,7 +98,7 @@ pub fn hunt_all(
 fn hunt(hunters: &[Box<dyn Hunter>], mutant: Mutant, effort: Effort) -> Fate {
     let begun = Instant::now();
     let mut best: Option<Kill> = None;
-    for hunter in hunters {
+    for hunter in hunters.iter().filter(|hunter| may_notice(hunter.means(), mutant)) {
         switch(Some(mutant));
         let kill = hunter.hunt(mutant, effort);
         switch(None);

@@ -1,10 +1,13 @@
-//! Shows that wrong rules are noticed: each mutant of the core is switched on in turn,
+//! Shows that wrong rules are noticed: each mutant is switched on in turn,
 //! and hunted by one means after the other until something that must hold does not.
 //!
 //! A means is a [`Hunter`]; [`hunters`] is the list of them. Which mutants nothing can
 //! notice, and why, stands in `equivalent`.
 
+mod directed;
+mod disks;
 mod equivalent;
+mod explore;
 mod hunt;
 mod model;
 mod stories;
@@ -15,17 +18,23 @@ use std::process::ExitCode;
 
 use quorate_core::mutants::{Means, Mutant};
 
+pub use disks::Disks;
 pub use equivalent::{EQUIVALENT, reason};
-pub use hunt::{Effort, Fate, Hunter, Kill, hunt_all};
+pub use explore::Explore;
+pub use hunt::{Effort, Fate, Hunter, Kill, hunt_all, may_notice};
 pub use model::Model;
 pub use stories::{Rule, Stories};
 
 /// Every means there is, the quickest first. A new one is added here.
 pub fn hunters(wanted: &[Means]) -> Result<Vec<Box<dyn Hunter>>, String> {
-    let all: Vec<Box<dyn Hunter>> =
-        vec![Box::new(Stories::read(&stories_folder())?), Box::new(Model::new())];
-    let is_wanted = |hunter: &dyn Hunter| wanted.is_empty() || wanted.contains(&hunter.means());
-    Ok(all.into_iter().filter(|hunter| is_wanted(hunter.as_ref())).collect())
+    let is_wanted = |means: Means| wanted.is_empty() || wanted.contains(&means);
+    let mut all: Vec<Box<dyn Hunter>> =
+        vec![Box::new(Model::new()), Box::new(Disks), Box::new(Explore)];
+    all.retain(|hunter| is_wanted(hunter.means()));
+    if is_wanted(Means::Stories) {
+        all.insert(0, Box::new(Stories::read(&stories_folder())?));
+    }
+    Ok(all)
 }
 
 /// Where the stories of the core are kept.
@@ -60,7 +69,8 @@ impl Wish {
                         Some(args.next().ok_or("--rules wants the start of an id")?.into());
                 }
                 "--means" => {
-                    let names = args.next().ok_or("--means wants stories, model or explore")?;
+                    let names =
+                        args.next().ok_or("--means wants stories, model, disks or explore")?;
                     wish.means = names.split(',').map(means).collect::<Result<_, _>>()?;
                 }
                 flag if flag.starts_with('-') => return Err(format!("`{flag}` is no flag")),
@@ -81,8 +91,9 @@ fn means(name: &str) -> Result<Means, String> {
     match name {
         "stories" | "scenarios" => Ok(Means::Stories),
         "model" => Ok(Means::Model),
+        "disks" => Ok(Means::Disks),
         "explore" => Ok(Means::Explore),
-        _ => Err(format!("`{name}` is no means, want stories, model or explore")),
+        _ => Err(format!("`{name}` is no means, want stories, model, disks or explore")),
     }
 }
 
@@ -116,12 +127,7 @@ fn run(wish: &Wish) -> Result<bool, String> {
         return Ok(true);
     }
     let hunters = hunters(&wish.means)?;
-    // Rules of the core show by every means, those of driver and disk only by their own.
-    let shows = |mutant: &Mutant| {
-        let mut all = hunters.iter().map(|hunter| hunter.means());
-        matches!(mutant.means(), Means::Stories | Means::Model)
-            || all.any(|means| means == mutant.means())
-    };
+    let shows = |mutant: &Mutant| hunters.iter().any(|hunter| may_notice(hunter.means(), *mutant));
     let (here, elsewhere): (Vec<Mutant>, Vec<Mutant>) =
         wish.mutants.iter().partition(|mutant| shows(mutant));
     let hunted = hunt_all(&hunters, &here, wish.effort);

@@ -77,6 +77,7 @@ const FACTS: &[&str] = &[
     "membership",
     "newest",
     "settled",
+    "disowned",
     "ended",
     "transfer",
     "reads",
@@ -287,6 +288,9 @@ impl World {
             (_, "ended") => self.goal_end(id, value)?,
             (_, "settled") => {
                 self.member(id)?.settled.map_or("none".to_owned(), |entry| entry.to_string())
+            }
+            (_, "disowned") => {
+                self.member(id)?.disowned.map_or("none".to_owned(), |by| by.to_string())
             }
             (Some(status), _) => found(status, key, value),
         };

@@ -27,6 +27,8 @@ pub(super) struct Member {
     pub(super) commit_shown: Index,
     /// The newest membership that it reported as settled since it was started.
     pub(super) settled: Option<EntryId>,
+    /// Who told it last that it is not the member of its id.
+    pub(super) disowned: Option<MemberId>,
 }
 
 /// Entries handed to the state machine at once.
@@ -100,6 +102,7 @@ impl Member {
             stepped: false,
             commit_shown: 0,
             settled: None,
+            disowned: None,
         }
     }
 
@@ -108,6 +111,7 @@ impl Member {
         self.raft = None;
         self.stepped = false;
         self.settled = None;
+        self.disowned = None;
         let raft = Raft::new(self.config.clone(), self.disk.boot(tail));
         let raft = raft.map_err(|why| why.to_string())?;
         self.commit_shown = raft.status().log.commit;

@@ -381,6 +381,7 @@ impl World {
                 }
             }
             Event::Disowned { by, known } => {
+                self.member_mut(id)?.disowned = Some(*by);
                 self.page.say(format!(
                     "{id} is disowned by {by}, which knows {}",
                     identity_text(*known)

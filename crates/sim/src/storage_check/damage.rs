@@ -115,7 +115,12 @@ impl Victim {
         let mut opened =
             Store::open(disk, EXPECTED, &config(SEGMENT_BYTES)).map_err(|why| why.to_string())?;
         model.opened(&mut opened)?;
-        let mut member = Member { store: opened.store, model, config: config(SEGMENT_BYTES) };
+        let mut member = Member {
+            store: opened.store,
+            model,
+            config: config(SEGMENT_BYTES),
+            unmade: Vec::new(),
+        };
         for work in WORKS {
             let Ended::Done(done) = member.play(work)? else {
                 unreachable!("nothing stops it");

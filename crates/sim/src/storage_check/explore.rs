@@ -85,7 +85,7 @@ impl Explorer {
             if done {
                 let mut model = Model::new(&first_boot());
                 let store = self.check(Store::open(disk, EXPECTED, &self.config), &mut model)?;
-                return Ok(Member { store, model, config: self.config });
+                return Ok(Member { store, model, config: self.config, unmade: Vec::new() });
             }
         }
         unreachable!("creation ends");
@@ -136,7 +136,8 @@ impl Explorer {
             match number % 8 {
                 0 => self.crash_while_opening(image, model.clone(), number)?,
                 1 => {
-                    let member = Member { store, model: seen, config: self.config };
+                    let member =
+                        Member { store, model: seen, config: self.config, unmade: Vec::new() };
                     for work in [Work::Append, Work::AppendLarge] {
                         self.go_on(member.clone(), work, number)?;
                     }

@@ -1,6 +1,6 @@
 //! A member that does nothing but use its disk.
 
-use quorate_core::SnapshotMeta;
+use quorate_core::{EntryId, SnapshotMeta};
 use quorate_storage::{Store, StoreConfig, StoreError};
 
 use super::model::{EXPECTED, Model, Work, meta};
@@ -12,6 +12,8 @@ pub(super) struct Member {
     pub(super) store: Store<FaultyDisk>,
     pub(super) model: Model,
     pub(super) config: StoreConfig,
+    /// Installed, and no machine was made of them yet.
+    pub(super) unmade: Vec<EntryId>,
 }
 
 /// How a piece of work ended.
@@ -46,9 +48,21 @@ impl Member {
             Work::UnseenFailedSync => return self.fail_to_sync(Fault::SyncErrorUnseen),
         };
         match done {
-            Ok(()) => Ok(Ended::Done(Box::new(self))),
+            Ok(()) if self.store.disk().has_stopped() => Ok(Ended::Done(Box::new(self))),
+            Ok(()) => self.with_snapshots(),
             Err(why) => self.end(why),
         }
+    }
+
+    /// Snapshots that a machine is still to be made of are there.
+    fn with_snapshots(mut self) -> Result<Ended, String> {
+        for id in &self.unmade {
+            let opened = self.store.open_snapshot(*id);
+            if matches!(opened, Err(StoreError::NoSuchSnapshot { .. })) {
+                return Err(format!("snapshot {id} is gone before it was read"));
+            }
+        }
+        Ok(Ended::Done(Box::new(self)))
     }
 
     /// The first failure is the last thing that happens.
@@ -81,6 +95,10 @@ impl Member {
         if id.index <= self.store.newest_snapshot().index {
             return Ok(());
         }
+        // Who captures a state has it.
+        for id in self.unmade.drain(..) {
+            self.store.release_snapshot(id);
+        }
         self.write_snapshot(meta(id))?;
         self.store.trim(id.index)?;
         self.model.synced();
@@ -93,7 +111,9 @@ impl Member {
             self.write_snapshot(meta)?;
         }
         self.model.save(&save);
-        self.store.write(&save)
+        self.store.write(&save)?;
+        self.unmade.extend(save.install.map(|meta| meta.id));
+        Ok(())
     }
 
     fn write_snapshot(&mut self, meta: SnapshotMeta) -> Result<(), StoreError> {
@@ -140,7 +160,12 @@ pub(super) fn reopen(
     match Store::open(disk.clone(), EXPECTED, &config) {
         Ok(mut opened) => {
             model.opened(&mut opened)?;
-            Ok(Ended::Done(Box::new(Member { store: opened.store, model, config })))
+            Ok(Ended::Done(Box::new(Member {
+                store: opened.store,
+                model,
+                config,
+                unmade: Vec::new(),
+            })))
         }
         Err(why) => {
             // The same once more, to have the disk that it left.

@@ -1,0 +1,72 @@
+//! What random worlds come upon too seldom, said directly: logs that hold a request
+//! more than once, run on one machine.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate::{Applier, BadSnapshot, Chunks, Machine, Origin};
+use quorate_core::{Entries, Entry, EntryId, Index, MemberId, Membership, SnapshotMeta};
+
+/// Counts what it runs.
+#[derive(Clone, Debug, Default)]
+struct Counter(u64);
+
+impl Machine for Counter {
+    fn apply(&mut self, _: Index, _: &Bytes) -> Bytes {
+        self.0 += 1;
+        Bytes::new()
+    }
+
+    fn query(&self, _: &Bytes) -> Bytes {
+        Bytes::new()
+    }
+
+    fn snapshot(&self) -> Chunks {
+        Box::new(std::iter::empty())
+    }
+
+    fn install(&mut self, _: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        Ok(())
+    }
+}
+
+/// A request of the member's run `boot`, as the log holds it.
+fn request(boot: u64, number: u64) -> Bytes {
+    Origin { member: MemberId(1), incarnation: 7, boot, number, open_from: 1 }.seal(b"x")
+}
+
+fn applier() -> Result<Applier<Counter>, String> {
+    let origin = Origin { member: MemberId(1), incarnation: 7, boot: 3, number: 0, open_from: 0 };
+    let mut applier = Applier::new(Counter::default(), origin);
+    let membership = Arc::new(Membership::new([MemberId(1)], []));
+    let first = SnapshotMeta { id: EntryId::new(1, 1), membership };
+    applier.install(&first, std::iter::empty()).map_err(|why| why.to_string())?;
+    Ok(applier)
+}
+
+fn entries(first: Index, requests: &[(u64, u64)]) -> Entries {
+    let numbered = (first..).zip(requests);
+    let entries =
+        numbered.map(|(at, (boot, number))| Entry::command(1, at, request(*boot, *number)));
+    entries.collect::<Vec<Entry>>().into()
+}
+
+/// After a start the log is handed out from an older entry on than the machine is at.
+pub(super) fn entries_run_once() -> Result<(), String> {
+    let mut applier = applier()?;
+    applier.apply(&entries(2, &[(1, 1), (1, 2), (1, 3)]));
+    applier.apply(&entries(3, &[(1, 2), (1, 3), (1, 4)]));
+    expect(&applier, 4)
+}
+
+/// A copy of a request comes after its member was started again.
+pub(super) fn copies_from_before_a_start_do_not_run() -> Result<(), String> {
+    let mut applier = applier()?;
+    applier.apply(&entries(2, &[(1, 1), (2, 1), (1, 1), (2, 1)]));
+    expect(&applier, 2)
+}
+
+fn expect(applier: &Applier<Counter>, wanted: u64) -> Result<(), String> {
+    let ran = applier.machine().0;
+    if ran == wanted { Ok(()) } else { Err(format!("{ran} commands ran, want {wanted}")) }
+}

@@ -1,0 +1,51 @@
+//! Hunting on disks: every crash of short workloads, long workloads by chance, and
+//! damage piece by piece.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use quorate_core::mutants::{Means, Mutant};
+
+use super::hunt::{Effort, Hunter, Kill};
+use crate::storage_check::{Violation, damage, explore, walk};
+
+pub struct Disks;
+
+impl Hunter for Disks {
+    fn means(&self) -> Means {
+        Means::Disks
+    }
+
+    fn hunt(&self, _: Mutant, effort: Effort) -> Option<Kill> {
+        let (length, walks) = match effort {
+            Effort::Short => (2, 50),
+            Effort::Full => (3, 1_000),
+        };
+        let crashes = (1..=length).find_map(|length| {
+            let mut sizes = SEGMENT_BYTES.into_iter();
+            sizes.find_map(|bytes| look("crash images", || explore(length, bytes).map(drop)))
+        });
+        crashes
+            .or_else(|| look("damage", || damage::explore().map(drop)))
+            .or_else(|| (0..walks).find_map(|seed| look("walk", || walk(seed, STEPS).map(drop))))
+    }
+}
+
+/// One large save fills the first; the second takes several before a sync.
+const SEGMENT_BYTES: [u64; 2] = [2_560, 4_096];
+const STEPS: u32 = 200;
+
+fn look(place: &str, check: impl FnOnce() -> Result<(), Violation>) -> Option<Kill> {
+    let (checker, detail, events) = match catch_unwind(AssertUnwindSafe(check)) {
+        Ok(Ok(())) => return None,
+        Ok(Err(violation)) => ("D", violation.to_string(), violation.works.len() as u64),
+        Err(_) => ("assert", "the store panics".to_owned(), 0),
+    };
+    Some(Kill {
+        means: Means::Disks,
+        checker: checker.to_owned(),
+        is_proof: true,
+        place: place.to_owned(),
+        detail,
+        events,
+    })
+}

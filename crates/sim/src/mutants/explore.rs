@@ -1,0 +1,70 @@
+//! Hunting through random worlds, one seed after the other, and by what they come upon
+//! too seldom.
+
+use std::panic::catch_unwind;
+
+use quorate_core::mutants::{Means, Mutant, limit, switch};
+
+use super::directed;
+use super::hunt::{Effort, Hunter, Kill};
+use crate::explore::{Replay, run};
+
+pub struct Explore;
+
+impl Hunter for Explore {
+    fn means(&self) -> Means {
+        Means::Explore
+    }
+
+    fn hunt(&self, mutant: Mutant, effort: Effort) -> Option<Kill> {
+        let seeds = match effort {
+            Effort::Short => 150,
+            Effort::Full => SEEDS_MAX,
+        };
+        directed().or_else(|| (0..seeds).find_map(|seed| play(mutant, seed)))
+    }
+}
+
+fn directed() -> Option<Kill> {
+    let checks: [(&str, fn() -> Result<(), String>); 2] = [
+        ("entries handed out twice", directed::entries_run_once),
+        ("copies from before a start", directed::copies_from_before_a_start_do_not_run),
+    ];
+    checks.into_iter().find_map(|(place, check)| {
+        let (checker, detail) = match catch_unwind(check) {
+            Ok(Ok(())) => return None,
+            Ok(Err(why)) => ("R2", why),
+            Err(_) => ("assert", "the applier panics".to_owned()),
+        };
+        let (means, place) = (Means::Explore, place.to_owned());
+        Some(Kill { means, checker: checker.to_owned(), is_proof: true, place, detail, events: 0 })
+    })
+}
+
+/// As many worlds as a mutant may live through.
+const SEEDS_MAX: u64 = 2_000;
+
+/// More than ten times what the longest world needs.
+const QUESTIONS_MAX: u64 = 300_000_000;
+
+fn play(mutant: Mutant, seed: u64) -> Option<Kill> {
+    limit(QUESTIONS_MAX);
+    let replay = Replay::of_seed(seed);
+    let outcome = run(&replay.setting, &replay.actions);
+    let violation = outcome.violation?;
+    // A world that is wrong by itself proves nothing.
+    switch(None);
+    let by_itself = run(&replay.setting, &replay.actions).violation;
+    switch(Some(mutant));
+    if by_itself.is_some() {
+        return None;
+    }
+    Some(Kill {
+        means: Means::Explore,
+        checker: violation.rule.to_owned(),
+        is_proof: true,
+        place: format!("seed {seed}"),
+        detail: violation.to_string(),
+        events: outcome.report.events,
+    })
+}
