@@ -278,7 +278,8 @@ impl Raft {
                 self.note_step(Some(Step::Leave));
             }
             let now = self.memberships.newest().membership.clone();
-            if self.held_up(&now, &Step::Leave).is_some() {
+            let held_up = self.held_up(&now, &Step::Leave).is_some();
+            if held_up && !mutant!(JointIsLeftTooEarly) {
                 self.leave_due = true;
             } else if let Ok(next) = now.take_step(&Step::Leave) {
                 // Refused while leadership is moving; then it is the next leader's.
