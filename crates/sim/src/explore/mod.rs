@@ -19,6 +19,7 @@ mod report;
 mod setting;
 mod shared_disk;
 mod shrink;
+mod tasks;
 mod watch;
 mod world;
 

@@ -9,10 +9,10 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate::{Answer, Job, JobDone, Ticket, Work};
+use quorate::{Answer, Job, Ticket, Work};
 use quorate_core::{
     AppendReply, Entries, EntryId, Envelope, Event, MemberId, Membership, Message, Payload,
-    RequestId, RoleKind, SnapshotMeta, Term,
+    RoleKind, Term,
 };
 use quorate_storage::{Store, StoreError};
 
@@ -387,185 +387,6 @@ impl World {
         Ok(())
     }
 
-    /// Gives everything that waits to the disk, if it is idle.
-    fn begin_disk(&mut self, place: usize) -> Checked {
-        let member = &mut self.members[place];
-        let Some(process) = &mut member.process else { return Ok(()) };
-        if process.disk_busy || process.disk_waits.is_empty() {
-            return Ok(());
-        }
-        process.disk_busy = true;
-        process.disk_does = std::mem::take(&mut process.disk_waits);
-        let saves = process.disk_does.iter().filter_map(|work| match work {
-            DiskWork::Save(save) => Some(save),
-            _ => None,
-        });
-        let mut written = Ok(());
-        for save in saves {
-            written = process.store.write(save);
-            if written.is_err() {
-                break;
-            }
-        }
-        if let Err(why) = written {
-            return self.end(place, &why.to_string());
-        }
-        let at = self.now + 1 + member.random.below(member.disk_delay);
-        let run = member.run;
-        self.schedule(at, Happening::DiskDone { place, run });
-        Ok(())
-    }
-
-    fn on_disk_done(&mut self, place: usize, run: u64) -> Checked {
-        if self.members[place].run != run {
-            return Ok(());
-        }
-        let Some(process) = &mut self.members[place].process else { return Ok(()) };
-        self.report.events += 1;
-        process.disk_busy = false;
-        let done = std::mem::take(&mut process.disk_does);
-        let must_sync = done.iter().any(|work| match work {
-            DiskWork::Save(save) => save.must_sync || save.install.is_some(),
-            _ => false,
-        });
-        if must_sync && let Err(why) = process.store.sync() {
-            return self.end(place, &why.to_string());
-        }
-        for work in done {
-            if let Err(why) = self.finish_disk_work(place, work, must_sync)? {
-                return self.end(place, &why);
-            }
-        }
-        self.pump(place)
-    }
-
-    /// The inner error is the disk's.
-    fn finish_disk_work(
-        &mut self,
-        place: usize,
-        work: DiskWork,
-        synced: bool,
-    ) -> Result<Result<(), String>, Violation> {
-        let id = self.members[place].id;
-        let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
-        let store = &mut process.store;
-        let done = match work {
-            DiskWork::Save(save) => {
-                if synced {
-                    self.watch.on_saved(place, id, &save)?;
-                }
-                process.driver.saved(save.id);
-                Ok(())
-            }
-            DiskWork::Load(load) => {
-                let entries = store.load(load.range.clone(), load.bytes_max);
-                let entries = entries.map_err(|why| why.to_string());
-                entries.map(|entries| process.driver.loaded(load.reader, entries))
-            }
-            DiskWork::Trim(index) => store.trim(index).map_err(|why| why.to_string()),
-            DiskWork::Capture(meta, chunks) => {
-                let index = meta.id.index;
-                let saved = write_snapshot(store, meta, &chunks).map_err(|why| why.to_string());
-                saved.map(|()| process.driver.snapshot_saved(index))
-            }
-            DiskWork::Receive(envelope, meta, chunks) => {
-                let saved = write_snapshot(store, meta, &chunks).map_err(|why| why.to_string());
-                saved.map(|()| process.driver.receive(envelope))
-            }
-        };
-        Ok(done)
-    }
-
-    fn begin_machine(&mut self, place: usize) {
-        let delay = self.setting.apply_delay;
-        let member = &mut self.members[place];
-        let Some(process) = &mut member.process else { return };
-        if process.machine_busy || process.jobs.is_empty() {
-            return;
-        }
-        process.machine_busy = true;
-        let at = self.now + 1 + member.random.below(delay);
-        let run = member.run;
-        self.schedule(at, Happening::MachineDone { place, run });
-    }
-
-    fn on_machine_done(&mut self, place: usize, run: u64) -> Checked {
-        if self.members[place].run != run {
-            return Ok(());
-        }
-        let Some(process) = &mut self.members[place].process else { return Ok(()) };
-        self.report.events += 1;
-        process.machine_busy = false;
-        let jobs = std::mem::take(&mut process.jobs);
-        let mut installed = None;
-        for job in jobs {
-            if let Job::Install(meta) = &job {
-                installed = Some(meta.clone());
-            }
-            if let Err(why) = self.do_job(place, job)? {
-                return self.end(place, &why);
-            }
-        }
-        self.pump(place)?;
-        installed.map_or(Ok(()), |meta| self.clients_are_told(place, &meta))
-    }
-
-    /// Nobody waits for what a snapshot shows to have happened (L5).
-    fn clients_are_told(&self, place: usize, meta: &SnapshotMeta) -> Checked {
-        let member = &self.members[place];
-        let waits = self.clients.waits_for((place, member.run), meta.id.index);
-        match waits.filter(|_| meta.membership.contains(member.id)) {
-            None => Ok(()),
-            Some(number) => {
-                let (id, at) = (member.id, meta.id);
-                Err(Violation::new("L5", format!("{id} installed {at}: request {number} waits")))
-            }
-        }
-    }
-
-    /// The inner error is one that a member dies of.
-    fn do_job(&mut self, place: usize, job: Job) -> Result<Result<(), String>, Violation> {
-        let id = self.members[place].id;
-        let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
-        let done = match job {
-            Job::Apply(entries) => process.applier.apply(&entries),
-            Job::Query(ticket, question) => process.applier.query(ticket, &question),
-            Job::Snapshot(meta) => process.applier.capture(meta),
-            Job::Install(meta) => {
-                match quorate::install(&mut process.store, &mut process.applier, &meta) {
-                    Ok(done) => done,
-                    Err(why) => return Ok(Err(why.to_string())),
-                }
-            }
-        };
-        match done {
-            JobDone::Captured { meta, chunks } => {
-                let index = meta.id.index;
-                let chunks: Vec<Bytes> = chunks.collect();
-                self.watch.on_state(id, index, hash_of(&chunks))?;
-                process.disk_waits.push(DiskWork::Capture(meta, chunks));
-            }
-            JobDone::Installed { meta, origins } => {
-                self.clients.answers.resumed(id, meta.id.index);
-                process.driver.job_done(JobDone::Installed { meta, origins });
-            }
-            done => process.driver.job_done(done),
-        }
-        self.note_what_ran(place)
-    }
-
-    fn note_what_ran(&mut self, place: usize) -> Result<Result<(), String>, Violation> {
-        let id = self.members[place].id;
-        let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
-        for (index, operation) in process.applier.machine_mut().ran.drain(..) {
-            let request = RequestId(operation);
-            let noted = self.clients.answers.applied(id, index, request);
-            noted.map_err(|why| Violation::new("R2", why.to_string()))?;
-            self.clients.ran(operation, index);
-        }
-        Ok(Ok(()))
-    }
-
     pub(crate) fn on_answer(&mut self, place: usize, ticket: Ticket, answer: &Answer) -> Checked {
         let asked = (place, self.members[place].run, ticket);
         if let Some(fits) = self.admin.answered(asked, answer, &mut self.report) {
@@ -684,24 +505,4 @@ fn read_snapshot(store: &mut Store<SharedDisk>, id: EntryId) -> Result<Vec<Bytes
         chunks.push(chunk);
     }
     Ok(chunks)
-}
-
-fn write_snapshot(
-    store: &mut Store<SharedDisk>,
-    meta: SnapshotMeta,
-    chunks: &[Bytes],
-) -> Result<(), StoreError> {
-    let mut writer = store.begin_snapshot(meta)?;
-    for chunk in chunks {
-        store.append_snapshot(&mut writer, chunk)?;
-    }
-    store.finish_snapshot(writer)
-}
-
-fn hash_of(chunks: &[Bytes]) -> u64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    // How a state is cut into chunks is part of it: all members cut alike.
-    chunks.hash(&mut hasher);
-    hasher.finish()
 }
