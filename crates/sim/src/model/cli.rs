@@ -25,7 +25,7 @@ struct Wish {
     bounds: Vec<(String, usize)>,
 }
 
-/// `quorate-sim model …`; see [`USAGE`].
+/// `quorate-sim model …`.
 pub fn main(args: &[String]) -> ExitCode {
     let done = Wish::parse(args).and_then(|wish| wish.fulfil());
     match done {
