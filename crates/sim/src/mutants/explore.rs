@@ -26,7 +26,8 @@ impl Hunter for Explore {
 }
 
 fn directed() -> Option<Kill> {
-    let checks: [(&str, fn() -> Result<(), String>); 2] = [
+    type Check = fn() -> Result<(), String>;
+    let checks: [(&str, Check); 2] = [
         ("entries handed out twice", directed::entries_run_once),
         ("copies from before a start", directed::copies_from_before_a_start_do_not_run),
     ];
