@@ -42,7 +42,7 @@ impl Lab {
     }
 
     /// A message that no state of its receiver, now or later, would take note of: an
-    /// answer of a term that is over, or a question in it that is not answered.
+    /// answer of a term that is over, or an order in it.
     pub(super) fn is_dead(&self, message: u32, receiver: u32) -> bool {
         let envelope = self.messages.value(message);
         let facts = &self.facts[receiver as usize];
@@ -56,7 +56,6 @@ impl Lab {
             | Message::HeartbeatReply(_)
             | Message::TimeoutNow
             | Message::Snapshot(_) => true,
-            Message::Vote(vote) => vote.committed.index <= commit,
             Message::VoteReply(reply) | Message::PreVoteReply(reply) => {
                 reply.committed.index <= commit
             }
