@@ -180,7 +180,9 @@ impl World {
     fn finish(&mut self, stays: &BTreeSet<MemberId>, judged: bool) -> Checked {
         self.stop_clients();
         for place in 0..self.members.len() {
-            self.crash_if_open(place, judged)?;
+            if !judged {
+                self.crash(place)?;
+            }
         }
         if judged {
             self.machines_agree(stays)?;
@@ -200,13 +202,6 @@ impl World {
                 Ok(())
             }
         }
-    }
-
-    fn crash_if_open(&mut self, place: usize, judged: bool) -> Checked {
-        if !judged {
-            self.crash(place)?;
-        }
-        Ok(())
     }
 
     fn machines_agree(&self, stays: &BTreeSet<MemberId>) -> Checked {

@@ -460,12 +460,13 @@ impl Watch {
         seen.settled = 0;
         seen.goals_told.clear();
         let mut told = Terms { base: boot.base, terms: terms_of(boot), changes: Vec::new() };
-        told.changes.push(boot.snapshot.membership.since());
+        let first = boot.snapshot.membership.since();
+        told.changes.push(first);
         told.changes.extend(boot.memberships.iter().map(|(id, _)| *id));
         let changes = boot.tail.iter().filter(|entry| entry.change().is_some());
         told.changes.extend(changes.map(|entry| entry.id));
         let snapshot = boot.snapshot.id.index;
-        told.changes.retain(|change| *change == told_first(boot) || change.index > snapshot);
+        told.changes.retain(|change| *change == first || change.index > snapshot);
         if seen.former.is_none() {
             let kept = seen.disk.hard_state;
             let found = boot.hard_state;
@@ -479,7 +480,7 @@ impl Watch {
                 seen.disk.log.last(),
             );
             // What was told later may have replaced it without being known durable.
-            if !told.covers(newest) && !seen.told_replaced(newest) {
+            if !told.covers(newest) && seen.told.covers(newest) {
                 return broken("D1", format!("{id} saved {newest} and starts without it"));
             }
         }
@@ -496,10 +497,6 @@ impl Watch {
 }
 
 impl Seen {
-    fn told_replaced(&self, id: EntryId) -> bool {
-        !self.told.covers(id)
-    }
-
     /// What can be said to be on this member's disk.
     fn word(&self) -> &Kept {
         self.former.as_ref().unwrap_or(&self.disk)
@@ -513,10 +510,6 @@ impl Kept {
         let proven = self.log.changes.iter().rev().nth(1).map_or(0, |change| change.index);
         index <= self.hard_state.commit.max(self.log.base.index).max(proven)
     }
-}
-
-fn told_first(boot: &Boot) -> EntryId {
-    boot.snapshot.membership.since()
 }
 
 /// Who stands for election has a vote, or alone holds the newest log (I11). A member
