@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quorate::{Options, StartError, Started, Startup};
 use quorate_core::{EntryId, MemberId, Membership};
-use quorate_storage::{CreateError, OpenError, StoreConfig, StoreError};
+use quorate_storage::{OpenError, StoreConfig, StoreError};
 
 use super::action::What;
 use super::machine::NotingKv;
@@ -158,7 +158,6 @@ impl World {
         let failed = matches!(
             why,
             StartError::Open(OpenError::Failed(_))
-                | StartError::Create(CreateError::Failed(_))
                 | StartError::Read(StoreError::Failed(_))
         );
         if failed && member.spoiled {
