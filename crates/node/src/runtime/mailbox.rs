@@ -1,0 +1,108 @@
+//! Everything that reaches a member, in three lanes.
+//!
+//! What clients ask and what peers say comes through bounded channels: who is faster than
+//! the member waits. What the member itself has set going comes back through a lane that
+//! never makes anybody wait, and needs no bound: it holds at most one item for each thing
+//! that is under way, and the member sets no more going than [`Room`] allows.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use quorate_core::{
+    Change, Entries, Index, MemberId, MemberSet, Plan, Reader, Refusal, SaveId, SnapshotMeta,
+};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::node::Ended;
+use super::storage::SnapshotSource;
+use super::transport::Parcel;
+use crate::answer::Answer;
+use crate::applier::JobDone;
+
+/// What a client asks, and where the answer goes.
+pub(crate) enum Request {
+    Ask(Question, oneshot::Sender<Answer>),
+    Plan(MemberSet, MemberSet, oneshot::Sender<Result<Plan, Refusal>>),
+    /// Resolves when a snapshot of what is applied now, or of more, is durable.
+    Snapshot(oneshot::Sender<Index>),
+    /// Another member's node asks for something; see `aside.rs`.
+    View(oneshot::Sender<Result<super::aside::LeaderView, Refusal>>),
+    Trim(Index),
+    Campaign,
+    Stop,
+}
+
+pub(crate) enum Question {
+    Propose(Bytes),
+    Read(Bytes),
+    Change(Box<Change>, u64),
+    Transfer(MemberId),
+}
+
+/// What the transport brings.
+pub(crate) enum FromPeers {
+    Parcels(Vec<Parcel>),
+    Unreachable(MemberId),
+    ConnectionLost(MemberId),
+}
+
+/// What has become of something that the member set going.
+pub(crate) enum Completion {
+    Saved(SaveId),
+    Jobs(Vec<JobDone>),
+    Loaded(Reader, Entries),
+    /// A capture of the machine is durable.
+    SnapshotSaved(SnapshotMeta),
+    /// It is not: the next one may be.
+    SnapshotGivenUp,
+    SnapshotSent(MemberId, bool),
+    /// A snapshot for this peer can be read.
+    SnapshotOpened(Box<quorate_core::Envelope>, Option<Box<dyn SnapshotSource>>),
+    Ended(Ended),
+}
+
+/// The receiving end.
+pub(crate) struct Mailbox {
+    pub(crate) clients: mpsc::Receiver<Request>,
+    pub(crate) peers: mpsc::Receiver<FromPeers>,
+    pub(crate) done: std::sync::Arc<Lane<Completion>>,
+}
+
+/// A queue of things under way, taken all at once.
+pub(crate) struct Lane<T> {
+    items: Mutex<Vec<T>>,
+    ready: Notify,
+}
+
+impl<T> Lane<T> {
+    pub(crate) fn new() -> Self {
+        Self { items: Mutex::new(Vec::new()), ready: Notify::new() }
+    }
+
+    pub(crate) fn push(&self, item: T) {
+        let mut items = lock(&self.items);
+        items.push(item);
+        let first = items.len() == 1;
+        drop(items);
+        if first {
+            self.ready.notify_one();
+        }
+    }
+
+    /// Everything that is there, in place of what `into` held.
+    pub(crate) fn take(&self, into: &mut Vec<T>) {
+        into.clear();
+        std::mem::swap(&mut *lock(&self.items), into);
+    }
+
+    /// Something may be there. Nothing is lost when this is given up.
+    pub(crate) async fn ready(&self) {
+        self.ready.notified().await;
+    }
+}
+
+/// Nobody holds these locks across anything that can panic; if somebody did, what they
+/// guard is still whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
