@@ -101,6 +101,11 @@ impl Raft {
         plan(newest, &self.view(leader), voters, learners).map_err(Refusal::Change)
     }
 
+    /// What this member sees of the others, if it leads: what its plans rest on.
+    pub fn leader_view(&self) -> Option<View> {
+        self.role.leader().map(|leader| self.view(leader))
+    }
+
     fn take_step(&mut self, now: &Membership, step: &Step) {
         if self.held_up(now, step).is_some() && !mutant!(GoalMovesVotesUncarried) {
             return;

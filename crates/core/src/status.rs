@@ -121,7 +121,7 @@ impl Raft {
             log: self.log_status(),
             membership: counts.membership.clone(),
             membership_id: counts.since(),
-            newest_membership_id: self.memberships.newest().since(),
+            newest_membership_id: self.newest_membership_id(),
             votes: self.role.tally().map(|tally| tally.replies().collect()).unwrap_or_default(),
             peers: match &self.role {
                 Role::Leader(leader) => leader.peers.iter().map(PeerStatus::from).collect(),
@@ -139,6 +139,11 @@ impl Raft {
     /// The entries in memory: all after the log's base, unless older ones were evicted.
     pub fn held_entries(&self) -> impl Iterator<Item = &Entry> {
         self.log.held()
+    }
+
+    /// The entry of the newest membership in the log; it may not count yet.
+    pub fn newest_membership_id(&self) -> EntryId {
+        self.memberships.newest().since()
     }
 
     /// The newest snapshot that can be sent to peers.

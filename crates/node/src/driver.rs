@@ -148,6 +148,11 @@ impl Driver {
         self.requests.len()
     }
 
+    /// Saves that were handed out and not reported.
+    pub fn saves_waiting(&self) -> usize {
+        self.saving.len()
+    }
+
     /// How many inputs had no effect, by reason.
     pub fn dropped(&self) -> &BTreeMap<&'static str, u64> {
         &self.dropped
@@ -163,9 +168,9 @@ impl Driver {
     }
 
     /// A peer said something. A snapshot is announced here when all of its bytes are
-    /// on the disk, not before.
-    pub fn receive(&mut self, envelope: Envelope) {
-        let _ = self.step(Input::Received(envelope));
+    /// on the disk, not before. Says why, if it had no effect.
+    pub fn receive(&mut self, envelope: Envelope) -> Option<Dropped> {
+        self.step(Input::Received(envelope)).err()
     }
 
     /// A command for the machine.
@@ -225,9 +230,26 @@ impl Driver {
         }
     }
 
+    /// A capture did not become durable: the next one may be taken at once.
+    pub fn snapshot_given_up(&mut self) {
+        self.captured = self.raft.snapshot().id.index;
+    }
+
     /// A capture of the machine as of this index is durable.
     pub fn snapshot_saved(&mut self, index: Index) {
         let _ = self.step(Input::Snapshotted(index));
+    }
+
+    /// Capture the machine now, if it has changed since the last time. A capture of at
+    /// least the index returned is there, or under way.
+    pub fn capture(&mut self) -> Index {
+        let index = self.handed.index;
+        if index > self.captured {
+            self.captured = index;
+            let membership = self.raft.membership_at(index);
+            self.jobs.push(Job::Snapshot(SnapshotMeta { id: self.handed, membership }));
+        }
+        self.captured
     }
 
     /// A snapshot's bytes reached the peer, or were lost on the way.
@@ -338,11 +360,9 @@ impl Driver {
             self.jobs.push(Job::Apply(entries));
         }
         self.ask_machine();
-        let index = self.handed.index;
-        if index >= self.captured.saturating_add(self.options.snapshot_entries) {
-            self.captured = index;
-            let membership = self.raft.membership_at(index);
-            self.jobs.push(Job::Snapshot(SnapshotMeta { id: self.handed, membership }));
+        let next = self.captured.saturating_add(self.options.snapshot_entries);
+        if self.handed.index >= next {
+            self.capture();
         }
     }
 
