@@ -13,6 +13,7 @@ use crate::{Activation, Event, Index, MemberId, MemberSet, Raft, Refusal, mutant
 
 /// The way of a goal, as its leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GoalStatus {
     pub step: Step,
     /// Ticks since the step became due.

@@ -11,6 +11,8 @@ use crate::{Entry, EntryId, GoalStatus, Index, MemberId, Raft, SnapshotMeta, Ter
 
 /// Follower, candidate or leader, without what they know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum RoleKind {
     Follower,
     PreCandidate,
@@ -20,6 +22,7 @@ pub enum RoleKind {
 
 /// Everything that can be seen of a member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Status {
     pub id: MemberId,
     pub role: RoleKind,
@@ -52,6 +55,7 @@ pub struct Status {
 
 /// Where the log stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LogStatus {
     /// The newest entry that was trimmed away; the log begins after it.
     pub base: EntryId,
@@ -73,6 +77,7 @@ pub struct LogStatus {
 
 /// How far a leader believes one member to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PeerStatus {
     pub id: MemberId,
     pub learner: bool,
