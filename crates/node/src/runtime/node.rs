@@ -267,7 +267,9 @@ impl Node {
     /// committed, what counts, what is settled, the steps of goals and their ends.
     pub fn watch_membership(&self) -> MembershipWatch {
         let news = self.shared.news.subscribe();
-        MembershipWatch { news, now: self.shared.known.subscribe(), told_now: false }
+        let now = self.shared.known.subscribe();
+        let first = Some(now.borrow().clone());
+        MembershipWatch { news, now, first }
     }
 
     /// Waits until this membership, or a later one, is known here to be settled.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use quorate_core::{
     EndedGoal, EntryId, Event, Identity, Index, MemberId, Membership, Status, Step,
 };
-use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, watch};
 
 use crate::applier::InstallError;
 
@@ -118,8 +119,8 @@ impl MembershipNews {
 #[derive(Debug)]
 pub struct MembershipWatch {
     pub(crate) news: broadcast::Receiver<MembershipNews>,
-    pub(crate) now: tokio::sync::watch::Receiver<Known>,
-    pub(crate) told_now: bool,
+    pub(crate) now: watch::Receiver<Known>,
+    pub(crate) first: Option<Known>,
 }
 
 /// What is known about the membership at any moment.
@@ -133,14 +134,18 @@ pub(crate) struct Known {
 impl MembershipWatch {
     /// What happens next; none when the member has ended.
     pub async fn next(&mut self) -> Option<MembershipNews> {
-        if std::mem::replace(&mut self.told_now, true) {
-            match self.news.recv().await {
+        let now = match self.first.take() {
+            Some(now) => now,
+            None => match self.news.recv().await {
                 Ok(news) => return Some(news),
-                Err(broadcast::error::RecvError::Closed) => return None,
-                Err(broadcast::error::RecvError::Lagged(_)) => {}
-            }
-        }
-        let Known { id, membership, settled } = self.now.borrow().clone();
+                Err(RecvError::Closed) => return None,
+                Err(RecvError::Lagged(_)) => {
+                    self.news = self.news.resubscribe();
+                    self.now.borrow().clone()
+                }
+            },
+        };
+        let Known { id, membership, settled } = now;
         Some(MembershipNews::Now { id, membership, settled: settled >= id.index })
     }
 }
