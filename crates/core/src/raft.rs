@@ -82,7 +82,7 @@ impl Raft {
         let loyal = if mutant!(StartForgetsLease) { 0 } else { config.loyal_ticks() };
         let seed = config.seed ^ config.id.0.rotate_left(32);
         let mut raft = Self {
-            timer: Timer::new(seed, config.election_ticks, loyal),
+            timer: Timer::new(&config, seed, loyal),
             term: boot.hard_state.term,
             vote: boot.hard_state.vote,
             leader: None,

@@ -103,7 +103,7 @@ impl Raft {
     pub(crate) fn give_way(&mut self, last: EntryId) {
         let patient = !self.config.manners.old_votes_unanswered && !mutant!(NobodyGivesWay);
         if patient && !self.role.is_leader() && last > self.log.last() {
-            self.timer.restart(self.config.election_ticks);
+            self.timer.restart(&self.config);
         }
     }
 
@@ -130,7 +130,7 @@ impl Raft {
             self.term = term;
             self.vote = self.vote.filter(|_| mutant!(VoteKeptInNewTerm));
         }
-        self.timer.restart(self.config.election_ticks);
+        self.timer.restart(&self.config);
     }
 
     pub(crate) fn become_follower(&mut self, term: Term, leader: Option<MemberId>) {

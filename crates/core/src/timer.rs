@@ -1,5 +1,6 @@
 //! Ticks counted since something happened.
 
+use crate::Config;
 use crate::random::Random;
 
 /// The clocks of one member. A tick that leads to nothing touches only these.
@@ -19,18 +20,19 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    pub(crate) fn new(seed: u64, election_ticks: u32, loyal: u32) -> Self {
+    pub(crate) fn new(config: &Config, seed: u64, loyal: u32) -> Self {
         let mut timer =
             Self { elapsed: 0, beat_elapsed: 0, timeout: 0, loyal, random: Random::new(seed) };
-        timer.restart(election_ticks);
+        timer.restart(config);
         timer
     }
 
     /// Starts counting again, towards a newly drawn timeout.
-    pub(crate) fn restart(&mut self, election_ticks: u32) {
+    pub(crate) fn restart(&mut self, config: &Config) {
         self.elapsed = 0;
         self.beat_elapsed = 0;
-        self.timeout = election_ticks + self.random.below(election_ticks);
+        let drawn = config.election_ticks + self.random.below(config.election_ticks);
+        self.timeout = drawn.saturating_add(config.handicap_ticks());
     }
 
     pub(crate) fn tick(&mut self) {

@@ -94,6 +94,11 @@ mutants! {
     /// Whoever won a pre-vote asks for votes, whatever bars a campaign by then.
     PreVoteWonSkipsTheDoor: "", Stories "claim";
 
+    /// A member of low priority stands as soon as any other.
+    PriorityHasNoEffect: "", Stories "claim";
+    /// A member of low priority never stands by itself.
+    LowPriorityNeverStands: "", Stories "claim";
+
     // election.rs, raft.rs: votes
     /// A vote is granted to a log that is older than the voter's.
     VoteForOlderLog: "mut.13", Stories "I4";
