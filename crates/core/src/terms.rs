@@ -116,7 +116,7 @@ impl Raft {
         if self.role.kind() != RoleKind::Follower && !mutant!(CandidateHearsNoLeader) {
             self.become_follower(self.term, Some(from));
         }
-        self.timer.elapsed = 0;
+        self.timer.wait_again();
         self.taught = false;
         self.holds_newer_log &= mutant!(RightToStandStays);
         self.timer.loyal = self.config.loyal_ticks();

@@ -99,6 +99,15 @@ mutants! {
     /// A member of low priority never stands by itself.
     LowPriorityNeverStands: "", Stories "claim";
 
+    /// A leader whose connection broke is waited for as long as any other.
+    HintIsNotTaken: "", Stories "claim";
+    /// Who hears its leader again stays in a hurry.
+    HurryOutlivesItsReason: "", Stories "claim";
+    /// A broken connection deposes a leader, although nobody asks first.
+    HintNeedsNoPreVote: "", Stories "claim";
+    /// A broken connection is believed although the leader may hold a lease.
+    HintBreaksLease: "", Stories "claim";
+
     // election.rs, raft.rs: votes
     /// A vote is granted to a log that is older than the voter's.
     VoteForOlderLog: "mut.13", Stories "I4";

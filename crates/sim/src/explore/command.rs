@@ -15,7 +15,8 @@ const USAGE: &str = "\
 usage:
   quorate-sim explore [--seconds N | --seeds N | --forever] [--from SEED] [--threads N]
                                     many random worlds; 60 seconds if nothing is said
-                                    with --hints: with priorities
+                                    with --hints: priorities, and word of
+                                    lost connections, true and false
   quorate-sim explore --seed N [--trace]    one of them again
   quorate-sim explore --file F [--trace]    a replay file
 On a failure the run is shortened and written to a replay file; --no-shrink leaves that out.";

@@ -79,6 +79,9 @@ setting! {
     absent,
     /// 1 when members have different priorities. Only where hints are asked for.
     priorities,
+    /// Of 1000 deaths of a process that a peer hears of at once; and of 100 000 ticks at
+    /// which a member is told so of its leader, which lives. Only where hints are asked for.
+    hints,
 }
 
 impl Setting {
@@ -122,6 +125,7 @@ impl Setting {
             uncommitted_bytes: if random.per_mille(200) { 600 } else { 1 << 20 },
             absent: some(&mut random, 500, 1, 2),
             priorities: 0,
+            hints: 0,
         }
     }
 
@@ -129,7 +133,7 @@ impl Setting {
     /// that the rest of what a seed means stays as it is.
     pub fn with_hints(self) -> Self {
         let mut random = Random::stream(self.seed, 5);
-        Self { priorities: random.below(2), ..self }
+        Self { priorities: random.below(2), hints: random.below(1_001), ..self }
     }
 
     pub(crate) fn activation(&self) -> Activation {
