@@ -29,3 +29,10 @@ pub use start::{StartError, Started, Startup, install, start};
 
 #[cfg(feature = "runtime")]
 pub use runtime::*;
+
+// What is asked for and answered with, so that most users need no other crate.
+pub use quorate_core::{
+    Activation, Change, Config, EndedGoal, EntryId, Event, GoalEnd, Index, MemberId, MemberInfo,
+    MemberSet, Membership, Plan, PlannedStep, ReadMode, Refusal, RoleKind, Step, View,
+};
+pub use quorate_storage::{FileDisk, StoreConfig};
