@@ -62,6 +62,7 @@ mod raft;
 mod random;
 mod reads;
 mod refusal;
+mod refusal_parts;
 mod replay;
 mod replication;
 mod role;
