@@ -14,6 +14,8 @@ mod kv;
 mod machine;
 mod origin;
 mod requests;
+#[cfg(feature = "runtime")]
+mod runtime;
 mod start;
 
 pub use answer::{Answer, Done, Refused, Unknown};
@@ -24,3 +26,6 @@ pub use machine::{BadSnapshot, Chunks, Machine};
 pub use origin::{Origin, Origins};
 pub use requests::Ticket;
 pub use start::{StartError, Started, Startup, install, start};
+
+#[cfg(feature = "runtime")]
+pub use runtime::*;

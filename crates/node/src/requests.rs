@@ -8,6 +8,7 @@ use quorate_core::{Change, EntryId, Index, MemberId, RequestId};
 /// Names a request to the caller, from asking to the answer. Never used twice by
 /// one driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Ticket(pub u64);
 
 /// What was asked.

@@ -13,11 +13,15 @@ use crate::origin::Origin;
 /// What a member is started with.
 #[derive(Clone, Debug)]
 pub struct Startup {
+    /// The cluster's own number, the same for all of its members. A disk of another
+    /// cluster is refused.
     pub cluster: u64,
     /// [`Config::incarnation`] is what a disk that is still empty is marked with: draw
     /// it at random. A disk that was marked before keeps its mark.
     pub config: Config,
+    /// How it deals with requests and snapshots.
     pub options: Options,
+    /// How it uses its disk.
     pub store: StoreConfig,
     /// The first membership of a new cluster, the same for each of its members. None
     /// for a member that joins: it waits to be told, and [`Config::joined_at`] says which
@@ -28,8 +32,11 @@ pub struct Startup {
 
 /// The three parts of a running member.
 pub struct Started<D: Disk, M> {
+    /// What it decides, and what clients wait for.
     pub driver: Driver,
+    /// The machine, as far as the newest snapshot brings it.
     pub applier: Applier<M>,
+    /// The disk.
     pub store: Store<D>,
     /// What the disk said.
     pub boot: Boot,
@@ -129,12 +136,15 @@ pub fn install<D: Disk, M: Machine>(
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StartError {
+    /// The disk cannot be made ready, or read, or belongs to somebody else.
     Open(OpenError),
     /// The newest snapshot cannot be read.
     Read(StoreError),
     /// The newest snapshot is not one of this machine.
     Install {
+        /// The snapshot.
         id: EntryId,
+        /// What is wrong with it.
         why: InstallError,
     },
     /// What the disk says does not fit together, or not with the config.

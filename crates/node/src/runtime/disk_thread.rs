@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::mailbox::{Completion, Lane, lock};
 use super::metrics::{Counters, Observer};
-use super::node::Ended;
+use super::status::Ended;
 use super::storage::{SnapshotSink, SnapshotSource, Storage, StorageError};
 
 /// The thread, for as long as somebody holds this.

@@ -8,7 +8,7 @@ use quorate_core::{Envelope, MemberId};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::disk_thread::DiskHandle;
-use super::mailbox::{FromPeers, Lane};
+use super::mailbox::FromPeers;
 use super::snapshots::{IncomingSnapshot, LandingError};
 use super::transport::{Introduction, MemberKey, Parcel, Rejected};
 
@@ -31,6 +31,13 @@ pub(crate) struct Door {
     /// How many snapshots may be received at once.
     pub(crate) landings: Arc<Semaphore>,
     pub(crate) gate: RwLock<Gate>,
+}
+
+impl Door {
+    pub(crate) fn new(peers: mpsc::Sender<FromPeers>, disk: DiskHandle) -> Self {
+        let landings = Arc::new(Semaphore::new(LANDINGS_MAX));
+        Self { peers, disk, landings, gate: RwLock::default() }
+    }
 }
 
 /// Whom a member does not listen to.
@@ -147,3 +154,6 @@ pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// One from the leader, and one from who was leader before.
+const LANDINGS_MAX: usize = 2;

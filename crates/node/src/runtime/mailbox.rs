@@ -2,34 +2,26 @@
 //!
 //! What clients ask and what peers say comes through bounded channels: who is faster than
 //! the member waits. What the member itself has set going comes back through a lane that
-//! never makes anybody wait, and needs no bound: it holds at most one item for each thing
-//! that is under way, and the member sets no more going than [`Room`] allows.
+//! never makes anybody wait, and needs no bound of its own: it holds at most one item for each
+//! thing that is under way, and how many may be is bounded where they begin.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use quorate_core::{
-    Change, Entries, Index, MemberId, MemberSet, Plan, Reader, Refusal, SaveId, SnapshotMeta,
-};
+use quorate_core::{Change, Entries, Envelope, Index, MemberId, Reader, SaveId, SnapshotMeta};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::node::Ended;
+use super::aside::LeaderView;
+use super::status::{Ended, NodeStatus};
 use super::storage::SnapshotSource;
 use super::transport::Parcel;
-use crate::answer::Answer;
+use crate::answer::{Answer, Refused};
 use crate::applier::JobDone;
 
 /// What a client asks, and where the answer goes.
-pub(crate) enum Request {
-    Ask(Question, oneshot::Sender<Answer>),
-    Plan(MemberSet, MemberSet, oneshot::Sender<Result<Plan, Refusal>>),
-    /// Resolves when a snapshot of what is applied now, or of more, is durable.
-    Snapshot(oneshot::Sender<Index>),
-    /// Another member's node asks for something; see `aside.rs`.
-    View(oneshot::Sender<Result<super::aside::LeaderView, Refusal>>),
-    Trim(Index),
-    Campaign,
-    Stop,
+pub(crate) struct Request {
+    pub(crate) question: Question,
+    pub(crate) reply: oneshot::Sender<Answer>,
 }
 
 pub(crate) enum Question {
@@ -44,6 +36,21 @@ pub(crate) enum FromPeers {
     Parcels(Vec<Parcel>),
     Unreachable(MemberId),
     ConnectionLost(MemberId),
+    /// A snapshot is on the disk, all of it.
+    Landed(Box<Envelope>),
+}
+
+/// What an operator asks: answered even when the member takes nothing more from clients.
+/// Few at a time: who asks holds a permit.
+pub(crate) enum Control {
+    Status(oneshot::Sender<Box<NodeStatus>>),
+    /// What the leader sees, from wherever it is.
+    View(oneshot::Sender<Result<LeaderView, Refused>>),
+    /// Answered when a snapshot of what is applied now, or of more, is durable.
+    Snapshot(oneshot::Sender<Index>),
+    Trim(Index),
+    Campaign,
+    Stop,
 }
 
 /// What has become of something that the member set going.
@@ -54,10 +61,11 @@ pub(crate) enum Completion {
     /// A capture of the machine is durable.
     SnapshotSaved(SnapshotMeta),
     /// It is not: the next one may be.
-    SnapshotGivenUp,
+    SnapshotGivenUp(Index),
     SnapshotSent(MemberId, bool),
     /// A snapshot for this peer can be read.
-    SnapshotOpened(Box<quorate_core::Envelope>, Option<Box<dyn SnapshotSource>>),
+    SnapshotOpened(Box<Envelope>, Option<Box<dyn SnapshotSource>>),
+    Control(Control),
     Ended(Ended),
 }
 
@@ -65,7 +73,7 @@ pub(crate) enum Completion {
 pub(crate) struct Mailbox {
     pub(crate) clients: mpsc::Receiver<Request>,
     pub(crate) peers: mpsc::Receiver<FromPeers>,
-    pub(crate) done: std::sync::Arc<Lane<Completion>>,
+    pub(crate) done: Arc<Lane<Completion>>,
 }
 
 /// A queue of things under way, taken all at once.
@@ -87,6 +95,18 @@ impl<T> Lane<T> {
         if first {
             self.ready.notify_one();
         }
+    }
+
+    /// What was taken out and is still to be done before everything else.
+    pub(crate) fn push_front(&self, mut first: Vec<T>) {
+        if first.is_empty() {
+            return;
+        }
+        let mut items = lock(&self.items);
+        first.append(&mut items);
+        *items = first;
+        drop(items);
+        self.ready.notify_one();
     }
 
     /// Everything that is there, in place of what `into` held.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use quorate_core::{Event, Index};
 
+use crate::answer::Answer;
+
 /// Called by a running member when something happens. Everything here is called on the
 /// member's own threads: be quick, and do not block.
 pub trait Observer: Send + Sync + 'static {
@@ -114,6 +116,14 @@ impl Counters {
         self.syncs.add(1);
         self.saves.add(saves);
         self.sync_nanos.add(nanos(took));
+    }
+
+    pub(crate) fn count_answer(&self, answer: &Answer) {
+        match answer {
+            Answer::Done(_) => self.done.add(1),
+            Answer::Refused(_) => self.refused.add(1),
+            Answer::Unknown(_) => self.unknown.add(1),
+        }
     }
 
     pub(crate) fn count_applied(&self, took: Duration, entries: u64) {

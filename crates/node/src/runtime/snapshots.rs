@@ -12,7 +12,6 @@ use tokio::task::spawn_blocking;
 use super::inbox::Door;
 use super::mailbox::{Completion, FromPeers, Lane};
 use super::storage::{SnapshotSink, SnapshotSource, StorageError};
-use super::transport::Parcel;
 
 /// A snapshot to be sent. Dropped before [`OutgoingSnapshot::arrived`] was called, it
 /// counts as lost, and the leader tries again later.
@@ -113,15 +112,12 @@ impl IncomingSnapshot {
     pub async fn finish(mut self) -> Result<(), LandingError> {
         let sink = self.sink.take().ok_or(LandingError::Gone)?;
         let finished = spawn_blocking(move || sink.finish()).await;
-        finished
-            .map_err(|why| LandingError::Disk(why.into()))?
-            .map_err(LandingError::Disk)?;
+        finished.map_err(|why| LandingError::Disk(why.into()))?.map_err(LandingError::Disk)?;
         let Message::Snapshot(SnapshotMeta { id, .. }) = &self.envelope.message else {
             return Err(LandingError::NoSnapshot);
         };
         self.door.disk.adopt_snapshot(*id).await.ok_or(LandingError::Gone)?;
-        let parcel = Parcel::Message(self.envelope.clone());
-        let told = self.door.peers.send(FromPeers::Parcels(vec![parcel])).await;
+        let told = self.door.peers.send(FromPeers::Landed(Box::new(self.envelope.clone()))).await;
         told.map_err(|_| LandingError::Gone)
     }
 }

@@ -157,8 +157,7 @@ impl World {
         }
         let failed = matches!(
             why,
-            StartError::Open(OpenError::Failed(_))
-                | StartError::Read(StoreError::Failed(_))
+            StartError::Open(OpenError::Failed(_)) | StartError::Read(StoreError::Failed(_))
         );
         if failed && member.spoiled {
             // It died again while it was starting.
