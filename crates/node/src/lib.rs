@@ -17,6 +17,8 @@ mod requests;
 #[cfg(feature = "runtime")]
 mod runtime;
 mod start;
+#[cfg(feature = "runtime")]
+mod tcp;
 
 pub use answer::{Answer, Done, Refused, Unknown};
 pub use applier::{Applier, InstallError, Job, JobDone, Outcome};
@@ -29,3 +31,5 @@ pub use start::{StartError, Started, Startup, install, start};
 
 #[cfg(feature = "runtime")]
 pub use runtime::*;
+#[cfg(feature = "runtime")]
+pub use tcp::{AddressOf, Plain, Secure, Securing, Stream, TcpConfig, TcpTransport};

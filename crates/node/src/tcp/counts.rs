@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::runtime::transport::Rejected;
+use crate::runtime::Rejected;
 
 macro_rules! counted {
     ($($(#[$doc:meta])* $case:ident = $name:literal),* $(,)?) => {
@@ -25,10 +25,6 @@ counted! {
     Disconnected = "disconnected",
     Accepted = "accepted",
     AcceptFailed = "accept_failed",
-    /// Gauge.
-    Unidentified = "connections_unidentified",
-    /// Gauge.
-    Identified = "connections_identified",
 
     FramesSent = "frames_sent",
     BytesSent = "bytes_sent",
@@ -37,6 +33,8 @@ counted! {
     BytesReceived = "bytes_received",
     Reads = "reads",
     BodiesEncoded = "bodies_encoded",
+    /// On a channel that was refused or closed meanwhile.
+    FramesIgnored = "frames_ignored",
 
     DroppedFull = "dropped_full",
     DroppedStale = "dropped_stale",
@@ -108,15 +106,6 @@ impl Counts {
 
     pub(crate) fn add(&self, what: Counted, more: u64) {
         self.numbers[what as usize].fetch_add(more, Ordering::Relaxed);
-    }
-
-    pub(crate) fn one_less(&self, gauge: Counted) {
-        self.numbers[gauge as usize].fetch_sub(1, Ordering::Relaxed);
-    }
-
-    #[cfg(test)]
-    pub(crate) fn get(&self, what: Counted) -> u64 {
-        self.numbers[what as usize].load(Ordering::Relaxed)
     }
 
     pub(crate) fn by_name(&self) -> BTreeMap<&'static str, u64> {

@@ -302,10 +302,6 @@ impl Batch {
         self.bytes.is_empty()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.len() + self.long.iter().map(|(_, body)| body.len()).sum::<usize>()
-    }
-
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }

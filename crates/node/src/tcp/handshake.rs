@@ -17,7 +17,7 @@ use super::counts::{Counted, Counts};
 use super::frame::{Batch, FrameReader, HEADER_BYTES, Kind, ReadError};
 use super::message::Undecodable;
 use super::secure::Stream;
-use crate::runtime::transport::{Introduction, MemberKey, Rejected};
+use crate::runtime::{Introduction, MemberKey, Rejected};
 
 pub(crate) const MAGIC: [u8; 8] = *b"quorate\n";
 

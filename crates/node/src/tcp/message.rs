@@ -4,9 +4,9 @@
 //! stand in docs/formats.md. Who speaks to whom is the channel's business, not theirs.
 
 use bytes::Bytes;
-use prost::{Message as _, Oneof};
+use prost::Oneof;
 use quorate_core::{
-    Append, AppendReply, Change, EntryId, Entries, Envelope, Heartbeat, HeartbeatReply, Identity,
+    Append, AppendReply, Change, Entries, EntryId, Envelope, Heartbeat, HeartbeatReply, Identity,
     MemberId, Message, Proposal, Refusal, RequestId, SnapshotMeta, Vote, VoteReply,
 };
 use quorate_storage::codec::{Code, DecodeError};
@@ -27,7 +27,10 @@ pub(crate) struct MessageHead {
     /// Of a snapshot: how many bytes follow.
     #[prost(uint64, tag = "4")]
     pub(crate) snapshot_bytes: u64,
-    #[prost(oneof = "Said", tags = "16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31")]
+    #[prost(
+        oneof = "Said",
+        tags = "16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31"
+    )]
     said: Option<Said>,
 }
 
@@ -209,7 +212,11 @@ pub(crate) fn body_of(message: &Message) -> Result<Option<Body>, Unsendable> {
 
 impl MessageHead {
     /// The head of a message from a member of this id and incarnation, on its own channel.
-    pub(crate) fn new(envelope: &Envelope, member: MemberId, incarnation: u64) -> Result<Self, Unsendable> {
+    pub(crate) fn new(
+        envelope: &Envelope,
+        member: MemberId,
+        incarnation: u64,
+    ) -> Result<Self, Unsendable> {
         let own = envelope.from == member && envelope.incarnation == incarnation;
         let passed_on = envelope.incarnation == 0 && may_be_passed_on(&envelope.message);
         if !own && !passed_on {
