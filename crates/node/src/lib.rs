@@ -35,6 +35,8 @@ mod requests;
 #[cfg(feature = "runtime")]
 mod runtime;
 mod start;
+#[cfg(feature = "runtime")]
+mod tcp;
 
 pub use answer::{Answer, Done, Refused, Unknown};
 pub use applier::{Applier, InstallError, Job, JobDone, Outcome};
@@ -54,3 +56,5 @@ pub use quorate_core::{
     MemberSet, Membership, Plan, PlannedStep, ReadMode, Refusal, RoleKind, Step, View,
 };
 pub use quorate_storage::{FileDisk, StoreConfig};
+#[cfg(feature = "runtime")]
+pub use tcp::{AddressOf, Plain, Secure, Securing, Stream, TcpConfig, TcpTransport};

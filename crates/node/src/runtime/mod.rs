@@ -10,18 +10,20 @@ mod aside;
 mod clock;
 mod config;
 mod directory;
-mod disk_thread;
+pub(crate) mod disk_thread;
 mod host;
-mod inbox;
-mod mailbox;
+pub(crate) mod inbox;
+pub(crate) mod mailbox;
 mod member;
-mod metrics;
+pub(crate) mod metrics;
 mod node;
 mod snapshots;
 mod status;
 mod storage;
 mod transport;
 mod waiting;
+
+pub(crate) use mailbox::lock;
 
 pub use config::{NodeConfig, NodeError, at};
 pub use directory::DirectoryStorage;
