@@ -17,6 +17,8 @@ mod requests;
 #[cfg(feature = "runtime")]
 mod runtime;
 mod start;
+#[cfg(feature = "runtime")]
+pub mod testkit;
 
 pub use answer::{Answer, Done, Refused, Unknown};
 pub use applier::{Applier, InstallError, Job, JobDone, Outcome};
