@@ -10,9 +10,7 @@ use quorate::testkit::storage::{FailedCase, Failure, Place, check};
 use quorate::{
     DirectoryStorage, MemoryStorage, Opened, SnapshotSink, SnapshotSource, Storage, StorageError,
 };
-use quorate_core::{
-    Boot, Entries, Entry, EntryId, HardState, Index, MemberId, Save, SaveId, SnapshotMeta,
-};
+use quorate_core::{Boot, Entries, EntryId, HardState, Index, Save, SnapshotMeta};
 use quorate_storage::{FileDisk, Identity, StoreConfig};
 
 #[test]
@@ -27,24 +25,25 @@ fn memory_storage_passes() {
 
 #[test]
 fn directory_storage_passes() {
-    let passed = check(|| {
-        let dir = tempfile::tempdir().unwrap();
-        Place::new(move || DirectoryStorage::at(dir.path().join("data")).unwrap())
-    });
-    assert!(passed.unwrap().cases.len() > 15);
+    // The files of a member's log are larger; making one takes a disk a while.
+    directory_passes(StoreConfig { segment_bytes: 256 << 10, ..StoreConfig::default() });
 }
 
 /// Many small files, and a log of which memory holds the least part.
 #[test]
 fn directory_storage_passes_with_small_segments() {
-    let config = StoreConfig { segment_bytes: 4 << 10, tail_bytes_max: 500 };
+    directory_passes(StoreConfig { segment_bytes: 4 << 10, tail_bytes_max: 500 });
+}
+
+fn directory_passes(config: StoreConfig) {
     let passed = check(|| {
         let dir = tempfile::tempdir().unwrap();
         Place::new(move || {
             DirectoryStorage::on(FileDisk::open(dir.path().join("data")).unwrap(), config)
         })
     });
-    assert!(passed.unwrap().cases.len() > 15);
+    // There is nobody to cut the power of a real disk.
+    assert_eq!(passed.unwrap().skipped.len(), 4);
 }
 
 #[test]
@@ -284,56 +283,3 @@ impl Drop for BrokenSink {
         }
     }
 }
-
-#[test]
-fn one_handle_at_a_time_is_open() {
-    let place = MemoryStorage::new();
-    let (mut one, mut other) = (place.clone(), place.clone());
-    one.open(MARK, &Boot::empty()).unwrap();
-    assert_eq!(
-        other.open(MARK, &Boot::empty()).unwrap_err().to_string(),
-        "the storage is open already"
-    );
-    drop(one);
-    assert_eq!(other.open(MARK, &Boot::empty()).unwrap().boots, 2);
-}
-
-#[test]
-fn a_handle_from_before_a_crash_fails() {
-    let place = MemoryStorage::new();
-    let mut old = place.clone();
-    old.open(MARK, &Boot::empty()).unwrap();
-    let sink = old.begin_snapshot(SnapshotMeta::default()).unwrap();
-    place.crash();
-    let mut new = place.clone();
-    new.open(MARK, &Boot::empty()).unwrap();
-    let crashed = "the storage has crashed since it was opened";
-    assert_eq!(old.sync().unwrap_err().to_string(), crashed);
-    assert_eq!(sink.finish().unwrap_err().to_string(), crashed);
-    // Ending the old one does not let a third in.
-    drop(old);
-    assert!(place.clone().open(MARK, &Boot::empty()).is_err());
-    new.close().unwrap();
-}
-
-#[test]
-fn what_does_not_continue_the_log_is_refused() {
-    let mut storage = MemoryStorage::new();
-    storage.open(MARK, &Boot::empty()).unwrap();
-    let save = |id: EntryId| Save {
-        id: SaveId(1),
-        hard_state: None,
-        entries: vec![Entry::command(id.term, id.index, "x")].into(),
-        install: None,
-        must_sync: true,
-        then_send: Vec::new(),
-    };
-    storage.write(&save(EntryId::new(2, 1))).unwrap();
-    for id in [EntryId::new(2, 3), EntryId::new(1, 2), EntryId::new(2, 0)] {
-        let why = storage.write(&save(id)).unwrap_err().to_string();
-        assert_eq!(why, "entries do not continue a log up to 2.1", "{id}");
-    }
-    assert_eq!(storage.trim(1).unwrap_err().to_string(), "newest snapshot is at 0");
-}
-
-const MARK: Identity = Identity { cluster: 1, member: MemberId(1), incarnation: 5, joined_at: 0 };

@@ -1,8 +1,7 @@
 //! The suite that every [`Storage`] has to pass.
 //!
 //! Each case gets a place of its own, uses it as a running member does, ends and opens it
-//! again, and compares what is found with a simple model. Nothing is asked for that
-//! [`Storage`] does not promise.
+//! again, and compares what is found with a simple model.
 //!
 //! ```
 //! use quorate::MemoryStorage;
@@ -58,6 +57,14 @@ impl fmt::Debug for Place {
 }
 
 /// Runs all cases. `fresh` gives a place where nothing was ever written.
+///
+/// A few things follow from what [`Storage`] says, and are easily overlooked:
+/// - What [`Storage::open`] tells is durable by then: nobody saves it again.
+/// - What was written is durable after [`Storage::close`], synced or not.
+/// - A snapshot that was adopted is durable. It is the newest one after the next open if
+///   the log holds its entry, and nothing if it does not: then no save installed it.
+/// - [`Storage::trim`] drops what a snapshot covers, and that may rest on entries that were
+///   not synced. They have to be durable before anything goes.
 pub fn check(mut fresh: impl FnMut() -> Place) -> Result<Passed, Failure> {
     let mut passed = Passed::default();
     let mut failed = Vec::new();
