@@ -15,6 +15,7 @@ mod host;
 mod inbox;
 mod mailbox;
 mod member;
+mod memory_log;
 mod memory_storage;
 mod metrics;
 mod node;
