@@ -37,6 +37,8 @@ mod runtime;
 mod start;
 #[cfg(feature = "runtime")]
 mod tcp;
+#[cfg(feature = "runtime")]
+pub mod testkit;
 
 pub use answer::{Answer, Done, Refused, Unknown};
 pub use applier::{Applier, InstallError, Job, JobDone, Outcome};
