@@ -12,6 +12,8 @@ mod asking;
 mod driver;
 mod kv;
 mod machine;
+#[cfg(feature = "runtime")]
+mod memory_network;
 mod origin;
 mod requests;
 #[cfg(feature = "runtime")]
@@ -19,6 +21,8 @@ mod runtime;
 mod start;
 #[cfg(feature = "runtime")]
 mod tcp;
+#[cfg(feature = "runtime")]
+pub mod testkit;
 
 pub use answer::{Answer, Done, Refused, Unknown};
 pub use applier::{Applier, InstallError, Job, JobDone, Outcome};
@@ -29,6 +33,8 @@ pub use origin::{Origin, Origins};
 pub use requests::Ticket;
 pub use start::{StartError, Started, Startup, install, start};
 
+#[cfg(feature = "runtime")]
+pub use memory_network::{MemoryNetwork, MemoryTransport};
 #[cfg(feature = "runtime")]
 pub use runtime::*;
 #[cfg(feature = "runtime")]
