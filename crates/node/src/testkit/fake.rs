@@ -82,7 +82,7 @@ pub(crate) struct FakeMember {
 pub(crate) enum Heard {
     Parcels(Vec<Parcel>),
     Unreachable(MemberId),
-    Lost(MemberId),
+    Lost,
     Landed(Box<Envelope>),
 }
 
@@ -93,7 +93,7 @@ impl FakeMember {
         Some(match heard {
             FromPeers::Parcels(parcels) => Heard::Parcels(parcels),
             FromPeers::Unreachable(peer) => Heard::Unreachable(peer),
-            FromPeers::ConnectionLost(peer) => Heard::Lost(peer),
+            FromPeers::ConnectionLost(_) => Heard::Lost,
             FromPeers::Landed(envelope) => Heard::Landed(envelope),
         })
     }

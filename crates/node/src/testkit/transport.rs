@@ -217,7 +217,11 @@ async fn order_is_kept(make: Make<'_>) -> Result<(), Failure> {
         pair.here.transport.send(pair.one.key, parcels);
     }
     let (mut before, mut heard) = (None, 0);
+    let deadline = Instant::now() + PATIENCE;
     while before != Some(last) {
+        if Instant::now() > deadline {
+            return Err(Failure::new("the last was never heard"));
+        }
         let Some(Heard::Parcels(parcels)) = pair.two.hear_within(AGAIN).await else {
             pair.here.transport.send(pair.one.key, vec![numbered(&pair.one, TWO, last)]);
             continue;
