@@ -30,6 +30,8 @@ mod asking;
 mod driver;
 mod kv;
 mod machine;
+#[cfg(feature = "runtime")]
+mod memory_network;
 mod origin;
 mod requests;
 #[cfg(feature = "runtime")]
@@ -50,7 +52,11 @@ pub use requests::Ticket;
 pub use start::{StartError, Started, Startup, install, start};
 
 #[cfg(feature = "runtime")]
+pub use memory_network::{MemoryNetwork, MemoryTransport};
+#[cfg(feature = "runtime")]
 pub use runtime::*;
+#[cfg(feature = "runtime")]
+pub use tcp::{AddressOf, Plain, Secure, Securing, Stream, TcpConfig, TcpTransport};
 
 // What is asked for and answered with, so that most users need no other crate.
 pub use quorate_core::{
@@ -58,5 +64,3 @@ pub use quorate_core::{
     MemberSet, Membership, Plan, PlannedStep, ReadMode, Refusal, RoleKind, Step, View,
 };
 pub use quorate_storage::{FileDisk, StoreConfig};
-#[cfg(feature = "runtime")]
-pub use tcp::{AddressOf, Plain, Secure, Securing, Stream, TcpConfig, TcpTransport};

@@ -30,6 +30,9 @@ const READ_BYTES: usize = 64 << 10;
 /// Bodies from this length on are written from where they are.
 const OWN_SLICE_BYTES: usize = 16 << 10;
 
+/// For who waits within another limit.
+pub(crate) const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+
 /// What a frame is. Numbers stay for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {

@@ -5,8 +5,6 @@
 //! have this conversation. Then the dialler opens a channel for each pair of members with
 //! an introduction, answered by a welcome or by a refusal.
 
-use std::time::Duration;
-
 use quorate_core::MemberId;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
@@ -14,7 +12,7 @@ use tokio::time::timeout;
 
 use super::config::TcpConfig;
 use super::counts::{Counted, Counts};
-use super::frame::{Batch, FrameReader, HEADER_BYTES, Kind, ReadError};
+use super::frame::{Batch, FOR_EVER, FrameReader, HEADER_BYTES, Kind, ReadError};
 use super::message::Undecodable;
 use super::secure::Stream;
 use crate::runtime::{Introduction, MemberKey, Rejected};
@@ -152,10 +150,9 @@ async fn greet(
         purpose: purpose as u32,
     };
     batch.push(Kind::Hello, 0, &hello);
-    let patience = config.handshake_timeout;
-    batch.write_to(&mut writer, patience, counts).await.map_err(|why| why.to_string())?;
+    batch.write_to(&mut writer, FOR_EVER, counts).await.map_err(|why| why.to_string())?;
 
-    let frame = reader.next(patience).await.map_err(|why| why.to_string())?;
+    let frame = reader.next(FOR_EVER).await.map_err(|why| why.to_string())?;
     let reply: HelloReply = match frame.kind {
         Kind::HelloReply => prost::Message::decode(&frame.head[..])
             .map_err(|_| "not an answer to a hello".to_owned())?,
@@ -191,7 +188,8 @@ impl From<ReadError> for GreetError {
     }
 }
 
-/// Answers a hello, and leaves the reader behind it.
+/// Answers a hello, and leaves the reader behind it. How long that may take is the caller's
+/// business.
 pub(crate) async fn answer_hello<R, W>(
     reader: &mut FrameReader<R>,
     writer: &mut W,
@@ -202,18 +200,17 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let patience: Duration = config.handshake_timeout;
     reader.set_frame_bytes_max(GREETING_BYTES_MAX);
     let magic: [u8; 8] = loop {
         match reader.take_bytes() {
             Some(magic) => break magic,
-            None => reader.fill(patience).await?,
+            None => reader.fill(FOR_EVER).await?,
         };
     };
     if magic != MAGIC {
         return Err(GreetError::Counted(Counted::BadMagic));
     }
-    let frame = reader.next(patience).await?;
+    let frame = reader.next(FOR_EVER).await?;
     if frame.kind != Kind::Hello {
         return Err(GreetError::Counted(Counted::Unexpected));
     }
@@ -239,7 +236,7 @@ where
     };
     let mut batch = Batch::default();
     batch.push(Kind::HelloReply, 0, &reply);
-    batch.write_to(writer, patience, counts).await.map_err(|_| GreetError::Lost)?;
+    batch.write_to(writer, FOR_EVER, counts).await.map_err(|_| GreetError::Lost)?;
     if !agreed {
         return Err(GreetError::Counted(Counted::WrongVersion));
     }

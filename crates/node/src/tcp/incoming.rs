@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::counts::Counted;
-use super::frame::{Batch, Frame, FrameReader, Kind, ReadError};
+use super::frame::{Batch, FOR_EVER, Frame, FrameReader, Kind, ReadError};
 use super::guests::{Guests, Place, TurnedAway};
 use super::handshake::{
     GreetError, Greeted, IntroduceHead, Purpose, Reader, RefusedHead, Writer, answer_hello,
@@ -116,7 +116,7 @@ async fn identify<'a>(
             part(&mut guest.reader, &mut guest.writer).await;
             return Err(Hangup::Lost);
         }
-        guest.reader.fill(shared.config.handshake_timeout).await?;
+        guest.reader.fill(FOR_EVER).await?;
     }
     let turned_away = place.identified().ok_or(Hangup::Counted(Counted::TooManyConnections))?;
     Ok((guest, turned_away))

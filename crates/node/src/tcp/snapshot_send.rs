@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::counts::Counted;
-use super::frame::{Batch, Body, Kind};
+use super::frame::{Batch, Body, FOR_EVER, Kind};
 use super::handshake::{IntroduceHead, Purpose, Reader, RefusedHead, Writer, dial};
 use super::message::{MessageHead, Nothing};
 use super::shared::{Route, Shared};
@@ -20,9 +20,6 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 /// The only channel of such a connection.
 const CHANNEL: u32 = 1;
-
-/// While bytes flow nothing has to be heard.
-const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
 /// Sends it when its turn comes. Dropped on any other way, it reports itself as lost.
 pub(crate) fn send_snapshot(shared: &Arc<Shared>, from: MemberKey, snapshot: OutgoingSnapshot) {
@@ -118,7 +115,8 @@ struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// Writes what is in the batch. An answer that comes too early ends it.
+    /// Writes what is in the batch. Nothing has to be heard meanwhile; an answer that comes
+    /// too early ends it.
     async fn write(&mut self) -> Result<(), Failure> {
         let Shared { config, counts, .. } = self.shared;
         let written = self.batch.write_to(&mut self.writer, config.write_timeout, counts);
