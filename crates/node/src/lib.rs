@@ -29,3 +29,13 @@ pub use start::{StartError, Started, Startup, install, start};
 
 #[cfg(feature = "runtime")]
 pub use runtime::*;
+
+/// The Rust in the README and the guides is compiled and run as tests.
+#[cfg(doctest)]
+mod guides {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../../../docs/from-raft-rs.md")]
+    struct FromRaftRs;
+}
