@@ -38,4 +38,7 @@ mod guides {
 
     #[doc = include_str!("../../../docs/from-raft-rs.md")]
     struct FromRaftRs;
+
+    #[doc = include_str!("../../../docs/from-openraft.md")]
+    struct FromOpenraft;
 }
