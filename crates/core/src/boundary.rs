@@ -55,6 +55,12 @@ pub enum Input {
     Loaded(Reader, Entries),
     /// Messages to this peer are being lost.
     Unreachable(MemberId),
+    /// The connection to this peer was closed or broken, as it is when its process ends.
+    /// A hint: a follower that loses its leader so asks soon whether it would be elected,
+    /// instead of after a whole timeout. A leader that lives loses nothing by it: others
+    /// refuse, and its next heartbeat is believed. Dropped with leader-lease reads, and
+    /// without pre-vote and check-quorum, where it could depose a leader that lives.
+    ConnectionLost(MemberId),
     /// Stand for election now.
     Campaign,
     /// Stop believing in the current leader, so that somebody else may win.

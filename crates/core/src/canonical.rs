@@ -16,7 +16,7 @@ impl Raft {
     /// that the caller holds.
     pub fn make_canonical(&mut self) {
         let config = &self.config;
-        self.timer = Timer::new(config.seed, config.election_ticks, self.timer.loyal);
+        self.timer = Timer::new(config, config.seed, self.timer.loyal);
         // Its only effect is on the timeout.
         self.taught = false;
         for (number, save) in (1..).zip(&mut self.saves.in_flight) {

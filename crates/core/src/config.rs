@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Index, MemberId};
+use crate::{Index, MemberId, mutant};
 
 /// Settings of one member. All members of a cluster should agree on ticks and on
 /// [`Config::reads`]; the rest may differ.
@@ -28,6 +28,13 @@ pub struct Config {
     /// twice as many, drawn anew each time.
     pub election_ticks: u32,
     pub heartbeat_ticks: u32,
+    /// How welcome this member is as a leader, from 0 to [`Config::PRIORITY_MAX`], which is
+    /// the default. A hint, no rule: the lower, the longer it waits before it campaigns,
+    /// by less than an election timeout, so that with all else equal a member of higher
+    /// priority comes first. Whoever alone can win still does. Without pre-vote it has no
+    /// effect: there, every campaign of a member that cannot win would make those wait
+    /// again who can.
+    pub priority: u8,
     /// Ask whether an election could be won before disturbing anybody's term.
     pub pre_vote: bool,
     /// A leader that has not heard from a quorum for an election timeout steps
@@ -158,6 +165,9 @@ impl Config {
     /// counts nowhere, because it may be an old member that has lost its disk.
     pub const NEVER_JOINED: Index = (1 << 62) - 1;
 
+    /// The highest [`Config::priority`]: such a member waits no longer than it must.
+    pub const PRIORITY_MAX: u8 = 100;
+
     pub fn new(id: MemberId) -> Self {
         Self {
             id,
@@ -166,6 +176,7 @@ impl Config {
             seed: 0,
             election_ticks: 10,
             heartbeat_ticks: 1,
+            priority: Self::PRIORITY_MAX,
             pre_vote: true,
             check_quorum: true,
             reads: ReadMode::Quorum,
@@ -225,6 +236,20 @@ impl Config {
         }
     }
 
+    /// How much longer than others this member waits before it campaigns. Less than the
+    /// chance in every timeout, so that no two members are always in the same order.
+    pub(crate) fn handicap_ticks(&self) -> u32 {
+        let short = Self::PRIORITY_MAX.saturating_sub(self.priority);
+        if mutant!(LowPriorityNeverStands) && short > 0 {
+            return u32::MAX / 2;
+        }
+        if !self.pre_vote || mutant!(PriorityHasNoEffect) {
+            return 0;
+        }
+        let most = u64::from(self.election_ticks - 1);
+        (most * u64::from(short) / u64::from(Self::PRIORITY_MAX)) as u32
+    }
+
     /// Whether the settings make sense together.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.id.0 == 0 {
@@ -235,6 +260,9 @@ impl Config {
                 election: self.election_ticks,
                 heartbeat: self.heartbeat_ticks,
             });
+        }
+        if self.priority > Self::PRIORITY_MAX {
+            return Err(ConfigError::Priority { priority: self.priority });
         }
         if self.inflight_messages_max == 0 || self.inflight_bytes_max == 0 {
             return Err(ConfigError::NoInflight);
@@ -318,6 +346,8 @@ pub enum ConfigError {
     MemberZero,
     /// An election timeout must be longer than the heartbeat interval.
     Ticks { election: u32, heartbeat: u32 },
+    /// Priorities end at [`Config::PRIORITY_MAX`].
+    Priority { priority: u8 },
     /// A leader that may not have one append on its way cannot replicate.
     NoInflight,
     /// Followers must ignore candidates while the lease runs: turn check-quorum on.
@@ -333,6 +363,9 @@ impl fmt::Display for ConfigError {
             Self::Ticks { election, heartbeat } => {
                 write!(f, "election timeout {election} and heartbeat {heartbeat} ticks, want ")?;
                 write!(f, "1 <= heartbeat < election")
+            }
+            Self::Priority { priority } => {
+                write!(f, "priority {priority}, want at most {}", Config::PRIORITY_MAX)
             }
             Self::NoInflight => write!(f, "in-flight limit is 0, want at least 1"),
             Self::LeaseWithoutCheckQuorum => {

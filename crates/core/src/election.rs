@@ -203,7 +203,7 @@ impl Raft {
         let granted = free && self.is_up_to_date(vote.last) && !self.is_shy();
         if granted {
             self.vote = Some(from);
-            self.timer.elapsed = 0;
+            self.timer.wait_again();
         } else {
             self.give_way(vote.last);
         }
@@ -336,6 +336,27 @@ impl Raft {
             return Err(Dropped::NothingToDo);
         }
         self.set_leader(None);
+        Ok(Taken::Done)
+    }
+
+    /// The leader's process may have ended. Others will have noticed as well: a short draw
+    /// keeps them apart, and is long enough to hear a leader that lives.
+    /// Shown by scenarios/hint_lost_connection_elects_soon.txt.
+    pub(crate) fn on_connection_lost(&mut self, peer: MemberId) -> Result<Taken, Dropped> {
+        if matches!(self.config.reads, ReadMode::LeaderLease { .. }) && !mutant!(HintBreaksLease) {
+            return Err(Dropped::LeaseReads);
+        }
+        let asks_first = self.config.pre_vote && self.config.check_quorum;
+        if !asks_first && !mutant!(HintNeedsNoPreVote) {
+            return Err(Dropped::AsksNobodyFirst);
+        }
+        if self.role.kind() != RoleKind::Follower || self.leader != Some(peer) {
+            return Err(Dropped::NothingToDo);
+        }
+        self.set_leader(None);
+        if !mutant!(HintIsNotTaken) {
+            self.timer.hurry(&self.config);
+        }
         Ok(Taken::Done)
     }
 }

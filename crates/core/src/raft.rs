@@ -82,7 +82,7 @@ impl Raft {
         let loyal = if mutant!(StartForgetsLease) { 0 } else { config.loyal_ticks() };
         let seed = config.seed ^ config.id.0.rotate_left(32);
         let mut raft = Self {
-            timer: Timer::new(seed, config.election_ticks, loyal),
+            timer: Timer::new(&config, seed, loyal),
             term: boot.hard_state.term,
             vote: boot.hard_state.vote,
             leader: None,
@@ -138,6 +138,7 @@ impl Raft {
             Input::Loaded(Reader::Peer(peer), entries) => self.on_loaded_for_peer(peer, &entries),
             Input::Loaded(Reader::Machine, entries) => self.on_loaded_to_apply(&entries),
             Input::Unreachable(peer) => self.on_unreachable(peer),
+            Input::ConnectionLost(peer) => self.on_connection_lost(peer),
             Input::Campaign => self.on_campaign(),
             Input::ForgetLeader => self.on_forget_leader(),
         }
@@ -207,6 +208,7 @@ impl Raft {
     /// which it matters who campaigns first.
     pub fn set_timeout_ticks(&mut self, ticks: u32) {
         self.timer.timeout = ticks.max(1);
+        self.timer.hurry = None;
     }
 
     /// The one answer to "which membership counts now": the newest one that was
@@ -232,7 +234,7 @@ impl Raft {
         if self.role.is_leader() {
             self.on_leader_tick();
         } else if self.timer.is_due() && self.is_promotable() {
-            self.timer.elapsed = 0;
+            self.timer.begin_campaign();
             return self.on_campaign();
         }
         Ok(Taken::Done)

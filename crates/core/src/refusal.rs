@@ -78,6 +78,9 @@ pub enum Dropped {
     NothingToDo,
     /// Leader-lease reads forbid it.
     LeaseReads,
+    /// A hint that a leader is gone, to a member that could not find out whether that is
+    /// so without disturbing it: turn pre-vote and check-quorum on.
+    AsksNobodyFirst,
 }
 
 /// What is wrong with a message that no honest member sends.
@@ -144,6 +147,7 @@ impl Dropped {
             Self::NotSnapshotted { .. } => "not_snapshotted",
             Self::NothingToDo => "nothing_to_do",
             Self::LeaseReads => "lease_reads",
+            Self::AsksNobodyFirst => "asks_nobody_first",
         }
     }
 }
@@ -201,6 +205,7 @@ impl fmt::Display for Dropped {
             Self::NotSnapshotted { newest } => write!(f, "newest snapshot is at {newest}"),
             Self::NothingToDo => write!(f, "nothing to do"),
             Self::LeaseReads => write!(f, "leader-lease reads forbid it"),
+            Self::AsksNobodyFirst => write!(f, "needs pre-vote and check-quorum"),
         }
     }
 }

@@ -103,7 +103,7 @@ impl Raft {
     pub(crate) fn give_way(&mut self, last: EntryId) {
         let patient = !self.config.manners.old_votes_unanswered && !mutant!(NobodyGivesWay);
         if patient && !self.role.is_leader() && last > self.log.last() {
-            self.timer.restart(self.config.election_ticks);
+            self.timer.restart(&self.config);
         }
     }
 
@@ -116,7 +116,7 @@ impl Raft {
         if self.role.kind() != RoleKind::Follower && !mutant!(CandidateHearsNoLeader) {
             self.become_follower(self.term, Some(from));
         }
-        self.timer.elapsed = 0;
+        self.timer.wait_again();
         self.taught = false;
         self.holds_newer_log &= mutant!(RightToStandStays);
         self.timer.loyal = self.config.loyal_ticks();
@@ -130,7 +130,7 @@ impl Raft {
             self.term = term;
             self.vote = self.vote.filter(|_| mutant!(VoteKeptInNewTerm));
         }
-        self.timer.restart(self.config.election_ticks);
+        self.timer.restart(&self.config);
     }
 
     pub(crate) fn become_follower(&mut self, term: Term, leader: Option<MemberId>) {

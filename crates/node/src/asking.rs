@@ -154,6 +154,9 @@ impl Driver {
     /// These entries are committed: changes that wait for one of them took effect, or
     /// lost their place.
     pub(crate) fn on_handed(&mut self, first: Index, entries: &Entries) {
+        if !self.requests.has_changes() {
+            return;
+        }
         let last = first + entries.len() as u64;
         let logged = |open: &Open| match open.stage {
             Stage::Logged(id) if matches!(open.asked, Asked::Change(_)) => Some(id),

@@ -308,6 +308,12 @@ impl Driver {
         let _ = self.step(Input::Unreachable(peer));
     }
 
+    /// The connection to this peer was closed or broken. A hint that it may be gone: if it
+    /// leads, this member soon asks whether it would be elected. Harmless when it lives.
+    pub fn connection_lost(&mut self, peer: MemberId) {
+        let _ = self.step(Input::ConnectionLost(peer));
+    }
+
     /// Stand for election now.
     pub fn campaign(&mut self) {
         let _ = self.step(Input::Campaign);

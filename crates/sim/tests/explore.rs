@@ -44,6 +44,22 @@ fn no_world_breaks_a_rule() {
 }
 
 #[test]
+fn hints_break_no_rule() {
+    let mut all = Report::default();
+    for seed in 5_000..5_000 + SEEDS {
+        let replay = Replay::of_seed_with_hints(seed);
+        let outcome = run(&replay.setting, &replay.actions);
+        if let Some(violation) = outcome.violation {
+            panic!("seed {seed}: {violation}\nreplay with: explore --hints --seed {seed} --trace");
+        }
+        all.add(&outcome.report);
+    }
+    let happened = |what: &str| all.counts.get(what).copied().unwrap_or(0);
+    assert!(happened("hint that a member died") > 50 && happened("false hint") > 50, "{all}");
+    assert!(all.healed > SEEDS * 9 / 10, "{all}");
+}
+
+#[test]
 fn the_same_seed_is_the_same_run() {
     for seed in 1_000..1_030 {
         let replay = Replay::of_seed(seed);

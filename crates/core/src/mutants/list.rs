@@ -94,6 +94,20 @@ mutants! {
     /// Whoever won a pre-vote asks for votes, whatever bars a campaign by then.
     PreVoteWonSkipsTheDoor: "", Stories "claim";
 
+    /// A member of low priority stands as soon as any other.
+    PriorityHasNoEffect: "", Stories "claim";
+    /// A member of low priority never stands by itself.
+    LowPriorityNeverStands: "", Stories "claim";
+
+    /// A leader whose connection broke is waited for as long as any other.
+    HintIsNotTaken: "", Stories "claim";
+    /// Who hears its leader again stays in a hurry.
+    HurryOutlivesItsReason: "", Stories "claim";
+    /// A broken connection deposes a leader, although nobody asks first.
+    HintNeedsNoPreVote: "", Stories "claim";
+    /// A broken connection is believed although the leader may hold a lease.
+    HintBreaksLease: "", Stories "claim";
+
     // election.rs, raft.rs: votes
     /// A vote is granted to a log that is older than the voter's.
     VoteForOlderLog: "mut.13", Stories "I4";

@@ -15,6 +15,8 @@ const USAGE: &str = "\
 usage:
   quorate-sim explore [--seconds N | --seeds N | --forever] [--from SEED] [--threads N]
                                     many random worlds; 60 seconds if nothing is said
+                                    with --hints: priorities, and word of
+                                    lost connections, true and false
   quorate-sim explore --seed N [--trace]    one of them again
   quorate-sim explore --file F [--trace]    a replay file
 On a failure the run is shortened and written to a replay file; --no-shrink leaves that out.";
@@ -31,6 +33,13 @@ struct Wanted {
     file: Option<String>,
     trace: bool,
     no_shrink: bool,
+    hints: bool,
+}
+
+impl Wanted {
+    fn replay(&self, seed: u64) -> Replay {
+        if self.hints { Replay::of_seed_with_hints(seed) } else { Replay::of_seed(seed) }
+    }
 }
 
 fn parse(args: &[String]) -> Option<Wanted> {
@@ -48,6 +57,7 @@ fn parse(args: &[String]) -> Option<Wanted> {
             "--file" => wanted.file = Some(args.next()?.clone()),
             "--trace" => wanted.trace = true,
             "--no-shrink" => wanted.no_shrink = true,
+            "--hints" => wanted.hints = true,
             _ => return None,
         }
     }
@@ -67,7 +77,7 @@ pub fn main(args: &[String]) -> ExitCode {
                 return ExitCode::from(2);
             }
         },
-        (None, Some(seed)) => Replay::of_seed(seed),
+        (None, Some(seed)) => wanted.replay(seed),
         (None, None) => return many(&wanted),
     };
     one(&replay, &wanted)
@@ -141,7 +151,7 @@ fn many(wanted: &Wanted) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..wanted.threads.unwrap_or(cores).max(1))
-            .map(|_| scope.spawn(|| work(&shared, end)))
+            .map(|_| scope.spawn(|| work(&shared, end, wanted)))
             .collect();
         while workers.iter().any(|worker| !worker.is_finished()) {
             std::thread::sleep(Duration::from_millis(100));
@@ -155,13 +165,13 @@ fn many(wanted: &Wanted) -> ExitCode {
     finish(wanted, &shared, began)
 }
 
-fn work(shared: &Shared, end: u64) {
+fn work(shared: &Shared, end: u64, wanted: &Wanted) {
     while !shared.stop.load(Ordering::Relaxed) {
         let seed = shared.next.fetch_add(1, Ordering::Relaxed);
         if seed >= end {
             return;
         }
-        let replay = Replay::of_seed(seed);
+        let replay = wanted.replay(seed);
         let outcome = run(&replay.setting, &replay.actions);
         shared.report.lock().unwrap_or_else(PoisonError::into_inner).add(&outcome.report);
         if let Some(violation) = outcome.violation {
@@ -205,9 +215,10 @@ fn finish(wanted: &Wanted, shared: &Shared, began: Instant) -> ExitCode {
         say!("  seed {seed}: {violation}");
     }
     say!("replay with:");
-    say!("  cargo run --release -p quorate-sim -- explore --seed {seed} --trace");
+    let hints = if wanted.hints { " --hints" } else { "" };
+    say!("  cargo run --release -p quorate-sim -- explore --seed {seed}{hints} --trace");
     if !wanted.no_shrink {
-        let replay = Replay::of_seed(*seed);
+        let replay = wanted.replay(*seed);
         let outcome = run(&replay.setting, &replay.actions);
         shorten(&replay, &outcome);
     }

@@ -183,6 +183,7 @@ impl World {
             return Ok(false);
         }
         let run = member.run;
+        self.hint_of_death(place);
         self.admin.lost(place, run);
         let clients = self.clients.lost(place, run);
         for client in clients.map_err(|why| Violation::new("R2", why))? {

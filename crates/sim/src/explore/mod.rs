@@ -10,6 +10,7 @@ mod admin;
 mod clients;
 mod command;
 mod heal;
+mod hints;
 mod lifecycle;
 mod machine;
 mod member;

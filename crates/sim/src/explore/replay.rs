@@ -19,6 +19,13 @@ impl Replay {
         Self { setting, actions }
     }
 
+    /// The same run with hints: see [`Setting::with_hints`].
+    pub fn of_seed_with_hints(seed: u64) -> Self {
+        let setting = Setting::draw(seed).with_hints();
+        let actions = Action::draw(&setting);
+        Self { setting, actions }
+    }
+
     /// Reads what [`Replay`] prints. Lines that begin with `#` are for people.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut setting = Setting::draw(0);

@@ -129,6 +129,7 @@ impl fmt::Display for Report {
             "healed           {} went on, {} not judged, {} histories undecided",
             self.healed, self.not_judged, self.undecided
         )?;
+        writeln!(f, "digest           {:016x}", self.digest)?;
         write!(f, "faults and acts ")?;
         for (what, count) in &self.counts {
             write!(f, " {what} {count};")?;

@@ -77,6 +77,11 @@ setting! {
     uncommitted_bytes,
     /// How many members stay away when the world is healed, at most.
     absent,
+    /// 1 when members have different priorities. Only where hints are asked for.
+    priorities,
+    /// Of 1000 deaths of a process that a peer hears of at once; and of 100 000 ticks at
+    /// which a member is told so of its leader, which lives. Only where hints are asked for.
+    hints,
 }
 
 impl Setting {
@@ -119,11 +124,28 @@ impl Setting {
             inflight: if small { random.between(1, 3) } else { 64 },
             uncommitted_bytes: if random.per_mille(200) { 600 } else { 1 << 20 },
             absent: some(&mut random, 500, 1, 2),
+            priorities: 0,
+            hints: 0,
         }
+    }
+
+    /// The same world in which members are told more than they need. Drawn by itself, so
+    /// that the rest of what a seed means stays as it is.
+    pub fn with_hints(self) -> Self {
+        let mut random = Random::stream(self.seed, 5);
+        Self { priorities: random.below(2), hints: random.below(1_001), ..self }
     }
 
     pub(crate) fn activation(&self) -> Activation {
         if self.on_append == 1 { Activation::OnAppend } else { Activation::OnApply }
+    }
+
+    fn priority(&self, id: MemberId) -> u8 {
+        if self.priorities == 0 {
+            return Config::PRIORITY_MAX;
+        }
+        let mut random = Random::stream(self.seed, 1 << 40 | id.0);
+        random.below(u64::from(Config::PRIORITY_MAX) + 1) as u8
     }
 
     pub(crate) fn config(&self, id: MemberId, incarnation: u64, run: u64) -> Config {
@@ -137,6 +159,7 @@ impl Setting {
             incarnation,
             seed: Random::stream(self.seed, id.0 << 20 | run).next_u64(),
             election_ticks,
+            priority: self.priority(id),
             pre_vote: self.pre_vote == 1,
             check_quorum: self.check_quorum == 1,
             reads,

@@ -87,6 +87,8 @@ impl Shrinking {
             ("reordering", 0),
             ("drift", 0),
             ("absent", 0),
+            ("priorities", 0),
+            ("hints", 0),
             ("learners", 0),
             ("clients", 1),
             ("keys", 1),

@@ -43,6 +43,8 @@ pub(crate) struct World {
     pub(crate) watch: Watch,
     pub(crate) report: Report,
     pub(crate) random: Random,
+    /// For hints alone.
+    pub(crate) hints: Random,
     /// The membership of the cluster's first members.
     pub(crate) first: Arc<Membership>,
     /// The first members were started.
@@ -66,6 +68,7 @@ pub(crate) enum Happening {
     Arrives { place: usize, envelope: Envelope },
     SnapshotArrives { place: usize, envelope: Envelope, chunks: Vec<Bytes> },
     SnapshotReported { place: usize, run: u64, to: MemberId, arrived: bool },
+    ConnectionLost { place: usize, run: u64, to: MemberId },
     Tick { place: usize, run: u64 },
     DiskDone { place: usize, run: u64 },
     MachineDone { place: usize, run: u64 },
@@ -108,6 +111,7 @@ impl World {
             watch: Watch::default(),
             report: Report::default(),
             random: Random::stream(setting.seed, 4),
+            hints: Random::stream(setting.seed, 6),
             first: Arc::default(),
             begun: false,
             healed: false,
@@ -174,6 +178,9 @@ impl World {
             Happening::SnapshotReported { place, run, to, arrived } => {
                 self.with_process(place, run, |process| process.driver.snapshot_sent(to, arrived))
             }
+            Happening::ConnectionLost { place, run, to } => {
+                self.with_process(place, run, |process| process.driver.connection_lost(to))
+            }
             Happening::Tick { place, run } => self.on_tick(place, run),
             Happening::DiskDone { place, run } => self.on_disk_done(place, run),
             Happening::MachineDone { place, run } => self.on_machine_done(place, run),
@@ -192,6 +199,7 @@ impl World {
             Happening::Arrives { place, .. }
             | Happening::SnapshotArrives { place, .. }
             | Happening::SnapshotReported { place, .. }
+            | Happening::ConnectionLost { place, .. }
             | Happening::Tick { place, .. }
             | Happening::DiskDone { place, .. }
             | Happening::MachineDone { place, .. } => *place,
@@ -268,6 +276,7 @@ impl World {
         self.report.events += u64::from(process.driver.has_work());
         let at = self.now + member.tick_every;
         self.schedule(at, Happening::Tick { place, run });
+        self.hint_falsely(place);
         self.pump(place)
     }
 

@@ -187,15 +187,18 @@ pub(super) fn held_work(words: &mut Words) -> Parsed<Option<(Work, Who)>> {
 }
 
 pub(super) fn report(words: &mut Words) -> Parsed<(&'static str, Input)> {
-    let kind = words.want("unreachable, snapshot-sent or snapshot-lost")?;
+    let kind = words.want(&REPORTS.join(", "))?;
     let about = words.member()?;
     match kind.as_str() {
         "unreachable" => Ok(("report", Input::Unreachable(about))),
+        "connection-lost" => Ok(("report", Input::ConnectionLost(about))),
         "snapshot-sent" => Ok(("report", Input::SnapshotSent(about))),
         "snapshot-lost" => Ok(("report", Input::SnapshotLost(about))),
-        _ => unknown("report", &kind, &["unreachable", "snapshot-sent", "snapshot-lost"]),
+        _ => unknown("report", &kind, REPORTS),
     }
 }
+
+const REPORTS: &[&str] = &["unreachable", "connection-lost", "snapshot-sent", "snapshot-lost"];
 
 /// `m1 m2 | m3 | m4 m5`
 pub(super) fn sides(words: &mut Words) -> Parsed<Vec<Vec<MemberId>>> {

@@ -173,8 +173,9 @@ impl World {
             57 => self.input(id, Input::ForgetLeader),
             58 => {
                 let peer = MemberId(1 + tape.pick(self.members.len()) as u64);
-                let report = match tape.pick(3) {
+                let report = match tape.pick(4) {
                     0 => Input::Unreachable(peer),
+                    3 => Input::ConnectionLost(peer),
                     1 => Input::SnapshotLost(peer),
                     _ => Input::SnapshotSent(peer),
                 };
