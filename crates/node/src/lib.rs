@@ -57,7 +57,7 @@ pub use quorate_core::{
 pub use quorate_storage::{FileDisk, StoreConfig};
 
 /// The Rust in the README and the guides is compiled and run as tests.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "runtime"))]
 mod guides {
     #[doc = include_str!("../../../README.md")]
     struct Readme;
