@@ -5,6 +5,8 @@
 //! task), `mailbox`, `disk_thread`, `apply_task`, `snapshots`; `storage` and `transport`
 //! are what an embedder may replace.
 
+#![allow(clippy::disallowed_methods, reason = "this is where time and threads come from")]
+
 mod apply_task;
 mod aside;
 mod clock;

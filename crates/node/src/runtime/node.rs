@@ -214,7 +214,7 @@ impl Node {
         let LeaderView { newest, view } = self.leader_view().await?;
         let mut known = self.shared.known.subscribe();
         let arrived = known.wait_for(|known| known.id.index >= newest.index);
-        let known = tokio::time::timeout(PLAN_PATIENCE, arrived).await;
+        let known = tokio::time::timeout(VIEW_PATIENCE, arrived).await;
         let Ok(Ok(known)) = known else { return Err(Failed::Refused(Refused::NoLeader)) };
         let planned = plan(&known.membership, &view, &voters, &learners);
         planned.map_err(|why| Failed::Refused(Refused::ByLeader(Refusal::Change(why))))
@@ -256,8 +256,16 @@ impl Node {
         self.leader_view().await.map(|told| told.view)
     }
 
+    /// As other requests do, it waits for a leader.
     async fn leader_view(&self) -> Result<LeaderView, Failed> {
-        self.control(Control::View).await?.map_err(Failed::Refused)
+        let deadline = Instant::now() + VIEW_PATIENCE;
+        loop {
+            match self.control(Control::View).await? {
+                Ok(view) => return Ok(view),
+                Err(why) if Instant::now() >= deadline => return Err(Failed::Refused(why)),
+                Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+        }
     }
 
     /// Whom this member takes for the leader.
@@ -424,5 +432,5 @@ const MISMATCH: Failed = Failed::Unknown(Unknown::Stopped);
 const CONTROLS_MAX: usize = 64;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const CHANGE_PATIENCE: Duration = Duration::from_secs(5);
-const PLAN_PATIENCE: Duration = Duration::from_secs(5);
+const VIEW_PATIENCE: Duration = Duration::from_secs(5);
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(5);
