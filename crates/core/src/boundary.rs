@@ -151,6 +151,8 @@ pub enum Reader {
 
 /// Something an operator would like to see.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Event {
     Role {
@@ -204,6 +206,8 @@ pub enum Event {
 
 /// Why a member takes a membership for settled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Evidence {
     /// It leads, and counted: who durably knows how much to be committed.
     Counted(Vec<(MemberId, Index)>),
@@ -213,6 +217,8 @@ pub enum Evidence {
 
 /// Why a transfer of leadership came to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum AbortedBecause {
     /// The target did not take over within an election timeout.
     TimedOut,

@@ -7,6 +7,8 @@ use crate::{Index, MemberId, mutant};
 /// Settings of one member. All members of a cluster should agree on ticks and on
 /// [`Config::reads`]; the rest may differ.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default = "Config::of_nobody", deny_unknown_fields))]
 pub struct Config {
     pub id: MemberId,
     /// The disk behind this member: another number after it was wiped, swapped or
@@ -78,6 +80,8 @@ pub struct Config {
 /// When a membership begins to count. Chosen when a cluster is created and kept in
 /// every membership; members that disagree refuse each other's memberships.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Activation {
     /// When it is committed and handed to the state machine, as in etcd.
     #[default]
@@ -89,6 +93,8 @@ pub enum Activation {
 /// What keeps every moment of a membership change electable. Each is a switch so
 /// that its absence can be shown; there is no reason to turn one off otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Liveness {
     /// Votes and pre-votes, questions and answers, tell the last membership that
     /// their sender knows to be committed.
@@ -102,6 +108,8 @@ pub struct Liveness {
 
 /// How a leader makes sure that a read is not stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case", deny_unknown_fields))]
 pub enum ReadMode {
     /// A round of heartbeats to a quorum for each batch of reads.
     Quorum,
@@ -114,6 +122,8 @@ pub enum ReadMode {
 /// Where a choice is open, how to choose. The default is ours; [`Manners::etcd`]
 /// is what the recorded traces of etcd-io/raft show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Manners {
     /// Appends wait for `take_output` and one message carries all that is new.
     pub coalesce: bool,
@@ -186,6 +196,13 @@ impl Config {
             pre_flight: true,
             manners: Manners::default(),
         }
+    }
+
+    /// What stands in for settings that a file leaves out. One that leaves out the id
+    /// does not pass [`Config::check`].
+    #[cfg(feature = "serde")]
+    fn of_nobody() -> Self {
+        Self::new(MemberId(0))
     }
 
     /// Behaves exactly as etcd-io/raft with its defaults: no pre-vote, no
@@ -262,6 +279,12 @@ impl Config {
             }
         }
         Ok(())
+    }
+}
+
+impl Default for Liveness {
+    fn default() -> Self {
+        Self::ALL
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{Activation, Event, Index, MemberId, MemberSet, Raft, Refusal, mutant
 
 /// The way of a goal, as its leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GoalStatus {
     pub step: Step,
     /// Ticks since the step became due.
@@ -99,6 +100,11 @@ impl Raft {
         let Some(leader) = self.role.leader() else { return Err(self.not_leader()) };
         let newest = &self.memberships.newest().membership;
         plan(newest, &self.view(leader), voters, learners).map_err(Refusal::Change)
+    }
+
+    /// What this member sees of the others, if it leads: what its plans rest on.
+    pub fn leader_view(&self) -> Option<View> {
+        self.role.leader().map(|leader| self.view(leader))
     }
 
     fn take_step(&mut self, now: &Membership, step: &Step) {

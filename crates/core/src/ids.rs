@@ -14,6 +14,7 @@ pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
 /// One member of the cluster, for ever: an id is never used twice. Zero names nobody.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MemberId(pub u64);
 
 impl fmt::Display for MemberId {
@@ -32,6 +33,7 @@ impl fmt::Debug for MemberId {
 /// and the same entries before it. Ordered by term, then index: that is the order
 /// of "whose log is newer" in an election.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EntryId {
     pub term: Term,
     pub index: Index,
@@ -60,15 +62,19 @@ impl fmt::Debug for EntryId {
 
 /// The caller's ticket for a request; the core only ever hands it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RequestId(pub u64);
 
 /// One durable write. Ids grow by one with every save, so a late completion can
 /// never be taken for that of a newer write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SaveId(pub u64);
 
 /// A set of members, kept sorted: iteration has one order everywhere.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "Vec<MemberId>"))]
 pub struct MemberSet(Vec<MemberId>);
 
 impl MemberSet {
@@ -131,6 +137,12 @@ impl FromIterator<MemberId> for MemberSet {
         ids.sort_unstable();
         ids.dedup();
         Self(ids)
+    }
+}
+
+impl From<Vec<MemberId>> for MemberSet {
+    fn from(ids: Vec<MemberId>) -> Self {
+        ids.into_iter().collect()
     }
 }
 

@@ -16,6 +16,12 @@
 //! allocate without bound; it is dropped with a reason ([`Dropped`]). An own broken
 //! invariant does panic.
 //!
+//! # Features
+//! With `serde`, configuration, status, memberships, changes, plans and refusals can be
+//! written as JSON and the like, and read back. What goes into a member (configuration,
+//! changes, memberships) is refused when it has a field that this version does not know:
+//! a condition that is overlooked would be worse.
+//!
 //! # A cluster of one
 //! ```
 //! use quorate_core::{Boot, Config, Input, Membership, MemberId, Raft, RequestId, Taken};
@@ -57,11 +63,14 @@ mod log;
 mod membership;
 mod message;
 pub mod mutants;
+#[cfg(feature = "serde")]
+pub mod opaque;
 mod progress;
 mod raft;
 mod random;
 mod reads;
 mod refusal;
+mod refusal_parts;
 mod replay;
 mod replication;
 mod role;

@@ -62,6 +62,7 @@ pub enum Message {
 
 /// Who a member is, beside its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Identity {
     /// The disk behind it, if one was named.
     pub incarnation: Option<u64>,
@@ -140,6 +141,7 @@ pub struct HeartbeatReply {
 
 /// What a snapshot says about the log it replaces.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SnapshotMeta {
     /// The last entry that the captured state contains.
     pub id: EntryId,

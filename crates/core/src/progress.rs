@@ -6,6 +6,8 @@ use crate::{Config, Index, MemberId, PeerStatus, mutant};
 
 /// How entries flow to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Flow {
     /// Where the logs meet is not known: one append at a time.
     Probe,

@@ -8,6 +8,8 @@ use crate::{Index, MemberId, RequestId, Term};
 /// Why this member would not take a request. Decided before the log is touched:
 /// refused means "did not happen", never "unknown".
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Refusal {
     /// Another member leads, or none does. Ask there, or after an election.
@@ -29,6 +31,8 @@ pub enum Refusal {
 /// Why an input had no effect. Every one of these is normal somewhere in the life
 /// of a cluster; a caller may count them by [`Dropped::name`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Dropped {
     /// A request that did not happen.
@@ -81,6 +85,8 @@ pub enum Dropped {
 
 /// What is wrong with a message that no honest member sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Malformed {
     NoSender,
@@ -98,6 +104,8 @@ pub enum Malformed {
 
 /// What bars a member from standing for election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum CampaignBar {
     AlreadyLeader,

@@ -11,6 +11,8 @@ use crate::{Entry, EntryId, GoalStatus, Index, MemberId, Raft, SnapshotMeta, Ter
 
 /// Follower, candidate or leader, without what they know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum RoleKind {
     Follower,
     PreCandidate,
@@ -20,6 +22,7 @@ pub enum RoleKind {
 
 /// Everything that can be seen of a member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Status {
     pub id: MemberId,
     pub role: RoleKind,
@@ -52,6 +55,7 @@ pub struct Status {
 
 /// Where the log stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LogStatus {
     /// The newest entry that was trimmed away; the log begins after it.
     pub base: EntryId,
@@ -73,6 +77,7 @@ pub struct LogStatus {
 
 /// How far a leader believes one member to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PeerStatus {
     pub id: MemberId,
     pub learner: bool,
@@ -121,7 +126,7 @@ impl Raft {
             log: self.log_status(),
             membership: counts.membership.clone(),
             membership_id: counts.since(),
-            newest_membership_id: self.memberships.newest().since(),
+            newest_membership_id: self.newest_membership_id(),
             votes: self.role.tally().map(|tally| tally.replies().collect()).unwrap_or_default(),
             peers: match &self.role {
                 Role::Leader(leader) => leader.peers.iter().map(PeerStatus::from).collect(),
@@ -139,6 +144,11 @@ impl Raft {
     /// The entries in memory: all after the log's base, unless older ones were evicted.
     pub fn held_entries(&self) -> impl Iterator<Item = &Entry> {
         self.log.held()
+    }
+
+    /// The entry of the newest membership in the log; it may not count yet.
+    pub fn newest_membership_id(&self) -> EntryId {
+        self.memberships.newest().since()
     }
 
     /// The newest snapshot that can be sent to peers.

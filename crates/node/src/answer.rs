@@ -7,7 +7,10 @@ use quorate_core::{EndedGoal, EntryId, Index, MemberId, Refusal};
 
 /// The end of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Answer {
+    /// It happened.
     Done(Done),
     /// It did not happen and never will. Asking again is safe.
     Refused(Refused),
@@ -17,23 +20,45 @@ pub enum Answer {
 
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Done {
-    /// The command ran at this index; the reply is the machine's.
-    Ran { index: Index, reply: Bytes },
-    /// What the machine said to a question, not older than the question.
-    Read { reply: Bytes },
+    /// The command ran, once.
+    Ran {
+        /// The entry that carried it.
+        index: Index,
+        /// What [`Machine::apply`](crate::Machine::apply) returned.
+        #[cfg_attr(feature = "serde", serde(with = "quorate_core::opaque"))]
+        reply: Bytes,
+    },
+    /// The question was answered.
+    Read {
+        /// What [`Machine::query`](crate::Machine::query) returned, of a state that is not
+        /// older than the question.
+        #[cfg_attr(feature = "serde", serde(with = "quorate_core::opaque"))]
+        reply: Bytes,
+    },
     /// The change is committed and settled: any majority of the new membership can
     /// go on by itself.
-    Changed { id: EntryId },
+    Changed {
+        /// The entry that carried it, by which the membership is known
+        /// ([`Membership::since`](quorate_core::Membership::since)).
+        id: EntryId,
+    },
     /// The goal is pursued no more, and what came of it is settled: it is reached, or
     /// somebody cancelled or replaced it.
     GoalEnded(EndedGoal),
-    /// This member leads.
-    Transferred { to: MemberId },
+    /// Leadership was handed over.
+    Transferred {
+        /// Who leads now.
+        to: MemberId,
+    },
 }
 
 /// Why a request did not happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Refused {
     /// The leader would not take it, and says why.
@@ -43,29 +68,46 @@ pub enum Refused {
     /// A read was not confirmed in time. Ask again.
     ReadTimedOut,
     /// Too many requests are open here. Ask after a pause.
-    TooManyRequests { limit: usize },
+    TooManyRequests {
+        /// [`Options::requests_max`](crate::Options::requests_max).
+        limit: usize,
+    },
     /// This member is not in the cluster. Ask another one.
     NotMember,
     /// A newer leader put another entry in its place.
-    Overtaken { by: EntryId },
+    Overtaken {
+        /// The committed entry that stands there.
+        by: EntryId,
+    },
     /// The transfer was given up.
     TransferAborted,
-    /// This member was stopped before it offered the request to a leader.
+    /// This member was stopped. No leader was offered the request, or it was a read.
     Stopped,
 }
 
 /// Why nobody can say what became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Unknown {
     /// A leader may have taken it; no word came in time.
     TimedOut,
-    /// The change is committed at `id`, but was not settled in time. It still may be.
-    NotSettledInTime { id: EntryId },
+    /// The change is committed at `id`, but it was not settled, or its goal had not
+    /// ended, in time. It still may.
+    NotSettledInTime {
+        /// The entry that carried the change.
+        id: EntryId,
+    },
     /// A snapshot that this member received covers the moment. The command has run.
     ReplyLost,
     /// A snapshot that this member received covers the moment.
     PassedBySnapshot,
+    /// The goal that would have led there is pursued no more: somebody cancelled or
+    /// replaced it. Parts of it may have been done.
+    GivenUp(EndedGoal),
+    /// This member was removed from the cluster meanwhile. Ask one that is in it.
+    Removed,
     /// This member was stopped.
     Stopped,
 }
@@ -94,6 +136,8 @@ impl fmt::Display for Unknown {
             }
             Self::ReplyLost => write!(f, "it ran, but its reply was lost to a snapshot"),
             Self::PassedBySnapshot => write!(f, "a snapshot passed it; it may have happened"),
+            Self::GivenUp(goal) => write!(f, "the goal of {} was given up at {}", goal.id, goal.at),
+            Self::Removed => write!(f, "this member was removed; it may have happened"),
             Self::Stopped => write!(f, "this member was stopped; it may have happened"),
         }
     }

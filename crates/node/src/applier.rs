@@ -34,18 +34,27 @@ pub enum JobDone {
     /// Everything up to `index` has run. The outcomes are those of this member's own
     /// requests.
     Applied {
+        /// The newest entry that has run.
         index: Index,
+        /// By [`Origin::number`].
         outcomes: Vec<(u64, Outcome)>,
+        /// This member is out of the cluster for good: what has not run by now never will.
+        removed: bool,
     },
+    /// What the machine said to this question.
     Queried(Ticket, Bytes),
     /// The state as of `meta`. Write it to the disk, then tell the driver.
     Captured {
+        /// The snapshot that [`Job::Snapshot`] asked for.
         meta: SnapshotMeta,
+        /// Its bytes: those of the machine, and what the applier keeps beside them.
         chunks: Chunks,
     },
     /// The state is that of `meta`, and these requests are part of it.
     Installed {
+        /// The snapshot that was installed.
         meta: SnapshotMeta,
+        /// Which requests have run, as of that snapshot.
         origins: Origins,
     },
 }
@@ -54,7 +63,12 @@ pub enum JobDone {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It ran, and this is what the machine said.
-    Ran { index: Index, reply: Bytes },
+    Ran {
+        /// The entry that carried it.
+        index: Index,
+        /// The machine's reply.
+        reply: Bytes,
+    },
     /// It was logged and did not run: this member is not in the membership, or the
     /// membership knows it by another disk.
     NotMember,
@@ -94,18 +108,23 @@ impl<M: Machine> Applier<M> {
         }
     }
 
+    /// The machine as it is now, to look at.
     pub fn machine(&self) -> &M {
         &self.machine
     }
 
+    /// The machine itself. Whatever is changed past the log is changed on this member
+    /// alone: only for what does not belong to the replicated state.
     pub fn machine_mut(&mut self) -> &mut M {
         &mut self.machine
     }
 
+    /// The newest entry that has run.
     pub fn applied(&self) -> Index {
         self.applied
     }
 
+    /// Which requests have run.
     pub fn origins(&self) -> &Origins {
         &self.origins
     }
@@ -133,7 +152,8 @@ impl<M: Machine> Applier<M> {
                 }
             }
         }
-        JobDone::Applied { index: self.applied, outcomes }
+        let removed = self.membership.removed().contains(&self.own.member);
+        JobDone::Applied { index: self.applied, outcomes, removed }
     }
 
     fn run(&mut self, index: Index, logged: &Bytes) -> Option<(u64, Outcome)> {
@@ -154,6 +174,7 @@ impl<M: Machine> Applier<M> {
         (origin.member, origin.incarnation, origin.boot) == (member, incarnation, boot)
     }
 
+    /// Asks the machine, as it is now.
     pub fn query(&self, ticket: Ticket, question: &Bytes) -> JobDone {
         JobDone::Queried(ticket, self.machine.query(question))
     }
@@ -215,9 +236,12 @@ pub enum InstallError {
     Incomplete,
     /// It was captured at another index than the log says.
     OtherIndex {
+        /// What the snapshot says of itself.
         captured: Index,
+        /// What the log says of it.
         wanted: Index,
     },
+    /// The machine does not take it.
     Machine(BadSnapshot),
 }
 

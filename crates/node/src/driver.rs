@@ -21,12 +21,15 @@ use crate::requests::{Asked, Requests, Stage, Ticket};
 
 /// How a member deals with requests and snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Options {
     /// A request that has no answer after this many ticks ends as refused or unknown.
     pub request_ticks: u64,
     /// What was offered to a leader and not acknowledged is offered again after this
     /// many ticks.
     pub retry_ticks: u64,
+    /// Requests that may be open at once; one more is refused.
     pub requests_max: usize,
     /// Capture the machine's state after this many entries.
     pub snapshot_entries: u64,
@@ -60,11 +63,46 @@ pub struct Work {
     pub load: Vec<Load>,
     /// Entries up to here may leave the disk.
     pub trim: Option<Index>,
+    /// For those who asked. Each ticket is answered once.
     pub answers: Vec<(Ticket, Answer)>,
+    /// What an operator would like to see. Nothing has to be done about it.
     pub events: Vec<Event>,
 }
 
 /// One member: what [`Raft`] decides, and what clients wait for.
+///
+/// A cluster of one, on a disk that is always done at once:
+/// ```
+/// use quorate::{Answer, Applier, Done, Driver, Job, KvCommand, MemoryKv, Options};
+/// use quorate_core::{Boot, Config, MemberId, Membership};
+///
+/// let id = MemberId(1);
+/// let boot = Boot::first(Membership::new([id], []));
+/// let first = boot.snapshot.clone();
+/// let mut driver = Driver::new(Config::new(id), boot, 1, Options::default())?;
+/// let mut applier = Applier::new(MemoryKv::default(), driver.origin());
+/// applier.install(&first, std::iter::empty())?;
+///
+/// driver.campaign();
+/// let command = KvCommand::Put { key: "color".into(), value: "green".into() };
+/// let ticket = driver.propose(&command.encode());
+/// let mut answers = Vec::new();
+/// while driver.has_work() {
+///     let work = driver.take();
+///     if let Some(save) = work.save {
+///         driver.saved(save.id);
+///     }
+///     for job in work.jobs {
+///         if let Job::Apply(entries) = job {
+///             driver.job_done(applier.apply(&entries));
+///         }
+///     }
+///     answers.extend(work.answers);
+/// }
+/// assert!(matches!(&answers[..], [(asked, Answer::Done(Done::Ran { .. }))] if *asked == ticket));
+/// assert_eq!(applier.machine().get(b"color"), Some(&"green".into()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Driver {
     pub(crate) raft: Raft,
@@ -79,6 +117,8 @@ pub struct Driver {
     handed: EntryId,
     /// Reads that may run once the machine was handed this index.
     pub(crate) confirmed: BTreeMap<Index, Vec<Ticket>>,
+    /// This member was removed from the cluster, and has run the entry that did it.
+    pub(crate) removed: bool,
     /// The newest snapshot that was captured, or is being captured.
     captured: Index,
     /// Saves on their way to the disk, with what waits for them.
@@ -126,6 +166,7 @@ impl Driver {
             attempts: boots << ATTEMPT_BITS,
             handed: applied,
             confirmed: BTreeMap::new(),
+            removed: false,
             captured,
             saving: VecDeque::new(),
             jobs: Vec::new(),
@@ -135,6 +176,7 @@ impl Driver {
         })
     }
 
+    /// The rules at work, to look at: [`Raft::status`] says how this member stands.
     pub fn raft(&self) -> &Raft {
         &self.raft
     }
@@ -144,8 +186,14 @@ impl Driver {
         self.own
     }
 
+    /// How many requests wait for their answer.
     pub fn open_requests(&self) -> usize {
         self.requests.len()
+    }
+
+    /// Saves that were handed out and not reported.
+    pub fn saves_waiting(&self) -> usize {
+        self.saving.len()
     }
 
     /// How many inputs had no effect, by reason.
@@ -163,9 +211,9 @@ impl Driver {
     }
 
     /// A peer said something. A snapshot is announced here when all of its bytes are
-    /// on the disk, not before.
-    pub fn receive(&mut self, envelope: Envelope) {
-        let _ = self.step(Input::Received(envelope));
+    /// on the disk, not before. Says why, if it had no effect.
+    pub fn receive(&mut self, envelope: Envelope) -> Option<Dropped> {
+        self.step(Input::Received(envelope)).err()
     }
 
     /// A command for the machine.
@@ -181,7 +229,7 @@ impl Driver {
         self.ask(Asked::Read(question), self.options.request_ticks)
     }
 
-    /// A membership change. It is done when it is settled; a goal, when it is reached.
+    /// A membership change. It is done when it is settled; a goal, when it has ended.
     /// That may take as long as `ticks`.
     pub fn change(&mut self, change: Change, ticks: u64) -> Ticket {
         self.ask(Asked::Change(Box::new(change)), ticks)
@@ -210,10 +258,13 @@ impl Driver {
     /// The machine did a job.
     pub fn job_done(&mut self, done: JobDone) {
         match done {
-            JobDone::Applied { index, outcomes } => {
+            JobDone::Applied { index, outcomes, removed } => {
                 let _ = self.step(Input::Applied(index));
                 for (number, outcome) in outcomes {
                     self.on_outcome(Ticket(number), outcome);
+                }
+                if removed {
+                    self.on_removed();
                 }
             }
             JobDone::Queried(ticket, reply) => {
@@ -225,9 +276,26 @@ impl Driver {
         }
     }
 
+    /// A capture did not become durable: the next one may be taken at once.
+    pub fn snapshot_given_up(&mut self) {
+        self.captured = self.raft.snapshot().id.index;
+    }
+
     /// A capture of the machine as of this index is durable.
     pub fn snapshot_saved(&mut self, index: Index) {
         let _ = self.step(Input::Snapshotted(index));
+    }
+
+    /// Capture the machine now, if it has changed since the last time. A capture of at
+    /// least the index returned is there, or under way.
+    pub fn capture(&mut self) -> Index {
+        let index = self.handed.index;
+        if index > self.captured {
+            self.captured = index;
+            let membership = self.raft.membership_at(index);
+            self.jobs.push(Job::Snapshot(SnapshotMeta { id: self.handed, membership }));
+        }
+        self.captured
     }
 
     /// A snapshot's bytes reached the peer, or were lost on the way.
@@ -276,6 +344,7 @@ impl Driver {
         }
     }
 
+    /// Whether there is anything to [`Driver::take`].
     pub fn has_work(&self) -> bool {
         self.raft.has_output()
             || !self.jobs.is_empty()
@@ -344,11 +413,9 @@ impl Driver {
             self.jobs.push(Job::Apply(entries));
         }
         self.ask_machine();
-        let index = self.handed.index;
-        if index >= self.captured.saturating_add(self.options.snapshot_entries) {
-            self.captured = index;
-            let membership = self.raft.membership_at(index);
-            self.jobs.push(Job::Snapshot(SnapshotMeta { id: self.handed, membership }));
+        let next = self.captured.saturating_add(self.options.snapshot_entries);
+        if self.handed.index >= next {
+            self.capture();
         }
     }
 

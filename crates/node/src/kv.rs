@@ -18,18 +18,26 @@ pub struct MemoryKv {
 /// What can be done to the map.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KvCommand {
+    /// Writes a value, whatever was there before.
     Put {
+        /// Where to write.
         key: Bytes,
+        /// What to write.
         value: Bytes,
     },
+    /// Takes a key away, if it is there.
     Delete {
+        /// Which one.
         key: Bytes,
     },
     /// Puts `value` if the key's value is `expected`, or if it has none and none is
     /// expected.
     CompareAndSet {
+        /// Where to look, and to write.
         key: Bytes,
+        /// What has to be there; `None` for nothing.
         expected: Option<Bytes>,
+        /// What to write then.
         value: Bytes,
     },
 }
@@ -37,6 +45,7 @@ pub enum KvCommand {
 /// What can be asked of the map.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KvQuestion {
+    /// Whose value is wanted.
     pub key: Bytes,
 }
 
@@ -50,14 +59,17 @@ pub struct KvReply {
 }
 
 impl MemoryKv {
+    /// The value of a key on this member, which may be behind the others.
     pub fn get(&self, key: &[u8]) -> Option<&Bytes> {
         self.map.get(key).map(|(value, _)| value)
     }
 
+    /// How many keys there are.
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
@@ -135,6 +147,7 @@ const DELETE: u8 = 2;
 const COMPARE_AND_SET: u8 = 3;
 
 impl KvCommand {
+    /// The bytes to propose.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         match self {
@@ -175,12 +188,14 @@ impl KvCommand {
 }
 
 impl KvQuestion {
+    /// The bytes to read with.
     pub fn encode(&self) -> Bytes {
         self.key.clone()
     }
 }
 
 impl KvReply {
+    /// The bytes that the machine answers with.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u8(u8::from(self.done));

@@ -8,6 +8,46 @@ use quorate_core::{Index, Membership};
 /// A state machine. Every member runs the same commands in the same order, so
 /// everything here must depend on nothing else: no clock, no chance, no order of
 /// hashing, nothing of the process it runs in.
+///
+/// A counter: a command adds to it, any question asks for it.
+/// ```
+/// use bytes::Bytes;
+/// use quorate::{BadSnapshot, Chunks, Machine};
+/// use quorate_core::Index;
+///
+/// #[derive(Default)]
+/// struct Counter(u64);
+///
+/// impl Machine for Counter {
+///     fn apply(&mut self, _index: Index, command: &Bytes) -> Bytes {
+///         // Bytes that are no number add nothing, on every member alike.
+///         let number = command[..].try_into().map_or(0, u64::from_le_bytes);
+///         self.0 = self.0.wrapping_add(number);
+///         self.query(command)
+///     }
+///
+///     fn query(&self, _question: &Bytes) -> Bytes {
+///         Bytes::copy_from_slice(&self.0.to_le_bytes())
+///     }
+///
+///     fn snapshot(&self) -> Chunks {
+///         Box::new(std::iter::once(self.query(&Bytes::new())))
+///     }
+///
+///     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+///         let chunk = chunks.next().ok_or(BadSnapshot)?;
+///         self.0 = chunk[..].try_into().map(u64::from_le_bytes).map_err(|_| BadSnapshot)?;
+///         Ok(())
+///     }
+/// }
+///
+/// let mut counter = Counter::default();
+/// counter.apply(1, &Bytes::copy_from_slice(&5u64.to_le_bytes()));
+/// let mut copy = Counter::default();
+/// copy.install(&mut counter.snapshot())?;
+/// assert_eq!(copy.0, 5);
+/// # Ok::<(), BadSnapshot>(())
+/// ```
 pub trait Machine {
     /// Runs one command. What it returns goes to whoever proposed the command.
     fn apply(&mut self, index: Index, command: &Bytes) -> Bytes;

@@ -3,9 +3,7 @@
 use std::fmt;
 
 use quorate_core::{Boot, BootError, Config, EntryId, Membership, SnapshotMeta, mutant};
-use quorate_storage::{
-    CreateError, Disk, Expected, Identity, OpenError, Opened, Store, StoreConfig, StoreError,
-};
+use quorate_storage::{Disk, Identity, OpenError, Opened, Store, StoreConfig, StoreError};
 
 use crate::applier::{Applier, InstallError};
 use crate::driver::{Driver, Options};
@@ -15,11 +13,15 @@ use crate::origin::Origin;
 /// What a member is started with.
 #[derive(Clone, Debug)]
 pub struct Startup {
+    /// The cluster's own number, the same for all of its members. A disk of another
+    /// cluster is refused.
     pub cluster: u64,
     /// [`Config::incarnation`] is what a disk that is still empty is marked with: draw
     /// it at random. A disk that was marked before keeps its mark.
     pub config: Config,
+    /// How it deals with requests and snapshots.
     pub options: Options,
+    /// How it uses its disk.
     pub store: StoreConfig,
     /// The first membership of a new cluster, the same for each of its members. None
     /// for a member that joins: it waits to be told, and [`Config::joined_at`] says which
@@ -30,8 +32,11 @@ pub struct Startup {
 
 /// The three parts of a running member.
 pub struct Started<D: Disk, M> {
+    /// What it decides, and what clients wait for.
     pub driver: Driver,
+    /// The machine, as far as the newest snapshot brings it.
     pub applier: Applier<M>,
+    /// The disk.
     pub store: Store<D>,
     /// What the disk said.
     pub boot: Boot,
@@ -39,36 +44,69 @@ pub struct Started<D: Disk, M> {
 
 /// Opens the disk, creating what is not there, and puts a member on it.
 pub fn start<D: Disk, M: Machine>(
-    mut disk: D,
+    disk: D,
     machine: M,
     startup: Startup,
 ) -> Result<Started<D, M>, StartError> {
-    let Startup { cluster, mut config, options, store: store_config, first } = startup;
-    let member = config.id;
+    let Startup { cluster, config, options, store: store_config, first } = startup;
+    let (mark, first) = first_mark(cluster, &config, first);
+    let opened = Store::open_or_create(disk, mark, &first, &store_config);
+    let Opened { mut store, boot, identity, boots } = opened.map_err(StartError::Open)?;
+    let mut waking = Waking::new(config, identity, boots, boot, machine);
+    if waking.boot.snapshot.id.index > 0 {
+        install(&mut store, &mut waking.applier, &waking.boot.snapshot)?;
+    }
+    let (driver, applier, boot) = waking.finish(options).map_err(StartError::Boot)?;
+    Ok(Started { driver, applier, store, boot })
+}
+
+/// What a disk that is still empty is marked with, and what a member then starts from.
+pub(crate) fn first_mark(
+    cluster: u64,
+    config: &Config,
+    first: Option<Membership>,
+) -> (Identity, Boot) {
     let joined_at = match (&first, config.joined_at) {
         (Some(_), _) => 0,
         (None, 0) if !mutant!(NeverJoinedIsFirst) => Config::NEVER_JOINED,
         (None, index) => index,
     };
-    let identity = Identity { cluster, member, incarnation: config.incarnation, joined_at };
-    let first = first.map_or_else(Boot::empty, Boot::first);
-    match Store::create(&mut disk, identity, &first, &store_config) {
-        Ok(()) | Err(CreateError::InUse { .. }) => {}
-        Err(why) => return Err(StartError::Create(why)),
+    let Config { id: member, incarnation, .. } = *config;
+    let identity = Identity { cluster, member, incarnation, joined_at };
+    (identity, first.map_or_else(Boot::empty, Boot::first))
+}
+
+/// A member whose disk was read, and whose machine is still to get its snapshot.
+pub(crate) struct Waking<M> {
+    config: Config,
+    boots: u64,
+    pub(crate) boot: Boot,
+    pub(crate) applier: Applier<M>,
+}
+
+impl<M: Machine> Waking<M> {
+    pub(crate) fn new(
+        mut config: Config,
+        identity: Identity,
+        boots: u64,
+        boot: Boot,
+        machine: M,
+    ) -> Self {
+        let Identity { member, incarnation, joined_at, .. } = identity;
+        config.incarnation = incarnation;
+        config.joined_at = joined_at;
+        let origin = Origin { member, incarnation, boot: boots, number: 0, open_from: 0 };
+        Self { config, boots, boot, applier: Applier::new(machine, origin) }
     }
-    let opened = Store::open(disk, Expected { cluster, member }, &store_config);
-    let Opened { mut store, mut boot, identity, boots } = opened.map_err(StartError::Open)?;
-    config.incarnation = identity.incarnation;
-    config.joined_at = identity.joined_at;
-    let origin =
-        Origin { member, incarnation: identity.incarnation, boot: boots, number: 0, open_from: 0 };
-    let mut applier = Applier::new(machine, origin);
-    if boot.snapshot.id.index > 0 {
-        install(&mut store, &mut applier, &boot.snapshot)?;
+
+    pub(crate) fn finish(
+        mut self,
+        options: Options,
+    ) -> Result<(Driver, Applier<M>, Boot), BootError> {
+        self.boot.applied = self.applier.applied();
+        let driver = Driver::new(self.config, self.boot.clone(), self.boots, options)?;
+        Ok((driver, self.applier, self.boot))
     }
-    boot.applied = applier.applied();
-    let driver = Driver::new(config, boot.clone(), boots, options).map_err(StartError::Boot)?;
-    Ok(Started { driver, applier, store, boot })
 }
 
 /// Reads a snapshot from the disk into the machine.
@@ -98,13 +136,15 @@ pub fn install<D: Disk, M: Machine>(
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StartError {
-    Create(CreateError),
+    /// The disk cannot be made ready, or read, or belongs to somebody else.
     Open(OpenError),
     /// The newest snapshot cannot be read.
     Read(StoreError),
     /// The newest snapshot is not one of this machine.
     Install {
+        /// The snapshot.
         id: EntryId,
+        /// What is wrong with it.
         why: InstallError,
     },
     /// What the disk says does not fit together, or not with the config.
@@ -114,7 +154,6 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Create(why) => write!(f, "{why}"),
             Self::Open(why) => write!(f, "{why}"),
             Self::Read(why) => write!(f, "{why}"),
             Self::Install { id, why } => write!(f, "snapshot {id}: {why}"),

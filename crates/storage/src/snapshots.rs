@@ -142,15 +142,16 @@ impl<F: Clone> SnapshotWriter<F> {
 }
 
 impl SealedSnapshot {
-    /// Gives it its name; from then on it is there, also after a crash.
-    pub(crate) fn publish<D: Disk>(&self, disk: &mut D) -> Result<(), Failure> {
+    /// Gives it its name; from then on it is there, also after a crash. A store that
+    /// is open learns of it by `Store::adopt_snapshot`.
+    pub fn publish<D: Disk>(self, disk: &mut D) -> Result<EntryId, Failure> {
         let to = FileName::Snapshot(self.meta.id);
         disk.rename(&self.name.to_string(), &to.to_string())
             .map_err(Failure::when(Doing::Rename, self.name))?;
         if !mutant!(InstallBeforeSnapshot) {
             disk.sync_dir().map_err(Failure::when(Doing::Sync, FileName::Directory))?;
         }
-        Ok(())
+        Ok(self.meta.id)
     }
 }
 

@@ -133,6 +133,23 @@ impl<D: Disk> Store<D> {
         Ok(())
     }
 
+    /// Reads back what a member has saved; where there is nothing yet, as if it had been
+    /// created with `first` before. What marks the disk is what it was created with.
+    pub fn open_or_create(
+        mut disk: D,
+        identity: Identity,
+        first: &Boot,
+        config: &StoreConfig,
+    ) -> Result<Opened<D>, OpenError> {
+        match Self::create(&mut disk, identity, first, config) {
+            Ok(()) | Err(CreateError::InUse { .. }) => {}
+            Err(CreateError::Locked) => return Err(OpenError::Locked),
+            Err(CreateError::Failed(why)) => return Err(OpenError::Failed(why)),
+        }
+        let Identity { cluster, member, .. } = identity;
+        Self::open(disk, Expected { cluster, member }, config)
+    }
+
     /// Reads back what a member has saved.
     pub fn open(
         mut disk: D,
@@ -285,12 +302,18 @@ impl<D: Disk> Store<D> {
         self.publish_snapshot(sealed)
     }
 
-    /// Gives its name to a snapshot that was sealed with another handle of the disk.
-    pub fn publish_snapshot(&mut self, sealed: SealedSnapshot) -> Result<(), StoreError> {
+    fn publish_snapshot(&mut self, sealed: SealedSnapshot) -> Result<(), StoreError> {
         self.check()?;
         let published = sealed.publish(&mut self.disk);
-        self.guard(published)?;
-        self.snapshots.insert(sealed.meta.id);
+        let id = self.guard(published)?;
+        self.adopt_snapshot(id)
+    }
+
+    /// From now on there is this snapshot, which was sealed and published with another
+    /// handle of the disk.
+    pub fn adopt_snapshot(&mut self, id: EntryId) -> Result<(), StoreError> {
+        self.check()?;
+        self.snapshots.insert(id);
         Ok(())
     }
 

@@ -15,18 +15,24 @@ use crate::{EntryId, MemberId, MemberSet, mutant};
 
 /// A wish to alter the membership.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Change {
     pub kind: ChangeKind,
     /// Opaque to the core; reaches the state machine with the entry.
+    #[cfg_attr(feature = "serde", serde(default, with = "crate::opaque"))]
     pub context: Bytes,
     /// Refused unless the newest membership in the log is the one of this entry.
     pub expected: Option<EntryId>,
     /// What to say about members from now on.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub infos: Vec<(MemberId, MemberInfo)>,
 }
 
 /// What is wished for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case", deny_unknown_fields))]
 pub enum ChangeKind {
     /// Done in order, all or none. No operations: leave the joint.
     Operations { operations: Vec<Operation>, transition: Transition },
@@ -55,6 +61,8 @@ impl Default for ChangeKind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Operation {
     /// Add as a voter, or make a learner one.
     Voter(MemberId),
@@ -67,6 +75,8 @@ pub enum Operation {
 
 /// Whether the way leads through a joint membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Transition {
     /// In one step where that is safe, else through a joint that is left by itself.
     #[default]

@@ -11,6 +11,7 @@ use crate::{EntryId, MemberId, MemberSet, mutant};
 
 /// Voters and learners to end with, and those it began with.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Goal {
     /// The entry that set it, by which it is known ever after; zero before it is logged.
     pub id: EntryId,
@@ -25,6 +26,8 @@ pub struct Goal {
 
 /// What became of a goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum GoalEnd {
     /// The members are as wished.
     Reached,
@@ -37,6 +40,7 @@ pub enum GoalEnd {
 
 /// A goal that is pursued no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EndedGoal {
     /// The entry that set the goal.
     pub id: EntryId,
@@ -57,6 +61,7 @@ impl Goal {
 
 /// What a leader sees that the membership does not say.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct View {
     pub leader: MemberId,
     /// Live, and so near the end of the log that they can vote without harm.
@@ -69,6 +74,8 @@ pub struct View {
 
 /// One step towards a goal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Step {
     /// Let those receive the log who do not yet.
     AddLearners(MemberSet),
@@ -321,11 +328,13 @@ impl Membership {
 
 /// The whole way to a goal, before anything is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Plan {
     pub steps: Vec<PlannedStep>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PlannedStep {
     pub step: Step,
     /// What counts once the step is done.

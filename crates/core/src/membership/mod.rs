@@ -31,6 +31,8 @@ use crate::{Activation, EntryId, Index, MemberId, MemberSet, mutant};
 /// Usually there is one majority. While voters are being exchanged there are two,
 /// the incoming one first, and everything needs a majority of *each*.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(into = "MembershipParts"))]
 pub struct Membership {
     /// The incoming majority, then those that are on their way out.
     majorities: Vec<MemberSet>,
@@ -61,10 +63,14 @@ pub struct Membership {
 
 /// What a membership says about one member, for those who show or reach it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct MemberInfo {
     /// Opaque to the core: name, addresses.
+    #[cfg_attr(feature = "serde", serde(with = "crate::opaque"))]
     pub info: Bytes,
     /// Where it stands. Members of one zone may fail together; empty for unknown.
+    #[cfg_attr(feature = "serde", serde(with = "crate::opaque"))]
     pub zone: Bytes,
 }
 
@@ -276,6 +282,8 @@ impl fmt::Debug for Membership {
 
 /// What makes a membership impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum MembershipError {
     /// A majority without voters agrees to everything.

@@ -9,6 +9,8 @@ use crate::{Activation, EntryId, Index, MemberId, MemberSet};
 /// Everything a [`Membership`] is made of. Use [`Membership::check`] on what is put
 /// together from outside.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct MembershipParts {
     pub majorities: Vec<MemberSet>,
     pub learners: MemberSet,
@@ -77,5 +79,34 @@ impl From<MembershipParts> for Membership {
             removed: parts.removed,
             infos: parts.infos,
         }
+    }
+}
+
+/// In any order, but possible: what is written by hand has to pass as what a peer says.
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Membership {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+        let mut parts = MembershipParts::deserialize(deserializer)?;
+        sort(&mut parts.incarnations).map_err(Error::custom)?;
+        sort(&mut parts.joined).map_err(Error::custom)?;
+        sort(&mut parts.infos).map_err(Error::custom)?;
+        let nobody = MembershipParts { activation: parts.activation, ..MembershipParts::default() };
+        // Of a member that has yet to join.
+        if parts == nobody {
+            return Ok(nobody.into());
+        }
+        let whole = Self::from(parts);
+        whole.check().map_err(Error::custom)?;
+        Ok(whole)
+    }
+}
+
+#[cfg(feature = "serde")]
+fn sort<T>(said: &mut [(MemberId, T)]) -> Result<(), String> {
+    said.sort_by_key(|(id, _)| *id);
+    match said.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        Some(pair) => Err(format!("{} is named twice, want it once", pair[0].0)),
+        None => Ok(()),
     }
 }

@@ -7,6 +7,8 @@ use crate::{EntryId, MemberId};
 
 /// Why a change of membership is not possible now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum ChangeRefusal {
     /// An earlier change, or what this leader inherited, is not applied yet. Ask

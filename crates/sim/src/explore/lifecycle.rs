@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quorate::{Options, StartError, Started, Startup};
 use quorate_core::{EntryId, MemberId, Membership};
-use quorate_storage::{CreateError, OpenError, StoreConfig, StoreError};
+use quorate_storage::{OpenError, StoreConfig, StoreError};
 
 use super::action::What;
 use super::machine::Noting;
@@ -161,9 +161,7 @@ impl World {
         }
         let failed = matches!(
             why,
-            StartError::Open(OpenError::Failed(_))
-                | StartError::Create(CreateError::Failed(_))
-                | StartError::Read(StoreError::Failed(_))
+            StartError::Open(OpenError::Failed(_)) | StartError::Read(StoreError::Failed(_))
         );
         if failed && member.spoiled {
             // It died again while it was starting.

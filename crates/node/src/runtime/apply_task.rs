@@ -1,0 +1,202 @@
+//! Runs a member's jobs on its machine, in order, and writes captures to the disk.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use quorate_core::{Entries, SnapshotMeta};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tracing::warn;
+
+use super::disk_thread::DiskHandle;
+use super::mailbox::{Completion, Lane};
+use super::metrics::{Counters, Observer};
+use super::status::Ended;
+use super::storage::{SnapshotSource, StorageError};
+use crate::applier::{Applier, Job, JobDone};
+use crate::machine::{Chunks, Machine};
+
+/// For the machine.
+pub(crate) enum ForMachine {
+    Job(Job),
+    Stop,
+}
+
+/// The task that owns the machine.
+pub(crate) struct ApplyTask<M> {
+    pub(crate) applier: Applier<M>,
+    pub(crate) jobs: Arc<Lane<ForMachine>>,
+    pub(crate) done: Arc<Lane<Completion>>,
+    pub(crate) disk: DiskHandle,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) observer: Arc<dyn Observer>,
+    /// The machine may block: it runs on threads that are made for that.
+    pub(crate) blocking: bool,
+    /// One capture is written at a time.
+    pub(crate) writing: Arc<Semaphore>,
+}
+
+impl<M: Machine + Send + 'static> ApplyTask<M> {
+    /// Until it is told to stop, or the machine fails. A panic is the caller's to notice.
+    pub(crate) async fn run(mut self) {
+        let mut batch = Vec::new();
+        loop {
+            self.jobs.ready().await;
+            self.jobs.take(&mut batch);
+            let jobs = std::mem::take(&mut batch);
+            let ran = if self.blocking {
+                let Some((task, ran)) = self.run_blocking(jobs).await else { return };
+                self = task;
+                ran
+            } else {
+                self.run_all(jobs)
+            };
+            if !ran.done.is_empty() {
+                self.done.push(Completion::Jobs(ran.done));
+            }
+            match ran.then {
+                Then::GoOn => {}
+                Then::Stop => return,
+                Then::Install(meta, rest) => {
+                    let Some(task) = self.install(meta).await else { return };
+                    self = task;
+                    self.put_back(rest);
+                }
+            }
+        }
+    }
+
+    async fn run_blocking(mut self, jobs: Vec<ForMachine>) -> Option<(Self, Ran)> {
+        let done = Arc::clone(&self.done);
+        let ran = spawn_blocking(move || {
+            let ran = self.run_all(jobs);
+            (self, ran)
+        });
+        let ran = ran.await;
+        if ran.is_err() {
+            done.push(Completion::Ended(Ended::MachinePanicked));
+        }
+        ran.ok()
+    }
+
+    fn run_all(&mut self, jobs: Vec<ForMachine>) -> Ran {
+        let mut done = Vec::with_capacity(jobs.len());
+        let mut jobs = jobs.into_iter();
+        while let Some(job) = jobs.next() {
+            match job {
+                ForMachine::Job(Job::Apply(entries)) => done.push(self.apply(&entries)),
+                ForMachine::Job(Job::Query(ticket, question)) => {
+                    done.push(self.applier.query(ticket, &question));
+                }
+                ForMachine::Job(Job::Snapshot(meta)) => self.capture(meta),
+                ForMachine::Job(Job::Install(meta)) => {
+                    return Ran { done, then: Then::Install(meta, jobs.collect()) };
+                }
+                ForMachine::Stop => return Ran { done, then: Then::Stop },
+            }
+        }
+        Ran { done, then: Then::GoOn }
+    }
+
+    fn apply(&mut self, entries: &Entries) -> JobDone {
+        let began = Instant::now();
+        let done = self.applier.apply(entries);
+        let (took, count) = (began.elapsed(), entries.len() as u64);
+        self.counters.count_applied(took, count);
+        self.observer.on_applied(self.applier.applied(), count, took);
+        done
+    }
+
+    fn capture(&self, meta: SnapshotMeta) {
+        let JobDone::Captured { meta, chunks } = self.applier.capture(meta) else { return };
+        let (disk, done) = (self.disk.clone(), Arc::clone(&self.done));
+        let writing = Arc::clone(&self.writing);
+        tokio::spawn(async move {
+            let _turn = writing.acquire_owned().await;
+            match write_capture(&disk, meta.clone(), chunks).await {
+                Ok(()) => done.push(Completion::SnapshotSaved(meta)),
+                Err(why) => {
+                    warn!(snapshot = %meta.id, %why, "snapshot given up");
+                    done.push(Completion::SnapshotGivenUp(meta.id.index));
+                }
+            }
+        });
+    }
+
+    /// Nothing when the member ends by it.
+    async fn install(mut self, meta: SnapshotMeta) -> Option<Self> {
+        let source = self.disk.read_snapshot(meta.id).await?;
+        let done = Arc::clone(&self.done);
+        let installed = spawn_blocking(move || {
+            let installed = install(&mut self.applier, &meta, source);
+            (self, meta, installed)
+        });
+        let ended = match installed.await {
+            Ok((task, meta, Ok(installed))) => {
+                task.disk.release_snapshot(meta.id);
+                done.push(Completion::Jobs(vec![installed]));
+                return Some(task);
+            }
+            Ok((_, _, Err(ended))) => ended,
+            Err(_) => Ended::MachinePanicked,
+        };
+        done.push(Completion::Ended(ended));
+        None
+    }
+
+    /// What came after an install is still to be done, before anything newer.
+    fn put_back(&self, rest: Vec<ForMachine>) {
+        self.jobs.push_front(rest);
+    }
+}
+
+/// What became of a batch of jobs.
+struct Ran {
+    done: Vec<JobDone>,
+    then: Then,
+}
+
+enum Then {
+    GoOn,
+    Stop,
+    /// Everything before it is done, the rest is not.
+    Install(SnapshotMeta, Vec<ForMachine>),
+}
+
+/// Makes the machine's state that of a snapshot.
+pub(crate) fn install<M: Machine>(
+    applier: &mut Applier<M>,
+    meta: &SnapshotMeta,
+    mut source: Box<dyn SnapshotSource>,
+) -> Result<JobDone, Ended> {
+    let mut failed = None;
+    let chunks = std::iter::from_fn(|| {
+        source.next_chunk().unwrap_or_else(|why| {
+            failed = Some(why);
+            None
+        })
+    });
+    let installed = applier.install(meta, chunks);
+    match failed {
+        Some(why) => Err(Ended::Disk(why.into())),
+        None => installed.map_err(|why| Ended::Snapshot(meta.id, why)),
+    }
+}
+
+async fn write_capture(
+    disk: &DiskHandle,
+    meta: SnapshotMeta,
+    chunks: Chunks,
+) -> Result<(), StorageError> {
+    let id = meta.id;
+    let mut sink = disk.begin_snapshot(meta).await.ok_or(Ended::Stopped)??;
+    let written = spawn_blocking(move || -> Result<(), StorageError> {
+        for chunk in chunks {
+            sink.append(&chunk)?;
+        }
+        sink.finish()
+    });
+    written.await??;
+    disk.adopt_snapshot(id).await.ok_or(Ended::Stopped)?;
+    Ok(())
+}

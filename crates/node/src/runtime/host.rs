@@ -1,0 +1,229 @@
+//! What all members of a process share: the ticker, the disk thread, the connections.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use quorate_core::ReadMode;
+use tokio::sync::{Semaphore, broadcast, mpsc, watch};
+use tokio::task::spawn_blocking;
+
+use super::apply_task::{ApplyTask, install};
+use super::clock::{Clock, start_ticker};
+use super::config::{NodeConfig, NodeError};
+use super::disk_thread::{DiskHandle, DiskThread, Slot};
+use super::inbox::{Door, Doors, Inbox};
+use super::mailbox::{Completion, Lane, Mailbox};
+use super::member::{Member, Shared, State};
+use super::node::Node;
+use super::status::{Ended, Known};
+use super::storage::{Opened, Storage};
+use super::transport::{MemberKey, Transport};
+use crate::applier::Applier;
+use crate::driver::Driver;
+use crate::machine::Machine;
+use crate::start::{Waking, first_mark};
+
+/// Runs any number of members, each of a cluster of its own, on one ticker, one disk
+/// thread and one set of connections.
+#[derive(Clone)]
+pub struct Host {
+    pub(crate) parts: Arc<Parts>,
+}
+
+pub(crate) struct Parts {
+    tick: Duration,
+    ticker: watch::Receiver<()>,
+    disks: DiskThread,
+    doors: Arc<Doors>,
+    pub(crate) transport: Arc<dyn Transport>,
+}
+
+/// A member that was read from its disk and runs not yet.
+struct Awake<M> {
+    driver: Driver,
+    applier: Applier<M>,
+    storage: Box<dyn Storage>,
+    boots: u64,
+}
+
+impl Host {
+    /// Starts what is shared. Has to be called within a tokio runtime, which it then uses.
+    pub fn start(tick: Duration, transport: impl Transport) -> Result<Self, NodeError> {
+        if tick.is_zero() {
+            return Err(NodeError::NoTick);
+        }
+        let transport: Arc<dyn Transport> = Arc::new(transport);
+        let doors = Arc::new(Doors::default());
+        transport.start(Inbox::new(Arc::clone(&doors))).map_err(NodeError::Transport)?;
+        let disks = DiskThread::start().map_err(NodeError::System)?;
+        let ticker = start_ticker(tick);
+        Ok(Self { parts: Arc::new(Parts { tick, ticker, disks, doors, transport }) })
+    }
+
+    /// Starts a member here. Ticks are as long as the host's, whatever the config says.
+    pub async fn start_member<M: Machine + Send + 'static>(
+        &self,
+        mut config: NodeConfig,
+        storage: impl Storage,
+        machine: M,
+    ) -> Result<Node, NodeError> {
+        let raft = &mut config.raft;
+        for number in [&mut raft.incarnation, &mut raft.seed] {
+            if *number == 0 {
+                *number = draw().map_err(NodeError::System)?;
+            }
+        }
+        let key = config.key();
+        let waking = config.clone();
+        let awake = spawn_blocking(move || wake(waking, storage, machine)).await;
+        let awake = awake.map_err(|_| NodeError::MachinePanicked)??;
+        self.parts.run(key, &config, awake).ok_or(NodeError::RunsAlready(key))
+    }
+
+    /// Closes all connections. The members have to be stopped before.
+    pub async fn stop(self) {
+        self.parts.transport.stop().await;
+    }
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").finish_non_exhaustive()
+    }
+}
+
+fn wake<M: Machine>(
+    config: NodeConfig,
+    mut storage: impl Storage,
+    machine: M,
+) -> Result<Awake<M>, NodeError> {
+    let activation = config.raft.activation;
+    let first = config.first.map(|membership| membership.with_activation(activation));
+    let (mark, first) = first_mark(config.cluster, &config.raft, first);
+    let Opened { identity, boots, boot } =
+        storage.open(mark, &first).map_err(NodeError::Storage)?;
+    let mut waking = Waking::new(config.raft, identity, boots, boot, machine);
+    let snapshot = waking.boot.snapshot.clone();
+    if snapshot.id.index > 0 {
+        let source = storage.open_snapshot(snapshot.id).map_err(NodeError::Storage)?;
+        install(&mut waking.applier, &snapshot, source).map_err(|ended| match ended {
+            Ended::Snapshot(id, why) => NodeError::Snapshot(id, why),
+            ended => NodeError::Storage(ended.into()),
+        })?;
+        storage.release_snapshot(snapshot.id);
+    }
+    let (driver, applier, _) = waking.finish(config.options).map_err(NodeError::Boot)?;
+    Ok(Awake { driver, applier, storage: Box::new(storage), boots })
+}
+
+impl Parts {
+    /// Nothing when a member of that name runs already.
+    fn run<M: Machine + Send + 'static>(
+        self: &Arc<Self>,
+        key: MemberKey,
+        config: &NodeConfig,
+        awake: Awake<M>,
+    ) -> Option<Node> {
+        let Awake { driver, applier, storage, boots } = awake;
+        let shared = Arc::new(shared(config, &driver));
+        let done = Arc::new(Lane::new());
+        let counters = Arc::clone(&shared.counters);
+        let observer = Arc::clone(&shared.observer);
+        let disk = self.disks.add(Slot {
+            storage,
+            done: Arc::clone(&done),
+            counters: Arc::clone(&counters),
+            observer: Arc::clone(&observer),
+        });
+        let (requests, clients) = mpsc::channel(config.mailbox_requests.max(1));
+        let (deliveries, peers) = mpsc::channel(config.mailbox_deliveries.max(1));
+        let door = Arc::new(Door::new(deliveries, disk.clone()));
+        if !self.doors.add(key, Arc::clone(&door)) {
+            tokio::spawn(async move { disk.close().await });
+            return None;
+        }
+        self.transport.add_member(key, driver.origin().incarnation);
+        let jobs = Arc::new(Lane::new());
+        let apply = ApplyTask {
+            applier,
+            jobs: Arc::clone(&jobs),
+            done: Arc::clone(&done),
+            disk: disk.clone(),
+            counters,
+            observer,
+            blocking: config.machine_blocks,
+            writing: Arc::new(Semaphore::new(1)),
+        };
+        let counts_all = matches!(config.raft.reads, ReadMode::LeaderLease { .. });
+        let member = Member {
+            key,
+            driver,
+            boots,
+            mailbox: Mailbox { clients, peers, done: Arc::clone(&done) },
+            clock: Clock::new(self.ticker.clone(), self.tick, counts_all),
+            disk: disk.clone(),
+            jobs,
+            transport: Arc::clone(&self.transport),
+            door,
+            shared: Arc::clone(&shared),
+            state: State::default(),
+        };
+        watch_apply(apply, Arc::clone(&done));
+        self.watch_member(key, member, disk, Arc::clone(&shared));
+        Some(Node::new(key, requests, done, shared, Host { parts: Arc::clone(self) }))
+    }
+
+    /// However a member ends, somebody else may run under its name after.
+    fn watch_member(
+        self: &Arc<Self>,
+        key: MemberKey,
+        member: Member,
+        disk: DiskHandle,
+        shared: Arc<Shared>,
+    ) {
+        let parts = Arc::clone(self);
+        tokio::spawn(async move {
+            let panicked = tokio::spawn(member.run()).await.is_err();
+            parts.doors.remove(key);
+            if panicked {
+                parts.transport.remove_member(key);
+                disk.close().await;
+                shared.ended.send_replace(Some(Ended::Panicked));
+            }
+        });
+    }
+}
+
+fn shared(config: &NodeConfig, driver: &Driver) -> Shared {
+    let raft = driver.raft();
+    let status = raft.status();
+    let membership = Arc::clone(raft.membership());
+    let known = Known { id: status.membership_id, membership, settled: status.settled };
+    Shared {
+        counters: Arc::default(),
+        observer: Arc::clone(&config.observer),
+        dropped: Mutex::default(),
+        leader: watch::Sender::new(None),
+        known: watch::Sender::new(known),
+        news: broadcast::Sender::new(NEWS_KEPT),
+        ended: watch::Sender::new(None),
+    }
+}
+
+fn watch_apply<M: Machine + Send + 'static>(apply: ApplyTask<M>, done: Arc<Lane<Completion>>) {
+    tokio::spawn(async move {
+        if tokio::spawn(apply.run()).await.is_err() {
+            done.push(Completion::Ended(Ended::MachinePanicked));
+        }
+    });
+}
+
+/// A number that nobody else has; never 0.
+fn draw() -> Result<u64, std::io::Error> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
+    Ok(u64::from_le_bytes(bytes).max(1))
+}
+
+/// News about the membership that a slow reader may still find.
+const NEWS_KEPT: usize = 256;

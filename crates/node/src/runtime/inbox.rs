@@ -1,0 +1,159 @@
+//! Where a transport delivers: one door for each member that lives here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use quorate_core::{Envelope, MemberId};
+use tokio::sync::{Semaphore, mpsc};
+
+use super::disk_thread::DiskHandle;
+use super::mailbox::FromPeers;
+use super::snapshots::{IncomingSnapshot, LandingError};
+use super::transport::{Introduction, MemberKey, Parcel, Rejected};
+
+/// The way from a transport to the members of this process. Cheap to clone.
+#[derive(Clone)]
+pub struct Inbox {
+    doors: Arc<Doors>,
+}
+
+/// The members that live here.
+#[derive(Default)]
+pub(crate) struct Doors {
+    members: RwLock<BTreeMap<MemberKey, Arc<Door>>>,
+}
+
+/// How one member is reached from outside.
+pub(crate) struct Door {
+    pub(crate) peers: mpsc::Sender<FromPeers>,
+    pub(crate) disk: DiskHandle,
+    /// How many snapshots may be received at once.
+    pub(crate) landings: Arc<Semaphore>,
+    pub(crate) gate: RwLock<Gate>,
+}
+
+impl Door {
+    pub(crate) fn new(peers: mpsc::Sender<FromPeers>, disk: DiskHandle) -> Self {
+        let landings = Arc::new(Semaphore::new(LANDINGS_MAX));
+        Self { peers, disk, landings, gate: RwLock::default() }
+    }
+}
+
+/// Whom a member does not listen to.
+#[derive(Default)]
+pub(crate) struct Gate {
+    /// By a membership that is settled: nobody needs them any more.
+    pub(crate) removed: Vec<MemberId>,
+    /// What these disks have said did not count, by the membership that counts.
+    pub(crate) not_themselves: Vec<(MemberId, u64)>,
+}
+
+impl Inbox {
+    pub(crate) fn new(doors: Arc<Doors>) -> Self {
+        Self { doors }
+    }
+
+    /// Whether a member that lives here wants to hear from this one. To be asked before
+    /// anything else is read from it.
+    pub fn admit(&self, introduction: &Introduction) -> Result<(), Rejected> {
+        let Introduction { from, incarnation, to } = *introduction;
+        let members = read(&self.doors.members);
+        let Some(door) = members.get(&MemberKey { cluster: from.cluster, member: to }) else {
+            let known = members.keys().any(|key| key.cluster == from.cluster);
+            return Err(if known { Rejected::OtherMember } else { Rejected::ForeignCluster });
+        };
+        let gate = read(&door.gate);
+        if gate.removed.contains(&from.member) {
+            return Err(Rejected::Removed);
+        }
+        if gate.not_themselves.contains(&(from.member, incarnation)) {
+            return Err(Rejected::NotItself);
+        }
+        Ok(())
+    }
+
+    /// Hands parcels to a member, in their order. Waits while it is busy: do not read on
+    /// from the same peer meanwhile.
+    pub async fn deliver(&self, to: MemberKey, parcels: Vec<Parcel>) -> Result<(), Gone> {
+        let peers = self.door(to).ok_or(Gone)?.peers.clone();
+        peers.send(FromPeers::Parcels(parcels)).await.map_err(|_| Gone)
+    }
+
+    /// Parcels to this peer are being lost: there is no way to it, or it takes them too
+    /// slowly.
+    pub fn unreachable(&self, key: MemberKey, peer: MemberId) {
+        self.hint(key, FromPeers::Unreachable(peer));
+    }
+
+    /// The connection by which this peer spoke was closed: its process has probably ended.
+    pub fn connection_lost(&self, key: MemberKey, peer: MemberId) {
+        self.hint(key, FromPeers::ConnectionLost(peer));
+    }
+
+    /// Begins to receive a snapshot, announced by the envelope that came with it.
+    pub async fn begin_snapshot(
+        &self,
+        key: MemberKey,
+        envelope: Envelope,
+    ) -> Result<IncomingSnapshot, LandingError> {
+        let door = self.door(key).ok_or(LandingError::Gone)?;
+        IncomingSnapshot::begin(door, envelope).await
+    }
+
+    /// Nobody waits for a hint to be heard.
+    fn hint(&self, key: MemberKey, hint: FromPeers) {
+        if let Some(door) = self.door(key) {
+            let _ = door.peers.try_send(hint);
+        }
+    }
+
+    fn door(&self, key: MemberKey) -> Option<Arc<Door>> {
+        read(&self.doors.members).get(&key).cloned()
+    }
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox").finish_non_exhaustive()
+    }
+}
+
+impl Doors {
+    /// False when there is one of that name already.
+    pub(crate) fn add(&self, key: MemberKey, door: Arc<Door>) -> bool {
+        let mut members = write(&self.members);
+        if members.contains_key(&key) {
+            return false;
+        }
+        members.insert(key, door);
+        true
+    }
+
+    pub(crate) fn remove(&self, key: MemberKey) {
+        write(&self.members).remove(&key);
+    }
+}
+
+/// The member is not there any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone;
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the member is stopped")
+    }
+}
+
+impl std::error::Error for Gone {}
+
+pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One from the leader, and one from who was leader before.
+const LANDINGS_MAX: usize = 2;

@@ -1,0 +1,128 @@
+//! Everything that reaches a member, in three lanes.
+//!
+//! What clients ask and what peers say comes through bounded channels: who is faster than
+//! the member waits. What the member itself has set going comes back through a lane that
+//! never makes anybody wait, and needs no bound of its own: it holds at most one item for each
+//! thing that is under way, and how many may be is bounded where they begin.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use quorate_core::{Change, Entries, Envelope, Index, MemberId, Reader, SaveId, SnapshotMeta};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::aside::LeaderView;
+use super::status::{Ended, NodeStatus};
+use super::storage::SnapshotSource;
+use super::transport::Parcel;
+use crate::answer::{Answer, Refused};
+use crate::applier::JobDone;
+
+/// What a client asks, and where the answer goes.
+pub(crate) struct Request {
+    pub(crate) question: Question,
+    pub(crate) reply: oneshot::Sender<Answer>,
+}
+
+pub(crate) enum Question {
+    Propose(Bytes),
+    Read(Bytes),
+    Change(Box<Change>, u64),
+    Transfer(MemberId),
+}
+
+/// What the transport brings.
+pub(crate) enum FromPeers {
+    Parcels(Vec<Parcel>),
+    Unreachable(MemberId),
+    ConnectionLost(MemberId),
+    /// A snapshot is on the disk, all of it.
+    Landed(Box<Envelope>),
+}
+
+/// What an operator asks: answered even when the member takes nothing more from clients.
+/// Few at a time: who asks holds a permit.
+pub(crate) enum Control {
+    Status(oneshot::Sender<Box<NodeStatus>>),
+    /// What the leader sees, from wherever it is.
+    View(oneshot::Sender<Result<LeaderView, Refused>>),
+    /// Answered when a snapshot of what is applied now, or of more, is durable.
+    Snapshot(oneshot::Sender<Index>),
+    Trim(Index),
+    Campaign,
+    Stop,
+}
+
+/// What has become of something that the member set going.
+pub(crate) enum Completion {
+    Saved(SaveId),
+    Jobs(Vec<JobDone>),
+    Loaded(Reader, Entries),
+    /// A capture of the machine is durable.
+    SnapshotSaved(SnapshotMeta),
+    /// It is not: the next one may be.
+    SnapshotGivenUp(Index),
+    SnapshotSent(MemberId, bool),
+    /// A snapshot for this peer can be read.
+    SnapshotOpened(Box<Envelope>, Option<Box<dyn SnapshotSource>>),
+    Control(Control),
+    Ended(Ended),
+}
+
+/// The receiving end.
+pub(crate) struct Mailbox {
+    pub(crate) clients: mpsc::Receiver<Request>,
+    pub(crate) peers: mpsc::Receiver<FromPeers>,
+    pub(crate) done: Arc<Lane<Completion>>,
+}
+
+/// A queue of things under way, taken all at once.
+pub(crate) struct Lane<T> {
+    items: Mutex<Vec<T>>,
+    ready: Notify,
+}
+
+impl<T> Lane<T> {
+    pub(crate) fn new() -> Self {
+        Self { items: Mutex::new(Vec::new()), ready: Notify::new() }
+    }
+
+    pub(crate) fn push(&self, item: T) {
+        let mut items = lock(&self.items);
+        items.push(item);
+        let first = items.len() == 1;
+        drop(items);
+        if first {
+            self.ready.notify_one();
+        }
+    }
+
+    /// What was taken out and is still to be done before everything else.
+    pub(crate) fn push_front(&self, mut first: Vec<T>) {
+        if first.is_empty() {
+            return;
+        }
+        let mut items = lock(&self.items);
+        first.append(&mut items);
+        *items = first;
+        drop(items);
+        self.ready.notify_one();
+    }
+
+    /// Everything that is there, in place of what `into` held.
+    pub(crate) fn take(&self, into: &mut Vec<T>) {
+        into.clear();
+        std::mem::swap(&mut *lock(&self.items), into);
+    }
+
+    /// Something may be there. Nothing is lost when this is given up.
+    pub(crate) async fn ready(&self) {
+        self.ready.notified().await;
+    }
+}
+
+/// Nobody holds these locks across anything that can panic; if somebody did, what they
+/// guard is still whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,461 @@
+//! The task that is a member: it takes what has gathered in the mailbox, lets the driver
+//! decide, and hands out what is to be done. It never waits for a disk, a machine or a
+//! peer; they report when they are done.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use quorate_core::{Dropped, Envelope, Event, Index, MemberId, MemberInfo, Membership, Message};
+use tokio::sync::{broadcast, oneshot, watch};
+use tracing::{debug, info, warn};
+
+use super::apply_task::ForMachine;
+use super::aside::{Aside, Asides, LeaderView};
+use super::clock::Clock;
+use super::disk_thread::DiskHandle;
+use super::inbox::{Door, write};
+use super::mailbox::{Completion, Control, FromPeers, Lane, Mailbox, Question, Request, lock};
+use super::metrics::{Counters, Observer};
+use super::snapshots::OutgoingSnapshot;
+use super::status::{Ended, Known, MembershipNews, NodeStatus};
+use super::transport::{MemberKey, Parcel, Rejected, Transport};
+use super::waiting::Waiting;
+use crate::answer::Refused;
+use crate::applier::Job;
+use crate::driver::{Driver, Work};
+
+/// A member's task, with everything it reaches.
+pub(crate) struct Member {
+    pub(crate) key: MemberKey,
+    pub(crate) driver: Driver,
+    pub(crate) boots: u64,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) clock: Clock,
+    pub(crate) disk: DiskHandle,
+    pub(crate) jobs: Arc<Lane<ForMachine>>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) door: Arc<Door>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) state: State,
+}
+
+/// What others may see of a member without asking it.
+pub(crate) struct Shared {
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) dropped: std::sync::Mutex<BTreeMap<&'static str, u64>>,
+    pub(crate) leader: watch::Sender<Option<MemberId>>,
+    pub(crate) known: watch::Sender<Known>,
+    pub(crate) news: broadcast::Sender<MembershipNews>,
+    pub(crate) ended: watch::Sender<Option<Ended>>,
+}
+
+/// What the task remembers from turn to turn.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) waiting: Waiting,
+    asides: Asides,
+    saves_waiting: usize,
+    jobs_waiting: usize,
+    peers: BTreeMap<MemberId, MemberInfo>,
+    snapshot_wanted: Vec<(Index, oneshot::Sender<Index>)>,
+    disowned: Option<(MemberId, quorate_core::Identity)>,
+    ended: Option<Ended>,
+    completions: Vec<Completion>,
+    from_peers: Vec<FromPeers>,
+    requests: Vec<Request>,
+}
+
+/// So many saves or batches of jobs may be under way before clients have to wait.
+const UNDER_WAY_FOR_CLIENTS: usize = 16;
+/// And before peers have to. An honest leader stops earlier by itself: this is beyond the
+/// appends that it has on their way.
+const UNDER_WAY_FOR_PEERS: usize = 2_048;
+/// What is taken out of a lane in one turn.
+const REQUESTS_PER_TURN: usize = 4_096;
+const DELIVERIES_PER_TURN: usize = 256;
+
+impl Member {
+    pub(crate) async fn run(mut self) {
+        let membership = Arc::clone(self.driver.raft().membership());
+        self.meet(&membership);
+        while self.state.ended.is_none() {
+            self.gather().await;
+            self.take_in();
+            self.hand_out();
+        }
+        self.finish().await;
+    }
+
+    /// Waits until there is something to do, then takes what there is.
+    async fn gather(&mut self) {
+        let under_way = self.state.saves_waiting.max(self.state.jobs_waiting);
+        let clients = under_way < UNDER_WAY_FOR_CLIENTS;
+        let peers = under_way < UNDER_WAY_FOR_PEERS;
+        let (state, mailbox) = (&mut self.state, &mut self.mailbox);
+        tokio::select! {
+            biased;
+            () = mailbox.done.ready() => {}
+            _ = mailbox.peers.recv_many(&mut state.from_peers, DELIVERIES_PER_TURN), if peers => {}
+            _ = mailbox.clients.recv_many(&mut state.requests, REQUESTS_PER_TURN), if clients => {}
+            () = self.clock.changed() => {}
+        }
+        mailbox.done.take(&mut state.completions);
+        while peers && state.from_peers.len() < DELIVERIES_PER_TURN {
+            let Ok(delivery) = mailbox.peers.try_recv() else { break };
+            state.from_peers.push(delivery);
+        }
+        while clients && state.requests.len() < REQUESTS_PER_TURN {
+            let Ok(request) = mailbox.clients.try_recv() else { break };
+            state.requests.push(request);
+        }
+        self.shared.counters.turns.add(1);
+    }
+
+    /// Tells the driver what has happened. Time comes first: what a leader may answer by
+    /// its lease depends on it.
+    fn take_in(&mut self) {
+        for _ in 0..self.clock.take_due() {
+            self.driver.tick();
+            self.state.asides.tick();
+            self.show_dropped();
+        }
+        let mut completions = std::mem::take(&mut self.state.completions);
+        for completion in completions.drain(..) {
+            self.on_completion(completion);
+        }
+        self.state.completions = completions;
+        let mut from_peers = std::mem::take(&mut self.state.from_peers);
+        for delivery in from_peers.drain(..) {
+            self.on_delivery(delivery);
+        }
+        self.state.from_peers = from_peers;
+        let mut requests = std::mem::take(&mut self.state.requests);
+        for request in requests.drain(..) {
+            self.on_request(request);
+        }
+        self.state.requests = requests;
+    }
+
+    fn on_request(&mut self, request: Request) {
+        let counters = &self.shared.counters;
+        let ticket = match request.question {
+            Question::Propose(command) => {
+                counters.proposals.add(1);
+                self.driver.propose(&command)
+            }
+            Question::Read(question) => {
+                counters.reads.add(1);
+                self.driver.read(question)
+            }
+            Question::Change(change, ticks) => self.driver.change(*change, ticks),
+            Question::Transfer(to) => self.driver.transfer(to),
+        };
+        self.state.waiting.insert(ticket, request.reply);
+    }
+
+    fn on_delivery(&mut self, delivery: FromPeers) {
+        match delivery {
+            FromPeers::Parcels(parcels) => {
+                self.shared.counters.received.add(parcels.len() as u64);
+                for parcel in parcels {
+                    self.on_parcel(parcel);
+                }
+            }
+            FromPeers::Unreachable(peer) => self.driver.unreachable(peer),
+            FromPeers::ConnectionLost(peer) => self.driver.connection_lost(peer),
+            FromPeers::Landed(envelope) => self.receive(*envelope),
+        }
+    }
+
+    fn on_parcel(&mut self, parcel: Parcel) {
+        match parcel {
+            // A snapshot without its bytes is none.
+            Parcel::Message(Envelope { message: Message::Snapshot(_), .. }) => {}
+            Parcel::Message(envelope) => self.receive(envelope),
+            Parcel::Aside { from, to, bytes } if to == self.key.member => {
+                match Aside::from_bytes(bytes) {
+                    Ok(Aside::AskView(number)) => {
+                        let told = Aside::ToldView(number, self.own_view());
+                        self.say(from, &told);
+                    }
+                    Ok(Aside::ToldView(number, view)) => self.state.asides.told(number, view),
+                    Err(why) => debug!(member = %self.key, %from, %why, "aside not understood"),
+                }
+            }
+            Parcel::Aside { .. } => {}
+        }
+    }
+
+    fn receive(&mut self, envelope: Envelope) {
+        let (from, incarnation) = (envelope.from, envelope.incarnation);
+        let dropped = self.driver.receive(envelope);
+        if let Some(Dropped::OtherIncarnation { .. } | Dropped::OtherJoiner { .. }) = dropped {
+            self.turn_away(from, incarnation);
+        }
+    }
+
+    /// It is told by the core who is known by its id; then nobody listens to it.
+    fn turn_away(&mut self, from: MemberId, incarnation: u64) {
+        let mut gate = write(&self.door.gate);
+        if gate.not_themselves.contains(&(from, incarnation)) {
+            return;
+        }
+        if gate.not_themselves.len() < TURNED_AWAY_MAX {
+            gate.not_themselves.push((from, incarnation));
+        }
+        drop(gate);
+        warn!(member = %self.key, %from, "not the disk that is known by this id: turned away");
+        self.hand_out();
+        self.transport.turn_away(self.key, from, Rejected::NotItself);
+    }
+
+    fn on_completion(&mut self, completion: Completion) {
+        let counters = &self.shared.counters;
+        match completion {
+            Completion::Saved(id) => {
+                self.driver.saved(id);
+                self.state.saves_waiting = self.driver.saves_waiting();
+            }
+            Completion::Jobs(done) => {
+                for job in done {
+                    self.state.jobs_waiting = self.state.jobs_waiting.saturating_sub(1);
+                    self.driver.job_done(job);
+                }
+            }
+            Completion::Loaded(reader, entries) => self.driver.loaded(reader, entries),
+            Completion::SnapshotSaved(meta) => {
+                counters.snapshots_taken.add(1);
+                self.driver.snapshot_saved(meta.id.index);
+                self.tell_of_snapshot(meta.id.index);
+            }
+            Completion::SnapshotGivenUp(index) => {
+                self.driver.snapshot_given_up();
+                self.state.snapshot_wanted.retain(|(wanted, _)| *wanted > index);
+            }
+            Completion::SnapshotSent(to, arrived) => {
+                let count =
+                    if arrived { &counters.snapshots_sent } else { &counters.snapshots_lost };
+                count.add(1);
+                self.driver.snapshot_sent(to, arrived);
+            }
+            Completion::SnapshotOpened(envelope, Some(source)) => {
+                let done = Arc::clone(&self.mailbox.done);
+                let snapshot = OutgoingSnapshot::new(*envelope, source, done);
+                self.transport.send_snapshot(self.key, snapshot);
+            }
+            Completion::SnapshotOpened(envelope, None) => {
+                self.driver.snapshot_sent(envelope.to, false);
+            }
+            Completion::Control(control) => self.on_control(control),
+            Completion::Ended(why) => self.state.ended = Some(why),
+        }
+    }
+
+    fn on_control(&mut self, control: Control) {
+        match control {
+            Control::Status(reply) => {
+                let _ = reply.send(Box::new(self.status()));
+            }
+            Control::View(reply) => self.on_view_wanted(reply),
+            Control::Snapshot(reply) => {
+                let index = self.driver.capture();
+                self.state.snapshot_wanted.push((index, reply));
+                let newest = self.driver.raft().snapshot().id.index;
+                self.tell_of_snapshot(newest);
+            }
+            Control::Trim(index) => self.driver.trim(index),
+            Control::Campaign => self.driver.campaign(),
+            Control::Stop => self.state.ended = Some(Ended::Stopped),
+        }
+    }
+
+    fn tell_of_snapshot(&mut self, durable: Index) {
+        let ready = self.state.snapshot_wanted.extract_if(.., |(wanted, _)| *wanted <= durable);
+        for (_, reply) in ready {
+            let _ = reply.send(durable);
+        }
+    }
+
+    fn on_view_wanted(&mut self, reply: oneshot::Sender<Result<LeaderView, Refused>>) {
+        if let Some(view) = self.own_view() {
+            let _ = reply.send(Ok(view));
+            return;
+        }
+        match self.driver.raft().leader() {
+            Some(leader) => {
+                let ticks = self.driver.raft().config().election_ticks;
+                let aside = self.state.asides.ask(reply, ticks);
+                self.say(leader, &aside);
+            }
+            None => {
+                let _ = reply.send(Err(Refused::NoLeader));
+            }
+        }
+    }
+
+    fn own_view(&self) -> Option<LeaderView> {
+        let raft = self.driver.raft();
+        let view = raft.leader_view()?;
+        Some(LeaderView { newest: raft.newest_membership_id(), view })
+    }
+
+    fn say(&self, to: MemberId, aside: &Aside) {
+        let parcel = Parcel::Aside { from: self.key.member, to, bytes: aside.to_bytes() };
+        self.transport.send(self.key, vec![parcel]);
+    }
+
+    fn status(&self) -> NodeStatus {
+        NodeStatus {
+            raft: self.driver.raft().status(),
+            incarnation: self.driver.origin().incarnation,
+            boots: self.boots,
+            open_requests: self.driver.open_requests(),
+            saves_waiting: self.state.saves_waiting,
+            disowned: self.state.disowned,
+        }
+    }
+
+    /// Everything that the driver wants done goes to who does it.
+    fn hand_out(&mut self) {
+        while self.driver.has_work() {
+            let work = self.driver.take();
+            self.hand_out_work(work);
+        }
+        let counters = &self.shared.counters;
+        counters.open_requests.set(self.driver.open_requests() as u64);
+        counters.saves_waiting.set(self.state.saves_waiting as u64);
+    }
+
+    fn hand_out_work(&mut self, work: Work) {
+        // Peers and the disk work at the same time.
+        if let Some(save) = work.save {
+            self.state.saves_waiting += 1;
+            self.disk.save(save);
+        }
+        if !work.send.is_empty() {
+            self.shared.counters.sent.add(work.send.len() as u64);
+            let parcels = work.send.into_iter().map(Parcel::Message).collect();
+            self.transport.send(self.key, parcels);
+        }
+        for job in work.jobs {
+            if let Job::Apply(entries) = &job {
+                self.tell_committed(entries);
+            }
+            let reports = !matches!(job, Job::Snapshot(_));
+            self.state.jobs_waiting += usize::from(reports);
+            self.jobs.push(ForMachine::Job(job));
+        }
+        for envelope in work.snapshots {
+            if let Message::Snapshot(meta) = &envelope.message {
+                self.disk.send_snapshot(meta.id, envelope);
+            }
+        }
+        for load in work.load {
+            self.disk.load(load);
+        }
+        if let Some(index) = work.trim {
+            self.disk.trim(index);
+        }
+        for (ticket, answer) in work.answers {
+            self.shared.counters.count_answer(&answer);
+            self.state.waiting.answer(ticket, answer);
+        }
+        for event in work.events {
+            self.on_event(&event);
+        }
+    }
+
+    fn tell_committed(&self, entries: &quorate_core::Entries) {
+        for entry in entries.chunks().flatten() {
+            if let Some(change) = entry.change() {
+                let membership = Arc::clone(&change.membership);
+                let _ =
+                    self.shared.news.send(MembershipNews::Committed { id: entry.id, membership });
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        self.shared.observer.on_event(event);
+        let member = self.key;
+        match event {
+            Event::Role { from, to, term } => {
+                info!(%member, term, ?from, ?to, "role");
+            }
+            Event::Leader { leader, term } => {
+                info!(%member, term, ?leader, "leader");
+                self.shared.leader.send_replace(*leader);
+            }
+            Event::Membership { id, membership } => {
+                info!(%member, %id, %membership, "membership counts");
+                self.on_membership(*id, membership);
+            }
+            Event::Settled { id, membership, .. } => {
+                info!(%member, %id, %membership, "membership settled");
+                self.shared.known.send_modify(|known| known.settled = id.index);
+                // From here on nobody needs them.
+                write(&self.door.gate).removed = membership.removed().to_vec();
+            }
+            Event::GoalStep { step } => info!(%member, %step, "goal's next step"),
+            Event::GoalEnded(ended) => info!(%member, goal = %ended.id, "goal ended"),
+            Event::Disowned { by, known } => {
+                warn!(%member, %by, "disowned: add this member anew, under a new id");
+                self.state.disowned = Some((*by, *known));
+            }
+            other => debug!(%member, ?other, "event"),
+        }
+        if let Some(news) = MembershipNews::of(event) {
+            let _ = self.shared.news.send(news);
+        }
+    }
+
+    fn on_membership(&mut self, id: quorate_core::EntryId, membership: &Arc<Membership>) {
+        self.shared.known.send_modify(|known| {
+            known.id = id;
+            known.membership = Arc::clone(membership);
+        });
+        write(&self.door.gate).not_themselves.clear();
+        self.meet(membership);
+    }
+
+    /// Whom to reach from now on. Who has just gone may still have to be told so.
+    fn meet(&mut self, membership: &Membership) {
+        let mut peers = BTreeMap::new();
+        for id in membership.members().iter().filter(|id| *id != self.key.member) {
+            peers.insert(id, membership.info(id).cloned().unwrap_or_default());
+        }
+        let mut all = std::mem::replace(&mut self.state.peers, peers.clone());
+        all.extend(peers);
+        self.transport.set_peers(self.key, all.into_iter().collect());
+    }
+
+    fn show_dropped(&self) {
+        lock(&self.shared.dropped).clone_from(self.driver.dropped());
+    }
+
+    /// Everybody gets an answer, and the disk is left in good order.
+    async fn finish(mut self) {
+        let why = self.state.ended.take().unwrap_or(Ended::Stopped);
+        info!(member = %self.key, %why, "ended");
+        self.mailbox.clients.close();
+        while let Ok(request) = self.mailbox.clients.try_recv() {
+            self.on_request(request);
+        }
+        self.driver.stop();
+        for (ticket, answer) in self.driver.take().answers {
+            self.state.waiting.answer(ticket, answer);
+        }
+        self.transport.remove_member(self.key);
+        self.jobs.push(ForMachine::Stop);
+        let why = match (why, self.disk.close().await) {
+            (Ended::Stopped, Some(Err(failed))) => Ended::Disk(failed.into()),
+            (why, _) => why,
+        };
+        self.show_dropped();
+        self.shared.ended.send_replace(Some(why));
+    }
+}
+
+/// Impostors remembered at once; the core drops what the others say.
+const TURNED_AWAY_MAX: usize = 64;

@@ -1,0 +1,428 @@
+//! The handle of a running member: everything that can be asked of it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quorate_core::{
+    Change, ChangeRefusal, EndedGoal, EntryId, GoalEnd, Index, MemberId, MemberInfo, MemberSet,
+    Membership, Plan, Refusal, RoleKind, View, plan,
+};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::aside::LeaderView;
+use super::config::{NodeConfig, NodeError};
+use super::host::Host;
+use super::mailbox::{Completion, Control, Lane, Question, Request, lock};
+use super::member::Shared;
+use super::metrics::Metrics;
+use super::status::{Ended, MembershipWatch, NodeStatus};
+use super::storage::Storage;
+use super::transport::{MemberKey, Transport};
+use crate::answer::{Answer, Done, Refused, Unknown};
+use crate::machine::Machine;
+
+/// A running member. Clones are handles of the same one; it runs until it is stopped,
+/// whether somebody holds a handle or not.
+///
+/// Any member may be asked anything: what only the leader can do is passed on to it.
+#[derive(Clone)]
+pub struct Node {
+    key: MemberKey,
+    requests: mpsc::Sender<Request>,
+    done: Arc<Lane<Completion>>,
+    controls: Arc<Semaphore>,
+    shared: Arc<Shared>,
+    host: Host,
+}
+
+/// What a command came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Where it stands in the log.
+    pub index: Index,
+    /// What the machine said.
+    pub bytes: Bytes,
+}
+
+/// Why a request is not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// It did not happen and never will. Asking again is safe.
+    Refused(Refused),
+    /// It may have happened, or may still. Look before asking again.
+    Unknown(Unknown),
+}
+
+impl Node {
+    /// Starts a member that has ticker, disk thread and connections to itself; see
+    /// [`Host`] for many in one process. Has to be called within a tokio runtime.
+    pub async fn start<M: Machine + Send + 'static>(
+        config: NodeConfig,
+        storage: impl Storage,
+        machine: M,
+        transport: impl Transport,
+    ) -> Result<Self, NodeError> {
+        let host = Host::start(config.tick, transport)?;
+        let started = host.start_member(config, storage, machine).await;
+        if started.is_err() {
+            host.stop().await;
+        }
+        started
+    }
+
+    pub(crate) fn new(
+        key: MemberKey,
+        requests: mpsc::Sender<Request>,
+        done: Arc<Lane<Completion>>,
+        shared: Arc<Shared>,
+        host: Host,
+    ) -> Self {
+        Self { key, requests, done, controls: Arc::new(Semaphore::new(CONTROLS_MAX)), shared, host }
+    }
+
+    /// Which member this is.
+    pub fn id(&self) -> MemberId {
+        self.key.member
+    }
+
+    /// What it shares with the other members of the process.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Runs a command on every member's machine, once. Done means that it is committed
+    /// and has run here.
+    pub async fn propose(&self, command: impl Into<Bytes>) -> Result<Reply, Failed> {
+        match self.ask(Question::Propose(command.into())).await? {
+            Done::Ran { index, reply } => Ok(Reply { index, bytes: reply }),
+            _ => Err(MISMATCH),
+        }
+    }
+
+    /// Asks the machine something, and gets an answer that is not older than the
+    /// question: everything that anybody was told to be done before is in it.
+    pub async fn read(&self, question: impl Into<Bytes>) -> Result<Bytes, Failed> {
+        match self.ask(Question::Read(question.into())).await? {
+            Done::Read { reply } => Ok(reply),
+            _ => Err(MISMATCH),
+        }
+    }
+
+    /// Lets a new member receive the log, without a vote. Returns the entry that added it:
+    /// start the new member with its index ([`NodeConfig::join`]). With `wait`, returns
+    /// when the new member has caught up, for as long as that takes.
+    pub async fn add_learner(
+        &self,
+        id: MemberId,
+        info: MemberInfo,
+        wait: bool,
+    ) -> Result<EntryId, Failed> {
+        let added = self.change(Change::add_learner(id).with_info(id, info)).await?;
+        if wait {
+            self.caught_up(id).await?;
+        }
+        Ok(added)
+    }
+
+    /// Waits until this member is so near the end of the log that it could vote without
+    /// harm. Refused when it is no member.
+    pub async fn caught_up(&self, id: MemberId) -> Result<(), Failed> {
+        loop {
+            if let Ok(LeaderView { newest, view }) = self.leader_view().await {
+                if view.caught_up.contains(id) {
+                    return Ok(());
+                }
+                // Who is behind the leader may not have heard of a new member yet.
+                let known = self.shared.known.borrow().clone();
+                if known.id.index >= newest.index && !known.membership.contains(id) {
+                    return Err(Failed::Refused(Refused::NotMember));
+                }
+            }
+            if let Some(ended) = self.ended_now() {
+                return Err(ended);
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Exactly these voters, all of them members already. Who loses its vote stays as a
+    /// learner with `retain`, and goes in the end without it. Done means settled.
+    pub async fn change_voters(
+        &self,
+        voters: impl IntoIterator<Item = MemberId>,
+        retain: bool,
+    ) -> Result<EntryId, Failed> {
+        self.change(Change::set_voters(voters, retain)).await
+    }
+
+    /// Any change. Done means settled: any majority of the new membership can go on by
+    /// itself. What is not settled after [`CHANGE_TICKS`] ends as unknown.
+    ///
+    /// While another change is in flight it waits a few seconds before it is refused: a
+    /// leader that has just won, or that has just seen a disk, logs one of its own.
+    pub async fn change(&self, change: Change) -> Result<EntryId, Failed> {
+        match self.ask_change(change, CHANGE_TICKS).await? {
+            Done::Changed { id } => Ok(id),
+            Done::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
+            Done::GoalEnded(ended) => Err(Failed::Unknown(Unknown::GivenUp(ended))),
+            _ => Err(MISMATCH),
+        }
+    }
+
+    /// Where to end: these voters and these learners. Whoever leads takes the steps; new
+    /// members are added with these infos. Returns when the goal has ended and what came
+    /// of it is settled, however long that takes; the answer says whether it was reached.
+    /// Giving up the wait leaves the goal in place. Ask a member that stays: one that is
+    /// removed does not hear how it ended.
+    pub async fn set_goal(
+        &self,
+        voters: impl IntoIterator<Item = MemberId>,
+        learners: impl IntoIterator<Item = MemberId>,
+        infos: impl IntoIterator<Item = (MemberId, MemberInfo)>,
+    ) -> Result<EndedGoal, Failed> {
+        let mut change = Change::goal(voters, learners);
+        for (id, info) in infos {
+            change = change.with_info(id, info);
+        }
+        match self.ask_change(change, u64::MAX).await {
+            Ok(Done::GoalEnded(ended)) => Ok(ended),
+            // Nothing has to be done, but perhaps waited for.
+            Err(Failed::Refused(Refused::ByLeader(Refusal::Change(
+                ChangeRefusal::AlreadyThere,
+            )))) => {
+                let id = self.shared.known.borrow().id;
+                self.settled(id).await?;
+                Ok(EndedGoal { id, end: GoalEnd::Reached, at: id })
+            }
+            Ok(_) => Err(MISMATCH),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// What a goal would lead to: the steps in order, by what the leader sees of its
+    /// members, and which losses each could not bear. Nothing is proposed.
+    pub async fn plan(
+        &self,
+        voters: impl IntoIterator<Item = MemberId>,
+        learners: impl IntoIterator<Item = MemberId>,
+    ) -> Result<Plan, Failed> {
+        let (voters, learners): (MemberSet, MemberSet) =
+            (voters.into_iter().collect(), learners.into_iter().collect());
+        let LeaderView { newest, view } = self.leader_view().await?;
+        let mut known = self.shared.known.subscribe();
+        let arrived = known.wait_for(|known| known.id.index >= newest.index);
+        let known = tokio::time::timeout(PLAN_PATIENCE, arrived).await;
+        let Ok(Ok(known)) = known else { return Err(Failed::Refused(Refused::NoLeader)) };
+        let planned = plan(&known.membership, &view, &voters, &learners);
+        planned.map_err(|why| Failed::Refused(Refused::ByLeader(Refusal::Change(why))))
+    }
+
+    /// Back to where the change under way began.
+    pub async fn cancel(&self) -> Result<EntryId, Failed> {
+        self.change(Change::cancel()).await
+    }
+
+    /// Makes this member the leader.
+    pub async fn transfer(&self, to: MemberId) -> Result<(), Failed> {
+        self.ask(Question::Transfer(to)).await.map(|_| ())
+    }
+
+    /// Takes a snapshot of the machine now. Returns its index when it is durable.
+    pub async fn snapshot(&self) -> Result<Index, Failed> {
+        self.control(Control::Snapshot).await
+    }
+
+    /// Drops the log up to here, as far as a snapshot covers it, even if a peer will then
+    /// need that snapshot.
+    pub fn trim(&self, index: Index) {
+        self.done.push(Completion::Control(Control::Trim(index)));
+    }
+
+    /// Stands for election now, without waiting for a timeout.
+    pub fn campaign(&self) {
+        self.done.push(Completion::Control(Control::Campaign));
+    }
+
+    /// A picture of this member. Answered also when its disk hangs.
+    pub async fn status(&self) -> Result<NodeStatus, Failed> {
+        self.control(Control::Status).await.map(|status| *status)
+    }
+
+    /// What the leader sees of its members, wherever it is.
+    pub async fn view(&self) -> Result<View, Failed> {
+        self.leader_view().await.map(|told| told.view)
+    }
+
+    async fn leader_view(&self) -> Result<LeaderView, Failed> {
+        self.control(Control::View).await?.map_err(Failed::Refused)
+    }
+
+    /// Whom this member takes for the leader.
+    pub fn leader(&self) -> Option<MemberId> {
+        *self.shared.leader.borrow()
+    }
+
+    /// Whether this member takes itself for the leader.
+    pub fn is_leader(&self) -> bool {
+        self.leader() == Some(self.id())
+    }
+
+    /// Tells whenever the leader changes.
+    pub fn watch_leader(&self) -> watch::Receiver<Option<MemberId>> {
+        self.shared.leader.subscribe()
+    }
+
+    /// The membership that counts now.
+    pub fn membership(&self) -> Arc<Membership> {
+        Arc::clone(&self.shared.known.borrow().membership)
+    }
+
+    /// The membership as it is now, and everything that happens to it from now on: what is
+    /// committed, what counts, what is settled, the steps of goals and their ends.
+    pub fn watch_membership(&self) -> MembershipWatch {
+        let news = self.shared.news.subscribe();
+        let now = self.shared.known.subscribe();
+        let first = Some(now.borrow().clone());
+        MembershipWatch { news, now, first }
+    }
+
+    /// Waits until this membership, or a later one, is known here to be settled.
+    pub async fn settled(&self, id: EntryId) -> Result<(), Failed> {
+        let mut known = self.shared.known.subscribe();
+        let mut ended = self.shared.ended.subscribe();
+        tokio::select! {
+            settled = known.wait_for(|known| known.settled >= id.index) => {
+                settled.map(|_| ()).map_err(|_| STOPPED)
+            }
+            _ = ended.wait_for(Option::is_some) => Err(STOPPED),
+        }
+    }
+
+    /// Numbers about this member, and about what it shares with others.
+    pub fn metrics(&self) -> Metrics {
+        Metrics {
+            dropped: lock(&self.shared.dropped).clone(),
+            transport: self.host.parts.transport.counts(),
+            ..self.shared.counters.read()
+        }
+    }
+
+    /// Stops this member in good order: a leader hands over first, if it can. Other
+    /// members of the process go on; when it was the only one, [`Host::stop`] closes the
+    /// connections.
+    pub async fn stop(&self) -> Ended {
+        if self.is_leader() {
+            self.hand_over().await;
+        }
+        self.end().await
+    }
+
+    /// Stops this member at once, as it is.
+    pub async fn end(&self) -> Ended {
+        self.done.push(Completion::Control(Control::Stop));
+        self.ended().await
+    }
+
+    async fn hand_over(&self) {
+        let Ok(status) = self.status().await else { return };
+        if status.raft.role != RoleKind::Leader {
+            return;
+        }
+        let heirs = status.raft.peers.iter().filter(|peer| {
+            peer.id != self.id() && peer.active && status.raft.membership.is_voter(peer.id)
+        });
+        if let Some(heir) = heirs.max_by_key(|peer| peer.matched) {
+            let _ = tokio::time::timeout(HAND_OVER_PATIENCE, self.transfer(heir.id)).await;
+        }
+    }
+
+    /// Waits until this member has ended, and says why.
+    pub async fn ended(&self) -> Ended {
+        let mut ended = self.shared.ended.subscribe();
+        let why = ended.wait_for(Option::is_some).await;
+        why.ok().and_then(|why| why.clone()).unwrap_or(Ended::Stopped)
+    }
+
+    fn ended_now(&self) -> Option<Failed> {
+        self.shared.ended.borrow().as_ref().map(|_| STOPPED)
+    }
+
+    /// What was refused did not happen, so asking again is safe.
+    async fn ask_change(&self, change: Change, ticks: u64) -> Result<Done, Failed> {
+        let patient_until = Instant::now() + CHANGE_PATIENCE;
+        loop {
+            let asked = self.ask(Question::Change(Box::new(change.clone()), ticks)).await;
+            match asked {
+                Err(Failed::Refused(why)) if passes(&why) && Instant::now() < patient_until => {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+                asked => return asked,
+            }
+        }
+    }
+
+    async fn ask(&self, question: Question) -> Result<Done, Failed> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.requests.send(Request { question, reply }).await;
+        sent.map_err(|_| STOPPED)?;
+        match answer.await {
+            Ok(Answer::Done(done)) => Ok(done),
+            Ok(Answer::Refused(why)) => Err(Failed::Refused(why)),
+            Ok(Answer::Unknown(why)) => Err(Failed::Unknown(why)),
+            Err(_) => Err(Failed::Unknown(Unknown::Stopped)),
+        }
+    }
+
+    async fn control<T>(
+        &self,
+        control: impl FnOnce(oneshot::Sender<T>) -> Control,
+    ) -> Result<T, Failed> {
+        let _permit = self.controls.acquire().await;
+        let (reply, answer) = oneshot::channel();
+        let mut ended = self.shared.ended.subscribe();
+        self.done.push(Completion::Control(control(reply)));
+        tokio::select! {
+            answer = answer => answer.map_err(|_| STOPPED),
+            _ = ended.wait_for(Option::is_some) => Err(STOPPED),
+        }
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(why) => write!(f, "refused: {why}"),
+            Self::Unknown(why) => write!(f, "unknown: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// Refusals of a change that a moment's patience cures.
+fn passes(why: &Refused) -> bool {
+    let Refused::ByLeader(Refusal::Change(why)) = why else { return false };
+    matches!(why, ChangeRefusal::InFlight { .. } | ChangeRefusal::NoOwnCommit)
+}
+
+/// Ticks after which a change that is not settled ends as unknown.
+pub const CHANGE_TICKS: u64 = 600;
+
+const STOPPED: Failed = Failed::Refused(Refused::Stopped);
+/// No question is answered by another kind of answer.
+const MISMATCH: Failed = Failed::Unknown(Unknown::Stopped);
+/// How many may look at a member at once.
+const CONTROLS_MAX: usize = 64;
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const CHANGE_PATIENCE: Duration = Duration::from_secs(5);
+const PLAN_PATIENCE: Duration = Duration::from_secs(5);
+const HAND_OVER_PATIENCE: Duration = Duration::from_secs(5);

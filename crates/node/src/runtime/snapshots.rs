@@ -1,0 +1,168 @@
+//! Snapshots on their way: read from a disk and sent, received and written to one. Their
+//! bytes never pass the member's mailbox, let alone the core.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate_core::{Envelope, Message, SnapshotMeta};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::spawn_blocking;
+
+use super::inbox::Door;
+use super::mailbox::{Completion, FromPeers, Lane};
+use super::storage::{SnapshotSink, SnapshotSource, StorageError};
+
+/// A snapshot to be sent. Dropped before [`OutgoingSnapshot::arrived`] was called, it
+/// counts as lost, and the leader tries again later.
+pub struct OutgoingSnapshot {
+    envelope: Envelope,
+    bytes: u64,
+    source: Option<Box<dyn SnapshotSource>>,
+    done: Arc<Lane<Completion>>,
+    arrived: bool,
+}
+
+impl OutgoingSnapshot {
+    pub(crate) fn new(
+        envelope: Envelope,
+        source: Box<dyn SnapshotSource>,
+        done: Arc<Lane<Completion>>,
+    ) -> Self {
+        let bytes = source.bytes();
+        Self { envelope, bytes, source: Some(source), done, arrived: false }
+    }
+
+    /// The message that goes with it: its receiver needs it as it is.
+    pub fn envelope(&self) -> &Envelope {
+        &self.envelope
+    }
+
+    /// How many bytes there are to send.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The next bytes; none at the end. After an error, or when it was given up halfway,
+    /// there is nothing more to read.
+    pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, StorageError> {
+        let mut source = self.source.take().ok_or(GivenUp)?;
+        let (read, source) = spawn_blocking(move || (source.next_chunk(), source)).await?;
+        self.source = Some(source);
+        read
+    }
+
+    /// The peer has all of it, durably.
+    pub fn arrived(mut self) {
+        self.arrived = true;
+    }
+}
+
+impl Drop for OutgoingSnapshot {
+    fn drop(&mut self) {
+        self.done.push(Completion::SnapshotSent(self.envelope.to, self.arrived));
+    }
+}
+
+impl fmt::Debug for OutgoingSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutgoingSnapshot").field("envelope", &self.envelope).finish()
+    }
+}
+
+/// A snapshot that a peer sends. Dropped before [`IncomingSnapshot::finish`], nothing of
+/// it remains.
+pub struct IncomingSnapshot {
+    door: Arc<Door>,
+    envelope: Envelope,
+    sink: Option<Box<dyn SnapshotSink>>,
+    bytes: u64,
+    _place: OwnedSemaphorePermit,
+}
+
+impl IncomingSnapshot {
+    pub(crate) async fn begin(door: Arc<Door>, envelope: Envelope) -> Result<Self, LandingError> {
+        let Message::Snapshot(meta) = &envelope.message else {
+            return Err(LandingError::NoSnapshot);
+        };
+        let place = Arc::clone(&door.landings).try_acquire_owned();
+        let place = place.map_err(|_| LandingError::Busy)?;
+        let sink = door.disk.begin_snapshot(meta.clone()).await.ok_or(LandingError::Gone)?;
+        let sink = Some(sink.map_err(LandingError::Disk)?);
+        Ok(Self { door, envelope, sink, bytes: 0, _place: place })
+    }
+
+    /// Adds bytes at its end. They are on the disk when this is done, so that whoever
+    /// sends can be slowed down to what the disk takes.
+    pub async fn append(&mut self, bytes: Bytes) -> Result<(), LandingError> {
+        let mut sink = self.sink.take().ok_or(LandingError::Gone)?;
+        self.bytes += bytes.len() as u64;
+        let appended = spawn_blocking(move || (sink.append(&bytes), sink)).await;
+        let (appended, sink) = appended.map_err(|why| LandingError::Disk(why.into()))?;
+        self.sink = Some(sink);
+        appended.map_err(LandingError::Disk)
+    }
+
+    /// How many bytes were appended.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// All of it is here: makes it durable and tells the member.
+    pub async fn finish(mut self) -> Result<(), LandingError> {
+        let sink = self.sink.take().ok_or(LandingError::Gone)?;
+        let finished = spawn_blocking(move || sink.finish()).await;
+        finished.map_err(|why| LandingError::Disk(why.into()))?.map_err(LandingError::Disk)?;
+        let Message::Snapshot(SnapshotMeta { id, .. }) = &self.envelope.message else {
+            return Err(LandingError::NoSnapshot);
+        };
+        self.door.disk.adopt_snapshot(*id).await.ok_or(LandingError::Gone)?;
+        let told = self.door.peers.send(FromPeers::Landed(Box::new(self.envelope.clone()))).await;
+        told.map_err(|_| LandingError::Gone)
+    }
+}
+
+impl fmt::Debug for IncomingSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IncomingSnapshot").field("envelope", &self.envelope).finish()
+    }
+}
+
+/// Why a snapshot was not received. The member goes on as before.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LandingError {
+    /// The message that came with it announces none.
+    NoSnapshot,
+    /// Others are being received. Try again later.
+    Busy,
+    /// It cannot be written.
+    Disk(StorageError),
+    /// The member is not there any more.
+    Gone,
+}
+
+impl fmt::Display for LandingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSnapshot => write!(f, "the message announces no snapshot"),
+            Self::Busy => write!(f, "other snapshots are being received"),
+            Self::Disk(why) => write!(f, "{why}"),
+            Self::Gone => write!(f, "the member is stopped"),
+        }
+    }
+}
+
+impl std::error::Error for LandingError {}
+
+/// It was given up while a part was being read.
+#[derive(Clone, Copy, Debug)]
+struct GivenUp;
+
+impl fmt::Display for GivenUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("reading the snapshot was given up")
+    }
+}
+
+impl std::error::Error for GivenUp {}

@@ -1,0 +1,73 @@
+//! Answers and options as JSON: what they look like, and that they come back.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fmt::Debug;
+
+use bytes::Bytes;
+use quorate::{Answer, Done, Options, Refused, Ticket, Unknown};
+use quorate_core::{EndedGoal, EntryId, GoalEnd, MemberId, Refusal};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// The value looks like this, and this is read as the value.
+#[track_caller]
+fn both_ways<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T, json: Value) {
+    assert_eq!(serde_json::to_value(&value).unwrap(), json);
+    assert_eq!(serde_json::from_value::<T>(json.clone()).unwrap(), value);
+    assert_eq!(serde_json::from_str::<T>(&json.to_string()).unwrap(), value);
+}
+
+#[test]
+fn done() {
+    let id = EntryId::new(2, 9);
+    let id_json = json!({"term": 2, "index": 9});
+    both_ways(
+        Answer::Done(Done::Ran { index: 9, reply: Bytes::from_static(b"ok") }),
+        json!({"done": {"ran": {"index": 9, "reply": "ok"}}}),
+    );
+    both_ways(
+        Done::Read { reply: Bytes::from_static(&[0, 255]) },
+        json!({"read": {"reply": [0, 255]}}),
+    );
+    both_ways(Done::Changed { id }, json!({"changed": {"id": id_json}}));
+    both_ways(
+        Done::GoalEnded(EndedGoal { id, end: GoalEnd::Reached, at: id }),
+        json!({"goal_ended": {"id": id_json, "end": "reached", "at": id_json}}),
+    );
+    both_ways(Done::Transferred { to: MemberId(2) }, json!({"transferred": {"to": 2}}));
+}
+
+#[test]
+fn not_done() {
+    both_ways(
+        Answer::Refused(Refused::ByLeader(Refusal::TooManyReads { limit: 4 })),
+        json!({"refused": {"by_leader": {"too_many_reads": {"limit": 4}}}}),
+    );
+    both_ways(Refused::NoLeader, json!("no_leader"));
+    both_ways(Refused::TooManyRequests { limit: 1 }, json!({"too_many_requests": {"limit": 1}}));
+    both_ways(Answer::Unknown(Unknown::TimedOut), json!({"unknown": "timed_out"}));
+    both_ways(
+        Unknown::NotSettledInTime { id: EntryId::new(1, 3) },
+        json!({"not_settled_in_time": {"id": {"term": 1, "index": 3}}}),
+    );
+    both_ways(Ticket(5), json!(5));
+}
+
+#[test]
+fn options() {
+    both_ways(
+        Options::default(),
+        json!({
+            "request_ticks": 100,
+            "retry_ticks": 20,
+            "requests_max": 65_536,
+            "snapshot_entries": 100_000,
+        }),
+    );
+    let short: Options = serde_json::from_value(json!({"retry_ticks": 5})).unwrap();
+    assert_eq!(short, Options { retry_ticks: 5, ..Options::default() });
+    let wrong = serde_json::from_value::<Options>(json!({"retry_tick": 5})).unwrap_err();
+    assert!(wrong.to_string().contains("unknown field `retry_tick`"));
+}
