@@ -1,6 +1,6 @@
 //! For who implements a [`Transport`](crate::Transport) of their own: suites that it has
 //! to pass.
 
-mod chance;
-mod fake;
+pub(crate) mod chance;
+pub(crate) mod fake;
 pub mod transport;
