@@ -60,7 +60,21 @@ pub use tcp::{AddressOf, Plain, Secure, Securing, Stream, TcpConfig, TcpTranspor
 
 // What is asked for and answered with, so that most users need no other crate.
 pub use quorate_core::{
-    Activation, Change, Config, EndedGoal, EntryId, Event, GoalEnd, Index, MemberId, MemberInfo,
-    MemberSet, Membership, Plan, PlannedStep, ReadMode, Refusal, RoleKind, Step, View,
+    Activation, Change, ChangeRefusal, Config, EndedGoal, EntryId, Event, GoalEnd, Index, MemberId,
+    MemberInfo, MemberSet, Membership, Operation, Plan, PlannedStep, ReadMode, Refusal, RoleKind,
+    Step, Transition, View,
 };
 pub use quorate_storage::{FileDisk, StoreConfig};
+
+/// The Rust in the README and the guides is compiled and run as tests.
+#[cfg(all(doctest, feature = "runtime"))]
+mod guides {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../../../docs/from-raft-rs.md")]
+    struct FromRaftRs;
+
+    #[doc = include_str!("../../../docs/from-openraft.md")]
+    struct FromOpenraft;
+}

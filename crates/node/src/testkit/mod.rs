@@ -1,6 +1,7 @@
-//! For who implements a [`Transport`](crate::Transport) of their own: suites that it has
-//! to pass.
+//! Suites for whoever implements a trait of this crate: call them in your own tests. For a
+//! state machine of your own, `quorate-sim` has whole clusters where everything goes wrong.
 
 pub(crate) mod chance;
 pub(crate) mod fake;
+pub mod storage;
 pub mod transport;
