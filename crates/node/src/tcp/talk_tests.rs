@@ -1,12 +1,13 @@
 //! Fake members that talk over real sockets.
 
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant as StdInstant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_core::SnapshotMeta;
 use tokio::io::BufStream;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use super::secure::{Securing, Stream};
 use super::*;
@@ -45,7 +46,7 @@ async fn talk(
 ) -> Vec<Parcel> {
     let parcel = aside(from.key.member, to.key.member, number);
     let mut others = Vec::new();
-    let began = StdInstant::now();
+    let began = Instant::now();
     while began.elapsed() < PATIENCE {
         process.transport.send(from.key, vec![parcel.clone()]);
         while let Some(heard) = to.hear_within(Duration::from_millis(100)).await {
@@ -99,7 +100,7 @@ async fn a_process_that_comes_back_is_found_again_and_hears_nothing_stale() {
         lost = matches!(one.hear("that the connection is lost").await, Ok(Heard::Lost));
     }
     let failed = || here.transport.counts()["connect_failed"];
-    let began = StdInstant::now();
+    let began = Instant::now();
     while failed() < 2 {
         assert!(began.elapsed() < PATIENCE, "it is not dialled again");
         here.transport.send(one.key, vec![aside(ONE, TWO, 7)]);
@@ -159,7 +160,7 @@ async fn snapshots_go_no_faster_than_they_may() {
     let one = here.add(key(1, ONE), 1, 64);
     let mut two = there.add(key(1, TWO), 2, 64);
     here.introduce(&one, &[(TWO, &there)]);
-    let began = StdInstant::now();
+    let began = Instant::now();
     send_snapshot(&here, &one, &mut two, 1 << 20).await;
     // A quarter of a second's worth may have been saved up.
     assert!(began.elapsed() >= Duration::from_millis(750), "{:?}", began.elapsed());

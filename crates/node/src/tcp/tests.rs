@@ -1,10 +1,12 @@
 use std::hint::black_box;
-use std::time::{Duration, Instant as StdInstant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use quorate_core::{
     Append, Entry, EntryId, Heartbeat, HeartbeatReply, Payload, Proposal, RequestId,
 };
+
+use tokio::time::Instant;
 
 use super::frame::{Batch, Frame, Kind, ReadError, take_frame};
 use super::message::Undecodable;
@@ -298,7 +300,7 @@ fn cost_of_an_append_to_two_peers() {
         let rounds = 200_000 / entries.max(10);
         let message = append(entries);
         let (mut batch, mut bytes) = (Batch::default(), Vec::new());
-        let began = StdInstant::now();
+        let began = Instant::now();
         for _ in 0..rounds {
             let mut bodies = SharedBodies::default();
             for to in [MemberId(2), MemberId(3)] {
@@ -312,7 +314,7 @@ fn cost_of_an_append_to_two_peers() {
         }
         let encoded = began.elapsed() / rounds as u32;
         bytes.extend(batch.to_bytes());
-        let began = StdInstant::now();
+        let began = Instant::now();
         for _ in 0..rounds {
             let mut buffer = BytesMut::from(&bytes[..]);
             let frame = take_frame(&mut buffer, MAX).unwrap().unwrap();
@@ -329,7 +331,7 @@ fn cost_of_an_append_to_two_peers() {
     }
     let reply =
         envelope(Message::HeartbeatReply(HeartbeatReply { commit: 9, round: 0, sent_at: 7 }));
-    let began = StdInstant::now();
+    let began = Instant::now();
     let mut batch = Batch::default();
     for _ in 0..100_000 {
         batch.clear();

@@ -1,16 +1,18 @@
 //! Whoever connects, and whatever it says: it is sent away and counted, and the members
 //! go on serving.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod service;
 mod wire;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quorate_core::{MemberId, Membership, SnapshotMeta};
 use quorate_storage::codec::Code;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use service::{CLUSTER, PATIENCE, Service};
 use wire::*;

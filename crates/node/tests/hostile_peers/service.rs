@@ -3,13 +3,13 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quorate::{DirectoryStorage, KvCommand, MemoryKv, Node, NodeConfig, TcpConfig, TcpTransport};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 pub(crate) const CLUSTER: u64 = 0xabc;
 pub(crate) const UNIDENTIFIED_MAX: usize = 64;
@@ -125,7 +125,7 @@ pub(crate) fn may_open_files(count: u64) -> bool {
         return true;
     }
     limit.current = Some(limit.maximum.map_or(count, |maximum| maximum.min(count)));
-    setrlimit(Resource::Nofile, limit.clone()).is_ok() && limit.current >= Some(count)
+    setrlimit(Resource::Nofile, limit).is_ok() && limit.current >= Some(count)
 }
 
 /// What of this process is in memory; 0 where the system does not say.
