@@ -166,7 +166,8 @@ impl Node {
     pub async fn change(&self, change: Change) -> Result<EntryId, Failed> {
         match self.ask_change(change, CHANGE_TICKS).await? {
             Done::Changed { id } => Ok(id),
-            Done::GoalEnded(ended) => Ok(ended.at),
+            Done::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
+            Done::GoalEnded(ended) => Err(Failed::Unknown(Unknown::GivenUp(ended))),
             _ => Err(MISMATCH),
         }
     }
@@ -174,7 +175,8 @@ impl Node {
     /// Where to end: these voters and these learners. Whoever leads takes the steps; new
     /// members are added with these infos. Returns when the goal has ended and what came
     /// of it is settled, however long that takes; the answer says whether it was reached.
-    /// Giving up the wait leaves the goal in place.
+    /// Giving up the wait leaves the goal in place. Ask a member that stays: one that is
+    /// removed does not hear how it ended.
     pub async fn set_goal(
         &self,
         voters: impl IntoIterator<Item = MemberId>,
@@ -185,11 +187,18 @@ impl Node {
         for (id, info) in infos {
             change = change.with_info(id, info);
         }
-        match self.ask_change(change, u64::MAX).await? {
-            Done::GoalEnded(ended) => Ok(ended),
-            // Nothing had to be done.
-            Done::Changed { id } => Ok(EndedGoal { id, end: GoalEnd::Reached, at: id }),
-            _ => Err(MISMATCH),
+        match self.ask_change(change, u64::MAX).await {
+            Ok(Done::GoalEnded(ended)) => Ok(ended),
+            // Nothing has to be done, but perhaps waited for.
+            Err(Failed::Refused(Refused::ByLeader(Refusal::Change(
+                ChangeRefusal::AlreadyThere,
+            )))) => {
+                let id = self.shared.known.borrow().id;
+                self.settled(id).await?;
+                Ok(EndedGoal { id, end: GoalEnd::Reached, at: id })
+            }
+            Ok(_) => Err(MISMATCH),
+            Err(why) => Err(why),
         }
     }
 

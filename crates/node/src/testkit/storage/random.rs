@@ -5,12 +5,13 @@ use quorate_core::{EntryId, HardState, MemberId};
 use super::Place;
 use super::model::{entry, meta_of_peer};
 use super::trial::{End, Outcome, Trial, Wrong};
+use crate::testkit::chance::Chance;
 
 /// One run after the other on the same place: what one leaves is where the next begins.
 pub(super) fn random_runs(place: Place) -> Outcome {
     let mut trial = Trial::first(place)?;
     for seed in 0..RUNS {
-        let mut chance = Chance(seed);
+        let mut chance = Chance::new(seed);
         for number in 0..ACTIONS {
             let action = chance.below(WEIGHTS);
             trial = act(trial, action, &mut chance)
@@ -107,19 +108,6 @@ fn install(trial: &mut Trial, chance: &mut Chance) -> Outcome {
     }
     let entries = (1..=chance.below(4)).map(|nth| entry(EntryId::new(id.term, id.index + nth)));
     trial.install(&meta, entries.collect())
-}
-
-/// Numbers from a seed: a counter behind a mixing function (splitmix64).
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (bits ^ (bits >> 31)) % bound
-    }
 }
 
 const RUNS: u64 = 6;
