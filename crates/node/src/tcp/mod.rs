@@ -37,13 +37,14 @@ pub use config::{AddressOf, TcpConfig};
 pub use secure::{Plain, Secure, Securing, Stream};
 
 use crate::runtime::{
-    Inbox, MemberKey, OutgoingSnapshot, Parcel, Rejected, Transport, TransportError, lock,
+    Inbox, Introduction, MemberKey, OutgoingSnapshot, Parcel, Rejected, Transport, TransportError,
+    lock,
 };
 use counts::Counted;
 use frame::Body;
 use message::{MessageHead, Unsendable, body_of, encode_entries};
 use queue::Queued;
-use shared::{Route, Shared};
+use shared::Shared;
 
 /// Carries messages and snapshots over TCP.
 pub struct TcpTransport {
@@ -118,7 +119,7 @@ impl Transport for TcpTransport {
                 self.shared.no_route(key, parcel.to());
                 continue;
             };
-            match queued(&route, parcel, &mut bodies) {
+            match queued(route.pair, parcel, &mut bodies) {
                 Ok(queued) => route.link.send(queued, &self.shared),
                 Err(Unsendable) => self.shared.counts.one(Counted::DroppedUnsendable),
             }
@@ -148,8 +149,12 @@ impl Transport for TcpTransport {
     }
 }
 
-fn queued(route: &Route, parcel: Parcel, bodies: &mut SharedBodies) -> Result<Queued, Unsendable> {
-    let pair = route.pair;
+/// A parcel as it waits for its turn on the channel of this pair.
+fn queued(
+    pair: Introduction,
+    parcel: Parcel,
+    bodies: &mut SharedBodies,
+) -> Result<Queued, Unsendable> {
     match parcel {
         Parcel::Aside { from, bytes, .. } if from == pair.from.member => {
             Ok(Queued::aside(pair, Body::new(bytes)))
@@ -199,3 +204,8 @@ fn are_same(some: &Entries, others: &Entries) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod talk_tests;
+#[cfg(test)]
+mod tests;

@@ -1,16 +1,18 @@
 //! Whoever connects, and whatever it says: it is sent away and counted, and the members
 //! go on serving.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod service;
 mod wire;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quorate_core::{MemberId, Membership, SnapshotMeta};
 use quorate_storage::codec::Code;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use service::{CLUSTER, PATIENCE, Service};
 use wire::*;
@@ -327,15 +329,14 @@ async fn who_is_refused_hears_why_and_comes_back_slowly() {
     let service = Service::start().await;
     // A member of another cluster that was given the address of one of ours.
     let (node, _storage) = service::stranger(&service).await;
-    let rejected = |node: &quorate::Node| node.metrics().transport["rejected_by_peer"];
+    let count = |name: &str| node.metrics().transport[name];
     let deadline = Instant::now() + PATIENCE;
-    while rejected(&node) < 2 {
+    // Pauses grow until it has something to say that nobody is troubled with.
+    while count("rejected_by_peer") < 2 || count("dropped_refused") == 0 {
         assert!(Instant::now() < deadline, "the stranger never hears that it is refused");
         sleep(Duration::from_millis(20)).await;
     }
     assert!(service.count(0, "rejected_foreign_cluster") >= 2);
-    // Refusals come at growing distances, however often it has something to say.
-    assert!(node.metrics().transport["dropped_refused"] > 0);
     service.goes_on("a stranger").await;
     node.end().await;
     service.stop().await;

@@ -3,21 +3,21 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quorate::{DirectoryStorage, KvCommand, MemoryKv, Node, NodeConfig, TcpConfig, TcpTransport};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-pub const CLUSTER: u64 = 0xabc;
-pub const UNIDENTIFIED_MAX: usize = 64;
+pub(crate) const CLUSTER: u64 = 0xabc;
+pub(crate) const UNIDENTIFIED_MAX: usize = 64;
 
 /// However slow the machine: only something that never happens takes this long.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub struct Service {
+pub(crate) struct Service {
     nodes: Vec<Node>,
     addresses: Vec<SocketAddr>,
     done: Arc<AtomicU64>,
@@ -25,7 +25,7 @@ pub struct Service {
     _storage: TempDir,
 }
 
-pub fn config() -> TcpConfig {
+pub(crate) fn config() -> TcpConfig {
     let mut config = TcpConfig::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     config.handshake_timeout = Duration::from_millis(800);
     config.silence_timeout = Duration::from_millis(1500);
@@ -37,7 +37,7 @@ pub fn config() -> TcpConfig {
 }
 
 impl Service {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let storage = tempfile::tempdir().unwrap();
         let mut transports = Vec::new();
         for _ in 0..2 {
@@ -61,16 +61,16 @@ impl Service {
         service
     }
 
-    pub fn address(&self, at: usize) -> SocketAddr {
+    pub(crate) fn address(&self, at: usize) -> SocketAddr {
         self.addresses[at]
     }
 
-    pub fn count(&self, at: usize, name: &str) -> u64 {
+    pub(crate) fn count(&self, at: usize, name: &str) -> u64 {
         let counts = self.nodes[at].metrics().transport;
         *counts.get(name).unwrap_or_else(|| panic!("{name} is not counted"))
     }
 
-    pub async fn wait_count(&self, at: usize, name: &str, count: u64, what: &str) {
+    pub(crate) async fn wait_count(&self, at: usize, name: &str, count: u64, what: &str) {
         let deadline = Instant::now() + PATIENCE;
         while self.count(at, name) < count {
             assert!(Instant::now() < deadline, "{what}: {name} is not counted");
@@ -79,7 +79,7 @@ impl Service {
     }
 
     /// Commands that are asked from now on are done.
-    pub async fn goes_on(&self, what: &str) {
+    pub(crate) async fn goes_on(&self, what: &str) {
         let wanted = self.done.load(Ordering::SeqCst) + 2;
         let deadline = Instant::now() + PATIENCE;
         while self.done.load(Ordering::SeqCst) < wanted {
@@ -88,7 +88,7 @@ impl Service {
         }
     }
 
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.client.abort();
         for node in &self.nodes {
             node.end().await;
@@ -109,27 +109,27 @@ async fn ask(node: Node, done: Arc<AtomicU64>) {
 }
 
 /// A member of another cluster that looks for its peer among ours.
-pub async fn stranger(service: &Service) -> (Node, TempDir) {
+pub(crate) async fn stranger(service: &Service) -> (Node, TempDir) {
     let storage = tempfile::tempdir().unwrap();
     let transport = TcpTransport::bind(config()).await.unwrap();
     let members = [(1, service.address(0).to_string()), (2, transport.advertised().to_owned())];
     let config = NodeConfig::first(CLUSTER + 5, 2, members).with_tick(TICK);
-    let disk = DirectoryStorage::at(storage.path()).unwrap();
+    let disk = DirectoryStorage::at(storage.path().join("2")).unwrap();
     (Node::start(config, disk, MemoryKv::default(), transport).await.unwrap(), storage)
 }
 
 /// Whether this process may have so many files open; asks for it, too.
-pub fn may_open_files(count: u64) -> bool {
+pub(crate) fn may_open_files(count: u64) -> bool {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= count) {
         return true;
     }
     limit.current = Some(limit.maximum.map_or(count, |maximum| maximum.min(count)));
-    setrlimit(Resource::Nofile, limit.clone()).is_ok() && limit.current >= Some(count)
+    setrlimit(Resource::Nofile, limit).is_ok() && limit.current >= Some(count)
 }
 
 /// What of this process is in memory; 0 where the system does not say.
-pub fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").ok();
     let resident = pages.and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
     resident.unwrap_or(0) * rustix::param::page_size() as u64
