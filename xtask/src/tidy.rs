@@ -29,6 +29,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("core", &[]),
     ("storage", &["quorate-core"]),
     ("node", &["quorate-core", "quorate-storage"]),
+    // The kv machine knows of Raft only where it is asked to be a machine of the node.
+    ("kv", &["quorate-storage", "quorate"]),
     ("sim", &["quorate-core", "quorate-storage", "quorate"]),
     ("bench", &["quorate-core"]),
 ];
