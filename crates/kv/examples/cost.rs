@@ -21,7 +21,7 @@ const VALUE_BYTES: usize = 128;
 fn main() -> Result<(), Box<dyn Error>> {
     measure("memory", Kv::open(MemoryTable::default())?)?;
     let folder = tempfile::tempdir()?;
-    let table = RedbTable::open(FileDisk::open(folder.path())?, "kv", 256 << 20)?;
+    let table = RedbTable::open(FileDisk::open(folder.path().join("disk"))?, "kv", 256 << 20)?;
     measure("redb", Kv::open(table)?)
 }
 

@@ -3,15 +3,17 @@
 //! Kept in memory and made again from the rows when a table is opened. Values are in
 //! the table; the index knows where.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::command::Keys;
 use crate::revision::Revision;
+use crate::small_key::SmallKey;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
-    keys: BTreeMap<Box<[u8]>, History>,
+    keys: BTreeMap<SmallKey, History>,
 }
 
 /// The revisions of one key that are not compacted away, oldest first. Between two
@@ -105,7 +107,7 @@ impl Index {
         let found = keys.bounds().map(|bounds| self.keys.range::<[u8], _>(bounds));
         found.into_iter().flatten().filter_map(move |(key, history)| {
             let version = history.newest_at(main).filter(|version| !version.is_tombstone())?;
-            Some((&key[..], version))
+            Some((key.borrow(), version))
         })
     }
 
@@ -138,13 +140,13 @@ impl Index {
         for (keys_seen, (key, history)) in self.keys.range_mut::<[u8], _>(range).enumerate() {
             let Some(left) = work_max.checked_sub(keys_seen + removed.len()).filter(|n| *n > 0)
             else {
-                next = Some(key.clone());
+                next = Some(Borrow::<[u8]>::borrow(key).into());
                 break;
             };
             let superseded = history.superseded(compact);
             removed.extend(history.versions.drain(..superseded.min(left)));
             if superseded > left {
-                next = Some(key.clone());
+                next = Some(Borrow::<[u8]>::borrow(key).into());
                 break;
             }
             if history.versions.is_empty() {

@@ -65,6 +65,7 @@ mod machine;
 mod range;
 mod reply;
 mod revision;
+mod small_key;
 mod snapshot;
 mod state;
 mod table;

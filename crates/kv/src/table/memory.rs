@@ -33,7 +33,12 @@ const BLOCK_ROWS_MAX: usize = 128;
 
 impl Blocks {
     fn get(&self, key: RowKey) -> Option<&Bytes> {
-        let (_, block) = self.0.range(..=key).next_back()?;
+        let (first, block) = self.0.range(..=key).next_back()?;
+        // Most revisions are one row each: then the place follows from the number.
+        let guess = block.get(((key.0 - first.0) >> 32) as usize);
+        if let Some((_, row)) = guess.filter(|(found, _)| *found == key) {
+            return Some(row);
+        }
         let place = block.binary_search_by_key(&key, |(key, _)| *key).ok()?;
         block.get(place).map(|(_, row)| row)
     }
