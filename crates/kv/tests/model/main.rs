@@ -6,18 +6,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod crash;
+mod disk;
 mod generate;
 mod reference;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use disk::MemoryDisk;
 use generate::Draw;
 use quorate_kv::{
     Command, Event, EventKind, Hub, InstallError, Kv, MemoryTable, Outcome, PollLimits, Polled,
     Question, RedbTable, Reply, Table, WatchRequest, WatcherId, fragments,
 };
-use quorate_storage::FileDisk;
 use reference::{Reference, within};
 
 struct World {
@@ -26,7 +28,7 @@ struct World {
     reference: Reference,
     memory: Kv<MemoryTable>,
     redb: Option<Kv<RedbTable>>,
-    folder: tempfile::TempDir,
+    disk: MemoryDisk,
     hubs: [Hub; 2],
     watchers: Vec<Watcher>,
     counts: Counts,
@@ -51,22 +53,21 @@ struct Watcher {
     next: i64,
 }
 
-fn open_redb(folder: &tempfile::TempDir) -> Kv<RedbTable> {
-    let disk = FileDisk::open(folder.path().join("disk")).unwrap();
-    Kv::open(RedbTable::open(disk, "kv", 8 << 20).unwrap()).unwrap()
+fn open_redb(disk: &MemoryDisk) -> Kv<RedbTable> {
+    Kv::open(RedbTable::open(disk.clone(), "kv", 8 << 20).unwrap()).unwrap()
 }
 
 impl World {
     fn new(seed: u64) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let redb = Some(open_redb(&folder));
+        let disk = MemoryDisk::default();
+        let redb = Some(open_redb(&disk));
         Self {
             draw: Draw(seed),
             index: 0,
             reference: Reference::new(),
             memory: Kv::open(MemoryTable::default()).unwrap(),
             redb,
-            folder,
+            disk,
             hubs: [Hub::new(1), Hub::new(1)],
             watchers: Vec::new(),
             counts: Counts::default(),
@@ -270,7 +271,7 @@ impl World {
     fn reopen(&mut self) {
         self.redb().save().unwrap();
         self.redb = None;
-        self.redb = Some(open_redb(&self.folder));
+        self.redb = Some(open_redb(&self.disk));
         let index = self.index;
         assert_eq!(self.redb().applied(), index);
         let hash = self.redb().hash().unwrap();
