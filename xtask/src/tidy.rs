@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 const LINES_MAX: usize = 700;
 /// `raft.rs` holds the struct and the dispatch; the rest has a conversation to live in.
 const RAFT_LINES_MAX: usize = 400;
+/// Nobody reads this: what it is made from is read.
+const GENERATED: &str = "crates/proto/src/generated/";
 
 /// Words that have a better one here (see docs/glossary.md), where they may not be.
 const WORDS: &[(&str, &str)] = &[
@@ -27,6 +29,7 @@ const WORDS: &[(&str, &str)] = &[
 /// Which crate may depend on which of ours.
 const ARROWS: &[(&str, &[&str])] = &[
     ("core", &[]),
+    ("proto", &[]),
     ("storage", &["quorate-core"]),
     ("node", &["quorate-core", "quorate-storage"]),
     // The kv machine knows of Raft only where it is asked to be a machine of the node.
@@ -57,6 +60,9 @@ pub(crate) fn check(root: &Path) -> io::Result<Vec<String>> {
 }
 
 fn check_size(name: &str, text: &str, faults: &mut Vec<String>) {
+    if name.starts_with(GENERATED) {
+        return;
+    }
     let lines = text.lines().count();
     let max = if name == "crates/core/src/raft.rs" { RAFT_LINES_MAX } else { LINES_MAX };
     if lines > max {
@@ -198,6 +204,7 @@ mod tests {
         check_size("crates/core/src/raft.rs", &"x\n".repeat(401), &mut faults);
         check_size("crates/core/src/log.rs", &"x\n".repeat(701), &mut faults);
         check_size("crates/core/src/log.rs", &"x\n".repeat(700), &mut faults);
+        check_size("crates/proto/src/generated/x.rs", &"x\n".repeat(701), &mut faults);
         assert_eq!(faults.len(), 2);
     }
 

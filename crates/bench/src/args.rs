@@ -1,6 +1,7 @@
 //! What the command line asks for.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use crate::cluster::Shape;
 use crate::side::Side;
@@ -8,22 +9,35 @@ use crate::side::Side;
 pub(crate) const USAGE: &str = "\
 usage: quorate-bench core [--instructions] [--seconds N] [--only ours|raft-rs]
                           [--size 64|1024] [--batch 1|16|256]
+       quorate-bench node [--seconds N] [--size BYTES] [--proposers N] [--workers N]
+                          [--directory PATH]
 
+core: the Raft rules alone, next to a peer
   --instructions  count instructions under valgrind instead of measuring time
   --seconds N     measure each cell for N seconds (1 to 600, default 2)
   --only SIDE     leave the other side out
   --size BYTES    one payload size instead of both
   --batch COUNT   one batch instead of all three
 
+node: three whole members in this process, over loopback TCP, with fsync
+  --seconds N     measure each number of proposers for N seconds (1 to 600, default 5)
+  --size BYTES    of a command (default 128)
+  --proposers N   one number of proposers instead of 1, 64 and 256
+  --workers N     threads of the runtime (default 2)
+  --directory D   where the members' files go, on the disk to be measured
+
 raft-rs takes part when built with --features peers.";
 
 pub(crate) const SIZES: [usize; 2] = [64, 1024];
 pub(crate) const BATCHES: [u64; 3] = [1, 16, 256];
+pub(crate) const PROPOSERS: [usize; 3] = [1, 64, 256];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Tables of the core against its peers.
     Core(Core),
+    /// The table of whole members.
+    Node(NodeArgs),
     /// One cell, a fixed number of times, without a word: what runs under valgrind.
     Cell { side: Side, shape: Shape, operations: u64 },
 }
@@ -35,6 +49,21 @@ pub(crate) struct Core {
     pub(crate) only: Option<Side>,
     pub(crate) size: Option<usize>,
     pub(crate) batch: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeArgs {
+    pub(crate) seconds: u64,
+    pub(crate) size: usize,
+    pub(crate) only: Option<usize>,
+    pub(crate) workers: usize,
+    pub(crate) directory: Option<PathBuf>,
+}
+
+impl NodeArgs {
+    pub(crate) fn proposers(&self) -> Vec<usize> {
+        self.only.map_or_else(|| PROPOSERS.to_vec(), |only| vec![only])
+    }
 }
 
 impl Core {
@@ -81,6 +110,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, U
     match args.next().as_deref() {
         None => Err(UsageError::NoCommand),
         Some("core") => parse_core(args).map(Command::Core),
+        Some("node") => parse_node(args).map(Command::Node),
         Some("cell") => parse_cell(args),
         Some(other) => Err(UsageError::UnknownCommand(other.into())),
     }
@@ -99,6 +129,23 @@ fn parse_core(mut args: impl Iterator<Item = String>) -> Result<Core, UsageError
         }
     }
     Ok(core)
+}
+
+fn parse_node(mut args: impl Iterator<Item = String>) -> Result<NodeArgs, UsageError> {
+    let mut node = NodeArgs { seconds: 5, size: 128, only: None, workers: 2, directory: None };
+    while let Some(option) = args.next() {
+        match option.as_str() {
+            "--seconds" => node.seconds = value("--seconds", &mut args, |n| (1..=600).contains(n))?,
+            "--size" => node.size = value("--size", &mut args, |n| *n <= 1 << 20)?,
+            "--proposers" => {
+                node.only = Some(value("--proposers", &mut args, |n| (1..=4096).contains(n))?);
+            }
+            "--workers" => node.workers = value("--workers", &mut args, |n| (1..=64).contains(n))?,
+            "--directory" => node.directory = Some(value("--directory", &mut args, |_| true)?),
+            _ => return Err(UsageError::UnknownOption(option)),
+        }
+    }
+    Ok(node)
 }
 
 fn parse_cell(mut args: impl Iterator<Item = String>) -> Result<Command, UsageError> {
@@ -169,6 +216,15 @@ mod tests {
         };
         assert_eq!(parsed("cell ours 64 16 100"), Ok(want));
         assert_eq!(parsed("cell ours 64"), Err(UsageError::NoValue("batch")));
+    }
+
+    #[test]
+    fn a_node_is_measured_with_three_numbers_of_proposers() {
+        let Ok(Command::Node(node)) = parsed("node --seconds 1") else { panic!("not parsed") };
+        assert_eq!((node.proposers(), node.seconds), (PROPOSERS.to_vec(), 1));
+        let Ok(Command::Node(node)) = parsed("node --proposers 7") else { panic!("not parsed") };
+        assert_eq!(node.proposers(), [7]);
+        assert!(parsed("node --proposers 0").is_err());
     }
 
     #[test]

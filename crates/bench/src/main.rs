@@ -4,7 +4,7 @@
 //!
 //! # Reading order
 //! `cluster` (the work), `ours` and `raft_rs` (who does it), `measure` (time and
-//! allocations), `instructions`, `idle` (members with nothing to do).
+//! allocations), `instructions`, `idle` (members with nothing to do); `node` (whole members).
 
 mod args;
 mod cluster;
@@ -12,6 +12,7 @@ mod counting;
 mod idle;
 mod instructions;
 mod measure;
+mod node;
 mod ours;
 #[cfg(feature = "peers")]
 mod raft_rs;
@@ -40,6 +41,17 @@ fn main() -> ExitCode {
             side.cluster().run(shape, operations);
             ExitCode::SUCCESS
         }
+        Ok(Command::Node(args)) => match node::table(&args) {
+            Ok(table) => {
+                say(&table);
+                say(&node::LEGEND);
+                ExitCode::SUCCESS
+            }
+            Err(why) => {
+                eprintln!("quorate-bench: {why}");
+                ExitCode::FAILURE
+            }
+        },
         Ok(Command::Core(core)) if core.instructions => match count(&core) {
             Ok(()) => ExitCode::SUCCESS,
             Err(why) => {

@@ -220,14 +220,22 @@ impl Raft {
         {
             return Err(ChangeRefusal::RemovesVoterDirectly { id });
         }
-        let carried = !change.is_leave() || self.leaving_burns_bridges();
-        if carried && !mutant!(ChangeIsNotCarried) {
+        if self.has_to_be_carried(change) && !mutant!(ChangeIsNotCarried) {
             self.check_carried(now, &next)?;
         }
         if !self.config.manners.ids_return && !mutant!(RemovedIdReturns) {
             now.check_newcomers(&next)?;
         }
         Ok(next)
+    }
+
+    /// Out of a joint, forwards or back, the step is committed by the joint itself where
+    /// memberships count when applied: who could not carry the next one cannot commit it
+    /// either, and a leader that was just elected has heard of nobody yet.
+    /// Shown by scenarios/goal_just_elected_leader_cancels.txt.
+    fn has_to_be_carried(&self, change: &Change) -> bool {
+        let back = change.kind == ChangeKind::Cancel && !mutant!(CancelWaitsToBeCarried);
+        !(change.is_leave() || back) || self.leaving_burns_bridges()
     }
 
     pub(crate) fn check_no_change_in_flight(&self) -> Result<(), ChangeRefusal> {

@@ -70,6 +70,7 @@ mod raft;
 mod random;
 mod reads;
 mod refusal;
+mod refusal_parts;
 mod replay;
 mod replication;
 mod role;

@@ -103,6 +103,11 @@ pub enum Unknown {
     ReplyLost,
     /// A snapshot that this member received covers the moment.
     PassedBySnapshot,
+    /// The goal that would have led there is pursued no more: somebody cancelled or
+    /// replaced it. Parts of it may have been done.
+    GivenUp(EndedGoal),
+    /// This member was removed from the cluster meanwhile. Ask one that is in it.
+    Removed,
     /// This member was stopped.
     Stopped,
 }
@@ -131,6 +136,8 @@ impl fmt::Display for Unknown {
             }
             Self::ReplyLost => write!(f, "it ran, but its reply was lost to a snapshot"),
             Self::PassedBySnapshot => write!(f, "a snapshot passed it; it may have happened"),
+            Self::GivenUp(goal) => write!(f, "the goal of {} was given up at {}", goal.id, goal.at),
+            Self::Removed => write!(f, "this member was removed; it may have happened"),
             Self::Stopped => write!(f, "this member was stopped; it may have happened"),
         }
     }

@@ -38,6 +38,8 @@ pub enum JobDone {
         index: Index,
         /// By [`Origin::number`].
         outcomes: Vec<(u64, Outcome)>,
+        /// This member is out of the cluster for good: what has not run by now never will.
+        removed: bool,
     },
     /// What the machine said to this question.
     Queried(Ticket, Bytes),
@@ -150,7 +152,8 @@ impl<M: Machine> Applier<M> {
                 }
             }
         }
-        JobDone::Applied { index: self.applied, outcomes }
+        let removed = self.membership.removed().contains(&self.own.member);
+        JobDone::Applied { index: self.applied, outcomes, removed }
     }
 
     fn run(&mut self, index: Index, logged: &Bytes) -> Option<(u64, Outcome)> {

@@ -28,6 +28,10 @@ impl Driver {
             self.answer(ticket, Answer::Refused(Refused::TooManyRequests { limit }));
             return ticket;
         }
+        if self.removed {
+            self.answer(ticket, Answer::Refused(Refused::NotMember));
+            return ticket;
+        }
         self.look_at = self.look_at.min(deadline);
         self.offer(ticket);
         ticket
@@ -129,6 +133,26 @@ impl Driver {
         self.answer(ticket, answer);
     }
 
+    /// The machine ran the entry that removed this member. Commands that it has not run
+    /// by then stand behind that entry or nowhere, and are never run: their origin is no
+    /// member. Nor will anybody tell it what became of anything else.
+    pub(crate) fn on_removed(&mut self) {
+        self.removed = true;
+        for ticket in self.requests.tickets(|_| true) {
+            let Some(open) = self.requests.get_mut(ticket) else { continue };
+            let answer = match (&open.asked, open.stage) {
+                (Asked::Change(_), Stage::Committed(id) | Stage::Pursued(id)) => {
+                    Answer::Unknown(Unknown::NotSettledInTime { id })
+                }
+                (Asked::Change(_) | Asked::Transfer(_), Stage::Offered | Stage::Logged(_)) => {
+                    Answer::Unknown(Unknown::Removed)
+                }
+                _ => Answer::Refused(Refused::NotMember),
+            };
+            self.answer(ticket, answer);
+        }
+    }
+
     /// A snapshot took the place of entries: what they would have told is lost.
     pub(crate) fn on_installed(&mut self, meta: &SnapshotMeta, origins: &Origins) {
         let passed = |open: &Open| open.stage != Stage::Waiting && !mutant!(PassedIsNotAnswered);
@@ -149,11 +173,17 @@ impl Driver {
                 _ => {}
             }
         }
+        if meta.membership.removed().contains(&self.own.member) {
+            self.on_removed();
+        }
     }
 
     /// These entries are committed: changes that wait for one of them took effect, or
     /// lost their place.
     pub(crate) fn on_handed(&mut self, first: Index, entries: &Entries) {
+        if !self.requests.has_changes() {
+            return;
+        }
         let last = first + entries.len() as u64;
         let logged = |open: &Open| match open.stage {
             Stage::Logged(id) if matches!(open.asked, Asked::Change(_)) => Some(id),

@@ -117,6 +117,8 @@ pub struct Driver {
     handed: EntryId,
     /// Reads that may run once the machine was handed this index.
     pub(crate) confirmed: BTreeMap<Index, Vec<Ticket>>,
+    /// This member was removed from the cluster, and has run the entry that did it.
+    pub(crate) removed: bool,
     /// The newest snapshot that was captured, or is being captured.
     captured: Index,
     /// Saves on their way to the disk, with what waits for them.
@@ -164,6 +166,7 @@ impl Driver {
             attempts: boots << ATTEMPT_BITS,
             handed: applied,
             confirmed: BTreeMap::new(),
+            removed: false,
             captured,
             saving: VecDeque::new(),
             jobs: Vec::new(),
@@ -255,10 +258,13 @@ impl Driver {
     /// The machine did a job.
     pub fn job_done(&mut self, done: JobDone) {
         match done {
-            JobDone::Applied { index, outcomes } => {
+            JobDone::Applied { index, outcomes, removed } => {
                 let _ = self.step(Input::Applied(index));
                 for (number, outcome) in outcomes {
                     self.on_outcome(Ticket(number), outcome);
+                }
+                if removed {
+                    self.on_removed();
                 }
             }
             JobDone::Queried(ticket, reply) => {

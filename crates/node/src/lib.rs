@@ -1,10 +1,28 @@
-//! One member of a Raft cluster, ready to run.
+//! One member of a Raft cluster, for embedding: a replicated state machine whose
+//! members can be exchanged while it serves.
 //!
-//! [`Driver`] is a member without its threads: it owns the core and the open
-//! requests. [`Applier`] runs committed entries on a [`Machine`]. Both are plain
-//! values that do no I/O.
+//! Implement [`Machine`], start a [`Node`] on each of your machines, and
+//! [`propose`](Node::propose) commands to any of them. Each runs once, in the same order,
+//! on all. [`Node::set_goal`] says who the members shall be; whoever leads takes the steps.
+//!
+//! # What an answer means
+//! A request ends in one of three ways, and only one: **done**; **refused**, which means
+//! that it did not happen and never will, so asking again is safe; or **unknown**, which
+//! means that it may have happened, or may still. A membership change that is done is
+//! *settled*: any majority of the new members can go on by itself, also after restarts.
+//!
+//! # What can be replaced
+//! [`Storage`] is [`DirectoryStorage`] unless you bring your own, [`Transport`] is
+//! [`TcpTransport`]. `testkit` has the suites that yours should pass. Many members in one
+//! process share their threads and connections: see [`Host`].
+//!
+//! # Without a runtime
+//! Without the feature `runtime` nothing here does I/O: [`Driver`] is a member without its
+//! threads, [`Applier`] runs committed entries on a [`Machine`]. The simulator in
+//! `quorate-sim` runs these very values.
 
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod answer;
 mod applier;
@@ -12,11 +30,17 @@ mod asking;
 mod driver;
 mod kv;
 mod machine;
+#[cfg(feature = "runtime")]
+mod memory_network;
 mod origin;
 mod requests;
 #[cfg(feature = "runtime")]
 mod runtime;
 mod start;
+#[cfg(feature = "runtime")]
+mod tcp;
+#[cfg(feature = "runtime")]
+pub mod testkit;
 
 pub use answer::{Answer, Done, Refused, Unknown};
 pub use applier::{Applier, InstallError, Job, JobDone, Outcome};
@@ -28,4 +52,29 @@ pub use requests::Ticket;
 pub use start::{StartError, Started, Startup, install, start};
 
 #[cfg(feature = "runtime")]
+pub use memory_network::{MemoryNetwork, MemoryTransport};
+#[cfg(feature = "runtime")]
 pub use runtime::*;
+#[cfg(feature = "runtime")]
+pub use tcp::{AddressOf, Plain, Secure, Securing, Stream, TcpConfig, TcpTransport};
+
+// What is asked for and answered with, so that most users need no other crate.
+pub use quorate_core::{
+    Activation, Change, ChangeRefusal, Config, EndedGoal, EntryId, Event, GoalEnd, Index, MemberId,
+    MemberInfo, MemberSet, Membership, Operation, Plan, PlannedStep, ReadMode, Refusal, RoleKind,
+    Step, Transition, View,
+};
+pub use quorate_storage::{FileDisk, StoreConfig};
+
+/// The Rust in the README and the guides is compiled and run as tests.
+#[cfg(all(doctest, feature = "runtime"))]
+mod guides {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../../../docs/from-raft-rs.md")]
+    struct FromRaftRs;
+
+    #[doc = include_str!("../../../docs/from-openraft.md")]
+    struct FromOpenraft;
+}

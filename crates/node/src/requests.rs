@@ -61,6 +61,8 @@ pub(crate) struct Requests {
     /// The ticket of the first place in `open`.
     first: u64,
     count: usize,
+    /// How many of them are changes.
+    changes: usize,
     attempts: BTreeMap<RequestId, Ticket>,
 }
 
@@ -71,6 +73,11 @@ impl Requests {
 
     pub(crate) fn len(&self) -> usize {
         self.count
+    }
+
+    /// There are few, and often none: then nobody has to look for them.
+    pub(crate) fn has_changes(&self) -> bool {
+        self.changes > 0
     }
 
     /// Every request before this one was answered.
@@ -85,6 +92,7 @@ impl Requests {
 
     pub(crate) fn insert(&mut self, open: Open) -> Ticket {
         let ticket = self.next();
+        self.changes += usize::from(matches!(open.asked, Asked::Change(_)));
         self.open.push_back(Some(open));
         self.count += 1;
         ticket
@@ -99,6 +107,7 @@ impl Requests {
         let place = usize::try_from(ticket.0.checked_sub(self.first)?).ok()?;
         let open = self.open.get_mut(place)?.take()?;
         self.count -= 1;
+        self.changes -= usize::from(matches!(open.asked, Asked::Change(_)));
         if let Some(attempt) = open.attempt {
             self.attempts.remove(&attempt);
         }

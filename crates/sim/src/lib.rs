@@ -1,7 +1,8 @@
 //! Many members in one thread: the ways we watch the core work.
 //!
 //! [`scenario`] plays stories written as text files and prints what happens,
-//! [`conformance`] plays the recorded traces of etcd-io/raft, [`model`] explores
+//! [`conformance`] plays the recorded traces of etcd-io/raft, [`explore`] runs whole members
+//! in random worlds (any machine: [`explore::try_machine`]), [`model`] goes through
 //! everything that can happen within bounds. [`checkers`] says what must hold. With the
 //! feature `mutants`, `mutants` shows that wrong rules are noticed.
 

@@ -1,4 +1,4 @@
-//! Wrong rules are noticed: the short version, by stories alone.
+//! Wrong rules are noticed: the short version, by stories and a few random worlds.
 //! `cargo test -p quorate-sim --features mutants --test mutants`
 #![cfg(feature = "mutants")]
 
@@ -20,6 +20,22 @@ fn every_mutant_is_noticed_by_whom_it_says_or_does_no_harm() {
         let wanted = reason(mutant).is_none().then_some(mutant.checker());
         if by != wanted {
             wrong.push(format!("{}: noticed by {by:?}, want {wanted:?}", mutant.name()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Those of the driver, and of what members tell, show in random worlds only.
+#[test]
+fn mutants_of_the_driver_are_noticed_in_random_worlds() {
+    let hunters = hunters(&[Means::Explore]).unwrap();
+    let of_worlds = |mutant: &Mutant| mutant.means() == Means::Explore;
+    let mutants: Vec<Mutant> = Mutant::ALL.iter().copied().filter(of_worlds).collect();
+    let mut wrong = Vec::new();
+    for (mutant, fate) in hunt_all(&hunters, &mutants, Effort::Full) {
+        let by = fate.kill.as_ref().map(|kill| kill.checker.as_str());
+        if by != Some(mutant.checker()) {
+            wrong.push(format!("{}: noticed by {by:?}, want {}", mutant.name(), mutant.checker()));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

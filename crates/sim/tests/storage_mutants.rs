@@ -1,45 +1,20 @@
 //! Each wrong version of a storage rule is noticed by what checks the store.
+//! `cargo test -p quorate-sim --features mutants --test storage_mutants`
 
-use quorate_core::mutants::{Mutant, switch};
-use quorate_sim::storage_check::{damage, explore, walk};
+use quorate_core::mutants::{Means, Mutant};
+use quorate_sim::mutants::{Effort, hunt_all, hunters};
 
-/// Who noticed, and how it shows.
-fn noticed(mutant: Mutant) -> Option<(&'static str, String)> {
-    switch(Some(mutant));
-    let short = (1..=3).find_map(|length| explore(length, 2560).err());
-    let found = short.map(|violation| ("crash images", violation.to_string()));
-    let found = found.or_else(|| {
-        let walked = (0..20).find_map(|seed| walk(seed, 200).err());
-        walked.map(|violation| ("walks", violation.what))
-    });
-    let found = found
-        .or_else(|| damage::explore().err().map(|violation| ("damage", violation.to_string())));
-    switch(None);
-    found
-}
-
-macro_rules! mutants {
-    ($($name:ident: $mutant:ident,)*) => {$(
-        #[test]
-        fn $name() {
-            let Some((checker, how)) = noticed(Mutant::$mutant) else {
-                panic!("{:?} went unnoticed", Mutant::$mutant);
-            };
-            let how: String = how.chars().take(300).collect();
-            println!("{:?} noticed by {checker}: {how}", Mutant::$mutant);
+#[test]
+fn every_mutant_of_the_storage_is_noticed_on_disks() {
+    let hunters = hunters(&[Means::Disks]).unwrap();
+    let of_disks = |mutant: &Mutant| mutant.means() == Means::Disks;
+    let mutants: Vec<Mutant> = Mutant::ALL.iter().copied().filter(of_disks).collect();
+    let mut wrong = Vec::new();
+    for (mutant, fate) in hunt_all(&hunters, &mutants, Effort::Full) {
+        let by = fate.kill.as_ref().map(|kill| kill.checker.as_str());
+        if by != Some(mutant.checker()) {
+            wrong.push(format!("{}: noticed by {by:?}, want {}", mutant.name(), mutant.checker()));
         }
-    )*};
-}
-
-mutants! {
-    term_and_vote_apart: TermAndVoteApart,
-    sync_skipped: SyncSkipped,
-    batch_partly_written: BatchPartlyWritten,
-    sync_retried: SyncRetried,
-    damage_taken_for_end: DamageTakenForEnd,
-    segment_not_in_directory: SegmentNotInDirectory,
-    snapshot_renamed_unsynced: SnapshotRenamedUnsynced,
-    install_before_snapshot: InstallBeforeSnapshot,
-    trim_before_snapshot: TrimBeforeSnapshot,
-    torn_tail_kept: TornTailKept,
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

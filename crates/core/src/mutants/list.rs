@@ -536,6 +536,8 @@ mutants! {
     CancelIsTakenForTheEnd: "", Stories "claim";
     /// Those who have caught up wait for ever for one that never comes.
     GoalWaitsForEver: "S31", Stories "claim";
+    /// A leader that was just elected refuses to cancel: it has heard of nobody.
+    CancelWaitsToBeCarried: "", Stories "claim";
     /// Cancelling twice goes on again.
     CancelCancelsItself: "", Stories "claim";
 
@@ -555,17 +557,17 @@ mutants! {
     /// Requests that a snapshot passed by are not answered.
     PassedIsNotAnswered: "", Explore "L5";
     /// Entries that have run are run again.
-    AppliedEntryRunsAgain: "mut.39", Explore "I5";
+    AppliedEntryRunsAgain: "mut.39", Explore "assert";
     /// A request from before a restart of its member runs again.
     EarlierRunIsForgotten: "mut.41", Explore "R2";
     /// A member with an empty disk that nobody added takes itself for a first member.
-    NeverJoinedIsFirst: "S33", Explore "I1";
+    NeverJoinedIsFirst: "S33", Explore "I10";
 
     // crates/storage
     /// Term and vote are written one after the other.
-    TermAndVoteApart: "mut.11", Disks "D2";
+    TermAndVoteApart: "mut.11", Disks "D1";
     /// A sync is reported and not done.
-    SyncSkipped: "mut.12", Disks "D1";
+    SyncSkipped: "mut.12", Disks "D5";
     /// Half of a save's entries are written, all are reported.
     BatchPartlyWritten: "mut.37", Disks "D1";
     /// A sync that failed is tried again and believed.
@@ -573,15 +575,15 @@ mutants! {
     /// Damage in the middle of the log is taken for its end.
     DamageTakenForEnd: "mut.40", Disks "D4";
     /// A new segment is used before its name is durable.
-    SegmentNotInDirectory: "S47", Disks "D1";
+    SegmentNotInDirectory: "S47", Disks "D5";
     /// A snapshot gets its name before its contents are durable.
-    SnapshotRenamedUnsynced: "S47", Disks "D1";
+    SnapshotRenamedUnsynced: "S47", Disks "D5";
     /// A snapshot is installed before its name is durable.
-    InstallBeforeSnapshot: "", Disks "D1";
+    InstallBeforeSnapshot: "", Disks "D5";
     /// The log goes before the snapshot that covers it is durable.
-    TrimBeforeSnapshot: "", Disks "D1";
+    TrimBeforeSnapshot: "", Disks "D5";
     /// What a crash left behind a torn write stays, and is written up to.
-    TornTailKept: "S47", Disks "D5";
+    TornTailKept: "S47", Disks "D1";
     /// An installed snapshot goes before the machine was made of it.
-    WantedSnapshotDropped: "", Disks "D5";
+    WantedSnapshotDropped: "", Disks "D1";
 }

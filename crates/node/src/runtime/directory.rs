@@ -25,7 +25,7 @@ pub struct DirectoryStorage<D: Disk = FileDisk> {
 #[derive(Debug)]
 enum State<D: Disk> {
     Closed(Option<D>),
-    Open(Store<D>),
+    Open(Box<Store<D>>),
 }
 
 impl DirectoryStorage {
@@ -60,7 +60,7 @@ where
         let disk = disk.take().ok_or(NotOpen)?;
         let opened = Store::open_or_create(disk, mark, first, &self.config)?;
         let quorate_storage::Opened { store, boot, identity, boots } = opened;
-        self.state = State::Open(store);
+        self.state = State::Open(Box::new(store));
         Ok(Opened { identity, boots, boot })
     }
 

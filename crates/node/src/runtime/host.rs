@@ -97,7 +97,9 @@ fn wake<M: Machine>(
     mut storage: impl Storage,
     machine: M,
 ) -> Result<Awake<M>, NodeError> {
-    let (mark, first) = first_mark(config.cluster, &config.raft, config.first);
+    let activation = config.raft.activation;
+    let first = config.first.map(|membership| membership.with_activation(activation));
+    let (mark, first) = first_mark(config.cluster, &config.raft, first);
     let Opened { identity, boots, boot } =
         storage.open(mark, &first).map_err(NodeError::Storage)?;
     let mut waking = Waking::new(config.raft, identity, boots, boot, machine);

@@ -163,7 +163,7 @@ impl Member {
                 }
             }
             FromPeers::Unreachable(peer) => self.driver.unreachable(peer),
-            FromPeers::ConnectionLost(_peer) => {}
+            FromPeers::ConnectionLost(peer) => self.driver.connection_lost(peer),
             FromPeers::Landed(envelope) => self.receive(*envelope),
         }
     }

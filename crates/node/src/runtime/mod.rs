@@ -5,17 +5,21 @@
 //! task), `mailbox`, `disk_thread`, `apply_task`, `snapshots`; `storage` and `transport`
 //! are what an embedder may replace.
 
+#![allow(clippy::disallowed_methods, reason = "this is where time and threads come from")]
+
 mod apply_task;
 mod aside;
 mod clock;
 mod config;
 mod directory;
-mod disk_thread;
+pub(crate) mod disk_thread;
 mod host;
-mod inbox;
-mod mailbox;
+pub(crate) mod inbox;
+pub(crate) mod mailbox;
 mod member;
-mod metrics;
+mod memory_log;
+mod memory_storage;
+pub(crate) mod metrics;
 mod node;
 mod snapshots;
 mod status;
@@ -23,10 +27,13 @@ mod storage;
 mod transport;
 mod waiting;
 
+pub(crate) use mailbox::lock;
+
 pub use config::{NodeConfig, NodeError, at};
 pub use directory::DirectoryStorage;
 pub use host::Host;
 pub use inbox::{Gone, Inbox};
+pub use memory_storage::MemoryStorage;
 pub use metrics::{Metrics, Observer};
 pub use node::{CHANGE_TICKS, Failed, Node, Reply};
 pub use snapshots::{IncomingSnapshot, LandingError, OutgoingSnapshot};

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_core::{
-    Change, EndedGoal, EntryId, GoalEnd, Index, MemberId, MemberInfo, MemberSet, Membership, Plan,
-    Refusal, RoleKind, View, plan,
+    Change, ChangeRefusal, EndedGoal, EntryId, GoalEnd, Index, MemberId, MemberInfo, MemberSet,
+    Membership, Plan, Refusal, RoleKind, View, plan,
 };
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use super::aside::LeaderView;
 use super::config::{NodeConfig, NodeError};
@@ -130,14 +131,18 @@ impl Node {
     /// harm. Refused when it is no member.
     pub async fn caught_up(&self, id: MemberId) -> Result<(), Failed> {
         loop {
-            if self.view().await.is_ok_and(|view| view.caught_up.contains(id)) {
-                return Ok(());
+            if let Ok(LeaderView { newest, view }) = self.leader_view().await {
+                if view.caught_up.contains(id) {
+                    return Ok(());
+                }
+                // Who is behind the leader may not have heard of a new member yet.
+                let known = self.shared.known.borrow().clone();
+                if known.id.index >= newest.index && !known.membership.contains(id) {
+                    return Err(Failed::Refused(Refused::NotMember));
+                }
             }
             if let Some(ended) = self.ended_now() {
                 return Err(ended);
-            }
-            if !self.membership().contains(id) {
-                return Err(Failed::Refused(Refused::NotMember));
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
@@ -155,10 +160,14 @@ impl Node {
 
     /// Any change. Done means settled: any majority of the new membership can go on by
     /// itself. What is not settled after [`CHANGE_TICKS`] ends as unknown.
+    ///
+    /// While another change is in flight it waits a few seconds before it is refused: a
+    /// leader that has just won, or that has just seen a disk, logs one of its own.
     pub async fn change(&self, change: Change) -> Result<EntryId, Failed> {
-        match self.ask(Question::Change(Box::new(change), CHANGE_TICKS)).await? {
+        match self.ask_change(change, CHANGE_TICKS).await? {
             Done::Changed { id } => Ok(id),
-            Done::GoalEnded(ended) => Ok(ended.at),
+            Done::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
+            Done::GoalEnded(ended) => Err(Failed::Unknown(Unknown::GivenUp(ended))),
             _ => Err(MISMATCH),
         }
     }
@@ -166,7 +175,8 @@ impl Node {
     /// Where to end: these voters and these learners. Whoever leads takes the steps; new
     /// members are added with these infos. Returns when the goal has ended and what came
     /// of it is settled, however long that takes; the answer says whether it was reached.
-    /// Giving up the wait leaves the goal in place.
+    /// Giving up the wait leaves the goal in place. Ask a member that stays: one that is
+    /// removed does not hear how it ended.
     pub async fn set_goal(
         &self,
         voters: impl IntoIterator<Item = MemberId>,
@@ -177,11 +187,18 @@ impl Node {
         for (id, info) in infos {
             change = change.with_info(id, info);
         }
-        match self.ask(Question::Change(Box::new(change), u64::MAX)).await? {
-            Done::GoalEnded(ended) => Ok(ended),
-            // Nothing had to be done.
-            Done::Changed { id } => Ok(EndedGoal { id, end: GoalEnd::Reached, at: id }),
-            _ => Err(MISMATCH),
+        match self.ask_change(change, u64::MAX).await {
+            Ok(Done::GoalEnded(ended)) => Ok(ended),
+            // Nothing has to be done, but perhaps waited for.
+            Err(Failed::Refused(Refused::ByLeader(Refusal::Change(
+                ChangeRefusal::AlreadyThere,
+            )))) => {
+                let id = self.shared.known.borrow().id;
+                self.settled(id).await?;
+                Ok(EndedGoal { id, end: GoalEnd::Reached, at: id })
+            }
+            Ok(_) => Err(MISMATCH),
+            Err(why) => Err(why),
         }
     }
 
@@ -197,7 +214,7 @@ impl Node {
         let LeaderView { newest, view } = self.leader_view().await?;
         let mut known = self.shared.known.subscribe();
         let arrived = known.wait_for(|known| known.id.index >= newest.index);
-        let known = tokio::time::timeout(PLAN_PATIENCE, arrived).await;
+        let known = tokio::time::timeout(VIEW_PATIENCE, arrived).await;
         let Ok(Ok(known)) = known else { return Err(Failed::Refused(Refused::NoLeader)) };
         let planned = plan(&known.membership, &view, &voters, &learners);
         planned.map_err(|why| Failed::Refused(Refused::ByLeader(Refusal::Change(why))))
@@ -239,8 +256,16 @@ impl Node {
         self.leader_view().await.map(|told| told.view)
     }
 
+    /// As other requests do, it waits for a leader.
     async fn leader_view(&self) -> Result<LeaderView, Failed> {
-        self.control(Control::View).await?.map_err(Failed::Refused)
+        let deadline = Instant::now() + VIEW_PATIENCE;
+        loop {
+            match self.control(Control::View).await? {
+                Ok(view) => return Ok(view),
+                Err(why) if Instant::now() >= deadline => return Err(Failed::Refused(why)),
+                Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+        }
     }
 
     /// Whom this member takes for the leader.
@@ -333,6 +358,20 @@ impl Node {
         self.shared.ended.borrow().as_ref().map(|_| STOPPED)
     }
 
+    /// What was refused did not happen, so asking again is safe.
+    async fn ask_change(&self, change: Change, ticks: u64) -> Result<Done, Failed> {
+        let patient_until = Instant::now() + CHANGE_PATIENCE;
+        loop {
+            let asked = self.ask(Question::Change(Box::new(change.clone()), ticks)).await;
+            match asked {
+                Err(Failed::Refused(why)) if passes(&why) && Instant::now() < patient_until => {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+                asked => return asked,
+            }
+        }
+    }
+
     async fn ask(&self, question: Question) -> Result<Done, Failed> {
         let (reply, answer) = oneshot::channel();
         let sent = self.requests.send(Request { question, reply }).await;
@@ -377,6 +416,12 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
+/// Refusals of a change that a moment's patience cures.
+fn passes(why: &Refused) -> bool {
+    let Refused::ByLeader(Refusal::Change(why)) = why else { return false };
+    matches!(why, ChangeRefusal::InFlight { .. } | ChangeRefusal::NoOwnCommit)
+}
+
 /// Ticks after which a change that is not settled ends as unknown.
 pub const CHANGE_TICKS: u64 = 600;
 
@@ -386,5 +431,6 @@ const MISMATCH: Failed = Failed::Unknown(Unknown::Stopped);
 /// How many may look at a member at once.
 const CONTROLS_MAX: usize = 64;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-const PLAN_PATIENCE: Duration = Duration::from_secs(5);
+const CHANGE_PATIENCE: Duration = Duration::from_secs(5);
+const VIEW_PATIENCE: Duration = Duration::from_secs(5);
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(5);

@@ -34,7 +34,7 @@ impl fmt::Display for MemberKey {
 }
 
 /// How a member says who it is, to one that it wants to talk to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Introduction {
     /// Who speaks.
     pub from: MemberKey,

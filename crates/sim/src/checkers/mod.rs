@@ -36,7 +36,7 @@ pub use view::{Durable, LogView, MemberView};
 /// A rule that was broken, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// `I1` to `I13`, `L1`, or `assert` for an assertion of the core itself.
+    /// `I1` to `I13`, `L1`, …, or a word: `assert` for an assertion of the core itself.
     pub rule: &'static str,
     pub what: String,
 }

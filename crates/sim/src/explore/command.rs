@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::replay::Replay;
 use super::report::Report;
-use super::{Outcome, run, run_traced, shrink};
+use super::{Outcome, Trace, Trial, run, shrink};
 
 const USAGE: &str = "\
 usage:
@@ -89,10 +89,9 @@ fn read(file: &Path) -> Result<Replay, String> {
 }
 
 fn one(replay: &Replay, wanted: &Wanted) -> ExitCode {
-    let trace = wanted.trace.then(|| {
-        Box::new(|now: u64, what: &str| say!("{now:>8} {what}")) as Box<dyn FnMut(u64, &str)>
-    });
-    let outcome = run_traced(&replay.setting, &replay.actions, trace);
+    let trace =
+        wanted.trace.then(|| Box::new(|now: u64, what: &str| say!("{now:>8} {what}")) as Trace);
+    let outcome = Trial::kv().run_traced(&replay.setting, &replay.actions, trace);
     say!("{}", outcome.report);
     match &outcome.violation {
         None => {

@@ -6,13 +6,16 @@
 //! everybody and agree (L1, L2, L4, L5).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use quorate::Machine as _;
 use quorate_core::{Change, ChangeKind, MemberId, MemberSet, Membership};
 
 use super::member::{Fate, Member};
+use super::rerun::{self, Reached};
 use super::setting::TICK;
+use super::workload::Judgement;
 use super::world::{Checked, Happening, World, place_of};
-use crate::checkers::linearizable::{self, Call, Verdict};
 use crate::checkers::{Violation, has_quorum};
 
 /// Within so many election timeouts.
@@ -155,11 +158,9 @@ impl World {
     fn serve(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
         for id in stays {
             let client = self.clients.count() + 2;
-            let key = bytes::Bytes::from_static(b"k0");
-            let (number, request) = self.clients.push(client, Call::Get(key.clone()));
+            let (number, request) = self.clients.ask_question(client);
             self.ask(place_of(*id), number, request)?;
-            let value = bytes::Bytes::from(format!("last {id}"));
-            let (number, request) = self.clients.push(client, Call::Put(key, value));
+            let (number, request) = self.clients.give_command(client);
             self.ask(place_of(*id), number, request)?;
         }
         self.stop_clients();
@@ -184,41 +185,35 @@ impl World {
                 self.crash(place)?;
             }
         }
-        if judged {
-            self.machines_agree(stays)?;
-        }
         let now = self.membership();
         let caught_up: Vec<MemberId> =
             stays.iter().copied().filter(|id| judged && now.contains(*id)).collect();
         if let Some(violation) = self.clients.answers.finish(&caught_up).first() {
             return Err(Violation::new("R3", violation.to_string()));
         }
-        let report = linearizable::check(&self.clients.history, LINEARIZABLE_STEPS);
-        match report.verdict {
-            Verdict::Linearizable => Ok(()),
-            Verdict::Violation(violation) => Err(Violation::new("R1", violation.to_string())),
-            Verdict::Undecided(_) => {
+        self.run_log_again()?;
+        match self.clients.workload.judge(&self.clients.history) {
+            Judgement::Passed => Ok(()),
+            Judgement::Broken(violation) => Err(violation),
+            Judgement::Undecided => {
                 self.report.undecided += 1;
                 Ok(())
             }
         }
     }
 
-    fn machines_agree(&self, stays: &BTreeSet<MemberId>) -> Checked {
-        let machines = stays.iter().filter_map(|id| {
-            let applier = &self.members[place_of(*id)].process.as_ref()?.applier;
-            Some((*id, applier))
+    /// What clients were told and where the machines are follows from the log alone.
+    fn run_log_again(&self) -> Checked {
+        let reached = self.members.iter().filter_map(|member| {
+            let applier = &member.process.as_ref()?.applier;
+            let chunks = applier.machine().snapshot().collect();
+            Some(Reached { member: member.id, applied: applier.applied(), chunks })
         });
-        let mut first = None;
-        for (id, applier) in machines {
-            let (applied, kv) = (applier.applied(), &applier.machine().kv);
-            let (other, at, reference) = *first.get_or_insert((id, applied, kv));
-            if at == applied && reference != kv {
-                let what = format!("the machines of {other} and {id} differ at {at}");
-                return Err(Violation::new("I5", what));
-            }
-        }
-        Ok(())
+        let reached: Vec<Reached> = reached.collect();
+        let memberships = self.watch.memberships();
+        let memberships: Vec<_> =
+            memberships.map(|(id, known)| (id.index, Arc::clone(known))).collect();
+        rerun::check((self.machine)(), &self.clients.history, &memberships, &reached)
     }
 }
 
@@ -239,8 +234,6 @@ fn next_wish(now: &Membership, voters: MemberSet, learners: MemberSet) -> Option
         _ => Some(ChangeKind::Goal { voters, learners }.into()),
     }
 }
-
-const LINEARIZABLE_STEPS: u64 = 200_000;
 
 /// Keeps events that only serve to make more of them from coming.
 impl World {

@@ -7,7 +7,7 @@ use quorate_core::{EntryId, MemberId, Membership};
 use quorate_storage::{OpenError, StoreConfig, StoreError};
 
 use super::action::What;
-use super::machine::NotingKv;
+use super::machine::Noting;
 use super::member::{Fate, Member, Process};
 use super::setting::{Setting, TICK};
 use super::shared_disk::SharedDisk;
@@ -92,10 +92,14 @@ impl World {
         member.mend_disk();
         let startup = self.startup(place);
         let disk = self.members[place].disk.clone();
-        match quorate::start(disk, NotingKv::default(), startup) {
+        match quorate::start(disk, self.new_machine(), startup) {
             Ok(started) => self.on_started(place, started),
             Err(why) => self.on_not_started(place, &why),
         }
+    }
+
+    fn new_machine(&self) -> Noting {
+        Noting::new((self.machine)())
     }
 
     fn startup(&self, place: usize) -> Startup {
@@ -117,7 +121,7 @@ impl World {
         }
     }
 
-    fn on_started(&mut self, place: usize, started: Started<SharedDisk, NotingKv>) -> Checked {
+    fn on_started(&mut self, place: usize, started: Started<SharedDisk, Noting>) -> Checked {
         let Started { driver, applier, store, boot } = started;
         let member = &mut self.members[place];
         let (id, run) = (member.id, member.run);
@@ -239,7 +243,7 @@ impl World {
             let disk = self.members[foreign].disk.copy();
             disk.inner().heal();
             disk.inner().stop_after(None);
-            let started = quorate::start(disk, NotingKv::default(), self.startup(place));
+            let started = quorate::start(disk, self.new_machine(), self.startup(place));
             let refused = matches!(started, Err(StartError::Open(OpenError::OtherMember { .. })));
             if !refused {
                 let id = self.members[place].id;

@@ -1,43 +1,67 @@
-//! The machine of simulated members: the small map, and a note of what ran.
+//! The machine of simulated members: the one that is tried, and a note of what ran.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate::{BadSnapshot, Chunks, KvCommand, Machine, MemoryKv};
-use quorate_core::Index;
+use quorate::{BadSnapshot, Chunks, Machine};
+use quorate_core::{Index, Membership};
 
-/// Runs commands on a map and remembers which of them ran since it was last asked.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct NotingKv {
-    pub(crate) kv: MemoryKv,
+use crate::checkers::Violation;
+
+/// Runs commands on a machine and remembers which of them ran since it was last asked.
+pub(crate) struct Noting {
+    inner: Box<dyn Machine>,
     /// The index, and the number of the client's operation.
     pub(crate) ran: Vec<(Index, u64)>,
 }
 
 /// A command with the number of the client's operation in front.
-pub(crate) fn numbered(operation: u64, command: &KvCommand) -> Bytes {
-    let mut bytes = BytesMut::new();
+pub(crate) fn numbered(operation: u64, command: &[u8]) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(8 + command.len());
     bytes.put_u64_le(operation);
-    bytes.put_slice(&command.encode());
+    bytes.put_slice(command);
     bytes.freeze()
 }
 
-impl Machine for NotingKv {
+impl Noting {
+    pub(crate) fn new(inner: Box<dyn Machine>) -> Self {
+        Self { inner, ran: Vec::new() }
+    }
+
+    /// A machine that is made of a snapshot is the one that was captured.
+    pub(crate) fn survives_capture(&self, mut fresh: Box<dyn Machine>) -> Result<(), Violation> {
+        let chunks: Vec<Bytes> = self.inner.snapshot().collect();
+        let refused = fresh.install(&mut chunks.iter().cloned());
+        if refused.is_err() {
+            return Err(Violation::new("restore", "a machine refuses its own snapshot"));
+        }
+        if fresh.snapshot().eq(chunks) {
+            return Ok(());
+        }
+        Err(Violation::new("restore", "a machine made of a snapshot captures another one"))
+    }
+}
+
+impl Machine for Noting {
     fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
         let mut command = command.clone();
         if let Ok(operation) = command.try_get_u64_le() {
             self.ran.push((index, operation));
         }
-        self.kv.apply(index, &command)
+        self.inner.apply(index, &command)
     }
 
     fn query(&self, question: &Bytes) -> Bytes {
-        self.kv.query(question)
+        self.inner.query(question)
+    }
+
+    fn on_membership(&mut self, index: Index, membership: &Membership) {
+        self.inner.on_membership(index, membership);
     }
 
     fn snapshot(&self) -> Chunks {
-        self.kv.snapshot()
+        self.inner.snapshot()
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
-        self.kv.install(chunks)
+        self.inner.install(chunks)
     }
 }

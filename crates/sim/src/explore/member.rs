@@ -7,7 +7,7 @@ use quorate::{Applier, Driver, Job};
 use quorate_core::{Envelope, Index, Load, MemberId, Save, SnapshotMeta};
 use quorate_storage::Store;
 
-use super::machine::NotingKv;
+use super::machine::Noting;
 use super::shared_disk::SharedDisk;
 use crate::random::Random;
 
@@ -50,7 +50,7 @@ pub(crate) enum Fate {
 /// between them.
 pub(crate) struct Process {
     pub(crate) driver: Driver,
-    pub(crate) applier: Applier<NotingKv>,
+    pub(crate) applier: Applier<Noting>,
     pub(crate) store: Store<SharedDisk>,
     /// For the disk, in order.
     pub(crate) disk_waits: Vec<DiskWork>,
@@ -80,11 +80,7 @@ impl Member {
 }
 
 impl Process {
-    pub(crate) fn new(
-        driver: Driver,
-        applier: Applier<NotingKv>,
-        store: Store<SharedDisk>,
-    ) -> Self {
+    pub(crate) fn new(driver: Driver, applier: Applier<Noting>, store: Store<SharedDisk>) -> Self {
         Self {
             driver,
             applier,

@@ -1,12 +1,17 @@
 //! From a run that fails to a short one that fails in the same way.
 
+use super::Outcome;
 use super::replay::Replay;
-use super::run;
 
 /// Leaves out whatever is not needed for the same rule to be broken, in at most so
 /// many tries.
-pub fn shrink(replay: &Replay, rule: &'static str, tries_max: usize) -> Replay {
-    let mut shrinking = Shrinking { best: replay.clone(), rule, tries_left: tries_max };
+pub(super) fn shrink_with(
+    run: &dyn Fn(&Replay) -> Outcome,
+    replay: &Replay,
+    rule: &'static str,
+    tries_max: usize,
+) -> Replay {
+    let mut shrinking = Shrinking { run, best: replay.clone(), rule, tries_left: tries_max };
     shrinking.end_early();
     while shrinking.drop_actions() | shrinking.calm() {
         if shrinking.tries_left == 0 {
@@ -16,19 +21,20 @@ pub fn shrink(replay: &Replay, rule: &'static str, tries_max: usize) -> Replay {
     shrinking.best
 }
 
-struct Shrinking {
+struct Shrinking<'a> {
+    run: &'a dyn Fn(&Replay) -> Outcome,
     best: Replay,
     rule: &'static str,
     tries_left: usize,
 }
 
-impl Shrinking {
+impl Shrinking<'_> {
     fn fails(&mut self, candidate: &Replay) -> bool {
         if self.tries_left == 0 {
             return false;
         }
         self.tries_left -= 1;
-        let outcome = run(&candidate.setting, &candidate.actions);
+        let outcome = (self.run)(candidate);
         outcome.violation.is_some_and(|violation| violation.rule == self.rule)
     }
 

@@ -166,6 +166,7 @@ impl World {
         match done {
             JobDone::Captured { meta, chunks } => {
                 let index = meta.id.index;
+                process.applier.machine().survives_capture((self.machine)())?;
                 let chunks: Vec<Bytes> = chunks.collect();
                 self.watch.on_state(id, index, hash_of(&chunks))?;
                 process.disk_waits.push(DiskWork::Capture(meta, chunks));

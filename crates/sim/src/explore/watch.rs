@@ -262,8 +262,11 @@ impl Watch {
         if leads.is_some() && seen.leads != leads {
             self.on_elected(place, raft)?;
         }
-        self.members[place].leads = leads;
+        let led = std::mem::replace(&mut self.members[place].leads, leads);
         if log.commit > self.members[place].commit {
+            if leads.is_some() && led == leads && log.commit > self.commit() {
+                self.commit_is_of_own_term(place, raft, log.commit)?;
+            }
             self.on_commit(place, raft, log.commit)?;
         }
         let stands = matches!(raft.role(), RoleKind::PreCandidate | RoleKind::Candidate);
@@ -325,6 +328,19 @@ impl Watch {
         }
         self.members[place].commit = commit;
         Ok(())
+    }
+
+    /// A leader commits by an entry of its own term: an older one may be on a quorum and
+    /// still be replaced. Runs in which it then is are too rare to wait for.
+    fn commit_is_of_own_term(&self, place: usize, raft: &Raft, commit: Index) -> Checked {
+        let (id, term) = (raft.config().id, raft.term());
+        match self.members[place].told.at(commit) {
+            Some(found) if found < term => broken(
+                "I10",
+                format!("{id} leads term {term} and commits {found}.{commit} by count"),
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// On the disks of a quorum, also of members that are down: of the membership

@@ -19,13 +19,15 @@ use quorate_storage::{Store, StoreError};
 use super::Trace;
 use super::action::{Action, Who};
 use super::admin::Admin;
-use super::clients::{Clients, Request};
+use super::clients::Clients;
 use super::member::{DiskWork, Fate, Member};
 use super::network::Network;
 use super::report::Report;
 use super::setting::{Setting, TICK};
 use super::shared_disk::SharedDisk;
+use super::trial::MakeMachine;
 use super::watch::Watch;
+use super::workload::{Ask, Workload};
 use crate::checkers::Violation;
 use crate::random::Random;
 
@@ -38,6 +40,7 @@ pub(crate) struct World {
     order: u64,
     pub(crate) members: Vec<Member>,
     pub(crate) network: Network,
+    pub(crate) machine: MakeMachine,
     pub(crate) clients: Clients,
     pub(crate) admin: Admin,
     pub(crate) watch: Watch,
@@ -99,14 +102,19 @@ impl Ord for Due {
 }
 
 impl World {
-    pub(crate) fn new(setting: &Setting) -> Self {
+    pub(crate) fn new(
+        setting: &Setting,
+        machine: MakeMachine,
+        workload: Box<dyn Workload>,
+    ) -> Self {
         Self {
             now: 0,
             queue: BinaryHeap::new(),
             order: 0,
             members: Vec::new(),
             network: Network::new(setting),
-            clients: Clients::new(setting),
+            machine,
+            clients: Clients::new(setting, workload),
             admin: Admin::new(setting),
             watch: Watch::default(),
             report: Report::default(),
@@ -431,12 +439,12 @@ impl World {
         self.ask(place, number, request)
     }
 
-    pub(crate) fn ask(&mut self, place: usize, number: usize, request: Request) -> Checked {
+    pub(crate) fn ask(&mut self, place: usize, number: usize, request: Ask) -> Checked {
         let run = self.members[place].run;
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         let ticket = match request {
-            Request::Command(command) => process.driver.propose(&command),
-            Request::Read(question) => process.driver.read(question),
+            Ask::Command(command) => process.driver.propose(&command),
+            Ask::Question(question) => process.driver.read(question),
         };
         let asked = self.clients.asked((place, run, ticket), number);
         asked.map_err(|why| Violation::new("R2", why))?;

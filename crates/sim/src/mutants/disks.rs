@@ -37,7 +37,9 @@ const STEPS: u32 = 200;
 fn look(place: &str, check: impl FnOnce() -> Result<(), Violation>) -> Option<Kill> {
     let (checker, detail, events) = match catch_unwind(AssertUnwindSafe(check)) {
         Ok(Ok(())) => return None,
-        Ok(Err(violation)) => ("D", violation.to_string(), violation.works.len() as u64),
+        Ok(Err(violation)) => {
+            (rule(place, &violation), violation.to_string(), violation.works.len())
+        }
         Err(_) => ("assert", "the store panics".to_owned(), 0),
     };
     Some(Kill {
@@ -46,6 +48,16 @@ fn look(place: &str, check: impl FnOnce() -> Result<(), Violation>) -> Option<Ki
         is_proof: true,
         place: place.to_owned(),
         detail,
-        events,
+        events: events as u64,
     })
+}
+
+/// The row of the catalogue: damage that is overlooked (D4), a disk that does not open
+/// (D5), or one that holds other than was promised (D1, D2).
+fn rule(place: &str, violation: &Violation) -> &'static str {
+    match place {
+        "damage" => "D4",
+        _ if violation.what.starts_with("cannot open") => "D5",
+        _ => "D1",
+    }
 }

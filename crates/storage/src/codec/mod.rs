@@ -5,11 +5,14 @@
 //! the same bytes. Layouts stand in docs/formats.md; which values there are, in
 //! [`values`](self).
 
+mod entries;
 mod values;
 
 use std::fmt;
 
 use bytes::Bytes;
+
+pub(crate) use entries::{ENTRY_BYTES_MIN, decode_payload, encode_entry};
 
 /// A value that can be written as bytes and read back.
 pub trait Code: Sized {

@@ -1,8 +1,9 @@
 use std::sync::Arc;
 
 use quorate_core::{
-    Activation, Change, ChangeKind, EndedGoal, EntryId, Goal, GoalEnd, LoggedChange, MemberId,
-    MemberInfo, MemberSet, Membership, MembershipParts, Operation, SnapshotMeta, Transition,
+    Activation, Change, ChangeKind, EndedGoal, Entries, Entry, EntryId, Goal, GoalEnd,
+    LoggedChange, MemberId, MemberInfo, MemberSet, Membership, MembershipParts, Operation, Payload,
+    Refusal, SnapshotMeta, Transition,
 };
 
 use super::*;
@@ -196,4 +197,45 @@ fn the_layout_stays() {
     expected.extend([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
     expected.extend([0; 4 + 4 + 4]); // joined, removed, infos
     assert_eq!(membership.to_bytes(), expected);
+}
+
+#[test]
+fn entries_come_back_and_share_the_bytes_they_came_in() {
+    let mut chance = Chance::new(4);
+    for _ in 0..300 {
+        let first = chance.below(1 << 40);
+        let entries: Entries = (0..chance.below(5))
+            .map(|nth| {
+                let id = EntryId::new(chance.below(9), first + nth);
+                let payload = if chance.flip() {
+                    Payload::Command(chance.bytes())
+                } else {
+                    Payload::Change(Arc::new(chance.logged_change()))
+                };
+                Entry { id, payload }
+            })
+            .collect();
+        let bytes: Bytes = entries.to_bytes().into();
+        let decoded = Entries::from_bytes(bytes.clone()).unwrap();
+        assert_eq!(decoded, entries);
+        let within = bytes.as_ptr_range();
+        for entry in decoded.iter() {
+            if let Payload::Command(command) = &entry.payload {
+                assert!(command.is_empty() || within.contains(&command.as_ptr()));
+            }
+        }
+        for end in 0..bytes.len() {
+            assert_eq!(Entries::from_bytes(bytes.slice(..end)), Err(DecodeError::TooShort));
+        }
+    }
+}
+
+#[test]
+fn refusals_come_back_and_unknown_ones_are_named_as_such() {
+    for (case, numbers) in [(0, 0), (1, 1), (4, 2), (32, 2), (35, 3), (51, 1), (98, 1)] {
+        let refusal = Refusal::from_parts(case, &vec![7; numbers]).unwrap();
+        assert_eq!(Refusal::from_bytes(refusal.to_bytes().into()), Ok(refusal));
+    }
+    let unknown = (31u8, vec![0u64]).to_bytes();
+    assert_eq!(Refusal::from_bytes(unknown.into()), Err(DecodeError::UnknownCase));
 }

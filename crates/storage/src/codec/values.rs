@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use quorate_core::{
     Activation, Change, ChangeKind, EndedGoal, EntryId, Goal, GoalEnd, LoggedChange, MemberId,
-    MemberInfo, MemberSet, Membership, MembershipParts, Operation, SnapshotMeta, Transition,
+    MemberInfo, MemberSet, Membership, MembershipParts, Operation, Refusal, SnapshotMeta,
+    Transition,
 };
 
 use super::{Code, DecodeError, Decoder};
@@ -233,6 +234,19 @@ macro_rules! cases {
 cases!(Transition { 0 = Auto, 1 = JointImplicit, 2 = JointExplicit });
 cases!(GoalEnd { 0 = Reached, 1 = Cancelled, 2 = Replaced });
 cases!(Activation { 0 = OnApply, 1 = OnAppend });
+
+impl Code for Refusal {
+    const BYTES_MIN: usize = 5;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        self.to_parts().encode(into);
+    }
+
+    fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
+        let (case, numbers) = <(u8, Vec<u64>)>::decode(from)?;
+        Self::from_parts(case, &numbers).ok_or(DecodeError::UnknownCase)
+    }
+}
 
 impl Code for MemberId {
     const BYTES_MIN: usize = 8;

@@ -12,9 +12,9 @@
 
 use bytes::Bytes;
 use crc32c::crc32c_append;
-use quorate_core::{Entries, Entry, EntryId, HardState, Payload, mutant};
+use quorate_core::{Entries, Entry, EntryId, HardState, mutant};
 
-use crate::codec::{Code, DecodeError, Decoder};
+use crate::codec::{Code, DecodeError, Decoder, ENTRY_BYTES_MIN, decode_payload, encode_entry};
 
 pub(crate) const HEADER_BYTES: usize = 32;
 
@@ -28,12 +28,6 @@ pub(crate) const BODY_BYTES_MAX: usize = 1 << 30;
 const HARD_STATE: u32 = 1;
 const INSTALL: u32 = 2;
 const ENTRIES: u32 = 4;
-
-/// In the length of an entry: it is a membership change.
-const CHANGE: u32 = 1 << 31;
-
-/// Term and length: no entry takes less.
-const ENTRY_BYTES_MIN: usize = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordHeader {
@@ -130,24 +124,6 @@ pub(crate) fn padded(body_bytes: usize) -> u64 {
     ((HEADER_BYTES + body_bytes) as u64).next_multiple_of(ALIGNMENT)
 }
 
-fn encode_entry(entry: &Entry, into: &mut Vec<u8>) {
-    entry.id.term.encode(into);
-    match &entry.payload {
-        Payload::Command(command) => {
-            // A longer one makes the whole record too large, which is refused.
-            (command.len().min(BODY_BYTES_MAX) as u32).encode(into);
-            into.extend_from_slice(command);
-        }
-        Payload::Change(change) => {
-            let length_at = into.len();
-            0u32.encode(into);
-            change.encode(into);
-            let length = (into.len() - length_at - 4).min(BODY_BYTES_MAX) as u32 | CHANGE;
-            into[length_at..length_at + 4].copy_from_slice(&length.to_le_bytes());
-        }
-    }
-}
-
 impl RecordHeader {
     fn encode(&self, seed: u32) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -234,13 +210,7 @@ fn decode_entries(from: &mut Decoder) -> Result<Appended, DecodeError> {
     for nth in 1..=count {
         let index = prev.index.checked_add(nth).ok_or(DecodeError::UnknownCase)?;
         let term = u64::decode(from)?;
-        let length = u32::decode(from)?;
-        let bytes = from.take((length & !CHANGE) as usize)?;
-        let payload = if length & CHANGE == 0 {
-            Payload::Command(bytes)
-        } else {
-            Payload::Change(std::sync::Arc::new(Code::from_bytes(bytes)?))
-        };
+        let payload = decode_payload(from)?;
         entries.push(Entry { id: EntryId::new(term, index), payload });
     }
     Ok(Appended { prev, entries })

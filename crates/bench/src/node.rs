@@ -1,0 +1,296 @@
+//! Through the whole node: three members in this process, on loopback TCP and real
+//! files, from `propose` to the machine's reply.
+//!
+//! The disk is measured in the same run: what its group commit could do if consensus were
+//! free is the mark to compare with.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use quorate::{
+    BadSnapshot, Chunks, DirectoryStorage, Machine, Node, NodeConfig, TcpConfig, TcpTransport,
+};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+
+use crate::args::NodeArgs;
+use crate::table::Table;
+
+/// What one number of proposers came to.
+struct Measured {
+    operations: u64,
+    took: Duration,
+    /// Of each operation, sorted.
+    latencies: Vec<Duration>,
+    cpu: Duration,
+    /// Of the leader and of all members together.
+    leader_sync: Duration,
+    all_sync: Duration,
+    syncs: u64,
+}
+
+/// The table of throughput and cost.
+pub(crate) fn table(args: &NodeArgs) -> Result<Table, Box<dyn std::error::Error>> {
+    let place = Place::new(args.directory.as_deref())?;
+    let runtime = Builder::new_multi_thread().worker_threads(args.workers).enable_all().build()?;
+    let heads = [
+        "proposers",
+        "payload",
+        "ops/s",
+        "p50 us",
+        "p99 us",
+        "CPU us/op",
+        "ops/sync",
+        "in fdatasync",
+        "raw ops/s",
+        "of raw",
+    ];
+    let mut table = Table::new(&heads);
+    let cluster = runtime.block_on(Cluster::start(&place.0))?;
+    for proposers in args.proposers() {
+        let length = Duration::from_secs(args.seconds);
+        runtime.block_on(cluster.measure(proposers, args.size, length / 5))?;
+        let raw = raw_rate(&place.0, proposers, args.size, Duration::from_secs(1))?;
+        let measured = runtime.block_on(cluster.measure(proposers, args.size, length))?;
+        table.row(&measured.row(proposers, args.size, raw));
+    }
+    stop(&runtime, cluster);
+    Ok(table)
+}
+
+impl Measured {
+    fn row(&self, proposers: usize, size: usize, raw: f64) -> Vec<String> {
+        let seconds = self.took.as_secs_f64();
+        let rate = self.operations as f64 / seconds;
+        let at = |share: f64| {
+            let place = (self.latencies.len().saturating_sub(1)) as f64 * share;
+            self.latencies.get(place as usize).copied().unwrap_or_default().as_micros().to_string()
+        };
+        vec![
+            proposers.to_string(),
+            format!("{size} B"),
+            format!("{rate:.0}"),
+            at(0.5),
+            at(0.99),
+            format!("{:.1}", self.cpu.as_secs_f64() * 1e6 / self.operations.max(1) as f64),
+            format!("{:.0}", self.operations as f64 / self.syncs.max(1) as f64),
+            format!(
+                "{:.0} % / {:.0} %",
+                100.0 * self.leader_sync.as_secs_f64() / seconds,
+                100.0 * self.all_sync.as_secs_f64() / seconds / 3.0
+            ),
+            format!("{raw:.0}"),
+            format!("{:.0} %", 100.0 * rate / raw),
+        ]
+    }
+}
+
+struct Cluster {
+    nodes: Vec<Node>,
+}
+
+impl Cluster {
+    async fn start(place: &Path) -> Result<Self, Box<dyn std::error::Error>> {
+        let mut transports = Vec::new();
+        for _ in 0..3 {
+            let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+            transports.push(TcpTransport::bind(TcpConfig::new(listen)).await?);
+        }
+        let addresses = transports.iter().map(|one| one.local_address().to_string());
+        let members: Vec<(u64, String)> = (1..).zip(addresses).collect();
+        let mut nodes = Vec::new();
+        for (id, transport) in (1..).zip(transports) {
+            let config = NodeConfig::first(0xbe, id, members.clone());
+            let storage = DirectoryStorage::at(place.join(id.to_string()))?;
+            nodes.push(Node::start(config, storage, Sum::default(), transport).await?);
+        }
+        nodes[0].campaign();
+        nodes[0].propose("ready").await?;
+        Ok(Self { nodes })
+    }
+
+    fn leader(&self) -> &Node {
+        self.nodes.iter().find(|node| node.is_leader()).unwrap_or(&self.nodes[0])
+    }
+
+    async fn measure(
+        &self,
+        proposers: usize,
+        size: usize,
+        length: Duration,
+    ) -> Result<Measured, Box<dyn std::error::Error>> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let before = self.syncs();
+        let (cpu, began) = (cpu_time(), Instant::now());
+        let mut tasks = JoinSet::new();
+        for _ in 0..proposers {
+            tasks.spawn(propose(self.leader().clone(), size, Arc::clone(&stop)));
+        }
+        tokio::time::sleep(length).await;
+        stop.store(true, Ordering::Relaxed);
+        let mut latencies = Vec::new();
+        while let Some(done) = tasks.join_next().await {
+            latencies.extend(done??);
+        }
+        let took = began.elapsed();
+        latencies.sort_unstable();
+        let after = self.syncs();
+        Ok(Measured {
+            operations: latencies.len() as u64,
+            took,
+            latencies,
+            cpu: cpu_time().saturating_sub(cpu),
+            leader_sync: after.leader - before.leader,
+            all_sync: after.all - before.all,
+            syncs: after.count - before.count,
+        })
+    }
+
+    fn syncs(&self) -> Syncs {
+        let leader = self.leader().metrics();
+        let all = self.nodes.iter().map(|node| node.metrics().sync_time).sum();
+        Syncs { leader: leader.sync_time, all, count: leader.syncs }
+    }
+}
+
+struct Syncs {
+    leader: Duration,
+    all: Duration,
+    count: u64,
+}
+
+async fn propose(
+    node: Node,
+    size: usize,
+    stop: Arc<AtomicBool>,
+) -> Result<Vec<Duration>, quorate::Failed> {
+    let command = Bytes::from(vec![7; size]);
+    let mut latencies = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        node.propose(command.clone()).await?;
+        latencies.push(began.elapsed());
+    }
+    Ok(latencies)
+}
+
+fn stop(runtime: &Runtime, cluster: Cluster) {
+    runtime.block_on(async {
+        for node in cluster.nodes {
+            node.end().await;
+            node.host().clone().stop().await;
+        }
+    });
+}
+
+/// Three threads, each with a preallocated file of its own, write a batch of entries and
+/// sync it, again and again: as three members would whose every sync holds what all
+/// proposers have asked. The slowest one counts.
+fn raw_rate(place: &Path, batch: usize, size: usize, length: Duration) -> io::Result<f64> {
+    let bytes = batch * (size + ENTRY_BYTES);
+    let threads: Vec<_> = (0..3)
+        .map(|number| {
+            let path = place.join(format!("raw-{number}"));
+            thread::spawn(move || sync_again_and_again(&path, bytes, length))
+        })
+        .collect();
+    let mut slowest = f64::MAX;
+    for thread in threads {
+        let rate = thread.join().map_err(|_| io::Error::other("a thread panicked"))??;
+        slowest = slowest.min(rate);
+    }
+    Ok(slowest * batch as f64)
+}
+
+fn sync_again_and_again(path: &Path, bytes: usize, length: Duration) -> io::Result<f64> {
+    let file = File::create(path)?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, RAW_FILE_BYTES)?;
+    let batch = vec![7; bytes];
+    let (mut at, mut count) = (0, 0);
+    let began = Instant::now();
+    while began.elapsed() < length {
+        if at + bytes as u64 > RAW_FILE_BYTES {
+            at = 0;
+        }
+        file.write_all_at(&batch, at)?;
+        file.sync_data()?;
+        at += bytes as u64;
+        count += 1;
+    }
+    let rate = f64::from(count) / began.elapsed().as_secs_f64();
+    fs::remove_file(path)?;
+    Ok(rate)
+}
+
+/// What an entry costs in the log beside its payload, about.
+const ENTRY_BYTES: usize = 48;
+const RAW_FILE_BYTES: u64 = 64 << 20;
+
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+    seconds + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// A directory that is gone when the run is over.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(parent: Option<&Path>) -> io::Result<Self> {
+        let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
+        let path = parent.join(format!("quorate-bench-{}", std::process::id()));
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The cheapest machine that still depends on every byte it is given.
+#[derive(Default)]
+struct Sum {
+    bytes: u64,
+}
+
+impl Machine for Sum {
+    fn apply(&mut self, _: u64, command: &Bytes) -> Bytes {
+        self.bytes += command.len() as u64;
+        Bytes::new()
+    }
+
+    fn query(&self, _: &Bytes) -> Bytes {
+        Bytes::copy_from_slice(&self.bytes.to_le_bytes())
+    }
+
+    fn snapshot(&self) -> Chunks {
+        Box::new(std::iter::once(Bytes::copy_from_slice(&self.bytes.to_le_bytes())))
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        let chunk = chunks.next().ok_or(BadSnapshot)?;
+        self.bytes = u64::from_le_bytes(chunk[..].try_into().map_err(|_| BadSnapshot)?);
+        Ok(())
+    }
+}
+
+pub(crate) const LEGEND: &str = "\
+op            one command of this size, proposed at the leader, durable on a majority, applied, answered
+proposers     tasks that propose, each the next one when the last was answered
+CPU           of the whole process: three members and the proposers
+ops/sync      operations for each sync of the leader's log
+in fdatasync  share of the time: the leader's disk thread / the mean of all three
+raw ops/s     three threads that write batches of that many entries to files of their own
+              on the same disk, and sync each: what group commit could do for free";

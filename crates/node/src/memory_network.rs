@@ -1,0 +1,282 @@
+//! A network within one process, for tests and examples: no sockets, no addresses.
+//!
+//! Bounded like a real one: what a busy member does not take is dropped. Links can be cut.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use quorate_core::{MemberId, MemberInfo};
+use tokio::sync::{mpsc, watch};
+
+use crate::runtime::{
+    Inbox, Introduction, LandingError, MemberKey, OutgoingSnapshot, Parcel, Rejected, Transport,
+    TransportError, lock,
+};
+
+/// Parcels sent together that wait for one member.
+const WAITING_MAX: usize = 256;
+
+/// Snapshots that are under way from one transport.
+const SNAPSHOTS_MAX: usize = 16;
+
+/// Members find each other by their names, on whichever of its transports they live.
+#[derive(Clone, Default)]
+pub struct MemoryNetwork {
+    world: Arc<Mutex<World>>,
+}
+
+#[derive(Default)]
+struct World {
+    homes: BTreeMap<MemberKey, Home>,
+    cut: BTreeSet<(MemberKey, MemberKey)>,
+}
+
+/// Where a member lives.
+#[derive(Clone)]
+struct Home {
+    /// Of the transport that it lives on.
+    stopping: watch::Sender<bool>,
+    inbox: Inbox,
+    way: mpsc::Sender<Delivery>,
+}
+
+struct Delivery {
+    pair: Introduction,
+    parcels: Vec<Parcel>,
+}
+
+impl MemoryNetwork {
+    /// Nobody is on it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One process on this network.
+    pub fn transport(&self) -> MemoryTransport {
+        MemoryTransport {
+            network: self.clone(),
+            inbox: OnceLock::new(),
+            own: Mutex::default(),
+            counts: Arc::default(),
+            snapshots: Arc::new(tokio::sync::Semaphore::new(SNAPSHOTS_MAX)),
+            stopping: watch::Sender::new(false),
+        }
+    }
+
+    /// From now on nothing passes between these two, in either direction.
+    pub fn cut(&self, one: MemberKey, other: MemberKey) {
+        lock(&self.world).cut.extend([(one, other), (other, one)]);
+    }
+
+    /// Undoes [`MemoryNetwork::cut`].
+    pub fn heal(&self, one: MemberKey, other: MemberKey) {
+        let cut = &mut lock(&self.world).cut;
+        cut.remove(&(one, other));
+        cut.remove(&(other, one));
+    }
+
+    /// Undoes every cut.
+    pub fn heal_all(&self) {
+        lock(&self.world).cut.clear();
+    }
+
+    fn home(&self, from: MemberKey, to: MemberKey) -> Option<Home> {
+        let world = lock(&self.world);
+        if world.cut.contains(&(from, to)) { None } else { world.homes.get(&to).cloned() }
+    }
+
+    fn is_cut(&self, from: MemberKey, to: MemberKey) -> bool {
+        lock(&self.world).cut.contains(&(from, to))
+    }
+}
+
+impl fmt::Debug for MemoryNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryNetwork").finish_non_exhaustive()
+    }
+}
+
+/// One process on a [`MemoryNetwork`].
+pub struct MemoryTransport {
+    network: MemoryNetwork,
+    inbox: OnceLock<Inbox>,
+    /// The members that live here, by their disks.
+    own: Mutex<BTreeMap<MemberKey, u64>>,
+    counts: Arc<Mutex<BTreeMap<&'static str, u64>>>,
+    snapshots: Arc<tokio::sync::Semaphore>,
+    stopping: watch::Sender<bool>,
+}
+
+impl MemoryTransport {
+    fn count(&self, what: &'static str) {
+        count(&self.counts, what);
+    }
+
+    /// Tells everybody who could have talked to it.
+    fn take_away(&self, key: MemberKey) {
+        let mut world = lock(&self.network.world);
+        // It may live elsewhere by now.
+        let here = |home: &Home| home.stopping.same_channel(&self.stopping);
+        if !world.homes.get(&key).is_some_and(here) {
+            return;
+        }
+        world.homes.remove(&key);
+        for (other, home) in world.homes.iter().filter(|(other, _)| other.cluster == key.cluster) {
+            home.inbox.connection_lost(*other, key.member);
+        }
+    }
+
+    fn send_to(&self, pair: Introduction, parcels: Vec<Parcel>) {
+        let to = MemberKey { cluster: pair.from.cluster, member: pair.to };
+        let sent = match self.network.home(pair.from, to) {
+            None => Err("dropped_unreachable"),
+            Some(home) => home.way.try_send(Delivery { pair, parcels }).map_err(|_| "dropped_full"),
+        };
+        match (sent, self.inbox.get()) {
+            (Ok(()), _) => self.count("sent"),
+            (Err(what), inbox) => {
+                self.count(what);
+                if let Some(inbox) = inbox {
+                    inbox.unreachable(pair.from, pair.to);
+                }
+            }
+        }
+    }
+}
+
+impl Transport for MemoryTransport {
+    fn start(&self, inbox: Inbox) -> Result<(), TransportError> {
+        self.inbox.set(inbox).map_err(|_| "started already".into())
+    }
+
+    fn add_member(&self, key: MemberKey, incarnation: u64) {
+        let Some(inbox) = self.inbox.get() else { return };
+        let (way, deliveries) = mpsc::channel(WAITING_MAX);
+        let home = Home { stopping: self.stopping.clone(), inbox: inbox.clone(), way };
+        lock(&self.own).insert(key, incarnation);
+        lock(&self.network.world).homes.insert(key, home);
+        let counts = Arc::clone(&self.counts);
+        let bringing = bring(self.network.clone(), inbox.clone(), key, deliveries, counts);
+        let mut stopping = self.stopping.subscribe();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = stopping.wait_for(|stopping| *stopping) => {}
+                () = bringing => {}
+            }
+        });
+    }
+
+    fn remove_member(&self, key: MemberKey) {
+        lock(&self.own).remove(&key);
+        self.take_away(key);
+    }
+
+    /// Members need no address here.
+    fn set_peers(&self, _key: MemberKey, _peers: Vec<(MemberId, MemberInfo)>) {}
+
+    fn send(&self, key: MemberKey, parcels: Vec<Parcel>) {
+        let Some(incarnation) = lock(&self.own).get(&key).copied() else { return };
+        let mut by_peer: BTreeMap<MemberId, Vec<Parcel>> = BTreeMap::new();
+        for parcel in parcels {
+            by_peer.entry(parcel.to()).or_default().push(parcel);
+        }
+        for (to, parcels) in by_peer {
+            self.send_to(Introduction { from: key, incarnation, to }, parcels);
+        }
+    }
+
+    fn send_snapshot(&self, key: MemberKey, snapshot: OutgoingSnapshot) {
+        let to = MemberKey { cluster: key.cluster, member: snapshot.envelope().to };
+        let incarnation = lock(&self.own).get(&key).copied();
+        let (Some(incarnation), Some(home)) = (incarnation, self.network.home(key, to)) else {
+            return self.count("snapshots_lost");
+        };
+        let Ok(place) = Arc::clone(&self.snapshots).try_acquire_owned() else {
+            return self.count("snapshots_lost");
+        };
+        let pair = Introduction { from: key, incarnation, to: to.member };
+        if let Err(why) = home.inbox.admit(&pair) {
+            return self.count(why.name());
+        }
+        let (counts, mut stopping) = (Arc::clone(&self.counts), self.stopping.subscribe());
+        tokio::spawn(async move {
+            let what = tokio::select! {
+                _ = stopping.wait_for(|stopping| *stopping) => "snapshots_lost",
+                moved = move_snapshot(home.inbox, to, snapshot) => match moved {
+                    Ok(()) => "snapshots_sent",
+                    Err(_) => "snapshots_refused",
+                },
+            };
+            count(&counts, what);
+            drop(place);
+        });
+    }
+
+    /// Who is not let in is asked about with every delivery: there is nothing to close.
+    fn turn_away(&self, _key: MemberKey, _from: MemberId, why: Rejected) {
+        self.count(why.name());
+    }
+
+    fn counts(&self) -> BTreeMap<&'static str, u64> {
+        lock(&self.counts).clone()
+    }
+
+    fn stop(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async {
+            self.stopping.send_replace(true);
+            let own = std::mem::take(&mut *lock(&self.own));
+            own.into_keys().for_each(|key| self.take_away(key));
+            self.stopping.closed().await;
+        })
+    }
+}
+
+impl fmt::Debug for MemoryTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryTransport").finish_non_exhaustive()
+    }
+}
+
+/// Hands over what is sent to one member, until it lives here no more.
+async fn bring(
+    network: MemoryNetwork,
+    inbox: Inbox,
+    to: MemberKey,
+    mut deliveries: mpsc::Receiver<Delivery>,
+    counts: Arc<Mutex<BTreeMap<&'static str, u64>>>,
+) {
+    while let Some(Delivery { pair, parcels }) = deliveries.recv().await {
+        if network.is_cut(pair.from, to) {
+            continue;
+        }
+        match inbox.admit(&pair) {
+            Err(why) => count(&counts, why.name()),
+            Ok(()) => {
+                if inbox.deliver(to, parcels).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn move_snapshot(
+    inbox: Inbox,
+    to: MemberKey,
+    mut snapshot: OutgoingSnapshot,
+) -> Result<(), LandingError> {
+    let mut landing = inbox.begin_snapshot(to, snapshot.envelope().clone()).await?;
+    while let Some(chunk) = snapshot.next_chunk().await.map_err(LandingError::Disk)? {
+        landing.append(chunk).await?;
+    }
+    landing.finish().await?;
+    snapshot.arrived();
+    Ok(())
+}
+
+fn count(counts: &Mutex<BTreeMap<&'static str, u64>>, what: &'static str) {
+    *lock(counts).entry(what).or_default() += 1;
+}

@@ -1,0 +1,408 @@
+//! Frames: the unit of everything on a connection. What is in them stands in `handshake`
+//! and `message`.
+//!
+//! ```text
+//!  0      1      4         8         12        16        20        24
+//!  +------+------+---------+---------+---------+---------+---------+------+------
+//!  | kind | 0    | channel | head    | body    | body    | crc     | head | body
+//!  |      |      |         | bytes   | bytes   | crc     |         |      |
+//!  +------+------+---------+---------+---------+---------+---------+------+------
+//! ```
+//! *crc* covers the 20 bytes before it and the head. Numbers are little-endian, checksums
+//! CRC-32C. Lengths are looked at before anything else, and before anything is reserved.
+
+use std::io::{self, IoSlice};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use crc32c::{crc32c, crc32c_append};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
+
+use super::counts::{Counted, Counts};
+
+pub(crate) const HEADER_BYTES: usize = 24;
+
+/// What is read at once; a frame that fits is copied out of the buffer, a longer one owns
+/// the memory it came in. So no small payload keeps a whole buffer alive.
+const READ_BYTES: usize = 64 << 10;
+
+/// Bodies from this length on are written from where they are.
+const OWN_SLICE_BYTES: usize = 16 << 10;
+
+/// For who waits within another limit.
+pub(crate) const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+
+/// What a frame is. Numbers stay for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Hello = 1,
+    HelloReply = 2,
+    Introduce = 3,
+    Welcome = 4,
+    Refused = 5,
+    Leave = 6,
+    KeepAlive = 7,
+    Message = 16,
+    Aside = 17,
+    SnapshotBegin = 32,
+    SnapshotChunk = 33,
+    SnapshotEnd = 34,
+    SnapshotDone = 35,
+    SnapshotRefused = 36,
+}
+
+impl Kind {
+    fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Hello,
+            2 => Self::HelloReply,
+            3 => Self::Introduce,
+            4 => Self::Welcome,
+            5 => Self::Refused,
+            6 => Self::Leave,
+            7 => Self::KeepAlive,
+            16 => Self::Message,
+            17 => Self::Aside,
+            32 => Self::SnapshotBegin,
+            33 => Self::SnapshotChunk,
+            34 => Self::SnapshotEnd,
+            35 => Self::SnapshotDone,
+            36 => Self::SnapshotRefused,
+            _ => return None,
+        })
+    }
+}
+
+/// A frame that arrived whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) kind: Kind,
+    pub(crate) channel: u32,
+    pub(crate) head: Bytes,
+    pub(crate) body: Bytes,
+}
+
+/// The bytes of a body with their checksum: made once, however many peers get it.
+#[derive(Clone, Debug)]
+pub(crate) struct Body {
+    pub(crate) bytes: Bytes,
+    checksum: u32,
+}
+
+impl Body {
+    pub(crate) fn new(bytes: Bytes) -> Self {
+        let checksum = crc32c(&bytes);
+        Self { bytes, checksum }
+    }
+}
+
+/// Why nothing more is read from a connection.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// The other side closed it, between two frames.
+    Closed,
+    /// The other side closed it within a frame.
+    Truncated,
+    Oversized,
+    BadChecksum,
+    UnknownKind,
+    Malformed,
+    Silent,
+    Io(io::Error),
+}
+
+impl ReadError {
+    /// What to count it as.
+    pub(crate) fn counted(&self) -> Option<Counted> {
+        match self {
+            Self::Truncated => Some(Counted::Truncated),
+            Self::Oversized => Some(Counted::Oversized),
+            Self::BadChecksum => Some(Counted::BadChecksum),
+            Self::UnknownKind => Some(Counted::UnknownKind),
+            Self::Malformed => Some(Counted::Malformed),
+            Self::Silent => Some(Counted::Silent),
+            Self::Closed | Self::Io(_) => None,
+        }
+    }
+}
+
+impl std::fmt::Display for ReadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Closed => "closed by the other side",
+            Self::Truncated => "closed by the other side within a frame",
+            Self::Oversized => "a frame is too long",
+            Self::BadChecksum => "a checksum does not match",
+            Self::UnknownKind => "a frame of an unknown kind",
+            Self::Malformed => "a malformed frame",
+            Self::Silent => "nothing was heard for too long",
+            Self::Io(why) => return write!(f, "{why}"),
+        })
+    }
+}
+
+struct Header {
+    kind: u8,
+    channel: u32,
+    head_bytes: usize,
+    body_bytes: usize,
+    body_checksum: u32,
+    checksum: u32,
+}
+
+impl Header {
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> Self {
+        let number = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        Self {
+            kind: bytes[0],
+            channel: number(4),
+            head_bytes: number(8) as usize,
+            body_bytes: number(12) as usize,
+            body_checksum: number(16),
+            checksum: number(20),
+        }
+    }
+
+    fn frame_bytes(&self) -> usize {
+        HEADER_BYTES.saturating_add(self.head_bytes).saturating_add(self.body_bytes)
+    }
+}
+
+/// The first frame in these bytes with its length; nothing while it is not all there.
+fn peek(bytes: &[u8], frame_bytes_max: usize) -> Result<Option<Header>, ReadError> {
+    let Some(header) = bytes.first_chunk::<HEADER_BYTES>().map(Header::decode) else {
+        return Ok(None);
+    };
+    if header.frame_bytes() > frame_bytes_max {
+        return Err(ReadError::Oversized);
+    }
+    Ok(Some(header))
+}
+
+/// Checks a frame that is all there.
+fn check(header: &Header, bytes: &[u8]) -> Result<Kind, ReadError> {
+    let (head, body) = bytes[HEADER_BYTES..].split_at(header.head_bytes);
+    let checksum = crc32c_append(crc32c(&bytes[..HEADER_BYTES - 4]), head);
+    if checksum != header.checksum || crc32c(body) != header.body_checksum {
+        return Err(ReadError::BadChecksum);
+    }
+    if bytes[1..4] != [0; 3] {
+        return Err(ReadError::Malformed);
+    }
+    Kind::from_number(header.kind).ok_or(ReadError::UnknownKind)
+}
+
+/// Takes the first frame out of a buffer; nothing while it is not all there.
+pub(crate) fn take_frame(
+    buffer: &mut BytesMut,
+    frame_bytes_max: usize,
+) -> Result<Option<Frame>, ReadError> {
+    let Some(header) = peek(buffer, frame_bytes_max)? else { return Ok(None) };
+    let length = header.frame_bytes();
+    if buffer.len() < length {
+        return Ok(None);
+    }
+    let kind = check(&header, &buffer[..length])?;
+    let bytes = if length <= READ_BYTES {
+        let bytes = Bytes::copy_from_slice(&buffer[HEADER_BYTES..length]);
+        buffer.advance(length);
+        bytes
+    } else {
+        buffer.split_to(length).freeze().slice(HEADER_BYTES..)
+    };
+    let head = bytes.slice(..header.head_bytes);
+    let body = bytes.slice(header.head_bytes..);
+    Ok(Some(Frame { kind, channel: header.channel, head, body }))
+}
+
+/// Reads frames. Giving up a call loses nothing.
+pub(crate) struct FrameReader<R> {
+    reader: R,
+    buffer: BytesMut,
+    frame_bytes_max: usize,
+}
+
+impl<R: AsyncRead + Unpin> FrameReader<R> {
+    pub(crate) fn new(reader: R, frame_bytes_max: usize) -> Self {
+        Self { reader, buffer: BytesMut::new(), frame_bytes_max }
+    }
+
+    pub(crate) fn set_frame_bytes_max(&mut self, frame_bytes_max: usize) {
+        self.frame_bytes_max = frame_bytes_max;
+    }
+
+    /// The next frame among what was read.
+    pub(crate) fn take(&mut self) -> Result<Option<Frame>, ReadError> {
+        take_frame(&mut self.buffer, self.frame_bytes_max)
+    }
+
+    /// The next bytes as they are.
+    pub(crate) fn take_bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let bytes = *self.buffer.first_chunk::<N>()?;
+        self.buffer.advance(N);
+        Some(bytes)
+    }
+
+    /// Waits for more bytes, and takes all that are there.
+    pub(crate) async fn fill(&mut self, patience: Duration) -> Result<usize, ReadError> {
+        // Room for the rest of a long frame, but never much more than has arrived: its
+        // length is only what somebody says.
+        let known = peek(&self.buffer, self.frame_bytes_max)?.map_or(0, |h| h.frame_bytes());
+        let missing = known.saturating_sub(self.buffer.len());
+        let room = missing.clamp(READ_BYTES / 4, self.buffer.len().max(READ_BYTES));
+        self.buffer.reserve(room);
+        match timeout(patience, self.reader.read_buf(&mut self.buffer)).await {
+            Err(_) => Err(ReadError::Silent),
+            Ok(Err(why)) => Err(ReadError::Io(why)),
+            Ok(Ok(0)) if self.buffer.is_empty() => Err(ReadError::Closed),
+            Ok(Ok(0)) => Err(ReadError::Truncated),
+            Ok(Ok(count)) => Ok(count),
+        }
+    }
+
+    /// The next frame, waiting for it.
+    pub(crate) async fn next(&mut self, patience: Duration) -> Result<Frame, ReadError> {
+        loop {
+            if let Some(frame) = self.take()? {
+                return Ok(frame);
+            }
+            self.fill(patience).await?;
+        }
+    }
+
+    /// Reads and forgets until the other side has closed too, so that it gets to read what
+    /// was said last: bytes left unread would make the system cut the connection off.
+    pub(crate) async fn drain(&mut self, patience: Duration) {
+        let mut forgotten = 0;
+        let _ = timeout(patience, async {
+            while forgotten < READ_BYTES * 16 {
+                self.buffer.clear();
+                match self.fill(patience).await {
+                    Ok(count) => forgotten += count,
+                    Err(_) => return,
+                }
+            }
+        })
+        .await;
+    }
+}
+
+/// Frames to be written together.
+#[derive(Default)]
+pub(crate) struct Batch {
+    /// Headers, heads and short bodies.
+    bytes: Vec<u8>,
+    /// Long bodies, and after how much of `bytes` each comes.
+    long: Vec<(usize, Bytes)>,
+    frames: u64,
+}
+
+impl Batch {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// A frame without a body.
+    pub(crate) fn push(&mut self, kind: Kind, channel: u32, head: &impl prost::Message) {
+        self.push_with_body(kind, channel, head, None);
+    }
+
+    pub(crate) fn push_with_body(
+        &mut self,
+        kind: Kind,
+        channel: u32,
+        head: &impl prost::Message,
+        body: Option<&Body>,
+    ) {
+        let start = self.bytes.len();
+        self.bytes.resize(start + HEADER_BYTES, 0);
+        // A Vec takes whatever is written to it.
+        let _ = head.encode(&mut self.bytes);
+        let head_bytes = self.bytes.len() - start - HEADER_BYTES;
+        let body_bytes = body.map_or(0, |body| body.bytes.len());
+        let (header, head) = self.bytes[start..].split_at_mut(HEADER_BYTES);
+        header[0] = kind as u8;
+        header[4..8].copy_from_slice(&channel.to_le_bytes());
+        header[8..12].copy_from_slice(&(head_bytes as u32).to_le_bytes());
+        header[12..16].copy_from_slice(&(body_bytes as u32).to_le_bytes());
+        header[16..20].copy_from_slice(&body.map_or(0, |body| body.checksum).to_le_bytes());
+        let checksum = crc32c_append(crc32c(&header[..20]), head);
+        header[20..24].copy_from_slice(&checksum.to_le_bytes());
+        if let Some(body) = body {
+            if body_bytes < OWN_SLICE_BYTES {
+                self.bytes.extend_from_slice(&body.bytes);
+            } else {
+                self.long.push((self.bytes.len(), body.bytes.clone()));
+            }
+        }
+        self.frames += 1;
+    }
+
+    /// Writes everything and is empty again. Takes as long as there is progress.
+    pub(crate) async fn write_to(
+        &mut self,
+        writer: &mut (impl AsyncWrite + Unpin),
+        patience: Duration,
+        counts: &Counts,
+    ) -> io::Result<()> {
+        let mut slices = Vec::with_capacity(2 * self.long.len() + 1);
+        let mut from = 0;
+        for (to, body) in &self.long {
+            slices.push(IoSlice::new(&self.bytes[from..*to]));
+            slices.push(IoSlice::new(body));
+            from = *to;
+        }
+        slices.push(IoSlice::new(&self.bytes[from..]));
+        let mut left = &mut slices[..];
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            let Ok(written) = timeout(patience, writer.write_vectored(left)).await else {
+                counts.one(Counted::WriteTimeout);
+                return Err(io::ErrorKind::TimedOut.into());
+            };
+            let written = written?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            counts.one(Counted::Writes);
+            counts.add(Counted::BytesSent, written as u64);
+            IoSlice::advance_slices(&mut left, written);
+        }
+        counts.add(Counted::FramesSent, self.frames);
+        self.clear();
+        match timeout(patience, writer.flush()).await {
+            Ok(flushed) => flushed,
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// What was not written is forgotten.
+    pub(crate) fn clear(&mut self) {
+        // A burst must not hold its memory for ever.
+        self.bytes.clear();
+        self.bytes.shrink_to(READ_BYTES * 4);
+        self.long.clear();
+        self.frames = 0;
+    }
+
+    /// As it would be written.
+    #[cfg(test)]
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut all = Vec::new();
+        let mut from = 0;
+        for (to, body) in &self.long {
+            all.extend_from_slice(&self.bytes[from..*to]);
+            all.extend_from_slice(body);
+            from = *to;
+        }
+        all.extend_from_slice(&self.bytes[from..]);
+        all
+    }
+}

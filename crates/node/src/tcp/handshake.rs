@@ -1,0 +1,245 @@
+//! How two processes begin to talk, and how a member says on a connection who it is.
+//!
+//! The dialler sends the magic bytes and a hello with the versions it speaks; the answer
+//! names the one to use, or refuses. That much never changes, so any two versions can
+//! have this conversation. Then the dialler opens a channel for each pair of members with
+//! an introduction, answered by a welcome or by a refusal.
+
+use quorate_core::MemberId;
+use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::config::TcpConfig;
+use super::counts::{Counted, Counts};
+use super::frame::{Batch, FOR_EVER, FrameReader, HEADER_BYTES, Kind, ReadError};
+use super::message::Undecodable;
+use super::secure::Stream;
+use crate::runtime::{Introduction, MemberKey, Rejected};
+
+pub(crate) const MAGIC: [u8; 8] = *b"quorate\n";
+
+/// The versions of everything after the hello that this code speaks.
+pub(crate) const VERSION_MIN: u32 = 1;
+pub(crate) const VERSION_MAX: u32 = 1;
+
+/// Nobody needs more to say hello or to introduce a member.
+const GREETING_BYTES_MAX: usize = HEADER_BYTES + 4096;
+
+/// No longer address is remembered.
+const ADDRESS_BYTES_MAX: usize = 512;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Messages = 0,
+    Snapshot = 1,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Hello {
+    #[prost(uint32, tag = "1")]
+    pub(crate) version_min: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) version_max: u32,
+    /// Where the dialler is reached.
+    #[prost(string, tag = "3")]
+    pub(crate) address: String,
+    #[prost(uint32, tag = "4")]
+    pub(crate) purpose: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct HelloReply {
+    /// The version to use; 0 for none.
+    #[prost(uint32, tag = "1")]
+    pub(crate) version: u32,
+    /// What the answerer speaks, if it refuses.
+    #[prost(uint32, tag = "2")]
+    pub(crate) version_min: u32,
+    #[prost(uint32, tag = "3")]
+    pub(crate) version_max: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(crate) struct IntroduceHead {
+    #[prost(fixed64, tag = "1")]
+    cluster: u64,
+    #[prost(uint64, tag = "2")]
+    from: u64,
+    #[prost(fixed64, tag = "3")]
+    incarnation: u64,
+    #[prost(uint64, tag = "4")]
+    to: u64,
+}
+
+/// Why a channel is closed.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct RefusedHead {
+    /// Which of the known reasons; 0 for another one.
+    #[prost(uint32, tag = "1")]
+    pub(crate) reason: u32,
+    #[prost(string, tag = "2")]
+    pub(crate) text: String,
+}
+
+impl From<Introduction> for IntroduceHead {
+    fn from(Introduction { from, incarnation, to }: Introduction) -> Self {
+        Self { cluster: from.cluster, from: from.member.0, incarnation, to: to.0 }
+    }
+}
+
+impl IntroduceHead {
+    pub(crate) fn decode_introduction(head: &[u8]) -> Result<Introduction, Undecodable> {
+        let Self { cluster, from, incarnation, to } = prost::Message::decode(head)?;
+        let from = MemberKey { cluster, member: MemberId(from) };
+        Ok(Introduction { from, incarnation, to: MemberId(to) })
+    }
+}
+
+impl From<Rejected> for RefusedHead {
+    fn from(why: Rejected) -> Self {
+        let reason = match why {
+            Rejected::ForeignCluster => 1,
+            Rejected::OtherMember => 2,
+            Rejected::Removed => 3,
+            Rejected::NotItself => 4,
+        };
+        Self { reason, text: why.to_string() }
+    }
+}
+
+/// The two directions of a connection.
+pub(crate) type Reader = FrameReader<ReadHalf<Box<dyn Stream>>>;
+pub(crate) type Writer = WriteHalf<Box<dyn Stream>>;
+
+/// Connects and says hello. An error is text for the log.
+pub(crate) async fn dial(
+    config: &TcpConfig,
+    counts: &Counts,
+    address: &str,
+    advertise: &str,
+    purpose: Purpose,
+) -> Result<(Reader, Writer), String> {
+    let greeting = greet(config, counts, address, advertise, purpose);
+    match timeout(config.handshake_timeout, greeting).await {
+        Ok(greeted) => greeted,
+        Err(_) => Err("no answer in time".to_owned()),
+    }
+}
+
+async fn greet(
+    config: &TcpConfig,
+    counts: &Counts,
+    address: &str,
+    advertise: &str,
+    purpose: Purpose,
+) -> Result<(Reader, Writer), String> {
+    let stream = TcpStream::connect(address).await.map_err(|why| why.to_string())?;
+    stream.set_nodelay(true).map_err(|why| why.to_string())?;
+    let stream = config.secure.dial(stream, address).await.map_err(|why| why.to_string())?;
+    let (reader, mut writer) = tokio::io::split(stream);
+    let mut reader = FrameReader::new(reader, GREETING_BYTES_MAX);
+
+    let mut batch = Batch::default();
+    batch.push_bytes(&MAGIC);
+    let hello = Hello {
+        version_min: VERSION_MIN,
+        version_max: VERSION_MAX,
+        address: advertise.to_owned(),
+        purpose: purpose as u32,
+    };
+    batch.push(Kind::Hello, 0, &hello);
+    batch.write_to(&mut writer, FOR_EVER, counts).await.map_err(|why| why.to_string())?;
+
+    let frame = reader.next(FOR_EVER).await.map_err(|why| why.to_string())?;
+    let reply: HelloReply = match frame.kind {
+        Kind::HelloReply => prost::Message::decode(&frame.head[..])
+            .map_err(|_| "not an answer to a hello".to_owned())?,
+        _ => return Err("not an answer to a hello".to_owned()),
+    };
+    if !(VERSION_MIN..=VERSION_MAX).contains(&reply.version) {
+        counts.one(Counted::HandshakeRefused);
+        let HelloReply { version_min, version_max, .. } = reply;
+        return Err(format!("it speaks versions {version_min} to {version_max} only"));
+    }
+    reader.set_frame_bytes_max(config.frame_bytes_max);
+    Ok((reader, writer))
+}
+
+/// What a dialler said of itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Greeted {
+    pub(crate) address: String,
+    pub(crate) purpose: Purpose,
+}
+
+/// Why somebody was not listened to before it said who it is.
+pub(crate) enum GreetError {
+    /// To be counted as this.
+    Counted(Counted),
+    /// The connection broke.
+    Lost,
+}
+
+impl From<ReadError> for GreetError {
+    fn from(why: ReadError) -> Self {
+        why.counted().map_or(Self::Lost, Self::Counted)
+    }
+}
+
+/// Answers a hello, and leaves the reader behind it. How long that may take is the caller's
+/// business.
+pub(crate) async fn answer_hello<R, W>(
+    reader: &mut FrameReader<R>,
+    writer: &mut W,
+    config: &TcpConfig,
+    counts: &Counts,
+) -> Result<Greeted, GreetError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    reader.set_frame_bytes_max(GREETING_BYTES_MAX);
+    let magic: [u8; 8] = loop {
+        match reader.take_bytes() {
+            Some(magic) => break magic,
+            None => reader.fill(FOR_EVER).await?,
+        };
+    };
+    if magic != MAGIC {
+        return Err(GreetError::Counted(Counted::BadMagic));
+    }
+    let frame = reader.next(FOR_EVER).await?;
+    if frame.kind != Kind::Hello {
+        return Err(GreetError::Counted(Counted::Unexpected));
+    }
+    let malformed = GreetError::Counted(Counted::Malformed);
+    let Ok(hello) = <Hello as prost::Message>::decode(&frame.head[..]) else {
+        return Err(malformed);
+    };
+    let purpose = match hello.purpose {
+        0 => Purpose::Messages,
+        1 => Purpose::Snapshot,
+        _ => return Err(malformed),
+    };
+    let fits = hello.address.len() <= ADDRESS_BYTES_MAX && frame.body.is_empty();
+    if !fits || hello.version_min > hello.version_max {
+        return Err(malformed);
+    }
+    let version = hello.version_max.min(VERSION_MAX);
+    let agreed = version >= hello.version_min.max(VERSION_MIN);
+    let reply = HelloReply {
+        version: if agreed { version } else { 0 },
+        version_min: VERSION_MIN,
+        version_max: VERSION_MAX,
+    };
+    let mut batch = Batch::default();
+    batch.push(Kind::HelloReply, 0, &reply);
+    batch.write_to(writer, FOR_EVER, counts).await.map_err(|_| GreetError::Lost)?;
+    if !agreed {
+        return Err(GreetError::Counted(Counted::WrongVersion));
+    }
+    reader.set_frame_bytes_max(config.frame_bytes_max);
+    Ok(Greeted { address: hello.address, purpose })
+}

@@ -1,0 +1,455 @@
+//! What members say to each other, as the head and body of a frame.
+//!
+//! Heads are protobuf messages, so that a later version may add fields; field numbers
+//! stand in docs/formats.md. Who speaks to whom is the channel's business, not theirs.
+
+use bytes::Bytes;
+use prost::Oneof;
+use quorate_core::{
+    Append, AppendReply, Change, Entries, EntryId, Envelope, Heartbeat, HeartbeatReply, Identity,
+    MemberId, Message, Proposal, Refusal, RequestId, SnapshotMeta, Vote, VoteReply,
+};
+use quorate_storage::codec::{Code, DecodeError};
+
+use super::frame::Body;
+
+/// The head of a message frame, and of a snapshot's first one.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct MessageHead {
+    #[prost(uint64, tag = "1")]
+    term: u64,
+    #[prost(uint64, tag = "2")]
+    joined_at: u64,
+    /// Only where it is not the member that the channel is of: a request of somebody else,
+    /// passed on in its name.
+    #[prost(uint64, optional, tag = "3")]
+    on_behalf_of: Option<u64>,
+    /// Of a snapshot: how many bytes follow.
+    #[prost(uint64, tag = "4")]
+    pub(crate) snapshot_bytes: u64,
+    #[prost(
+        oneof = "Said",
+        tags = "16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31"
+    )]
+    said: Option<Said>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum Said {
+    #[prost(message, tag = "16")]
+    PreVote(VoteHead),
+    #[prost(message, tag = "17")]
+    PreVoteReply(VoteReplyHead),
+    #[prost(message, tag = "18")]
+    Vote(VoteHead),
+    #[prost(message, tag = "19")]
+    VoteReply(VoteReplyHead),
+    /// The entries are the body.
+    #[prost(message, tag = "20")]
+    Append(AppendHead),
+    #[prost(message, tag = "21")]
+    AppendReply(AppendReplyHead),
+    #[prost(message, tag = "22")]
+    Heartbeat(HeartbeatHead),
+    #[prost(message, tag = "23")]
+    HeartbeatReply(HeartbeatReplyHead),
+    /// A `SnapshotMeta`.
+    #[prost(bytes = "bytes", tag = "24")]
+    Snapshot(Bytes),
+    #[prost(message, tag = "25")]
+    TimeoutNow(Nothing),
+    /// The command, or the `Change`, is the body.
+    #[prost(message, tag = "26")]
+    Propose(ProposeHead),
+    #[prost(message, tag = "27")]
+    ProposeReply(ReplyHead),
+    #[prost(uint64, tag = "28")]
+    Read(u64),
+    #[prost(message, tag = "29")]
+    ReadReply(ReplyHead),
+    #[prost(uint64, tag = "30")]
+    Transfer(u64),
+    #[prost(message, tag = "31")]
+    Disowned(DisownedHead),
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(crate) struct Nothing {}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct VoteHead {
+    #[prost(uint64, tag = "1")]
+    last_term: u64,
+    #[prost(uint64, tag = "2")]
+    last_index: u64,
+    #[prost(bool, tag = "3")]
+    forced: bool,
+    #[prost(uint64, tag = "4")]
+    committed_term: u64,
+    #[prost(uint64, tag = "5")]
+    committed_index: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct VoteReplyHead {
+    #[prost(bool, tag = "1")]
+    granted: bool,
+    #[prost(uint64, tag = "2")]
+    committed_term: u64,
+    #[prost(uint64, tag = "3")]
+    committed_index: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct AppendHead {
+    #[prost(uint64, tag = "1")]
+    prev_term: u64,
+    #[prost(uint64, tag = "2")]
+    prev_index: u64,
+    #[prost(uint64, tag = "3")]
+    commit: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct AppendReplyHead {
+    /// 1 matches, 2 differs, 3 old term.
+    #[prost(uint32, tag = "1")]
+    case: u32,
+    /// Matches: how far. Differs: the index of `prev`.
+    #[prost(uint64, tag = "2")]
+    index: u64,
+    #[prost(uint64, tag = "3")]
+    commit: u64,
+    #[prost(uint64, tag = "4")]
+    hint_term: u64,
+    #[prost(uint64, tag = "5")]
+    hint_index: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct HeartbeatHead {
+    #[prost(uint64, tag = "1")]
+    commit: u64,
+    #[prost(uint64, tag = "2")]
+    round: u64,
+    #[prost(uint64, tag = "3")]
+    sent_at: u64,
+    #[prost(uint64, tag = "4")]
+    settled: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct HeartbeatReplyHead {
+    #[prost(uint64, tag = "1")]
+    commit: u64,
+    #[prost(uint64, tag = "2")]
+    round: u64,
+    #[prost(uint64, tag = "3")]
+    sent_at: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct ProposeHead {
+    #[prost(uint64, tag = "1")]
+    request: u64,
+    /// The body is a `Change`, not a command.
+    #[prost(bool, tag = "2")]
+    change: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ReplyHead {
+    #[prost(uint64, tag = "1")]
+    request: u64,
+    /// Of the entry that a proposal became.
+    #[prost(uint64, tag = "2")]
+    term: u64,
+    #[prost(uint64, tag = "3")]
+    index: u64,
+    /// A `Refusal`; if it is there, the rest means nothing.
+    #[prost(bytes = "bytes", optional, tag = "4")]
+    refusal: Option<Bytes>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct DisownedHead {
+    #[prost(uint64, optional, tag = "1")]
+    incarnation: Option<u64>,
+    #[prost(uint64, tag = "2")]
+    joined_at: u64,
+}
+
+/// A message that cannot be put into a frame: nothing that a core would send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unsendable;
+
+/// The bytes of an append's entries. They have to follow each other.
+pub(crate) fn encode_entries(entries: &Entries) -> Result<Body, Unsendable> {
+    let mut next = entries.first().map_or(0, |entry| entry.id.index);
+    for entry in entries.chunks().flatten() {
+        if entry.id.index != next {
+            return Err(Unsendable);
+        }
+        next = next.checked_add(1).ok_or(Unsendable)?;
+    }
+    let mut bytes = Vec::with_capacity(entries.bytes() as usize + 16);
+    entries.encode(&mut bytes);
+    Ok(Body::new(bytes.into()))
+}
+
+/// What a message has beside its head. Of an append it is made by [`encode_entries`], so
+/// that several peers can share it.
+pub(crate) fn body_of(message: &Message) -> Result<Option<Body>, Unsendable> {
+    Ok(match message {
+        Message::Append(append) if !append.entries.is_empty() => {
+            Some(encode_entries(&append.entries)?)
+        }
+        Message::Propose(_, Proposal::Command(command)) => Some(Body::new(command.clone())),
+        Message::Propose(_, Proposal::Change(change)) => Some(Body::new(change.to_bytes().into())),
+        _ => None,
+    })
+}
+
+impl MessageHead {
+    /// The head of a message from a member of this id and incarnation, on its own channel.
+    pub(crate) fn new(
+        envelope: &Envelope,
+        member: MemberId,
+        incarnation: u64,
+    ) -> Result<Self, Unsendable> {
+        let own = envelope.from == member && envelope.incarnation == incarnation;
+        let passed_on = envelope.incarnation == 0 && may_be_passed_on(&envelope.message);
+        if !own && !passed_on {
+            return Err(Unsendable);
+        }
+        Ok(Self {
+            term: envelope.term,
+            joined_at: envelope.joined_at,
+            on_behalf_of: (!own).then_some(envelope.from.0),
+            snapshot_bytes: 0,
+            said: Some(Said::new(&envelope.message)),
+        })
+    }
+
+    /// The envelope that this head and body are, on a channel from this member.
+    pub(crate) fn decode(
+        head: &[u8],
+        body: Bytes,
+        from: MemberId,
+        incarnation: u64,
+        to: MemberId,
+    ) -> Result<Envelope, Undecodable> {
+        let head = <Self as prost::Message>::decode(head)?;
+        head.into_envelope(body, from, incarnation, to)
+    }
+
+    pub(crate) fn into_envelope(
+        self,
+        body: Bytes,
+        from: MemberId,
+        incarnation: u64,
+        to: MemberId,
+    ) -> Result<Envelope, Undecodable> {
+        let message = self.said.ok_or(Undecodable)?.into_message(body)?;
+        let (from, incarnation) = match self.on_behalf_of {
+            Some(other) if may_be_passed_on(&message) => (MemberId(other), 0),
+            Some(_) => return Err(Undecodable),
+            None => (from, incarnation),
+        };
+        Ok(Envelope { from, to, term: self.term, incarnation, joined_at: self.joined_at, message })
+    }
+}
+
+/// Only a client's request may come in another member's name: nothing that counts by who
+/// says it.
+fn may_be_passed_on(message: &Message) -> bool {
+    matches!(message, Message::Propose(..))
+}
+
+impl Said {
+    fn new(message: &Message) -> Self {
+        match message {
+            Message::PreVote(vote) => Self::PreVote((*vote).into()),
+            Message::PreVoteReply(reply) => Self::PreVoteReply((*reply).into()),
+            Message::Vote(vote) => Self::Vote((*vote).into()),
+            Message::VoteReply(reply) => Self::VoteReply((*reply).into()),
+            Message::Append(append) => Self::Append(AppendHead {
+                prev_term: append.prev.term,
+                prev_index: append.prev.index,
+                commit: append.commit,
+            }),
+            Message::AppendReply(reply) => Self::AppendReply((*reply).into()),
+            Message::Heartbeat(Heartbeat { commit, round, sent_at, settled }) => {
+                Self::Heartbeat(HeartbeatHead {
+                    commit: *commit,
+                    round: *round,
+                    sent_at: *sent_at,
+                    settled: *settled,
+                })
+            }
+            Message::HeartbeatReply(HeartbeatReply { commit, round, sent_at }) => {
+                let (commit, round, sent_at) = (*commit, *round, *sent_at);
+                Self::HeartbeatReply(HeartbeatReplyHead { commit, round, sent_at })
+            }
+            Message::Snapshot(meta) => Self::Snapshot(meta.to_bytes().into()),
+            Message::TimeoutNow => Self::TimeoutNow(Nothing {}),
+            Message::Propose(request, proposal) => Self::Propose(ProposeHead {
+                request: request.0,
+                change: matches!(proposal, Proposal::Change(_)),
+            }),
+            Message::ProposeReply(request, result) => {
+                let id = result.as_ref().copied().unwrap_or_default();
+                Self::ProposeReply(ReplyHead::new(*request, id, result.as_ref().err()))
+            }
+            Message::Read(request) => Self::Read(request.0),
+            Message::ReadReply(request, result) => {
+                let id = EntryId::new(0, result.as_ref().copied().unwrap_or_default());
+                Self::ReadReply(ReplyHead::new(*request, id, result.as_ref().err()))
+            }
+            Message::Transfer(to) => Self::Transfer(to.0),
+            Message::Disowned(Identity { incarnation, joined_at }) => {
+                let (incarnation, joined_at) = (*incarnation, *joined_at);
+                Self::Disowned(DisownedHead { incarnation, joined_at })
+            }
+        }
+    }
+
+    fn into_message(self, body: Bytes) -> Result<Message, Undecodable> {
+        let has_body = matches!(self, Self::Append(_) | Self::Propose(_));
+        if !has_body && !body.is_empty() {
+            return Err(Undecodable);
+        }
+        Ok(match self {
+            Self::PreVote(vote) => Message::PreVote(vote.into()),
+            Self::PreVoteReply(reply) => Message::PreVoteReply(reply.into()),
+            Self::Vote(vote) => Message::Vote(vote.into()),
+            Self::VoteReply(reply) => Message::VoteReply(reply.into()),
+            Self::Append(AppendHead { prev_term, prev_index, commit }) => {
+                let prev = EntryId::new(prev_term, prev_index);
+                let entries =
+                    if body.is_empty() { Entries::new() } else { Entries::from_bytes(body)? };
+                Message::Append(Append { prev, entries, commit })
+            }
+            Self::AppendReply(reply) => Message::AppendReply(reply.try_into()?),
+            Self::Heartbeat(HeartbeatHead { commit, round, sent_at, settled }) => {
+                Message::Heartbeat(Heartbeat { commit, round, sent_at, settled })
+            }
+            Self::HeartbeatReply(HeartbeatReplyHead { commit, round, sent_at }) => {
+                Message::HeartbeatReply(HeartbeatReply { commit, round, sent_at })
+            }
+            Self::Snapshot(meta) => Message::Snapshot(SnapshotMeta::from_bytes(meta)?),
+            Self::TimeoutNow(Nothing {}) => Message::TimeoutNow,
+            Self::Propose(ProposeHead { request, change: false }) => {
+                Message::Propose(RequestId(request), Proposal::Command(body))
+            }
+            Self::Propose(ProposeHead { request, change: true }) => {
+                let change = Box::new(Change::from_bytes(body)?);
+                Message::Propose(RequestId(request), Proposal::Change(change))
+            }
+            Self::ProposeReply(reply) => {
+                let id = EntryId::new(reply.term, reply.index);
+                Message::ProposeReply(RequestId(reply.request), reply.result(id)?)
+            }
+            Self::Read(request) => Message::Read(RequestId(request)),
+            Self::ReadReply(reply) => {
+                Message::ReadReply(RequestId(reply.request), reply.result(reply.index)?)
+            }
+            Self::Transfer(to) => Message::Transfer(MemberId(to)),
+            Self::Disowned(DisownedHead { incarnation, joined_at }) => {
+                Message::Disowned(Identity { incarnation, joined_at })
+            }
+        })
+    }
+}
+
+impl ReplyHead {
+    fn new(request: RequestId, id: EntryId, refusal: Option<&Refusal>) -> Self {
+        let refusal = refusal.map(|refusal| refusal.to_bytes().into());
+        Self { request: request.0, term: id.term, index: id.index, refusal }
+    }
+
+    fn result<T>(&self, done: T) -> Result<Result<T, Refusal>, Undecodable> {
+        Ok(match &self.refusal {
+            Some(refusal) => Err(Refusal::from_bytes(refusal.clone())?),
+            None => Ok(done),
+        })
+    }
+}
+
+impl From<Vote> for VoteHead {
+    fn from(Vote { last, forced, committed }: Vote) -> Self {
+        Self {
+            last_term: last.term,
+            last_index: last.index,
+            forced,
+            committed_term: committed.term,
+            committed_index: committed.index,
+        }
+    }
+}
+
+impl From<VoteHead> for Vote {
+    fn from(head: VoteHead) -> Self {
+        Self {
+            last: EntryId::new(head.last_term, head.last_index),
+            forced: head.forced,
+            committed: EntryId::new(head.committed_term, head.committed_index),
+        }
+    }
+}
+
+impl From<VoteReply> for VoteReplyHead {
+    fn from(VoteReply { granted, committed }: VoteReply) -> Self {
+        Self { granted, committed_term: committed.term, committed_index: committed.index }
+    }
+}
+
+impl From<VoteReplyHead> for VoteReply {
+    fn from(head: VoteReplyHead) -> Self {
+        let committed = EntryId::new(head.committed_term, head.committed_index);
+        Self { granted: head.granted, committed }
+    }
+}
+
+impl From<AppendReply> for AppendReplyHead {
+    fn from(reply: AppendReply) -> Self {
+        let (case, index, commit, hint) = match reply {
+            AppendReply::Matches { index, commit } => (1, index, commit, EntryId::ZERO),
+            AppendReply::Differs { prev, hint } => (2, prev, 0, hint),
+            AppendReply::OldTerm => (3, 0, 0, EntryId::ZERO),
+        };
+        Self { case, index, commit, hint_term: hint.term, hint_index: hint.index }
+    }
+}
+
+impl TryFrom<AppendReplyHead> for AppendReply {
+    type Error = Undecodable;
+
+    fn try_from(head: AppendReplyHead) -> Result<Self, Undecodable> {
+        Ok(match head.case {
+            1 => Self::Matches { index: head.index, commit: head.commit },
+            2 => {
+                let hint = EntryId::new(head.hint_term, head.hint_index);
+                Self::Differs { prev: head.index, hint }
+            }
+            3 => Self::OldTerm,
+            _ => return Err(Undecodable),
+        })
+    }
+}
+
+/// Intact, but nothing that this version understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Undecodable;
+
+impl From<prost::DecodeError> for Undecodable {
+    fn from(_: prost::DecodeError) -> Self {
+        Self
+    }
+}
+
+impl From<DecodeError> for Undecodable {
+    fn from(_: DecodeError) -> Self {
+        Self
+    }
+}

@@ -1,0 +1,347 @@
+use std::hint::black_box;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use quorate_core::{
+    Append, Entry, EntryId, Heartbeat, HeartbeatReply, Payload, Proposal, RequestId,
+};
+
+use tokio::time::Instant;
+
+use super::frame::{Batch, Frame, Kind, ReadError, take_frame};
+use super::message::Undecodable;
+use super::*;
+use crate::testkit::chance::{Chance, MESSAGE_KINDS};
+
+const FROM: MemberId = MemberId(1);
+const TO: MemberId = MemberId(2);
+const INCARNATION: u64 = 77;
+const MAX: usize = 64 << 20;
+
+fn pair() -> Introduction {
+    let from = MemberKey { cluster: 9, member: FROM };
+    Introduction { from, incarnation: INCARNATION, to: TO }
+}
+
+fn envelope(message: Message) -> Envelope {
+    Envelope { from: FROM, to: TO, term: 4, incarnation: INCARNATION, joined_at: 3, message }
+}
+
+fn encode(envelope: &Envelope) -> Vec<u8> {
+    let head = MessageHead::new(envelope, FROM, INCARNATION).unwrap();
+    let body = body_of(&envelope.message).unwrap();
+    let mut batch = Batch::default();
+    batch.push_with_body(Kind::Message, 5, &head, body.as_ref());
+    batch.to_bytes()
+}
+
+fn take(bytes: &[u8]) -> Result<Option<Frame>, ReadError> {
+    take_frame(&mut BytesMut::from(bytes), MAX)
+}
+
+fn decode(head: &[u8], body: Bytes) -> Result<Envelope, Undecodable> {
+    MessageHead::decode(head, body, FROM, INCARNATION, TO)
+}
+
+#[test]
+fn every_message_comes_back_from_its_frame() {
+    let mut chance = Chance::new(1);
+    for round in 0..200 * MESSAGE_KINDS {
+        let sent = envelope(chance.message(round % MESSAGE_KINDS));
+        let mut bytes = BytesMut::from(&encode(&sent)[..]);
+        let frame = take_frame(&mut bytes, MAX).unwrap().unwrap();
+        assert_eq!((frame.kind, frame.channel, bytes.len()), (Kind::Message, 5, 0));
+        assert_eq!(decode(&frame.head, frame.body), Ok(sent));
+    }
+    let meta = chance.snapshot_meta();
+    let sent = envelope(Message::Snapshot(meta));
+    let frame = take(&encode(&sent)).unwrap().unwrap();
+    assert_eq!(decode(&frame.head, frame.body), Ok(sent));
+}
+
+/// One of each kind, not too long.
+fn short_messages() -> Vec<Envelope> {
+    let mut chance = Chance::new(2);
+    let mut short = |kind| loop {
+        let envelope = envelope(chance.message(kind));
+        let has_entries = |append: &Append| !append.entries.is_empty();
+        let fits = encode(&envelope).len() < 1500;
+        if fits && !matches!(&envelope.message, Message::Append(append) if !has_entries(append)) {
+            return envelope;
+        }
+    };
+    (0..MESSAGE_KINDS).map(&mut short).collect()
+}
+
+#[test]
+fn no_part_of_a_frame_and_no_flipped_bit_is_taken_for_one() {
+    let mut flips = 0;
+    for envelope in short_messages() {
+        let whole = encode(&envelope);
+        for end in 0..whole.len() {
+            assert!(matches!(take(&whole[..end]), Ok(None)), "{end} of {}", whole.len());
+        }
+        for bit in 0..whole.len() * 8 {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            // A longer one is waited for.
+            let taken = take(&flipped);
+            assert!(matches!(taken, Ok(None) | Err(_)), "bit {bit} of {envelope:?}: {taken:?}");
+            flips += 1;
+        }
+    }
+    assert!(flips > 8 * 24 * MESSAGE_KINDS as usize);
+}
+
+/// As above, but with checksums that fit: what a hostile peer can send.
+#[test]
+fn what_is_altered_before_the_checksum_decodes_to_a_message_or_not_at_all() {
+    let (mut decoded, mut refused) = (0, 0);
+    let mut check = |head: &[u8], body: Bytes| match decode(head, body) {
+        Ok(envelope) => {
+            let frame = take(&encode(&envelope)).unwrap().unwrap();
+            assert_eq!(decode(&frame.head, frame.body), Ok(envelope));
+            decoded += 1;
+        }
+        Err(Undecodable) => refused += 1,
+    };
+    for envelope in short_messages() {
+        let Frame { head, body, .. } = take(&encode(&envelope)).unwrap().unwrap();
+        for end in 0..head.len() {
+            check(&head[..end], body.clone());
+        }
+        for end in 0..body.len() {
+            check(&head, body.slice(..end));
+        }
+        for bit in 0..head.len() * 8 {
+            let mut flipped = head.to_vec();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            check(&flipped, body.clone());
+        }
+        for bit in 0..body.len() * 8 {
+            let mut flipped = body.to_vec();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            check(&head, flipped.into());
+        }
+    }
+    assert!(decoded > 1000 && refused > 1000, "{decoded} {refused}");
+}
+
+#[test]
+fn only_a_request_may_come_in_another_name() {
+    let passed_on = |message| Envelope { from: MemberId(8), incarnation: 0, ..envelope(message) };
+    let request = passed_on(Message::Propose(RequestId(1), Proposal::Command("x".into())));
+    let frame = take(&encode(&request)).unwrap().unwrap();
+    assert_eq!(decode(&frame.head, frame.body), Ok(request.clone()));
+    let with_disk = Envelope { incarnation: 5, ..request };
+    assert!(MessageHead::new(&with_disk, FROM, INCARNATION).is_err());
+    let mut chance = Chance::new(3);
+    for kind in (0..MESSAGE_KINDS).filter(|kind| *kind != 9) {
+        assert!(MessageHead::new(&passed_on(chance.message(kind)), FROM, INCARNATION).is_err());
+    }
+}
+
+#[test]
+fn entries_that_do_not_follow_each_other_are_not_sent() {
+    let entries: Entries =
+        [Entry::command(1, 4, "a"), Entry::command(1, 6, "b")].into_iter().collect();
+    assert!(encode_entries(&entries).is_err());
+}
+
+#[test]
+fn the_layout_stays() {
+    let heartbeat = Heartbeat { commit: 300, round: 1, sent_at: 0, settled: 2 };
+    let bytes = encode(&envelope(Message::Heartbeat(heartbeat)));
+    let head = [8, 4, 16, 3, 0xb2, 1, 7, 8, 0xac, 2, 16, 1, 32, 2];
+    let header = [16, 0, 0, 0, 5, 0, 0, 0, 14, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let checksum = crc32c::crc32c(&[&header[..], &head].concat()).to_le_bytes();
+    assert_eq!(bytes, [&header[..], &checksum, &head].concat());
+}
+
+fn append(entries: usize) -> Message {
+    let entry = |nth| Entry::command(4, 1000 + nth as u64, vec![nth as u8; 128]);
+    let entries: Entries = (0..entries).map(entry).collect();
+    Message::Append(Append { prev: EntryId::new(4, 999), entries, commit: 990 })
+}
+
+fn route_to(to: MemberId) -> Introduction {
+    Introduction { to, ..pair() }
+}
+
+#[test]
+fn entries_for_several_peers_are_encoded_once_and_not_copied_when_decoded() {
+    let message = append(64);
+    let Message::Append(Append { entries, .. }) = &message else { unreachable!() };
+    let mut bodies = SharedBodies::default();
+    let one = bodies.body(entries).unwrap();
+    let other = bodies.body(&entries.clone()).unwrap();
+    assert_eq!((bodies.made, one.bytes.as_ptr()), (1, other.bytes.as_ptr()));
+    let another: Entries = entries.iter().cloned().collect();
+    bodies.body(&another).unwrap();
+    assert_eq!(bodies.made, 2);
+
+    let frame = take(&encode(&envelope(message))).unwrap().unwrap();
+    let within = frame.body.as_ptr_range();
+    let decoded = decode(&frame.head, frame.body).unwrap();
+    let Message::Append(Append { entries, .. }) = decoded.message else { unreachable!() };
+    assert_eq!(entries.len(), 64);
+    for entry in entries.iter() {
+        let Payload::Command(command) = &entry.payload else { unreachable!() };
+        assert!(within.contains(&command.as_ptr()));
+    }
+}
+
+mod queues {
+    use super::super::queue::{Pushed, Queue};
+    use super::*;
+
+    fn config() -> TcpConfig {
+        let mut config = TcpConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+        config.queue_frames_max = 100;
+        config.queue_bytes_max = 1 << 20;
+        config.offline_frames_max = 10;
+        config
+    }
+
+    fn online() -> Queue {
+        let mut queue = Queue::default();
+        queue.online = true;
+        queue
+    }
+
+    fn aside(to: u64, bytes: usize) -> Queued {
+        Queued::aside(route_to(MemberId(to)), Body::new(vec![0; bytes].into()))
+    }
+
+    fn push(queue: &mut Queue, queued: Queued) -> Pushed {
+        queue.push(queued, &config())
+    }
+
+    fn is_taken(pushed: &Pushed) -> bool {
+        pushed.dropped.is_none()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_pair_takes_half_and_leaves_room_for_others() {
+        let mut queue = online();
+        let taken = (0..100).filter(|_| is_taken(&push(&mut queue, aside(2, 10)))).count();
+        assert_eq!(taken, 50);
+        let taken = (0..100).filter(|_| is_taken(&push(&mut queue, aside(3, 10)))).count();
+        assert_eq!(taken, 25);
+        // What left makes room again.
+        queue.take(usize::MAX, &mut Vec::new());
+        assert!(queue.is_empty());
+        assert!(is_taken(&push(&mut queue, aside(2, 10))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_are_bounded_but_one_frame_always_fits() {
+        let mut queue = online();
+        assert!(is_taken(&push(&mut queue, aside(2, 5 << 20))));
+        assert!(!is_taken(&push(&mut queue, aside(3, 10))));
+        queue.take(usize::MAX, &mut Vec::new());
+        let taken = (0..100).filter(|_| is_taken(&push(&mut queue, aside(2, 100_000)))).count();
+        assert_eq!(taken, 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_connection_the_newest_are_kept_and_the_stale_dropped() {
+        let mut queue = Queue::default();
+        for number in 0..25 {
+            push(&mut queue, aside(2, 10 + number));
+        }
+        let mut kept = Vec::new();
+        queue.take(usize::MAX, &mut kept);
+        assert_eq!(kept.len(), 10);
+        assert_eq!(kept[0].bytes(), aside(2, 10 + 15).bytes());
+        push(&mut queue, aside(2, 1));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        push(&mut queue, aside(2, 1));
+        assert_eq!(queue.drop_stale(Duration::from_millis(500)), 1);
+        assert!(!queue.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_pair_waits_longer_every_time_and_others_do_not() {
+        let config = config();
+        let mut queue = online();
+        let refused = route_to(MemberId(2));
+        assert!(queue.refuse(refused, "removed", &config));
+        for seconds in [1, 2, 4, 8, 16, 30, 30] {
+            let almost = Duration::from_secs(seconds) - Duration::from_millis(1);
+            tokio::time::advance(almost).await;
+            assert!(!is_taken(&push(&mut queue, aside(2, 1))));
+            assert!(is_taken(&push(&mut queue, aside(3, 1))));
+            tokio::time::advance(Duration::from_millis(2)).await;
+            assert!(is_taken(&push(&mut queue, aside(2, 1))));
+            assert!(!queue.refuse(refused, "removed", &config), "news only once");
+        }
+        assert!(queue.refuse(refused, "not itself", &config));
+        queue.welcome(&refused);
+        assert!(is_taken(&push(&mut queue, aside(2, 1))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_member_is_told_once_in_a_while() {
+        let mut queue = Queue::default();
+        queue.failing = true;
+        let told = (0..10).filter(|_| push(&mut queue, aside(2, 1)).tell).count();
+        assert_eq!(told, 1);
+        tokio::time::advance(Duration::from_millis(100)).await;
+        assert!(push(&mut queue, aside(2, 1)).tell);
+    }
+}
+
+/// Run with `--release -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures"]
+fn cost_of_an_append_to_two_peers() {
+    for entries in [1, 64, 1000] {
+        let rounds = 200_000 / entries.max(10);
+        let message = append(entries);
+        let (mut batch, mut bytes) = (Batch::default(), Vec::new());
+        let began = Instant::now();
+        for _ in 0..rounds {
+            let mut bodies = SharedBodies::default();
+            for to in [MemberId(2), MemberId(3)] {
+                batch.clear();
+                let envelope = Envelope { to, ..envelope(message.clone()) };
+                let route_pair = route_to(to);
+                let queued = prepare(route_pair, envelope, &mut bodies);
+                queued.push_to(&mut batch, 5);
+                black_box(&batch);
+            }
+        }
+        let encoded = began.elapsed() / rounds as u32;
+        bytes.extend(batch.to_bytes());
+        let began = Instant::now();
+        for _ in 0..rounds {
+            let mut buffer = BytesMut::from(&bytes[..]);
+            let frame = take_frame(&mut buffer, MAX).unwrap().unwrap();
+            black_box(decode(&frame.head, frame.body).unwrap());
+        }
+        let decoded = began.elapsed() / rounds as u32;
+        let each = |all: Duration| all.as_nanos() as f64 / entries as f64;
+        println!(
+            "{entries} entries of 128 bytes: encode for 2 peers {encoded:?} ({:.1} ns/entry), \
+             decode {decoded:?} ({:.1} ns/entry)",
+            each(encoded),
+            each(decoded),
+        );
+    }
+    let reply =
+        envelope(Message::HeartbeatReply(HeartbeatReply { commit: 9, round: 0, sent_at: 7 }));
+    let began = Instant::now();
+    let mut batch = Batch::default();
+    for _ in 0..100_000 {
+        batch.clear();
+        prepare(pair(), reply.clone(), &mut SharedBodies::default()).push_to(&mut batch, 5);
+        let frame = take(&batch.to_bytes()).unwrap().unwrap();
+        black_box(decode(&frame.head, frame.body).unwrap());
+    }
+    println!("heartbeat reply there and back {:?}", began.elapsed() / 100_000);
+}
+
+fn prepare(pair: Introduction, envelope: Envelope, bodies: &mut SharedBodies) -> Queued {
+    queued(pair, Parcel::Message(envelope), bodies).unwrap_or_else(|_| panic!("unsendable"))
+}

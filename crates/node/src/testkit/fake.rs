@@ -1,0 +1,233 @@
+//! Members without a core: a mailbox and a disk that keeps snapshots, behind a real inbox.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use quorate_core::{Boot, Entries, EntryId, Envelope, Index, MemberId, MemberInfo, Save};
+use quorate_core::{Message, SnapshotMeta};
+use quorate_storage::Identity;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::transport::Failure;
+use crate::runtime::disk_thread::{DiskThread, Slot};
+use crate::runtime::inbox::{Door, Doors};
+use crate::runtime::mailbox::{Completion, FromPeers, Lane};
+use crate::runtime::metrics::Counters;
+use crate::runtime::{
+    Inbox, MemberKey, Opened, OutgoingSnapshot, Parcel, SnapshotSink, SnapshotSource, Storage,
+    StorageError, Transport, lock,
+};
+
+/// However slow the machine: only something that never happens takes this long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process with a transport, and members that do what they are told.
+pub(crate) struct Process {
+    pub(crate) transport: Box<dyn Transport>,
+    pub(crate) info: MemberInfo,
+    doors: Arc<Doors>,
+    disks: DiskThread,
+}
+
+impl Process {
+    pub(crate) fn start(
+        transport: Box<dyn Transport>,
+        info: MemberInfo,
+    ) -> Result<Self, StorageError> {
+        let doors = Arc::new(Doors::default());
+        transport.start(Inbox::new(Arc::clone(&doors)))?;
+        Ok(Self { transport, info, doors, disks: DiskThread::start()? })
+    }
+
+    /// A member that can hold so many deliveries unread.
+    pub(crate) fn add(&self, key: MemberKey, incarnation: u64, unread_max: usize) -> FakeMember {
+        let done = Arc::new(Lane::new());
+        let disk = Arc::new(FakeDisk::default());
+        let handle = self.disks.add(Slot {
+            storage: Box::new(FakeStorage(Arc::clone(&disk))),
+            done: Arc::clone(&done),
+            counters: Arc::new(Counters::default()),
+            observer: Arc::new(()),
+        });
+        let (sender, peers) = mpsc::channel(unread_max);
+        let door = Arc::new(Door::new(sender, handle));
+        self.doors.add(key, Arc::clone(&door));
+        self.transport.add_member(key, incarnation);
+        FakeMember { key, incarnation, peers, done, door, disk }
+    }
+
+    /// These live on that process: now they can be reached.
+    pub(crate) fn introduce(&self, member: &FakeMember, peers: &[(MemberId, &Self)]) {
+        let peers = peers.iter().map(|(id, process)| (*id, process.info.clone())).collect();
+        self.transport.set_peers(member.key, peers);
+    }
+}
+
+pub(crate) struct FakeMember {
+    pub(crate) key: MemberKey,
+    pub(crate) incarnation: u64,
+    peers: mpsc::Receiver<FromPeers>,
+    done: Arc<Lane<Completion>>,
+    pub(crate) door: Arc<Door>,
+    pub(crate) disk: Arc<FakeDisk>,
+}
+
+/// What a fake member heard.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    Parcels(Vec<Parcel>),
+    Unreachable(MemberId),
+    Lost,
+    Landed(Box<Envelope>),
+}
+
+impl FakeMember {
+    /// What it hears next, waiting so long.
+    pub(crate) async fn hear_within(&mut self, patience: Duration) -> Option<Heard> {
+        let heard = timeout(patience, self.peers.recv()).await.ok()??;
+        Some(match heard {
+            FromPeers::Parcels(parcels) => Heard::Parcels(parcels),
+            FromPeers::Unreachable(peer) => Heard::Unreachable(peer),
+            FromPeers::ConnectionLost(_) => Heard::Lost,
+            FromPeers::Landed(envelope) => Heard::Landed(envelope),
+        })
+    }
+
+    pub(crate) async fn hear(&mut self, what: &str) -> Result<Heard, Failure> {
+        let heard = self.hear_within(PATIENCE).await;
+        heard.ok_or_else(|| Failure::new(format!("{} never heard {what}", self.key)))
+    }
+
+    /// An envelope from this member.
+    pub(crate) fn envelope(&self, to: MemberId, term: u64, message: Message) -> Envelope {
+        let (from, incarnation) = (self.key.member, self.incarnation);
+        Envelope { from, to, term, incarnation, joined_at: 3, message }
+    }
+
+    /// A snapshot from this member, with these bytes.
+    pub(crate) fn snapshot(&self, envelope: Envelope, chunks: Vec<Bytes>) -> OutgoingSnapshot {
+        let meta = match &envelope.message {
+            Message::Snapshot(meta) => meta.clone(),
+            _ => SnapshotMeta::default(),
+        };
+        let source = Box::new(FakeSource { meta, chunks: chunks.into() });
+        OutgoingSnapshot::new(envelope, source, Arc::clone(&self.done))
+    }
+
+    /// What was reported of a snapshot that it sent: to whom, and whether it arrived.
+    pub(crate) async fn reported(&self) -> Result<(MemberId, bool), Failure> {
+        let wait = async {
+            let mut done = Vec::new();
+            loop {
+                self.done.take(&mut done);
+                for completion in done.drain(..) {
+                    if let Completion::SnapshotSent(to, arrived) = completion {
+                        return (to, arrived);
+                    }
+                }
+                self.done.ready().await;
+            }
+        };
+        let waited = timeout(PATIENCE, wait).await;
+        waited.map_err(|_| Failure::new("nothing was reported of a snapshot"))
+    }
+}
+
+/// Keeps snapshots, and refuses them when it is told to.
+#[derive(Default)]
+pub(crate) struct FakeDisk {
+    pub(crate) snapshots: Mutex<BTreeMap<EntryId, Vec<u8>>>,
+    pub(crate) refuses: AtomicBool,
+}
+
+struct FakeStorage(Arc<FakeDisk>);
+
+impl Storage for FakeStorage {
+    fn open(&mut self, identity: Identity, first: &Boot) -> Result<Opened, StorageError> {
+        Ok(Opened { identity, boots: 1, boot: first.clone() })
+    }
+
+    fn write(&mut self, _save: &Save) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn load(&mut self, _range: Range<Index>, _bytes_max: u64) -> Result<Entries, StorageError> {
+        Ok(Entries::new())
+    }
+
+    fn trim(&mut self, _index: Index) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn begin_snapshot(
+        &mut self,
+        meta: SnapshotMeta,
+    ) -> Result<Box<dyn SnapshotSink>, StorageError> {
+        if self.0.refuses.load(Ordering::SeqCst) {
+            return Err("this disk takes no snapshots".into());
+        }
+        Ok(Box::new(FakeSink { disk: Arc::clone(&self.0), id: meta.id, bytes: Vec::new() }))
+    }
+
+    fn adopt_snapshot(&mut self, _id: EntryId) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn open_snapshot(&mut self, id: EntryId) -> Result<Box<dyn SnapshotSource>, StorageError> {
+        let bytes = lock(&self.0.snapshots).get(&id).cloned().ok_or("no such snapshot")?;
+        let meta = SnapshotMeta { id, ..SnapshotMeta::default() };
+        Ok(Box::new(FakeSource { meta, chunks: vec![Bytes::from(bytes)].into() }))
+    }
+
+    fn release_snapshot(&mut self, _id: EntryId) {}
+
+    fn close(&mut self) -> Result<(), StorageError> {
+        Ok(())
+    }
+}
+
+struct FakeSink {
+    disk: Arc<FakeDisk>,
+    id: EntryId,
+    bytes: Vec<u8>,
+}
+
+impl SnapshotSink for FakeSink {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<(), StorageError> {
+        lock(&self.disk.snapshots).insert(self.id, self.bytes);
+        Ok(())
+    }
+}
+
+struct FakeSource {
+    meta: SnapshotMeta,
+    chunks: std::collections::VecDeque<Bytes>,
+}
+
+impl SnapshotSource for FakeSource {
+    fn meta(&self) -> &SnapshotMeta {
+        &self.meta
+    }
+
+    fn bytes(&self) -> u64 {
+        self.chunks.iter().map(|chunk| chunk.len() as u64).sum()
+    }
+
+    fn next_chunk(&mut self) -> Result<Option<Bytes>, StorageError> {
+        Ok(self.chunks.pop_front())
+    }
+}

@@ -1,0 +1,361 @@
+//! A storage in use: everything that is asked of it is compared with the model at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
+
+use quorate_core::{
+    Boot, Entry, EntryId, HardState, Index, MemberId, Membership, Save, SaveId, SnapshotMeta, Term,
+};
+use quorate_storage::Identity;
+
+use super::Place;
+use super::model::{MEMBER, Model, content, entry};
+use crate::{Opened, SnapshotSink, SnapshotSource, Storage, StorageError};
+
+/// What is wrong with a storage, in words.
+pub(super) struct Wrong(pub(super) String);
+
+pub(super) type Outcome<T = ()> = Result<T, Wrong>;
+
+/// What an empty place is marked with.
+pub(super) const MARK: Identity =
+    Identity { cluster: 0xc1, member: MEMBER, incarnation: 99, joined_at: 0 };
+
+/// How a storage ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Close,
+    /// As when the process ends.
+    Drop,
+    /// As when the machine ends. The same as `Drop` where a place cannot crash.
+    Crash,
+}
+
+/// An open storage, and what it should hold.
+pub(super) struct Trial {
+    place: Place,
+    pub(super) storage: Box<dyn Storage>,
+    identity: Identity,
+    boots: u64,
+    saves: u64,
+    /// What the last sync made durable.
+    synced: Model,
+    /// What each write since has made of it: after a crash one of them is found.
+    unsynced: Vec<Model>,
+    /// Contents of snapshots that were adopted or found.
+    snapshots: BTreeMap<EntryId, Captured>,
+    /// Snapshots that were installed and not released.
+    wanted: BTreeSet<EntryId>,
+    trimmed: Index,
+}
+
+struct Captured {
+    meta: SnapshotMeta,
+    content: Vec<u8>,
+}
+
+impl Trial {
+    /// On an empty place, as a first member of a cluster.
+    pub(super) fn first(place: Place) -> Outcome<Self> {
+        Self::begin(place, &Boot::first(Membership::new([MEMBER], [])))
+    }
+
+    /// On an empty place, as a member that knows nothing yet.
+    pub(super) fn joining(place: Place) -> Outcome<Self> {
+        Self::begin(place, &Boot::empty())
+    }
+
+    fn begin(mut place: Place, first: &Boot) -> Outcome<Self> {
+        let mut storage = (place.handle)();
+        let opened = did("the first open", storage.open(MARK, first))?;
+        let snapshot = first.snapshot.clone();
+        let mut snapshots = BTreeMap::new();
+        if snapshot.id != EntryId::ZERO {
+            let captured = Captured { meta: snapshot.clone(), content: Vec::new() };
+            snapshots.insert(snapshot.id, captured);
+        }
+        let mut trial = Self {
+            place,
+            storage,
+            identity: MARK,
+            boots: 0,
+            saves: 0,
+            synced: Model::new(first),
+            unsynced: Vec::new(),
+            snapshots,
+            wanted: BTreeSet::new(),
+            trimmed: 0,
+        };
+        trial.check_opened(opened, End::Close)?;
+        Ok(trial)
+    }
+
+    /// Ends and opens again, with a mark and a first membership that must not count.
+    pub(super) fn reopen(self, end: End) -> Outcome<Self> {
+        let mut trial = self.ended(end)?;
+        let mark = Identity { incarnation: 0xbad, joined_at: 77, ..MARK };
+        let first = Boot::first(Membership::new([MEMBER, MemberId(66)], []));
+        let opened = did("opening again", trial.storage.open(mark, &first))?;
+        trial.check_opened(opened, end)?;
+        Ok(trial)
+    }
+
+    /// The same with a mark that has to be refused.
+    pub(super) fn reopen_refused(self, mark: Identity) -> Outcome<Self> {
+        let mut trial = self.ended(End::Close)?;
+        match trial.storage.open(mark, &Boot::empty()) {
+            Err(_) => trial.ended(End::Drop),
+            Ok(_) => Err(Wrong(format!("{mark:?} was let in to what belongs to {MARK:?}"))),
+        }
+    }
+
+    /// Ends; a handle that is not open takes its place.
+    fn ended(self, end: End) -> Outcome<Self> {
+        let Self { mut place, mut storage, .. } = self;
+        if end == End::Close {
+            did("close", storage.close())?;
+        }
+        drop(storage);
+        if let Some(crash) = &mut place.crash
+            && end == End::Crash
+        {
+            crash();
+        }
+        let storage = (place.handle)();
+        Ok(Self { place, storage, ..self })
+    }
+
+    fn check_opened(&mut self, opened: Opened, end: End) -> Outcome {
+        same("the identity that marks the place", &opened.identity, &self.identity)?;
+        if opened.boots <= self.boots {
+            let why = format!("opens were counted up to {}, now {}", self.boots, opened.boots);
+            return Err(Wrong(why));
+        }
+        self.boots = opened.boots;
+        let states = std::mem::take(&mut self.unsynced);
+        if end == End::Close {
+            self.synced = states.last().unwrap_or(&self.synced).clone();
+            self.check_boot(&self.synced, &opened.boot)?;
+        } else {
+            let oldest = self.check_boot(&self.synced, &opened.boot);
+            let fits = |state: &&Model| self.check_boot(state, &opened.boot).is_ok();
+            match states.iter().rev().find(fits) {
+                Some(state) => self.synced = state.clone(),
+                None => oldest.map_err(|Wrong(why)| {
+                    let count = states.len();
+                    Wrong(format!("not as any of the {count} writes since the sync: {why}"))
+                })?,
+            }
+        }
+        self.wanted.clear();
+        self.snapshots.retain(|id, _| *id == opened.boot.snapshot.id);
+        self.check_all()
+    }
+
+    fn check_boot(&self, state: &Model, boot: &Boot) -> Outcome {
+        state.check_boot(boot, &self.newest_snapshot_of(state), self.trimmed)
+    }
+
+    pub(super) fn now(&self) -> &Model {
+        self.unsynced.last().unwrap_or(&self.synced)
+    }
+
+    pub(super) fn newest_snapshot(&self) -> EntryId {
+        self.newest_snapshot_of(self.now()).id
+    }
+
+    /// The newest one of an entry in the log, or just before it.
+    fn newest_snapshot_of(&self, state: &Model) -> SnapshotMeta {
+        let held = self.snapshots.values().filter(|captured| state.holds(captured.meta.id));
+        let newest = held.max_by_key(|captured| captured.meta.id.index);
+        newest.map(|captured| captured.meta.clone()).unwrap_or_default()
+    }
+
+    /// Log and snapshots are what they should be.
+    pub(super) fn check_all(&mut self) -> Outcome {
+        let last = self.now().last().index;
+        let mut next = self.first_kept();
+        while next <= last {
+            next += self.check_load(next..last + 1, u64::MAX)?;
+        }
+        self.check_load(last + 1..last + 10, u64::MAX)?;
+        let newest = Some(self.newest_snapshot()).filter(|id| *id != EntryId::ZERO);
+        let wanted: Vec<EntryId> = self.wanted.iter().copied().chain(newest).collect();
+        wanted.into_iter().try_for_each(|id| self.check_snapshot(id))
+    }
+
+    /// The oldest entry that has to be there.
+    fn first_kept(&self) -> Index {
+        let trimmed = self.trimmed.min(self.newest_snapshot().index);
+        trimmed.max(self.now().floor().index) + 1
+    }
+
+    /// Loads, and says how many entries came.
+    pub(super) fn check_load(&mut self, range: Range<Index>, bytes_max: u64) -> Outcome<u64> {
+        let found = did("load", self.storage.load(range.clone(), bytes_max))?;
+        let what = format!("loading {range:?} with at most {bytes_max} bytes");
+        let (first_kept, last) = (self.first_kept(), self.now().last().index);
+        let is_kept = (first_kept..=last).contains(&range.start);
+        if is_kept && !range.is_empty() && found.is_empty() {
+            return Err(Wrong(format!("{what} gave nothing of a log up to {last}")));
+        }
+        let mut bytes = 0;
+        for (index, entry) in (range.start..).zip(found.iter()) {
+            if index >= range.end || (index > range.start && bytes >= bytes_max) {
+                return Err(Wrong(format!("{what} went on to {}", entry.id)));
+            }
+            same(&what, &Some(entry), &self.now().entry(index))?;
+            bytes += entry.bytes();
+        }
+        Ok(found.len() as u64)
+    }
+
+    /// Writes new entries of this term in place of whatever stood there.
+    pub(super) fn append(&mut self, term: Term, indexes: impl Iterator<Item = Index>) -> Outcome {
+        let entries = indexes.map(|index| entry(EntryId::new(term, index))).collect();
+        let now = self.now().hard_state;
+        let hard_state = (term > now.term).then_some(HardState { term, vote: None, ..now });
+        self.save(hard_state, entries, None)
+    }
+
+    pub(super) fn save_hard_state(&mut self, hard_state: HardState) -> Outcome {
+        self.save(Some(hard_state), Vec::new(), None)
+    }
+
+    /// Installs a snapshot that was adopted, with entries after it.
+    pub(super) fn install(&mut self, meta: &SnapshotMeta, entries: Vec<Entry>) -> Outcome {
+        let HardState { term, vote, commit } = self.now().hard_state;
+        let reached = entries.last().map_or(meta.id.term, |entry| entry.id.term);
+        let vote = vote.filter(|_| term >= reached);
+        let commit = commit.max(meta.id.index);
+        let hard_state = HardState { term: term.max(reached), vote, commit };
+        self.save(Some(hard_state), entries, Some(meta.clone()))?;
+        self.wanted.insert(meta.id);
+        Ok(())
+    }
+
+    fn save(
+        &mut self,
+        hard_state: Option<HardState>,
+        entries: Vec<Entry>,
+        install: Option<SnapshotMeta>,
+    ) -> Outcome {
+        self.saves += 1;
+        let save = Save {
+            id: SaveId(self.saves),
+            hard_state,
+            entries: entries.into(),
+            install,
+            must_sync: true,
+            then_send: Vec::new(),
+        };
+        did("write", self.storage.write(&save))?;
+        let mut state = self.now().clone();
+        state.apply(&save);
+        self.unsynced.push(state);
+        Ok(())
+    }
+
+    pub(super) fn sync(&mut self) -> Outcome {
+        did("sync", self.storage.sync())?;
+        self.synced = self.unsynced.pop().unwrap_or_else(|| self.synced.clone());
+        self.unsynced.clear();
+        Ok(())
+    }
+
+    pub(super) fn trim(&mut self, index: Index) -> Outcome {
+        did("trim", self.storage.trim(index))?;
+        self.trimmed = self.trimmed.max(index);
+        Ok(())
+    }
+
+    /// Captures the machine as of this entry.
+    pub(super) fn capture(&mut self, index: Index, bytes: usize) -> Outcome<EntryId> {
+        let meta = self.now().meta_at(index);
+        self.receive(&meta, bytes)?;
+        Ok(meta.id)
+    }
+
+    /// Writes a snapshot and adopts it.
+    pub(super) fn receive(&mut self, meta: &SnapshotMeta, bytes: usize) -> Outcome {
+        let sink = self.begin_snapshot(meta)?;
+        fill(sink, &content(meta.id, bytes))?;
+        self.adopt(meta, bytes)
+    }
+
+    pub(super) fn begin_snapshot(&mut self, meta: &SnapshotMeta) -> Outcome<Box<dyn SnapshotSink>> {
+        did("beginning a snapshot", self.storage.begin_snapshot(meta.clone()))
+    }
+
+    pub(super) fn adopt(&mut self, meta: &SnapshotMeta, bytes: usize) -> Outcome {
+        did("adopting a snapshot", self.storage.adopt_snapshot(meta.id))?;
+        let captured = Captured { meta: meta.clone(), content: content(meta.id, bytes) };
+        self.snapshots.insert(meta.id, captured);
+        Ok(())
+    }
+
+    pub(super) fn open_snapshot(&mut self, id: EntryId) -> Outcome<Box<dyn SnapshotSource>> {
+        did(&format!("opening snapshot {id}"), self.storage.open_snapshot(id))
+    }
+
+    pub(super) fn check_snapshot(&mut self, id: EntryId) -> Outcome {
+        let source = self.open_snapshot(id)?;
+        let Some(captured) = self.snapshots.get(&id) else {
+            return Err(Wrong(format!("snapshot {id} was never adopted")));
+        };
+        same("what a snapshot says about the log", source.meta(), &captured.meta)?;
+        check_content(source, &captured.content)
+    }
+
+    pub(super) fn release(&mut self, id: EntryId) {
+        self.storage.release_snapshot(id);
+        self.wanted.remove(&id);
+    }
+
+    pub(super) fn wanted(&self) -> Option<EntryId> {
+        self.wanted.first().copied()
+    }
+}
+
+/// Writes all of a snapshot, in pieces, and finishes it.
+pub(super) fn fill(mut sink: Box<dyn SnapshotSink>, content: &[u8]) -> Outcome {
+    for piece in content.chunks(PIECE_BYTES) {
+        did("appending to a snapshot", sink.append(piece))?;
+    }
+    did("finishing a snapshot", sink.finish())
+}
+
+/// The rest of a snapshot is exactly this.
+pub(super) fn check_content(mut source: Box<dyn SnapshotSource>, content: &[u8]) -> Outcome {
+    let id = source.meta().id;
+    same(&format!("the size of snapshot {id}"), &source.bytes(), &(content.len() as u64))?;
+    let mut found = Vec::new();
+    while let Some(chunk) = did("reading a snapshot", source.next_chunk())? {
+        found.extend_from_slice(&chunk);
+    }
+    if found == content {
+        return Ok(());
+    }
+    let common = found.iter().zip(content).take_while(|(found, wanted)| found == wanted).count();
+    let (found, wanted) = (found.len(), content.len());
+    let sizes = format!("{found} bytes were read, {wanted} written");
+    Err(Wrong(format!("snapshot {id} differs from byte {common} on: {sizes}")))
+}
+
+pub(super) fn did<T>(what: &str, result: Result<T, StorageError>) -> Outcome<T> {
+    result.map_err(|why| Wrong(format!("{what} failed: {why}")))
+}
+
+pub(super) fn same<T: PartialEq + fmt::Debug + ?Sized>(
+    what: &str,
+    found: &T,
+    wanted: &T,
+) -> Outcome {
+    if found == wanted {
+        return Ok(());
+    }
+    Err(Wrong(format!("{what}: found {found:?}, wanted {wanted:?}")))
+}
+
+const PIECE_BYTES: usize = 1000;

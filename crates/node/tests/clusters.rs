@@ -1,0 +1,237 @@
+//! Whole members in one process, over loopback TCP and real files.
+
+mod support;
+
+use quorate::{Ended, Failed, MembershipNews, NodeConfig, NodeError, Refused};
+use quorate_core::{GoalEnd, MemberId};
+use support::{CLUSTER, Clients, Cluster, flip_byte, get, in_time, put, until_done, wait_for};
+
+fn ids<const N: usize>(ids: [u64; N]) -> [MemberId; N] {
+    ids.map(MemberId)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_five_and_seven_members_serve_at_every_one() {
+    for members in [3, 5, 7] {
+        let cluster = Cluster::start(members).await;
+        for (id, node) in &cluster.nodes {
+            let key = format!("by {id}");
+            until_done("a write", async || node.propose(put(&key, "x")).await).await;
+        }
+        for node in cluster.nodes.values() {
+            for id in 1..=members {
+                assert_eq!(get(node, &format!("by {id}")).await.as_deref(), Some("x"));
+            }
+        }
+        cluster.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_member_comes_back_with_what_it_had() {
+    let mut cluster = Cluster::start(3).await;
+    for number in 0..50 {
+        let command = put("counter", &number.to_string());
+        until_done("a write", async || cluster.any().propose(command.clone()).await).await;
+    }
+    for id in 1..=3 {
+        cluster.end(id).await;
+    }
+    for id in 1..=3 {
+        cluster.restart(id).await.unwrap();
+    }
+    assert_eq!(get(cluster.any(), "counter").await.as_deref(), Some("49"));
+    let status = cluster.any().status().await.unwrap();
+    assert_eq!(status.boots, 2);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leadership_moves_where_it_is_asked_to() {
+    let cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let other = cluster.nodes.values().find(|node| node.id() != leader.id()).unwrap().clone();
+    // Asked at a member that is neither.
+    let third = cluster.nodes.values().find(|n| ![leader.id(), other.id()].contains(&n.id()));
+    until_done("a transfer", async || third.unwrap().transfer(other.id()).await).await;
+    wait_for("the other leads", async || other.is_leader().then_some(())).await;
+    let stranger = other.transfer(MemberId(9)).await;
+    assert!(matches!(stranger, Err(Failed::Refused(Refused::ByLeader(_)))), "{stranger:?}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopping_the_leader_hands_over_first() {
+    let cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    until_done("a write", async || leader.propose(put("a", "1")).await).await;
+    assert!(matches!(in_time("a stop", leader.stop()).await, Ended::Stopped));
+    let others = || cluster.nodes.values().filter(|node| node.id() != leader.id());
+    // Handed over: somebody leads, without waiting for a timeout.
+    wait_for("another leads", async || others().find(|node| node.is_leader()).map(|_| ())).await;
+    assert_eq!(get(others().next().unwrap(), "a").await.as_deref(), Some("1"));
+    let late = leader.propose(put("a", "2")).await;
+    assert_eq!(late, Err(Failed::Refused(Refused::Stopped)));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_goal_replaces_every_member_under_load_and_nothing_fails() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    until_done("a write", async || leader.propose(put("ready", "1")).await).await;
+    let clients = Clients::start(6, cluster.nodes.values().cloned().collect());
+    for old in 1..=3u64 {
+        let new = old + 3;
+        cluster.join(new).await;
+        let speaker = cluster.nodes[&(old + 1)].clone();
+        let voters = ids([old + 1, old + 2, new]);
+        let plan = until_done("a plan", async || speaker.plan(voters, []).await).await;
+        assert!(!plan.steps.is_empty());
+        // Its clients go elsewhere before it does.
+        let stay = cluster.nodes.iter().filter(|(id, _)| **id != old);
+        clients.set_services(stay.map(|(_, node)| node.clone()).collect());
+        let ended = in_time("the goal", speaker.set_goal(voters, [], [])).await.unwrap();
+        assert_eq!(ended.end, GoalEnd::Reached);
+        cluster.end(old).await;
+    }
+    clients.go_on(200).await;
+    let judged = clients.judge().await;
+    assert_eq!(judged.failures, [] as [&str; 0]);
+    assert!(judged.done > 350, "{} done", judged.done);
+    let membership = cluster.any().membership();
+    assert_eq!(membership.voters(), ids([4, 5, 6]).into_iter().collect());
+    assert!(membership.learners().is_empty());
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_is_far_behind_gets_a_snapshot() {
+    let mut cluster = Cluster::start_with(3, |config| {
+        config.options.snapshot_entries = 50;
+        config.raft.trim_keep_entries = 10;
+        config.raft.tail_bytes_max = 4096;
+    })
+    .await;
+    let leader = cluster.leader().await;
+    let away = cluster.nodes.values().find(|node| node.id() != leader.id()).unwrap().id().0;
+    cluster.end(away).await;
+    for number in 0..500 {
+        let command = put(&format!("key {}", number % 20), &number.to_string());
+        until_done("a write", async || leader.propose(command.clone()).await).await;
+    }
+    let taken = until_done("a snapshot", async || leader.snapshot().await).await;
+    leader.trim(taken);
+    let node = cluster.restart(away).await.unwrap();
+    wait_for("the snapshot", async || (leader.metrics().snapshots_sent > 0).then_some(())).await;
+    assert_eq!(get(&node, "key 19").await.as_deref(), Some("499"));
+    // And it is there after another restart.
+    cluster.end(away).await;
+    let node = cluster.restart(away).await.unwrap();
+    assert_eq!(get(&node, "key 0").await.as_deref(), Some("480"));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wiped_directory_under_the_old_id_is_refused() {
+    let mut cluster = Cluster::start(3).await;
+    until_done("a write", async || cluster.any().propose(put("a", "1")).await).await;
+    wait_for("all disks are named", async || {
+        let membership = cluster.any().membership();
+        (1..=3).all(|id| membership.incarnation(MemberId(id)).is_some()).then_some(())
+    })
+    .await;
+    let leader = cluster.leader().await;
+    let wiped = cluster.nodes.values().find(|node| node.id() != leader.id()).unwrap().id();
+    cluster.end(wiped.0).await;
+    std::fs::remove_dir_all(cluster.path(wiped.0)).unwrap();
+    let node = cluster.restart(wiped.0).await.unwrap();
+    let known = wait_for("it is told", async || node.status().await.unwrap().disowned).await;
+    assert!(known.1.incarnation.is_some());
+    // Nobody listens to it any more, and it is counted.
+    wait_for("it is turned away", async || {
+        let turned =
+            cluster.nodes.values().map(|node| node.metrics().transport["rejected_not_itself"]);
+        (turned.sum::<u64>() > 0).then_some(())
+    })
+    .await;
+    // With it not counting, both others are needed, and enough.
+    until_done("a write", async || leader.propose(put("a", "2")).await).await;
+    let next = cluster.nodes.values().find(|n| ![leader.id(), wiped].contains(&n.id())).unwrap();
+    let next = next.id().0;
+    cluster.end(next).await;
+    let alone = tokio::time::timeout(support::TICK * 60, leader.propose(put("a", "3"))).await;
+    assert!(!matches!(alone, Ok(Ok(_))), "committed by one and a wiped disk");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_log_is_refused_with_its_place() {
+    let mut cluster = Cluster::start(3).await;
+    for number in 0..100 {
+        let command = put("key", &number.to_string());
+        until_done("a write", async || cluster.any().propose(command.clone()).await).await;
+    }
+    cluster.end(2).await;
+    let mut files: Vec<_> = std::fs::read_dir(cluster.path(2)).unwrap().collect();
+    files.sort_by_key(|file| file.as_ref().unwrap().file_name());
+    let mut names = files.iter().map(|file| file.as_ref().unwrap().path());
+    let log = names.find(|path| path.file_name().unwrap().to_string_lossy().starts_with("wal-0"));
+    flip_byte(&log.expect("a segment of the log"), 6_000);
+    let refused = cluster.restart(2).await.unwrap_err();
+    let text = refused.to_string();
+    assert!(matches!(refused, NodeError::Storage(_)), "{text}");
+    assert!(text.contains("wal-0") && text.contains("byte"), "{text}");
+    // The others go on.
+    until_done("a write", async || cluster.any().propose(put("key", "on")).await).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_of_another_cluster_or_in_use_is_refused() {
+    let cluster = Cluster::start(1).await;
+    let storage = || quorate::DirectoryStorage::at(cluster.path(1)).unwrap();
+    let start = async |config: NodeConfig| {
+        let transport = support::listen(0).await;
+        quorate::Node::start(config, storage(), quorate::MemoryKv::default(), transport).await
+    };
+    let same = NodeConfig::first(CLUSTER, 1, [(1, "127.0.0.1:1")]);
+    let text = start(same.clone()).await.unwrap_err().to_string();
+    assert!(text.contains("another process"), "{text}");
+    let node = cluster.any();
+    node.end().await;
+    let other = NodeConfig { cluster: 99, ..same };
+    let text = start(other).await.unwrap_err().to_string();
+    assert!(text.contains("cluster"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_tells_of_committed_counting_and_settled() {
+    let mut cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    until_done("a write", async || leader.propose(put("a", "1")).await).await;
+    let mut watch = leader.watch_membership();
+    assert!(matches!(watch.next().await, Some(MembershipNews::Now { .. })));
+    let joined = cluster.join(4).await;
+    in_time("caught up", leader.caught_up(MemberId(4))).await.unwrap();
+    let (mut committed, mut counts, mut settled) = (None, None, None);
+    while settled.is_none() {
+        match in_time("news", watch.next()).await.unwrap() {
+            MembershipNews::Committed { id, membership } if membership.contains(MemberId(4)) => {
+                committed = committed.or(Some(id));
+            }
+            MembershipNews::Counts { id, membership } if membership.contains(MemberId(4)) => {
+                counts = counts.or(Some(id));
+            }
+            MembershipNews::Settled { id, membership } if membership.contains(MemberId(4)) => {
+                settled = Some(id);
+            }
+            _ => {}
+        }
+    }
+    assert!(committed.is_some() && committed == counts && settled >= committed);
+    // The joiner hears of it, too.
+    in_time("settled there", joined.settled(settled.unwrap())).await.unwrap();
+    assert_eq!(get(&joined, "a").await.as_deref(), Some("1"));
+    cluster.stop().await;
+}

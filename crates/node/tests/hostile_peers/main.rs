@@ -1,0 +1,343 @@
+//! Whoever connects, and whatever it says: it is sent away and counted, and the members
+//! go on serving.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod service;
+mod wire;
+
+use std::time::Duration;
+
+use quorate_core::{MemberId, Membership, SnapshotMeta};
+use quorate_storage::codec::Code;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use service::{CLUSTER, PATIENCE, Service};
+use wire::*;
+
+/// How far a hostile peer gets before it shows what it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum After {
+    Connecting,
+    /// Said hello, and was answered.
+    Hello,
+    /// Introduced itself as member 3, and was welcome.
+    Welcome,
+    /// The same on a connection for a snapshot.
+    SnapshotWelcome,
+}
+
+struct Case {
+    name: &'static str,
+    after: After,
+    bytes: Vec<u8>,
+    /// It closes its side after that; else it waits.
+    ends: bool,
+    counted: &'static str,
+}
+
+fn case(name: &'static str, after: After, bytes: Vec<u8>, counted: &'static str) -> Case {
+    Case { name, after, bytes, ends: false, counted }
+}
+
+fn greetings() -> Vec<Case> {
+    use After::{Connecting, Hello};
+    let mut damaged = hello(1, 1, 0);
+    *damaged.last_mut().unwrap() ^= 1;
+    let cut = hello(1, 1, 0)[..20].to_vec();
+    let late = hello(1, 1, 0)[..31].to_vec();
+    let other_magic = [b"quorata\n".to_vec(), hello(1, 1, 0)[8..].to_vec()].concat();
+    let first = |bytes: Vec<u8>| [MAGIC.to_vec(), bytes].concat();
+    let long = first(frame(HELLO, 0, &bytes(3, &[b'a'; 3000]), &[]));
+    vec![
+        case("http", Connecting, b"GET / HTTP/1.1\r\n\r\n".to_vec(), "handshake_bad_magic"),
+        case("another magic", Connecting, other_magic, "handshake_bad_magic"),
+        case("zeros", Connecting, vec![0; 4096], "handshake_bad_magic"),
+        case("endless hello", Connecting, first(vec![0xff; 24]), "frame_oversized"),
+        case("damaged hello", Connecting, damaged, "frame_bad_checksum"),
+        case("no hello", Connecting, first(frame(KEEP_ALIVE, 0, &[], &[])), "frame_unexpected"),
+        case("unknown kind", Connecting, first(frame(99, 0, &[], &[])), "frame_unknown_kind"),
+        case(
+            "hello of nonsense",
+            Connecting,
+            first(frame(HELLO, 0, &[0xff], &[])),
+            "frame_malformed",
+        ),
+        case("hello with a body", Connecting, first(frame(HELLO, 0, &[], &[1])), "frame_malformed"),
+        case("long address", Connecting, long, "frame_malformed"),
+        case("unknown purpose", Connecting, hello(1, 1, 7), "frame_malformed"),
+        case("versions upside down", Connecting, hello(2, 1, 0), "frame_malformed"),
+        case("later versions only", Connecting, hello(2, 9, 0), "handshake_wrong_version"),
+        Case { ends: true, ..case("half a hello", Connecting, cut, "frame_truncated") },
+        case("silence", Connecting, vec![], "handshake_timeout"),
+        case("a hello that stops", Connecting, late, "handshake_timeout"),
+        case("hello and silence", Hello, vec![], "handshake_timeout"),
+        case("message before introduction", Hello, heartbeat(1), "frame_unknown_channel"),
+        case(
+            "introduction of nonsense",
+            Hello,
+            frame(INTRODUCE, 1, &[0xff], &[]),
+            "frame_malformed",
+        ),
+        case("channel 0", Hello, introduce(0, CLUSTER, 3, 1), "frame_channel_reused"),
+        case("foreign cluster", Hello, introduce(1, CLUSTER + 1, 3, 1), "rejected_foreign_cluster"),
+        case("another member", Hello, introduce(1, CLUSTER, 3, 9), "rejected_other_member"),
+    ]
+}
+
+fn messages() -> Vec<Case> {
+    use After::Welcome;
+    let mut flipped = frame(MESSAGE, 1, &number(1, 1), b"body");
+    *flipped.last_mut().unwrap() ^= 1;
+    let mut reserved = frame(KEEP_ALIVE, 0, &[], &[]);
+    reserved[2] = 1;
+    let checksum = crc32c::crc32c(&reserved[..20]).to_le_bytes();
+    reserved[20..24].copy_from_slice(&checksum);
+    let mut endless = frame(MESSAGE, 1, &[], &[]);
+    endless[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+    let append = |body: &[u8]| frame(MESSAGE, 1, &[number(1, 1), bytes(20, &[])].concat(), body);
+    let many = append(&[vec![0; 8], vec![0xff; 4], vec![0; 64]].concat());
+    let forged = [number(1, 1), number(3, 2), bytes(19, &number(1, 1))].concat();
+    let cut = heartbeat(1)[..30].to_vec();
+    let channels = (2..=9).flat_map(|channel| introduce(channel, CLUSTER, 3, 1)).collect();
+    let refusal = [number(1, 1), bytes(29, &bytes(4, &[31, 0, 0, 0, 0]))].concat();
+    vec![
+        case("unknown channel", Welcome, heartbeat(2), "frame_unknown_channel"),
+        case("introduced again", Welcome, introduce(1, CLUSTER, 3, 1), "frame_channel_reused"),
+        case("too many channels", Welcome, channels, "too_many_channels"),
+        case("hello again", Welcome, hello(1, 1, 0)[8..].to_vec(), "frame_unexpected"),
+        case("an answer", Welcome, frame(WELCOME, 1, &[], &[]), "frame_unexpected"),
+        case("endless frame", Welcome, endless, "frame_oversized"),
+        case("flipped bit", Welcome, flipped, "frame_bad_checksum"),
+        case("unknown frame", Welcome, frame(200, 1, &[], &[]), "frame_unknown_kind"),
+        case("reserved bytes", Welcome, reserved, "frame_malformed"),
+        case("message of nonsense", Welcome, frame(MESSAGE, 1, &[0xff], &[]), "frame_malformed"),
+        case("message that says nothing", Welcome, frame(MESSAGE, 1, &[], &[]), "frame_malformed"),
+        case("2^32 entries", Welcome, many, "frame_malformed"),
+        case("half an entry", Welcome, append(&[1; 9]), "frame_malformed"),
+        case("a vote in another name", Welcome, frame(MESSAGE, 1, &forged, &[]), "frame_malformed"),
+        case("unknown refusal", Welcome, frame(MESSAGE, 1, &refusal, &[]), "frame_malformed"),
+        case("a snapshot here", Welcome, frame(SNAPSHOT_BEGIN, 1, &[], &[]), "frame_unexpected"),
+        Case { ends: true, ..case("half a message", Welcome, cut, "frame_truncated") },
+        case("welcome and silence", Welcome, vec![], "silent"),
+    ]
+}
+
+fn snapshots() -> Vec<Case> {
+    use After::SnapshotWelcome;
+    let membership = Membership::new([1, 2, 3].map(MemberId), []).into();
+    let meta = SnapshotMeta { membership, ..SnapshotMeta::default() }.to_bytes();
+    let begin = |size| {
+        let head = [number(1, 1), number(4, size), bytes(24, &meta)].concat();
+        frame(SNAPSHOT_BEGIN, 1, &head, &[])
+    };
+    let chunk = |data: &[u8], running| frame(SNAPSHOT_CHUNK, 1, &fixed32(1, running), data);
+    let sum = crc32c::crc32c(b"data");
+    let end = |size, chunks| {
+        frame(SNAPSHOT_END, 1, &[number(1, size), number(2, chunks), fixed32(3, sum)].concat(), &[])
+    };
+    let no_snapshot = frame(SNAPSHOT_BEGIN, 1, &heartbeat(1)[24..], &[]);
+    let with = |size, rest: Vec<Vec<u8>>| [vec![begin(size)], rest].concat().concat();
+    let malformed = "frame_malformed";
+    vec![
+        case("no snapshot", SnapshotWelcome, no_snapshot, malformed),
+        case("message instead", SnapshotWelcome, heartbeat(1), "frame_unexpected"),
+        case(
+            "other channel",
+            SnapshotWelcome,
+            frame(SNAPSHOT_BEGIN, 2, &[], &[]),
+            "frame_unknown_channel",
+        ),
+        case("wrong sum", SnapshotWelcome, with(9, vec![chunk(b"data", sum ^ 1)]), malformed),
+        case(
+            "chunk twice",
+            SnapshotWelcome,
+            with(9, vec![chunk(b"data", sum), chunk(b"data", sum)]),
+            malformed,
+        ),
+        case("more than announced", SnapshotWelcome, with(3, vec![chunk(b"data", sum)]), malformed),
+        case(
+            "less than announced",
+            SnapshotWelcome,
+            with(9, vec![chunk(b"data", sum), end(4, 1)]),
+            malformed,
+        ),
+        case(
+            "wrong end",
+            SnapshotWelcome,
+            with(4, vec![chunk(b"data", sum), end(4, 2)]),
+            malformed,
+        ),
+        case("empty chunk", SnapshotWelcome, with(4, vec![chunk(b"", 0)]), malformed),
+        case("message amid", SnapshotWelcome, with(4, vec![heartbeat(1)]), "frame_unexpected"),
+        Case {
+            ends: true,
+            ..case(
+                "half a snapshot",
+                SnapshotWelcome,
+                with(9, vec![chunk(b"data", sum), vec![1]]),
+                "frame_truncated",
+            )
+        },
+        case("snapshot that stops", SnapshotWelcome, with(9, vec![chunk(b"data", sum)]), "silent"),
+    ]
+}
+
+async fn open(service: &Service, after: After) -> TcpStream {
+    let mut stream = TcpStream::connect(service.address(0)).await.unwrap();
+    if after == After::Connecting {
+        return stream;
+    }
+    let purpose = u64::from(after == After::SnapshotWelcome);
+    // A later version talks to this one.
+    stream.write_all(&hello(1, 9, purpose)).await.unwrap();
+    let reply = read_frame(&mut stream).await;
+    assert_eq!((reply[0], &reply[24..26]), (HELLO_REPLY, &[0x08, 1][..]));
+    if after != After::Hello {
+        stream.write_all(&introduce(1, CLUSTER, 3, 1)).await.unwrap();
+        assert_eq!(read_frame(&mut stream).await[0], WELCOME);
+    }
+    stream
+}
+
+async fn read_frame(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = vec![0; 24];
+    stream.read_exact(&mut bytes).await.unwrap();
+    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let rest = (number(8) + number(12)) as usize;
+    bytes.resize(24 + rest, 0);
+    stream.read_exact(&mut bytes[24..]).await.unwrap();
+    bytes
+}
+
+/// Everything until the other side closes.
+async fn read_to_end(stream: &mut TcpStream, name: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let read = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+    let _ = read.unwrap_or_else(|_| panic!("{name}: not closed"));
+    bytes
+}
+
+async fn play(service: &Service, case: &Case) {
+    let before = service.count(0, case.counted);
+    let mut stream = open(service, case.after).await;
+    let _ = stream.write_all(&case.bytes).await;
+    if case.ends {
+        let _ = stream.shutdown().await;
+    }
+    let said = read_to_end(&mut stream, case.name).await;
+    service.wait_count(0, case.counted, before + 1, case.name).await;
+    if case.counted.starts_with("rejected") {
+        assert_eq!(said[0], REFUSED, "{}", case.name);
+    }
+    service.goes_on(case.name).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_peers_are_sent_away_and_the_service_goes_on() {
+    let service = Service::start().await;
+    let mut played = 0;
+    for case in greetings().iter().chain(&messages()).chain(&snapshots()) {
+        play(&service, case).await;
+        played += 1;
+    }
+    assert_eq!(played, 22 + 18 + 12);
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_message_is_heard_twice_and_harms_nobody() {
+    let service = Service::start().await;
+    let before = service.count(0, "frames_received");
+    let mut stream = open(&service, After::Welcome).await;
+    for _ in 0..100 {
+        stream.write_all(&heartbeat(1)).await.unwrap();
+    }
+    service.wait_count(0, "frames_received", before + 100, "repeated").await;
+    stream.write_all(&frame(KEEP_ALIVE, 0, &[], &[])).await.unwrap();
+    assert_eq!(read_frame(&mut stream).await[0], KEEP_ALIVE);
+    service.goes_on("repeated").await;
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hello_of_one_byte_at_a_time_is_given_up() {
+    let service = Service::start().await;
+    let before = service.count(0, "handshake_timeout");
+    let mut stream = TcpStream::connect(service.address(0)).await.unwrap();
+    let began = Instant::now();
+    for byte in hello(1, 1, 0).iter().cycle() {
+        if stream.write_all(&[*byte]).await.is_err()
+            || service.count(0, "handshake_timeout") > before
+        {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "a slow hello is listened to for ever");
+        sleep(Duration::from_millis(100)).await;
+    }
+    read_to_end(&mut stream, "slow hello").await;
+    service.goes_on("slow hello").await;
+    service.stop().await;
+}
+
+/// So many that say nothing: the members know each other all the same.
+async fn crowd(count: usize) {
+    if !service::may_open_files(count as u64 + 2_000) {
+        println!("skipped: crowd of {count}, the system does not allow so many open files");
+        return;
+    }
+    let service = Service::start().await;
+    let memory = service::resident_bytes();
+    let gone = || service.count(0, "unidentified_evicted") + service.count(0, "handshake_timeout");
+    let before = gone();
+    let mut streams = Vec::new();
+    for _ in 0..count {
+        streams.push(TcpStream::connect(service.address(0)).await.unwrap());
+        assert!(service.count(0, "connections_unidentified") <= service::UNIDENTIFIED_MAX as u64);
+    }
+    service.goes_on("in the crowd").await;
+    // A member that comes now still finds a place.
+    let before_member = open(&service, After::Welcome).await;
+    drop(before_member);
+    let deadline = Instant::now() + PATIENCE;
+    while gone() < before + count as u64 {
+        assert!(Instant::now() < deadline, "only {} of {count} are gone", gone() - before);
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(service.count(0, "connections_unidentified"), 0);
+    let grown = service::resident_bytes().saturating_sub(memory);
+    assert!(grown < (64 << 20) + count as u64 * 8_192, "{grown} bytes more than before");
+    service.goes_on("after the crowd").await;
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_idle_connections_keep_nobody_out() {
+    crowd(1_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "opens ten thousand connections"]
+async fn ten_thousand_idle_connections_keep_nobody_out() {
+    crowd(10_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_refused_hears_why_and_comes_back_slowly() {
+    let service = Service::start().await;
+    // A member of another cluster that was given the address of one of ours.
+    let (node, _storage) = service::stranger(&service).await;
+    let count = |name: &str| node.metrics().transport[name];
+    let deadline = Instant::now() + PATIENCE;
+    // Pauses grow until it has something to say that nobody is troubled with.
+    while count("rejected_by_peer") < 2 || count("dropped_refused") == 0 {
+        assert!(Instant::now() < deadline, "the stranger never hears that it is refused");
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(service.count(0, "rejected_foreign_cluster") >= 2);
+    service.goes_on("a stranger").await;
+    node.end().await;
+    service.stop().await;
+}

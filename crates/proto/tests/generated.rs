@@ -1,0 +1,117 @@
+//! The checked-in code is what the files in `proto/` say. With `UPDATE=1` it is made so.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use prost::Message;
+use prost_types::{DescriptorProto, FileDescriptorSet};
+
+/// The files that are generated, by name.
+type Generated = BTreeMap<String, Vec<u8>>;
+
+const DESCRIPTORS: &str = "descriptors.bin";
+
+/// Fields whose names become odd words in Rust, and better ones. On the wire a field is a
+/// number; the descriptors keep the names as they are.
+const RENAMED: &[(&str, &str)] = &[("peerURLs", "peer_urls"), ("clientURLs", "client_urls")];
+
+#[test]
+fn the_code_is_up_to_date() {
+    let wanted = generate();
+    let folder = here().join("src/generated");
+    if std::env::var_os("UPDATE").is_some() {
+        write(&folder, &wanted);
+    }
+    let found = read(&folder);
+    let names = |files: &Generated| files.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&found), names(&wanted), "{ADVICE}");
+    for (name, bytes) in &wanted {
+        assert!(found[name] == *bytes, "{name} is not what proto/ says: {ADVICE}");
+    }
+}
+
+const ADVICE: &str = "run `cargo run -p xtask -- proto`";
+
+fn generate() -> Generated {
+    let sources = here().join("proto");
+    let mut compiler = protox::Compiler::new([&sources]).unwrap();
+    compiler.include_source_info(true);
+    compiler.open_files(proto_files(&sources)).unwrap();
+    let described = compiler.file_descriptor_set();
+
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("generated");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    tonic_prost_build::configure()
+        .out_dir(&folder)
+        .build_transport(false)
+        .emit_rerun_if_changed(false)
+        .bytes(".")
+        .btree_map(".")
+        .compile_fds(with_rust_names(described.clone()))
+        .unwrap();
+    let mut generated = read(&folder);
+    generated.insert(DESCRIPTORS.into(), without_comments(described).encode_to_vec());
+    generated
+}
+
+fn with_rust_names(mut described: FileDescriptorSet) -> FileDescriptorSet {
+    let messages = described.file.iter_mut().flat_map(|file| &mut file.message_type);
+    messages.for_each(rename_fields);
+    described
+}
+
+fn rename_fields(message: &mut DescriptorProto) {
+    for field in &mut message.field {
+        let better = RENAMED.iter().find(|(name, _)| field.name() == *name);
+        if let Some((_, better)) = better {
+            field.name = Some((*better).into());
+        }
+    }
+    message.nested_type.iter_mut().for_each(rename_fields);
+}
+
+fn without_comments(mut described: FileDescriptorSet) -> FileDescriptorSet {
+    for file in &mut described.file {
+        file.source_code_info = None;
+    }
+    described
+}
+
+/// Every file below `folder`, in order.
+fn proto_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(proto_files(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn read(folder: &Path) -> Generated {
+    let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+        .collect()
+}
+
+fn write(folder: &Path, generated: &Generated) {
+    for name in read(folder).keys().filter(|name| !generated.contains_key(*name)) {
+        fs::remove_file(folder.join(name)).unwrap();
+    }
+    for (name, bytes) in generated {
+        fs::write(folder.join(name), bytes).unwrap();
+    }
+}
+
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}

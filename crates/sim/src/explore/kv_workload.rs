@@ -1,0 +1,136 @@
+//! Clients of the small map: they put, get, delete and compare-and-set a few keys.
+
+use bytes::Bytes;
+use quorate::{KvCommand, KvReply};
+
+use super::setting::Setting;
+use super::workload::{Ask, Exchange, Heard, Judgement, Workload};
+use crate::checkers::Violation;
+use crate::checkers::linearizable::{self, Call, History, Operation, Seen, Verdict};
+use crate::random::Random;
+
+/// What was asked so far, in order.
+pub(crate) struct KvWorkload {
+    keys: u64,
+    value_bytes: usize,
+    calls: Vec<Call>,
+}
+
+/// One that all clients use.
+const FIRST_KEY: Bytes = Bytes::from_static(b"k0");
+
+const LINEARIZABLE_STEPS: u64 = 200_000;
+
+impl KvWorkload {
+    pub(crate) fn new(setting: &Setting) -> Self {
+        let value_bytes = setting.value_bytes as usize;
+        Self { keys: setting.keys.max(1), value_bytes, calls: Vec::new() }
+    }
+
+    fn ask(&mut self, call: Call) -> Ask {
+        let ask = match &call {
+            Call::Put(key, value) => {
+                command(&KvCommand::Put { key: key.clone(), value: value.clone() })
+            }
+            Call::Delete(key) => command(&KvCommand::Delete { key: key.clone() }),
+            Call::CompareAndSet { key, expected, new } => {
+                let (key, expected, value) = (key.clone(), expected.clone(), new.clone());
+                command(&KvCommand::CompareAndSet { key, expected, value })
+            }
+            Call::Get(key) => Ask::Question(key.clone()),
+            Call::GetSeveral(keys) => Ask::Question(keys.first().cloned().unwrap_or_default()),
+        };
+        self.calls.push(call);
+        ask
+    }
+
+    fn key(&self, random: &mut Random) -> Bytes {
+        Bytes::from(format!("k{}", random.below(self.keys)))
+    }
+
+    /// Another one each time, so that it is seen who wrote what is read.
+    fn value(&self) -> Bytes {
+        let mut value = format!("v{}", self.calls.len()).into_bytes();
+        if value.len() < self.value_bytes {
+            value.resize(self.value_bytes, b'.');
+        }
+        value.into()
+    }
+
+    /// What somebody may believe to be there: a value written lately, or none.
+    fn guess(&self, random: &mut Random) -> Option<Bytes> {
+        let back = random.below(8) as usize;
+        self.calls.iter().rev().nth(back).and_then(|call| match call {
+            Call::Put(_, value) => Some(value.clone()),
+            Call::CompareAndSet { new, .. } => Some(new.clone()),
+            _ => None,
+        })
+    }
+}
+
+fn command(command: &KvCommand) -> Ask {
+    Ask::Command(command.encode())
+}
+
+fn bytes(ask: Ask) -> Bytes {
+    match ask {
+        Ask::Command(bytes) | Ask::Question(bytes) => bytes,
+    }
+}
+
+impl Workload for KvWorkload {
+    fn command(&mut self, _random: &mut Random) -> Bytes {
+        let value = Bytes::from(format!("v{:06}", self.calls.len()));
+        bytes(self.ask(Call::Put(FIRST_KEY, value)))
+    }
+
+    fn question(&mut self, _random: &mut Random) -> Bytes {
+        bytes(self.ask(Call::Get(FIRST_KEY)))
+    }
+
+    fn next(&mut self, random: &mut Random) -> Ask {
+        let key = self.key(random);
+        let call = match random.below(10) {
+            0..4 => Call::Put(key, self.value()),
+            4..8 => Call::Get(key),
+            8 => Call::Delete(key),
+            _ => Call::CompareAndSet { key, expected: self.guess(random), new: self.value() },
+        };
+        self.ask(call)
+    }
+
+    /// Linearizability once more, found out from what clients saw alone: without the log.
+    fn judge(&self, history: &[Exchange]) -> Judgement {
+        let operations = history.iter().zip(&self.calls).map(|(exchange, call)| Operation {
+            client: exchange.client as u64,
+            called: exchange.called,
+            returned: exchange.returned,
+            call: call.clone(),
+            seen: what_was_seen(call, &exchange.heard),
+            applied: exchange.ran_at,
+        });
+        let history = History { operations: operations.collect() };
+        match linearizable::check(&history, LINEARIZABLE_STEPS).verdict {
+            Verdict::Linearizable => Judgement::Passed,
+            Verdict::Undecided(_) => Judgement::Undecided,
+            Verdict::Violation(violation) => {
+                Judgement::Broken(Violation::new("R1", violation.to_string()))
+            }
+        }
+    }
+}
+
+fn what_was_seen(call: &Call, heard: &Heard) -> Seen {
+    let reply = match heard {
+        Heard::Nothing => return Seen::Nothing,
+        Heard::Refused => return Seen::Refused,
+        Heard::Reply(reply) => KvReply::decode(reply),
+    };
+    let Some(reply) = reply else { return Seen::Nothing };
+    match call {
+        Call::Put(..) | Call::Delete(_) => Seen::Done,
+        Call::Get(_) => Seen::Value(reply.value),
+        Call::CompareAndSet { .. } => Seen::Swapped(reply.done),
+        Call::GetSeveral(_) => Seen::Values(vec![reply.value]),
+    }
+}

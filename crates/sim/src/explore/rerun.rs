@@ -1,0 +1,303 @@
+//! The log, run once more on a machine that never restarted: what everybody must have been
+//! told, and where every machine must have got to.
+//!
+//! The order of the log explains every answer, or none does: commands ran where it has
+//! them, and a question was answered at some moment between its call and its return, after
+//! all that had returned before (R1). So nothing has to be searched for.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate::Machine;
+use quorate_core::{Index, MemberId, Membership};
+
+use super::workload::{Ask, Exchange, Heard};
+use crate::checkers::Violation;
+
+/// Where a member's machine is, and what it captured there.
+pub(crate) struct Reached {
+    pub(crate) member: MemberId,
+    pub(crate) applied: Index,
+    pub(crate) chunks: Vec<Bytes>,
+}
+
+/// Runs the log on `machine`, which is in its first state.
+pub(crate) fn check(
+    machine: Box<dyn Machine>,
+    history: &[Exchange],
+    memberships: &[(Index, Arc<Membership>)],
+    reached: &[Reached],
+) -> Result<(), Violation> {
+    commands_keep_their_order(history)?;
+    let mut rerun = Rerun { machine, history, open: open_questions(history), at: 0 };
+    for (index, step) in steps(history, memberships) {
+        rerun.answer_before(index)?;
+        rerun.compare(reached, index)?;
+        rerun.run(index, step)?;
+    }
+    rerun.answer_before(Index::MAX)?;
+    rerun.compare(reached, Index::MAX)
+}
+
+enum Step<'a> {
+    Command(usize, &'a Bytes),
+    Membership(&'a Membership),
+}
+
+fn steps<'a>(
+    history: &'a [Exchange],
+    memberships: &'a [(Index, Arc<Membership>)],
+) -> Vec<(Index, Step<'a>)> {
+    let commands = history.iter().enumerate().filter_map(|(number, exchange)| {
+        let Ask::Command(command) = &exchange.ask else { return None };
+        Some((exchange.ran_at?, Step::Command(number, command)))
+    });
+    let changes = memberships.iter().map(|(index, known)| (*index, Step::Membership(known)));
+    let mut steps: Vec<_> = commands.chain(changes).collect();
+    steps.sort_by_key(|(index, _)| *index);
+    steps
+}
+
+/// A command that was given after another was answered runs after it.
+fn commands_keep_their_order(history: &[Exchange]) -> Result<(), Violation> {
+    for (number, before) in floors(history).into_iter().enumerate() {
+        let exchange = &history[number];
+        if let (Ask::Command(_), Some(index)) = (&exchange.ask, exchange.ran_at)
+            && index <= before
+        {
+            let what = format!("command {number} ran at {index}, after {before} was answered");
+            return Err(Violation::new("R1", what));
+        }
+    }
+    Ok(())
+}
+
+/// For each request, the last index that was known to somebody when it was called.
+fn floors(history: &[Exchange]) -> Vec<Index> {
+    let done = |exchange: &&Exchange| matches!(exchange.heard, Heard::Reply(_));
+    let known = |exchange: &Exchange| Some((exchange.returned?, exchange.ran_at?));
+    let mut known: Vec<_> = history.iter().filter(done).filter_map(known).collect();
+    known.sort_unstable();
+    let mut newest = 0;
+    let mut known = known.into_iter().peekable();
+    // Requests are numbered in the order of their calls.
+    let floor = |exchange: &Exchange| {
+        while let Some((_, index)) = known.next_if(|(returned, _)| *returned < exchange.called) {
+            newest = newest.max(index);
+        }
+        newest
+    };
+    history.iter().map(floor).collect()
+}
+
+/// A question that was answered, and where in the log that may have been.
+struct Question {
+    number: usize,
+    called: u64,
+    returned: u64,
+    /// Everything up to here was known when it was called.
+    from: Index,
+    /// This was only called when it had been answered.
+    before: Index,
+}
+
+/// In the order of their returns.
+fn open_questions(history: &[Exchange]) -> Vec<Question> {
+    let floors = floors(history);
+    // The first index among the commands that were called from here on.
+    let mut first = vec![Index::MAX; history.len() + 1];
+    for (number, exchange) in history.iter().enumerate().rev() {
+        first[number] = first[number + 1].min(exchange.ran_at.unwrap_or(Index::MAX));
+    }
+    let question = |(number, exchange): (usize, &Exchange)| {
+        let answered = matches!(exchange.heard, Heard::Reply(_));
+        let returned = exchange.returned.filter(|_| answered)?;
+        let later = history.partition_point(|other| other.called <= returned);
+        let (called, from, before) = (exchange.called, floors[number], first[later]);
+        matches!(exchange.ask, Ask::Question(_)).then_some(Question {
+            number,
+            called,
+            returned,
+            from,
+            before,
+        })
+    };
+    let mut open: Vec<Question> = history.iter().enumerate().filter_map(question).collect();
+    open.sort_by_key(|question| question.returned);
+    open
+}
+
+struct Rerun<'a> {
+    machine: Box<dyn Machine>,
+    history: &'a [Exchange],
+    /// Questions whose answer is not explained yet, in the order of their returns.
+    open: Vec<Question>,
+    /// Everything up to here has run.
+    at: Index,
+}
+
+impl Rerun<'_> {
+    fn run(&mut self, index: Index, step: Step<'_>) -> Result<(), Violation> {
+        self.at = index;
+        let (number, command) = match step {
+            Step::Command(number, command) => (number, command),
+            Step::Membership(membership) => {
+                self.machine.on_membership(index, membership);
+                return Ok(());
+            }
+        };
+        let again = self.machine.apply(index, command);
+        match &self.history[number].heard {
+            Heard::Reply(reply) if *reply != again => {
+                let what = format!(
+                    "command {number} at {index} was answered {reply:?}, and {again:?} when run again"
+                );
+                Err(Violation::new("replay", what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Explains what can be explained here; the rest must not have to be, unless it can be
+    /// later. As early as possible: that leaves most room for those that came after.
+    fn answer_before(&mut self, next: Index) -> Result<(), Violation> {
+        let mut unexplained_since = u64::MAX;
+        let (machine, at, history) = (&self.machine, self.at, self.history);
+        self.open.retain(|question| {
+            // Not before one that had returned when this was called.
+            let possible = question.from <= at && unexplained_since > question.called;
+            let exchange = &history[question.number];
+            let explained = possible
+                && match (&exchange.ask, &exchange.heard) {
+                    (Ask::Question(asked), Heard::Reply(reply)) => machine.query(asked) == *reply,
+                    _ => true,
+                };
+            if !explained {
+                unexplained_since = unexplained_since.min(question.returned);
+            }
+            !explained
+        });
+        let late = self.open.iter().find(|question| question.before <= next);
+        let Some(Question { number, from, before, .. }) = late else { return Ok(()) };
+        let heard = &self.history[*number].heard;
+        let what = format!(
+            "question {number} was answered {heard:?}, which is true nowhere from {from} to {before}"
+        );
+        Err(Violation::new("R1", what))
+    }
+
+    /// Members that have run everything up to here, and not what comes next.
+    fn compare(&self, reached: &[Reached], next: Index) -> Result<(), Violation> {
+        let here = |reached: &&Reached| (self.at..next).contains(&reached.applied);
+        let mut here = reached.iter().filter(here).peekable();
+        if here.peek().is_none() {
+            return Ok(());
+        }
+        let chunks: Vec<Bytes> = self.machine.snapshot().collect();
+        match here.find(|reached| reached.chunks != chunks) {
+            None => Ok(()),
+            Some(Reached { member, applied, .. }) => {
+                let what =
+                    format!("the machine of {member} at {applied} is not what its log makes");
+                Err(Violation::new("replay", what))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate::{BadSnapshot, Chunks};
+
+    use super::*;
+
+    /// Says how many commands it has run.
+    #[derive(Default)]
+    struct Counter(u8);
+
+    impl Machine for Counter {
+        fn apply(&mut self, _index: Index, _command: &Bytes) -> Bytes {
+            self.0 += 1;
+            self.query(&Bytes::new())
+        }
+
+        fn query(&self, _question: &Bytes) -> Bytes {
+            Bytes::from(vec![self.0])
+        }
+
+        fn snapshot(&self) -> Chunks {
+            Box::new(std::iter::once(Bytes::from(vec![self.0])))
+        }
+
+        fn install(&mut self, _chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+            Err(BadSnapshot)
+        }
+    }
+
+    fn exchange(ask: Ask, called: u64, returned: u64, reply: u8, ran_at: Option<u64>) -> Exchange {
+        let heard = Heard::Reply(Bytes::from(vec![reply]));
+        Exchange { client: 0, ask, called, returned: Some(returned), heard, ran_at }
+    }
+
+    fn command(called: u64, returned: u64, reply: u8, ran_at: u64) -> Exchange {
+        exchange(Ask::Command(Bytes::new()), called, returned, reply, Some(ran_at))
+    }
+
+    fn question(called: u64, returned: u64, reply: u8) -> Exchange {
+        exchange(Ask::Question(Bytes::new()), called, returned, reply, None)
+    }
+
+    fn rule(history: &[Exchange], reached: &[Reached]) -> Option<&'static str> {
+        let machine = Box::<Counter>::default();
+        check(machine, history, &[], reached).err().map(|violation| violation.rule)
+    }
+
+    #[test]
+    fn the_log_explains_what_clients_saw() {
+        assert_eq!(rule(&[], &[]), None);
+        // Both questions overlap the command: one saw it, one did not.
+        let history = [question(1, 9, 0), question(2, 8, 1), command(3, 7, 1, 5)];
+        assert_eq!(rule(&history, &[]), None);
+        // Nobody heard of the first command, but it ran.
+        let mut unheard = command(1, 0, 0, 4);
+        (unheard.heard, unheard.returned) = (Heard::Nothing, None);
+        assert_eq!(rule(&[unheard, question(2, 3, 1), command(4, 5, 2, 6)], &[]), None);
+    }
+
+    #[test]
+    fn a_stale_answer_is_noticed() {
+        assert_eq!(rule(&[command(1, 2, 1, 5), question(3, 4, 0)], &[]), Some("R1"));
+    }
+
+    #[test]
+    fn an_answer_from_the_future_is_noticed() {
+        assert_eq!(rule(&[question(1, 2, 1), command(3, 4, 1, 5)], &[]), Some("R1"));
+    }
+
+    #[test]
+    fn questions_do_not_go_back() {
+        let running = command(1, 9, 1, 5);
+        let forth = [running.clone(), question(2, 3, 0), question(4, 5, 1)];
+        assert_eq!(rule(&forth, &[]), None);
+        let back = [running, question(2, 3, 1), question(4, 5, 0)];
+        assert_eq!(rule(&back, &[]), Some("R1"));
+    }
+
+    #[test]
+    fn commands_run_in_the_order_of_their_clients() {
+        assert_eq!(rule(&[command(1, 2, 2, 6), command(3, 4, 1, 5)], &[]), Some("R1"));
+    }
+
+    #[test]
+    fn another_answer_and_another_state_are_noticed() {
+        assert_eq!(rule(&[command(1, 2, 7, 5)], &[]), Some("replay"));
+        let at = |applied, state| Reached {
+            member: MemberId(1),
+            applied,
+            chunks: vec![Bytes::from(vec![state])],
+        };
+        let history = [command(1, 2, 1, 5), command(3, 4, 2, 7)];
+        assert_eq!(rule(&history, &[at(4, 0), at(5, 1), at(6, 1), at(7, 2), at(9, 2)]), None);
+        assert_eq!(rule(&history, &[at(6, 2)]), Some("replay"));
+    }
+}

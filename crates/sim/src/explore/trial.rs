@@ -1,0 +1,197 @@
+//! A machine and its clients, tried in simulated worlds.
+
+use std::fmt;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use quorate::{Machine, MemoryKv};
+
+use super::kv_workload::KvWorkload;
+use super::replay::Replay;
+use super::report::Report;
+use super::setting::{self, Setting};
+use super::shrink::shrink_with;
+use super::workload::Workload;
+use super::world::{Checked, Happening, World};
+use super::{Action, Outcome, Trace};
+use crate::checkers::Violation;
+
+/// Makes a machine in its first state.
+pub(crate) type MakeMachine = Rc<dyn Fn() -> Box<dyn Machine>>;
+
+/// Makes what is asked in one run.
+type MakeWorkload = Box<dyn Fn(&Setting) -> Box<dyn Workload>>;
+
+/// What runs on the members of a world, and what is asked of it.
+pub struct Trial {
+    machine: MakeMachine,
+    workload: MakeWorkload,
+}
+
+/// Tries a machine in the worlds of these seeds, until a rule is broken.
+///
+/// Members crash, lose messages and disks, and are replaced, as in `quorate-sim explore`;
+/// everything that is checked there is checked here (docs/simulator.md). Besides, for any
+/// machine: answers are linearizable and are those that running the log again gives; members
+/// that ran the same log are in the same state; and a machine made of a snapshot is the one
+/// that was captured. States are compared by the bytes of their snapshots.
+///
+/// ```
+/// use bytes::Bytes;
+/// use quorate::{BadSnapshot, Chunks, Machine};
+/// use quorate_sim::explore::{Workload, try_machine};
+/// use quorate_sim::random::Random;
+///
+/// /// Adds up the bytes that it is given.
+/// #[derive(Default)]
+/// struct Sum(u64);
+///
+/// impl Machine for Sum {
+///     fn apply(&mut self, _index: u64, command: &Bytes) -> Bytes {
+///         self.0 += command.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+///         self.query(command)
+///     }
+///
+///     fn query(&self, _question: &Bytes) -> Bytes {
+///         Bytes::copy_from_slice(&self.0.to_le_bytes())
+///     }
+///
+///     fn snapshot(&self) -> Chunks {
+///         Box::new(std::iter::once(self.query(&Bytes::new())))
+///     }
+///
+///     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+///         let chunk = chunks.next().ok_or(BadSnapshot)?;
+///         self.0 = u64::from_le_bytes(chunk[..].try_into().map_err(|_| BadSnapshot)?);
+///         Ok(())
+///     }
+/// }
+///
+/// struct Additions;
+///
+/// impl Workload for Additions {
+///     fn command(&mut self, random: &mut Random) -> Bytes {
+///         Bytes::from(vec![random.below(100) as u8])
+///     }
+///
+///     fn question(&mut self, _random: &mut Random) -> Bytes {
+///         Bytes::new()
+///     }
+/// }
+///
+/// let report = try_machine(0..5, Sum::default, || Additions).unwrap();
+/// assert_eq!(report.schedules, 5);
+/// ```
+pub fn try_machine<M: Machine + 'static, W: Workload + 'static>(
+    seeds: Range<u64>,
+    machine: impl Fn() -> M + 'static,
+    workload: impl Fn() -> W + 'static,
+) -> Result<Report, Box<Failure>> {
+    let trial = Trial::new(machine, workload);
+    let mut all = Report::default();
+    for seed in seeds {
+        let replay = Replay::of_seed(seed);
+        let outcome = trial.run(&replay.setting, &replay.actions);
+        if let Some(violation) = outcome.violation {
+            let replay = trial.shrink(&replay, violation.rule, SHRINK_TRIES);
+            return Err(Box::new(Failure { seed, violation, replay }));
+        }
+        all.add(&outcome.report);
+    }
+    Ok(all)
+}
+
+const SHRINK_TRIES: usize = 300;
+
+/// A world in which a rule was broken.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub seed: u64,
+    pub violation: Violation,
+    /// A short run in which the same rule is broken: for [`Trial::run`].
+    pub replay: Replay,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, violation, replay } = self;
+        let actions = replay.actions.len();
+        write!(f, "seed {seed}: {violation}; shortened to {actions} actions:\n{replay}")
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl Trial {
+    /// Each member runs a machine made by `machine`, each run has a workload made by
+    /// `workload`.
+    pub fn new<M: Machine + 'static, W: Workload + 'static>(
+        machine: impl Fn() -> M + 'static,
+        workload: impl Fn() -> W + 'static,
+    ) -> Self {
+        Self {
+            machine: Rc::new(move || Box::new(machine())),
+            workload: Box::new(move |_| Box::new(workload())),
+        }
+    }
+
+    /// The small map and its clients.
+    pub(crate) fn kv() -> Self {
+        Self {
+            machine: Rc::new(|| Box::<MemoryKv>::default()),
+            workload: Box::new(|setting| Box::new(KvWorkload::new(setting))),
+        }
+    }
+
+    /// Plays one run from beginning to end. A panic of the code under test is a violation
+    /// like any other.
+    pub fn run(&self, setting: &Setting, actions: &[Action]) -> Outcome {
+        self.run_traced(setting, actions, None)
+    }
+
+    /// The same, and every event is told with its time.
+    pub fn run_traced(
+        &self,
+        setting: &Setting,
+        actions: &[Action],
+        trace: Option<Trace>,
+    ) -> Outcome {
+        let mut world = World::new(setting, Rc::clone(&self.machine), (self.workload)(setting));
+        world.trace = trace;
+        let played = catch_unwind(AssertUnwindSafe(|| play(&mut world, actions)));
+        let violation = match played {
+            Ok(checked) => checked.err(),
+            Err(panic) => Some(Violation::new("assert", words_of(panic.as_ref()))),
+        };
+        let mut report = world.report.clone();
+        report.schedules = 1;
+        report.ticks = world.now / setting::TICK;
+        report.requests_done = world.clients.done;
+        report.requests_refused = world.clients.refused;
+        report.requests_unknown = world.clients.unknown;
+        report.elections = world.watch.elections();
+        Outcome { report, violation, ended: world.now }
+    }
+
+    /// Leaves out whatever is not needed for the same rule to be broken, in at most so
+    /// many tries.
+    pub fn shrink(&self, replay: &Replay, rule: &'static str, tries_max: usize) -> Replay {
+        let run = |replay: &Replay| self.run(&replay.setting, &replay.actions);
+        shrink_with(&run, replay, rule, tries_max)
+    }
+}
+
+fn play(world: &mut World, actions: &[Action]) -> Checked {
+    world.begin()?;
+    for action in actions {
+        world.schedule(action.at, Happening::Act(*action));
+    }
+    world.run_until(world.setting.ticks * setting::TICK)?;
+    world.heal()
+}
+
+fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic").to_string()
+}

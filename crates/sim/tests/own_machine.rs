@@ -1,0 +1,230 @@
+//! A machine of one's own in simulated worlds: one that is right, and some that are not.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use bytes::Bytes;
+use quorate::{BadSnapshot, Chunks, Machine};
+use quorate_core::Index;
+use quorate_sim::checkers::Violation;
+use quorate_sim::explore::{Ask, Exchange, Heard, Judgement, Trial, Workload, try_machine};
+use quorate_sim::random::Random;
+
+const SEEDS: std::ops::Range<u64> = 0..40;
+
+/// Hands out numbers: each command takes the next one of a queue, each question asks which
+/// was taken last. A queue is named by one byte.
+#[derive(Default)]
+struct Tickets {
+    last: BTreeMap<u8, u64>,
+}
+
+fn queue(name: &Bytes) -> u8 {
+    name.first().copied().unwrap_or_default()
+}
+
+fn number(bytes: &[u8]) -> Option<u64> {
+    bytes.try_into().map(u64::from_le_bytes).ok()
+}
+
+fn reply(number: u64) -> Bytes {
+    Bytes::copy_from_slice(&number.to_le_bytes())
+}
+
+/// A chunk for each queue, in the order in which they come.
+fn capture<'a>(queues: impl Iterator<Item = (&'a u8, &'a u64)>) -> Chunks {
+    let chunks: Vec<Bytes> =
+        queues.map(|(name, last)| [&[*name][..], &last.to_le_bytes()].concat().into()).collect();
+    Box::new(chunks.into_iter())
+}
+
+fn restore(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<Vec<(u8, u64)>, BadSnapshot> {
+    let read = |chunk: Bytes| Some((queue(&chunk), number(chunk.get(1..)?)?));
+    chunks.map(|chunk| read(chunk).ok_or(BadSnapshot)).collect()
+}
+
+impl Machine for Tickets {
+    fn apply(&mut self, _index: Index, command: &Bytes) -> Bytes {
+        let last = self.last.entry(queue(command)).or_default();
+        *last += 1;
+        reply(*last)
+    }
+
+    fn query(&self, question: &Bytes) -> Bytes {
+        reply(self.last.get(&queue(question)).copied().unwrap_or_default())
+    }
+
+    fn snapshot(&self) -> Chunks {
+        capture(self.last.iter())
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        self.last = restore(chunks)?.into_iter().collect();
+        Ok(())
+    }
+}
+
+/// Clients that take tickets of a few queues.
+struct Takers;
+
+impl Workload for Takers {
+    fn command(&mut self, random: &mut Random) -> Bytes {
+        Bytes::from(vec![random.below(6) as u8])
+    }
+
+    fn question(&mut self, random: &mut Random) -> Bytes {
+        self.command(random)
+    }
+
+    /// No ticket is given to two clients.
+    fn judge(&self, history: &[Exchange]) -> Judgement {
+        let mut given = BTreeSet::new();
+        for exchange in history {
+            if let (Ask::Command(name), Heard::Reply(ticket)) = (&exchange.ask, &exchange.heard)
+                && !given.insert((name, ticket))
+            {
+                let what = format!("{ticket:?} of queue {name:?} was given twice");
+                return Judgement::Broken(Violation::new("one owner", what));
+            }
+        }
+        Judgement::Passed
+    }
+}
+
+#[test]
+fn a_machine_that_is_right_passes() {
+    let report = try_machine(SEEDS, Tickets::default, || Takers).unwrap();
+    // It was put to the test: it ran, was captured, lost and restored.
+    assert!(report.requests_done > 1_000, "{report}");
+    assert!(report.snapshots_installed > 5 && report.elections > 40, "{report}");
+    // The same seeds are the same runs.
+    let again = try_machine(SEEDS, Tickets::default, || Takers).unwrap();
+    assert_eq!(report, again);
+}
+
+/// Writes its snapshot in the order of a hash map, another one in each process.
+#[derive(Default)]
+struct Shuffled(HashMap<u8, u64>);
+
+impl Machine for Shuffled {
+    fn apply(&mut self, _index: Index, command: &Bytes) -> Bytes {
+        let last = self.0.entry(queue(command)).or_default();
+        *last += 1;
+        reply(*last)
+    }
+
+    fn query(&self, question: &Bytes) -> Bytes {
+        reply(self.0.get(&queue(question)).copied().unwrap_or_default())
+    }
+
+    fn snapshot(&self) -> Chunks {
+        capture(self.0.iter())
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        self.0 = restore(chunks)?.into_iter().collect();
+        Ok(())
+    }
+}
+
+#[test]
+fn the_order_of_a_hash_map_is_noticed() {
+    let failure = try_machine(SEEDS, Shuffled::default, || Takers).unwrap_err();
+    let rule = failure.violation.rule;
+    assert!(["I5", "replay", "restore"].contains(&rule), "{failure}");
+}
+
+/// Counts from where its process began: what it says depends on when that was.
+#[derive(Default)]
+struct Forgetful {
+    tickets: Tickets,
+    since_start: u64,
+}
+
+impl Machine for Forgetful {
+    fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
+        self.since_start += 1;
+        self.tickets.apply(index, command);
+        reply(self.since_start)
+    }
+
+    fn query(&self, question: &Bytes) -> Bytes {
+        self.tickets.query(question)
+    }
+
+    fn snapshot(&self) -> Chunks {
+        self.tickets.snapshot()
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        self.tickets.install(chunks)
+    }
+}
+
+#[test]
+fn what_only_one_process_knows_is_noticed_and_shortened() {
+    let failure = try_machine(SEEDS, Forgetful::default, || Takers).unwrap_err();
+    assert_eq!(failure.violation.rule, "replay", "{failure}");
+    // What is left of the run still shows it.
+    let replay = &failure.replay;
+    let trial = Trial::new(Forgetful::default, || Takers);
+    let violation = trial.run(&replay.setting, &replay.actions).violation.unwrap();
+    assert_eq!(violation.rule, "replay");
+}
+
+/// Forgets a queue when it is made of a snapshot.
+#[derive(Default)]
+struct Leaky(Tickets);
+
+impl Machine for Leaky {
+    fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
+        self.0.apply(index, command)
+    }
+
+    fn query(&self, question: &Bytes) -> Bytes {
+        self.0.query(question)
+    }
+
+    fn snapshot(&self) -> Chunks {
+        self.0.snapshot()
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        self.0.install(chunks)?;
+        self.0.last.pop_last();
+        Ok(())
+    }
+}
+
+#[test]
+fn a_snapshot_that_loses_something_is_noticed() {
+    let failure = try_machine(SEEDS, Leaky::default, || Takers).unwrap_err();
+    assert_eq!(failure.violation.rule, "restore", "{failure}");
+}
+
+/// Does the same everywhere, and does it wrong: the workload knows better.
+#[derive(Default)]
+struct Generous(Tickets);
+
+impl Machine for Generous {
+    fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
+        if index.is_multiple_of(7) { self.0.query(command) } else { self.0.apply(index, command) }
+    }
+
+    fn query(&self, question: &Bytes) -> Bytes {
+        self.0.query(question)
+    }
+
+    fn snapshot(&self) -> Chunks {
+        self.0.snapshot()
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        self.0.install(chunks)
+    }
+}
+
+#[test]
+fn the_workload_has_the_last_word() {
+    let failure = try_machine(SEEDS, Generous::default, || Takers).unwrap_err();
+    assert_eq!(failure.violation.rule, "one owner", "{failure}");
+}
