@@ -82,7 +82,7 @@ pub use command::{
 pub use deadlines::{Deadlines, Renewal};
 pub use error::KvError;
 pub use lease::{LEASE_TTL_MAX, Lease};
-pub use machine::{Applied, Kv};
+pub use machine::{Applied, Batches, Kv};
 pub use reply::{
     DeleteRangeOutcome, HashOutcome, KeyValue, LeaseOutcome, Outcome, PutOutcome, RangeOutcome,
     Reply, Response, TxnOutcome,

@@ -21,9 +21,26 @@ use crate::watch::Event;
 pub struct Kv<T> {
     pub(crate) table: T,
     pub(crate) state: State,
+    batches: Batches,
     /// Commands since the last commit, and commits since the last durable one.
     uncommitted: u32,
     undurable: u32,
+}
+
+/// How commands go into the table. No matter of the replicated state: members may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batches {
+    /// So many commands make one transaction: all of them survive a crash, or none.
+    pub commands: u32,
+    /// Every so many transactions are made durable. A crash loses what came after; the
+    /// log brings it again.
+    pub durable_every: u32,
+}
+
+impl Default for Batches {
+    fn default() -> Self {
+        Self { commands: 1_000, durable_every: 16 }
+    }
 }
 
 /// What became of a command.
@@ -54,16 +71,16 @@ impl From<TableError> for Stop {
     }
 }
 
-/// So many commands go into the table in one transaction: all of them or none.
-const COMMIT_COMMANDS: u32 = 1_000;
-/// So many transactions may be lost in a crash; the log brings them again.
-const DURABLE_COMMITS: u32 = 16;
-
 impl<T: Table> Kv<T> {
     /// Goes on with what the table holds; an empty one is a store at revision 1.
     pub fn open(table: T) -> Result<Self, TableError> {
         let state = State::load(&table)?;
-        Ok(Self { table, state, uncommitted: 0, undurable: 0 })
+        Ok(Self { table, state, batches: Batches::default(), uncommitted: 0, undurable: 0 })
+    }
+
+    #[must_use]
+    pub fn with_batches(self, batches: Batches) -> Self {
+        Self { batches, ..self }
     }
 
     /// Runs a command. Indexes rise; one that the state has seen already changes
@@ -86,8 +103,8 @@ impl<T: Table> Kv<T> {
             self.state.revision += 1;
         }
         self.uncommitted += 1;
-        if self.uncommitted >= COMMIT_COMMANDS {
-            self.commit(self.undurable + 1 >= DURABLE_COMMITS)?;
+        if self.uncommitted >= self.batches.commands {
+            self.commit(self.undurable + 1 >= self.batches.durable_every)?;
         }
         Ok(self.answered(result, events))
     }

@@ -50,14 +50,17 @@ impl RedbTable {
         D: Disk + Send + 'static,
         D::File: Send + Sync + 'static,
     {
-        let backend = RedbDisk::open(disk, name).map_err(TableError::Disk)?;
+        let (file, is_new) = RedbDisk::open(disk, name).map_err(TableError::Disk)?;
         let mut builder = Database::builder();
-        let database = builder.set_cache_size(cache_bytes).create_with_backend(backend)?;
+        let database = builder.set_cache_size(cache_bytes).create_with_backend(file.clone())?;
         let transaction = database.begin_write()?;
         transaction.open_table(ROWS)?;
         // Left over from an installation that did not end.
         transaction.delete_table(STAGED)?;
         transaction.commit()?;
+        if is_new {
+            file.publish(name).map_err(TableError::Disk)?;
+        }
         let committed = Some(read(&database)?);
         let pending = Pending::new();
         Ok(Self { database, pending, committed, staged: Vec::new(), staged_bytes: 0 })

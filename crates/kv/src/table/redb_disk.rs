@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quorate_storage::Disk;
 use redb::StorageBackend;
@@ -10,27 +10,40 @@ use redb::StorageBackend;
 /// redb asks from several threads through a shared reference; a [`Disk`] has one user
 /// at a time. Hence the lock.
 pub(super) struct RedbDisk<D: Disk> {
-    disk: Mutex<D>,
+    disk: Arc<Mutex<D>>,
     file: D::File,
 }
 
+impl<D: Disk> Clone for RedbDisk<D> {
+    fn clone(&self) -> Self {
+        Self { disk: Arc::clone(&self.disk), file: self.file.clone() }
+    }
+}
+
 impl<D: Disk> RedbDisk<D> {
-    /// Opens the file, or makes it, so that it is there after a crash.
-    pub(super) fn open(mut disk: D, name: &str) -> io::Result<Self> {
-        let file = if disk.list()?.iter().any(|found| found == name) {
-            disk.open(name)?
-        } else {
-            let file = disk.create(name, 0)?;
-            disk.sync(&file)?;
-            disk.sync_dir()?;
-            file
-        };
-        Ok(Self { disk: Mutex::new(disk), file })
+    /// Opens the file of this name, or begins one that gets its name by
+    /// [`Self::publish`]: redb could not open what a crash leaves of a file that it
+    /// was just beginning. Answers whether it is new.
+    pub(super) fn open(mut disk: D, name: &str) -> io::Result<(Self, bool)> {
+        let is_new = !disk.list()?.iter().any(|found| found == name);
+        let file = if is_new { disk.create(&unpublished(name), 0)? } else { disk.open(name)? };
+        Ok((Self { disk: Arc::new(Mutex::new(disk)), file }, is_new))
+    }
+
+    /// Gives a new file its name, for good.
+    pub(super) fn publish(&self, name: &str) -> io::Result<()> {
+        let mut disk = self.disk();
+        disk.rename(&unpublished(name), name)?;
+        disk.sync_dir()
     }
 
     fn disk(&self) -> MutexGuard<'_, D> {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn unpublished(name: &str) -> String {
+    format!("{name}-new")
 }
 
 impl<D: Disk> fmt::Debug for RedbDisk<D> {

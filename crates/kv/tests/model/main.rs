@@ -17,8 +17,8 @@ use bytes::Bytes;
 use disk::MemoryDisk;
 use generate::Draw;
 use quorate_kv::{
-    Command, Event, EventKind, Hub, InstallError, Kv, MemoryTable, Outcome, PollLimits, Polled,
-    Question, RedbTable, Reply, Table, WatchRequest, WatcherId, fragments,
+    Batches, Command, Event, EventKind, Hub, InstallError, Kv, MemoryTable, Outcome, PollLimits,
+    Polled, Question, RedbTable, Reply, Table, WatchRequest, WatcherId, fragments,
 };
 use reference::{Reference, within};
 
@@ -54,7 +54,9 @@ struct Watcher {
 }
 
 fn open_redb(disk: &MemoryDisk) -> Kv<RedbTable> {
-    Kv::open(RedbTable::open(disk.clone(), "kv", 8 << 20).unwrap()).unwrap()
+    let table = RedbTable::open(disk.clone(), "kv", 8 << 20).unwrap();
+    // Small ones, so that rows are read from redb and not only from what waits for it.
+    Kv::open(table).unwrap().with_batches(Batches { commands: 5, durable_every: 4 })
 }
 
 impl World {
