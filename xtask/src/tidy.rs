@@ -32,6 +32,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("storage", &["quorate-core"]),
     ("node", &["quorate-core", "quorate-storage"]),
+    // The kv machine knows of Raft only where it is asked to be a machine of the node.
+    ("kv", &["quorate-storage", "quorate"]),
     ("sim", &["quorate-core", "quorate-storage", "quorate"]),
     ("bench", &["quorate-core"]),
 ];

@@ -1,0 +1,148 @@
+//! The machine as the node runs it, behind the feature `machine`.
+//!
+//! [`Kv`] itself is a [`Machine`]. [`SharedKv`] is one that a server looks into while
+//! the node runs it: reads, watches and leases need no way through the log.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use bytes::Bytes;
+use quorate::{BadSnapshot, Chunks, Machine};
+
+use crate::command::Question;
+use crate::error::KvError;
+use crate::machine::{Applied, Kv};
+use crate::reply::Reply;
+use crate::snapshot::InstallError;
+use crate::table::{Table, TableError};
+use crate::watch::{Hub, PollLimits, Polled, Wake, WatchRequest, WatcherId};
+
+/// Commands are [`Command`](crate::Command)s, questions [`Question`]s, answers
+/// [`Reply`]s, as bytes.
+///
+/// # Panics
+///
+/// When the table fails. A member that missed a write must not answer, and a crash is
+/// what the cluster is made for.
+impl<T: Table> Machine for Kv<T> {
+    fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
+        or_end(self.apply_bytes(index, command)).reply.encode()
+    }
+
+    fn query(&self, question: &Bytes) -> Bytes {
+        let reply = match Question::decode(question) {
+            Some(question) => or_end(Self::query(self, &question)),
+            None => Reply { revision: self.revision(), result: Err(KvError::UnknownCommand) },
+        };
+        reply.encode()
+    }
+
+    fn snapshot(&self) -> Chunks {
+        Box::new(or_end(Self::snapshot(self)))
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        match Self::install(self, chunks) {
+            Err(InstallError::Table(error)) => or_end(Err(error)),
+            installed => installed.map_err(|_| BadSnapshot),
+        }
+    }
+}
+
+#[expect(clippy::panic, reason = "there is no state to go on with")]
+fn or_end<R>(result: Result<R, TableError>) -> R {
+    match result {
+        Ok(done) => done,
+        Err(error) => panic!("the state machine cannot go on: {error}"),
+    }
+}
+
+/// A machine with its watchers, shared by the node that runs commands on it and the
+/// server that looks at it. Cloning gives another handle.
+pub struct SharedKv<T> {
+    shared: Arc<Shared<T>>,
+}
+
+struct Shared<T> {
+    kv: RwLock<Kv<T>>,
+    /// Taken after `kv`, never before.
+    hub: Mutex<Hub>,
+}
+
+impl<T> Clone for SharedKv<T> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<T: Table> SharedKv<T> {
+    pub fn new(kv: Kv<T>) -> Self {
+        let hub = Mutex::new(Hub::new(kv.revision()));
+        Self { shared: Arc::new(Shared { kv: RwLock::new(kv), hub }) }
+    }
+
+    /// The machine, to read from. Commands wait as long as this is held.
+    pub fn read(&self) -> RwLockReadGuard<'_, Kv<T>> {
+        self.shared.kv.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The machine, for what is no command: to save or defragment it.
+    pub fn write(&self) -> RwLockWriteGuard<'_, Kv<T>> {
+        self.shared.kv.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hub(&self) -> MutexGuard<'_, Hub> {
+        self.shared.hub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to watch, and says at which revision the store is.
+    pub fn watch(&self, request: WatchRequest, wake: Wake) -> (WatcherId, i64) {
+        let kv = self.read();
+        let revision = kv.revision();
+        (self.hub().create(request, revision, wake), revision)
+    }
+
+    pub fn poll_watch(&self, id: WatcherId, limits: PollLimits) -> Result<Polled, TableError> {
+        let kv = self.read();
+        self.hub().poll(&kv, id, limits)
+    }
+
+    pub fn cancel_watch(&self, id: WatcherId) -> bool {
+        self.hub().cancel(id)
+    }
+
+    /// See [`Hub::progress`].
+    pub fn watch_progress(&self, id: WatcherId) -> Option<i64> {
+        self.hub().progress(id)
+    }
+
+    pub fn watchers(&self) -> usize {
+        self.hub().len()
+    }
+}
+
+impl<T: Table> Machine for SharedKv<T> {
+    fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
+        let mut kv = self.write();
+        let Applied { reply, events } = or_end(kv.apply_bytes(index, command));
+        if !events.is_empty() {
+            self.hub().publish(events);
+        }
+        drop(kv);
+        reply.encode()
+    }
+
+    fn query(&self, question: &Bytes) -> Bytes {
+        Machine::query(&*self.read(), question)
+    }
+
+    fn snapshot(&self) -> Chunks {
+        Machine::snapshot(&*self.read())
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        let mut kv = self.write();
+        Machine::install(&mut *kv, chunks)?;
+        self.hub().restart(kv.revision());
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! Dropping old revisions.
+//!
+//! From the moment of the command nobody reads below its revision. The rows go
+//! afterwards, a bounded number with each command, at the same places of the log on
+//! every member: a large compaction holds up nobody.
+
+use crate::command::Compact;
+use crate::error::KvError;
+use crate::machine::{Kv, Stop};
+use crate::reply::Outcome;
+use crate::revision::RowKey;
+use crate::table::{Table, TableError};
+
+/// Keys and rows that the command itself looks at.
+const WORK_AT_ONCE: usize = 1_000;
+/// And every command after it, until it is done.
+const WORK_PER_COMMAND: usize = 100;
+
+impl<T: Table> Kv<T> {
+    pub(crate) fn compact(&mut self, compact: Compact) -> Result<Outcome, Stop> {
+        if compact.revision <= self.state.compact_revision {
+            return Err(KvError::Compacted.into());
+        }
+        if compact.revision > self.state.revision {
+            return Err(KvError::FutureRevision.into());
+        }
+        self.state.compact_revision = compact.revision;
+        // Whatever an earlier one had left to do is part of this.
+        self.state.compacting_from = Some(Box::default());
+        self.compact_some(WORK_AT_ONCE)?;
+        Ok(Outcome::Done)
+    }
+
+    /// Whether rows below the compact revision are still there.
+    pub fn is_compacting(&self) -> bool {
+        self.state.compacting_from.is_some()
+    }
+
+    pub(crate) fn go_on_compacting(&mut self) -> Result<(), TableError> {
+        self.compact_some(WORK_PER_COMMAND)
+    }
+
+    fn compact_some(&mut self, work_max: usize) -> Result<(), TableError> {
+        let Some(from) = self.state.compacting_from.take() else { return Ok(()) };
+        let compact = self.state.compact_revision;
+        let (removed, next) = self.state.index.compact(&from, compact, work_max);
+        for version in removed {
+            self.remove_row(RowKey::revision(version.at), version.row_bytes)?;
+        }
+        self.state.compacting_from = next;
+        Ok(())
+    }
+}

@@ -1,0 +1,231 @@
+//! When leases end: the part of a lease that only a leader knows.
+//!
+//! Not replicated and no part of the machine. The leader's server keeps it, passes the
+//! time in (milliseconds of a clock that only goes forward) and proposes what comes
+//! out. A new leader begins with what the state says is left, so a lease may end late
+//! and never early.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::command::LeaseCheckpoint;
+use crate::lease::Lease;
+
+#[derive(Clone, Debug)]
+pub struct Deadlines {
+    leases: BTreeMap<i64, Deadline>,
+    by_end: BTreeSet<(u64, i64)>,
+    by_checkpoint: BTreeSet<(u64, i64)>,
+    checkpoint_every_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    ttl_ms: u64,
+    ends: u64,
+    /// When the next checkpoint is due; none for leases that end before.
+    checkpoint: Option<u64>,
+    /// Whether the state says that less than all is left.
+    checkpointed: bool,
+    /// Its end was announced: it is not renewed any more.
+    ended: bool,
+}
+
+/// A lease begins anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// In seconds.
+    pub ttl: i64,
+    /// Propose this checkpoint before answering: otherwise a new leader would go by
+    /// the old one, and end the lease early.
+    pub clear: Option<LeaseCheckpoint>,
+}
+
+/// No more leases than this end in one second after a leader change: their owners need
+/// time to find the new leader.
+const ENDS_PER_SECOND_MAX: usize = 500;
+/// A lease whose revocation was proposed and did not happen is proposed again.
+const RETRY_MS: u64 = 3_000;
+
+impl Deadlines {
+    /// For a member that begins to lead: every lease of the state gets what is left of
+    /// it, counted from `now` plus `grace_ms`.
+    pub fn new<'a>(
+        leases: impl Iterator<Item = (i64, &'a Lease)>,
+        now: u64,
+        grace_ms: u64,
+        checkpoint_every_ms: u64,
+    ) -> Self {
+        let mut deadlines = Self {
+            leases: BTreeMap::new(),
+            by_end: BTreeSet::new(),
+            by_checkpoint: BTreeSet::new(),
+            checkpoint_every_ms,
+        };
+        let begin = now.saturating_add(grace_ms);
+        let mut ends: Vec<(u64, i64, &Lease)> = leases
+            .map(|(id, lease)| (begin.saturating_add(millis(lease.seconds_left())), id, lease))
+            .collect();
+        ends.sort_unstable_by_key(|(end, id, _)| (*end, *id));
+        for place in 0..ends.len() {
+            if let Some(earlier) = place.checked_sub(ENDS_PER_SECOND_MAX) {
+                ends[place].0 = ends[place].0.max(ends[earlier].0.saturating_add(1_000));
+            }
+            let (end, id, lease) = ends[place];
+            deadlines.insert(id, millis(lease.ttl), end, now, lease.remaining > 0);
+        }
+        deadlines
+    }
+
+    fn insert(&mut self, id: i64, ttl_ms: u64, ends: u64, now: u64, checkpointed: bool) {
+        self.remove(id);
+        let due = now.saturating_add(self.checkpoint_every_ms);
+        let checkpoint = (self.checkpoint_every_ms > 0 && due < ends).then_some(due);
+        self.by_end.insert((ends, id));
+        self.by_checkpoint.extend(checkpoint.map(|due| (due, id)));
+        let deadline = Deadline { ttl_ms, ends, checkpoint, checkpointed, ended: false };
+        self.leases.insert(id, deadline);
+    }
+
+    /// A lease was granted.
+    pub fn grant(&mut self, id: i64, ttl: i64, now: u64) {
+        let ttl_ms = millis(ttl);
+        self.insert(id, ttl_ms, now.saturating_add(ttl_ms), now, false);
+    }
+
+    /// A lease was revoked.
+    pub fn remove(&mut self, id: i64) {
+        if let Some(deadline) = self.leases.remove(&id) {
+            self.by_end.remove(&(deadline.ends, id));
+            if let Some(due) = deadline.checkpoint {
+                self.by_checkpoint.remove(&(due, id));
+            }
+        }
+    }
+
+    /// A lease is kept alive; `None` if there is none, or if it has ended.
+    pub fn renew(&mut self, id: i64, now: u64) -> Option<Renewal> {
+        let deadline = *self.leases.get(&id).filter(|deadline| !deadline.ended)?;
+        let ttl_ms = deadline.ttl_ms;
+        self.insert(id, ttl_ms, now.saturating_add(ttl_ms), now, false);
+        let clear = deadline.checkpointed.then_some(LeaseCheckpoint { id, remaining: 0 });
+        Some(Renewal { ttl: (ttl_ms / 1_000) as i64, clear })
+    }
+
+    /// Seconds until a lease ends, rounded down as etcd does; -1 for one that has ended
+    /// and is about to go.
+    pub fn seconds_left(&self, id: i64, now: u64) -> Option<i64> {
+        let deadline = self.leases.get(&id)?;
+        if deadline.ended {
+            return Some(-1);
+        }
+        Some((deadline.ends.saturating_sub(now) / 1_000) as i64)
+    }
+
+    /// Leases to revoke: those that have ended, oldest first. They come again after a
+    /// while, until they are removed.
+    pub fn ended(&mut self, now: u64, count_max: usize) -> Vec<i64> {
+        let due: Vec<_> = self.by_end.range(..=(now, i64::MAX)).take(count_max).copied().collect();
+        for (ends, id) in &due {
+            self.by_end.remove(&(*ends, *id));
+            if let Some(deadline) = self.leases.get_mut(id) {
+                deadline.ended = true;
+                deadline.ends = now.saturating_add(RETRY_MS);
+                self.by_end.insert((deadline.ends, *id));
+                if let Some(due) = deadline.checkpoint.take() {
+                    self.by_checkpoint.remove(&(due, *id));
+                }
+            }
+        }
+        due.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Checkpoints to propose: what is left of long leases, now and then.
+    pub fn checkpoints_due(&mut self, now: u64, count_max: usize) -> Vec<LeaseCheckpoint> {
+        let due: Vec<_> =
+            self.by_checkpoint.range(..=(now, i64::MAX)).take(count_max).copied().collect();
+        let mut checkpoints = Vec::with_capacity(due.len());
+        for (due, id) in due {
+            self.by_checkpoint.remove(&(due, id));
+            let Some(deadline) = self.leases.get_mut(&id) else { continue };
+            let next = now.saturating_add(self.checkpoint_every_ms);
+            deadline.checkpoint = (next < deadline.ends).then_some(next);
+            deadline.checkpointed = true;
+            self.by_checkpoint.extend(deadline.checkpoint.map(|next| (next, id)));
+            // Rounded up: late rather than early.
+            let remaining = deadline.ends.saturating_sub(now).div_ceil(1_000) as i64;
+            checkpoints.push(LeaseCheckpoint { id, remaining });
+        }
+        checkpoints
+    }
+
+    /// When something is due next.
+    pub fn next_due(&self) -> Option<u64> {
+        let first = |set: &BTreeSet<(u64, i64)>| set.first().map(|(due, _)| *due);
+        first(&self.by_end).into_iter().chain(first(&self.by_checkpoint)).min()
+    }
+}
+
+fn millis(seconds: i64) -> u64 {
+    (seconds.max(0) as u64).saturating_mul(1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::LeaseGrant;
+    use crate::lease::Leases;
+
+    fn leases(count: i64, ttl: i64) -> Leases {
+        let mut leases = Leases::default();
+        for id in 1..=count {
+            leases.grant(&LeaseGrant { id, ttl }).unwrap();
+        }
+        leases
+    }
+
+    #[test]
+    fn a_new_leader_ends_no_lease_early_and_not_all_at_once() {
+        let leases = leases(1_200, 10);
+        let mut deadlines = Deadlines::new(leases.iter(), 5_000, 1_000, 0);
+        assert_eq!(deadlines.next_due(), Some(16_000));
+        assert!(deadlines.ended(15_999, 9_999).is_empty());
+        assert_eq!(deadlines.ended(16_000, 9_999).len(), 500);
+        assert_eq!(deadlines.ended(16_999, 9_999).len(), 0);
+        assert_eq!(deadlines.ended(17_000, 9_999).len(), 500);
+        assert_eq!(deadlines.ended(18_000, 9_999).len(), 200);
+    }
+
+    #[test]
+    fn what_a_checkpoint_left_counts_until_the_lease_is_renewed() {
+        let mut leases = leases(1, 600);
+        let mut first = Deadlines::new(leases.iter(), 0, 0, 300_000);
+        assert!(first.checkpoints_due(299_999, 10).is_empty());
+        let due = first.checkpoints_due(300_500, 10);
+        assert_eq!(due, [LeaseCheckpoint { id: 1, remaining: 300 }]);
+        leases.checkpoint(due[0]);
+
+        let mut second = Deadlines::new(leases.iter(), 1_000, 0, 300_000);
+        assert_eq!(second.seconds_left(1, 1_000), Some(300));
+        let renewal = second.renew(1, 2_000).unwrap();
+        assert_eq!(renewal.ttl, 600);
+        assert_eq!(renewal.clear, Some(LeaseCheckpoint { id: 1, remaining: 0 }));
+        assert_eq!(second.seconds_left(1, 2_000), Some(600));
+        assert_eq!(second.renew(1, 3_000).unwrap().clear, None);
+    }
+
+    #[test]
+    fn an_ended_lease_is_not_renewed_and_is_announced_again() {
+        let leases = leases(1, 5);
+        let mut deadlines = Deadlines::new(leases.iter(), 0, 0, 0);
+        deadlines.grant(2, 5, 0);
+        assert_eq!(deadlines.ended(5_000, 1), [1]);
+        assert_eq!(deadlines.renew(1, 5_001), None);
+        assert_eq!(deadlines.renew(2, 5_001).map(|renewal| renewal.ttl), Some(5));
+        assert_eq!(deadlines.seconds_left(1, 5_001), Some(-1));
+        assert_eq!(deadlines.ended(7_999, 9), [0i64; 0]);
+        assert_eq!(deadlines.ended(8_000, 9), [1]);
+        deadlines.remove(1);
+        assert_eq!(deadlines.seconds_left(1, 8_000), None);
+        assert_eq!(deadlines.next_due(), Some(10_001));
+    }
+}

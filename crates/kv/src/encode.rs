@@ -1,0 +1,343 @@
+//! Commands and questions as bytes: what is proposed and logged. The format is
+//! described in `docs/formats.md`; a version stands in front.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::alarm::{Alarm, AlarmKind};
+use crate::codec::{
+    put_bytes, put_flags, put_list, put_number, put_signed, take_byte, take_bytes, take_flags,
+    take_list, take_number, take_signed,
+};
+use crate::command::{
+    Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, Keys, LeaseCheckpoint,
+    LeaseGrant, Put, Question, Quota, REQUEST_DEPTH_MAX, Range, Request, SortOrder, SortTarget,
+    Txn,
+};
+
+const FORMAT: u8 = 1;
+
+impl Command {
+    /// The bytes to propose.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(2 + self.bytes_hint());
+        out.put_u8(FORMAT);
+        put_command(&mut out, self);
+        out.freeze()
+    }
+
+    /// `None` if these bytes are no command. Keys and values share their memory.
+    pub fn decode(bytes: &Bytes) -> Option<Self> {
+        let mut from = bytes.clone();
+        let known = take_byte(&mut from)? == FORMAT;
+        let command = take_command(&mut from)?;
+        (known && from.is_empty()).then_some(command)
+    }
+
+    /// Enough room for a put in one piece; others may grow.
+    fn bytes_hint(&self) -> usize {
+        match self {
+            Self::Put(put) => put.key.len() + put.value.len() + 24,
+            _ => 64,
+        }
+    }
+}
+
+impl Question {
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(64);
+        out.put_u8(FORMAT);
+        match self {
+            Self::Nothing => out.put_u8(0),
+            Self::Range(range) => {
+                out.put_u8(1);
+                put_range(&mut out, range);
+            }
+            Self::Txn(txn) => {
+                out.put_u8(2);
+                put_txn(&mut out, txn);
+            }
+            Self::Lease(id) => {
+                out.put_u8(3);
+                put_signed(&mut out, *id);
+            }
+            Self::Leases => out.put_u8(4),
+            Self::Alarms => out.put_u8(5),
+            Self::HashKv(revision) => {
+                out.put_u8(6);
+                put_signed(&mut out, *revision);
+            }
+        }
+        out.freeze()
+    }
+
+    /// `None` if these bytes are no question.
+    pub fn decode(bytes: &Bytes) -> Option<Self> {
+        let mut from = bytes.clone();
+        let known = take_byte(&mut from)? == FORMAT;
+        let question = match take_byte(&mut from)? {
+            0 => Self::Nothing,
+            1 => Self::Range(take_range(&mut from)?),
+            2 => Self::Txn(take_txn(&mut from, 0)?),
+            3 => Self::Lease(take_signed(&mut from)?),
+            4 => Self::Leases,
+            5 => Self::Alarms,
+            6 => Self::HashKv(take_signed(&mut from)?),
+            _ => return None,
+        };
+        (known && from.is_empty()).then_some(question)
+    }
+}
+
+fn put_command(out: &mut BytesMut, command: &Command) {
+    match command {
+        Command::Nothing => out.put_u8(0),
+        Command::Put(put) => {
+            out.put_u8(1);
+            put_put(out, put);
+        }
+        Command::DeleteRange(deletion) => {
+            out.put_u8(2);
+            put_deletion(out, deletion);
+        }
+        Command::Txn(txn) => {
+            out.put_u8(3);
+            put_txn(out, txn);
+        }
+        Command::Compact(compact) => {
+            out.put_u8(4);
+            put_signed(out, compact.revision);
+        }
+        Command::LeaseGrant(grant) => {
+            out.put_u8(5);
+            put_signed(out, grant.id);
+            put_signed(out, grant.ttl);
+        }
+        Command::LeaseRevoke(id) => {
+            out.put_u8(6);
+            put_signed(out, *id);
+        }
+        Command::LeaseCheckpoint(checkpoints) => {
+            out.put_u8(7);
+            put_list(out, checkpoints, |out, checkpoint| {
+                put_signed(out, checkpoint.id);
+                put_signed(out, checkpoint.remaining);
+            });
+        }
+        Command::AlarmActivate(alarm) => {
+            out.put_u8(8);
+            put_alarm(out, alarm);
+        }
+        Command::AlarmDisarm(alarm) => {
+            out.put_u8(9);
+            put_alarm(out, alarm);
+        }
+        Command::SetQuota(quota) => {
+            out.put_u8(10);
+            put_number(out, quota.bytes);
+            put_number(out, quota.member);
+        }
+    }
+}
+
+fn take_command(from: &mut Bytes) -> Option<Command> {
+    Some(match take_byte(from)? {
+        0 => Command::Nothing,
+        1 => Command::Put(take_put(from)?),
+        2 => Command::DeleteRange(take_deletion(from)?),
+        3 => Command::Txn(take_txn(from, 0)?),
+        4 => Command::Compact(Compact { revision: take_signed(from)? }),
+        5 => Command::LeaseGrant(LeaseGrant { id: take_signed(from)?, ttl: take_signed(from)? }),
+        6 => Command::LeaseRevoke(take_signed(from)?),
+        7 => Command::LeaseCheckpoint(take_list(from, |from| {
+            Some(LeaseCheckpoint { id: take_signed(from)?, remaining: take_signed(from)? })
+        })?),
+        8 => Command::AlarmActivate(take_alarm(from)?),
+        9 => Command::AlarmDisarm(take_alarm(from)?),
+        10 => Command::SetQuota(Quota { bytes: take_number(from)?, member: take_number(from)? }),
+        _ => return None,
+    })
+}
+
+fn put_alarm(out: &mut BytesMut, alarm: &Alarm) {
+    out.put_u8(alarm.kind.number());
+    put_number(out, alarm.member);
+}
+
+fn take_alarm(from: &mut Bytes) -> Option<Alarm> {
+    let kind = AlarmKind::numbered(take_byte(from)?)?;
+    Some(Alarm { kind, member: take_number(from)? })
+}
+
+fn put_keys(out: &mut BytesMut, keys: &Keys) {
+    put_bytes(out, &keys.key);
+    put_bytes(out, &keys.range_end);
+}
+
+fn take_keys(from: &mut Bytes) -> Option<Keys> {
+    Some(Keys { key: take_bytes(from)?, range_end: take_bytes(from)? })
+}
+
+fn put_put(out: &mut BytesMut, put: &Put) {
+    put_flags(out, &[put.prev_kv, put.ignore_value, put.ignore_lease]);
+    put_signed(out, put.lease);
+    put_bytes(out, &put.key);
+    put_bytes(out, &put.value);
+}
+
+fn take_put(from: &mut Bytes) -> Option<Put> {
+    let [prev_kv, ignore_value, ignore_lease] = take_flags(from)?;
+    let lease = take_signed(from)?;
+    let key = take_bytes(from)?;
+    let value = take_bytes(from)?;
+    Some(Put { key, value, lease, prev_kv, ignore_value, ignore_lease })
+}
+
+fn put_deletion(out: &mut BytesMut, deletion: &DeleteRange) {
+    put_flags(out, &[deletion.prev_kv]);
+    put_keys(out, &deletion.keys);
+}
+
+fn take_deletion(from: &mut Bytes) -> Option<DeleteRange> {
+    let [prev_kv] = take_flags(from)?;
+    Some(DeleteRange { keys: take_keys(from)?, prev_kv })
+}
+
+fn put_range(out: &mut BytesMut, range: &Range) {
+    put_flags(out, &[range.keys_only, range.count_only]);
+    out.put_u8(range.sort_order as u8);
+    out.put_u8(range.sort_target as u8);
+    put_keys(out, &range.keys);
+    for number in [
+        range.limit,
+        range.revision,
+        range.min_mod_revision,
+        range.max_mod_revision,
+        range.min_create_revision,
+        range.max_create_revision,
+    ] {
+        put_signed(out, number);
+    }
+}
+
+fn take_range(from: &mut Bytes) -> Option<Range> {
+    let [keys_only, count_only] = take_flags(from)?;
+    let sort_order = match take_byte(from)? {
+        0 => SortOrder::None,
+        1 => SortOrder::Ascend,
+        2 => SortOrder::Descend,
+        _ => return None,
+    };
+    let sort_target = match take_byte(from)? {
+        0 => SortTarget::Key,
+        1 => SortTarget::Version,
+        2 => SortTarget::Create,
+        3 => SortTarget::Mod,
+        4 => SortTarget::Value,
+        _ => return None,
+    };
+    Some(Range {
+        keys: take_keys(from)?,
+        limit: take_signed(from)?,
+        revision: take_signed(from)?,
+        sort_order,
+        sort_target,
+        keys_only,
+        count_only,
+        min_mod_revision: take_signed(from)?,
+        max_mod_revision: take_signed(from)?,
+        min_create_revision: take_signed(from)?,
+        max_create_revision: take_signed(from)?,
+    })
+}
+
+fn put_txn(out: &mut BytesMut, txn: &Txn) {
+    put_list(out, &txn.compare, put_compare);
+    put_list(out, &txn.success, put_request);
+    put_list(out, &txn.failure, put_request);
+}
+
+fn take_txn(from: &mut Bytes, depth: usize) -> Option<Txn> {
+    if depth > REQUEST_DEPTH_MAX {
+        return None;
+    }
+    Some(Txn {
+        compare: take_list(from, take_compare)?,
+        success: take_list(from, |from| take_request(from, depth))?,
+        failure: take_list(from, |from| take_request(from, depth))?,
+    })
+}
+
+fn put_request(out: &mut BytesMut, request: &Request) {
+    match request {
+        Request::Range(range) => {
+            out.put_u8(0);
+            put_range(out, range);
+        }
+        Request::Put(put) => {
+            out.put_u8(1);
+            put_put(out, put);
+        }
+        Request::DeleteRange(deletion) => {
+            out.put_u8(2);
+            put_deletion(out, deletion);
+        }
+        Request::Txn(txn) => {
+            out.put_u8(3);
+            put_txn(out, txn);
+        }
+    }
+}
+
+fn take_request(from: &mut Bytes, depth: usize) -> Option<Request> {
+    Some(match take_byte(from)? {
+        0 => Request::Range(take_range(from)?),
+        1 => Request::Put(take_put(from)?),
+        2 => Request::DeleteRange(take_deletion(from)?),
+        3 => Request::Txn(take_txn(from, depth + 1)?),
+        _ => return None,
+    })
+}
+
+fn put_compare(out: &mut BytesMut, compare: &Compare) {
+    put_keys(out, &compare.keys);
+    out.put_u8(match compare.operator {
+        CompareOperator::Equal => 0,
+        CompareOperator::Greater => 1,
+        CompareOperator::Less => 2,
+        CompareOperator::NotEqual => 3,
+    });
+    let mut number = |target: u8, number: i64| {
+        out.put_u8(target);
+        put_signed(out, number);
+    };
+    match &compare.target {
+        CompareTarget::Version(version) => number(0, *version),
+        CompareTarget::Create(revision) => number(1, *revision),
+        CompareTarget::Mod(revision) => number(2, *revision),
+        CompareTarget::Lease(lease) => number(4, *lease),
+        CompareTarget::Value(value) => {
+            out.put_u8(3);
+            put_bytes(out, value);
+        }
+    }
+}
+
+fn take_compare(from: &mut Bytes) -> Option<Compare> {
+    let keys = take_keys(from)?;
+    let operator = match take_byte(from)? {
+        0 => CompareOperator::Equal,
+        1 => CompareOperator::Greater,
+        2 => CompareOperator::Less,
+        3 => CompareOperator::NotEqual,
+        _ => return None,
+    };
+    let target = match take_byte(from)? {
+        0 => CompareTarget::Version(take_signed(from)?),
+        1 => CompareTarget::Create(take_signed(from)?),
+        2 => CompareTarget::Mod(take_signed(from)?),
+        3 => CompareTarget::Value(take_bytes(from)?),
+        4 => CompareTarget::Lease(take_signed(from)?),
+        _ => return None,
+    };
+    Some(Compare { keys, operator, target })
+}

@@ -1,0 +1,86 @@
+//! A key of the index, with short ones in place.
+//!
+//! Finding a key compares it with some twenty others. Where those lie in the nodes of
+//! the map itself, most of the time that would be spent on waiting for memory is saved.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::fmt;
+
+#[derive(Clone)]
+pub(crate) enum SmallKey {
+    Short { length: u8, bytes: [u8; SHORT_BYTES_MAX] },
+    Long(Box<[u8]>),
+}
+
+/// Makes it forty bytes with everything.
+const SHORT_BYTES_MAX: usize = 38;
+
+impl From<&[u8]> for SmallKey {
+    fn from(key: &[u8]) -> Self {
+        let mut bytes = [0; SHORT_BYTES_MAX];
+        match bytes.get_mut(..key.len()) {
+            Some(place) => {
+                place.copy_from_slice(key);
+                Self::Short { length: key.len() as u8, bytes }
+            }
+            None => Self::Long(key.into()),
+        }
+    }
+}
+
+impl Borrow<[u8]> for SmallKey {
+    fn borrow(&self) -> &[u8] {
+        match self {
+            Self::Short { length, bytes } => &bytes[..usize::from(*length)],
+            Self::Long(key) => key,
+        }
+    }
+}
+
+impl Ord for SmallKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        Borrow::<[u8]>::borrow(self).cmp(other.borrow())
+    }
+}
+
+impl PartialOrd for SmallKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for SmallKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for SmallKey {}
+
+impl fmt::Debug for SmallKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b\"{}\"", Borrow::<[u8]>::borrow(self).escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_ordered_as_their_bytes_are() {
+        let long = [b'b'; 60];
+        let at_the_edge = [b'a'; SHORT_BYTES_MAX];
+        let beyond = [b'a'; SHORT_BYTES_MAX + 1];
+        let keys: [&[u8]; 7] = [b"", b"a", b"a\0", &at_the_edge, &beyond, b"b", &long];
+        for (place, one) in keys.iter().enumerate() {
+            assert_eq!(Borrow::<[u8]>::borrow(&SmallKey::from(*one)), *one);
+            for (other_place, other) in keys.iter().enumerate() {
+                let order = SmallKey::from(*one).cmp(&SmallKey::from(*other));
+                assert_eq!(order, place.cmp(&other_place));
+            }
+        }
+        assert_eq!(size_of::<SmallKey>(), 40);
+    }
+}

@@ -1,0 +1,251 @@
+//! A table in memory.
+//!
+//! Rows lie in blocks that are shared with views and copied when they change while
+//! shared: a view costs a pointer per block, and writing beside one copies a block at
+//! most.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{Rows, Table, TableError};
+use crate::revision::RowKey;
+
+#[derive(Clone, Debug, Default)]
+pub struct MemoryTable {
+    rows: Blocks,
+    staged: Blocks,
+}
+
+/// What a [`MemoryTable`] held at some moment.
+#[derive(Clone, Debug)]
+pub struct MemoryView(Blocks);
+
+/// Sorted rows in sorted blocks, each filed under a key that is not above its first.
+#[derive(Clone, Debug, Default)]
+struct Blocks(BTreeMap<RowKey, Arc<Block>>);
+
+type Block = Vec<(RowKey, Bytes)>;
+
+const BLOCK_ROWS_MAX: usize = 128;
+
+impl Blocks {
+    fn get(&self, key: RowKey) -> Option<&Bytes> {
+        let (first, block) = self.0.range(..=key).next_back()?;
+        // Most revisions are one row each: then the place follows from the number.
+        let guess = block.get(((key.0 - first.0) >> 32) as usize);
+        if let Some((_, row)) = guess.filter(|(found, _)| *found == key) {
+            return Some(row);
+        }
+        let place = block.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        block.get(place).map(|(_, row)| row)
+    }
+
+    fn put(&mut self, key: RowKey, row: Bytes) {
+        let Some((_, block)) = self.0.range_mut(..=key).next_back() else {
+            self.put_first(key, row);
+            return;
+        };
+        let block = Arc::make_mut(block);
+        let appends = block.last().is_none_or(|(last, _)| *last < key);
+        if appends && block.len() < BLOCK_ROWS_MAX {
+            block.push((key, row));
+            return;
+        }
+        match block.binary_search_by_key(&key, |(key, _)| *key) {
+            Ok(place) => block[place].1 = row,
+            // Rows that are appended leave full blocks behind, not halves.
+            Err(place) if place == block.len() => {
+                self.0.insert(key, new_block(key, row));
+            }
+            Err(place) => {
+                block.insert(place, (key, row));
+                if block.len() > BLOCK_ROWS_MAX {
+                    let upper = block.split_off(block.len() / 2);
+                    let first = upper[0].0;
+                    self.0.insert(first, Arc::new(upper));
+                }
+            }
+        }
+    }
+
+    /// Puts a row before all blocks: into the first one, under its new first key.
+    fn put_first(&mut self, key: RowKey, row: Bytes) {
+        let block = match self.0.pop_first() {
+            Some((_, mut block)) if block.len() < BLOCK_ROWS_MAX => {
+                Arc::make_mut(&mut block).insert(0, (key, row));
+                block
+            }
+            Some((first, block)) => {
+                self.0.insert(first, block);
+                new_block(key, row)
+            }
+            None => new_block(key, row),
+        };
+        self.0.insert(key, block);
+    }
+
+    fn remove(&mut self, key: RowKey) {
+        let Some((first, block)) = self.0.range_mut(..=key).next_back() else { return };
+        let Ok(place) = block.binary_search_by_key(&key, |(key, _)| *key) else { return };
+        let block = Arc::make_mut(block);
+        block.remove(place);
+        if block.is_empty() {
+            let first = *first;
+            self.0.remove(&first);
+        }
+    }
+
+    fn scan(
+        &self,
+        from: RowKey,
+        to: RowKey,
+        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+    ) {
+        let first = self.0.range(..=from).next_back().map_or(from, |(first, _)| *first);
+        for block in self.0.range(first..).map(|(_, block)| block) {
+            let start = block.partition_point(|(key, _)| *key < from);
+            for (key, row) in &block[start..] {
+                if *key >= to || visit(*key, row.clone()).is_break() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn new_block(key: RowKey, row: Bytes) -> Arc<Block> {
+    let mut block = Vec::with_capacity(BLOCK_ROWS_MAX);
+    block.push((key, row));
+    Arc::new(block)
+}
+
+impl Rows for MemoryTable {
+    fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
+        Ok(self.rows.get(key).cloned())
+    }
+
+    fn scan(
+        &self,
+        from: RowKey,
+        to: RowKey,
+        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+    ) -> Result<(), TableError> {
+        self.rows.scan(from, to, visit);
+        Ok(())
+    }
+}
+
+impl Rows for MemoryView {
+    fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
+        Ok(self.0.get(key).cloned())
+    }
+
+    fn scan(
+        &self,
+        from: RowKey,
+        to: RowKey,
+        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+    ) -> Result<(), TableError> {
+        self.0.scan(from, to, visit);
+        Ok(())
+    }
+}
+
+impl Table for MemoryTable {
+    type View = MemoryView;
+
+    fn put(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
+        self.rows.put(key, row);
+        Ok(())
+    }
+
+    fn remove(&mut self, key: RowKey) -> Result<(), TableError> {
+        self.rows.remove(key);
+        Ok(())
+    }
+
+    fn commit(&mut self, _durable: bool) -> Result<(), TableError> {
+        Ok(())
+    }
+
+    fn view(&self) -> Result<MemoryView, TableError> {
+        Ok(MemoryView(self.rows.clone()))
+    }
+
+    fn stage(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
+        self.staged.put(key, row);
+        Ok(())
+    }
+
+    fn replace_by_staged(&mut self) -> Result<(), TableError> {
+        self.rows = std::mem::take(&mut self.staged);
+        Ok(())
+    }
+
+    fn drop_staged(&mut self) -> Result<(), TableError> {
+        self.staged = Blocks::default();
+        Ok(())
+    }
+
+    fn defragment(&mut self) -> Result<(), TableError> {
+        Ok(())
+    }
+
+    fn disk_bytes(&self) -> Result<Option<u64>, TableError> {
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against a plain map: enough rows for many blocks, in an order that hits every
+    /// way to put and remove one.
+    #[test]
+    fn it_is_a_map_and_its_views_stand_still() {
+        let mut table = MemoryTable::default();
+        let mut map = BTreeMap::new();
+        let mut views = Vec::new();
+        let mut number: u128 = 1;
+        for step in 0..20_000u64 {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(12345);
+            let key = RowKey(number >> 40 & 0x1fff);
+            let row = Bytes::copy_from_slice(&step.to_le_bytes());
+            if number >> 20 & 3 == 0 {
+                table.remove(key).unwrap();
+                map.remove(&key);
+            } else {
+                table.put(key, row.clone()).unwrap();
+                map.insert(key, row);
+            }
+            if step % 4_000 == 0 {
+                views.push((table.view().unwrap(), map.clone()));
+            }
+        }
+        views.push((table.view().unwrap(), map));
+        for (view, map) in views {
+            let mut found = BTreeMap::new();
+            let visit = &mut |key, row| {
+                found.insert(key, row);
+                ControlFlow::Continue(())
+            };
+            view.scan(RowKey(0), RowKey::END, visit).unwrap();
+            assert_eq!(found, map);
+            for key in (0..0x2000).map(RowKey) {
+                assert_eq!(view.get(key).unwrap().as_ref(), map.get(&key));
+            }
+            let mut from_middle = Vec::new();
+            let visit = &mut |key, _| {
+                from_middle.push(key);
+                ControlFlow::Continue(())
+            };
+            view.scan(RowKey(77), RowKey(3_000), visit).unwrap();
+            let expected: Vec<_> = map.range(RowKey(77)..RowKey(3_000)).map(|(k, _)| *k).collect();
+            assert_eq!(from_middle, expected);
+        }
+    }
+}

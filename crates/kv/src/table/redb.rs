@@ -1,0 +1,266 @@
+//! A table on redb, in one file of a [`Disk`].
+//!
+//! Changes wait in memory and go into redb a batch at a time; reading looks at both.
+//! A commit that is not durable costs no sync: after a crash redb has the state of the
+//! last durable one, and the log brings the rest.
+
+use std::collections::BTreeMap;
+use std::iter::Peekable;
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use quorate_storage::Disk;
+use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition};
+
+use super::redb_disk::RedbDisk;
+use super::{Rows, Table, TableError};
+use crate::revision::RowKey;
+
+const ROWS: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("rows");
+/// Rows of a state that is being installed.
+const STAGED: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("staged");
+/// As many bytes are put aside in one transaction.
+const STAGED_BYTES_MAX: usize = 1 << 20;
+
+pub struct RedbTable {
+    database: Database,
+    /// What waits for the next commit; `None` takes the row away.
+    pending: Pending,
+    /// What the last commit left.
+    committed: Committed,
+    staged: Vec<(RowKey, Bytes)>,
+    staged_bytes: usize,
+}
+
+/// What a [`RedbTable`] held at some moment.
+pub struct RedbView {
+    pending: Pending,
+    committed: Committed,
+}
+
+type Pending = BTreeMap<RowKey, Option<Bytes>>;
+/// `None` only while redb wants nobody to read.
+type Committed = Option<ReadOnlyTable<u128, &'static [u8]>>;
+
+impl RedbTable {
+    /// Opens the table in the file `name`, or makes an empty one. redb keeps up to
+    /// `cache_bytes` of it in memory.
+    pub fn open<D>(disk: D, name: &str, cache_bytes: usize) -> Result<Self, TableError>
+    where
+        D: Disk + Send + 'static,
+        D::File: Send + Sync + 'static,
+    {
+        let (file, is_new) = RedbDisk::open(disk, name).map_err(TableError::Disk)?;
+        let mut builder = Database::builder();
+        let database = builder.set_cache_size(cache_bytes).create_with_backend(file.clone())?;
+        let transaction = database.begin_write()?;
+        transaction.open_table(ROWS)?;
+        // Left over from an installation that did not end.
+        transaction.delete_table(STAGED)?;
+        transaction.commit()?;
+        if is_new {
+            file.publish(name).map_err(TableError::Disk)?;
+        }
+        let committed = Some(read(&database)?);
+        let pending = Pending::new();
+        Ok(Self { database, pending, committed, staged: Vec::new(), staged_bytes: 0 })
+    }
+
+    fn write_staged(&mut self) -> Result<(), TableError> {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(Durability::None)?;
+        let mut table = transaction.open_table(STAGED)?;
+        for (key, row) in self.staged.drain(..) {
+            table.insert(key.0, &row[..])?;
+        }
+        drop(table);
+        transaction.commit()?;
+        self.staged_bytes = 0;
+        Ok(())
+    }
+}
+
+fn read(database: &Database) -> Result<ReadOnlyTable<u128, &'static [u8]>, TableError> {
+    Ok(database.begin_read()?.open_table(ROWS)?)
+}
+
+impl Table for RedbTable {
+    type View = RedbView;
+
+    fn put(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
+        self.pending.insert(key, Some(row));
+        Ok(())
+    }
+
+    fn remove(&mut self, key: RowKey) -> Result<(), TableError> {
+        self.pending.insert(key, None);
+        Ok(())
+    }
+
+    fn commit(&mut self, durable: bool) -> Result<(), TableError> {
+        let mut transaction = self.database.begin_write()?;
+        if durable {
+            // Costs little at this rate, and a crash is then followed by no long repair.
+            transaction.set_quick_repair(true);
+        } else {
+            transaction.set_durability(Durability::None)?;
+        }
+        let mut table = transaction.open_table(ROWS)?;
+        for (key, row) in &self.pending {
+            match row {
+                Some(row) => drop(table.insert(key.0, &row[..])?),
+                None => drop(table.remove(key.0)?),
+            }
+        }
+        drop(table);
+        transaction.commit()?;
+        self.pending.clear();
+        self.committed = Some(read(&self.database)?);
+        Ok(())
+    }
+
+    fn view(&self) -> Result<RedbView, TableError> {
+        Ok(RedbView { pending: self.pending.clone(), committed: Some(read(&self.database)?) })
+    }
+
+    fn stage(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
+        self.staged_bytes += row.len();
+        self.staged.push((key, row));
+        if self.staged_bytes >= STAGED_BYTES_MAX {
+            self.write_staged()?;
+        }
+        Ok(())
+    }
+
+    fn replace_by_staged(&mut self) -> Result<(), TableError> {
+        self.write_staged()?;
+        let transaction = self.database.begin_write()?;
+        transaction.delete_table(ROWS)?;
+        transaction.rename_table(STAGED, ROWS)?;
+        transaction.commit()?;
+        self.pending.clear();
+        self.committed = Some(read(&self.database)?);
+        Ok(())
+    }
+
+    fn drop_staged(&mut self) -> Result<(), TableError> {
+        self.staged.clear();
+        self.staged_bytes = 0;
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(Durability::None)?;
+        transaction.delete_table(STAGED)?;
+        transaction.commit()?;
+        Ok(())
+    }
+
+    fn defragment(&mut self) -> Result<(), TableError> {
+        self.commit(true)?;
+        self.committed = None;
+        let compacted = self.database.compact();
+        self.committed = Some(read(&self.database)?);
+        match compacted {
+            Ok(_) => Ok(()),
+            Err(redb::CompactionError::TransactionInProgress) => Err(TableError::Busy),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn disk_bytes(&self) -> Result<Option<u64>, TableError> {
+        let transaction = self.database.begin_write()?;
+        let stats = transaction.stats()?;
+        transaction.abort()?;
+        Ok(Some(stats.allocated_pages() * stats.page_size() as u64))
+    }
+}
+
+impl Rows for RedbTable {
+    fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
+        get(&self.pending, self.committed.as_ref(), key)
+    }
+
+    fn scan(
+        &self,
+        from: RowKey,
+        to: RowKey,
+        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+    ) -> Result<(), TableError> {
+        scan(&self.pending, self.committed.as_ref(), from, to, visit)
+    }
+}
+
+impl Rows for RedbView {
+    fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
+        get(&self.pending, self.committed.as_ref(), key)
+    }
+
+    fn scan(
+        &self,
+        from: RowKey,
+        to: RowKey,
+        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+    ) -> Result<(), TableError> {
+        scan(&self.pending, self.committed.as_ref(), from, to, visit)
+    }
+}
+
+type CommittedRef<'a> = Option<&'a ReadOnlyTable<u128, &'static [u8]>>;
+
+fn get(
+    pending: &Pending,
+    committed: CommittedRef<'_>,
+    key: RowKey,
+) -> Result<Option<Bytes>, TableError> {
+    if let Some(row) = pending.get(&key) {
+        return Ok(row.clone());
+    }
+    let Some(table) = committed else { return Err(TableError::Busy) };
+    let row = ReadableTable::get(table, key.0)?;
+    Ok(row.map(|row| Bytes::copy_from_slice(row.value())))
+}
+
+/// Goes through both in order; what is pending hides what is committed.
+fn scan(
+    pending: &Pending,
+    committed: CommittedRef<'_>,
+    from: RowKey,
+    to: RowKey,
+    visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+) -> Result<(), TableError> {
+    if from >= to {
+        return Ok(());
+    }
+    let Some(table) = committed else { return Err(TableError::Busy) };
+    let mut newer = pending.range(from..to).peekable();
+    for found in ReadableTable::range(table, from.0..to.0)? {
+        let (key, row) = found?;
+        let key = RowKey(key.value());
+        if show_before(&mut newer, key, visit).is_break() {
+            return Ok(());
+        }
+        let row = match newer.next_if(|(newer, _)| **newer == key) {
+            Some((_, row)) => row.clone(),
+            None => Some(Bytes::copy_from_slice(row.value())),
+        };
+        if let Some(row) = row
+            && visit(key, row).is_break()
+        {
+            return Ok(());
+        }
+    }
+    // What is left lies behind all that is committed; `to` is in no range.
+    let _ = show_before(&mut newer, to, visit);
+    Ok(())
+}
+
+fn show_before<'a>(
+    rows: &mut Peekable<impl Iterator<Item = (&'a RowKey, &'a Option<Bytes>)>>,
+    end: RowKey,
+    visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    while let Some((key, row)) = rows.next_if(|(key, _)| **key < end) {
+        if let Some(row) = row {
+            visit(*key, row.clone())?;
+        }
+    }
+    ControlFlow::Continue(())
+}

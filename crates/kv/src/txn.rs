@@ -1,0 +1,244 @@
+//! Writing keys, alone or several together.
+//!
+//! A transaction decides all its branches by the state before it, then writes. Its
+//! reads see what it wrote before them. All its writes share one revision.
+
+use bytes::Bytes;
+
+use crate::command::{Compare, CompareOperator, CompareTarget, DeleteRange, Put, Request, Txn};
+use crate::error::KvError;
+use crate::index::Version;
+use crate::machine::{Kv, Stop};
+use crate::reply::{
+    DeleteRangeOutcome, KeyValue, Outcome, PutOutcome, RangeOutcome, Response, TxnOutcome,
+};
+use crate::revision::{Revision, RowKey, put_row, row_bytes, tombstone_row};
+use crate::table::{Table, TableError};
+use crate::watch::{Event, EventKind};
+
+/// A transaction whose comparisons are made: what is to be done.
+struct Branch<'a> {
+    succeeded: bool,
+    steps: Vec<Step<'a>>,
+}
+
+enum Step<'a> {
+    One(&'a Request),
+    Nested(Branch<'a>),
+}
+
+impl<T: Table> Kv<T> {
+    pub(crate) fn put(&mut self, put: &Put, events: &mut Vec<Event>) -> Result<PutOutcome, Stop> {
+        self.check_put(put)?;
+        Ok(self.write_put(put, events)?)
+    }
+
+    pub(crate) fn txn(&mut self, txn: &Txn, events: &mut Vec<Event>) -> Result<TxnOutcome, Stop> {
+        let branch = self.choose(txn)?;
+        self.check_branch(&branch)?;
+        self.run_branch(&branch, events)
+    }
+
+    /// A transaction of which only the reads are done.
+    pub(crate) fn read_txn(&self, txn: &Txn) -> Result<TxnOutcome, Stop> {
+        let branch = self.choose(txn)?;
+        self.check_branch(&branch)?;
+        self.read_branch(&branch)
+    }
+
+    /// The revision that is now: that of this command, once it has written.
+    fn now(&self, events: &[Event]) -> i64 {
+        self.state.revision + i64::from(!events.is_empty())
+    }
+
+    fn choose<'a>(&self, txn: &'a Txn) -> Result<Branch<'a>, TableError> {
+        let mut succeeded = true;
+        for compare in &txn.compare {
+            if !self.holds(compare)? {
+                succeeded = false;
+                break;
+            }
+        }
+        let requests = if succeeded { &txn.success } else { &txn.failure };
+        let steps = requests.iter().map(|request| match request {
+            Request::Txn(txn) => self.choose(txn).map(Step::Nested),
+            request => Ok(Step::One(request)),
+        });
+        Ok(Branch { succeeded, steps: steps.collect::<Result<_, _>>()? })
+    }
+
+    /// Whether a comparison holds of every key it names. A key that is not there is
+    /// compared as if all its numbers were 0; it has no value to compare.
+    fn holds(&self, compare: &Compare) -> Result<bool, TableError> {
+        let mut found = false;
+        for (_, version) in self.state.index.range(&compare.keys, self.state.revision) {
+            found = true;
+            if !compare.holds_of(&self.read_version(version)?) {
+                return Ok(false);
+            }
+        }
+        let compares_value = matches!(compare.target, CompareTarget::Value(_));
+        Ok(found || !compares_value && compare.holds_of(&KeyValue::default()))
+    }
+
+    /// Everything that could stop the branch, before it writes anything.
+    fn check_branch(&self, branch: &Branch<'_>) -> Result<(), KvError> {
+        for step in &branch.steps {
+            match step {
+                Step::One(Request::Range(range)) => {
+                    self.readable_revision(range.revision, self.state.revision)?;
+                }
+                Step::One(Request::Put(put)) => self.check_put(put)?,
+                Step::One(_) => {}
+                Step::Nested(branch) => self.check_branch(branch)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn check_put(&self, put: &Put) -> Result<(), KvError> {
+        if put.lease != 0 && self.state.leases.get(put.lease).is_none() {
+            return Err(KvError::LeaseNotFound);
+        }
+        let needs_key = put.ignore_value || put.ignore_lease;
+        if needs_key && self.state.index.current(&put.key).is_none() {
+            return Err(KvError::KeyNotFound);
+        }
+        Ok(())
+    }
+
+    fn run_branch(
+        &mut self,
+        branch: &Branch<'_>,
+        events: &mut Vec<Event>,
+    ) -> Result<TxnOutcome, Stop> {
+        let mut responses = Vec::with_capacity(branch.steps.len());
+        for step in &branch.steps {
+            let outcome = match step {
+                Step::One(Request::Range(range)) => {
+                    Outcome::Range(self.read_range(range, self.now(events))?)
+                }
+                Step::One(Request::Put(put)) => Outcome::Put(self.write_put(put, events)?),
+                Step::One(Request::DeleteRange(deletion)) => {
+                    Outcome::DeleteRange(self.delete_range(deletion, events)?)
+                }
+                Step::One(Request::Txn(_)) => continue,
+                Step::Nested(branch) => Outcome::Txn(self.run_branch(branch, events)?),
+            };
+            responses.push(respond(outcome, self.now(events)));
+        }
+        Ok(TxnOutcome { succeeded: branch.succeeded, responses })
+    }
+
+    fn read_branch(&self, branch: &Branch<'_>) -> Result<TxnOutcome, Stop> {
+        let now = self.state.revision;
+        let mut responses = Vec::with_capacity(branch.steps.len());
+        for step in &branch.steps {
+            let outcome = match step {
+                Step::One(Request::Range(range)) => Outcome::Range(self.read_range(range, now)?),
+                Step::One(_) => Outcome::Range(RangeOutcome::default()),
+                Step::Nested(branch) => Outcome::Txn(self.read_branch(branch)?),
+            };
+            responses.push(respond(outcome, now));
+        }
+        Ok(TxnOutcome { succeeded: branch.succeeded, responses })
+    }
+
+    fn write_put(&mut self, put: &Put, events: &mut Vec<Event>) -> Result<PutOutcome, TableError> {
+        let mut previous = None;
+        if (put.prev_kv || put.ignore_value || put.ignore_lease)
+            && let Some(current) = self.state.index.current(&put.key)
+        {
+            previous = Some(self.read_version(current.version)?);
+        }
+        let kept = previous.as_ref();
+        let kept_value = kept.filter(|_| put.ignore_value).map(|kv| kv.value.clone());
+        let kept_lease = kept.filter(|_| put.ignore_lease).map(|kv| kv.lease);
+        let value = kept_value.unwrap_or_else(|| put.value.clone());
+        self.put_key(&put.key, value, kept_lease.unwrap_or(put.lease), events)?;
+        Ok(PutOutcome { previous: previous.filter(|_| put.prev_kv) })
+    }
+
+    fn put_key(
+        &mut self,
+        key: &Bytes,
+        value: Bytes,
+        lease: i64,
+        events: &mut Vec<Event>,
+    ) -> Result<(), TableError> {
+        let at = Revision { main: self.state.revision + 1, sub: events.len() as u32 };
+        let mut kv = KeyValue { key: key.clone(), value, lease, ..KeyValue::default() };
+        let mut row = Bytes::new();
+        let old = self.state.index.put(key, lease, |current| {
+            kv.mod_revision = at.main;
+            kv.create_revision = current.map_or(at.main, |current| current.version.created);
+            kv.version = current.map_or(1, |current| current.version.version + 1);
+            row = put_row(&kv);
+            let (created, version) = (kv.create_revision, kv.version);
+            Version { at, row_bytes: row_bytes(&row), created, version }
+        });
+        self.add_row(RowKey::revision(at), row)?;
+        self.state.leases.attach(key, old.map_or(0, |old| old.lease), lease);
+        events.push(Event { kind: EventKind::Put, kv, previous: None });
+        Ok(())
+    }
+
+    pub(crate) fn delete_range(
+        &mut self,
+        deletion: &DeleteRange,
+        events: &mut Vec<Event>,
+    ) -> Result<DeleteRangeOutcome, TableError> {
+        let found = self.state.index.range(&deletion.keys, self.now(events));
+        let found: Vec<_> =
+            found.map(|(key, version)| (Bytes::copy_from_slice(key), version)).collect();
+        let mut outcome = DeleteRangeOutcome { deleted: found.len() as i64, previous: Vec::new() };
+        for (key, version) in found {
+            if deletion.prev_kv {
+                outcome.previous.push(self.read_version(version)?);
+            }
+            self.delete_key(&key, events)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Ends a key that exists.
+    pub(crate) fn delete_key(
+        &mut self,
+        key: &Bytes,
+        events: &mut Vec<Event>,
+    ) -> Result<(), TableError> {
+        let at = Revision { main: self.state.revision + 1, sub: events.len() as u32 };
+        let lease = self.state.index.current(key).map_or(0, |current| current.lease);
+        let row = tombstone_row(key);
+        let row_bytes = row_bytes(&row);
+        self.state.index.add(key, Version { at, row_bytes, created: 0, version: 0 }, 0);
+        self.add_row(RowKey::revision(at), row)?;
+        self.state.leases.attach(key, lease, 0);
+        let kv = KeyValue { key: key.clone(), mod_revision: at.main, ..KeyValue::default() };
+        events.push(Event { kind: EventKind::Delete, kv, previous: None });
+        Ok(())
+    }
+}
+
+fn respond(outcome: Outcome, now: i64) -> Response {
+    let revision = if matches!(outcome, Outcome::Txn(_)) { 0 } else { now };
+    Response { revision, outcome }
+}
+
+impl Compare {
+    fn holds_of(&self, kv: &KeyValue) -> bool {
+        let order = match &self.target {
+            CompareTarget::Version(version) => kv.version.cmp(version),
+            CompareTarget::Create(revision) => kv.create_revision.cmp(revision),
+            CompareTarget::Mod(revision) => kv.mod_revision.cmp(revision),
+            CompareTarget::Value(value) => kv.value.cmp(value),
+            CompareTarget::Lease(lease) => kv.lease.cmp(lease),
+        };
+        match self.operator {
+            CompareOperator::Equal => order.is_eq(),
+            CompareOperator::NotEqual => order.is_ne(),
+            CompareOperator::Greater => order.is_gt(),
+            CompareOperator::Less => order.is_lt(),
+        }
+    }
+}

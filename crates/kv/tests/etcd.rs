@@ -1,0 +1,360 @@
+//! What etcd's clients rely on, one behaviour at a time.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use quorate_kv::{
+    Alarm, AlarmKind, Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange,
+    Event, EventKind, Hub, Keys, Kv, KvError, LeaseGrant, MemoryTable, Outcome, PollLimits, Polled,
+    Put, Question, Quota, Range, RangeOutcome, Reply, Request, Txn, WatchRequest, check,
+};
+
+struct Store {
+    kv: Kv<MemoryTable>,
+    index: u64,
+    hub: Hub,
+}
+
+impl Store {
+    fn new() -> Self {
+        Self { kv: Kv::open(MemoryTable::default()).unwrap(), index: 0, hub: Hub::new(1) }
+    }
+
+    fn run(&mut self, command: Command) -> Reply {
+        self.index += 1;
+        let applied = self.kv.apply(self.index, &command).unwrap();
+        self.hub.publish(applied.events);
+        applied.reply
+    }
+
+    fn put(&mut self, key: &'static str, value: &'static str) -> Reply {
+        self.run(put(key, value, 0))
+    }
+
+    fn range(&self, range: Range) -> Result<RangeOutcome, KvError> {
+        match self.kv.query(&Question::Range(range)).unwrap().result {
+            Ok(Outcome::Range(found)) => Ok(found),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn values(&self, keys: Keys, revision: i64) -> Result<Vec<Bytes>, KvError> {
+        let found = self.range(Range { keys, revision, ..Range::default() })?;
+        Ok(found.kvs.into_iter().map(|kv| kv.value).collect())
+    }
+
+    fn watch(&mut self, keys: Keys, start_revision: i64) -> (quorate_kv::WatcherId, Counter) {
+        let counter = Counter::default();
+        let woken = Arc::clone(&counter);
+        let request = WatchRequest { keys, start_revision, ..WatchRequest::default() };
+        let wake = Arc::new(move |_| {
+            woken.fetch_add(1, Ordering::Relaxed);
+        });
+        (self.hub.create(request, self.kv.revision(), wake), counter)
+    }
+
+    fn poll(&mut self, id: quorate_kv::WatcherId) -> Polled {
+        self.hub.poll(&self.kv, id, PollLimits::default()).unwrap()
+    }
+}
+
+type Counter = Arc<AtomicUsize>;
+
+fn put(key: &'static str, value: &'static str, lease: i64) -> Command {
+    Command::Put(Put { key: key.into(), value: value.into(), lease, ..Put::default() })
+}
+
+fn one(key: &'static str) -> Keys {
+    Keys::one(key)
+}
+
+fn delete(keys: Keys) -> Command {
+    Command::DeleteRange(DeleteRange { keys, prev_kv: false })
+}
+
+fn compact(revision: i64) -> Command {
+    Command::Compact(Compact { revision })
+}
+
+fn names(events: &[Event]) -> Vec<(i64, EventKind, &[u8])> {
+    events.iter().map(|event| (event.kv.mod_revision, event.kind, &event.kv.key[..])).collect()
+}
+
+#[test]
+fn the_first_write_makes_revision_two() {
+    let mut store = Store::new();
+    assert_eq!(store.run(Command::Nothing).revision, 1);
+    assert_eq!(store.put("a", "1").revision, 2);
+    assert_eq!(store.put("a", "2").revision, 3);
+    let kv = store.range(Range { keys: one("a"), ..Range::default() }).unwrap().kvs.remove(0);
+    assert_eq!((kv.create_revision, kv.mod_revision, kv.version), (2, 3, 2));
+    assert_eq!(store.run(delete(one("b"))).revision, 3);
+    assert_eq!(store.run(delete(one("a"))).revision, 4);
+    store.put("a", "3");
+    let kv = store.range(Range { keys: one("a"), ..Range::default() }).unwrap().kvs.remove(0);
+    assert_eq!((kv.create_revision, kv.mod_revision, kv.version), (5, 5, 1));
+}
+
+#[test]
+fn old_revisions_are_read_until_they_are_compacted() {
+    let mut store = Store::new();
+    for value in ["1", "2", "3"] {
+        store.put("a", value);
+    }
+    assert_eq!(store.values(one("a"), 3).unwrap(), ["2"]);
+    assert_eq!(store.values(one("a"), 5), Err(KvError::FutureRevision));
+    assert_eq!(store.run(compact(5)).result, Err(KvError::FutureRevision));
+    assert_eq!(store.run(compact(3)).result, Ok(Outcome::Done));
+    assert_eq!(store.run(compact(3)).result, Err(KvError::Compacted));
+    assert_eq!(store.values(one("a"), 3).unwrap(), ["2"]);
+    assert_eq!(store.values(one("a"), 2), Err(KvError::Compacted));
+}
+
+#[test]
+fn a_transaction_decides_first_and_reads_its_own_writes() {
+    let mut store = Store::new();
+    store.put("a", "old");
+    let read = || Request::Range(Range { keys: one("a"), ..Range::default() });
+    let write = |key: &'static str, value: &'static str| {
+        Request::Put(Put { key: key.into(), value: value.into(), ..Put::default() })
+    };
+    let is_old = || Compare {
+        keys: one("a"),
+        operator: CompareOperator::Equal,
+        target: CompareTarget::Value("old".into()),
+    };
+    // The nested comparison is made before anything is written.
+    let nested = Txn { compare: vec![is_old()], success: vec![write("b", "")], failure: vec![] };
+    let txn = Txn {
+        compare: vec![is_old()],
+        success: vec![read(), write("a", "new"), read(), Request::Txn(nested)],
+        failure: vec![],
+    };
+    let reply = store.run(Command::Txn(txn));
+    let Ok(Outcome::Txn(outcome)) = reply.result else { panic!("{reply:?}") };
+    assert!(outcome.succeeded);
+    let revisions: Vec<_> = outcome.responses.iter().map(|response| response.revision).collect();
+    assert_eq!((reply.revision, revisions), (3, vec![2, 3, 3, 0]));
+    let seen = outcome.responses.iter().filter_map(|response| match &response.outcome {
+        Outcome::Range(range) => Some(range.kvs[0].value.clone()),
+        _ => None,
+    });
+    assert_eq!(seen.collect::<Vec<_>>(), ["old", "new"]);
+    assert_eq!(store.values(one("b"), 0).unwrap().len(), 1);
+    let idle = store.run(Command::Txn(Txn { success: vec![read()], ..Txn::default() }));
+    assert_eq!(idle.revision, 3);
+}
+
+#[test]
+fn a_lease_takes_its_keys_along_in_one_revision() {
+    let mut store = Store::new();
+    assert_eq!(store.run(put("a", "", 7)).result, Err(KvError::LeaseNotFound));
+    store.run(Command::LeaseGrant(LeaseGrant { id: 7, ttl: 60 }));
+    store.run(Command::LeaseGrant(LeaseGrant { id: 8, ttl: 60 }));
+    let again = store.run(Command::LeaseGrant(LeaseGrant { id: 7, ttl: 1 }));
+    assert_eq!(again.result, Err(KvError::LeaseExists));
+    for key in ["a", "b", "c", "d"] {
+        store.run(put(key, "", 7));
+    }
+    store.run(put("b", "", 8));
+    store.run(put("c", "", 0));
+    assert_eq!(store.kv.lease(7).unwrap().keys().collect::<Vec<_>>(), [b"a", b"d"]);
+    let before = store.kv.revision();
+    let (id, _) = store.watch(Keys::all(), 0);
+    assert_eq!(store.run(Command::LeaseRevoke(7)).revision, before + 1);
+    let Polled::Events { events, .. } = store.poll(id) else { panic!("no events") };
+    let gone = EventKind::Delete;
+    assert_eq!(names(&events), [(before + 1, gone, &b"a"[..]), (before + 1, gone, b"d")]);
+    assert_eq!(store.run(Command::LeaseRevoke(7)).result, Err(KvError::LeaseNotFound));
+    assert_eq!(store.run(Command::LeaseRevoke(8)).revision, before + 2);
+}
+
+#[test]
+fn a_full_store_reads_deletes_and_compacts() {
+    let mut store = Store::new();
+    store.run(Command::SetQuota(Quota { bytes: 2_000, member: 5 }));
+    while store.put("a", "some value that fills the store").result.is_ok() {}
+    let alarm = Alarm { kind: AlarmKind::NoSpace, member: 5 };
+    assert_eq!(store.kv.alarms(), [alarm]);
+    let full = Err(KvError::NoSpace);
+    assert_eq!(store.put("b", "").result, full);
+    assert!(store.kv.lacks_space_for(&put("b", "", 0)));
+    assert_eq!(store.run(Command::LeaseGrant(LeaseGrant { id: 1, ttl: 9 })).result, full);
+    assert_eq!(store.values(one("a"), 0).unwrap().len(), 1);
+    assert!(store.run(delete(one("a"))).result.is_ok());
+    assert!(store.run(compact(store.kv.revision())).result.is_ok());
+    // Space alone does not help: the operator decides.
+    assert_eq!(store.put("b", "").result, full);
+    store.run(Command::AlarmDisarm(alarm));
+    assert!(store.put("b", "").result.is_ok());
+}
+
+#[test]
+fn a_corrupt_cluster_only_reads() {
+    let mut store = Store::new();
+    store.put("a", "1");
+    let alarm = Alarm { kind: AlarmKind::Corrupt, member: 1 };
+    store.run(Command::AlarmActivate(alarm));
+    let corrupt = Err(KvError::Corrupt);
+    assert_eq!(store.put("a", "2").result, corrupt);
+    assert_eq!(store.run(delete(one("a"))).result, corrupt);
+    assert_eq!(store.run(compact(2)).result, corrupt);
+    assert_eq!(store.values(one("a"), 0).unwrap(), ["1"]);
+    store.run(Command::AlarmDisarm(alarm));
+    assert!(store.put("a", "2").result.is_ok());
+}
+
+#[test]
+fn a_watcher_is_woken_once_and_told_everything_in_order() {
+    let mut store = Store::new();
+    let (id, woken) = store.watch(Keys::prefix("a"), 0);
+    assert_eq!(store.poll(id), Polled::Idle);
+    store.put("b", "");
+    assert_eq!(woken.load(Ordering::Relaxed), 0);
+    assert_eq!(store.hub.progress(id), Some(2));
+    store.put("a1", "");
+    store.put("a2", "");
+    store.run(delete(one("a1")));
+    assert_eq!(woken.load(Ordering::Relaxed), 1);
+    assert_eq!(store.hub.progress(id), None);
+    let Polled::Events { revision, events } = store.poll(id) else { panic!("no events") };
+    let (made, gone) = (EventKind::Put, EventKind::Delete);
+    assert_eq!(names(&events), [(3, made, &b"a1"[..]), (4, made, b"a2"), (5, gone, b"a1")]);
+    assert_eq!(revision, 5);
+    assert_eq!(store.poll(id), Polled::Idle);
+    store.put("a1", "");
+    assert_eq!(woken.load(Ordering::Relaxed), 2);
+    assert!(store.hub.cancel(id));
+    assert_eq!(store.poll(id), Polled::Gone);
+}
+
+#[test]
+fn a_watcher_of_the_past_reads_history_and_one_of_the_future_waits() {
+    let mut store = Store::new();
+    for key in ["a", "b", "a", "a"] {
+        store.put(key, "");
+    }
+    let (past, _) = store.watch(one("a"), 2);
+    let (future, woken) = store.watch(one("a"), 8);
+    let Polled::Events { events, .. } = store.poll(past) else { panic!("no events") };
+    let revisions: Vec<_> = events.iter().map(|event| event.kv.mod_revision).collect();
+    assert_eq!(revisions, [2, 4, 5]);
+    for _ in 6..8 {
+        store.put("a", "");
+    }
+    assert_eq!((store.poll(future), woken.load(Ordering::Relaxed)), (Polled::Idle, 0));
+    store.put("a", "");
+    let Polled::Events { events, .. } = store.poll(future) else { panic!("no events") };
+    assert_eq!(events[0].kv.mod_revision, 8);
+}
+
+#[test]
+fn only_a_watcher_that_misses_something_is_ended_by_compaction() {
+    let mut store = Store::new();
+    let (idle, _) = store.watch(one("quiet"), 0);
+    let (slow, _) = store.watch(one("a"), 0);
+    for _ in 0..8 {
+        store.put("a", "");
+    }
+    store.run(compact(6));
+    assert_eq!(store.poll(slow), Polled::Compacted { compact_revision: 6 });
+    assert_eq!(store.poll(slow), Polled::Gone);
+    assert_eq!(store.poll(idle), Polled::Idle);
+    store.put("quiet", "");
+    assert!(matches!(store.poll(idle), Polled::Events { .. }));
+    let (late, _) = store.watch(one("a"), 5);
+    assert_eq!(store.poll(late), Polled::Compacted { compact_revision: 6 });
+}
+
+#[test]
+fn a_hash_does_not_depend_on_how_far_compaction_is() {
+    let mut store = Store::new();
+    for number in 0..3_000 {
+        let key = Bytes::from(format!("key{number:05}"));
+        store.run(Command::Put(Put { key: key.clone(), ..Put::default() }));
+        if number % 3 == 0 {
+            store.run(delete(Keys::one(key)));
+        } else {
+            store.run(Command::Put(Put { key, value: "again".into(), ..Put::default() }));
+        }
+    }
+    let revision = store.kv.revision();
+    store.run(compact(revision - 1));
+    let hash = |store: &Store| store.kv.query(&Question::HashKv(revision)).unwrap();
+    let at_first = hash(&store);
+    assert!(store.kv.is_compacting());
+    let bytes = store.kv.bytes_in_use();
+    while store.kv.is_compacting() {
+        store.run(Command::Nothing);
+        assert_eq!(hash(&store), at_first);
+    }
+    assert!(store.kv.bytes_in_use() < bytes);
+    assert_eq!(store.kv.keys_known(), 2_000);
+    let early = store.kv.query(&Question::HashKv(revision - 2)).unwrap();
+    assert_eq!(early.result, Err(KvError::Compacted));
+}
+
+#[test]
+fn requests_are_judged_before_they_are_proposed() {
+    let refused = |command: Command| check::command(&command, check::TXN_REQUESTS_MAX);
+    assert_eq!(refused(put("", "", 0)), Err(KvError::EmptyKey));
+    let kept = |put: Put| refused(Command::Put(Put { key: "a".into(), ..put }));
+    let value = Put { value: "1".into(), ignore_value: true, ..Put::default() };
+    assert_eq!(kept(value), Err(KvError::ValueProvided));
+    let lease = Put { lease: 1, ignore_lease: true, ..Put::default() };
+    assert_eq!(kept(lease), Err(KvError::LeaseProvided));
+    let request =
+        |number: usize| Request::Put(Put { key: format!("{number}").into(), ..Put::default() });
+    let txn =
+        |count| Command::Txn(Txn { success: (0..count).map(request).collect(), ..Txn::default() });
+    assert_eq!(refused(txn(128)), Ok(()));
+    assert_eq!(refused(txn(129)), Err(KvError::TooManyOperations));
+    let long = Command::LeaseGrant(LeaseGrant { id: 1, ttl: 9_000_000_001 });
+    assert_eq!(refused(long), Err(KvError::LeaseTtlTooLarge));
+}
+
+#[test]
+fn refusals_are_in_etcds_words() {
+    let words = [
+        (KvError::EmptyKey, "etcdserver: key is not provided"),
+        (KvError::KeyNotFound, "etcdserver: key not found"),
+        (KvError::Compacted, "etcdserver: mvcc: required revision has been compacted"),
+        (KvError::FutureRevision, "etcdserver: mvcc: required revision is a future revision"),
+        (KvError::NoSpace, "etcdserver: mvcc: database space exceeded"),
+        (KvError::LeaseNotFound, "etcdserver: requested lease not found"),
+        (KvError::DuplicateKey, "etcdserver: duplicate key given in txn request"),
+    ];
+    for (error, text) in words {
+        assert_eq!(error.to_string(), text);
+        let reply = Reply { revision: 9, result: Err(error) };
+        assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+    }
+}
+
+#[test]
+fn bytes_that_are_no_command_change_nothing_and_never_panic() {
+    let mut store = Store::new();
+    store.put("a", "1");
+    let mut index = 1;
+    let txn = Txn { success: vec![Request::Txn(Txn::default())], ..Txn::default() };
+    for whole in [put("key", "value", 3).encode(), Command::Txn(txn).encode()] {
+        for cut in 0..whole.len() {
+            for flipped in [0, 1, 0x80, 0xff] {
+                let mut bytes = whole[..cut].to_vec();
+                bytes.iter_mut().last().into_iter().for_each(|last| *last ^= flipped);
+                index += 1;
+                let reply = store.kv.apply_bytes(index, &bytes.into()).unwrap().reply;
+                assert_eq!(reply.revision, 2, "{reply:?}");
+            }
+        }
+    }
+    assert_eq!((store.kv.revision(), store.kv.applied()), (2, index));
+    // Nested deeper than any client can ask for.
+    let mut deep = vec![1, 3];
+    deep.extend([0, 1, 3].repeat(100_000));
+    assert!(Command::decode(&deep.into()).is_none());
+}

@@ -1,0 +1,92 @@
+//! A redb table after a crash: the state after some earlier command, whole, and the
+//! rest comes from the log again.
+
+use bytes::Bytes;
+use quorate_kv::{Command, Kv, MemoryTable, RedbTable};
+
+use crate::disk::MemoryDisk;
+use crate::generate::Draw;
+
+fn open(disk: &MemoryDisk) -> Kv<RedbTable> {
+    Kv::open(RedbTable::open(disk.clone(), "kv", 1 << 20).unwrap()).unwrap()
+}
+
+#[test]
+fn a_crash_leaves_an_earlier_state_and_the_log_brings_the_rest() {
+    let mut draw = Draw(7);
+    let disk = MemoryDisk::default();
+    let mut redb = open(&disk);
+    let mut memory = Kv::open(MemoryTable::default()).unwrap();
+    let mut log: Vec<Bytes> = Vec::new();
+    // What the state was after each command; 0 for none.
+    let mut hashes = vec![memory.hash().unwrap()];
+    let mut syncs_of_saves = 0;
+    for step in 1..=40u64 {
+        for _ in 0..450 {
+            // Without alarms, so that something happens.
+            let command = loop {
+                match draw.command(memory.revision()) {
+                    Command::AlarmActivate(_) | Command::SetQuota(_) => {}
+                    command => break command.encode(),
+                }
+            };
+            log.push(command.clone());
+            let index = log.len() as u64;
+            let applied = memory.apply_bytes(index, &command).unwrap();
+            assert_eq!(redb.apply_bytes(index, &command).unwrap(), applied);
+            hashes.push(memory.hash().unwrap());
+        }
+        if step % 9 == 0 {
+            let before = disk.syncs();
+            redb.save().unwrap();
+            syncs_of_saves += disk.syncs() - before;
+            assert_eq!(open(&disk.crashed()).applied(), log.len() as u64);
+        }
+        let mut crashed = open(&disk.crashed());
+        let applied = crashed.applied() as usize;
+        assert!(applied <= log.len());
+        assert_eq!(crashed.hash().unwrap(), hashes[applied], "after {applied} of {}", log.len());
+        // The log may be replayed from the start or from where the table was.
+        let from = if step % 2 == 0 { 0 } else { applied };
+        for (index, command) in log.iter().enumerate().skip(from) {
+            crashed.apply_bytes(index as u64 + 1, command).unwrap();
+        }
+        assert_eq!(crashed.hash().unwrap(), hashes[log.len()]);
+    }
+    // Eighteen thousand commands: one durable commit by itself, the rest were asked for.
+    let by_itself = disk.syncs() - syncs_of_saves;
+    assert!(by_itself < 20, "{by_itself} syncs");
+}
+
+#[test]
+fn a_crash_during_an_installation_leaves_the_old_state() {
+    let mut draw = Draw(9);
+    let mut source = Kv::open(MemoryTable::default()).unwrap();
+    for index in 1..300 {
+        let command = draw.command(source.revision());
+        source.apply(index, &command).unwrap();
+    }
+    let value = Bytes::from(vec![1; 3 << 20]);
+    let large = quorate_kv::Put { key: "large".into(), value, ..Default::default() };
+    source.apply(300, &Command::Put(large)).unwrap();
+    let chunks: Vec<Bytes> = source.snapshot().unwrap().collect();
+    let disk = MemoryDisk::default();
+    let mut redb = open(&disk);
+    redb.apply(1, &draw.command(1)).unwrap();
+    redb.save().unwrap();
+    let old = redb.hash().unwrap();
+    // The crash comes with the last chunk: everything else is put aside by then.
+    let last = chunks.len() - 1;
+    let mut crashed = MemoryDisk::default();
+    let mut watched = chunks.iter().cloned().enumerate().map(|(place, chunk)| {
+        if place == last {
+            crashed = disk.crashed();
+        }
+        chunk
+    });
+    redb.install(&mut watched).unwrap();
+    assert_eq!(open(&crashed).hash().unwrap(), old);
+    assert_eq!(redb.hash().unwrap(), source.hash().unwrap());
+    // An installation is durable when it is done.
+    assert_eq!(open(&disk.crashed()).hash().unwrap(), source.hash().unwrap());
+}

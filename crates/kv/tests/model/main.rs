@@ -1,0 +1,349 @@
+//! The machine on both tables against the plain reference: the same random commands,
+//! questions, watches, snapshots and restarts, and the same answers.
+//!
+//! `cargo test -p quorate-kv --release --test model -- --ignored` runs many more. A
+//! failure names its seed and step; the seed alone brings it back.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod crash;
+mod disk;
+mod generate;
+mod reference;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use disk::MemoryDisk;
+use generate::Draw;
+use quorate_kv::{
+    Batches, Command, Event, EventKind, Hub, InstallError, Kv, MemoryTable, Outcome, PollLimits,
+    Polled, Question, RedbTable, Reply, Table, WatchRequest, WatcherId, fragments,
+};
+use reference::{Reference, within};
+
+struct World {
+    draw: Draw,
+    index: u64,
+    reference: Reference,
+    memory: Kv<MemoryTable>,
+    redb: Option<Kv<RedbTable>>,
+    disk: MemoryDisk,
+    hubs: [Hub; 2],
+    watchers: Vec<Watcher>,
+    counts: Counts,
+}
+
+/// What the test did, so that a test that does nothing is noticed.
+#[derive(Default, Debug)]
+struct Counts {
+    refused: usize,
+    done: usize,
+    found: usize,
+    events: usize,
+    compacted_watches: usize,
+    installs: usize,
+    reopened: usize,
+}
+
+struct Watcher {
+    id: WatcherId,
+    request: WatchRequest,
+    /// The first revision that it has not heard of.
+    next: i64,
+}
+
+fn open_redb(disk: &MemoryDisk) -> Kv<RedbTable> {
+    let table = RedbTable::open(disk.clone(), "kv", 8 << 20).unwrap();
+    // Small ones, so that rows are read from redb and not only from what waits for it.
+    Kv::open(table).unwrap().with_batches(Batches { commands: 5, durable_every: 4 })
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let disk = MemoryDisk::default();
+        let redb = Some(open_redb(&disk));
+        Self {
+            draw: Draw(seed),
+            index: 0,
+            reference: Reference::new(),
+            memory: Kv::open(MemoryTable::default()).unwrap(),
+            redb,
+            disk,
+            hubs: [Hub::new(1), Hub::new(1)],
+            watchers: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    fn redb(&mut self) -> &mut Kv<RedbTable> {
+        self.redb.as_mut().unwrap()
+    }
+
+    fn step(&mut self) {
+        match self.draw.below(100) {
+            0..60 => self.apply(),
+            60..85 => self.ask(),
+            85..88 => self.watch(),
+            88..96 => self.poll_one(),
+            96 => self.install(),
+            97 => self.reopen(),
+            98 => self.redb().save().unwrap(),
+            _ => self.compare_hashes(),
+        }
+    }
+
+    fn apply(&mut self) {
+        self.index += 1;
+        let command = self.draw.command(self.reference.revision);
+        let bytes = command.encode();
+        assert_eq!(Command::decode(&bytes).as_ref(), Some(&command));
+        let expected = self.reference.apply(&command, self.memory.bytes_in_use());
+        let index = self.index;
+        let memory = self.memory.apply_bytes(index, &bytes).unwrap();
+        let redb = self.redb().apply_bytes(index, &bytes).unwrap();
+        assert_eq!(memory.reply, expected, "{command:?}");
+        assert_eq!(redb, memory, "{command:?}");
+        assert_eq!(Reply::decode(&expected.encode()), Some(expected.clone()));
+        assert_eq!(self.memory.bytes_in_use(), self.redb().bytes_in_use());
+        match expected.result {
+            Ok(_) => self.counts.done += 1,
+            Err(_) => self.counts.refused += 1,
+        }
+        self.hubs[0].publish(memory.events);
+        self.hubs[1].publish(redb.events);
+    }
+
+    fn ask(&mut self) {
+        let question = self.draw.question(self.reference.revision);
+        assert_eq!(Question::decode(&question.encode()).as_ref(), Some(&question));
+        let memory = self.memory.query(&question).unwrap();
+        let redb = self.redb().query(&question).unwrap();
+        assert_eq!(memory, redb, "{question:?}");
+        if let Some(expected) = self.reference.query(&question) {
+            assert_eq!(memory, expected, "{question:?}");
+        }
+        if let Ok(Outcome::Range(range)) = &memory.result {
+            self.counts.found += range.kvs.len();
+        }
+    }
+
+    fn watch(&mut self) {
+        let revision = self.reference.revision;
+        let request = self.draw.watch(revision);
+        let [id, same] =
+            self.hubs.each_mut().map(|hub| hub.create(request.clone(), revision, Arc::new(|_| {})));
+        assert_eq!(id, same);
+        let start = request.start_revision;
+        let next = if start > 0 { start } else { revision + 1 };
+        self.watchers.push(Watcher { id, request, next });
+        if self.watchers.len() > 6 {
+            let gone = self.watchers.remove(0);
+            assert!(self.hubs[0].cancel(gone.id) && self.hubs[1].cancel(gone.id));
+        }
+    }
+
+    fn poll_one(&mut self) {
+        if self.watchers.is_empty() {
+            return;
+        }
+        let place = self.draw.below(self.watchers.len() as u64) as usize;
+        let limits = PollLimits {
+            events_max: 1 + self.draw.below(10) as usize,
+            rows_max: 1 + self.draw.below(20) as usize,
+            ..PollLimits::default()
+        };
+        let Watcher { id, .. } = self.watchers[place];
+        let memory = self.hubs[0].poll(&self.memory, id, limits).unwrap();
+        let redb = self.redb.as_ref().unwrap();
+        let other = self.hubs[1].poll(redb, id, limits).unwrap();
+        // Both hubs may cut at different places only if one of them keeps less.
+        assert_eq!(memory, other);
+        let compact = self.reference.compact_revision;
+        match memory {
+            Polled::Idle => self.expect_nothing(place),
+            Polled::Again => {}
+            Polled::Gone => panic!("watcher {id:?} is gone"),
+            Polled::Compacted { compact_revision } => {
+                assert_eq!(compact_revision, compact);
+                assert!(self.watchers[place].next < compact);
+                self.watchers.remove(place);
+                self.counts.compacted_watches += 1;
+            }
+            Polled::Events { revision, events } => self.expect_events(place, revision, &events),
+        }
+    }
+
+    fn expect_nothing(&mut self, place: usize) {
+        let now = self.reference.revision;
+        let watcher = &self.watchers[place];
+        // A watcher that has heard everything does not care what is compacted.
+        let missed = self.expected(watcher, watcher.next.max(self.told_from(watcher)), now);
+        assert_eq!(missed, Vec::<(i64, Bytes)>::new(), "{:?}", watcher.request);
+        assert_eq!(self.hubs[0].progress(watcher.id), Some(now));
+        let watcher = &mut self.watchers[place];
+        watcher.next = watcher.next.max(now + 1);
+    }
+
+    fn expect_events(&mut self, place: usize, revision: i64, events: &[Event]) {
+        let watcher = &self.watchers[place];
+        let from = watcher.next.max(self.told_from(watcher));
+        let told: Vec<_> = events
+            .iter()
+            .filter(|event| event.kv.mod_revision >= from)
+            .map(|event| (event.kv.mod_revision, event.kv.key.clone()))
+            .collect();
+        assert_eq!(told, self.expected(watcher, from, revision), "{:?}", watcher.request);
+        for event in events {
+            self.expect_event(&watcher.request, event);
+        }
+        let pieces = fragments(events, 400);
+        assert_eq!(pieces.concat(), events);
+        self.counts.events += events.len();
+        self.watchers[place].next = revision + 1;
+    }
+
+    /// At the compact revision itself a key that was written twice may be told once.
+    fn told_from(&self, watcher: &Watcher) -> i64 {
+        if watcher.next == self.reference.compact_revision {
+            watcher.next + 1
+        } else {
+            watcher.next
+        }
+    }
+
+    fn expect_event(&self, request: &WatchRequest, event: &Event) {
+        let at = event.kv.mod_revision;
+        let all = &self.reference.writes;
+        let written = all.iter().filter(|w| w.revision == at && w.key == event.kv.key);
+        let known = written.into_iter().any(|written| match event.kind {
+            EventKind::Put => written.kv.as_ref() == Some(&event.kv),
+            EventKind::Delete => written.kv.is_none(),
+        });
+        assert!(known, "{event:?}");
+        let mut before = None;
+        if request.prev_kv && at > self.reference.compact_revision {
+            before = self.reference.at(at - 1).remove(&event.kv.key);
+        }
+        assert_eq!(event.previous, before);
+    }
+
+    fn expected(&self, watcher: &Watcher, from: i64, to: i64) -> Vec<(i64, Bytes)> {
+        let WatchRequest { keys, no_put, no_delete, .. } = &watcher.request;
+        let wanted = self.reference.writes.iter().filter(|written| {
+            let filtered = if written.kv.is_some() { *no_put } else { *no_delete };
+            (from..=to).contains(&written.revision) && within(keys, &written.key) && !filtered
+        });
+        wanted.map(|written| (written.revision, written.key.clone())).collect()
+    }
+
+    /// Each table gets the other's snapshot, taken a little earlier and brought up to
+    /// date; first a damaged one, which must change nothing.
+    fn install(&mut self) {
+        let from_memory = self.memory.snapshot().unwrap();
+        let from_redb = self.redb().snapshot().unwrap();
+        let before = self.memory.hash().unwrap();
+        self.apply();
+        self.apply();
+        let mut from_memory: Vec<Bytes> = from_memory.collect();
+        let from_redb: Vec<Bytes> = from_redb.collect();
+        assert_eq!(from_memory, from_redb);
+        let now = self.memory.hash().unwrap();
+        refuse_damaged(&mut self.memory, &from_redb, &mut self.draw);
+        let redb = self.redb.as_mut().unwrap();
+        refuse_damaged(redb, &from_memory, &mut self.draw);
+        assert_eq!(self.memory.hash().unwrap(), now);
+
+        let mut copy = Kv::open(MemoryTable::default()).unwrap();
+        copy.install(&mut from_memory.drain(..)).unwrap();
+        assert_eq!(copy.hash().unwrap(), before);
+
+        let newest: Vec<Bytes> = self.memory.snapshot().unwrap().collect();
+        let newest_redb: Vec<Bytes> = self.redb().snapshot().unwrap().collect();
+        self.memory.install(&mut newest_redb.into_iter()).unwrap();
+        self.redb().install(&mut newest.into_iter()).unwrap();
+        assert_eq!(self.memory.hash().unwrap(), now);
+        assert_eq!(self.redb().hash().unwrap(), now);
+        let revision = self.reference.revision;
+        self.hubs.iter_mut().for_each(|hub| hub.restart(revision));
+        self.counts.installs += 1;
+    }
+
+    /// The table is closed and opened again; commands that it has seen change nothing.
+    fn reopen(&mut self) {
+        self.redb().save().unwrap();
+        self.redb = None;
+        self.redb = Some(open_redb(&self.disk));
+        let index = self.index;
+        assert_eq!(self.redb().applied(), index);
+        let hash = self.redb().hash().unwrap();
+        let command = Command::Put(quorate_kv::Put { key: "a".into(), ..Default::default() });
+        self.redb().apply(index, &command).unwrap();
+        assert_eq!(self.redb().hash().unwrap(), hash);
+        if self.draw.chance(30) {
+            self.redb().defragment().unwrap();
+        }
+        self.counts.reopened += 1;
+    }
+
+    fn compare_hashes(&mut self) {
+        let memory = self.memory.hash().unwrap();
+        assert_eq!(self.redb().hash().unwrap(), memory);
+    }
+}
+
+fn refuse_damaged<T: Table>(kv: &mut Kv<T>, chunks: &[Bytes], draw: &mut Draw) {
+    let mut damaged = chunks.to_vec();
+    let place = draw.below(damaged.len() as u64) as usize;
+    match draw.below(3) {
+        0 => drop(damaged.remove(place)),
+        1 => {
+            let mut bytes = damaged[place].to_vec();
+            let byte = draw.below(bytes.len() as u64) as usize;
+            bytes[byte] ^= 1 << draw.below(8);
+            damaged[place] = bytes.into();
+        }
+        _ => damaged.truncate(place),
+    }
+    let refused = kv.install(&mut damaged.into_iter());
+    assert!(matches!(refused, Err(InstallError::Bad)), "{refused:?}");
+}
+
+fn run(seed: u64, steps: u64) -> Counts {
+    let mut world = World::new(seed);
+    for step in 0..steps {
+        let stepped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.step()));
+        if let Err(panic) = stepped {
+            eprintln!("seed {seed}, step {step}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+    world.counts
+}
+
+#[test]
+fn the_tables_and_the_reference_agree() {
+    let mut all = Counts::default();
+    for seed in 0..40 {
+        let counts = run(seed, 600);
+        all.refused += counts.refused;
+        all.done += counts.done;
+        all.found += counts.found;
+        all.events += counts.events;
+        all.compacted_watches += counts.compacted_watches;
+        all.installs += counts.installs;
+        all.reopened += counts.reopened;
+    }
+    println!("{all:?}");
+    assert!(all.done > 5_000 && all.refused > 1_000 && all.found > 2_000, "{all:?}");
+    assert!(all.events > 500 && all.compacted_watches > 20, "{all:?}");
+    assert!(all.installs > 50 && all.reopened > 50, "{all:?}");
+}
+
+#[test]
+#[ignore = "takes minutes; run it with --release"]
+fn the_tables_and_the_reference_agree_for_long() {
+    for seed in 1_000..1_150 {
+        run(seed, 3_000);
+    }
+}

@@ -1,0 +1,82 @@
+//! etcd's data model in simulated worlds, on both tables; and redb on a disk that
+//! crashes at every moment.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod crashes;
+mod disk;
+mod workload;
+
+use std::cell::Cell;
+
+use bytes::Bytes;
+use disk::SharedDisk;
+use quorate::{BadSnapshot, Chunks, Machine};
+use quorate_kv::{Batches, Kv, MemoryTable, RedbTable};
+use quorate_sim::explore::{Report, try_machine};
+use workload::EtcdClients;
+
+const SEEDS: std::ops::Range<u64> = 0..30;
+
+fn memory() -> Kv<MemoryTable> {
+    Kv::open(MemoryTable::default()).unwrap()
+}
+
+fn redb() -> Kv<RedbTable> {
+    let table = RedbTable::open(SharedDisk::default(), "kv", 1 << 20).unwrap();
+    Kv::open(table).unwrap().with_batches(Batches { commands: 7, durable_every: 3 })
+}
+
+fn was_put_to_the_test(report: &Report) {
+    assert!(report.requests_done > 800, "{report}");
+    assert!(report.snapshots_installed > 5 && report.elections > 30, "{report}");
+}
+
+#[test]
+fn in_memory() {
+    let report = try_machine(SEEDS, memory, EtcdClients::default).unwrap();
+    was_put_to_the_test(&report);
+    // The same seeds are the same runs.
+    assert_eq!(try_machine(SEEDS, memory, EtcdClients::default).unwrap(), report);
+}
+
+#[test]
+fn on_redb() {
+    let report = try_machine(SEEDS, redb, EtcdClients::default).unwrap();
+    was_put_to_the_test(&report);
+    // What happens does not depend on the table.
+    assert_eq!(try_machine(SEEDS, memory, EtcdClients::default).unwrap(), report);
+}
+
+/// A cluster in which every other start of a member uses the other table: snapshots
+/// of one are installed into the other, and all must come to the same.
+#[test]
+fn on_both_at_once() {
+    let started = Cell::new(0);
+    let either = move || -> Either {
+        started.set(started.get() + 1);
+        if started.get() % 2 == 0 { Either(Box::new(memory())) } else { Either(Box::new(redb())) }
+    };
+    let report = try_machine(SEEDS, either, EtcdClients::default).unwrap();
+    was_put_to_the_test(&report);
+}
+
+struct Either(Box<dyn Machine>);
+
+impl Machine for Either {
+    fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
+        self.0.apply(index, command)
+    }
+
+    fn query(&self, question: &Bytes) -> Bytes {
+        self.0.query(question)
+    }
+
+    fn snapshot(&self) -> Chunks {
+        self.0.snapshot()
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        self.0.install(chunks)
+    }
+}

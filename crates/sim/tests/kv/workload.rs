@@ -1,0 +1,117 @@
+//! Clients that use all of etcd's data model on a few keys.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use quorate_kv::{
+    Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, Keys, LeaseGrant,
+    Outcome, Put, Question, Range, Reply, Request, Txn,
+};
+use quorate_sim::checkers::Violation;
+use quorate_sim::explore::{Ask, Exchange, Heard, Judgement, Workload};
+use quorate_sim::random::Random;
+
+#[derive(Default)]
+pub(crate) struct EtcdClients {
+    asked: u64,
+}
+
+impl EtcdClients {
+    fn key(random: &mut Random) -> Bytes {
+        format!("key{}", random.below(8)).into()
+    }
+
+    fn keys(random: &mut Random) -> Keys {
+        match random.below(4) {
+            0 => Keys::all(),
+            1 => Keys { key: Self::key(random), range_end: "\0".into() },
+            _ => Keys::one(Self::key(random)),
+        }
+    }
+
+    fn lease(random: &mut Random) -> i64 {
+        if random.below(4) == 0 { 1 + random.below(3) as i64 } else { 0 }
+    }
+
+    /// A value of its own, so that it is seen who wrote it.
+    fn put(&self, random: &mut Random) -> Put {
+        Put {
+            key: Self::key(random),
+            value: format!("value {}", self.asked).into(),
+            lease: Self::lease(random),
+            prev_kv: random.below(2) == 0,
+            ..Put::default()
+        }
+    }
+
+    /// Creates a key if it is not there, otherwise says what is.
+    fn create(&self, random: &mut Random) -> Txn {
+        let put = Put { lease: 0, ..self.put(random) };
+        let keys = Keys::one(put.key.clone());
+        let target = CompareTarget::Create(0);
+        let get = Request::Range(Range { keys: keys.clone(), ..Range::default() });
+        let deletion = DeleteRange { keys: Self::keys(random), prev_kv: true };
+        Txn {
+            compare: vec![Compare { keys, operator: CompareOperator::Equal, target }],
+            success: vec![Request::Put(put)],
+            failure: vec![get, Request::DeleteRange(deletion)],
+        }
+    }
+}
+
+impl Workload for EtcdClients {
+    fn command(&mut self, random: &mut Random) -> Bytes {
+        self.asked += 1;
+        let command = match random.below(20) {
+            0..9 => Command::Put(self.put(random)),
+            9..11 => {
+                let prev_kv = random.below(2) == 0;
+                Command::DeleteRange(DeleteRange { keys: Self::keys(random), prev_kv })
+            }
+            11..15 => Command::Txn(self.create(random)),
+            15 => Command::Compact(Compact { revision: 1 + (self.asked / 3) as i64 }),
+            16..18 => Command::LeaseGrant(LeaseGrant { id: 1 + random.below(3) as i64, ttl: 9 }),
+            18 => Command::LeaseRevoke(1 + random.below(3) as i64),
+            _ => Command::Nothing,
+        };
+        command.encode()
+    }
+
+    fn question(&mut self, random: &mut Random) -> Bytes {
+        self.asked += 1;
+        let question = match random.below(8) {
+            0 => Question::Leases,
+            1 => Question::HashKv(0),
+            2 => Question::Lease(1 + random.below(3) as i64),
+            _ => {
+                let revision = if random.below(3) == 0 { 1 + (self.asked / 3) as i64 } else { 0 };
+                Question::Range(Range { keys: Self::keys(random), revision, ..Range::default() })
+            }
+        };
+        question.encode()
+    }
+
+    /// Every reply is one, and revisions rise with the log: two puts never share one.
+    fn judge(&self, history: &[Exchange]) -> Judgement {
+        let mut revisions = BTreeMap::new();
+        for exchange in history {
+            let Heard::Reply(bytes) = &exchange.heard else { continue };
+            let Some(reply) = Reply::decode(bytes) else {
+                return broken(format!("{bytes:?} is no reply to {:?}", exchange.ask));
+            };
+            let is_put = matches!(reply.result, Ok(Outcome::Put(_)));
+            if let (Ask::Command(_), Some(index), true) = (&exchange.ask, exchange.ran_at, is_put) {
+                revisions.insert(index, reply.revision);
+            }
+        }
+        let puts: Vec<_> = revisions.into_iter().collect();
+        match puts.windows(2).find(|pair| pair[0].1 >= pair[1].1) {
+            Some(pair) => broken(format!("puts at {pair:?}: revisions do not rise")),
+            None => Judgement::Passed,
+        }
+    }
+}
+
+fn broken(what: String) -> Judgement {
+    Judgement::Broken(Violation::new("revisions", what))
+}
