@@ -1,5 +1,6 @@
 //! What all members of a process share: the ticker, the disk thread, the connections.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -219,6 +220,7 @@ fn shared(config: &NodeConfig, driver: &Driver) -> Shared {
         counters: Arc::default(),
         observer: Arc::clone(&config.observer),
         dropped: Mutex::default(),
+        term: AtomicU64::new(status.term),
         leader: watch::Sender::new(None),
         known: watch::Sender::new(known),
         news: broadcast::Sender::new(NEWS_KEPT),
