@@ -364,9 +364,7 @@ async fn a_full_disk_ends_the_member_with_the_reason_and_not_the_cluster() {
     processes[0].ask_until("put ready 1", is_done).await;
     let writer = processes[0].clone();
     let line = format!("put big {}", "x".repeat(8 << 10));
-    let writing = tokio::spawn(async move {
-        while writer.ask(&line).await.is_some() {}
-    });
+    let writing = tokio::spawn(async move { while writer.ask(&line).await.is_some() {} });
     assert_eq!(processes[2].exited().await, 3);
     writing.abort();
     let words = processes[2].last_words();
