@@ -149,7 +149,7 @@ impl Parts {
         });
         let (requests, clients) = mpsc::channel(config.mailbox_requests.max(1));
         let (deliveries, peers) = mpsc::channel(config.mailbox_deliveries.max(1));
-        let door = Arc::new(Door::new(deliveries, disk.clone()));
+        let door = Arc::new(Door::new(deliveries, disk.clone(), shared.known.subscribe()));
         if !self.doors.add(key, Arc::clone(&door)) {
             tokio::spawn(async move { disk.close().await });
             return Err(NodeError::RunsAlready(key));

@@ -22,7 +22,7 @@ mod memory_storage;
 pub(crate) mod metrics;
 mod node;
 mod snapshots;
-mod status;
+pub(crate) mod status;
 mod storage;
 mod transport;
 mod waiting;
@@ -39,4 +39,6 @@ pub use node::{CHANGE_TICKS, Failed, Node, Reply};
 pub use snapshots::{IncomingSnapshot, LandingError, OutgoingSnapshot};
 pub use status::{Ended, MembershipNews, MembershipWatch, NodeStatus};
 pub use storage::{Opened, SnapshotSink, SnapshotSource, Storage, StorageError};
-pub use transport::{Introduction, MemberKey, Parcel, Rejected, Transport, TransportError};
+pub use transport::{
+    Introduction, MemberKey, Parcel, Rejected, Resident, Transport, TransportError,
+};
