@@ -8,3 +8,8 @@
 mod context;
 mod errors;
 mod service;
+pub mod snapshot_file;
+
+pub use context::{Context, Limits, Store};
+pub use service::maintenance::ETCD_VERSION;
+pub use service::services;
