@@ -8,9 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use quorate::{
-    FileDisk, MemberId, Membership, NodeConfig, Options, Resident, TcpTransport,
-};
+use quorate::{FileDisk, MemberId, Membership, NodeConfig, Options, Resident, TcpTransport};
 use quorate_storage::{OpenError, Store};
 use sha1::{Digest, Sha1};
 use tokio::time::Instant;
@@ -286,7 +284,10 @@ impl fmt::Display for BootstrapError {
                  remove it and add it anew"
             ),
             Self::Unequal { why, given, known } => {
-                write!(f, "error validating peerURLs: {why}; given {given}; the cluster has {known}")
+                write!(
+                    f,
+                    "error validating peerURLs: {why}; given {given}; the cluster has {known}"
+                )
             }
             Self::NobodyAnswers { tried } => {
                 write!(f, "could not retrieve cluster information from the given URLs:{tried}")
@@ -319,7 +320,10 @@ mod tests {
     fn ids_are_those_of_etcd() {
         let alone = urls(&["http://localhost:2380"]);
         let id = member_id(&alone, "etcd-cluster", None);
-        assert_eq!((hex(id), hex(cluster_id(&[id]))), ("8e9e05c52164694d".into(), "cdf818194e3a8c32".into()));
+        assert_eq!(
+            (hex(id), hex(cluster_id(&[id]))),
+            ("8e9e05c52164694d".into(), "cdf818194e3a8c32".into())
+        );
         let two = urls(&["http://b:1", "http://a:1"]);
         let turned = urls(&["http://a:1", "http://b:1"]);
         assert_eq!(member_id(&two, "t", None), member_id(&turned, "t", None));

@@ -101,10 +101,12 @@ where
 
 impl Default for Config {
     fn default() -> Self {
-        let url = |port| vec![Url::parse("http://localhost:0").map_or_else(
-            |_| unreachable!("this is an address"),
-            |url| url.with_port(port),
-        )];
+        let url = |port| {
+            vec![
+                Url::parse("http://localhost:0")
+                    .map_or_else(|_| unreachable!("this is an address"), |url| url.with_port(port)),
+            ]
+        };
         Self {
             name: "default".into(),
             data_dir: "default.etcd".into(),
@@ -193,7 +195,11 @@ impl Config {
         }
         let levels = ["debug", "info", "warn", "error", "panic", "fatal", "dpanic"];
         if !levels.contains(&self.log_level.as_str()) {
-            return Err(ConfigError::value("log-level", &self.log_level, "debug, info, warn, error"));
+            return Err(ConfigError::value(
+                "log-level",
+                &self.log_level,
+                "debug, info, warn, error",
+            ));
         }
         for (name, urls) in [
             ("listen-peer-urls", &self.listen_peer_urls),

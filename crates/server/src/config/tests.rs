@@ -65,9 +65,18 @@ fn what_is_wrong_is_said_with_what_is_wanted() {
             "--listen-client-urls is \"https://a:1\", want http://host:port, TLS is not served yet",
         ),
         ("--initial-cluster=a", "--initial-cluster is \"a\", want name=http://host:port"),
-        ("--election-timeout=100", "--election-timeout is \"100\", want at least 5 times the heartbeat interval"),
-        ("--config-file=/nowhere/at/all", "/nowhere/at/all: No such file or directory (os error 2)"),
-        ("--auto-compaction-mode=x --auto-compaction-retention=1", "--auto-compaction-mode is \"x\", want periodic or revision"),
+        (
+            "--election-timeout=100",
+            "--election-timeout is \"100\", want at least 5 times the heartbeat interval",
+        ),
+        (
+            "--config-file=/nowhere/at/all",
+            "/nowhere/at/all: No such file or directory (os error 2)",
+        ),
+        (
+            "--auto-compaction-mode=x --auto-compaction-retention=1",
+            "--auto-compaction-mode is \"x\", want periodic or revision",
+        ),
     ] {
         assert_eq!(run(line, &[]).unwrap_err().to_string(), text);
     }
