@@ -125,8 +125,11 @@ impl Index {
         keys: &'a Keys,
         main: i64,
     ) -> impl Iterator<Item = (&'a [u8], Version)> {
-        let found = keys.bounds().map(|bounds| self.keys.range::<[u8], _>(bounds));
-        found.into_iter().flatten().filter_map(move |(key, history)| {
+        // Finding both ends of a range costs twice as much as finding one key.
+        let one = if keys.is_one() { self.keys.get_key_value(&keys.key[..]) } else { None };
+        let bounds = if keys.is_one() { None } else { keys.bounds() };
+        let several = bounds.map(|bounds| self.keys.range::<[u8], _>(bounds));
+        one.into_iter().chain(several.into_iter().flatten()).filter_map(move |(key, history)| {
             let version = history.newest_at(main).filter(|version| !version.is_tombstone())?;
             Some((key.borrow(), version))
         })
