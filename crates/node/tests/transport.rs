@@ -1,11 +1,16 @@
 //! Both transports do what every transport has to.
 
+use std::collections::BTreeMap;
+use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::time::Duration;
 
 use quorate::testkit::transport::{Made, check};
-use quorate::{MemoryNetwork, TcpConfig, TcpTransport};
-use quorate_core::MemberInfo;
+use quorate::{
+    Inbox, MemberId, MemberInfo, MemberKey, MemoryNetwork, MemoryTransport, OutgoingSnapshot,
+    Parcel, Rejected, TcpConfig, TcpTransport, Transport, TransportError,
+};
 
 const CHECKS: usize = 11;
 
@@ -35,4 +40,88 @@ async fn memory_passes_the_suite() {
     .await
     .unwrap_or_else(|failure| panic!("{failure}"));
     assert_eq!(passed.checks.len(), CHECKS);
+}
+
+/// What a transport must not do.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Reorders,
+    Alters,
+    Forges,
+    LosesSnapshots,
+}
+
+struct Faulty(MemoryTransport, Fault);
+
+impl Transport for Faulty {
+    fn start(&self, inbox: Inbox) -> Result<(), TransportError> {
+        self.0.start(inbox)
+    }
+
+    fn add_member(&self, key: MemberKey, incarnation: u64) {
+        self.0.add_member(key, incarnation);
+    }
+
+    fn remove_member(&self, key: MemberKey) {
+        self.0.remove_member(key);
+    }
+
+    fn set_peers(&self, key: MemberKey, peers: Vec<(MemberId, MemberInfo)>) {
+        self.0.set_peers(key, peers);
+    }
+
+    fn send(&self, key: MemberKey, mut parcels: Vec<Parcel>) {
+        match self.1 {
+            Fault::Reorders => parcels.reverse(),
+            Fault::LosesSnapshots => {}
+            Fault::Alters | Fault::Forges => {
+                for parcel in &mut parcels {
+                    let Parcel::Message(envelope) = parcel else { continue };
+                    match self.1 {
+                        Fault::Alters => envelope.joined_at ^= 1,
+                        _ => envelope.from = MemberId(9),
+                    }
+                }
+            }
+        }
+        self.0.send(key, parcels);
+    }
+
+    fn send_snapshot(&self, key: MemberKey, snapshot: OutgoingSnapshot) {
+        match self.1 {
+            Fault::LosesSnapshots => drop(snapshot),
+            _ => self.0.send_snapshot(key, snapshot),
+        }
+    }
+
+    fn turn_away(&self, key: MemberKey, from: MemberId, why: Rejected) {
+        self.0.turn_away(key, from, why);
+    }
+
+    fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.0.counts()
+    }
+
+    fn stop(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        self.0.stop()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_suite_notices_what_is_wrong() {
+    for (fault, noticed_by) in [
+        (Fault::Reorders, "order_is_kept"),
+        (Fault::Alters, "what_is_sent_arrives_unaltered"),
+        (Fault::Forges, "what_is_sent_arrives_unaltered"),
+        (Fault::LosesSnapshots, "a_snapshot_arrives_whole"),
+    ] {
+        let network = MemoryNetwork::new();
+        let failure = check(|| async {
+            let transport = Box::new(Faulty(network.transport(), fault));
+            Made { transport, info: MemberInfo::default() }
+        })
+        .await
+        .unwrap_err();
+        assert_eq!(failure.check, noticed_by, "{fault:?}: {failure}");
+    }
 }

@@ -1,5 +1,6 @@
 //! What all members of a process share: the ticker, the disk thread, the connections.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::clock::{Clock, start_ticker};
 use super::config::{NodeConfig, NodeError};
 use super::disk_thread::{DiskHandle, DiskThread, Slot};
 use super::inbox::{Door, Doors, Inbox};
-use super::mailbox::{Completion, Lane, Mailbox};
+use super::mailbox::{Completion, Lane, Mailbox, lock};
 use super::member::{Member, Shared, State};
 use super::node::Node;
 use super::status::{Ended, Known};
@@ -36,6 +37,7 @@ pub(crate) struct Parts {
     disks: DiskThread,
     doors: Arc<Doors>,
     pub(crate) transport: Arc<dyn Transport>,
+    listening: Mutex<bool>,
 }
 
 /// A member that was read from its disk and runs not yet.
@@ -48,16 +50,17 @@ struct Awake<M> {
 
 impl Host {
     /// Starts what is shared. Has to be called within a tokio runtime, which it then uses.
+    /// It listens as soon as it has its first member: nobody finds the door closed.
     pub fn start(tick: Duration, transport: impl Transport) -> Result<Self, NodeError> {
         if tick.is_zero() {
             return Err(NodeError::NoTick);
         }
         let transport: Arc<dyn Transport> = Arc::new(transport);
         let doors = Arc::new(Doors::default());
-        transport.start(Inbox::new(Arc::clone(&doors))).map_err(NodeError::Transport)?;
         let disks = DiskThread::start().map_err(NodeError::System)?;
         let ticker = start_ticker(tick);
-        Ok(Self { parts: Arc::new(Parts { tick, ticker, disks, doors, transport }) })
+        let listening = Mutex::new(false);
+        Ok(Self { parts: Arc::new(Parts { tick, ticker, disks, doors, transport, listening }) })
     }
 
     /// Starts a member here. Ticks are as long as the host's, whatever the config says.
@@ -77,7 +80,7 @@ impl Host {
         let waking = config.clone();
         let awake = spawn_blocking(move || wake(waking, storage, machine)).await;
         let awake = awake.map_err(|_| NodeError::MachinePanicked)??;
-        self.parts.run(key, &config, awake).ok_or(NodeError::RunsAlready(key))
+        self.parts.run(key, &config, awake)
     }
 
     /// Closes all connections. The members have to be stopped before.
@@ -117,13 +120,22 @@ fn wake<M: Machine>(
 }
 
 impl Parts {
-    /// Nothing when a member of that name runs already.
+    fn listen(&self) -> Result<(), NodeError> {
+        let mut listening = lock(&self.listening);
+        if !*listening {
+            let inbox = Inbox::new(Arc::clone(&self.doors));
+            self.transport.start(inbox).map_err(NodeError::Transport)?;
+            *listening = true;
+        }
+        Ok(())
+    }
+
     fn run<M: Machine + Send + 'static>(
         self: &Arc<Self>,
         key: MemberKey,
         config: &NodeConfig,
         awake: Awake<M>,
-    ) -> Option<Node> {
+    ) -> Result<Node, NodeError> {
         let Awake { driver, applier, storage, boots } = awake;
         let shared = Arc::new(shared(config, &driver));
         let done = Arc::new(Lane::new());
@@ -140,7 +152,12 @@ impl Parts {
         let door = Arc::new(Door::new(deliveries, disk.clone()));
         if !self.doors.add(key, Arc::clone(&door)) {
             tokio::spawn(async move { disk.close().await });
-            return None;
+            return Err(NodeError::RunsAlready(key));
+        }
+        if let Err(why) = self.listen() {
+            self.doors.remove(key);
+            tokio::spawn(async move { disk.close().await });
+            return Err(why);
         }
         self.transport.add_member(key, driver.origin().incarnation);
         let jobs = Arc::new(Lane::new());
@@ -170,7 +187,7 @@ impl Parts {
         };
         watch_apply(apply, Arc::clone(&done));
         self.watch_member(key, member, disk, Arc::clone(&shared));
-        Some(Node::new(key, requests, done, shared, Host { parts: Arc::clone(self) }))
+        Ok(Node::new(key, requests, done, shared, Host { parts: Arc::clone(self) }))
     }
 
     /// However a member ends, somebody else may run under its name after.
@@ -203,6 +220,7 @@ fn shared(config: &NodeConfig, driver: &Driver) -> Shared {
         counters: Arc::default(),
         observer: Arc::clone(&config.observer),
         dropped: Mutex::default(),
+        term: AtomicU64::new(status.term),
         leader: watch::Sender::new(None),
         known: watch::Sender::new(known),
         news: broadcast::Sender::new(NEWS_KEPT),

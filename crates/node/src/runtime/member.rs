@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use quorate_core::{Dropped, Envelope, Event, Index, MemberId, MemberInfo, Membership, Message};
 use tokio::sync::{broadcast, oneshot, watch};
@@ -44,6 +45,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) dropped: std::sync::Mutex<BTreeMap<&'static str, u64>>,
+    pub(crate) term: AtomicU64,
     pub(crate) leader: watch::Sender<Option<MemberId>>,
     pub(crate) known: watch::Sender<Known>,
     pub(crate) news: broadcast::Sender<MembershipNews>,
@@ -322,6 +324,7 @@ impl Member {
             let work = self.driver.take();
             self.hand_out_work(work);
         }
+        self.shared.term.store(self.driver.raft().term(), Ordering::Relaxed);
         let counters = &self.shared.counters;
         counters.open_requests.set(self.driver.open_requests() as u64);
         counters.saves_waiting.set(self.state.saves_waiting as u64);

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_core::{
     Change, ChangeRefusal, EndedGoal, EntryId, GoalEnd, Index, MemberId, MemberInfo, MemberSet,
-    Membership, Plan, Refusal, RoleKind, View, plan,
+    Membership, Plan, Refusal, RoleKind, Term, View, plan,
 };
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -266,6 +267,11 @@ impl Node {
                 Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
             }
         }
+    }
+
+    /// The term that this member is in.
+    pub fn term(&self) -> Term {
+        self.shared.term.load(Ordering::Relaxed)
     }
 
     /// Whom this member takes for the leader.

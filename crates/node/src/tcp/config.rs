@@ -91,7 +91,7 @@ impl TcpConfig {
             silence_timeout: Duration::from_secs(10),
             reconnect_min: Duration::from_millis(50),
             reconnect_max: Duration::from_secs(2),
-            refused_min: Duration::from_secs(1),
+            refused_min: Duration::from_millis(200),
             refused_max: Duration::from_secs(30),
             unidentified_max: 256,
             identified_max: 1024,

@@ -32,6 +32,7 @@ use std::sync::{Arc, Mutex};
 
 use quorate_core::{Entries, Envelope, MemberId, MemberInfo, Message};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 pub use config::{AddressOf, TcpConfig};
 pub use secure::{Plain, Secure, Securing, Stream};
@@ -113,13 +114,13 @@ impl Transport for TcpTransport {
     }
 
     fn send(&self, key: MemberKey, parcels: Vec<Parcel>) {
-        let mut bodies = SharedBodies::default();
+        let (mut bodies, now) = (SharedBodies::default(), Instant::now());
         for parcel in parcels {
             let Some(route) = self.shared.route(key, parcel.to()) else {
                 self.shared.no_route(key, parcel.to());
                 continue;
             };
-            match queued(route.pair, parcel, &mut bodies) {
+            match queued(route.pair, parcel, &mut bodies, now) {
                 Ok(queued) => route.link.send(queued, &self.shared),
                 Err(Unsendable) => self.shared.counts.one(Counted::DroppedUnsendable),
             }
@@ -154,10 +155,11 @@ fn queued(
     pair: Introduction,
     parcel: Parcel,
     bodies: &mut SharedBodies,
+    now: Instant,
 ) -> Result<Queued, Unsendable> {
     match parcel {
         Parcel::Aside { from, bytes, .. } if from == pair.from.member => {
-            Ok(Queued::aside(pair, Body::new(bytes)))
+            Ok(Queued::aside(pair, Body::new(bytes), now))
         }
         Parcel::Aside { .. } => Err(Unsendable),
         Parcel::Message(Envelope { message: Message::Snapshot(_), .. }) => Err(Unsendable),
@@ -169,7 +171,7 @@ fn queued(
                 }
                 other => body_of(other)?,
             };
-            Ok(Queued::message(pair, head, body))
+            Ok(Queued::message(pair, head, body, now))
         }
     }
 }

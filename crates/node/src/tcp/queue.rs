@@ -30,12 +30,17 @@ enum Content {
 const HEAD_BYTES: usize = HEADER_BYTES + 64;
 
 impl Queued {
-    pub(crate) fn message(pair: Introduction, head: MessageHead, body: Option<Body>) -> Self {
-        Self { pair, content: Content::Message(Box::new(head), body), at: Instant::now() }
+    pub(crate) fn message(
+        pair: Introduction,
+        head: MessageHead,
+        body: Option<Body>,
+        at: Instant,
+    ) -> Self {
+        Self { pair, content: Content::Message(Box::new(head), body), at }
     }
 
-    pub(crate) fn aside(pair: Introduction, body: Body) -> Self {
-        Self { pair, content: Content::Aside(body), at: Instant::now() }
+    pub(crate) fn aside(pair: Introduction, body: Body, at: Instant) -> Self {
+        Self { pair, content: Content::Aside(body), at }
     }
 
     pub(crate) fn bytes(&self) -> usize {

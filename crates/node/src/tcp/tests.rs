@@ -6,8 +6,6 @@ use quorate_core::{
     Append, Entry, EntryId, Heartbeat, HeartbeatReply, Payload, Proposal, RequestId,
 };
 
-use tokio::time::Instant;
-
 use super::frame::{Batch, Frame, Kind, ReadError, take_frame};
 use super::message::Undecodable;
 use super::*;
@@ -210,7 +208,7 @@ mod queues {
     }
 
     fn aside(to: u64, bytes: usize) -> Queued {
-        Queued::aside(route_to(MemberId(to)), Body::new(vec![0; bytes].into()))
+        Queued::aside(route_to(MemberId(to)), Body::new(vec![0; bytes].into()), Instant::now())
     }
 
     fn push(queue: &mut Queue, queued: Queued) -> Pushed {
@@ -343,5 +341,6 @@ fn cost_of_an_append_to_two_peers() {
 }
 
 fn prepare(pair: Introduction, envelope: Envelope, bodies: &mut SharedBodies) -> Queued {
-    queued(pair, Parcel::Message(envelope), bodies).unwrap_or_else(|_| panic!("unsendable"))
+    queued(pair, Parcel::Message(envelope), bodies, Instant::now())
+        .unwrap_or_else(|_| panic!("unsendable"))
 }

@@ -95,7 +95,9 @@ impl World {
             }
             DiskWork::Receive(envelope, meta, chunks) => {
                 let saved = write_snapshot(store, meta, &chunks).map_err(|why| why.to_string());
-                saved.map(|()| drop(process.driver.receive(envelope)))
+                saved.map(|()| {
+                    process.driver.receive(envelope);
+                })
             }
         };
         Ok(done)

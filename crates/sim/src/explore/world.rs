@@ -243,7 +243,9 @@ impl World {
             return Ok(());
         }
         let run = self.members[place].run;
-        self.with_process(place, run, |process| drop(process.driver.receive(envelope)))
+        self.with_process(place, run, |process| {
+            process.driver.receive(envelope);
+        })
     }
 
     fn on_snapshot_arrival(
