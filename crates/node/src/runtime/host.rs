@@ -183,7 +183,7 @@ impl Parts {
             transport: Arc::clone(&self.transport),
             door,
             shared: Arc::clone(&shared),
-            state: State::default(),
+            state: State::new(),
         };
         watch_apply(apply, Arc::clone(&done));
         self.watch_member(key, member, disk, Arc::clone(&shared));
