@@ -3,9 +3,8 @@
 //!
 //! A command may be offered any number of times, because it runs once however often
 //! it is logged ([`origin`](crate::origin)); a read, because it changes nothing; a transfer,
-//! because who leads cannot lead twice. A
-//! membership change is offered once: when nobody can say what became of it, the
-//! answer is "unknown".
+//! because who leads cannot lead twice. A membership change is offered once: when nobody
+//! can say what became of it, the answer is "unknown".
 
 use quorate_core::{
     Dropped, Entries, EntryId, Event, Index, Input, Membership, Refusal, RequestId, SnapshotMeta,

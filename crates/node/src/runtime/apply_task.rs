@@ -206,7 +206,7 @@ async fn write_capture(
     user: DiskUser,
 ) -> Result<(), StorageError> {
     let id = meta.id;
-    let mut sink = disk.begin_snapshot(meta).await.ok_or(Ended::Stopped)?;
+    let mut sink = disk.begin_snapshot(meta).await.ok_or(Ended::Stopped)??;
     let written = spawn_blocking(move || -> Result<(), StorageError> {
         for chunk in chunks {
             if user.is_over() {

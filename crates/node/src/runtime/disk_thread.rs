@@ -41,7 +41,7 @@ enum DiskJob {
     Save(Save),
     Load(Load),
     Trim(Index),
-    Begin(SnapshotMeta, oneshot::Sender<Box<dyn SnapshotSink>>),
+    Begin(SnapshotMeta, oneshot::Sender<Result<Box<dyn SnapshotSink>, StorageError>>),
     Adopt(EntryId, oneshot::Sender<()>),
     Read(EntryId, oneshot::Sender<Box<dyn SnapshotSource>>),
     /// As `Read`, for a snapshot that goes to a peer.
@@ -240,7 +240,7 @@ impl Open {
                 self.slot.done.push(Completion::Loaded(reader, entries));
             }
             DiskJob::Trim(index) => storage.trim(index)?,
-            DiskJob::Begin(meta, reply) => drop(reply.send(storage.begin_snapshot(meta)?)),
+            DiskJob::Begin(meta, reply) => drop(reply.send(storage.begin_snapshot(meta))),
             DiskJob::Adopt(id, reply) => {
                 storage.adopt_snapshot(id)?;
                 let _ = reply.send(());

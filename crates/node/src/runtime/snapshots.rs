@@ -94,7 +94,7 @@ impl IncomingSnapshot {
         let place = Arc::clone(&door.landings).try_acquire_owned();
         let place = place.map_err(|_| LandingError::Busy)?;
         let sink = door.disk.begin_snapshot(meta.clone()).await.ok_or(LandingError::Gone)?;
-        let sink = Some((sink, door.presence.disk_user()));
+        let sink = Some((sink.map_err(LandingError::Disk)?, door.presence.disk_user()));
         Ok(Self { door, envelope, sink, bytes: 0, _place: place })
     }
 
