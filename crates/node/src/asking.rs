@@ -6,9 +6,10 @@
 //! membership change is offered once: when nobody can say what became of it, the
 //! answer is "unknown".
 
+use bytes::Bytes;
 use quorate_core::{
     Dropped, Entries, EntryId, Event, Index, Input, Membership, Refusal, RequestId, SnapshotMeta,
-    Taken, mutant,
+    Taken, Term, mutant,
 };
 
 use crate::answer::{Answer, Done, Refused, Unknown};
@@ -19,22 +20,51 @@ use crate::requests::{Asked, Open, Stage, Ticket};
 
 impl Driver {
     pub(crate) fn ask(&mut self, asked: Asked, ticks: u64) -> Ticket {
+        let ticket = self.open(asked, ticks, false);
+        self.admit(ticket);
+        ticket
+    }
+
+    /// A command that only the leader of this term may log, and only if it is this member.
+    pub(crate) fn ask_once(&mut self, command: Bytes, term: Term) -> Ticket {
+        let ticket = self.open(Asked::Command(command), self.options.request_ticks, true);
+        let leader = self.raft.leader();
+        if leader == Some(self.own.member) && self.raft.term() == term {
+            self.admit(ticket);
+        } else {
+            let why = Refused::ByLeader(Refusal::NotLeader { leader });
+            self.answer(ticket, Answer::Refused(why));
+        }
+        ticket
+    }
+
+    fn open(&mut self, asked: Asked, ticks: u64, once: bool) -> Ticket {
         let deadline = self.now.saturating_add(ticks.max(1));
-        let stage = Stage::Waiting;
-        let open = Open { asked, stage, offers: 0, attempt: None, offer_at: deadline, deadline };
-        let ticket = self.requests.insert(open);
+        let (stage, offer_at) = (Stage::Waiting, deadline);
+        self.requests.insert(Open {
+            asked,
+            once,
+            stage,
+            offers: 0,
+            attempt: None,
+            offer_at,
+            deadline,
+        })
+    }
+
+    fn admit(&mut self, ticket: Ticket) {
         let limit = self.options.requests_max;
         if self.requests.len() > limit {
             self.answer(ticket, Answer::Refused(Refused::TooManyRequests { limit }));
-            return ticket;
+            return;
         }
         if self.removed {
             self.answer(ticket, Answer::Refused(Refused::NotMember));
-            return ticket;
+            return;
         }
+        let deadline = self.requests.get_mut(ticket).map_or(u64::MAX, |open| open.deadline);
         self.look_at = self.look_at.min(deadline);
         self.offer(ticket);
-        ticket
     }
 
     /// The only place where a request ends.
@@ -107,7 +137,7 @@ impl Driver {
         if certain {
             open.stage = Stage::Waiting;
             open.offers = 0;
-            if !passes(&refusal) {
+            if open.once || !passes(&refusal) {
                 self.answer(ticket, Answer::Refused(Refused::ByLeader(refusal)));
             }
         }
@@ -299,6 +329,9 @@ fn committed(id: EntryId, membership: &Membership) -> Stage {
 /// Commands and reads may be offered again; a change or transfer only while no leader
 /// can have heard of it.
 fn may_be_offered(open: &Open) -> bool {
+    if open.once {
+        return false;
+    }
     match (&open.asked, open.stage) {
         (_, Stage::Waiting) => true,
         (Asked::Command(_), Stage::Offered | Stage::Logged(_)) => true,

@@ -44,6 +44,8 @@ pub(crate) enum Stage {
 #[derive(Clone, Debug)]
 pub(crate) struct Open {
     pub(crate) asked: Asked,
+    /// Of this leader or of none: never passed on, never offered again.
+    pub(crate) once: bool,
     pub(crate) stage: Stage,
     /// How many offers may have been taken.
     pub(crate) offers: u32,
