@@ -192,3 +192,30 @@ impl<T: Table> Machine for SharedKv<T> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Command, LeaseGrant};
+    use crate::table::MemoryTable;
+
+    #[test]
+    fn grants_are_kept_for_who_looks_and_only_so_many() {
+        let mut shared = SharedKv::new(Kv::open(MemoryTable::default()).unwrap());
+        let mut grant = |id: i64| {
+            let command = Command::LeaseGrant(LeaseGrant { id, ttl: 60 });
+            shared.apply(id as u64, &command.encode());
+            shared.clone()
+        };
+        assert_eq!(grant(1).take_grants(), Grants::Unheard);
+        assert_eq!(grant(2).take_grants(), Grants::These(vec![(2, 60)]));
+        let shared = grant(3);
+        shared.ignore_grants();
+        assert_eq!(shared.take_grants(), Grants::Unheard);
+        let kept = GRANTS_KEPT as i64;
+        let shared = (4..4 + kept).map(&mut grant).last().unwrap();
+        assert!(matches!(shared.take_grants(), Grants::These(all) if all.len() == GRANTS_KEPT));
+        let shared = (4 + kept..=4 + 2 * kept).map(&mut grant).last().unwrap();
+        assert_eq!(shared.take_grants(), Grants::TooMany);
+    }
+}

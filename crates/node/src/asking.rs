@@ -6,9 +6,10 @@
 //! because who leads cannot lead twice. A membership change is offered once: when nobody
 //! can say what became of it, the answer is "unknown".
 
+use bytes::Bytes;
 use quorate_core::{
     Dropped, Entries, EntryId, Event, Index, Input, Membership, Refusal, RequestId, SnapshotMeta,
-    Taken, mutant,
+    Taken, Term, mutant,
 };
 
 use crate::answer::{Answer, Done, Refused, Unknown};
@@ -19,19 +20,34 @@ use crate::requests::{Asked, Open, Stage, Ticket};
 
 impl Driver {
     pub(crate) fn ask(&mut self, asked: Asked, ticks: u64) -> Ticket {
+        let bar = self.bar(&asked);
+        self.open(asked, ticks, false, bar)
+    }
+
+    /// A command that only the leader of this term may log, and only if it is this member.
+    pub(crate) fn ask_once(&mut self, command: Bytes, term: Term) -> Ticket {
+        let asked = Asked::Command(command);
+        let leader = self.raft.leader();
+        let leads = leader == Some(self.own.member) && self.raft.term() == term;
+        let elsewhere = Refused::ByLeader(Refusal::NotLeader { leader });
+        let bar = if leads { self.bar(&asked) } else { Some(elsewhere) };
+        self.open(asked, self.options.request_ticks, true, bar)
+    }
+
+    fn open(&mut self, asked: Asked, ticks: u64, once: bool, bar: Option<Refused>) -> Ticket {
         // What nobody has committed by then, nobody may ever have heard of.
         let patience = ticks.clamp(1, self.options.request_ticks.max(1));
         let deadline = self.now.saturating_add(patience);
-        let (stage, offer_at) = (Stage::Waiting, deadline);
-        let open = Open { asked, stage, offers: 0, attempt: None, offer_at, deadline, ticks };
-        let bar = self.bar(&open.asked);
+        let (stage, offer_at, attempt) = (Stage::Waiting, deadline, None);
+        let open = Open { asked, once, stage, offers: 0, attempt, offer_at, deadline, ticks };
         let ticket = self.requests.insert(open);
-        if let Some(why) = bar {
-            self.answer(ticket, Answer::Refused(why));
-            return ticket;
+        match bar {
+            Some(why) => self.answer(ticket, Answer::Refused(why)),
+            None => {
+                self.look_at = self.look_at.min(deadline);
+                self.offer(ticket);
+            }
         }
-        self.look_at = self.look_at.min(deadline);
-        self.offer(ticket);
         ticket
     }
 
@@ -150,7 +166,7 @@ impl Driver {
         if certain {
             open.stage = Stage::Waiting;
             open.offers = 0;
-            if !passes(&refusal) {
+            if open.once || !passes(&refusal) {
                 self.answer(ticket, Answer::Refused(Refused::ByLeader(refusal)));
             }
         }
@@ -334,6 +350,9 @@ impl Driver {
 /// Commands, reads and transfers may be offered again; a change only while no leader can
 /// have heard of it.
 fn may_be_offered(open: &Open) -> bool {
+    if open.once {
+        return false;
+    }
     match (&open.asked, open.stage) {
         (_, Stage::Waiting) => true,
         (Asked::Command(_), Stage::Offered | Stage::Logged(_)) => true,

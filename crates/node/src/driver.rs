@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use quorate_core::{
     Boot, BootError, Change, Config, Dropped, Entries, EntryId, Envelope, Event, Index, Input,
-    Load, MemberId, Message, Raft, Reader, Save, SaveId, SnapshotMeta, Taken, mutant,
+    Load, MemberId, Message, Raft, Reader, Save, SaveId, SnapshotMeta, Taken, Term, mutant,
 };
 
 use crate::answer::{Answer, Done, Refused, Unknown};
@@ -225,10 +225,21 @@ impl Driver {
 
     /// A command for the machine.
     pub fn propose(&mut self, command: &[u8]) -> Ticket {
+        let sealed = self.seal(command);
+        self.ask(Asked::Command(sealed), self.options.request_ticks)
+    }
+
+    /// A command that counts only if this member logs it, as the leader of this term.
+    /// Otherwise it is refused: no later leader is offered it.
+    pub fn propose_in(&mut self, term: Term, command: &[u8]) -> Ticket {
+        let sealed = self.seal(command);
+        self.ask_once(sealed, term)
+    }
+
+    fn seal(&self, command: &[u8]) -> Bytes {
         let number = self.requests.next().0;
         let open_from = self.requests.oldest().0;
-        let sealed = Origin { number, open_from, ..self.own }.seal(command);
-        self.ask(Asked::Command(sealed), self.options.request_ticks)
+        Origin { number, open_from, ..self.own }.seal(command)
     }
 
     /// A question to the machine, answered with nothing older than now.

@@ -58,6 +58,8 @@ pub(crate) enum Stage {
 #[derive(Clone, Debug)]
 pub(crate) struct Open {
     pub(crate) asked: Asked,
+    /// Of this leader or of none: never passed on, never offered again.
+    pub(crate) once: bool,
     pub(crate) stage: Stage,
     /// How many offers may have been taken.
     pub(crate) offers: u32,
@@ -190,7 +192,8 @@ mod tests {
 
     fn open(asked: Asked) -> Open {
         let stage = Stage::Waiting;
-        Open { asked, stage, offers: 0, attempt: None, offer_at: 0, deadline: 0, ticks: 0 }
+        let (once, attempt) = (false, None);
+        Open { asked, once, stage, offers: 0, attempt, offer_at: 0, deadline: 0, ticks: 0 }
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! What applications ask each other, beside the log.
+//! What is the leader's alone: what applications ask each other beside the log, and
+//! commands that no other leader may log.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate::{Failed, MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig, Refused};
+use quorate::{
+    Failed, KvCommand, MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig, Refusal, Refused,
+};
 
 const MEMBERS: u64 = 3;
 
@@ -14,7 +17,7 @@ async fn start() -> Vec<Node> {
     let mut nodes = Vec::new();
     for id in 1..=MEMBERS {
         let first = (1..=MEMBERS).map(|id| (id, ""));
-        let config = NodeConfig::first(7, id, first).with_tick(Duration::from_millis(20));
+        let config = NodeConfig::first(7, id, first).with_tick(Duration::from_millis(50));
         let machine = MemoryKv::default();
         let storage = MemoryStorage::new();
         nodes.push(Node::start(config, storage, machine, network.transport()).await.unwrap());
@@ -22,14 +25,19 @@ async fn start() -> Vec<Node> {
     nodes
 }
 
-/// Everybody knows who leads.
+/// One that leads, as far as it knows, when everybody knows of a leader.
 async fn leader(nodes: &[Node]) -> &Node {
-    for node in nodes {
-        let mut leader = node.watch_leader();
-        let known = leader.wait_for(Option::is_some);
-        tokio::time::timeout(Duration::from_secs(60), known).await.unwrap().unwrap();
-    }
-    nodes.iter().find(|node| node.is_leader()).unwrap()
+    let found = async {
+        loop {
+            if nodes.iter().all(|node| node.leader().is_some())
+                && let Some(leader) = nodes.iter().find(|node| node.is_leader())
+            {
+                return leader;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), found).await.unwrap()
 }
 
 async fn until_answered(node: &Node, question: &str) -> Bytes {
@@ -87,6 +95,35 @@ async fn who_gets_no_answer_is_told_so() {
     drop(leader.inquiries().unwrap());
     let dropped = leader.ask_leader("anyone?").await;
     assert_eq!(dropped, Err(Failed::Refused(Refused::NoLeader)));
+    for node in &nodes {
+        node.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_for_one_term_is_run_by_its_leader_or_never() {
+    let nodes = start().await;
+    let command = KvCommand::Put { key: "a".into(), value: "1".into() }.encode();
+    let (leader, term) = loop {
+        let leader = leader(&nodes).await;
+        let term = leader.term();
+        if leader.propose_in(term, command.clone()).await.is_ok() {
+            break (leader, term);
+        }
+    };
+    let follower = nodes.iter().find(|node| node.id() != leader.id()).unwrap();
+    for (node, term) in [(follower, term), (leader, term - 1), (leader, term + 99)] {
+        let refused = node.propose_in(term, command.clone()).await;
+        let Err(Failed::Refused(Refused::ByLeader(why))) = refused else { panic!("{refused:?}") };
+        assert!(matches!(why, Refusal::NotLeader { .. }), "{why:?}");
+    }
+    // Who has handed over logs nothing more of its term.
+    let handed = tokio::time::timeout(Duration::from_secs(60), async {
+        while leader.transfer(follower.id()).await.is_err() {}
+    });
+    handed.await.unwrap();
+    let late = leader.propose_in(term, command).await;
+    assert!(matches!(late, Err(Failed::Refused(Refused::ByLeader(_)))), "{late:?}");
     for node in &nodes {
         node.end().await;
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate::Node;
+use quorate::{Failed, Node};
 use quorate_kv::{Command, KvError, MemoryTable, Question, Reply, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
 use tokio::sync::watch;
@@ -114,9 +114,13 @@ impl Context {
         if command.len() > self.limits.request_bytes_max {
             return Err(refused(KvError::RequestTooLarge));
         }
-        let reply = self.node.propose(command).await.map_err(|why| failed(&why))?;
-        let reply = Reply::decode(&reply.bytes);
-        served(reply.ok_or_else(|| Status::internal("etcdserver: reply not understood"))?)
+        decode(self.node.propose(command).await)
+    }
+
+    /// Runs a command that only the leader of this term may decide on; refused if that is
+    /// not this member.
+    pub(crate) async fn run_in(&self, term: u64, command: &Command) -> Result<Reply, Status> {
+        decode(self.node.propose_in(term, command.encode()).await)
     }
 
     /// Looks up what the store has, however old.
@@ -158,6 +162,12 @@ impl Context {
             }
         }
     }
+}
+
+fn decode(reply: Result<quorate::Reply, Failed>) -> Result<Reply, Status> {
+    let reply = reply.map_err(|why| failed(&why))?;
+    let reply = Reply::decode(&reply.bytes);
+    served(reply.ok_or_else(|| Status::internal("etcdserver: reply not understood"))?)
 }
 
 fn served(reply: Reply) -> Result<Reply, Status> {

@@ -114,7 +114,10 @@ impl DiskHandle {
     }
 
     /// Nothing when the member has ended; so below.
-    pub(crate) async fn begin_snapshot(&self, meta: SnapshotMeta) -> Option<Box<dyn SnapshotSink>> {
+    pub(crate) async fn begin_snapshot(
+        &self,
+        meta: SnapshotMeta,
+    ) -> Option<Result<Box<dyn SnapshotSink>, StorageError>> {
         let (reply, begun) = oneshot::channel();
         self.push(DiskJob::Begin(meta, reply));
         begun.await.ok()

@@ -8,7 +8,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use quorate_core::{Change, Entries, Envelope, Index, MemberId, Reader, SaveId, SnapshotMeta};
+use quorate_core::{
+    Change, Entries, Envelope, Index, MemberId, Reader, SaveId, SnapshotMeta, Term,
+};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::aside::LeaderView;
@@ -26,6 +28,8 @@ pub(crate) struct Request {
 
 pub(crate) enum Question {
     Propose(Bytes),
+    /// Only by this member, and only as the leader of this term.
+    ProposeIn(Term, Bytes),
     Read(Bytes),
     Change(Box<Change>, u64),
     Transfer(MemberId),

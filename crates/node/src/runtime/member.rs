@@ -187,6 +187,10 @@ impl Member {
                 counters.proposals.add(1);
                 self.driver.propose(&command)
             }
+            Question::ProposeIn(term, command) => {
+                counters.proposals.add(1);
+                self.driver.propose_in(term, &command)
+            }
             Question::Read(question) => {
                 counters.reads.add(1);
                 self.driver.read(question)

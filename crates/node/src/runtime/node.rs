@@ -107,6 +107,16 @@ impl Node {
         }
     }
 
+    /// Runs a command if this member leads in this term ([`Node::term`]), by its own log and
+    /// no other: it is not passed on, and no later leader is offered it. For what only a
+    /// leader may decide, and what would be wrong once another leads.
+    pub async fn propose_in(&self, term: Term, command: impl Into<Bytes>) -> Result<Reply, Failed> {
+        match self.ask(Question::ProposeIn(term, command.into())).await? {
+            Done::Ran { index, reply } => Ok(Reply { index, bytes: reply }),
+            _ => Err(MISMATCH),
+        }
+    }
+
     /// Asks the machine something, and gets an answer that is not older than the
     /// question: everything that anybody was told to be done before is in it.
     pub async fn read(&self, question: impl Into<Bytes>) -> Result<Bytes, Failed> {

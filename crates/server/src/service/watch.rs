@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::ready;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_kv::{
@@ -150,9 +152,10 @@ impl Talk {
 
     /// Not all streams at the same moment, though many begin together.
     fn progress_timer(&self) -> Interval {
-        let every = self.context.limits.watch_progress_every;
-        let scatter = every / 10 * (std::ptr::from_ref(self) as usize / 64 % 100) as u32 / 100;
-        let mut timer = interval_at(Instant::now() + every + scatter, every + scatter);
+        let every = self.context.limits.watch_progress_every.max(PROGRESS_EVERY_MIN);
+        let percent = (RandomState::new().hash_one(self.next_id) % 100) as u32;
+        let every = every + every / 1_000 * percent;
+        let mut timer = interval_at(Instant::now() + every, every);
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         timer
     }
@@ -414,6 +417,7 @@ fn event(event: Event) -> mvccpb::Event {
 /// As a client asks for an id of the server's choice, and as the server names no watch.
 const AUTO_ID: i64 = 0;
 const NO_ID: i64 = -1;
+const PROGRESS_EVERY_MIN: Duration = Duration::from_millis(100);
 /// Watches of one stream.
 const WATCHES_MAX: usize = 100_000;
 /// Responses that wait for a slow client before the stream stops looking for more.

@@ -1,5 +1,7 @@
 //! What depends on who is asked: followers, learners, the leader.
 
+use std::time::Duration;
+
 use quorate::{MemberId, MemberInfo, MemoryNetwork, NodeConfig};
 use quorate_proto::etcdserverpb::{
     AlarmRequest, LeaseGrantRequest, MoveLeaderRequest, RangeRequest, SnapshotRequest,
@@ -63,6 +65,48 @@ async fn any_member_renews_leases_and_a_new_leader_ends_none_early() {
     for member in members {
         member.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_quorum_nobody_waits_for_ever_and_nothing_is_harmed() {
+    let mut members = three(&MemoryNetwork::new()).await;
+    members[0].put("a", "1").await;
+    wait_for("the data", async || {
+        let request = RangeRequest { serializable: true, ..get("a") };
+        members[0].range(request).await.count == 1
+    })
+    .await;
+    for member in members.drain(1..) {
+        member.stop().await;
+    }
+    let left = &members[0];
+    // The client gives up first.
+    let mut impatient = tonic::Request::new(put("a", "2"));
+    impatient.set_timeout(Duration::from_millis(300));
+    let ended = within("a deadline", left.kv().put(impatient)).await.unwrap_err();
+    let gone = [Code::Cancelled, Code::DeadlineExceeded, Code::Unavailable];
+    assert!(gone.contains(&ended.code()), "{ended:?}");
+    // The server does.
+    for ended in [
+        within("the end of a put", left.kv().put(put("a", "3"))).await.map(|_| ()),
+        within("the end of a read", left.kv().range(get("a"))).await.map(|_| ()),
+    ] {
+        let ended = ended.unwrap_err();
+        let texts = ["etcdserver: request timed out", "etcdserver: no leader"];
+        assert_eq!(ended.code(), Code::Unavailable);
+        assert!(texts.contains(&ended.message()), "{ended:?}");
+    }
+    let old = RangeRequest { serializable: true, ..get("a") };
+    assert_eq!(left.range(old).await.count, 1);
+    let status = within("it", left.maintenance().status(StatusRequest {})).await.unwrap();
+    let status = status.into_inner();
+    assert_eq!((status.leader, &status.errors[..]), (0, &["etcdserver: no leader".to_owned()][..]));
+    // Who wants a leader is told at once that there is none.
+    let mut wants_leader = tonic::Request::new(get("a"));
+    wants_leader.metadata_mut().insert("hasleader", "true".parse().unwrap());
+    let ended = within("it", left.kv().range(wants_leader)).await;
+    refused(ended, Code::Unavailable, "etcdserver: no leader");
+    members.remove(0).stop().await;
 }
 
 fn refused<T>(asked: Result<T, Status>, code: Code, text: &str) {

@@ -67,8 +67,8 @@ impl Expiry {
         let term = node.term();
         if counted == Some(term) {
             self.beginning = None;
-            self.revoke_ended();
-            self.note_rest();
+            self.revoke_ended(term);
+            self.note_rest(term);
         } else if self.beginning != Some(term) {
             self.beginning = Some(term);
             let context = self.context.clone();
@@ -87,22 +87,22 @@ impl Expiry {
         });
     }
 
-    fn revoke_ended(&mut self) {
+    fn revoke_ended(&mut self, term: u64) {
         let room = UNDER_WAY_MAX.saturating_sub(self.under_way.len()).min(REVOKED_AT_ONCE);
         for id in self.context.lessor.ended(&self.context, room) {
             let context = self.context.clone();
-            self.under_way.spawn(revoke(context, id));
+            self.under_way.spawn(revoke(context, term, id));
         }
     }
 
-    fn note_rest(&mut self) {
+    fn note_rest(&mut self, term: u64) {
         let due = self.context.lessor.checkpoints_due(&self.context);
         if due.is_empty() {
             return;
         }
         let context = self.context.clone();
         self.under_way.spawn(async move {
-            if let Err(why) = context.run(&Command::LeaseCheckpoint(due)).await {
+            if let Err(why) = context.run_in(term, &Command::LeaseCheckpoint(due)).await {
                 debug!(%why, "what is left of leases was not noted; it will be later");
             }
         });
@@ -124,13 +124,10 @@ async fn begin(context: Context, term: u64) {
     }
 }
 
-/// Only who surely leads may say that the time is over: another leader may have given more.
-async fn revoke(context: Context, id: i64) {
-    let Some(term) = context.lessor.term() else { return };
-    if context.catch_up().await.is_err() || !leads(&context, term) {
-        return;
-    }
-    match context.run(&Command::LeaseRevoke(id)).await {
+/// By this leader or not at all: a later one may have given the lease more time. What this
+/// one logs stands before anything that a later one decides.
+async fn revoke(context: Context, term: u64, id: i64) {
+    match context.run_in(term, &Command::LeaseRevoke(id)).await {
         Ok(_) => debug!(id, "lease ended"),
         Err(why) if why.message() == KvError::LeaseNotFound.text() => {}
         Err(why) => {

@@ -117,18 +117,18 @@ impl Lessor {
     /// Answers as the leader; `None` if this member is none, or cannot be sure.
     pub(super) async fn answer(&self, context: &Context, ask: Ask) -> Option<Told> {
         let term = self.term()?;
-        let mut told = self.look(context, ask).await?;
+        let mut told = self.look(context, term, ask).await?;
         if told.is_none() {
             // Whoever asks may have seen a grant that has not run here yet.
             context.catch_up().await.ok()?;
-            told = self.look(context, ask).await?;
+            told = self.look(context, term, ask).await?;
         }
         context.catch_up().await.ok()?;
         let leads = context.node.is_leader() && context.node.term() == term;
         (leads && self.term() == Some(term)).then_some(told)
     }
 
-    async fn look(&self, context: &Context, ask: Ask) -> Option<Told> {
+    async fn look(&self, context: &Context, term: u64, ask: Ask) -> Option<Told> {
         let (Ask::Renew(id) | Ask::TimeLeft(id)) = ask;
         if context.store.read().lease(id).is_none() {
             self.forget(context, id);
@@ -143,8 +143,12 @@ impl Lessor {
             Ask::Renew(_) => {
                 let renewed = self.with(context, |deadlines| deadlines.renew(id, now))?;
                 let Some(Renewal { ttl, clear }) = renewed else { return Some(None) };
-                if let Some(clear) = clear {
-                    context.run(&Command::LeaseCheckpoint(vec![clear])).await.ok()?;
+                let Some(clear) = clear else { return Some(Some(ttl)) };
+                let cleared = context.run_in(term, &Command::LeaseCheckpoint(vec![clear])).await;
+                if cleared.is_err() {
+                    // The deadlines believe that it is: begin anew with what the store says.
+                    *self.lock() = None;
+                    return None;
                 }
                 Some(Some(ttl))
             }
