@@ -24,6 +24,7 @@ use crate::http::{Shown, client_router, metrics_router};
 use crate::member_info::address_of;
 use crate::metrics::Measured;
 use crate::notify::notify;
+use crate::recover::{RecoverError, force_new_cluster};
 use crate::service::routes;
 use crate::{duties, logs};
 
@@ -106,7 +107,7 @@ impl Running {
         let clients = bind_all(&config.listen_client_urls).await?;
         let metrics = bind_all(&config.listen_metrics_urls).await?;
         if config.force_new_cluster {
-            return Err(ServerError::ForceNotYet);
+            force_new_cluster(&config).map_err(ServerError::Recover)?;
         }
         let measured = Arc::new(Measured::default());
         let mut node_config = prepare(&config, &transport).await?;
@@ -312,8 +313,8 @@ pub enum ServerError {
     System(std::io::Error),
     /// The member ended by itself.
     Ended(Ended),
-    /// A new cluster cannot be made of one member's data yet.
-    ForceNotYet,
+    /// No new cluster can be made of what the disk holds.
+    Recover(RecoverError),
 }
 
 impl From<BootstrapError> for ServerError {
@@ -337,10 +338,7 @@ impl fmt::Display for ServerError {
             Self::Table(why) => write!(f, "{why}"),
             Self::System(why) => write!(f, "{why}"),
             Self::Ended(why) => write!(f, "the member has ended: {why}"),
-            Self::ForceNotYet => write!(
-                f,
-                "--force-new-cluster is not supported yet: restore a snapshot into a new cluster"
-            ),
+            Self::Recover(why) => write!(f, "{why}"),
         }
     }
 }
