@@ -38,7 +38,7 @@ pub async fn run(config: Config) -> Result<(), ServerError> {
     notify("READY=1");
     let ended = tokio::select! {
         ended = running.node.ended() => Some(ended),
-        removed = removed(&running.node) => Some(removed),
+        () = running.removed() => None,
         signal = signalled() => {
             tracing::info!(signal, "received a signal; shutting down");
             None
@@ -50,22 +50,6 @@ pub async fn run(config: Config) -> Result<(), ServerError> {
         Some(why) if !matches!(why, Ended::Stopped) => Err(ServerError::Ended(why)),
         _ => Ok(()),
     }
-}
-
-/// Waits until this member was in its cluster, and is no more: it serves nobody.
-async fn removed(node: &Node) -> Ended {
-    let mut news = node.watch_membership();
-    let mut was_in = false;
-    while news.next().await.is_some() {
-        let membership = node.membership();
-        was_in |= membership.contains(node.id());
-        if membership.removed().contains(&node.id()) || was_in && !membership.contains(node.id()) {
-            tracing::error!(member_id = %hex(node.id().0),
-                "the member has been permanently removed from the cluster");
-            return Ended::Stopped;
-        }
-    }
-    node.ended().await
 }
 
 async fn signalled() -> &'static str {
@@ -186,6 +170,26 @@ impl Running {
 
     pub fn metrics_addresses(&self) -> &[SocketAddr] {
         &self.metrics_addresses
+    }
+
+    /// Waits until this member was in its cluster, and is no more: it serves nobody.
+    pub async fn removed(&self) {
+        let node = &self.node;
+        let mut news = node.watch_membership();
+        let mut was_in = false;
+        while news.next().await.is_some() {
+            let membership = node.membership();
+            was_in |= membership.contains(node.id());
+            let left = was_in && !membership.contains(node.id());
+            if left || membership.removed().contains(&node.id()) {
+                let member_id = hex(node.id().0);
+                let text = "the member has been permanently removed from the cluster";
+                tracing::error!(member_id, "{text}");
+                return;
+            }
+        }
+        // It has ended, and that is another matter.
+        std::future::pending().await
     }
 
     /// Takes no more requests, hands leadership over, finishes what was begun, and ends.
