@@ -141,6 +141,11 @@ async fn fulfil_by(
                 Some(MembershipNews::Settled { membership, .. })
                 | Some(MembershipNews::Now { membership, settled: true, .. })
                     if wish.is_fulfilled(&membership) => return Ok(()),
+                // Who goes itself does not hear that it is settled. It went as a learner, and
+                // that was.
+                Some(MembershipNews::Counts { membership, .. })
+                    if matches!(wish, Wish::Remove(id) if *id == node.id())
+                        && wish.is_fulfilled(&membership) => return Ok(()),
                 Some(_) => {}
                 None => return Err(Failed::Refused(Refused::Stopped)),
             },
