@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +11,11 @@ use quorate::{
     DirectoryStorage, Ended, FileDisk, Node, NodeError, StoreConfig, TcpConfig, TcpTransport,
 };
 use quorate_kv::{Kv, MemoryTable, TableError};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::service::Routes;
 use tonic::transport::Server;
 
@@ -24,7 +26,9 @@ use crate::http::{Shown, client_router, metrics_router};
 use crate::member_info::address_of;
 use crate::metrics::Measured;
 use crate::notify::notify;
+use crate::recover::{RecoverError, force_new_cluster};
 use crate::service::routes;
+use crate::url::Url;
 use crate::{duties, logs};
 
 /// Runs a server until a signal ends it, or its member ends by itself.
@@ -37,7 +41,7 @@ pub async fn run(config: Config) -> Result<(), ServerError> {
     notify("READY=1");
     let ended = tokio::select! {
         ended = running.node.ended() => Some(ended),
-        removed = removed(&running.node) => Some(removed),
+        () = running.removed() => None,
         signal = signalled() => {
             tracing::info!(signal, "received a signal; shutting down");
             None
@@ -49,22 +53,6 @@ pub async fn run(config: Config) -> Result<(), ServerError> {
         Some(why) if !matches!(why, Ended::Stopped) => Err(ServerError::Ended(why)),
         _ => Ok(()),
     }
-}
-
-/// Waits until this member was in its cluster, and is no more: it serves nobody.
-async fn removed(node: &Node) -> Ended {
-    let mut news = node.watch_membership();
-    let mut was_in = false;
-    while news.next().await.is_some() {
-        let membership = node.membership();
-        was_in |= membership.contains(node.id());
-        if membership.removed().contains(&node.id()) || was_in && !membership.contains(node.id()) {
-            tracing::error!(member_id = %hex(node.id().0),
-                "the member has been permanently removed from the cluster");
-            return Ended::Stopped;
-        }
-    }
-    node.ended().await
 }
 
 async fn signalled() -> &'static str {
@@ -106,7 +94,7 @@ impl Running {
         let clients = bind_all(&config.listen_client_urls).await?;
         let metrics = bind_all(&config.listen_metrics_urls).await?;
         if config.force_new_cluster {
-            return Err(ServerError::ForceNotYet);
+            force_new_cluster(&config).map_err(ServerError::Recover)?;
         }
         let measured = Arc::new(Measured::default());
         let mut node_config = prepare(&config, &transport).await?;
@@ -187,6 +175,26 @@ impl Running {
         &self.metrics_addresses
     }
 
+    /// Waits until this member was in its cluster, and is no more: it serves nobody.
+    pub async fn removed(&self) {
+        let node = &self.node;
+        let mut news = node.watch_membership();
+        let mut was_in = false;
+        while news.next().await.is_some() {
+            let membership = node.membership();
+            was_in |= membership.contains(node.id());
+            let left = was_in && !membership.contains(node.id());
+            if left || membership.removed().contains(&node.id()) {
+                let member_id = hex(node.id().0);
+                let text = "the member has been permanently removed from the cluster";
+                tracing::error!(member_id, "{text}");
+                return;
+            }
+        }
+        // It has ended, and that is another matter.
+        std::future::pending().await
+    }
+
     /// Takes no more requests, hands leadership over, finishes what was begun, and ends.
     pub async fn stop(self) {
         self.stopping.send_replace(true);
@@ -225,12 +233,11 @@ impl fmt::Debug for Running {
 async fn serve(listener: TcpListener, routes: Routes, stop: impl Future<Output = ()> + Send) {
     let served = Server::builder()
         .accept_http1(true)
-        .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keepalive_interval(Some(KEEP_ALIVE_EVERY))
         .add_routes(routes)
-        .serve_with_incoming_shutdown(NoDelay::over(listener), stop)
+        .serve_with_incoming_shutdown(incoming(listener), stop)
         .await;
     if let Err(why) = served {
         tracing::error!(%why, "a port is served no more");
@@ -238,24 +245,18 @@ async fn serve(listener: TcpListener, routes: Routes, stop: impl Future<Output =
 }
 
 /// Answers are small and waited for: they leave at once.
-struct NoDelay;
-
-impl NoDelay {
-    fn over(
-        listener: TcpListener,
-    ) -> impl tokio_stream::Stream<Item = std::io::Result<tokio::net::TcpStream>> {
-        use tokio_stream::StreamExt;
-        TcpListenerStream::new(listener).map(|accepted| {
-            let stream = accepted?;
-            stream.set_nodelay(true)?;
-            Ok(stream)
-        })
-    }
+fn incoming(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> {
+    TcpListenerStream::new(listener).map(|accepted| {
+        let stream = accepted?;
+        // It is closed already, then; whoever reads from it will find out.
+        let _ = stream.set_nodelay(true);
+        Ok(stream)
+    })
 }
 
 async fn bind_peers(config: &Config) -> Result<TcpTransport, ServerError> {
     let Some(url) = config.listen_peer_urls.first() else {
-        return Err(ServerError::System(std::io::Error::other("no peer URL to listen on")));
+        return Err(ServerError::System(io::Error::other("no peer URL to listen on")));
     };
     if config.listen_peer_urls.len() > 1 {
         tracing::warn!(url = %url, "listening to peers on the first URL only");
@@ -264,12 +265,12 @@ async fn bind_peers(config: &Config) -> Result<TcpTransport, ServerError> {
     let mut tcp = TcpConfig::new(listen);
     tcp.address_of = Arc::new(address_of);
     let advertised = config.initial_advertise_peer_urls.first();
-    tcp.advertise = advertised.map(crate::url::Url::address).unwrap_or_default();
+    tcp.advertise = advertised.map(Url::address).unwrap_or_default();
     let failed = |why| ServerError::Bind { url: url.to_string(), why };
     TcpTransport::bind(tcp).await.map_err(failed)
 }
 
-async fn bind_all(urls: &[crate::url::Url]) -> Result<Vec<TcpListener>, ServerError> {
+async fn bind_all(urls: &[Url]) -> Result<Vec<TcpListener>, ServerError> {
     let mut bound = Vec::new();
     for url in urls {
         let failed = |why| ServerError::Bind { url: url.to_string(), why };
@@ -305,15 +306,15 @@ pub enum ServerError {
     /// An address cannot be listened on.
     Bind {
         url: String,
-        why: std::io::Error,
+        why: io::Error,
     },
     Node(NodeError),
     Table(TableError),
-    System(std::io::Error),
+    System(io::Error),
     /// The member ended by itself.
     Ended(Ended),
-    /// A new cluster cannot be made of one member's data yet.
-    ForceNotYet,
+    /// No new cluster can be made of what the disk holds.
+    Recover(RecoverError),
 }
 
 impl From<BootstrapError> for ServerError {
@@ -337,10 +338,7 @@ impl fmt::Display for ServerError {
             Self::Table(why) => write!(f, "{why}"),
             Self::System(why) => write!(f, "{why}"),
             Self::Ended(why) => write!(f, "the member has ended: {why}"),
-            Self::ForceNotYet => write!(
-                f,
-                "--force-new-cluster is not supported yet: restore a snapshot into a new cluster"
-            ),
+            Self::Recover(why) => write!(f, "{why}"),
         }
     }
 }
