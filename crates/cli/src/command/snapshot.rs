@@ -1,0 +1,92 @@
+//! `quorate snapshot`: save what a member has, and check what was saved.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use quorate_proto::etcdserverpb as etcd;
+use serde_json::json;
+
+use crate::arguments::{ClientArguments, SnapshotCommand, WriteOut};
+use crate::client::{Connection, connect};
+use crate::failure::Failure;
+use crate::print::{self, Table, bytes};
+use crate::trailer::{Checked, TRAILER_BYTES, check_file};
+
+pub(crate) async fn run(asked: SnapshotCommand) -> Result<(), Failure> {
+    match asked {
+        SnapshotCommand::Save { file, client } => save(&file, &client).await,
+        SnapshotCommand::Status { file, write_out } => status(&file, write_out),
+    }
+}
+
+/// The file gets its name when it is whole, checked and on the disk.
+async fn save(path: &Path, client: &ClientArguments) -> Result<(), Failure> {
+    let connection = connect(client).await?;
+    let part = beside(path);
+    let received = receive(&connection, &part).await;
+    let total = match received {
+        Ok(total) => total,
+        Err(failure) => {
+            // Half a snapshot helps nobody; that it could not be removed neither.
+            let _ = fs::remove_file(&part);
+            return Err(failure);
+        }
+    };
+    let named = fs::rename(&part, path).and_then(|()| sync_directory(path));
+    named.map_err(|why| unwritable(path, &why))?;
+    print::line(&format!(
+        "{} saved from {} to {}",
+        bytes(total - TRAILER_BYTES as u64),
+        connection.endpoint,
+        path.display()
+    ));
+    Ok(())
+}
+
+async fn receive(connection: &Connection, part: &Path) -> Result<u64, Failure> {
+    let failed = |status| Failure::answered("cannot save", &connection.endpoint, &status);
+    let mut file = File::create(part).map_err(|why| unwritable(part, &why))?;
+    let stream = connection.maintenance().snapshot(etcd::SnapshotRequest {}).await;
+    let mut stream = stream.map_err(failed)?.into_inner();
+    let mut checked = Checked::new();
+    while let Some(piece) = stream.message().await.map_err(failed)? {
+        checked.take(&piece.blob);
+        file.write_all(&piece.blob).map_err(|why| unwritable(part, &why))?;
+    }
+    file.sync_all().map_err(|why| unwritable(part, &why))?;
+    let total = checked.total();
+    checked.finish().map_err(|why| {
+        Failure::failed(format!("{} sent no whole snapshot: {}", connection.endpoint, why.text()))
+    })?;
+    Ok(total)
+}
+
+fn status(path: &Path, write_out: WriteOut) -> Result<(), Failure> {
+    let (size, sum) = check_file(path)?;
+    let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+    match write_out {
+        WriteOut::Json => print::json(&json!({ "bytes": size, "sha256": sum })),
+        WriteOut::Table => {
+            let mut table = Table::new(&["SIZE", "SHA-256"]);
+            table.row([bytes(size), sum]);
+            print::out(&table.text());
+        }
+    }
+    Ok(())
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".part");
+    PathBuf::from(name)
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn unwritable(path: &Path, why: &io::Error) -> Failure {
+    Failure::because(&format!("cannot write {}", path.display()), why)
+}
