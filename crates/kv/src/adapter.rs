@@ -11,7 +11,7 @@ use quorate::{BadSnapshot, Chunks, Machine};
 use crate::command::Question;
 use crate::error::KvError;
 use crate::machine::{Applied, Kv};
-use crate::reply::Reply;
+use crate::reply::{LeaseOutcome, Outcome, Reply};
 use crate::snapshot::InstallError;
 use crate::table::{Table, TableError};
 use crate::watch::{Hub, PollLimits, Polled, Wake, WatchRequest, WatcherId};
@@ -66,6 +66,33 @@ struct Shared<T> {
     kv: RwLock<Kv<T>>,
     /// Taken after `kv`, never before.
     hub: Mutex<Hub>,
+    /// Taken after `kv`, never before.
+    grants: Mutex<Grants>,
+}
+
+/// What somebody who counts the time of leases has to hear of.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Grants {
+    /// Nobody listens: nothing is kept.
+    #[default]
+    Unheard,
+    /// Granted since the last look: the id and the seconds of each.
+    These(Vec<(i64, i64)>),
+    /// More than are kept. Look at all leases.
+    TooMany,
+}
+
+/// Grants that are kept until somebody looks.
+const GRANTS_KEPT: usize = 65_536;
+
+impl Grants {
+    fn add(&mut self, id: i64, ttl: i64) {
+        match self {
+            Self::These(grants) if grants.len() < GRANTS_KEPT => grants.push((id, ttl)),
+            Self::These(_) => *self = Self::TooMany,
+            Self::Unheard | Self::TooMany => {}
+        }
+    }
 }
 
 impl<T> Clone for SharedKv<T> {
@@ -77,7 +104,8 @@ impl<T> Clone for SharedKv<T> {
 impl<T: Table> SharedKv<T> {
     pub fn new(kv: Kv<T>) -> Self {
         let hub = Mutex::new(Hub::new(kv.revision()));
-        Self { shared: Arc::new(Shared { kv: RwLock::new(kv), hub }) }
+        let grants = Mutex::default();
+        Self { shared: Arc::new(Shared { kv: RwLock::new(kv), hub, grants }) }
     }
 
     /// The machine, to read from. Commands wait as long as this is held.
@@ -92,6 +120,21 @@ impl<T: Table> SharedKv<T> {
 
     fn hub(&self) -> MutexGuard<'_, Hub> {
         self.shared.hub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn grants(&self) -> MutexGuard<'_, Grants> {
+        self.shared.grants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The leases granted since this was last called, and from now on keeps them until the
+    /// next call. Before the first call nothing was kept: look at all leases then.
+    pub fn take_grants(&self) -> Grants {
+        std::mem::replace(&mut *self.grants(), Grants::These(Vec::new()))
+    }
+
+    /// Keeps no grants any more.
+    pub fn ignore_grants(&self) {
+        *self.grants() = Grants::Unheard;
     }
 
     /// Begins to watch, and says at which revision the store is.
@@ -126,6 +169,9 @@ impl<T: Table> Machine for SharedKv<T> {
         let Applied { reply, events } = or_end(kv.apply_bytes(index, command));
         if !events.is_empty() {
             self.hub().publish(events);
+        }
+        if let Ok(Outcome::Lease(LeaseOutcome { id, ttl, .. })) = &reply.result {
+            self.grants().add(*id, *ttl);
         }
         drop(kv);
         reply.encode()

@@ -73,7 +73,7 @@ mod txn;
 mod watch;
 
 #[cfg(feature = "machine")]
-pub use adapter::SharedKv;
+pub use adapter::{Grants, SharedKv};
 pub use alarm::{Alarm, AlarmKind};
 pub use command::{
     Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, Keys, LeaseCheckpoint,

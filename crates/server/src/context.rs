@@ -1,25 +1,83 @@
-//! What every service holds: the member, its data, and who it is.
+//! What every service holds: the member, its data, who it is and what it may be asked.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::Node;
-use quorate_kv::{Command, MemoryTable, Reply, SharedKv};
+use quorate_kv::{Command, KvError, MemoryTable, Question, Reply, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
-use tonic::Status;
+use tokio::sync::watch;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Status};
 
-use crate::errors::{failed, refused};
+use crate::errors::{failed, no_leader, not_for_learners, refused, server_stopped, table};
+use crate::service::lease::Lessor;
 
 /// The data of this member, shared with the node that runs commands on it.
-pub(crate) type Store = SharedKv<MemoryTable>;
+pub type Store = SharedKv<MemoryTable>;
 
 /// What every service holds. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Context {
+pub struct Context {
     pub(crate) node: Node,
     pub(crate) store: Store,
     pub(crate) cluster_id: u64,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) lessor: Arc<Lessor>,
+    closing: Arc<watch::Sender<bool>>,
+}
+
+/// What clients may ask for, and how long things last. The defaults are etcd's.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// The largest command.
+    pub request_bytes_max: usize,
+    /// Requests in one branch of a transaction.
+    pub txn_requests_max: usize,
+    /// Learners serve linearizable reads and watches, too.
+    pub learner_reads: bool,
+    /// How often watchers that ask for it hear that nothing happened.
+    pub watch_progress_every: Duration,
+    /// Leases last at least this many seconds: longer than a leader may be missed.
+    pub lease_ttl_min: i64,
+    /// How long a new leader gives all leases on top, for their owners to find it.
+    pub lease_grace: Duration,
+    /// How often what is left of long leases is noted for later leaders.
+    pub lease_checkpoint_every: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            request_bytes_max: 3 << 19,
+            txn_requests_max: check::TXN_REQUESTS_MAX,
+            learner_reads: false,
+            watch_progress_every: Duration::from_secs(600),
+            lease_ttl_min: 2,
+            lease_grace: Duration::from_secs(1),
+            lease_checkpoint_every: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Who may serve a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// Anybody, learners included.
+    Member,
+    /// Learners only if they are told to serve reads.
+    Reader,
+    Voter,
 }
 
 impl Context {
+    pub fn new(node: Node, store: Store, cluster_id: u64, limits: Limits) -> Self {
+        let lessor = Arc::new(Lessor::default());
+        let closing = Arc::new(watch::Sender::new(false));
+        Self { node, store, cluster_id, limits: Arc::new(limits), lessor, closing }
+    }
+
     /// The header of a reply that shows this revision.
     pub(crate) fn header(&self, revision: i64) -> ResponseHeader {
         ResponseHeader {
@@ -30,15 +88,40 @@ impl Context {
         }
     }
 
+    /// Whether this member may serve the request now.
+    pub(crate) fn admit<T>(&self, request: &Request<T>, needs: Needs) -> Result<(), Status> {
+        let learner_may = match needs {
+            Needs::Member => true,
+            Needs::Reader => self.limits.learner_reads,
+            Needs::Voter => false,
+        };
+        if !learner_may && self.is_learner() {
+            return Err(not_for_learners());
+        }
+        if requires_leader(request.metadata()) && self.node.leader().is_none() {
+            return Err(no_leader());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_learner(&self) -> bool {
+        self.node.membership().is_learner(self.node.id())
+    }
+
     /// Runs a command on every member, once, and decodes what the data model said.
     pub(crate) async fn run(&self, command: &Command) -> Result<Reply, Status> {
-        let reply = self.node.propose(command.encode()).await.map_err(|why| failed(&why))?;
-        let reply = Reply::decode(&reply.bytes);
-        let reply = reply.ok_or_else(|| Status::internal("etcdserver: reply not understood"))?;
-        if let Err(why) = &reply.result {
-            return Err(refused(why));
+        let command = command.encode();
+        if command.len() > self.limits.request_bytes_max {
+            return Err(refused(KvError::RequestTooLarge));
         }
-        Ok(reply)
+        let reply = self.node.propose(command).await.map_err(|why| failed(&why))?;
+        let reply = Reply::decode(&reply.bytes);
+        served(reply.ok_or_else(|| Status::internal("etcdserver: reply not understood"))?)
+    }
+
+    /// Looks up what the store has, however old.
+    pub(crate) fn look_up(&self, question: &Question) -> Result<Reply, Status> {
+        served(self.store.read().query(question).map_err(|why| table(&why))?)
     }
 
     /// After this the store shows everything that was done before it was called.
@@ -46,4 +129,48 @@ impl Context {
         let confirmed = self.node.read(Bytes::new()).await;
         confirmed.map(|_| ()).map_err(|why| failed(&why))
     }
+
+    /// Streams end from now on, so that the server can.
+    pub fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Waits until a stream has to end, and says why: the server stops, or its client wants
+    /// to know of a leader and there has been none for a while.
+    pub(crate) async fn end_of_stream(&self, wants_leader: bool) -> Status {
+        let mut closing = self.closing.subscribe();
+        tokio::select! {
+            _ = closing.wait_for(|closing| *closing) => server_stopped(),
+            _ = self.node.ended() => server_stopped(),
+            () = self.leader_lost(), if wants_leader => no_leader(),
+        }
+    }
+
+    async fn leader_lost(&self) {
+        let mut leader = self.node.watch_leader();
+        loop {
+            if leader.wait_for(Option::is_none).await.is_err() {
+                return;
+            }
+            let found = leader.wait_for(Option::is_some);
+            if tokio::time::timeout(LEADER_MISSED, found).await.is_err() {
+                return;
+            }
+        }
+    }
 }
+
+fn served(reply: Reply) -> Result<Reply, Status> {
+    match reply.result {
+        Ok(_) => Ok(reply),
+        Err(why) => Err(refused(why)),
+    }
+}
+
+/// Whether the client would rather hear of a lost leader than wait.
+pub(crate) fn requires_leader(metadata: &MetadataMap) -> bool {
+    metadata.get("hasleader").is_some_and(|value| value == "true")
+}
+
+/// A stream whose client wants a leader ends when there was none for so long.
+const LEADER_MISSED: Duration = Duration::from_secs(3);

@@ -1,33 +1,256 @@
 //! The only place where our errors become gRPC's: codes, and etcd's exact texts, which
-//! clients compare.
+//! clients compare. Where ours says more than etcd's text, it goes along as metadata.
 
-use quorate::{Failed, Refused, Unknown};
-use quorate_kv::KvError;
+use quorate::{ChangeRefusal, Failed, Refusal, Refused, Unknown};
+use quorate_kv::{KvError, TableError};
+use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 /// What a request that is not done is answered with.
 pub(crate) fn failed(why: &Failed) -> Status {
-    match why {
-        Failed::Refused(Refused::NoLeader) => Status::unavailable("etcdserver: no leader"),
-        Failed::Refused(Refused::TooManyRequests { .. }) => {
-            Status::resource_exhausted("etcdserver: too many requests")
-        }
-        Failed::Refused(Refused::Stopped) => Status::unavailable("etcdserver: server stopped"),
-        Failed::Refused(Refused::ReadTimedOut) | Failed::Unknown(Unknown::TimedOut) => {
-            Status::unavailable("etcdserver: request timed out")
-        }
-        Failed::Unknown(Unknown::Stopped) => Status::unavailable(
-            "etcdserver: request timed out, possibly due to previous leader failure",
-        ),
-        other => Status::unavailable(format!("etcdserver: {other}")),
-    }
+    let (code, text) = match why {
+        Failed::Refused(why) => of_refused(why),
+        Failed::Unknown(why) => of_unknown(why),
+    };
+    with_reason(Status::new(code, text), &why.to_string())
 }
 
 /// What the data model refused.
-pub(crate) fn refused(why: &KvError) -> Status {
-    Status::new(code(why), why.to_string())
+pub(crate) fn refused(why: KvError) -> Status {
+    Status::new(of_kv(why), why.text())
 }
 
-fn code(_why: &KvError) -> Code {
-    Code::Unknown
+/// The table failed: the member is about to end.
+pub(crate) fn table(why: &TableError) -> Status {
+    Status::internal(format!("etcdserver: {why}"))
+}
+
+pub(crate) fn no_leader() -> Status {
+    Status::unavailable(NO_LEADER)
+}
+
+pub(crate) fn not_leader() -> Status {
+    Status::failed_precondition("etcdserver: not leader")
+}
+
+pub(crate) fn bad_leader_transferee() -> Status {
+    Status::failed_precondition(BAD_TRANSFEREE)
+}
+
+pub(crate) fn not_for_learners() -> Status {
+    Status::failed_precondition("etcdserver: rpc not supported for learner")
+}
+
+pub(crate) fn server_stopped() -> Status {
+    Status::unavailable(STOPPED)
+}
+
+/// What a client of ours may show beside etcd's text.
+pub(crate) const REASON: &str = "quorate-reason";
+
+fn with_reason(mut status: Status, reason: &str) -> Status {
+    if let Ok(reason) = MetadataValue::try_from(reason) {
+        status.metadata_mut().insert(REASON, reason);
+    }
+    status
+}
+
+const NO_LEADER: &str = "etcdserver: no leader";
+const LEADER_CHANGED: &str = "etcdserver: leader changed";
+const STOPPED: &str = "etcdserver: server stopped";
+const TIMED_OUT: &str = "etcdserver: request timed out";
+const TIMED_OUT_LEADER: &str =
+    "etcdserver: request timed out, possibly due to previous leader failure";
+const TIMED_OUT_CONNECTION: &str = "etcdserver: request timed out, possibly due to connection lost";
+const TIMED_OUT_TRANSFER: &str = "etcdserver: request timed out, leader transfer took too long";
+const TOO_MANY_REQUESTS: &str = "etcdserver: too many requests";
+const BAD_TRANSFEREE: &str = "etcdserver: bad leader transferee";
+const UNHEALTHY: &str = "etcdserver: unhealthy cluster";
+const NOT_ENOUGH_STARTED: &str =
+    "etcdserver: re-configuration failed due to not enough started members";
+const MEMBER_NOT_FOUND: &str = "etcdserver: member not found";
+const MEMBER_EXISTS: &str = "etcdserver: member ID already exist";
+
+fn of_refused(why: &Refused) -> (Code, String) {
+    let (code, text) = match why {
+        Refused::ByLeader(why) => return of_refusal(why),
+        Refused::NoLeader => (Code::Unavailable, NO_LEADER),
+        Refused::ReadTimedOut => (Code::Unavailable, TIMED_OUT),
+        Refused::TooManyRequests { .. } => (Code::ResourceExhausted, TOO_MANY_REQUESTS),
+        Refused::Overtaken { .. } => (Code::Unavailable, LEADER_CHANGED),
+        Refused::TransferAborted => (Code::Unknown, TIMED_OUT_TRANSFER),
+        // A member that was removed is one that serves no more.
+        Refused::NotMember | Refused::Stopped => (Code::Unavailable, STOPPED),
+        other => return (Code::Unknown, format!("etcdserver: {other}")),
+    };
+    (code, text.into())
+}
+
+fn of_unknown(why: &Unknown) -> (Code, String) {
+    let (code, text) = match why {
+        Unknown::TimedOut | Unknown::NotSettledInTime { .. } => (Code::Unavailable, TIMED_OUT),
+        Unknown::ReplyLost | Unknown::PassedBySnapshot => (Code::Unavailable, TIMED_OUT_CONNECTION),
+        Unknown::GivenUp(_) => (Code::Unavailable, TIMED_OUT_LEADER),
+        Unknown::Removed | Unknown::Stopped => (Code::Unavailable, STOPPED),
+        other => return (Code::Unknown, format!("etcdserver: {other}")),
+    };
+    (code, text.into())
+}
+
+fn of_refusal(why: &Refusal) -> (Code, String) {
+    let (code, text) = match why {
+        Refusal::NotLeader { .. } | Refusal::Transferring { .. } | Refusal::LeaderRemoved => {
+            (Code::Unavailable, LEADER_CHANGED)
+        }
+        Refusal::TooMuchUncommitted { .. } | Refusal::TooManyReads { .. } => {
+            (Code::ResourceExhausted, TOO_MANY_REQUESTS)
+        }
+        Refusal::TargetNotVoter { .. } => (Code::FailedPrecondition, BAD_TRANSFEREE),
+        Refusal::Change(why) => return of_change(why),
+        other => return (Code::Unknown, format!("etcdserver: {other}")),
+    };
+    (code, text.into())
+}
+
+/// etcd has words for few of these; the others are told in ours.
+fn of_change(why: &ChangeRefusal) -> (Code, String) {
+    let (code, text) = match why {
+        ChangeRefusal::NotCarried { .. } | ChangeRefusal::ZoneWouldBlock => {
+            (Code::Unavailable, UNHEALTHY)
+        }
+        ChangeRefusal::NoVotersLeft => (Code::FailedPrecondition, NOT_ENOUGH_STARTED),
+        ChangeRefusal::UnknownMember { .. } => (Code::NotFound, MEMBER_NOT_FOUND),
+        ChangeRefusal::IdUsedBefore { .. } => (Code::FailedPrecondition, MEMBER_EXISTS),
+        // They pass: who asks again soon is served.
+        ChangeRefusal::InFlight { .. } | ChangeRefusal::NoOwnCommit => {
+            return (Code::Unavailable, format!("etcdserver: {why}"));
+        }
+        other => return (Code::FailedPrecondition, format!("etcdserver: {other}")),
+    };
+    (code, text.into())
+}
+
+fn of_kv(why: KvError) -> Code {
+    match why {
+        KvError::EmptyKey
+        | KvError::KeyNotFound
+        | KvError::ValueProvided
+        | KvError::LeaseProvided
+        | KvError::TooManyOperations
+        | KvError::DuplicateKey
+        | KvError::RequestTooLarge => Code::InvalidArgument,
+        KvError::Compacted | KvError::FutureRevision | KvError::LeaseTtlTooLarge => {
+            Code::OutOfRange
+        }
+        KvError::NoSpace => Code::ResourceExhausted,
+        KvError::LeaseNotFound => Code::NotFound,
+        KvError::LeaseExists => Code::FailedPrecondition,
+        KvError::Corrupt => Code::DataLoss,
+        KvError::UnknownCommand => Code::Unavailable,
+        _ => Code::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate::{EndedGoal, EntryId, GoalEnd, MemberId};
+
+    use super::*;
+
+    #[test]
+    fn every_refusal_of_the_data_model_has_etcds_code_and_text() {
+        use KvError as E;
+        let table = [
+            (E::EmptyKey, 3, "etcdserver: key is not provided"),
+            (E::KeyNotFound, 3, "etcdserver: key not found"),
+            (E::ValueProvided, 3, "etcdserver: value is provided"),
+            (E::LeaseProvided, 3, "etcdserver: lease is provided"),
+            (E::TooManyOperations, 3, "etcdserver: too many operations in txn request"),
+            (E::DuplicateKey, 3, "etcdserver: duplicate key given in txn request"),
+            (E::Compacted, 11, "etcdserver: mvcc: required revision has been compacted"),
+            (E::FutureRevision, 11, "etcdserver: mvcc: required revision is a future revision"),
+            (E::NoSpace, 8, "etcdserver: mvcc: database space exceeded"),
+            (E::LeaseNotFound, 5, "etcdserver: requested lease not found"),
+            (E::LeaseExists, 9, "etcdserver: lease already exists"),
+            (E::LeaseTtlTooLarge, 11, "etcdserver: too large lease TTL"),
+            (E::RequestTooLarge, 3, "etcdserver: request is too large"),
+            (E::Corrupt, 15, "etcdserver: corrupt cluster"),
+            (E::UnknownCommand, 14, "etcdserver: not capable"),
+        ];
+        for (why, code, text) in table {
+            let status = refused(why);
+            assert_eq!((status.code() as i32, status.message()), (code, text), "{why:?}");
+        }
+    }
+
+    #[test]
+    fn every_end_of_a_request_has_etcds_code_and_text() {
+        let id = EntryId::new(3, 7);
+        let leader = |why| Failed::Refused(Refused::ByLeader(why));
+        let change = |why| leader(Refusal::Change(why));
+        let goal = EndedGoal { id, end: GoalEnd::Cancelled, at: id };
+        let member = MemberId(9);
+        let table = [
+            (Failed::Refused(Refused::NoLeader), 14, "etcdserver: no leader"),
+            (Failed::Refused(Refused::ReadTimedOut), 14, TIMED_OUT),
+            (Failed::Refused(Refused::TooManyRequests { limit: 1 }), 8, TOO_MANY_REQUESTS),
+            (Failed::Refused(Refused::NotMember), 14, "etcdserver: server stopped"),
+            (Failed::Refused(Refused::Stopped), 14, "etcdserver: server stopped"),
+            (Failed::Refused(Refused::Overtaken { by: id }), 14, "etcdserver: leader changed"),
+            (Failed::Refused(Refused::TransferAborted), 2, TIMED_OUT_TRANSFER),
+            (leader(Refusal::NotLeader { leader: None }), 14, "etcdserver: leader changed"),
+            (leader(Refusal::Transferring { to: member }), 14, "etcdserver: leader changed"),
+            (leader(Refusal::LeaderRemoved), 14, "etcdserver: leader changed"),
+            (leader(Refusal::TooManyReads { limit: 1 }), 8, "etcdserver: too many requests"),
+            (
+                leader(Refusal::TooMuchUncommitted { waiting: 2, limit: 1 }),
+                8,
+                "etcdserver: too many requests",
+            ),
+            (
+                leader(Refusal::TargetNotVoter { to: member }),
+                9,
+                "etcdserver: bad leader transferee",
+            ),
+            (
+                change(ChangeRefusal::NotCarried { voters: 4, quorum: 3, live: 2 }),
+                14,
+                "etcdserver: unhealthy cluster",
+            ),
+            (change(ChangeRefusal::NoVotersLeft), 9, NOT_ENOUGH_STARTED),
+            (
+                change(ChangeRefusal::UnknownMember { id: member }),
+                5,
+                "etcdserver: member not found",
+            ),
+            (
+                change(ChangeRefusal::IdUsedBefore { id: member }),
+                9,
+                "etcdserver: member ID already exist",
+            ),
+            (
+                change(ChangeRefusal::GoalInProgress),
+                9,
+                "etcdserver: a goal is being pursued; cancel it first",
+            ),
+            (
+                change(ChangeRefusal::NoOwnCommit),
+                14,
+                "etcdserver: no entry of this leader's term is committed yet",
+            ),
+            (Failed::Unknown(Unknown::TimedOut), 14, "etcdserver: request timed out"),
+            (Failed::Unknown(Unknown::NotSettledInTime { id }), 14, TIMED_OUT),
+            (Failed::Unknown(Unknown::ReplyLost), 14, TIMED_OUT_CONNECTION),
+            (Failed::Unknown(Unknown::PassedBySnapshot), 14, TIMED_OUT_CONNECTION),
+            (Failed::Unknown(Unknown::GivenUp(goal)), 14, TIMED_OUT_LEADER),
+            (Failed::Unknown(Unknown::Removed), 14, "etcdserver: server stopped"),
+            (Failed::Unknown(Unknown::Stopped), 14, "etcdserver: server stopped"),
+        ];
+        for (why, code, text) in table {
+            let status = failed(&why);
+            assert_eq!((status.code() as i32, status.message()), (code, text), "{why:?}");
+            let reason = status.metadata().get(REASON).unwrap().to_str().unwrap();
+            assert_eq!(reason, why.to_string());
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! What nodes say to each other beside their cores: what the leader sees of its members,
-//! for whoever plans or waits somewhere else.
+//! for whoever plans or waits somewhere else; and what applications ask the one that runs
+//! where the leader is.
 
 use std::collections::BTreeMap;
 
@@ -25,10 +26,16 @@ pub(crate) enum Aside {
     AskView(u64),
     /// Nothing when the one who was asked does not lead.
     ToldView(u64, Option<LeaderView>),
+    /// From an application to the one at the leader.
+    Ask(u64, Bytes),
+    /// Nothing when the one who was asked does not lead, or has no answer.
+    Told(u64, Option<Bytes>),
 }
 
 const ASK_VIEW: u8 = 1;
 const TOLD_VIEW: u8 = 2;
+const ASK: u8 = 3;
+const TOLD: u8 = 4;
 
 impl Aside {
     pub(crate) fn to_bytes(&self) -> Bytes {
@@ -48,6 +55,19 @@ impl Aside {
                     view.caught_up.encode(&mut bytes);
                     view.coming.encode(&mut bytes);
                     view.settled.encode(&mut bytes);
+                }
+            }
+            Self::Ask(number, question) => {
+                bytes.push(ASK);
+                number.encode(&mut bytes);
+                question.encode(&mut bytes);
+            }
+            Self::Told(number, answer) => {
+                bytes.push(TOLD);
+                number.encode(&mut bytes);
+                answer.is_some().encode(&mut bytes);
+                if let Some(answer) = answer {
+                    answer.encode(&mut bytes);
                 }
             }
         }
@@ -71,52 +91,80 @@ impl Aside {
                 };
                 Self::ToldView(number, Some(LeaderView { newest, view }))
             }
+            ASK => Self::Ask(number, Bytes::decode(&mut from)?),
+            TOLD if !bool::decode(&mut from)? => Self::Told(number, None),
+            TOLD => Self::Told(number, Some(Bytes::decode(&mut from)?)),
             _ => return Err(DecodeError::UnknownCase),
         };
         if from.left() == 0 { Ok(aside) } else { Err(DecodeError::LeftOver) }
     }
 }
 
-/// Who waits for what a leader elsewhere sees.
+/// Who waits for what a leader elsewhere says.
 #[derive(Default)]
 pub(crate) struct Asides {
     last: u64,
-    open: BTreeMap<u64, Waiting>,
+    views: BTreeMap<u64, Waiting<LeaderView>>,
+    answers: BTreeMap<u64, Waiting<Bytes>>,
 }
 
-struct Waiting {
-    reply: oneshot::Sender<Result<LeaderView, Refused>>,
+struct Waiting<T> {
+    reply: oneshot::Sender<Result<T, Refused>>,
     ticks_left: u32,
 }
 
 impl Asides {
-    pub(crate) fn ask(
+    pub(crate) fn ask_view(
         &mut self,
         reply: oneshot::Sender<Result<LeaderView, Refused>>,
         ticks: u32,
     ) -> Aside {
         self.last += 1;
-        self.open.insert(self.last, Waiting { reply, ticks_left: ticks });
+        self.views.insert(self.last, Waiting { reply, ticks_left: ticks });
         Aside::AskView(self.last)
     }
 
-    pub(crate) fn told(&mut self, number: u64, view: Option<LeaderView>) {
-        if let Some(waiting) = self.open.remove(&number) {
-            let _ = waiting.reply.send(view.ok_or(Refused::NoLeader));
-        }
+    pub(crate) fn ask(
+        &mut self,
+        question: Bytes,
+        reply: oneshot::Sender<Result<Bytes, Refused>>,
+        ticks: u32,
+    ) -> Aside {
+        self.last += 1;
+        self.answers.insert(self.last, Waiting { reply, ticks_left: ticks });
+        Aside::Ask(self.last, question)
+    }
+
+    pub(crate) fn told_view(&mut self, number: u64, view: Option<LeaderView>) {
+        tell(&mut self.views, number, view);
+    }
+
+    pub(crate) fn told(&mut self, number: u64, answer: Option<Bytes>) {
+        tell(&mut self.answers, number, answer);
     }
 
     pub(crate) fn tick(&mut self) {
-        let mut late = Vec::new();
-        for (number, waiting) in &mut self.open {
-            waiting.ticks_left = waiting.ticks_left.saturating_sub(1);
-            if waiting.ticks_left == 0 || waiting.reply.is_closed() {
-                late.push(*number);
-            }
+        tick(&mut self.views);
+        tick(&mut self.answers);
+    }
+}
+
+fn tell<T>(open: &mut BTreeMap<u64, Waiting<T>>, number: u64, told: Option<T>) {
+    if let Some(waiting) = open.remove(&number) {
+        let _ = waiting.reply.send(told.ok_or(Refused::NoLeader));
+    }
+}
+
+fn tick<T>(open: &mut BTreeMap<u64, Waiting<T>>) {
+    let mut late = Vec::new();
+    for (number, waiting) in &mut *open {
+        waiting.ticks_left = waiting.ticks_left.saturating_sub(1);
+        if waiting.ticks_left == 0 || waiting.reply.is_closed() {
+            late.push(*number);
         }
-        for number in late {
-            self.told(number, None);
-        }
+    }
+    for number in late {
+        tell(open, number, None);
     }
 }
 
@@ -133,7 +181,15 @@ mod tests {
             settled: true,
         };
         let told = LeaderView { newest: EntryId::new(4, 9), view };
-        for aside in [Aside::AskView(7), Aside::ToldView(8, None), Aside::ToldView(9, Some(told))] {
+        let said = [
+            Aside::AskView(7),
+            Aside::ToldView(8, None),
+            Aside::ToldView(9, Some(told)),
+            Aside::Ask(10, "how long".into()),
+            Aside::Told(11, None),
+            Aside::Told(12, Some("long".into())),
+        ];
+        for aside in said {
             let bytes = aside.to_bytes();
             assert_eq!(Aside::from_bytes(bytes.clone()), Ok(aside));
             for cut in 0..bytes.len() {

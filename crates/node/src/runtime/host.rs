@@ -13,6 +13,7 @@ use super::clock::{Clock, start_ticker};
 use super::config::{NodeConfig, NodeError};
 use super::disk_thread::{DiskHandle, DiskThread, Slot};
 use super::inbox::{Door, Doors, Inbox};
+use super::inquiry::INQUIRIES_WAITING_MAX;
 use super::mailbox::{Completion, Lane, Mailbox, lock};
 use super::member::{Member, Shared, State};
 use super::node::Node;
@@ -149,7 +150,7 @@ impl Parts {
         });
         let (requests, clients) = mpsc::channel(config.mailbox_requests.max(1));
         let (deliveries, peers) = mpsc::channel(config.mailbox_deliveries.max(1));
-        let door = Arc::new(Door::new(deliveries, disk.clone()));
+        let door = Arc::new(Door::new(deliveries, disk.clone(), shared.known.subscribe()));
         if !self.doors.add(key, Arc::clone(&door)) {
             tokio::spawn(async move { disk.close().await });
             return Err(NodeError::RunsAlready(key));
@@ -161,6 +162,8 @@ impl Parts {
         }
         self.transport.add_member(key, driver.origin().incarnation);
         let jobs = Arc::new(Lane::new());
+        let (inquiries, asked) = mpsc::channel(INQUIRIES_WAITING_MAX);
+        *lock(&shared.inquiries) = Some(asked);
         let apply = ApplyTask {
             applier,
             jobs: Arc::clone(&jobs),
@@ -182,6 +185,7 @@ impl Parts {
             jobs,
             transport: Arc::clone(&self.transport),
             door,
+            inquiries,
             shared: Arc::clone(&shared),
             state: State::default(),
         };
@@ -220,6 +224,7 @@ fn shared(config: &NodeConfig, driver: &Driver) -> Shared {
         counters: Arc::default(),
         observer: Arc::clone(&config.observer),
         dropped: Mutex::default(),
+        inquiries: Mutex::default(),
         term: AtomicU64::new(status.term),
         leader: watch::Sender::new(None),
         known: watch::Sender::new(known),

@@ -46,6 +46,8 @@ pub(crate) enum Control {
     Status(oneshot::Sender<Box<NodeStatus>>),
     /// What the leader sees, from wherever it is.
     View(oneshot::Sender<Result<LeaderView, Refused>>),
+    /// For the application where the leader is.
+    AskLeader(Bytes, oneshot::Sender<Result<Bytes, Refused>>),
     /// Answered when a snapshot of what is applied now, or of more, is durable.
     Snapshot(oneshot::Sender<Index>),
     Trim(Index),

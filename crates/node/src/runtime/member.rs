@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use quorate_core::{Dropped, Envelope, Event, Index, MemberId, MemberInfo, Membership, Message};
-use tokio::sync::{broadcast, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tracing::{debug, info, warn};
 
 use super::apply_task::ForMachine;
@@ -15,6 +16,7 @@ use super::aside::{Aside, Asides, LeaderView};
 use super::clock::Clock;
 use super::disk_thread::DiskHandle;
 use super::inbox::{Door, write};
+use super::inquiry::{Asker, Inquiry};
 use super::mailbox::{Completion, Control, FromPeers, Lane, Mailbox, Question, Request, lock};
 use super::metrics::{Counters, Observer};
 use super::snapshots::OutgoingSnapshot;
@@ -36,6 +38,7 @@ pub(crate) struct Member {
     pub(crate) jobs: Arc<Lane<ForMachine>>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) door: Arc<Door>,
+    pub(crate) inquiries: mpsc::Sender<Inquiry>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: State,
 }
@@ -45,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) dropped: std::sync::Mutex<BTreeMap<&'static str, u64>>,
+    /// Until the application takes it.
+    pub(crate) inquiries: std::sync::Mutex<Option<mpsc::Receiver<Inquiry>>>,
     pub(crate) term: AtomicU64,
     pub(crate) leader: watch::Sender<Option<MemberId>>,
     pub(crate) known: watch::Sender<Known>,
@@ -181,7 +186,15 @@ impl Member {
                         let told = Aside::ToldView(number, self.own_view());
                         self.say(from, &told);
                     }
-                    Ok(Aside::ToldView(number, view)) => self.state.asides.told(number, view),
+                    Ok(Aside::ToldView(number, view)) => {
+                        self.state.asides.told_view(number, view);
+                    }
+                    Ok(Aside::Ask(number, question)) => {
+                        let transport = Arc::clone(&self.transport);
+                        let asker = Asker::Elsewhere { key: self.key, transport, number };
+                        self.pass_on(Inquiry::new(from, question, asker));
+                    }
+                    Ok(Aside::Told(number, answer)) => self.state.asides.told(number, answer),
                     Err(why) => debug!(member = %self.key, %from, %why, "aside not understood"),
                 }
             }
@@ -260,6 +273,7 @@ impl Member {
                 let _ = reply.send(Box::new(self.status()));
             }
             Control::View(reply) => self.on_view_wanted(reply),
+            Control::AskLeader(question, reply) => self.ask_leader(question, reply),
             Control::Snapshot(reply) => {
                 let index = self.driver.capture();
                 self.state.snapshot_wanted.push((index, reply));
@@ -287,12 +301,36 @@ impl Member {
         match self.driver.raft().leader() {
             Some(leader) => {
                 let ticks = self.driver.raft().config().election_ticks;
-                let aside = self.state.asides.ask(reply, ticks);
+                let aside = self.state.asides.ask_view(reply, ticks);
                 self.say(leader, &aside);
             }
             None => {
                 let _ = reply.send(Err(Refused::NoLeader));
             }
+        }
+    }
+
+    fn ask_leader(&mut self, question: Bytes, reply: oneshot::Sender<Result<Bytes, Refused>>) {
+        match self.driver.raft().leader() {
+            Some(leader) if leader == self.key.member => {
+                self.pass_on(Inquiry::new(leader, question, Asker::Here(reply)));
+            }
+            Some(leader) => {
+                let ticks = self.driver.raft().config().election_ticks;
+                let aside = self.state.asides.ask(question, reply, ticks);
+                self.say(leader, &aside);
+            }
+            None => {
+                let _ = reply.send(Err(Refused::NoLeader));
+            }
+        }
+    }
+
+    /// To the application here. If this member does not lead, or too many wait already, the
+    /// inquiry is dropped, and tells so.
+    fn pass_on(&self, inquiry: Inquiry) {
+        if self.driver.raft().leader() == Some(self.key.member) {
+            let _ = self.inquiries.try_send(inquiry);
         }
     }
 

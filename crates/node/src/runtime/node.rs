@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::aside::LeaderView;
 use super::config::{NodeConfig, NodeError};
 use super::host::Host;
+use super::inquiry::{Inquiry, QUESTION_BYTES_MAX};
 use super::mailbox::{Completion, Control, Lane, Question, Request, lock};
 use super::member::Shared;
 use super::metrics::Metrics;
@@ -35,6 +36,7 @@ pub struct Node {
     requests: mpsc::Sender<Request>,
     done: Arc<Lane<Completion>>,
     controls: Arc<Semaphore>,
+    asking: Arc<Semaphore>,
     shared: Arc<Shared>,
     host: Host,
 }
@@ -81,7 +83,9 @@ impl Node {
         shared: Arc<Shared>,
         host: Host,
     ) -> Self {
-        Self { key, requests, done, controls: Arc::new(Semaphore::new(CONTROLS_MAX)), shared, host }
+        let controls = Arc::new(Semaphore::new(CONTROLS_MAX));
+        let asking = Arc::new(Semaphore::new(ASKING_MAX));
+        Self { key, requests, done, controls, asking, shared, host }
     }
 
     /// Which member this is.
@@ -269,6 +273,29 @@ impl Node {
         }
     }
 
+    /// Asks the application where the leader is ([`Node::inquiries`]) something that only
+    /// it knows. Small, and harmless to ask twice: a question that is refused may have been
+    /// heard, and nothing stands in the log.
+    pub async fn ask_leader(&self, question: impl Into<Bytes>) -> Result<Bytes, Failed> {
+        let question = question.into();
+        if question.len() > QUESTION_BYTES_MAX {
+            return Err(Failed::Refused(Refused::TooManyRequests { limit: QUESTION_BYTES_MAX }));
+        }
+        let asked = self.control_of(&self.asking, |reply| Control::AskLeader(question, reply));
+        match tokio::time::timeout(ANSWER_PATIENCE, asked).await {
+            Ok(answer) => answer?.map_err(Failed::Refused),
+            Err(_) => Err(Failed::Refused(Refused::ReadTimedOut)),
+        }
+    }
+
+    /// What applications of other members, and this one's, ask while this member leads. An
+    /// application that uses [`Node::ask_leader`] takes this once, and answers; nobody can
+    /// take it a second time. Who was deposed may not know: confirm with [`Node::read`] what
+    /// only a leader may say.
+    pub fn inquiries(&self) -> Option<mpsc::Receiver<Inquiry>> {
+        lock(&self.shared.inquiries).take()
+    }
+
     /// The term that this member is in.
     pub fn term(&self) -> Term {
         self.shared.term.load(Ordering::Relaxed)
@@ -394,7 +421,15 @@ impl Node {
         &self,
         control: impl FnOnce(oneshot::Sender<T>) -> Control,
     ) -> Result<T, Failed> {
-        let _permit = self.controls.acquire().await;
+        self.control_of(&self.controls, control).await
+    }
+
+    async fn control_of<T>(
+        &self,
+        permits: &Semaphore,
+        control: impl FnOnce(oneshot::Sender<T>) -> Control,
+    ) -> Result<T, Failed> {
+        let _permit = permits.acquire().await;
         let (reply, answer) = oneshot::channel();
         let mut ended = self.shared.ended.subscribe();
         self.done.push(Completion::Control(control(reply)));
@@ -436,6 +471,9 @@ const STOPPED: Failed = Failed::Refused(Refused::Stopped);
 const MISMATCH: Failed = Failed::Unknown(Unknown::Stopped);
 /// How many may look at a member at once.
 const CONTROLS_MAX: usize = 64;
+/// How many may ask the leader's application at once.
+const ASKING_MAX: usize = 1_024;
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const CHANGE_PATIENCE: Duration = Duration::from_secs(5);
 const VIEW_PATIENCE: Duration = Duration::from_secs(5);

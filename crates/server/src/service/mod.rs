@@ -1,1 +1,42 @@
 //! One file for each of etcd's services.
+
+pub(crate) mod cluster;
+pub(crate) mod health;
+pub(crate) mod kv;
+pub(crate) mod lease;
+pub(crate) mod maintenance;
+pub(crate) mod watch;
+
+use quorate_proto::etcdserverpb::cluster_server::ClusterServer;
+use quorate_proto::etcdserverpb::kv_server::KvServer;
+use quorate_proto::etcdserverpb::lease_server::LeaseServer;
+use quorate_proto::etcdserverpb::maintenance_server::MaintenanceServer;
+use quorate_proto::etcdserverpb::watch_server::WatchServer;
+use quorate_proto::grpc::health::v1::health_server::HealthServer;
+use tonic::service::Routes;
+
+use crate::config::Config;
+use crate::context::Context;
+
+/// etcd's services about keys, leases and this member, with what runs beside them. Has to be
+/// called within a tokio runtime, once for a node.
+pub fn services(context: &Context) -> Routes {
+    tokio::spawn(lease::Expiry::new(context.clone()).run());
+    let bytes_max = context.limits.request_bytes_max.saturating_add(watch::OVERHEAD_BYTES);
+    let kv = KvServer::new(kv::KvService::new(context.clone()));
+    let watch = WatchServer::new(watch::WatchService::new(context.clone()));
+    let lease = LeaseServer::new(lease::LeaseService::new(context.clone()));
+    let maintenance = MaintenanceServer::new(maintenance::MaintenanceService::new(context.clone()));
+    Routes::new(kv.max_decoding_message_size(bytes_max))
+        .add_service(watch.max_decoding_message_size(bytes_max))
+        .add_service(lease)
+        .add_service(maintenance)
+}
+
+/// Everything that a server answers by gRPC.
+pub(crate) fn routes(context: &Context, config: &Config) -> Routes {
+    let cluster = cluster::ClusterService::new(context.clone(), config.max_learners);
+    services(context)
+        .add_service(ClusterServer::new(cluster))
+        .add_service(HealthServer::new(health::HealthService::new(context.clone())))
+}

@@ -1,0 +1,161 @@
+//! etcd's messages and the data model's, into each other. Keys and values move; they are
+//! never copied here.
+
+use quorate_kv::{
+    Compare, CompareOperator, CompareTarget, DeleteRange, DeleteRangeOutcome, KeyValue, Keys,
+    KvError, Outcome, Put, PutOutcome, Range, RangeOutcome, Request, Response, SortOrder,
+    SortTarget, Txn, TxnOutcome,
+};
+use quorate_proto::etcdserverpb::{self as pb, compare, range_request, request_op, response_op};
+use quorate_proto::mvccpb;
+
+pub(crate) fn range(request: pb::RangeRequest) -> Range {
+    let sort_order = match request.sort_order() {
+        range_request::SortOrder::None => SortOrder::None,
+        range_request::SortOrder::Ascend => SortOrder::Ascend,
+        range_request::SortOrder::Descend => SortOrder::Descend,
+    };
+    let sort_target = match request.sort_target() {
+        range_request::SortTarget::Key => SortTarget::Key,
+        range_request::SortTarget::Version => SortTarget::Version,
+        range_request::SortTarget::Create => SortTarget::Create,
+        range_request::SortTarget::Mod => SortTarget::Mod,
+        range_request::SortTarget::Value => SortTarget::Value,
+    };
+    Range {
+        keys: Keys { key: request.key, range_end: request.range_end },
+        limit: request.limit,
+        revision: request.revision,
+        sort_order,
+        sort_target,
+        keys_only: request.keys_only,
+        count_only: request.count_only,
+        min_mod_revision: request.min_mod_revision,
+        max_mod_revision: request.max_mod_revision,
+        min_create_revision: request.min_create_revision,
+        max_create_revision: request.max_create_revision,
+    }
+}
+
+pub(crate) fn put(request: pb::PutRequest) -> Put {
+    Put {
+        key: request.key,
+        value: request.value,
+        lease: request.lease,
+        prev_kv: request.prev_kv,
+        ignore_value: request.ignore_value,
+        ignore_lease: request.ignore_lease,
+    }
+}
+
+pub(crate) fn delete_range(request: pb::DeleteRangeRequest) -> DeleteRange {
+    let keys = Keys { key: request.key, range_end: request.range_end };
+    DeleteRange { keys, prev_kv: request.prev_kv }
+}
+
+/// A request without content is refused with what etcd says to it.
+pub(crate) fn txn(request: pb::TxnRequest) -> Result<Txn, KvError> {
+    Ok(Txn {
+        compare: request.compare.into_iter().map(compare).collect(),
+        success: requests(request.success)?,
+        failure: requests(request.failure)?,
+    })
+}
+
+fn requests(requests: Vec<pb::RequestOp>) -> Result<Vec<Request>, KvError> {
+    let converted = requests.into_iter().map(|request| {
+        Ok(match request.request.ok_or(KvError::KeyNotFound)? {
+            request_op::Request::RequestRange(request) => Request::Range(range(request)),
+            request_op::Request::RequestPut(request) => Request::Put(put(request)),
+            request_op::Request::RequestDeleteRange(request) => {
+                Request::DeleteRange(delete_range(request))
+            }
+            request_op::Request::RequestTxn(request) => Request::Txn(txn(request)?),
+        })
+    });
+    converted.collect()
+}
+
+/// The target says what is compared; a value of another kind counts as none, as in etcd.
+fn compare(request: pb::Compare) -> Compare {
+    use compare::TargetUnion;
+    let operator = match request.result() {
+        compare::CompareResult::Equal => CompareOperator::Equal,
+        compare::CompareResult::Greater => CompareOperator::Greater,
+        compare::CompareResult::Less => CompareOperator::Less,
+        compare::CompareResult::NotEqual => CompareOperator::NotEqual,
+    };
+    let target = match (request.target(), request.target_union) {
+        (compare::CompareTarget::Version, Some(TargetUnion::Version(version))) => {
+            CompareTarget::Version(version)
+        }
+        (compare::CompareTarget::Version, _) => CompareTarget::Version(0),
+        (compare::CompareTarget::Create, Some(TargetUnion::CreateRevision(revision))) => {
+            CompareTarget::Create(revision)
+        }
+        (compare::CompareTarget::Create, _) => CompareTarget::Create(0),
+        (compare::CompareTarget::Mod, Some(TargetUnion::ModRevision(revision))) => {
+            CompareTarget::Mod(revision)
+        }
+        (compare::CompareTarget::Mod, _) => CompareTarget::Mod(0),
+        (compare::CompareTarget::Value, Some(TargetUnion::Value(value))) => {
+            CompareTarget::Value(value)
+        }
+        (compare::CompareTarget::Value, _) => CompareTarget::Value(Default::default()),
+        (compare::CompareTarget::Lease, Some(TargetUnion::Lease(lease))) => {
+            CompareTarget::Lease(lease)
+        }
+        (compare::CompareTarget::Lease, _) => CompareTarget::Lease(0),
+    };
+    let keys = Keys { key: request.key, range_end: request.range_end };
+    Compare { keys, operator, target }
+}
+
+pub(crate) fn key_value(kv: KeyValue) -> mvccpb::KeyValue {
+    mvccpb::KeyValue {
+        key: kv.key,
+        create_revision: kv.create_revision,
+        mod_revision: kv.mod_revision,
+        version: kv.version,
+        value: kv.value,
+        lease: kv.lease,
+    }
+}
+
+type Header = Option<pb::ResponseHeader>;
+
+pub(crate) fn range_response(header: Header, found: RangeOutcome) -> pb::RangeResponse {
+    let kvs = found.kvs.into_iter().map(key_value).collect();
+    pb::RangeResponse { header, kvs, more: found.more, count: found.count }
+}
+
+pub(crate) fn put_response(header: Header, done: PutOutcome) -> pb::PutResponse {
+    pb::PutResponse { header, prev_kv: done.previous.map(key_value) }
+}
+
+pub(crate) fn delete_response(header: Header, done: DeleteRangeOutcome) -> pb::DeleteRangeResponse {
+    let prev_kvs = done.previous.into_iter().map(key_value).collect();
+    pb::DeleteRangeResponse { header, deleted: done.deleted, prev_kvs }
+}
+
+pub(crate) fn txn_response(header: Header, done: TxnOutcome) -> pb::TxnResponse {
+    let responses = done.responses.into_iter().map(response).collect();
+    pb::TxnResponse { header, succeeded: done.succeeded, responses }
+}
+
+/// Headers inside a transaction say the revision and no more.
+fn response(part: Response) -> pb::ResponseOp {
+    let header = Some(pb::ResponseHeader { revision: part.revision, ..Default::default() });
+    let response = match part.outcome {
+        Outcome::Range(found) => {
+            Some(response_op::Response::ResponseRange(range_response(header, found)))
+        }
+        Outcome::Put(done) => Some(response_op::Response::ResponsePut(put_response(header, done))),
+        Outcome::DeleteRange(done) => {
+            Some(response_op::Response::ResponseDeleteRange(delete_response(header, done)))
+        }
+        Outcome::Txn(done) => Some(response_op::Response::ResponseTxn(txn_response(header, done))),
+        _ => None,
+    };
+    pb::ResponseOp { response }
+}

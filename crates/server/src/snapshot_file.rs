@@ -1,0 +1,252 @@
+//! The file that `etcdctl snapshot save` gets from us: the store, whole, for any table.
+//!
+//! Written and read here; how a member starts from one is not known here. The bytes are
+//! described in `docs/formats.md`. Its last 32 bytes are the SHA-256 of all others, whose
+//! number is a multiple of 512: etcd's tools look for that.
+
+use std::fmt;
+use std::io::{self, Read, Seek, SeekFrom};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use sha2::{Digest, Sha256};
+
+/// What the head of a file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    pub cluster_id: u64,
+    /// The newest revision in it.
+    pub revision: i64,
+    /// The newest entry of the log that is part of it.
+    pub applied: u64,
+}
+
+const MAGIC: &[u8; 16] = b"quorate snapshot";
+const FORMAT: u32 = 1;
+const HEAD_BYTES: usize = 16 + 4 + 8 + 8 + 8;
+const BLOCK_BYTES: u64 = 512;
+const DIGEST_BYTES: u64 = 32;
+/// Chunks are some 64 KiB; one row alone may be as large as a request.
+const CHUNK_BYTES_MAX: u32 = 1 << 30;
+
+/// A file piece by piece.
+pub(crate) struct Writer<C> {
+    about: About,
+    chunks: C,
+    digest: Sha256,
+    written: u64,
+    next: Next,
+}
+
+enum Next {
+    Head,
+    Chunk,
+    Digest,
+    Nothing,
+}
+
+impl<C: Iterator<Item = Bytes>> Writer<C> {
+    pub(crate) fn new(about: About, chunks: C) -> Self {
+        Self { about, chunks, digest: Sha256::new(), written: 0, next: Next::Head }
+    }
+
+    fn head(&self) -> Bytes {
+        let mut head = BytesMut::with_capacity(HEAD_BYTES);
+        head.put_slice(MAGIC);
+        head.put_u32_le(FORMAT);
+        head.put_u64_le(self.about.cluster_id);
+        head.put_i64_le(self.about.revision);
+        head.put_u64_le(self.about.applied);
+        head.freeze()
+    }
+
+    /// A mark that no chunk follows, and zeros up to the end of the block.
+    fn tail(&self) -> Bytes {
+        let end = self.written + 4;
+        Bytes::from(vec![0; 4 + (end.next_multiple_of(BLOCK_BYTES) - end) as usize])
+    }
+}
+
+impl<C: Iterator<Item = Bytes>> Iterator for Writer<C> {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let piece = match self.next {
+            Next::Head => {
+                self.next = Next::Chunk;
+                self.head()
+            }
+            Next::Chunk => match self.chunks.next() {
+                Some(chunk) => {
+                    let mut piece = BytesMut::with_capacity(4 + chunk.len());
+                    piece.put_u32_le(chunk.len() as u32);
+                    piece.put_slice(&chunk);
+                    piece.freeze()
+                }
+                None => {
+                    self.next = Next::Digest;
+                    self.tail()
+                }
+            },
+            Next::Digest => {
+                self.next = Next::Nothing;
+                return Some(Bytes::copy_from_slice(&self.digest.finalize_reset()));
+            }
+            Next::Nothing => return None,
+        };
+        self.written += piece.len() as u64;
+        self.digest.update(&piece);
+        Some(piece)
+    }
+}
+
+/// A file that was read once and is whole.
+#[derive(Debug)]
+pub struct SnapshotFile<F> {
+    file: F,
+    pub about: About,
+    /// All of it.
+    pub bytes: u64,
+}
+
+/// Why a file is not taken.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SnapshotFileError {
+    /// It cannot be read.
+    Io(io::Error),
+    /// It is no file of ours, or of a version that is not known here. Look at where it comes
+    /// from.
+    Foreign,
+    /// It was cut or altered. Take another one.
+    Damaged,
+}
+
+impl fmt::Display for SnapshotFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(why) => write!(f, "{why}"),
+            Self::Foreign => write!(f, "not a snapshot of this program, or of a later version"),
+            Self::Damaged => write!(f, "snapshot is cut or damaged: its checksum does not match"),
+        }
+    }
+}
+
+impl std::error::Error for SnapshotFileError {}
+
+impl From<io::Error> for SnapshotFileError {
+    fn from(why: io::Error) -> Self {
+        match why.kind() {
+            io::ErrorKind::UnexpectedEof => Self::Damaged,
+            _ => Self::Io(why),
+        }
+    }
+}
+
+impl<F: Read + Seek> SnapshotFile<F> {
+    /// Reads all of it and compares the checksum.
+    pub fn open(mut file: F) -> Result<Self, SnapshotFileError> {
+        let bytes = file.seek(SeekFrom::End(0))?;
+        file.seek(SeekFrom::Start(0))?;
+        let mut head = [0; HEAD_BYTES];
+        if bytes >= HEAD_BYTES as u64 {
+            file.read_exact(&mut head)?;
+        }
+        let about = read_head(&head).ok_or(SnapshotFileError::Foreign)?;
+        if bytes % BLOCK_BYTES != DIGEST_BYTES {
+            return Err(SnapshotFileError::Damaged);
+        }
+        file.seek(SeekFrom::Start(0))?;
+        let mut digest = Sha256::new();
+        io::copy(&mut (&mut file).take(bytes - DIGEST_BYTES), &mut digest)?;
+        let mut expected = [0; DIGEST_BYTES as usize];
+        file.read_exact(&mut expected)?;
+        if digest.finalize()[..] != expected {
+            return Err(SnapshotFileError::Damaged);
+        }
+        Ok(Self { file, about, bytes })
+    }
+
+    /// What [`Kv::install`](quorate_kv::Kv::install) takes. If the file cannot be read any
+    /// more they end early, and are refused there.
+    pub fn chunks(mut self) -> Result<impl Iterator<Item = Bytes>, SnapshotFileError> {
+        self.file.seek(SeekFrom::Start(HEAD_BYTES as u64))?;
+        let mut file = io::BufReader::new(self.file);
+        Ok(std::iter::from_fn(move || read_chunk(&mut file)))
+    }
+}
+
+fn read_head(mut head: &[u8]) -> Option<About> {
+    let magic = head.split_off(..MAGIC.len())?;
+    let format = head.try_get_u32_le().ok()?;
+    let cluster_id = head.try_get_u64_le().ok()?;
+    let revision = head.try_get_i64_le().ok()?;
+    let applied = head.try_get_u64_le().ok()?;
+    (magic == MAGIC && format == FORMAT).then_some(About { cluster_id, revision, applied })
+}
+
+fn read_chunk(file: &mut impl Read) -> Option<Bytes> {
+    let mut length = [0; 4];
+    file.read_exact(&mut length).ok()?;
+    let length = u32::from_le_bytes(length);
+    if length == 0 || length > CHUNK_BYTES_MAX {
+        return None;
+    }
+    let mut chunk = Vec::new();
+    let read = file.take(u64::from(length)).read_to_end(&mut chunk).ok()?;
+    (read == length as usize).then(|| chunk.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use quorate_kv::{Command, Kv, MemoryTable, Put};
+
+    use super::*;
+
+    const ABOUT: About = About { cluster_id: 7, revision: 301, applied: 300 };
+
+    fn store() -> Kv<MemoryTable> {
+        let mut kv = Kv::open(MemoryTable::default()).unwrap();
+        for index in 1..=300 {
+            let key = format!("key {index}").into();
+            let put = Put { key, value: vec![index as u8; 1_000].into(), ..Put::default() };
+            kv.apply(index, &Command::Put(put)).unwrap();
+        }
+        kv
+    }
+
+    fn file_of(kv: &Kv<MemoryTable>) -> Vec<u8> {
+        Writer::new(ABOUT, kv.snapshot().unwrap()).flatten().collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let kv = store();
+        let bytes = file_of(&kv);
+        assert_eq!(bytes.len() % 512, 32, "etcdctl checks this");
+        let file = SnapshotFile::open(Cursor::new(&bytes)).unwrap();
+        assert_eq!(file.about, ABOUT);
+        assert_eq!(file.bytes, bytes.len() as u64);
+        let mut other = Kv::open(MemoryTable::default()).unwrap();
+        other.install(&mut file.chunks().unwrap()).unwrap();
+        assert_eq!(other.hash().unwrap(), kv.hash().unwrap());
+    }
+
+    #[test]
+    fn what_is_cut_altered_or_foreign_is_refused() {
+        let bytes = file_of(&store());
+        let open = |bytes: &[u8]| SnapshotFile::open(Cursor::new(bytes.to_vec())).err();
+        for place in [60, bytes.len() / 2, bytes.len() - 40, bytes.len() - 1] {
+            let mut altered = bytes.clone();
+            altered[place] ^= 1;
+            assert!(matches!(open(&altered), Some(SnapshotFileError::Damaged)), "at {place}");
+        }
+        for length in [45, 512, 544, bytes.len() - 512, bytes.len() - 1] {
+            let cut = open(&bytes[..length]);
+            assert!(matches!(cut, Some(SnapshotFileError::Damaged)), "cut to {length}");
+        }
+        assert!(matches!(open(b"bolt"), Some(SnapshotFileError::Foreign)));
+        assert!(matches!(open(&[0; 4_128]), Some(SnapshotFileError::Foreign)));
+    }
+}
