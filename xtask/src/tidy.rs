@@ -35,7 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // The kv machine knows of Raft only where it is asked to be a machine of the node.
     ("kv", &["quorate-storage", "quorate"]),
     ("sim", &["quorate-core", "quorate-storage", "quorate"]),
-    ("bench", &["quorate-core"]),
+    ("bench", &["quorate", "quorate-core"]),
     ("cli", &["quorate-proto", "quorate-server"]),
 ];
 

@@ -16,6 +16,7 @@ mod node;
 mod ours;
 #[cfg(feature = "peers")]
 mod raft_rs;
+mod raw;
 mod side;
 mod table;
 

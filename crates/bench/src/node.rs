@@ -4,14 +4,12 @@
 //! The disk is measured in the same run: what its group commit could do if consensus were
 //! free is the mark to compare with.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -23,6 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 use crate::args::NodeArgs;
+use crate::raw;
 use crate::table::Table;
 
 /// What one number of proposers came to.
@@ -59,7 +58,7 @@ pub(crate) fn table(args: &NodeArgs) -> Result<Table, Box<dyn std::error::Error>
     for proposers in args.proposers() {
         let length = Duration::from_secs(args.seconds);
         runtime.block_on(cluster.measure(proposers, args.size, length / 5))?;
-        let raw = raw_rate(&place.0, proposers, args.size, Duration::from_secs(1))?;
+        let raw = runtime.block_on(raw::rate(&place.0, proposers, args.size, length / 3))?;
         let measured = runtime.block_on(cluster.measure(proposers, args.size, length))?;
         table.row(&measured.row(proposers, args.size, raw));
     }
@@ -192,49 +191,6 @@ fn stop(runtime: &Runtime, cluster: Cluster) {
     });
 }
 
-/// Three threads, each with a preallocated file of its own, write a batch of entries and
-/// sync it, again and again: as three members would whose every sync holds what all
-/// proposers have asked. The slowest one counts.
-fn raw_rate(place: &Path, batch: usize, size: usize, length: Duration) -> io::Result<f64> {
-    let bytes = batch * (size + ENTRY_BYTES);
-    let threads: Vec<_> = (0..3)
-        .map(|number| {
-            let path = place.join(format!("raw-{number}"));
-            thread::spawn(move || sync_again_and_again(&path, bytes, length))
-        })
-        .collect();
-    let mut slowest = f64::MAX;
-    for thread in threads {
-        let rate = thread.join().map_err(|_| io::Error::other("a thread panicked"))??;
-        slowest = slowest.min(rate);
-    }
-    Ok(slowest * batch as f64)
-}
-
-fn sync_again_and_again(path: &Path, bytes: usize, length: Duration) -> io::Result<f64> {
-    let file = File::create(path)?;
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, RAW_FILE_BYTES)?;
-    let batch = vec![7; bytes];
-    let (mut at, mut count) = (0, 0);
-    let began = Instant::now();
-    while began.elapsed() < length {
-        if at + bytes as u64 > RAW_FILE_BYTES {
-            at = 0;
-        }
-        file.write_all_at(&batch, at)?;
-        file.sync_data()?;
-        at += bytes as u64;
-        count += 1;
-    }
-    let rate = f64::from(count) / began.elapsed().as_secs_f64();
-    fs::remove_file(path)?;
-    Ok(rate)
-}
-
-/// What an entry costs in the log beside its payload, about.
-const ENTRY_BYTES: usize = 48;
-const RAW_FILE_BYTES: u64 = 64 << 20;
-
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
@@ -292,5 +248,6 @@ proposers     tasks that propose, each the next one when the last was answered
 CPU           of the whole process: three members and the proposers
 ops/sync      operations for each sync of the leader's log
 in fdatasync  share of the time: the leader's disk thread / the mean of all three
-raw ops/s     three threads that write batches of that many entries to files of their own
-              on the same disk, and sync each: what group commit could do for free";
+raw ops/s     as many proposers on bare group commit: one thread takes what has gathered, writes
+              and syncs it, two more do the same to files of their own on the same disk, and an
+              operation is done when two of the three are: what three disks could do for free";

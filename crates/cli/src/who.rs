@@ -18,7 +18,8 @@ pub(crate) fn find<'a>(
 ) -> Result<&'a etcd::Member, Failure> {
     let id = u64::from_str_radix(asked.trim_start_matches("0x"), 16).ok();
     let by_id = members.iter().find(|member| Some(member.id) == id);
-    let named: Vec<_> = members.iter().filter(|member| member.name == asked).collect();
+    let named: Vec<_> =
+        members.iter().filter(|member| !asked.is_empty() && member.name == asked).collect();
     match (named.as_slice(), by_id) {
         ([one], None) => Ok(one),
         ([], Some(one)) => Ok(one),

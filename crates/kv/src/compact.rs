@@ -31,6 +31,20 @@ impl<T: Table> Kv<T> {
         Ok(Outcome::Done)
     }
 
+    /// Makes the state the first of another cluster, as when a backup is restored: its
+    /// log begins anew. Clients may have seen later revisions than the backup has; so
+    /// the revision is raised by `bump`, and with `mark_compacted` nothing from before
+    /// can be read or watched: who holds on to it is told, instead of misled.
+    pub fn begin_anew(&mut self, bump: u32, mark_compacted: bool) -> Result<(), TableError> {
+        self.state.applied = 0;
+        self.state.revision += i64::from(bump);
+        if mark_compacted {
+            self.state.compact_revision = self.state.revision;
+            self.state.compacting_from = Some(Box::default());
+        }
+        self.save()
+    }
+
     /// Whether rows below the compact revision are still there.
     pub fn is_compacting(&self) -> bool {
         self.state.compacting_from.is_some()

@@ -16,11 +16,14 @@ pub(crate) struct Index {
     keys: BTreeMap<SmallKey, History>,
 }
 
-/// The revisions of one key that are not compacted away, oldest first. Between two
-/// tombstones lies what etcd calls a generation.
-#[derive(Clone, Debug, Default)]
+/// The revisions of one key that are not compacted away. Between two tombstones lies
+/// what etcd calls a generation.
+#[derive(Clone, Debug)]
 struct History {
-    versions: Vec<Version>,
+    /// In place, because most questions are about it alone.
+    newest: Version,
+    /// Oldest first.
+    older: Vec<Version>,
     /// Of the newest version.
     lease: i64,
 }
@@ -50,14 +53,34 @@ pub(crate) struct Current {
 }
 
 impl History {
+    fn new(newest: Version, lease: i64) -> Self {
+        Self { newest, older: Vec::new(), lease }
+    }
+
+    fn push(&mut self, version: Version, lease: i64) {
+        self.older.push(std::mem::replace(&mut self.newest, version));
+        self.lease = lease;
+    }
+
+    fn current(&self) -> Option<Current> {
+        let Self { newest, lease, .. } = *self;
+        (!newest.is_tombstone()).then_some(Current { version: newest, lease })
+    }
+
     /// The newest write at or before a revision, tombstones included.
     fn newest_at(&self, main: i64) -> Option<Version> {
-        let after = match self.versions.last() {
-            // The usual question is about now.
-            Some(last) if last.at.main <= main => return Some(*last),
-            _ => self.versions.partition_point(|version| version.at.main <= main),
-        };
-        after.checked_sub(1).and_then(|place| self.versions.get(place)).copied()
+        if self.newest.at.main <= main {
+            return Some(self.newest);
+        }
+        let after = self.older.partition_point(|version| version.at.main <= main);
+        after.checked_sub(1).and_then(|place| self.older.get(place)).copied()
+    }
+
+    /// How many of the oldest versions are of no use from `compact` on.
+    fn superseded(&self, compact: i64) -> usize {
+        let Some(seen) = self.newest_at(compact) else { return 0 };
+        let before = self.older.partition_point(|version| version.at < seen.at);
+        before + usize::from(seen.is_tombstone() && seen.at.main < compact)
     }
 }
 
@@ -65,10 +88,9 @@ impl Index {
     /// Notes a write, which is newer than all before it.
     pub(crate) fn add(&mut self, key: &[u8], version: Version, lease: i64) {
         if let Some(history) = self.keys.get_mut(key) {
-            history.versions.push(version);
-            history.lease = lease;
+            history.push(version, lease);
         } else {
-            self.keys.insert(key.into(), History { versions: vec![version], lease });
+            self.keys.insert(key.into(), History::new(version, lease));
         }
     }
 
@@ -81,11 +103,10 @@ impl Index {
     ) -> Option<Current> {
         if let Some(history) = self.keys.get_mut(key) {
             let current = history.current();
-            history.versions.push(make(current));
-            history.lease = lease;
+            history.push(make(current), lease);
             return current;
         }
-        self.keys.insert(key.into(), History { versions: vec![make(None)], lease });
+        self.keys.insert(key.into(), History::new(make(None), lease));
         None
     }
 
@@ -104,8 +125,11 @@ impl Index {
         keys: &'a Keys,
         main: i64,
     ) -> impl Iterator<Item = (&'a [u8], Version)> {
-        let found = keys.bounds().map(|bounds| self.keys.range::<[u8], _>(bounds));
-        found.into_iter().flatten().filter_map(move |(key, history)| {
+        // Finding both ends of a range costs twice as much as finding one key.
+        let one = if keys.is_one() { self.keys.get_key_value(&keys.key[..]) } else { None };
+        let bounds = if keys.is_one() { None } else { keys.bounds() };
+        let several = bounds.map(|bounds| self.keys.range::<[u8], _>(bounds));
+        one.into_iter().chain(several.into_iter().flatten()).filter_map(move |(key, history)| {
             let version = history.newest_at(main).filter(|version| !version.is_tombstone())?;
             Some((key.borrow(), version))
         })
@@ -144,12 +168,14 @@ impl Index {
                 break;
             };
             let superseded = history.superseded(compact);
-            removed.extend(history.versions.drain(..superseded.min(left)));
+            let of_older = superseded.min(history.older.len());
+            removed.extend(history.older.drain(..of_older.min(left)));
             if superseded > left {
                 next = Some(Borrow::<[u8]>::borrow(key).into());
                 break;
             }
-            if history.versions.is_empty() {
+            if superseded > of_older {
+                removed.push(history.newest);
                 empty.push(key.clone());
             }
         }
@@ -157,23 +183,6 @@ impl Index {
             self.keys.remove(&key);
         }
         (removed, next)
-    }
-}
-
-impl History {
-    fn current(&self) -> Option<Current> {
-        let version = self.versions.last().filter(|version| !version.is_tombstone())?;
-        Some(Current { version: *version, lease: self.lease })
-    }
-
-    /// How many of the oldest versions are of no use from `compact` on.
-    fn superseded(&self, compact: i64) -> usize {
-        let seen = self.versions.partition_point(|version| version.at.main <= compact);
-        match seen.checked_sub(1).and_then(|place| self.versions.get(place)) {
-            Some(newest) if newest.is_tombstone() && newest.at.main < compact => seen,
-            Some(_) => seen - 1,
-            None => 0,
-        }
     }
 }
 
@@ -198,8 +207,12 @@ mod tests {
         let mut index = index();
         let (_, next) = index.compact(b"", compact, 100);
         assert_eq!(next, None);
-        let history = index.keys.remove(&b"k"[..]).unwrap_or_default();
-        history.versions.iter().map(|version| version.at.main).collect()
+        let history = index.keys.remove(&b"k"[..]);
+        let versions = history.into_iter().flat_map(|mut history| {
+            history.older.push(history.newest);
+            history.older
+        });
+        versions.map(|version| version.at.main).collect()
     }
 
     #[test]

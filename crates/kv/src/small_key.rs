@@ -30,6 +30,7 @@ impl From<&[u8]> for SmallKey {
 }
 
 impl Borrow<[u8]> for SmallKey {
+    #[inline]
     fn borrow(&self) -> &[u8] {
         match self {
             Self::Short { length, bytes } => &bytes[..usize::from(*length)],
@@ -39,6 +40,7 @@ impl Borrow<[u8]> for SmallKey {
 }
 
 impl Ord for SmallKey {
+    #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         Borrow::<[u8]>::borrow(self).cmp(other.borrow())
     }

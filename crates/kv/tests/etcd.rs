@@ -299,6 +299,24 @@ fn a_hash_does_not_depend_on_how_far_compaction_is() {
 }
 
 #[test]
+fn a_restored_store_begins_a_new_log_and_shows_nothing_of_the_past() {
+    let mut store = Store::new();
+    store.put("a", "1");
+    store.put("a", "2");
+    store.put("b", "1");
+    store.run(delete(one("b")));
+    store.kv.begin_anew(1_000, true).unwrap();
+    assert_eq!((store.kv.applied(), store.kv.revision()), (0, 1_005));
+    assert_eq!(store.values(one("a"), 0).unwrap(), ["2"]);
+    assert_eq!(store.values(one("a"), 1_004), Err(KvError::Compacted));
+    let (old, _) = store.watch(one("a"), 3);
+    assert_eq!(store.poll(old), Polled::Compacted { compact_revision: 1_005 });
+    store.index = 0;
+    assert_eq!(store.put("a", "3").revision, 1_006);
+    assert_eq!(store.kv.keys_known(), 1);
+}
+
+#[test]
 fn requests_are_judged_before_they_are_proposed() {
     let refused = |command: Command| check::command(&command, check::TXN_REQUESTS_MAX);
     assert_eq!(refused(put("", "", 0)), Err(KvError::EmptyKey));

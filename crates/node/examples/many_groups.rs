@@ -3,11 +3,12 @@
 
 use std::error::Error;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quorate::{
     DirectoryStorage, Host, KvCommand, KvReply, MemoryKv, Node, NodeConfig, TcpConfig, TcpTransport,
 };
+use tokio::time::Instant;
 
 type AnyError = Box<dyn Error + Send + Sync>;
 

@@ -9,12 +9,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 use quorate::{
     DirectoryStorage, KvCommand, KvReply, MemberId, MembershipNews, MemoryKv, Node, NodeConfig,
     TcpConfig, TcpTransport, at,
 };
+use tokio::time::Instant;
 
 type AnyError = Box<dyn Error + Send + Sync>;
 
@@ -79,14 +79,23 @@ async fn main() -> Result<(), AnyError> {
     for (_, task) in writers {
         written.push(task.await??);
     }
+    judge(&nodes[0], &written, &load).await?;
+    for node in nodes {
+        node.end().await;
+    }
+    Ok(())
+}
+
+/// Every writer's last word is there, and none of its writes failed.
+async fn judge(node: &Node, written: &[u64], load: &Load) -> Result<(), AnyError> {
     for (writer, last) in written.iter().enumerate() {
-        let bytes = nodes[0].read(format!("writer {writer}")).await?;
+        let bytes = node.read(format!("writer {writer}")).await?;
         let value = KvReply::decode(&bytes).and_then(|reply| reply.value).ok_or("a key is lost")?;
         if value != last.to_string() {
             return Err(format!("writer {writer} wrote {last}, found {value:?}").into());
         }
     }
-    println!("members now: {}", nodes[0].membership().voters());
+    println!("members now: {}", node.membership().voters());
     println!(
         "writes: {}, failed: {}",
         load.done.load(Ordering::Relaxed),
@@ -95,9 +104,6 @@ async fn main() -> Result<(), AnyError> {
     println!("longest gap: {} ms", load.gap.load(Ordering::Relaxed));
     if load.failed.load(Ordering::Relaxed) > 0 {
         return Err("a write failed".into());
-    }
-    for node in nodes {
-        node.end().await;
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! What applications ask each other, beside the log.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::time::Duration;
 
 use bytes::Bytes;

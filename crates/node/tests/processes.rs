@@ -391,3 +391,99 @@ impl Drop for SmallDisk {
         let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).output();
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_cut_off_from_the_network_is_replaced_and_joins_again() {
+    let Some(network) = Network::new(3) else {
+        println!("skipped: a_leader_cut_off: may not make network namespaces");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let addresses: BTreeMap<u64, SocketAddr> =
+        (1..=3).map(|id| (id, SocketAddr::from(([10, 213, 57, id as u8], 7001)))).collect();
+    let mut cluster = Cluster { directory, addresses, processes: BTreeMap::new() };
+    for id in 1..=3 {
+        let spec = first(id, &cluster.path(id), &cluster.addresses);
+        cluster.processes.insert(id, Process::spawn(&spec, Some(&network.name(id))));
+    }
+    cluster.processes[&1].ask_until("put ready 1", is_done).await;
+    let clients = Clients::start(4, cluster.processes.values().cloned().collect());
+    for _ in 0..2 {
+        clients.go_on(50).await;
+        let leader = cluster.leader().await;
+        network.set_link(leader, "down");
+        let others = cluster.processes.iter().filter(|(id, _)| **id != leader);
+        clients.set_services(others.map(|(_, process)| process.clone()).collect());
+        clients.go_on(100).await;
+        network.set_link(leader, "up");
+        clients.set_services(cluster.processes.values().cloned().collect());
+        let back = &cluster.processes[&leader];
+        back.ask_until("get ready", |answer| answer == "value 1").await;
+    }
+    clients.go_on(50).await;
+    clients.judge().await;
+}
+
+/// A bridge, and a namespace on it for each member.
+struct Network {
+    prefix: String,
+    members: u64,
+}
+
+impl Network {
+    fn new(members: u64) -> Option<Self> {
+        let network = Self { prefix: format!("q{}", std::process::id() % 100_000), members };
+        let bridge = network.bridge();
+        let mut made = ip(&["link", "add", &bridge, "type", "bridge"]);
+        made &= ip(&["link", "set", &bridge, "up"]);
+        for id in 1..=members {
+            let (name, inner, outer) = (network.name(id), network.inner(id), network.outer(id));
+            let address = format!("10.213.57.{id}/24");
+            made &= ip(&["netns", "add", &name])
+                && ip(&["link", "add", &outer, "type", "veth", "peer", "name", &inner])
+                && ip(&["link", "set", &inner, "netns", &name])
+                && ip(&["link", "set", &outer, "master", &bridge])
+                && ip(&["link", "set", &outer, "up"])
+                && ip(&["-n", &name, "address", "add", &address, "dev", &inner])
+                && ip(&["-n", &name, "link", "set", &inner, "up"])
+                && ip(&["-n", &name, "link", "set", "lo", "up"]);
+        }
+        // What was made goes when it is dropped, also if it is only a part.
+        made.then_some(network)
+    }
+
+    fn bridge(&self) -> String {
+        format!("{}b", self.prefix)
+    }
+
+    fn name(&self, id: u64) -> String {
+        format!("{}-{id}", self.prefix)
+    }
+
+    fn inner(&self, id: u64) -> String {
+        format!("{}i{id}", self.prefix)
+    }
+
+    fn outer(&self, id: u64) -> String {
+        format!("{}o{id}", self.prefix)
+    }
+
+    fn set_link(&self, id: u64, state: &str) {
+        assert!(ip(&["link", "set", &self.outer(id), state]));
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for id in 1..=self.members {
+            ip(&["netns", "delete", &self.name(id)]);
+            ip(&["link", "delete", &self.outer(id)]);
+        }
+        ip(&["link", "delete", &self.bridge()]);
+    }
+}
+
+fn ip(args: &[&str]) -> bool {
+    let output = std::process::Command::new("ip").args(args).output();
+    output.is_ok_and(|output| output.status.success())
+}

@@ -81,9 +81,7 @@ async fn found(config: &Config, transport: &TcpTransport) -> Result<NodeConfig, 
     check_not_known(config, transport, cluster, MemberId(own)).await?;
     let mut membership = Membership::new(first.iter().map(|(id, _)| *id), []);
     for (id, info) in &first {
-        // The names are said by the members themselves, when they have started.
-        let unnamed = Info { name: String::new(), ..info.clone() };
-        membership = membership.with_info(*id, unnamed.in_zone(bytes::Bytes::new()));
+        membership = membership.with_info(*id, info.in_zone(bytes::Bytes::new()));
     }
     let mut node = NodeConfig::join(cluster, own, 0);
     node.first = Some(membership);

@@ -39,6 +39,11 @@ pub(crate) fn unhealthy(reason: &str) -> Status {
     with_reason(Status::unavailable("etcdserver: unhealthy cluster"), reason)
 }
 
+/// A target that names nobody.
+pub(crate) fn bad_target(why: &str) -> Status {
+    Status::invalid_argument(format!("quorate: {why}"))
+}
+
 /// What no version of this server does yet.
 pub(crate) fn unsupported(what: &str) -> Status {
     Status::unimplemented(format!("etcdserver: {what} is not supported by this server yet"))

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use quorate_proto::etcdserverpb as etcd;
+use quorate_server::snapshot_file::{About, SnapshotFile};
 use serde_json::json;
 
 use crate::arguments::{ClientArguments, SnapshotCommand, WriteOut};
@@ -12,6 +13,7 @@ use crate::client::{Connection, connect};
 use crate::failure::Failure;
 use crate::print::{self, Table, bytes};
 use crate::trailer::{Checked, TRAILER_BYTES, check_file};
+use crate::who::hex;
 
 pub(crate) async fn run(asked: SnapshotCommand) -> Result<(), Failure> {
     match asked {
@@ -65,11 +67,28 @@ async fn receive(connection: &Connection, part: &Path) -> Result<u64, Failure> {
 fn status(path: &Path, write_out: WriteOut) -> Result<(), Failure> {
     let (size, sum) = check_file(path)?;
     let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+    // etcd's files have the same end; what is in them is not known here.
+    let ours = File::open(path).ok().and_then(|file| SnapshotFile::open(file).ok());
+    let about = ours.map(|ours| ours.about);
     match write_out {
-        WriteOut::Json => print::json(&json!({ "bytes": size, "sha256": sum })),
+        WriteOut::Json => print::json(&json!({
+            "bytes": size,
+            "sha256": sum,
+            "revision": about.map(|about| about.revision),
+            "applied": about.map(|about| about.applied),
+            "clusterID": about.map(|about| about.cluster_id),
+        })),
         WriteOut::Table => {
-            let mut table = Table::new(&["SIZE", "SHA-256"]);
-            table.row([bytes(size), sum]);
+            let mut table = Table::new(&["SIZE", "REVISION", "APPLIED", "CLUSTER", "SHA-256"]);
+            let known =
+                |text: &dyn Fn(&About) -> String| about.as_ref().map_or(String::new(), text);
+            table.row([
+                bytes(size),
+                known(&|about| about.revision.to_string()),
+                known(&|about| about.applied.to_string()),
+                known(&|about| hex(about.cluster_id)),
+                sum,
+            ]);
             print::out(&table.text());
         }
     }

@@ -10,7 +10,10 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use quorate_storage::Disk;
-use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{
+    Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend,
+    TableDefinition,
+};
 
 use super::redb_disk::RedbDisk;
 use super::{Rows, Table, TableError};
@@ -24,6 +27,7 @@ const STAGED_BYTES_MAX: usize = 1 << 20;
 
 pub struct RedbTable {
     database: Database,
+    file: Box<dyn StorageBackend>,
     /// What waits for the next commit; `None` takes the row away.
     pending: Pending,
     /// What the last commit left.
@@ -62,8 +66,8 @@ impl RedbTable {
             file.publish(name).map_err(TableError::Disk)?;
         }
         let committed = Some(read(&database)?);
-        let pending = Pending::new();
-        Ok(Self { database, pending, committed, staged: Vec::new(), staged_bytes: 0 })
+        let (file, pending) = (Box::new(file), Pending::new());
+        Ok(Self { database, file, pending, committed, staged: Vec::new(), staged_bytes: 0 })
     }
 
     fn write_staged(&mut self) -> Result<(), TableError> {
@@ -166,10 +170,7 @@ impl Table for RedbTable {
     }
 
     fn disk_bytes(&self) -> Result<Option<u64>, TableError> {
-        let transaction = self.database.begin_write()?;
-        let stats = transaction.stats()?;
-        transaction.abort()?;
-        Ok(Some(stats.allocated_pages() * stats.page_size() as u64))
+        self.file.len().map(Some).map_err(TableError::Disk)
     }
 }
 

@@ -2,7 +2,7 @@
 //! rest comes from the log again.
 
 use bytes::Bytes;
-use quorate_kv::{Command, Kv, MemoryTable, RedbTable};
+use quorate_kv::{Command, Compact, Kv, MemoryTable, Put, RedbTable, TableError};
 
 use crate::disk::MemoryDisk;
 use crate::generate::Draw;
@@ -67,7 +67,7 @@ fn a_crash_during_an_installation_leaves_the_old_state() {
         source.apply(index, &command).unwrap();
     }
     let value = Bytes::from(vec![1; 3 << 20]);
-    let large = quorate_kv::Put { key: "large".into(), value, ..Default::default() };
+    let large = Put { key: "large".into(), value, ..Default::default() };
     source.apply(300, &Command::Put(large)).unwrap();
     let chunks: Vec<Bytes> = source.snapshot().unwrap().collect();
     let disk = MemoryDisk::default();
@@ -89,4 +89,33 @@ fn a_crash_during_an_installation_leaves_the_old_state() {
     assert_eq!(redb.hash().unwrap(), source.hash().unwrap());
     // An installation is durable when it is done.
     assert_eq!(open(&disk.crashed()).hash().unwrap(), source.hash().unwrap());
+}
+
+#[test]
+fn space_is_given_back_when_no_snapshot_is_read() {
+    let disk = MemoryDisk::default();
+    let mut kv = open(&disk);
+    let value = Bytes::from(vec![1; 10_000]);
+    for index in 1..=1_000 {
+        let put = Put { key: "key".into(), value: value.clone(), ..Put::default() };
+        kv.apply(index, &Command::Put(put)).unwrap();
+    }
+    let compact = Compact { revision: kv.revision() };
+    kv.apply(1_001, &Command::Compact(compact)).unwrap();
+    kv.save().unwrap();
+    let before = kv.bytes_total().unwrap();
+    assert!(kv.bytes_in_use() < 20_000 && before > 5_000_000, "{before}");
+    let snapshot = kv.snapshot().unwrap();
+    assert!(matches!(kv.defragment(), Err(TableError::Busy)));
+    // It goes on working, for the snapshot as for commands.
+    kv.apply(1_002, &Command::Nothing).unwrap();
+    assert!(snapshot.count() > 2);
+    kv.defragment().unwrap();
+    assert!(kv.bytes_total().unwrap() < before / 2);
+    drop(kv);
+    let kv = open(&disk);
+    assert_eq!(kv.applied(), 1_002);
+    let mut other = Kv::open(MemoryTable::default()).unwrap();
+    other.install(&mut kv.snapshot().unwrap()).unwrap();
+    assert_eq!(other.hash().unwrap(), kv.hash().unwrap());
 }

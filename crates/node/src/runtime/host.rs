@@ -187,7 +187,7 @@ impl Parts {
             door,
             inquiries,
             shared: Arc::clone(&shared),
-            state: State::default(),
+            state: State::new(),
         };
         watch_apply(apply, Arc::clone(&done));
         self.watch_member(key, member, disk, Arc::clone(&shared));

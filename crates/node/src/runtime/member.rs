@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate_core::{Dropped, Envelope, Event, Index, MemberId, MemberInfo, Membership, Message};
@@ -58,9 +59,10 @@ pub(crate) struct Shared {
 }
 
 /// What the task remembers from turn to turn.
-#[derive(Default)]
 pub(crate) struct State {
     pub(crate) waiting: Waiting,
+    /// When something was last set going while clients were listened to.
+    handed_out: Instant,
     asides: Asides,
     saves_waiting: usize,
     jobs_waiting: usize,
@@ -73,14 +75,37 @@ pub(crate) struct State {
     requests: Vec<Request>,
 }
 
-/// So many saves or batches of jobs may be under way before clients have to wait.
+/// So many saves or batches of jobs may be under way before clients have to wait, if the
+/// disk or the machine is slow.
 const UNDER_WAY_FOR_CLIENTS: usize = 16;
+/// It is slow when the last of them has taken so long. Otherwise clients wait for it even if
+/// nothing else is under way: what gathers meanwhile makes one batch instead of several.
+const SLOW: Duration = Duration::from_millis(10);
 /// And before peers have to. An honest leader stops earlier by itself: this is beyond the
 /// appends that it has on their way.
 const UNDER_WAY_FOR_PEERS: usize = 2_048;
 /// What is taken out of a lane in one turn.
 const REQUESTS_PER_TURN: usize = 4_096;
 const DELIVERIES_PER_TURN: usize = 256;
+
+impl State {
+    pub(crate) fn new() -> Self {
+        Self {
+            waiting: Waiting::default(),
+            handed_out: Instant::now(),
+            asides: Asides::default(),
+            saves_waiting: 0,
+            jobs_waiting: 0,
+            peers: BTreeMap::new(),
+            snapshot_wanted: Vec::new(),
+            disowned: None,
+            ended: None,
+            completions: Vec::new(),
+            from_peers: Vec::new(),
+            requests: Vec::new(),
+        }
+    }
+}
 
 impl Member {
     pub(crate) async fn run(mut self) {
@@ -97,7 +122,8 @@ impl Member {
     /// Waits until there is something to do, then takes what there is.
     async fn gather(&mut self) {
         let under_way = self.state.saves_waiting.max(self.state.jobs_waiting);
-        let clients = under_way < UNDER_WAY_FOR_CLIENTS;
+        let slow = under_way > 0 && self.state.handed_out.elapsed() >= SLOW;
+        let clients = under_way == 0 || (slow && under_way < UNDER_WAY_FOR_CLIENTS);
         let peers = under_way < UNDER_WAY_FOR_PEERS;
         let (state, mailbox) = (&mut self.state, &mut self.mailbox);
         tokio::select! {
@@ -115,6 +141,9 @@ impl Member {
         while clients && state.requests.len() < REQUESTS_PER_TURN {
             let Ok(request) = mailbox.clients.try_recv() else { break };
             state.requests.push(request);
+        }
+        if !state.requests.is_empty() {
+            state.handed_out = Instant::now();
         }
         self.shared.counters.turns.add(1);
     }

@@ -261,7 +261,8 @@ mod queues {
 
     #[tokio::test(start_paused = true)]
     async fn a_refused_pair_waits_longer_every_time_and_others_do_not() {
-        let config = config();
+        let mut config = config();
+        config.refused_min = Duration::from_secs(1);
         let mut queue = online();
         let refused = route_to(MemberId(2));
         assert!(queue.refuse(refused, "removed", &config));

@@ -187,7 +187,10 @@ impl Cluster for ClusterService {
 /// As etcd's clients see a member: voters of a joint are voters, and so are those who were
 /// added as such and have yet to catch up.
 fn shown(membership: &Membership, id: MemberId) -> Member {
-    let Info { name, peer_urls, client_urls } = Info::of(membership, id);
+    let info = Info::of(membership, id);
+    // Without a name it is unstarted, to etcd's clients.
+    let name = if info.has_started() { info.name } else { String::new() };
+    let Info { peer_urls, client_urls, .. } = info;
     let to_vote = membership.goal().is_some_and(|goal| goal.voters.contains(id));
     let is_learner = membership.is_learner(id) && !to_vote;
     Member { id: id.0, name, peer_urls, client_urls, is_learner }

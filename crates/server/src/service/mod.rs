@@ -5,6 +5,7 @@ pub(crate) mod health;
 pub(crate) mod kv;
 pub(crate) mod lease;
 pub(crate) mod maintenance;
+pub(crate) mod membership;
 pub(crate) mod watch;
 
 use quorate_proto::etcdserverpb::cluster_server::ClusterServer;
@@ -13,6 +14,7 @@ use quorate_proto::etcdserverpb::lease_server::LeaseServer;
 use quorate_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use quorate_proto::etcdserverpb::watch_server::WatchServer;
 use quorate_proto::grpc::health::v1::health_server::HealthServer;
+use quorate_proto::quorate::v1::membership_server::MembershipServer;
 use tonic::service::Routes;
 
 use crate::config::Config;
@@ -36,7 +38,10 @@ pub fn services(context: &Context) -> Routes {
 /// Everything that a server answers by gRPC.
 pub(crate) fn routes(context: &Context, config: &Config) -> Routes {
     let cluster = cluster::ClusterService::new(context.clone(), config.max_learners);
+    let tick = config.heartbeat_interval;
+    let membership = membership::MembershipService::new(context.clone(), tick);
     services(context)
+        .add_service(MembershipServer::new(membership))
         .add_service(ClusterServer::new(cluster))
         .add_service(HealthServer::new(health::HealthService::new(context.clone())))
 }

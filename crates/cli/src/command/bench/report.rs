@@ -69,7 +69,7 @@ impl Report {
             "longestGapMicros": self.gap.as_micros() as u64,
             "errors": self.outcome.errors,
             "eventsLost": self.outcome.missing,
-            "serverCpuSeconds": self.measured.then(|| self.processor.as_secs_f64()),
+            "serverCpuSeconds": self.measured.then_some(self.processor.as_secs_f64()),
             "serverCpuSecondsPer100k": self.cost(),
         })
     }

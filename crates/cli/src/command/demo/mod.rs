@@ -67,9 +67,12 @@ async fn story(members: &mut Members, arguments: &DemoArguments) -> Result<(), F
     view.say(&format!("{} write", counted(u64::from(arguments.clients), "client", "clients")));
     tokio::time::sleep(quarter).await;
     let old = replacement::choose(members, arguments.leader).await?;
+    // What one would do with real clients: they leave before the member does.
+    let stay: Vec<usize> = (1..=3).filter(|number| *number != old).collect();
+    load.move_to(members.endpoints(&stay)).await;
+    view.say(&format!("clients use m{} and m{} from now on", stay[0], stay[1]));
     replacement::run(members, &view, old).await?;
-    // Clients learn whom to ask from the member list; so do these.
-    let stay: Vec<usize> = (1..=4).filter(|number| *number != old).collect();
+    let stay = [stay[0], stay[1], 4];
     load.move_to(members.endpoints(&stay)).await;
     tokio::time::sleep(quarter).await;
     members.stop(old).await;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use quorate_proto::etcdserverpb as etcd;
 use quorate_proto::quorate::v1 as wire;
+use quorate_proto::quorate::v1::membership_news::News;
 use tonic::{Code, Status};
 
 use super::members::Members;
@@ -14,7 +15,7 @@ use super::view::View;
 use crate::client::Connection;
 use crate::command::member::replacement;
 use crate::failure::{Failure, said};
-use crate::follow::{self, Follow};
+use crate::follow::Follow;
 use crate::who;
 use crate::words::Names;
 
@@ -55,7 +56,6 @@ pub(super) async fn run(members: &mut Members, view: &View, old: usize) -> Resul
         Ok(reply) => {
             let goal = reply.into_inner().goal_id.unwrap_or_default();
             start_new(members, &asked).await?;
-            view.say(&format!("m{NEW} is started"));
             pursue(members, view, &asked, goal).await?;
         }
         Err(status) if status.code() == Code::Unimplemented => {
@@ -105,24 +105,34 @@ async fn pursue(
 ) -> Result<(), Failure> {
     let follow = Follow { patience: PATIENCE, told: false };
     let mut ended = std::pin::pin!(follow.goal(asked, goal));
-    let mut latest = String::new();
+    let mut telling = std::pin::pin!(tell(view, asked));
     loop {
         tokio::select! {
+            biased;
+            told = &mut telling => told?,
             ended = &mut ended => return ended.map(|_| ()),
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-        }
-        members.check_runs(NEW)?;
-        let leader = crate::client::leader_of(asked).await;
-        let Ok(reply) = follow::status(&leader).await else { continue };
-        let mut names = Names::default();
-        names.learn(reply.membership.as_ref());
-        let step = reply.progress.as_ref().and_then(|progress| progress.step.as_ref());
-        let step = step.map(|step| names.step(step)).unwrap_or_default();
-        if !step.is_empty() && step != latest {
-            view.say(&format!("  {step}"));
-            latest = step;
+            () = tokio::time::sleep(LOOK_EVERY) => members.check_runs(NEW)?,
         }
     }
+}
+
+/// Says which members count, each time that changes, and does not end by itself.
+async fn tell(view: &View, asked: &Connection) -> Result<(), Failure> {
+    let failed = |status| Failure::answered("cannot watch", &asked.endpoint, &status);
+    let stream = asked.membership().watch(wire::WatchRequest {}).await.map_err(failed)?;
+    let mut stream = stream.into_inner();
+    let mut names = Names::default();
+    while let Some(reply) = stream.message().await.map_err(failed)? {
+        match reply.news.and_then(|news| news.news) {
+            Some(News::Now(now)) => names.learn(now.membership.as_ref()),
+            Some(News::Counts(record)) => {
+                names.learn(Some(&record));
+                view.say(&format!("  {}", names.membership(&record)));
+            }
+            _ => {}
+        }
+    }
+    std::future::pending().await
 }
 
 async fn step_by_step(

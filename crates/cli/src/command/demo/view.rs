@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use quorate_proto::etcdserverpb as etcd;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::load::Load;
 use crate::bar::bar;
@@ -72,10 +72,7 @@ async fn draw(screen: Arc<Screen>, load: Arc<Load>, addresses: Vec<(String, Stri
     let every = if screen.terminal { DRAW_EVERY } else { LINE_EVERY };
     loop {
         tokio::time::sleep(every).await;
-        let mut seen = Vec::new();
-        for (name, address) in &addresses {
-            seen.push(Seen { name: name.clone(), status: ask(address).await });
-        }
+        let seen = ask_all(&addresses).await;
         let (recent, failed) = load.look();
         let rate = recent.total() as f64 / every.as_secs_f64();
         let p99 = millis(recent.per_mille(990));
@@ -88,6 +85,17 @@ async fn draw(screen: Arc<Screen>, load: Arc<Load>, addresses: Vec<(String, Stri
             screen.show(&[format!("{} | {writes}", one_line(&seen))], 0);
         }
     }
+}
+
+/// All at the same time: asked one after the other, the last would look furthest.
+async fn ask_all(addresses: &[(String, String)]) -> Vec<Seen> {
+    let mut asking = JoinSet::new();
+    for (name, address) in addresses.iter().cloned() {
+        asking.spawn(async move { Seen { name, status: ask(&address).await } });
+    }
+    let mut seen = asking.join_all().await;
+    seen.sort_by(|one, other| one.name.cmp(&other.name));
+    seen
 }
 
 async fn ask(address: &str) -> Option<etcd::StatusResponse> {

@@ -1,0 +1,109 @@
+//! A machine that a node runs and a server looks into.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use quorate::Machine;
+use quorate_kv::{
+    Command, Compact, EventKind, Keys, Kv, MemoryTable, PollLimits, Polled, Put, Question, Range,
+    Reply, SharedKv, WatchRequest, WatcherId,
+};
+
+type Shared = SharedKv<MemoryTable>;
+
+fn shared() -> Shared {
+    SharedKv::new(Kv::open(MemoryTable::default()).unwrap())
+}
+
+fn put(machine: &mut Shared, index: u64, key: &'static str, value: impl Into<Bytes>) -> Reply {
+    let put = Put { key: key.into(), value: value.into(), ..Put::default() };
+    Reply::decode(&machine.apply(index, &Command::Put(put).encode())).unwrap()
+}
+
+fn revisions(machine: &Shared, id: WatcherId) -> Vec<i64> {
+    match machine.poll_watch(id, PollLimits::default()).unwrap() {
+        Polled::Events { events, .. } => {
+            assert!(events.iter().all(|event| event.kind == EventKind::Put));
+            events.iter().map(|event| event.kv.mod_revision).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn watch(machine: &Shared, key: &'static str) -> (WatcherId, Arc<AtomicUsize>) {
+    let woken = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&woken);
+    let wake = Arc::new(move |_| {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    let request = WatchRequest { keys: Keys::one(key), ..WatchRequest::default() };
+    (machine.watch(request, wake).0, woken)
+}
+
+#[test]
+fn what_the_node_runs_the_server_sees() {
+    let mut machine = shared();
+    let (id, woken) = watch(&machine, "a");
+    assert_eq!(put(&mut machine, 5, "a", "1").revision, 2);
+    assert_eq!(woken.load(Ordering::Relaxed), 1);
+    assert_eq!(revisions(&machine, id), [2]);
+    assert_eq!(machine.read().applied(), 5);
+    let range = Range { keys: Keys::one("a"), ..Range::default() };
+    let question = Question::Range(range);
+    let asked = Reply::decode(&machine.query(&question.encode())).unwrap();
+    assert_eq!(asked, machine.read().query(&question).unwrap());
+    let nonsense = Reply::decode(&machine.query(&Bytes::from_static(b"?"))).unwrap();
+    assert!(nonsense.result.is_err());
+    assert!(machine.cancel_watch(id));
+    assert_eq!(machine.watchers(), 0);
+}
+
+#[test]
+fn watchers_outlive_an_installation() {
+    let mut ahead = shared();
+    let mut behind = shared();
+    let (id, woken) = watch(&behind, "a");
+    let (other, _) = watch(&behind, "b");
+    put(&mut ahead, 1, "a", "1");
+    put(&mut behind, 1, "a", "1");
+    assert_eq!(revisions(&behind, id), [2]);
+    for index in 2..5 {
+        put(&mut ahead, index, "a", "more");
+    }
+    behind.install(&mut ahead.snapshot()).unwrap();
+    assert_eq!(woken.load(Ordering::Relaxed), 2);
+    assert_eq!(revisions(&behind, id), [3, 4, 5]);
+    assert_eq!(behind.poll_watch(other, PollLimits::default()).unwrap(), Polled::Idle);
+    assert_eq!(behind.watch_progress(id), Some(5));
+
+    // What was compacted meanwhile cannot be told any more.
+    put(&mut ahead, 5, "a", "more");
+    put(&mut ahead, 6, "a", "more");
+    ahead.apply(7, &Command::Compact(Compact { revision: 7 }).encode());
+    behind.install(&mut ahead.snapshot()).unwrap();
+    let polled = behind.poll_watch(id, PollLimits::default()).unwrap();
+    assert_eq!(polled, Polled::Compacted { compact_revision: 7 });
+    assert!(behind.install(&mut std::iter::once(Bytes::new())).is_err());
+    assert_eq!(behind.read().revision(), 7);
+}
+
+#[test]
+fn a_slow_watcher_reads_what_is_no_longer_kept_for_all() {
+    let mut machine = shared();
+    let (id, woken) = watch(&machine, "a");
+    let large = Bytes::from(vec![0; 1 << 20]);
+    for index in 1..=40 {
+        put(&mut machine, index, "a", large.clone());
+    }
+    assert_eq!(woken.load(Ordering::Relaxed), 1);
+    let mut told = Vec::new();
+    while told.len() < 40 {
+        let some = revisions(&machine, id);
+        assert!(some.len() <= 2, "a poll keeps to its limit");
+        told.extend(some);
+    }
+    assert_eq!(told, (2..42).collect::<Vec<_>>());
+}

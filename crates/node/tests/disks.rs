@@ -1,0 +1,223 @@
+//! Disks that are slow, stuck or broken, and machines that panic: what a member does.
+
+mod support;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use quorate::{
+    BadSnapshot, Chunks, Ended, EntryId, Failed, Index, Machine, MemoryKv, MemoryNetwork,
+    MemoryStorage, Node, NodeConfig, Opened, Refused, SnapshotSink, SnapshotSource, Storage,
+    StorageError,
+};
+use quorate_core::{Boot, Entries, Save, SnapshotMeta};
+use quorate_storage::Identity;
+use support::{CLUSTER, TICK, in_time, put, until_done, wait_for};
+
+/// What is wrong with a disk, from now on.
+#[derive(Default)]
+struct Trouble {
+    sync_millis: AtomicU64,
+    stuck: Mutex<bool>,
+    freed: Condvar,
+    broken: AtomicBool,
+}
+
+impl Trouble {
+    fn set_stuck(&self, stuck: bool) {
+        *self.stuck.lock().unwrap() = stuck;
+        self.freed.notify_all();
+    }
+}
+
+struct Troubled {
+    inner: MemoryStorage,
+    trouble: Arc<Trouble>,
+}
+
+impl Storage for Troubled {
+    fn open(&mut self, mark: Identity, first: &Boot) -> Result<Opened, StorageError> {
+        self.inner.open(mark, first)
+    }
+
+    fn write(&mut self, save: &Save) -> Result<(), StorageError> {
+        self.inner.write(save)
+    }
+
+    fn sync(&mut self) -> Result<(), StorageError> {
+        let millis = self.trouble.sync_millis.load(Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(millis));
+        let mut stuck = self.trouble.stuck.lock().unwrap();
+        while *stuck {
+            stuck = self.trouble.freed.wait(stuck).unwrap();
+        }
+        if self.trouble.broken.load(Ordering::Relaxed) {
+            return Err("the test broke it".into());
+        }
+        self.inner.sync()
+    }
+
+    fn load(&mut self, range: Range<Index>, bytes_max: u64) -> Result<Entries, StorageError> {
+        self.inner.load(range, bytes_max)
+    }
+
+    fn trim(&mut self, index: Index) -> Result<(), StorageError> {
+        self.inner.trim(index)
+    }
+
+    fn begin_snapshot(
+        &mut self,
+        meta: SnapshotMeta,
+    ) -> Result<Box<dyn SnapshotSink>, StorageError> {
+        self.inner.begin_snapshot(meta)
+    }
+
+    fn adopt_snapshot(&mut self, id: EntryId) -> Result<(), StorageError> {
+        self.inner.adopt_snapshot(id)
+    }
+
+    fn open_snapshot(&mut self, id: EntryId) -> Result<Box<dyn SnapshotSource>, StorageError> {
+        self.inner.open_snapshot(id)
+    }
+
+    fn release_snapshot(&mut self, id: EntryId) {
+        self.inner.release_snapshot(id);
+    }
+
+    fn close(&mut self) -> Result<(), StorageError> {
+        self.inner.close()
+    }
+}
+
+struct Members {
+    nodes: Vec<Node>,
+    troubles: Vec<Arc<Trouble>>,
+}
+
+impl Members {
+    async fn start<M: Machine + Send + 'static>(machine: impl Fn() -> M) -> Self {
+        let network = MemoryNetwork::new();
+        let (mut nodes, mut troubles) = (Vec::new(), Vec::new());
+        for id in 1..=3 {
+            let trouble = Arc::new(Trouble::default());
+            let storage = Troubled { inner: MemoryStorage::new(), trouble: Arc::clone(&trouble) };
+            let mut config = NodeConfig::first(CLUSTER, id, [(1, ""), (2, ""), (3, "")]);
+            config.mailbox_requests = 32;
+            let config = config.with_tick(TICK);
+            nodes.push(Node::start(config, storage, machine(), network.transport()).await.unwrap());
+            troubles.push(trouble);
+        }
+        Self { nodes, troubles }
+    }
+
+    async fn leader(&self) -> usize {
+        wait_for("a leader", async || self.nodes.iter().position(Node::is_leader)).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_disk_does_not_keep_a_leader_from_its_heartbeats() {
+    let members = Members::start(MemoryKv::default).await;
+    let leader = members.leader().await;
+    let node = &members.nodes[leader];
+    until_done("a write", async || node.propose(put("a", "1")).await).await;
+    let term = node.term();
+    // Every sync takes longer than the longest election timeout.
+    let sync = TICK * 2 * 10 * 2;
+    members.troubles[leader].sync_millis.store(sync.as_millis() as u64, Ordering::Relaxed);
+    for number in 0..3 {
+        // Done as soon as the other two have it.
+        let command = put("a", &number.to_string());
+        until_done("a write", async || node.propose(command.clone()).await).await;
+    }
+    tokio::time::sleep(sync).await;
+    assert_eq!((node.term(), node.is_leader()), (term, true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stuck_disk_makes_clients_wait_and_nothing_grow() {
+    let members = Members::start(MemoryKv::default).await;
+    let leader = members.leader().await;
+    let node = members.nodes[leader].clone();
+    until_done("a write", async || node.propose(put("a", "1")).await).await;
+    for trouble in &members.troubles {
+        trouble.set_stuck(true);
+    }
+    let mut tasks = Vec::new();
+    for number in 0..2_000 {
+        let node = node.clone();
+        tasks.push(tokio::spawn(async move { node.propose(put("a", &number.to_string())).await }));
+    }
+    // The member takes a few, then no more; who asks waits outside.
+    wait_for("saves wait", async || {
+        let status = node.status().await.unwrap();
+        (status.saves_waiting >= 16).then_some(())
+    })
+    .await;
+    let open = node.status().await.unwrap().open_requests;
+    assert!(open < 2_000, "{open} requests were taken");
+    assert!(node.metrics().saves_waiting <= 64);
+    for trouble in &members.troubles {
+        trouble.set_stuck(false);
+    }
+    for task in tasks {
+        // Whoever waited too long was told so; nobody is forgotten.
+        let _ = in_time("an answer", task).await.unwrap();
+    }
+    let node = members.nodes[members.leader().await].clone();
+    until_done("a write", async || node.propose(put("a", "end")).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_disk_ends_its_member_with_the_reason() {
+    let members = Members::start(MemoryKv::default).await;
+    let leader = members.leader().await;
+    let node = members.nodes[leader].clone();
+    until_done("a write", async || node.propose(put("a", "1")).await).await;
+    members.troubles[leader].broken.store(true, Ordering::Relaxed);
+    let _ = node.propose(put("a", "2")).await;
+    let ended = in_time("the end", node.ended()).await;
+    assert!(matches!(&ended, Ended::Disk(why) if why.to_string() == "the test broke it"));
+    assert_eq!(ended.to_string(), "its disk failed: the test broke it");
+    assert_eq!(node.propose(put("a", "3")).await, Err(Failed::Refused(Refused::Stopped)));
+    assert_eq!(node.status().await.unwrap_err(), Failed::Refused(Refused::Stopped));
+    let other = &members.nodes[(leader + 1) % 3];
+    until_done("a write", async || other.propose(put("a", "4")).await).await;
+}
+
+/// Cannot stand one command.
+#[derive(Default)]
+struct Touchy(MemoryKv);
+
+impl Machine for Touchy {
+    fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
+        assert!(!command.ends_with(b"ouch"), "ouch");
+        self.0.apply(index, command)
+    }
+
+    fn query(&self, question: &Bytes) -> Bytes {
+        self.0.query(question)
+    }
+
+    fn snapshot(&self) -> Chunks {
+        self.0.snapshot()
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        self.0.install(chunks)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_panics_ends_its_member_and_not_the_process() {
+    let members = Members::start(Touchy::default).await;
+    let leader = members.leader().await;
+    let node = members.nodes[leader].clone();
+    until_done("a write", async || node.propose(put("a", "1")).await).await;
+    let answer = in_time("an answer", node.propose(put("a", "ouch"))).await;
+    assert!(matches!(answer, Err(Failed::Unknown(_))), "{answer:?}");
+    assert!(matches!(in_time("the end", node.ended()).await, Ended::MachinePanicked));
+}

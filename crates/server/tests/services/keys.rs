@@ -1,0 +1,225 @@
+//! The service KV: every option, and what it answers.
+
+use quorate_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use quorate_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
+use quorate_proto::etcdserverpb::request_op::Request as Part;
+use quorate_proto::etcdserverpb::response_op::Response as Answer;
+use quorate_proto::etcdserverpb::{
+    CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp,
+    StatusRequest, TxnRequest,
+};
+use quorate_server::Limits;
+
+use crate::support::{CLUSTER, Member, from, get, put, text, within};
+
+fn part(request: Part) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_is_read_with_its_revisions() {
+    let member = Member::alone(Limits::default()).await;
+    let first = member.put("a", "1").await;
+    let previous = PutRequest { prev_kv: true, ..put("a", "2") };
+    let done = within("a put", member.kv().put(previous)).await.unwrap().into_inner();
+    let header = done.header.unwrap();
+    assert_eq!((header.cluster_id, header.member_id), (CLUSTER, 1));
+    assert_eq!((header.revision, header.raft_term > 0), (first + 1, true));
+    assert_eq!(text(&done.prev_kv.unwrap().value), "1");
+
+    let found = member.range(get("a")).await;
+    assert_eq!((found.count, found.more), (1, false));
+    assert_eq!(found.header.unwrap().revision, first + 1);
+    let kv = &found.kvs[0];
+    assert_eq!((text(&kv.value), kv.version), ("2".into(), 2));
+    assert_eq!((kv.create_revision, kv.mod_revision), (first, first + 1));
+
+    let old = member.range(RangeRequest { revision: first, ..get("a") }).await;
+    assert_eq!(text(&old.kvs[0].value), "1");
+    // The header tells how far the store is, not what was asked for.
+    assert_eq!(old.header.unwrap().revision, first + 1);
+    let serializable = RangeRequest { serializable: true, ..get("a") };
+    assert_eq!(member.range(serializable).await.kvs.len(), 1);
+
+    // The value, then the lease, stay as they were.
+    let keeps = PutRequest { ignore_value: true, ..put("a", "") };
+    within("a put", member.kv().put(keeps)).await.unwrap();
+    let keeps = PutRequest { ignore_lease: true, ..put("a", "3") };
+    within("a put", member.kv().put(keeps)).await.unwrap();
+    let kv = member.range(get("a")).await.kvs.remove(0);
+    assert_eq!((text(&kv.value), kv.version), ("3".into(), 4));
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ranges_are_limited_sorted_and_filtered() {
+    let member = Member::alone(Limits::default()).await;
+    let first = member.put("a", "z").await;
+    for (key, value) in [("b", "y"), ("c", "x"), ("a", "w")] {
+        member.put(key, value).await;
+    }
+    let all = || from("a", "\0");
+    assert_eq!(member.keys(all()).await, ["a", "b", "c"]);
+    assert_eq!(member.keys(from("a", "c")).await, ["a", "b"]);
+    assert_eq!(member.keys(from("c", "a")).await, [""; 0]);
+    let limited = member.range(RangeRequest { limit: 2, ..all() }).await;
+    assert_eq!((limited.kvs.len(), limited.count, limited.more), (2, 3, true));
+
+    let sorted = |target: SortTarget, order: SortOrder| RangeRequest {
+        sort_target: target as i32,
+        sort_order: order as i32,
+        ..all()
+    };
+    let cases = [
+        (SortTarget::Key, SortOrder::Descend, ["c", "b", "a"]),
+        (SortTarget::Version, SortOrder::Descend, ["a", "b", "c"]),
+        (SortTarget::Create, SortOrder::Descend, ["c", "b", "a"]),
+        (SortTarget::Mod, SortOrder::Ascend, ["b", "c", "a"]),
+        (SortTarget::Value, SortOrder::Ascend, ["a", "c", "b"]),
+    ];
+    for (target, order, keys) in cases {
+        assert_eq!(member.keys(sorted(target, order)).await, keys, "{target:?} {order:?}");
+    }
+
+    let only = member.range(RangeRequest { keys_only: true, ..all() }).await;
+    assert!(only.kvs.iter().all(|kv| kv.value.is_empty()) && only.kvs.len() == 3);
+    let counted = member.range(RangeRequest { count_only: true, ..all() }).await;
+    assert_eq!((counted.kvs.len(), counted.count), (0, 3));
+    let filters = [
+        (RangeRequest { min_mod_revision: first + 2, ..all() }, vec!["a", "c"]),
+        (RangeRequest { max_mod_revision: first + 2, ..all() }, vec!["b", "c"]),
+        (RangeRequest { min_create_revision: first + 1, ..all() }, vec!["b", "c"]),
+        (RangeRequest { max_create_revision: first + 1, ..all() }, vec!["a", "b"]),
+    ];
+    for (request, keys) in filters {
+        assert_eq!(member.keys(request).await, keys);
+    }
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletions_say_what_they_took() {
+    let member = Member::alone(Limits::default()).await;
+    for key in ["a", "b", "c"] {
+        member.put(key, "x").await;
+    }
+    let request = DeleteRangeRequest { key: "a".into(), range_end: "c".into(), prev_kv: true };
+    let done = within("it", member.kv().delete_range(request)).await.unwrap().into_inner();
+    assert_eq!((done.deleted, done.prev_kvs.len()), (2, 2));
+    assert_eq!(done.header.unwrap().revision, 5);
+    let request = DeleteRangeRequest { key: "a".into(), ..Default::default() };
+    let done = within("it", member.kv().delete_range(request)).await.unwrap().into_inner();
+    assert_eq!((done.deleted, done.header.unwrap().revision), (0, 5));
+    assert_eq!(member.keys(from("\0", "\0")).await, ["c"]);
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_compare_and_take_one_branch() {
+    let member = Member::alone(Limits::default()).await;
+    let revision = member.put("a", "1").await;
+    let compare = |result: CompareResult, target: CompareTarget, union: TargetUnion| Compare {
+        result: result as i32,
+        target: target as i32,
+        key: "a".into(),
+        target_union: Some(union),
+        range_end: Default::default(),
+    };
+    use CompareResult::{Equal, Greater, Less, NotEqual};
+    let cases = [
+        (compare(Equal, CompareTarget::Version, TargetUnion::Version(1)), true),
+        (compare(Less, CompareTarget::Create, TargetUnion::CreateRevision(revision)), false),
+        (compare(Greater, CompareTarget::Mod, TargetUnion::ModRevision(revision - 1)), true),
+        (compare(NotEqual, CompareTarget::Value, TargetUnion::Value("1".into())), false),
+        (compare(Equal, CompareTarget::Lease, TargetUnion::Lease(0)), true),
+        // Of another kind than the target: as if nothing were given.
+        (compare(Equal, CompareTarget::Version, TargetUnion::Lease(1)), false),
+    ];
+    for (compare, holds) in cases {
+        let read = vec![part(Part::RequestRange(get("a")))];
+        let txn = TxnRequest { compare: vec![compare], success: read, failure: Vec::new() };
+        let done = within("a txn", member.kv().txn(txn)).await.unwrap().into_inner();
+        assert_eq!((done.succeeded, done.responses.len()), (holds, usize::from(holds)));
+        assert_eq!(done.header.unwrap().revision, revision, "a read writes nothing");
+    }
+
+    let nested = TxnRequest {
+        failure: vec![part(Part::RequestPut(put("never", "")))],
+        success: vec![part(Part::RequestPut(put("b", "2")))],
+        compare: Vec::new(),
+    };
+    let deletion = DeleteRangeRequest { key: "a".into(), ..Default::default() };
+    let success = vec![
+        part(Part::RequestDeleteRange(deletion)),
+        part(Part::RequestTxn(nested)),
+        part(Part::RequestRange(get("b"))),
+        part(Part::RequestPut(put("c", "3"))),
+    ];
+    let txn = TxnRequest { success, ..Default::default() };
+    let done = within("a txn", member.kv().txn(txn)).await.unwrap().into_inner();
+    assert!(done.succeeded && done.header.unwrap().revision == revision + 1);
+    let answers: Vec<_> = done.responses.into_iter().map(|it| it.response.unwrap()).collect();
+    let [Answer::ResponseDeleteRange(deleted), Answer::ResponseTxn(inner), found, written] =
+        &answers[..]
+    else {
+        panic!("{answers:?}");
+    };
+    assert_eq!(deleted.deleted, 1);
+    assert_eq!(inner.responses.len(), 1);
+    let Answer::ResponseRange(found) = found else { panic!("{found:?}") };
+    assert_eq!(text(&found.kvs[0].value), "2", "what the transaction itself wrote");
+    let Answer::ResponsePut(written) = written else { panic!("{written:?}") };
+    let header = written.header.unwrap();
+    assert_eq!((header.cluster_id, header.revision), (0, revision + 1));
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_range_streams_in_pieces() {
+    let member = Member::alone(Limits::default()).await;
+    let value = "v".repeat(300 << 10);
+    for number in 0..9 {
+        member.put(&format!("key {number}"), &value).await;
+    }
+    let request = RangeRequest { limit: 8, ..from("k", "l") };
+    let stream = within("a stream", member.kv().range_stream(request)).await.unwrap();
+    let mut stream = stream.into_inner();
+    let mut pieces = Vec::new();
+    while let Some(piece) = within("a piece", stream.message()).await.unwrap() {
+        pieces.push(piece.range_response.unwrap());
+    }
+    assert_eq!(pieces.iter().map(|piece| piece.kvs.len()).collect::<Vec<_>>(), [3, 3, 2]);
+    assert_eq!(pieces.iter().map(|piece| piece.count).collect::<Vec<_>>(), [0, 0, 9]);
+    assert_eq!(pieces.iter().map(|piece| piece.more).collect::<Vec<_>>(), [false, false, true]);
+    let nothing = within("a stream", member.kv().range_stream(get("none"))).await.unwrap();
+    let only = within("a piece", nothing.into_inner().message()).await.unwrap().unwrap();
+    assert_eq!(only.range_response.unwrap().count, 0);
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_physical_compaction_has_taken_the_rows_when_it_answers() {
+    let member = Member::alone(Limits::default()).await;
+    let mut revision = 0;
+    for round in ["one", "two"] {
+        let mut puts = tokio::task::JoinSet::new();
+        for number in 0..1_500 {
+            let mut kv = member.kv();
+            let put = put(&format!("key {number}"), round);
+            puts.spawn(async move { kv.put(put).await.unwrap() });
+        }
+        while let Some(done) = within("puts", puts.join_next()).await {
+            revision = revision.max(done.unwrap().into_inner().header.unwrap().revision);
+        }
+    }
+    let compaction = CompactionRequest { revision, physical: true };
+    let done = within("it", member.kv().compact(compaction)).await.unwrap().into_inner();
+    assert_eq!(done.header.unwrap().revision, revision);
+    let status = within("it", member.maintenance().status(StatusRequest {})).await.unwrap();
+    let one_round = status.into_inner().db_size_in_use;
+    member.put("key 0", "three").await;
+    let status = within("it", member.maintenance().status(StatusRequest {})).await.unwrap();
+    let row = status.into_inner().db_size_in_use - one_round;
+    assert!(one_round < row * 2_000, "{one_round} bytes are left, {row} for each key");
+    member.stop().await;
+}

@@ -1,0 +1,124 @@
+//! What depends on who is asked: followers, learners, the leader.
+
+use quorate::{MemberId, MemberInfo, MemoryNetwork, NodeConfig};
+use quorate_proto::etcdserverpb::{
+    AlarmRequest, LeaseGrantRequest, MoveLeaderRequest, RangeRequest, SnapshotRequest,
+    StatusRequest, TxnRequest, WatchCreateRequest, WatchRequest, watch_request,
+};
+use quorate_server::Limits;
+use tonic::{Code, Status};
+
+use crate::leases::{grant, keep_alive, time_to_live};
+use crate::support::{CLUSTER, Member, get, put, wait_for, within};
+
+async fn three(network: &MemoryNetwork) -> Vec<Member> {
+    let mut members = Vec::new();
+    for id in 1..=3 {
+        let config = NodeConfig::first(CLUSTER, id, (1..=3).map(|id| (id, "")));
+        members.push(Member::start(network, config, limits()).await);
+    }
+    for member in &members {
+        within("a leader", member.node.watch_leader().wait_for(Option::is_some)).await.unwrap();
+    }
+    members
+}
+
+fn limits() -> Limits {
+    Limits { lease_ttl_min: 1, ..Limits::default() }
+}
+
+fn leader(members: &[Member]) -> &Member {
+    members.iter().find(|member| member.node.is_leader()).unwrap()
+}
+
+fn follower(members: &[Member]) -> &Member {
+    members.iter().find(|member| !member.node.is_leader()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_member_renews_leases_and_a_new_leader_ends_none_early() {
+    let members = three(&MemoryNetwork::new()).await;
+    for (id, member) in (1..).zip(&members) {
+        assert_eq!(grant(member, id, 600).await, (id, 600));
+    }
+    for member in &members {
+        assert_eq!(keep_alive(member, &[1, 2, 3, 99]).await, [600, 600, 600, 0]);
+        assert!(time_to_live(member, 2).await.ttl > 500);
+    }
+    let (old, next) = (leader(&members), follower(&members));
+    let here = MoveLeaderRequest { target_id: old.node.id().0 };
+    let asked = within("it", next.maintenance().move_leader(here)).await;
+    refused(asked, Code::FailedPrecondition, "etcdserver: not leader");
+    let there = MoveLeaderRequest { target_id: next.node.id().0 };
+    within("it", old.maintenance().move_leader(there)).await.unwrap();
+    wait_for("another leader", async || next.node.is_leader()).await;
+    for member in &members {
+        assert_eq!(keep_alive(member, &[1, 3]).await, [600, 600]);
+        assert!(time_to_live(member, 2).await.ttl > 500);
+    }
+    // Granted by one, ended by another.
+    grant(old, 9, 5).await;
+    old.put_with("short", "x", 9).await;
+    wait_for("its end", async || old.range(get("short")).await.count == 0).await;
+    for member in members {
+        member.stop().await;
+    }
+}
+
+fn refused<T>(asked: Result<T, Status>, code: Code, text: &str) {
+    let Err(status) = asked else { panic!("done, want: {text}") };
+    assert_eq!((status.code(), status.message()), (code, text));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_learner_serves_what_etcds_do_and_reads_if_told() {
+    let network = MemoryNetwork::new();
+    let members = three(&network).await;
+    let revision = members[0].put("a", "1").await;
+    for (id, learner_reads) in [(4, false), (5, true)] {
+        let info = MemberInfo::default();
+        let added = members[0].node.add_learner(MemberId(id), info, false).await.unwrap();
+        let config = NodeConfig::join(CLUSTER, id, added.index);
+        let limits = Limits { learner_reads, ..limits() };
+        let learner = Member::start(&network, config, limits).await;
+        wait_for("the data", async || {
+            let request = RangeRequest { serializable: true, ..get("a") };
+            learner.range(request).await.header.unwrap().revision >= revision
+        })
+        .await;
+        ask_learner(&learner, learner_reads).await;
+        learner.stop().await;
+    }
+    for member in members {
+        member.stop().await;
+    }
+}
+
+const NOT_FOR_LEARNERS: &str = "etcdserver: rpc not supported for learner";
+
+async fn ask_learner(learner: &Member, reads: bool) {
+    let status = within("it", learner.maintenance().status(StatusRequest {})).await.unwrap();
+    assert!(status.into_inner().is_learner);
+    within("it", learner.maintenance().snapshot(SnapshotRequest {})).await.unwrap();
+    let never = Code::FailedPrecondition;
+    refused(learner.kv().put(put("a", "2")).await, never, NOT_FOR_LEARNERS);
+    refused(learner.kv().txn(TxnRequest::default()).await, never, NOT_FOR_LEARNERS);
+    let asked = learner.lease().lease_grant(LeaseGrantRequest { id: 0, ttl: 60 }).await;
+    refused(asked, never, NOT_FOR_LEARNERS);
+    let asked = learner.maintenance().alarm(AlarmRequest::default()).await;
+    refused(asked, never, NOT_FOR_LEARNERS);
+    let create = WatchCreateRequest { key: "a".into(), start_revision: 2, ..Default::default() };
+    let union = Some(watch_request::RequestUnion::CreateRequest(create));
+    let requests = tokio_stream::iter([WatchRequest { request_union: union }]);
+    let watching = within("a watch", learner.watch().watch(requests)).await;
+    let found = within("a read", learner.kv().range(get("a"))).await;
+    if !reads {
+        refused(watching, never, NOT_FOR_LEARNERS);
+        refused(found, never, NOT_FOR_LEARNERS);
+        return;
+    }
+    assert_eq!(found.unwrap().into_inner().count, 1);
+    let mut stream = watching.unwrap().into_inner();
+    assert!(within("it", stream.message()).await.unwrap().unwrap().created);
+    assert_eq!(within("it", stream.message()).await.unwrap().unwrap().events.len(), 1);
+}

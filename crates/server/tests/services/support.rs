@@ -1,0 +1,132 @@
+//! Members to ask, and patience.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quorate::{MemoryNetwork, MemoryStorage, Node, NodeConfig};
+use quorate_kv::{Kv, MemoryTable};
+use quorate_proto::etcdserverpb::kv_client::KvClient;
+use quorate_proto::etcdserverpb::lease_client::LeaseClient;
+use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use quorate_proto::etcdserverpb::watch_client::WatchClient;
+use quorate_proto::etcdserverpb::{PutRequest, RangeRequest, RangeResponse};
+use quorate_server::{Context, Limits, Store, services};
+use tokio::task::JoinHandle;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint, Server};
+
+pub(crate) const CLUSTER: u64 = 77;
+
+pub(crate) struct Member {
+    pub(crate) node: Node,
+    store: Store,
+    pub(crate) context: Context,
+    pub(crate) channel: Channel,
+    serving: JoinHandle<()>,
+}
+
+impl Member {
+    pub(crate) async fn start(network: &MemoryNetwork, config: NodeConfig, limits: Limits) -> Self {
+        let store = Store::new(Kv::open(MemoryTable::default()).unwrap());
+        let config = config.with_tick(Duration::from_millis(20));
+        let storage = MemoryStorage::new();
+        let node = Node::start(config, storage, store.clone(), network.transport()).await.unwrap();
+        let context = Context::new(node.clone(), store.clone(), CLUSTER, limits);
+        let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = incoming.local_addr().unwrap();
+        let server = Server::builder().add_routes(services(&context));
+        let serving = tokio::spawn(async move {
+            server.serve_with_incoming(incoming).await.unwrap();
+        });
+        let channel = Endpoint::try_from(format!("http://{address}")).unwrap().connect_lazy();
+        Self { node, store, context, channel, serving }
+    }
+
+    /// A cluster of one, that leads.
+    pub(crate) async fn alone(limits: Limits) -> Self {
+        let config = NodeConfig::first(CLUSTER, 1, [(1, "")]);
+        let member = Self::start(&MemoryNetwork::new(), config, limits).await;
+        within("a leader", member.node.watch_leader().wait_for(Option::is_some)).await.unwrap();
+        member
+    }
+
+    pub(crate) fn kv(&self) -> KvClient<Channel> {
+        KvClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    pub(crate) fn watch(&self) -> WatchClient<Channel> {
+        WatchClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    pub(crate) fn lease(&self) -> LeaseClient<Channel> {
+        LeaseClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn maintenance(&self) -> MaintenanceClient<Channel> {
+        MaintenanceClient::new(self.channel.clone())
+    }
+
+    /// Returns the revision.
+    pub(crate) async fn put(&self, key: &str, value: &str) -> i64 {
+        self.put_with(key, value, 0).await
+    }
+
+    pub(crate) async fn put_with(&self, key: &str, value: &str, lease: i64) -> i64 {
+        let put = PutRequest { lease, ..put(key, value) };
+        let done = within("a put", self.kv().put(put)).await.unwrap().into_inner();
+        done.header.unwrap().revision
+    }
+
+    pub(crate) async fn range(&self, request: RangeRequest) -> RangeResponse {
+        within("a range", self.kv().range(request)).await.unwrap().into_inner()
+    }
+
+    /// Keys as text, in the order of the answer.
+    pub(crate) async fn keys(&self, request: RangeRequest) -> Vec<String> {
+        let found = self.range(request).await;
+        found.kvs.iter().map(|kv| text(&kv.key)).collect()
+    }
+
+    pub(crate) fn watchers(&self) -> usize {
+        self.store.watchers()
+    }
+
+    pub(crate) async fn stop(self) {
+        self.context.close();
+        self.node.end().await;
+        self.serving.abort();
+    }
+}
+
+pub(crate) fn put(key: &str, value: &str) -> PutRequest {
+    let (key, value) = (key.to_owned().into(), value.to_owned().into());
+    PutRequest { key, value, ..PutRequest::default() }
+}
+
+pub(crate) fn get(key: &str) -> RangeRequest {
+    RangeRequest { key: key.to_owned().into(), ..RangeRequest::default() }
+}
+
+pub(crate) fn from(key: &str, range_end: &str) -> RangeRequest {
+    RangeRequest { range_end: range_end.to_owned().into(), ..get(key) }
+}
+
+pub(crate) fn text(bytes: &Bytes) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What does not come within a minute does not come.
+pub(crate) async fn within<R>(what: &str, act: impl Future<Output = R>) -> R {
+    let done = tokio::time::timeout(Duration::from_secs(60), act).await;
+    done.unwrap_or_else(|_| panic!("{what} took more than a minute"))
+}
+
+pub(crate) async fn wait_for(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    within(what, async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
