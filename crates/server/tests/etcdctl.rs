@@ -1,6 +1,8 @@
 //! The stock `etcdctl` against three members, then four, then three.
 //! Skipped, by name, where it is not installed.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
 mod support;
 
 use std::process::{Command, Output};

@@ -1,5 +1,7 @@
 //! Plain HTTP beside gRPC, on the same port and on one of its own.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
 mod support;
 
 use std::net::SocketAddr;

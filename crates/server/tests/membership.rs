@@ -1,5 +1,7 @@
 //! Our own service: goals, plans, cancel, status and watch.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
 mod support;
 
 use quorate_proto::quorate::v1;

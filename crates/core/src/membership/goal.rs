@@ -112,7 +112,16 @@ pub fn next_step(membership: &Membership, view: &View) -> Option<Step> {
         return Some(Step::AddLearners(missing));
     }
     if *membership.incoming() != goal.voters {
-        return Some(toward_voters(membership, goal, view));
+        let step = toward_voters(membership, goal, view);
+        // Who came with this goal and is wanted no more does not wait for the others: its
+        // address may be needed for somebody else.
+        let began = |id| goal.from_voters.contains(id) || goal.from_learners.contains(id);
+        let unwanted = |id: &MemberId| !goal.wants(*id) && !began(*id);
+        let unwanted: MemberSet = membership.learners().iter().filter(unwanted).collect();
+        if matches!(step, Step::CatchUp(_)) && view.settled && !unwanted.is_empty() {
+            return Some(Step::RemoveLearners(unwanted));
+        }
+        return Some(step);
     }
     if !view.settled && !mutant!(LeaversGoUnsettled) {
         return Some(Step::Settle);

@@ -245,3 +245,25 @@ fn what_is_remembered_is_bounded() {
     assert_eq!(now.ended_goals().last().unwrap().id, EntryId::new(1, 199));
     assert_eq!((now.removed().len(), now.removed().last()), (64, Some(&MemberId(201))));
 }
+
+#[test]
+fn who_is_wanted_no_more_does_not_wait_for_those_who_are() {
+    let id = |id| MemberId(id);
+    let now = Membership::new([id(1)], []).set_goal(&set(0b111), &MemberSet::new()).unwrap();
+    let view = view(id(1), set(0b1));
+    let now = now.take_step(&next_step(&now, &view).unwrap()).unwrap();
+    assert_eq!(next_step(&now, &view), Some(Step::CatchUp(set(0b110))));
+    let now = now.aim(&set(0b101), &MemberSet::new()).unwrap();
+    assert_eq!(
+        next_step(&now, &View { settled: false, ..view.clone() }),
+        Some(Step::CatchUp(set(0b100)))
+    );
+    assert_eq!(next_step(&now, &view), Some(Step::RemoveLearners(set(0b10))));
+    let now = now.take_step(&Step::RemoveLearners(set(0b10))).unwrap();
+    assert_eq!(next_step(&now, &view), Some(Step::CatchUp(set(0b100))));
+
+    // Who was there before the goal stays until it is reached: it may be cancelled.
+    let now = Membership::new([id(1)], [id(2)]).set_goal(&set(0b101), &MemberSet::new()).unwrap();
+    let now = now.take_step(&next_step(&now, &view).unwrap()).unwrap();
+    assert_eq!(next_step(&now, &view), Some(Step::CatchUp(set(0b100))));
+}
