@@ -250,6 +250,26 @@ pub(crate) enum SnapshotCommand {
         #[arg(short = 'w', long = "write-out", value_enum, default_value = "table")]
         write_out: WriteOut,
     },
+    /// Make the data directory of a first member of a new cluster from a file. Do so for
+    /// each of them, with the same file and the same initial cluster.
+    Restore(RestoreArguments),
+}
+
+/// etcdutl's flags for it.
+#[derive(Args, Debug)]
+pub(crate) struct RestoreArguments {
+    pub(crate) file: PathBuf,
+    /// Must not exist [NAME.etcd]
+    #[arg(long)]
+    pub(crate) data_dir: Option<String>,
+    #[arg(long, default_value = "default")]
+    pub(crate) name: String,
+    #[arg(long, value_name = "NAME=URL,...", default_value = "default=http://localhost:2380")]
+    pub(crate) initial_cluster: String,
+    #[arg(long, default_value = "etcd-cluster")]
+    pub(crate) initial_cluster_token: String,
+    #[arg(long, value_name = "URLS", default_value = "http://localhost:2380")]
+    pub(crate) initial_advertise_peer_urls: String,
 }
 
 /// `500ms`, `2s`, `10m`, `1h`, or seconds without a unit.

@@ -91,6 +91,27 @@ pub(crate) async fn connect(asked: &ClientArguments) -> Result<Connection, Failu
     )))
 }
 
+/// Somebody else than this member, if there is anybody: who is to go may be gone before it
+/// can tell that it worked.
+pub(crate) async fn besides(
+    connection: Connection,
+    id: u64,
+    members: &[etcd::Member],
+) -> Connection {
+    let asked = connection.status().await.ok().and_then(|status| status.header);
+    if asked.is_none_or(|header| header.member_id != id) {
+        return connection;
+    }
+    let others = members.iter().filter(|member| member.id != id && !member.is_learner);
+    for url in others.flat_map(|member| &member.client_urls) {
+        let timeout = connection.request_timeout;
+        if let Ok(other) = open(url, timeout, timeout).await {
+            return other;
+        }
+    }
+    connection
+}
+
 /// The one who leads, when it can be reached; otherwise who was asked.
 pub(crate) async fn leader_of(connection: &Connection) -> Connection {
     let found = try_leader_of(connection).await;

@@ -2,20 +2,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+mod common;
 
-/// Long enough for the slowest machine; only a hang takes so long.
-const PATIENCE: Duration = Duration::from_secs(180);
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{Place, Running, both, quorate, wait_until};
 
 #[test]
 fn a_member_is_replaced_under_load() {
-    let place = Place::new("replace");
+    let place = Place::new("demo-replace");
     let output = demo(&place.path, &["--once", "--seconds", "2"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    let all = format!("{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let all = both(&output);
     assert!(output.status.success(), "{all}");
     assert!(text.contains("m4 has replaced m"), "{all}");
     assert!(text.contains("failed requests: 0\n"), "{all}");
@@ -29,29 +29,27 @@ fn a_member_is_replaced_under_load() {
 
 #[test]
 fn an_interruption_leaves_nothing_behind() {
-    let place = Place::new("interrupt");
-    let mut demo = demo(&place.path, &[]).stdout(Stdio::null()).spawn().unwrap();
+    let place = Place::new("demo-interrupt");
+    let mut demo = Running(demo(&place.path, &[]).stdout(Stdio::null()).spawn().unwrap());
     wait_until(|| processes_in(&place.path).len() >= 4, "three members run");
-    let signalled = Command::new("kill").args(["-INT", &demo.id().to_string()]).status().unwrap();
-    assert!(signalled.success());
-    assert!(ended(&mut demo), "the demo goes on after an interruption");
+    demo.interrupt();
+    assert!(demo.ended(), "the demo goes on after an interruption");
     assert_eq!(processes_in(&place.path), Vec::<String>::new());
     assert!(!place.path.exists());
 }
 
 #[test]
 fn members_end_with_a_demo_that_is_killed() {
-    let place = Place::new("kill");
-    let mut demo = demo(&place.path, &[]).stdout(Stdio::null()).spawn().unwrap();
+    let place = Place::new("demo-kill");
+    let demo = Running(demo(&place.path, &[]).stdout(Stdio::null()).spawn().unwrap());
     wait_until(|| processes_in(&place.path).len() >= 4, "three members run");
-    demo.kill().unwrap();
-    demo.wait().unwrap();
+    drop(demo);
     wait_until(|| processes_in(&place.path).is_empty(), "the members end");
 }
 
 #[test]
 fn a_directory_in_use_is_not_touched() {
-    let place = Place::new("used");
+    let place = Place::new("demo-used");
     fs::create_dir(&place.path).unwrap();
     fs::write(place.path.join("precious"), "data").unwrap();
     let output = demo(&place.path, &["--once"]).output().unwrap();
@@ -62,28 +60,9 @@ fn a_directory_in_use_is_not_touched() {
 }
 
 fn demo(directory: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
+    let mut command = quorate();
     command.arg("demo").arg("--dir").arg(directory).args(arguments);
     command
-}
-
-/// A path for one test, gone with it.
-struct Place {
-    path: PathBuf,
-}
-
-impl Place {
-    fn new(name: &str) -> Self {
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("demo-{name}"));
-        let _ = fs::remove_dir_all(&path);
-        Self { path }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
-    }
 }
 
 /// Command lines that name this place: the demo and its members.
@@ -99,24 +78,4 @@ fn number_after(text: &str, words: &str) -> u64 {
     let (_, rest) = text.split_once(words).unwrap_or_else(|| panic!("no '{words}' in\n{text}"));
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap()
-}
-
-fn wait_until(holds: impl Fn() -> bool, what: &str) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < PATIENCE, "waited too long until {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn ended(child: &mut Child) -> bool {
-    let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        if child.try_wait().unwrap().is_some() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    child.kill().unwrap();
-    false
 }

@@ -1,14 +1,15 @@
-//! `quorate snapshot`: save what a member has, and check what was saved.
+//! `quorate snapshot`: save what a member has, check what was saved, and bring it back.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use quorate_proto::etcdserverpb as etcd;
+use quorate_server::config::{self, Wanted};
 use quorate_server::snapshot_file::{About, SnapshotFile};
 use serde_json::json;
 
-use crate::arguments::{ClientArguments, SnapshotCommand, WriteOut};
+use crate::arguments::{ClientArguments, RestoreArguments, SnapshotCommand, WriteOut};
 use crate::client::{Connection, connect};
 use crate::failure::Failure;
 use crate::print::{self, Table, bytes};
@@ -19,6 +20,7 @@ pub(crate) async fn run(asked: SnapshotCommand) -> Result<(), Failure> {
     match asked {
         SnapshotCommand::Save { file, client } => save(&file, &client).await,
         SnapshotCommand::Status { file, write_out } => status(&file, write_out),
+        SnapshotCommand::Restore(asked) => restore(&asked),
     }
 }
 
@@ -92,6 +94,34 @@ fn status(path: &Path, write_out: WriteOut) -> Result<(), Failure> {
             print::out(&table.text());
         }
     }
+    Ok(())
+}
+
+fn restore(asked: &RestoreArguments) -> Result<(), Failure> {
+    let default = format!("{}.etcd", asked.name);
+    let data_dir = asked.data_dir.as_ref().unwrap_or(&default);
+    let flags = [
+        ("--name", &asked.name),
+        ("--data-dir", data_dir),
+        ("--initial-cluster", &asked.initial_cluster),
+        ("--initial-cluster-token", &asked.initial_cluster_token),
+        ("--initial-advertise-peer-urls", &asked.initial_advertise_peer_urls),
+    ];
+    let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_string(), value.clone()]);
+    // Variables are for servers: what is not said here is not meant.
+    let wanted = config::parse(flags, []).map_err(|why| Failure::usage(why.to_string()))?;
+    let Wanted::Run(config) = wanted else { return Err(Failure::usage("nothing to restore to")) };
+    let restored = quorate_server::restore(&config, &asked.file);
+    let restored = restored.map_err(|why| {
+        Failure::because(&format!("cannot restore {}", asked.file.display()), &why)
+    })?;
+    print::line(&format!(
+        "restored revision {} to {data_dir}: member {} of the new cluster {}",
+        restored.revision,
+        hex(restored.member_id),
+        hex(restored.cluster_id)
+    ));
+    print::line("start it with the same --name, --data-dir and addresses");
     Ok(())
 }
 

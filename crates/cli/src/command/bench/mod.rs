@@ -65,15 +65,29 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Connections over the endpoints in turn. Each endpoint has to answer.
+/// Connections over the endpoints that answer, in turn.
 async fn connect(arguments: &BenchArguments) -> Result<Vec<Channel>, Failure> {
     let addresses = endpoints(&arguments.client.endpoints, |name| std::env::var(name).ok());
-    let wanted = (arguments.connections.min(arguments.clients) as usize).max(addresses.len());
-    let mut channels = Vec::with_capacity(wanted);
-    for address in addresses.iter().cycle().take(wanted) {
-        let client = &arguments.client;
-        let connection = open(address, client.dial_timeout, client.command_timeout).await?;
-        channels.push(connection.channel);
+    let client = &arguments.client;
+    let mut live = Vec::new();
+    let mut last = Failure::usage("no endpoint is given");
+    for address in addresses {
+        match open(&address, client.dial_timeout, client.command_timeout).await {
+            Ok(connection) => live.push((address, connection.channel)),
+            Err(failure) => {
+                eprintln!("left out: {failure}");
+                last = failure;
+            }
+        }
+    }
+    if live.is_empty() {
+        return Err(last);
+    }
+    let wanted = (arguments.connections.min(arguments.clients) as usize).max(live.len());
+    let mut channels: Vec<Channel> = live.iter().map(|(_, channel)| channel.clone()).collect();
+    while channels.len() < wanted {
+        let (address, _) = &live[channels.len() % live.len()];
+        channels.push(open(address, client.dial_timeout, client.command_timeout).await?.channel);
     }
     Ok(channels)
 }

@@ -6,7 +6,7 @@ use quorate_proto::etcdserverpb as etcd;
 
 use super::list;
 use crate::arguments::ClientArguments;
-use crate::client::{Connection, connect};
+use crate::client::{Connection, besides, connect};
 use crate::failure::Failure;
 use crate::follow;
 use crate::who;
@@ -40,6 +40,7 @@ pub(crate) async fn remove(client: &ClientArguments, asked: &str) -> Result<(), 
     let connection = connect(client).await?;
     let members = connection.members().await?;
     let member = who::find(&members, asked)?;
+    let connection = besides(connection, member.id, &members).await;
     let request =
         connection.request_within(etcd::MemberRemoveRequest { id: member.id }, CHANGE_TIMEOUT);
     let mut cluster = connection.cluster();
