@@ -108,9 +108,20 @@ impl<M: Machine> Applier<M> {
         }
     }
 
+    /// Starts with a machine in any state, as if it had come there by this snapshot.
+    pub(crate) fn at(machine: M, origin: Origin, meta: &SnapshotMeta) -> Self {
+        let membership = Arc::clone(&meta.membership);
+        Self { applied: meta.id.index, membership, ..Self::new(machine, origin) }
+    }
+
     /// The machine as it is now, to look at.
     pub fn machine(&self) -> &M {
         &self.machine
+    }
+
+    /// The machine, for good.
+    pub fn into_machine(self) -> M {
+        self.machine
     }
 
     /// The machine itself. Whatever is changed past the log is changed on this member
@@ -182,6 +193,11 @@ impl<M: Machine> Applier<M> {
     /// Captures everything that a member needs to go on from here.
     pub fn capture(&self, meta: SnapshotMeta) -> JobDone {
         assert!(meta.id.index == self.applied, "captured at {}, not {}", self.applied, meta.id);
+        JobDone::Captured { meta, chunks: self.capture_chunks() }
+    }
+
+    /// What [`Applier::install`] goes on from.
+    pub(crate) fn capture_chunks(&self) -> Chunks {
         let mut head = BytesMut::new();
         head.put_u8(FORMAT);
         head.put_u64_le(self.applied);
@@ -191,8 +207,7 @@ impl<M: Machine> Applier<M> {
             self.origins.encode(&mut head);
         }
         let head = std::iter::once(framed(&head.freeze()));
-        let chunks = head.chain(self.machine.snapshot().map(|chunk| framed(&chunk)));
-        JobDone::Captured { meta, chunks: Box::new(chunks) }
+        Box::new(head.chain(self.machine.snapshot().map(|chunk| framed(&chunk))))
     }
 
     /// Goes on from a snapshot instead. Its bytes come in pieces of any size. The

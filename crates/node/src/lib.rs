@@ -49,7 +49,7 @@ pub use kv::{KvCommand, KvQuestion, KvReply, MemoryKv};
 pub use machine::{BadSnapshot, Chunks, Machine};
 pub use origin::{Origin, Origins};
 pub use requests::Ticket;
-pub use start::{StartError, Started, Startup, install, start};
+pub use start::{StartError, Started, Startup, install, seed, start};
 
 #[cfg(feature = "runtime")]
 pub use memory_network::{MemoryNetwork, MemoryTransport};

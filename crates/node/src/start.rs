@@ -1,9 +1,14 @@
 //! From a disk to a running member: what is on it, or a first membership.
 
 use std::fmt;
+use std::sync::Arc;
 
-use quorate_core::{Boot, BootError, Config, EntryId, Membership, SnapshotMeta, mutant};
-use quorate_storage::{Disk, Identity, OpenError, Opened, Store, StoreConfig, StoreError};
+use quorate_core::{
+    Boot, BootError, Config, EntryId, Index, Membership, MembershipParts, SnapshotMeta, mutant,
+};
+use quorate_storage::{
+    CreateError, Disk, Identity, OpenError, Opened, Store, StoreConfig, StoreError,
+};
 
 use crate::applier::{Applier, InstallError};
 use crate::driver::{Driver, Options};
@@ -58,6 +63,28 @@ pub fn start<D: Disk, M: Machine>(
     }
     let (driver, applier, boot) = waking.finish(options).map_err(StartError::Boot)?;
     Ok(Started { driver, applier, store, boot })
+}
+
+/// Makes an empty disk that of a first member of a new cluster, whose machine begins in the
+/// state that this one is in: how a backup comes back. `at` is an index that the machine has
+/// not seen; it, the membership and the state have to be the same for all first members.
+pub fn seed<D: Disk, M: Machine>(
+    disk: &mut D,
+    identity: Identity,
+    membership: Membership,
+    machine: M,
+    at: Index,
+    config: &StoreConfig,
+) -> Result<(), CreateError> {
+    let id = EntryId::new(1, at.max(1));
+    let parts = MembershipParts { since: id, ..MembershipParts::from(membership) };
+    let meta = SnapshotMeta { id, membership: Arc::new(Membership::from(parts)) };
+    let mut first = Boot::from_snapshot(meta.clone());
+    first.hard_state.term = id.term;
+    let Identity { member, incarnation, .. } = identity;
+    let origin = Origin { member, incarnation, boot: 0, number: 0, open_from: 0 };
+    let chunks = Applier::at(machine, origin, &meta).capture_chunks();
+    Store::create_with(disk, identity, &first, chunks, config)
 }
 
 /// What a disk that is still empty is marked with, and what a member then starts from.

@@ -36,7 +36,6 @@ pub(crate) async fn prepare(
                 "restarting; the initial cluster is ignored");
             node
         }
-        (None, _) if config.force_new_cluster => return Err(BootstrapError::NothingToForce),
         (None, ClusterState::New) => found(config, transport).await?,
         (None, ClusterState::Existing) => join_running(config, transport).await?,
     };
@@ -63,29 +62,40 @@ fn with_times(mut node: NodeConfig, config: &Config) -> NodeConfig {
 
 /// A first member of a new cluster.
 async fn found(config: &Config, transport: &TcpTransport) -> Result<NodeConfig, BootstrapError> {
-    let members = config.first_members();
-    check_own(config, &members)?;
-    let mut ids = Vec::new();
-    let mut first = Vec::new();
-    for (name, urls) in &members {
-        let id = MemberId(member_id(urls, &config.initial_cluster_token, None));
-        if ids.contains(&id.0) {
-            return Err(BootstrapError::SameAddress { urls: join(urls) });
-        }
-        ids.push(id.0);
-        first.push((id, Info::expected(name, urls)));
-    }
-    let cluster = cluster_id(&ids);
-    let own = members.iter().position(|(name, _)| *name == config.name);
-    let own = own.and_then(|at| ids.get(at)).copied().unwrap_or_default();
-    check_not_known(config, transport, cluster, MemberId(own)).await?;
-    let mut membership = Membership::new(first.iter().map(|(id, _)| *id), []);
-    for (id, info) in &first {
-        membership = membership.with_info(*id, info.in_zone(bytes::Bytes::new()));
-    }
-    let mut node = NodeConfig::join(cluster, own, 0);
+    let Founding { cluster, own, membership } = founding(config)?;
+    check_not_known(config, transport, cluster, own).await?;
+    let mut node = NodeConfig::join(cluster, own.0, 0);
     node.first = Some(membership);
     Ok(node)
+}
+
+/// How a cluster begins: the same for all of its first members, but for who is asked.
+#[derive(Debug)]
+pub(crate) struct Founding {
+    pub(crate) cluster: u64,
+    pub(crate) own: MemberId,
+    pub(crate) membership: Membership,
+}
+
+pub(crate) fn founding(config: &Config) -> Result<Founding, BootstrapError> {
+    let members = config.first_members();
+    check_own(config, &members)?;
+    let mut first: Vec<(MemberId, &String, Info)> = Vec::new();
+    for (name, urls) in &members {
+        let id = MemberId(member_id(urls, &config.initial_cluster_token, None));
+        if first.iter().any(|(known, ..)| *known == id) {
+            return Err(BootstrapError::SameAddress { urls: join(urls) });
+        }
+        first.push((id, name, Info::expected(name, urls)));
+    }
+    let ids: Vec<u64> = first.iter().map(|(id, ..)| id.0).collect();
+    let own = first.iter().find(|(_, name, _)| **name == config.name);
+    let own = own.map_or(MemberId(0), |(id, ..)| *id);
+    let mut membership = Membership::new(first.iter().map(|(id, ..)| *id), []);
+    for (id, _, info) in &first {
+        membership = membership.with_info(*id, info.in_zone(bytes::Bytes::new()));
+    }
+    Ok(Founding { cluster: cluster_id(&ids), own, membership })
 }
 
 /// An empty disk that comes under the name of a member that was seen before has lost what
@@ -256,8 +266,6 @@ pub enum BootstrapError {
     Unequal { why: &'static str, given: String, known: String },
     /// Nobody of the initial cluster said who is in it.
     NobodyAnswers { tried: String },
-    /// A new cluster is made of what a disk holds, and this one is empty.
-    NothingToForce,
 }
 
 impl fmt::Display for BootstrapError {
@@ -289,9 +297,6 @@ impl fmt::Display for BootstrapError {
             }
             Self::NobodyAnswers { tried } => {
                 write!(f, "could not retrieve cluster information from the given URLs:{tried}")
-            }
-            Self::NothingToForce => {
-                write!(f, "--force-new-cluster with an empty data directory, want one with data")
             }
         }
     }

@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use bytes::Bytes;
 use quorate_kv::{Command, Compact, Quota};
 use tokio::time::Instant;
 
@@ -61,7 +60,7 @@ async fn publish(context: &Context, config: &Config) {
                 return;
             }
             let zone = membership.info(node.id()).map(|info| info.zone.clone());
-            let wish = Wish::Describe(node.id(), own.in_zone(zone.unwrap_or_else(Bytes::new)));
+            let wish = Wish::Describe(node.id(), own.in_zone(zone.unwrap_or_default()));
             // While somebody waits for a goal it is not set anew, even if nothing changes.
             if membership.goal().is_none() && fulfil(node, &wish).await.is_ok() {
                 tracing::info!(name = config.name, "published the name and the client URLs");

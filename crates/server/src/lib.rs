@@ -19,6 +19,7 @@ mod member_info;
 mod members;
 mod metrics;
 mod notify;
+pub mod recover;
 mod server;
 mod service;
 pub mod snapshot_file;

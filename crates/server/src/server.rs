@@ -24,6 +24,7 @@ use crate::http::{Shown, client_router, metrics_router};
 use crate::member_info::address_of;
 use crate::metrics::Measured;
 use crate::notify::notify;
+use crate::recover::{RecoverError, force_new_cluster};
 use crate::service::routes;
 use crate::{duties, logs};
 
@@ -37,7 +38,7 @@ pub async fn run(config: Config) -> Result<(), ServerError> {
     notify("READY=1");
     let ended = tokio::select! {
         ended = running.node.ended() => Some(ended),
-        removed = removed(&running.node) => Some(removed),
+        () = running.removed() => None,
         signal = signalled() => {
             tracing::info!(signal, "received a signal; shutting down");
             None
@@ -49,22 +50,6 @@ pub async fn run(config: Config) -> Result<(), ServerError> {
         Some(why) if !matches!(why, Ended::Stopped) => Err(ServerError::Ended(why)),
         _ => Ok(()),
     }
-}
-
-/// Waits until this member was in its cluster, and is no more: it serves nobody.
-async fn removed(node: &Node) -> Ended {
-    let mut news = node.watch_membership();
-    let mut was_in = false;
-    while news.next().await.is_some() {
-        let membership = node.membership();
-        was_in |= membership.contains(node.id());
-        if membership.removed().contains(&node.id()) || was_in && !membership.contains(node.id()) {
-            tracing::error!(member_id = %hex(node.id().0),
-                "the member has been permanently removed from the cluster");
-            return Ended::Stopped;
-        }
-    }
-    node.ended().await
 }
 
 async fn signalled() -> &'static str {
@@ -106,7 +91,7 @@ impl Running {
         let clients = bind_all(&config.listen_client_urls).await?;
         let metrics = bind_all(&config.listen_metrics_urls).await?;
         if config.force_new_cluster {
-            return Err(ServerError::ForceNotYet);
+            force_new_cluster(&config).map_err(ServerError::Recover)?;
         }
         let measured = Arc::new(Measured::default());
         let mut node_config = prepare(&config, &transport).await?;
@@ -185,6 +170,26 @@ impl Running {
 
     pub fn metrics_addresses(&self) -> &[SocketAddr] {
         &self.metrics_addresses
+    }
+
+    /// Waits until this member was in its cluster, and is no more: it serves nobody.
+    pub async fn removed(&self) {
+        let node = &self.node;
+        let mut news = node.watch_membership();
+        let mut was_in = false;
+        while news.next().await.is_some() {
+            let membership = node.membership();
+            was_in |= membership.contains(node.id());
+            let left = was_in && !membership.contains(node.id());
+            if left || membership.removed().contains(&node.id()) {
+                let member_id = hex(node.id().0);
+                let text = "the member has been permanently removed from the cluster";
+                tracing::error!(member_id, "{text}");
+                return;
+            }
+        }
+        // It has ended, and that is another matter.
+        std::future::pending().await
     }
 
     /// Takes no more requests, hands leadership over, finishes what was begun, and ends.
@@ -312,8 +317,8 @@ pub enum ServerError {
     System(std::io::Error),
     /// The member ended by itself.
     Ended(Ended),
-    /// A new cluster cannot be made of one member's data yet.
-    ForceNotYet,
+    /// No new cluster can be made of what the disk holds.
+    Recover(RecoverError),
 }
 
 impl From<BootstrapError> for ServerError {
@@ -337,10 +342,7 @@ impl fmt::Display for ServerError {
             Self::Table(why) => write!(f, "{why}"),
             Self::System(why) => write!(f, "{why}"),
             Self::Ended(why) => write!(f, "the member has ended: {why}"),
-            Self::ForceNotYet => write!(
-                f,
-                "--force-new-cluster is not supported yet: restore a snapshot into a new cluster"
-            ),
+            Self::Recover(why) => write!(f, "{why}"),
         }
     }
 }

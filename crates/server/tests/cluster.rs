@@ -43,6 +43,8 @@ async fn a_fourth_comes_and_the_first_goes_while_it_serves() {
     let gone = first.node().id().0;
     let removed = b.cluster().await.member_remove(MemberRemoveRequest { id: gone }).await.unwrap();
     assert_eq!(names(&removed.into_inner().members), ["b", "c", "d"].into());
+    // It hears that it is out, and has nothing more to do.
+    tokio::time::timeout(support::PATIENCE, first.removed()).await.unwrap();
     first.end().await;
     d.put_surely("x", "3").await;
     assert_eq!(c.get("x").await.as_deref(), Some("3"));

@@ -103,6 +103,17 @@ impl<D: Disk> Store<D> {
         first: &Boot,
         config: &StoreConfig,
     ) -> Result<(), CreateError> {
+        Self::create_with(disk, identity, first, std::iter::empty(), config)
+    }
+
+    /// The same for a member whose state machine begins with this snapshot's bytes.
+    pub fn create_with(
+        disk: &mut D,
+        identity: Identity,
+        first: &Boot,
+        state: impl Iterator<Item = Bytes>,
+        config: &StoreConfig,
+    ) -> Result<(), CreateError> {
         lock(disk)?.map_err(|Locked| CreateError::Locked)?;
         let listing = Listing::read(disk)?;
         let meta = &first.snapshot;
@@ -115,7 +126,10 @@ impl<D: Disk> Store<D> {
         }
         if meta.id != EntryId::ZERO {
             let name = FileName::NewSnapshot(0);
-            let writer = SnapshotWriter::create(disk, name, identity.cluster, meta.clone())?;
+            let mut writer = SnapshotWriter::create(disk, name, identity.cluster, meta.clone())?;
+            for bytes in state {
+                writer.append(disk, &bytes)?;
+            }
             writer.seal(disk)?.publish(disk)?;
         }
         // With the first segment the store is there.

@@ -1,0 +1,91 @@
+//! Clusters made of what is left of others.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::io::Cursor;
+
+use quorate_proto::etcdserverpb::SnapshotRequest;
+use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use quorate_server::Running;
+use quorate_server::config::ClusterState;
+use quorate_server::recover::{RecoverError, force_new_cluster, restore};
+use support::{Place, start_all};
+
+async fn backup(place: &Place) -> Vec<u8> {
+    let mut maintenance = MaintenanceClient::new(place.channel().await);
+    let mut stream = maintenance.snapshot(SnapshotRequest {}).await.unwrap().into_inner();
+    let mut bytes = Vec::new();
+    while let Some(part) = stream.message().await.unwrap() {
+        bytes.extend_from_slice(&part.blob);
+    }
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_comes_back_as_a_new_cluster() {
+    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let old = start_all(&[&a]).await;
+    for number in 0..20 {
+        a.put_surely(&format!("k{number}"), "old").await;
+    }
+    let file = backup(&a).await;
+    for server in old {
+        server.stop().await;
+    }
+
+    let places = [&b, &c];
+    for place in places {
+        let config = place.config(&places, ClusterState::New);
+        let about = restore(&config, Cursor::new(&file)).unwrap();
+        assert_eq!(about.revision, 21);
+        let again = restore(&config, Cursor::new(&file)).unwrap_err();
+        assert!(matches!(again, RecoverError::Create(_)), "{again}");
+    }
+    let mut damaged = file.clone();
+    damaged[1000] ^= 1;
+    let config = a.config(&[&a], ClusterState::New);
+    let refused = restore(&config, Cursor::new(damaged)).unwrap_err();
+    assert!(matches!(refused, RecoverError::File(_)), "{refused}");
+
+    let new = start_all(&places).await;
+    assert_eq!(b.get("k7").await.as_deref(), Some("old"));
+    c.put_surely("k7", "new").await;
+    assert_eq!(b.get("k7").await.as_deref(), Some("new"));
+    for server in new {
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_member_of_three_goes_on_alone() {
+    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let places = [&a, &b, &c];
+    let running = start_all(&places).await;
+    a.put_surely("x", "1").await;
+    let cluster = running[0].cluster_id();
+    assert_eq!(a.get("x").await.as_deref(), Some("1"));
+    for server in running {
+        server.stop().await;
+    }
+
+    let mut config = a.config(&places, ClusterState::New);
+    config.force_new_cluster = true;
+    let alone = Running::start(config.clone()).await.unwrap();
+    assert_ne!(alone.cluster_id(), cluster, "the others must not be listened to");
+    assert_eq!(a.get("x").await.as_deref(), Some("1"));
+    a.put_surely("x", "2").await;
+    assert_eq!(a.members().await.unwrap().len(), 1);
+    // One of the lost ones comes back, and finds nobody.
+    let lost = b.start(&places, ClusterState::New).await;
+    a.put_surely("x", "3").await;
+    assert_eq!(lost.node().leader(), None);
+    lost.end().await;
+    alone.stop().await;
+    assert_eq!(force_new_cluster(&config).unwrap(), None, "it is alone already");
+
+    let d = Place::new("d");
+    let nothing = force_new_cluster(&d.config(&[&d], ClusterState::New)).unwrap_err();
+    assert!(matches!(nothing, RecoverError::Empty), "{nothing}");
+}
