@@ -31,9 +31,11 @@ pub(crate) enum Command {
     Demo(DemoArguments),
     /// Put load on any etcd-compatible server and measure.
     Bench(BenchArguments),
-    /// Save and check snapshots.
+    /// Save, check and restore snapshots.
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+    /// For a cluster that lost its quorum for good: make a new one of a stopped member.
+    Recover(RecoverArguments),
     /// Print completions for a shell.
     Completions { shell: clap_complete::Shell },
     /// Write manual pages, one for each command.
@@ -270,6 +272,16 @@ pub(crate) struct RestoreArguments {
     pub(crate) initial_cluster_token: String,
     #[arg(long, value_name = "URLS", default_value = "http://localhost:2380")]
     pub(crate) initial_advertise_peer_urls: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RecoverArguments {
+    /// Of the stopped member that has the most.
+    #[arg(long)]
+    pub(crate) data_dir: PathBuf,
+    /// What this command printed when it was asked without it.
+    #[arg(long)]
+    pub(crate) confirm: Option<String>,
 }
 
 /// `500ms`, `2s`, `10m`, `1h`, or seconds without a unit.

@@ -56,6 +56,7 @@ fn run(asked: Command) -> Result<(), Failure> {
         Command::Server { arguments } => command::server::run(&arguments),
         Command::DemoMember { arguments } => command::demo_member::run(&arguments),
         Command::Completions { shell } => command::completions::run(shell),
+        Command::Recover(asked) => command::recover::run(&asked),
         Command::Man { directory } => command::man::run(&directory),
         Command::Member(asked) => in_runtime(command::member::run(asked)),
         Command::Status(asked) => in_runtime(command::status::run(asked)),

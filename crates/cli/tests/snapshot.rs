@@ -1,4 +1,4 @@
-//! A backup that comes back: saved from one member, restored to three.
+//! What comes back: a snapshot as a cluster of three, one member of a lost cluster alone.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -75,7 +75,39 @@ fn a_damaged_file_is_refused_and_nothing_is_made_of_it() {
     fs::create_dir(&target).unwrap();
     let (_, text) =
         run_refused(&["snapshot", "restore", path, "--data-dir", target.to_str().unwrap()]);
-    assert!(text.contains("exists, want one that does not"), "{text}");
+    assert!(text.contains("exists; name a --data-dir"), "{text}");
+}
+
+#[test]
+fn one_member_of_a_lost_cluster_becomes_a_new_one() {
+    let place = Place::new("recover");
+    fs::create_dir_all(&place.path).unwrap();
+    let runtime = Runtime::new().unwrap();
+    let cluster = Cluster::new(&place, "lost", 3);
+    let running = cluster.start();
+    for number in 0..KEYS {
+        runtime.block_on(cluster.put(0, &format!("key{number}"), &number.to_string()));
+    }
+    // A disk learns that an entry is committed with the next one.
+    runtime.block_on(cluster.put(0, "one more", "x"));
+    // Asked linearizably, the one that will be left has all of it.
+    assert_eq!(runtime.block_on(cluster.count(1)).0, KEYS);
+    drop(running);
+    let directory = cluster.directory(1);
+    let told = run(&["recover", "--data-dir", &directory]);
+    assert!(told.contains("members no more: ") && told.contains("lost0 ("), "{told}");
+    let (_, confirmation) = told.trim_end().rsplit_once("--confirm ").unwrap();
+    let (code, text) =
+        run_refused(&["recover", "--data-dir", &directory, "--confirm", "something else"]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("does not confirm"), "{text}");
+    let told = run(&["recover", "--data-dir", &directory, "--confirm", confirmation]);
+    assert!(told.contains("has one member"), "{told}");
+    let _running = cluster.start_one(1);
+    assert_eq!(runtime.block_on(cluster.count(1)).0, KEYS);
+    let (code, text) = run_refused(&["recover", "--data-dir", &cluster.directory(9)]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("is empty"), "{text}");
 }
 
 struct Cluster<'a> {
@@ -120,30 +152,40 @@ impl<'a> Cluster<'a> {
         let mut arguments = vec!["snapshot", "restore", file];
         arguments.extend(flags.iter().map(String::as_str));
         let text = run(&arguments);
-        assert!(text.contains("of the new cluster"), "{text}");
+        assert!(text.contains("for a new cluster"), "{text}");
     }
 
     /// All members, as soon as each of them serves.
     fn start(&self) -> Vec<Running> {
-        let start = |number: usize| {
-            let mut command = quorate();
-            command.arg("server").args(self.flags(number));
-            command.args(["--listen-peer-urls", &self.peer(number)]);
-            command.args(["--listen-client-urls", &self.client(number)]);
-            command.args(["--advertise-client-urls", &self.client(number)]);
-            let log = self.place.path.join(format!("{}{number}.log", self.name));
-            Running::start(&mut command, &log)
-        };
-        let running = (0..self.ports.len()).map(start).collect();
-        let clients: Vec<_> = (0..self.ports.len()).map(|number| self.client(number)).collect();
-        for client in &clients {
-            let serves = || {
-                let status = quorate().args(["status", "--endpoints", client]).output().unwrap();
-                status.status.success()
-            };
-            wait_until(serves, "the cluster serves");
-        }
+        let all = 0..self.ports.len();
+        let running = all.clone().map(|number| self.spawn(number)).collect();
+        all.for_each(|number| self.wait_served(number));
         running
+    }
+
+    fn start_one(&self, number: usize) -> Running {
+        let running = self.spawn(number);
+        self.wait_served(number);
+        running
+    }
+
+    fn spawn(&self, number: usize) -> Running {
+        let mut command = quorate();
+        command.arg("server").args(self.flags(number));
+        command.args(["--listen-peer-urls", &self.peer(number)]);
+        command.args(["--listen-client-urls", &self.client(number)]);
+        command.args(["--advertise-client-urls", &self.client(number)]);
+        let log = self.place.path.join(format!("{}{number}.log", self.name));
+        Running::start(&mut command, &log)
+    }
+
+    fn wait_served(&self, number: usize) {
+        let client = self.client(number);
+        let serves = || {
+            let status = quorate().args(["status", "--endpoints", &client]).output().unwrap();
+            status.status.success()
+        };
+        wait_until(serves, "the cluster serves");
     }
 
     async fn kv(&self, number: usize) -> KvClient<tonic::transport::Channel> {

@@ -6,6 +6,7 @@ pub(crate) mod demo;
 pub(crate) mod demo_member;
 pub(crate) mod man;
 pub(crate) mod member;
+pub(crate) mod recover;
 pub(crate) mod server;
 pub(crate) mod snapshot;
 pub(crate) mod status;

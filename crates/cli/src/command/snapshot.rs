@@ -111,17 +111,22 @@ fn restore(asked: &RestoreArguments) -> Result<(), Failure> {
     // Variables are for servers: what is not said here is not meant.
     let wanted = config::parse(flags, []).map_err(|why| Failure::usage(why.to_string()))?;
     let Wanted::Run(config) = wanted else { return Err(Failure::usage("nothing to restore to")) };
-    let restored = quorate_server::restore(&config, &asked.file);
-    let restored = restored.map_err(|why| {
+    if config.data_dir.exists() {
+        return Err(Failure::failed(format!("{data_dir} exists; name a --data-dir that does not")));
+    }
+    let unreadable =
+        |why: io::Error| Failure::because(&format!("cannot read {}", asked.file.display()), &why);
+    let file = File::open(&asked.file).map_err(unreadable)?;
+    let restored = quorate_server::recover::restore(&config, file);
+    let about = restored.map_err(|why| {
         Failure::because(&format!("cannot restore {}", asked.file.display()), &why)
     })?;
     print::line(&format!(
-        "restored revision {} to {data_dir}: member {} of the new cluster {}",
-        restored.revision,
-        hex(restored.member_id),
-        hex(restored.cluster_id)
+        "restored revision {} of cluster {} to {data_dir}, for a new cluster",
+        about.revision,
+        hex(about.cluster_id)
     ));
-    print::line("start it with the same --name, --data-dir and addresses");
+    print::line("start it with the same --name, --data-dir, token and addresses");
     Ok(())
 }
 
