@@ -5,6 +5,7 @@
 mod common;
 
 use std::fs;
+use std::process::Command;
 
 use common::{Place, Running, free_ports, quorate, run, run_refused, wait_until};
 
@@ -72,6 +73,21 @@ fn without_a_cluster_the_reason_is_told() {
     assert!(text.contains("NAME=PEER_URL"), "{text}");
     assert_eq!(run_refused(&["member", "nonsense"]).0, Some(2));
     assert_eq!(run_refused(&["server", "--nam", "x"]).0, Some(2));
+}
+
+#[test]
+fn under_the_name_etcd_it_takes_etcds_arguments() {
+    let place = Place::new("etcd-name");
+    fs::create_dir_all(&place.path).unwrap();
+    let etcd = place.path.join("etcd");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_quorate"), &etcd).unwrap();
+    let told = Command::new(&etcd).arg("--version").output().unwrap();
+    let text = String::from_utf8_lossy(&told.stdout);
+    assert!(text.starts_with("etcd Version: 3."), "{text}");
+    let refused = Command::new(&etcd).args(["member", "list"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert_eq!(run(&["server", "--version"]), text);
+    assert!(run(&["server", "--help"]).contains("--initial-cluster-state"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::io::{IsTerminal, stdout};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_proto::etcdserverpb as etcd;
 use tokio::task::{JoinHandle, JoinSet};
@@ -70,11 +70,14 @@ impl Screen {
 
 async fn draw(screen: Arc<Screen>, load: Arc<Load>, addresses: Vec<(String, String)>) {
     let every = if screen.terminal { DRAW_EVERY } else { LINE_EVERY };
+    let mut looked = Instant::now();
     loop {
         tokio::time::sleep(every).await;
         let seen = ask_all(&addresses).await;
         let (recent, failed) = load.look();
-        let rate = recent.total() as f64 / every.as_secs_f64();
+        // Asking takes its time as well.
+        let since = std::mem::replace(&mut looked, Instant::now()).elapsed();
+        let rate = recent.total() as f64 / since.as_secs_f64();
         let p99 = millis(recent.per_mille(990));
         let writes = format!("{rate:.0} writes a second, p99 {p99}, {failed} failed");
         if screen.terminal {
