@@ -125,13 +125,12 @@ async fn fulfil_by(
     let asked = node.change(change);
     tokio::pin!(asked);
     let mut answered = false;
+    let goes = matches!(wish, Wish::Remove(id) if *id == node.id());
     loop {
         tokio::select! {
             answer = &mut asked, if !answered => match answer {
-                // It went, and is told nothing more.
-                Err(Failed::Unknown(Unknown::Removed)) if matches!(wish, Wish::Remove(_)) => {
-                    return Ok(());
-                }
+                // Who goes itself is told nothing more, and sees by itself that it is out.
+                Err(Failed::Unknown(_)) if goes => answered = true,
                 Err(Failed::Unknown(Unknown::GivenUp(_))) => answered = true,
                 Err(why) => return Err(why),
                 Ok(_) if wish.is_fulfilled(&node.membership()) => return Ok(()),
@@ -141,6 +140,10 @@ async fn fulfil_by(
                 Some(MembershipNews::Settled { membership, .. })
                 | Some(MembershipNews::Now { membership, settled: true, .. })
                     if wish.is_fulfilled(&membership) => return Ok(()),
+                // Who goes itself does not hear that it is settled. It went as a learner, and
+                // that was.
+                Some(MembershipNews::Counts { membership, .. })
+                    if goes && wish.is_fulfilled(&membership) => return Ok(()),
                 Some(_) => {}
                 None => return Err(Failed::Refused(Refused::Stopped)),
             },

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +11,11 @@ use quorate::{
     DirectoryStorage, Ended, FileDisk, Node, NodeError, StoreConfig, TcpConfig, TcpTransport,
 };
 use quorate_kv::{Kv, MemoryTable, TableError};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::service::Routes;
 use tonic::transport::Server;
 
@@ -26,6 +28,7 @@ use crate::metrics::Measured;
 use crate::notify::notify;
 use crate::recover::{RecoverError, force_new_cluster};
 use crate::service::routes;
+use crate::url::Url;
 use crate::{duties, logs};
 
 /// Runs a server until a signal ends it, or its member ends by itself.
@@ -230,12 +233,11 @@ impl fmt::Debug for Running {
 async fn serve(listener: TcpListener, routes: Routes, stop: impl Future<Output = ()> + Send) {
     let served = Server::builder()
         .accept_http1(true)
-        .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keepalive_interval(Some(KEEP_ALIVE_EVERY))
         .add_routes(routes)
-        .serve_with_incoming_shutdown(NoDelay::over(listener), stop)
+        .serve_with_incoming_shutdown(incoming(listener), stop)
         .await;
     if let Err(why) = served {
         tracing::error!(%why, "a port is served no more");
@@ -243,24 +245,18 @@ async fn serve(listener: TcpListener, routes: Routes, stop: impl Future<Output =
 }
 
 /// Answers are small and waited for: they leave at once.
-struct NoDelay;
-
-impl NoDelay {
-    fn over(
-        listener: TcpListener,
-    ) -> impl tokio_stream::Stream<Item = std::io::Result<tokio::net::TcpStream>> {
-        use tokio_stream::StreamExt;
-        TcpListenerStream::new(listener).map(|accepted| {
-            let stream = accepted?;
-            stream.set_nodelay(true)?;
-            Ok(stream)
-        })
-    }
+fn incoming(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> {
+    TcpListenerStream::new(listener).map(|accepted| {
+        let stream = accepted?;
+        // It is closed already, then; whoever reads from it will find out.
+        let _ = stream.set_nodelay(true);
+        Ok(stream)
+    })
 }
 
 async fn bind_peers(config: &Config) -> Result<TcpTransport, ServerError> {
     let Some(url) = config.listen_peer_urls.first() else {
-        return Err(ServerError::System(std::io::Error::other("no peer URL to listen on")));
+        return Err(ServerError::System(io::Error::other("no peer URL to listen on")));
     };
     if config.listen_peer_urls.len() > 1 {
         tracing::warn!(url = %url, "listening to peers on the first URL only");
@@ -269,12 +265,12 @@ async fn bind_peers(config: &Config) -> Result<TcpTransport, ServerError> {
     let mut tcp = TcpConfig::new(listen);
     tcp.address_of = Arc::new(address_of);
     let advertised = config.initial_advertise_peer_urls.first();
-    tcp.advertise = advertised.map(crate::url::Url::address).unwrap_or_default();
+    tcp.advertise = advertised.map(Url::address).unwrap_or_default();
     let failed = |why| ServerError::Bind { url: url.to_string(), why };
     TcpTransport::bind(tcp).await.map_err(failed)
 }
 
-async fn bind_all(urls: &[crate::url::Url]) -> Result<Vec<TcpListener>, ServerError> {
+async fn bind_all(urls: &[Url]) -> Result<Vec<TcpListener>, ServerError> {
     let mut bound = Vec::new();
     for url in urls {
         let failed = |why| ServerError::Bind { url: url.to_string(), why };
@@ -310,11 +306,11 @@ pub enum ServerError {
     /// An address cannot be listened on.
     Bind {
         url: String,
-        why: std::io::Error,
+        why: io::Error,
     },
     Node(NodeError),
     Table(TableError),
-    System(std::io::Error),
+    System(io::Error),
     /// The member ended by itself.
     Ended(Ended),
     /// No new cluster can be made of what the disk holds.

@@ -1,6 +1,6 @@
 //! Members come and go while a cluster serves, through etcd's own calls.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 
@@ -181,6 +181,59 @@ async fn a_dead_leader_costs_a_client_of_a_follower_no_answer() {
     let back = places[leader].start(&[places[leader]], ClusterState::New).await;
     assert_eq!(places[leader].get("x").await.as_deref(), Some("1"));
     for server in running.into_iter().chain([back]) {
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_told_to_remove_itself_does() {
+    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let places = [&a, &b, &c];
+    let mut running = start_all(&places).await;
+    let leader = running.iter().position(|server| server.node().is_leader()).unwrap();
+    let (place, other) = (places[leader], places[(leader + 1) % 3]);
+    let id = running[leader].node().id().0;
+    place.cluster().await.member_remove(MemberRemoveRequest { id }).await.unwrap();
+    let gone = running.remove(leader);
+    tokio::time::timeout(support::PATIENCE, gone.removed()).await.unwrap();
+    gone.stop().await;
+    other.put_surely("x", "1").await;
+    assert_eq!(other.members().await.unwrap().len(), 2);
+    for server in running {
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_that_could_not_be_carried_is_refused_with_the_arithmetic() {
+    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let places = [&a, &b, &c];
+    let mut running = start_all(&places).await;
+    let follower = running.iter().position(|server| !server.node().is_leader()).unwrap();
+    let dead = running.remove(follower);
+    let dead_id = dead.node().id().0;
+    dead.end().await;
+    let (asked, id) = {
+        let live: Vec<&&Place> =
+            places.iter().enumerate().filter(|(at, _)| *at != follower).map(|(_, p)| p).collect();
+        (live[0], running[1].node().id().0)
+    };
+    let mut cluster = asked.cluster().await;
+    // The dead one is noticed after a while; until then nobody knows better.
+    let began = tokio::time::Instant::now();
+    while running[0].node().view().await.unwrap().caught_up.contains(quorate::MemberId(dead_id)) {
+        assert!(began.elapsed() < support::PATIENCE);
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let refused = cluster.member_remove(MemberRemoveRequest { id }).await.unwrap_err();
+    assert_eq!(told(&refused), (Code::Unavailable, "etcdserver: unhealthy cluster"));
+    let reason = refused.metadata().get("quorate-reason").unwrap().to_str().unwrap();
+    assert_eq!(reason, "afterwards: 2 voters, quorum 2, live and caught up 1");
+
+    // The dead one may go: that is what helps.
+    cluster.member_remove(MemberRemoveRequest { id: dead_id }).await.unwrap();
+    assert_eq!(asked.members().await.unwrap().len(), 2);
+    for server in running {
         server.stop().await;
     }
 }

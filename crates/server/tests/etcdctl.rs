@@ -1,7 +1,7 @@
 //! The stock `etcdctl` against three members, then four, then three.
 //! Skipped, by name, where it is not installed.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Plain HTTP beside gRPC, on the same port and on one of its own.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Our own service: goals, plans, cancel, status and watch.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 

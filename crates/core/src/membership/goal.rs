@@ -115,6 +115,7 @@ pub fn next_step(membership: &Membership, view: &View) -> Option<Step> {
         let step = toward_voters(membership, goal, view);
         // Who came with this goal and is wanted no more does not wait for the others: its
         // address may be needed for somebody else.
+        // Shown by scenarios/goal_goes_on_without_who_never_starts.txt.
         let began = |id| goal.from_voters.contains(id) || goal.from_learners.contains(id);
         let unwanted = |id: &MemberId| !goal.wants(*id) && !began(*id);
         let unwanted: MemberSet = membership.learners().iter().filter(unwanted).collect();

@@ -9,6 +9,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::disk_thread::DiskHandle;
 use super::mailbox::FromPeers;
+use super::presence::Presence;
 use super::snapshots::{IncomingSnapshot, LandingError};
 use super::status::Known;
 use super::transport::{Introduction, MemberKey, Parcel, Rejected, Resident};
@@ -32,6 +33,7 @@ pub(crate) struct Door {
     /// How many snapshots may be received at once.
     pub(crate) landings: Arc<Semaphore>,
     pub(crate) gate: RwLock<Gate>,
+    pub(crate) presence: Presence,
     known: watch::Receiver<Known>,
 }
 
@@ -42,7 +44,8 @@ impl Door {
         known: watch::Receiver<Known>,
     ) -> Self {
         let landings = Arc::new(Semaphore::new(LANDINGS_MAX));
-        Self { peers, disk, landings, gate: RwLock::default(), known }
+        let presence = Presence::default();
+        Self { peers, disk, landings, gate: RwLock::default(), presence, known }
     }
 }
 

@@ -22,6 +22,7 @@ mod memory_log;
 mod memory_storage;
 pub(crate) mod metrics;
 mod node;
+pub(crate) mod presence;
 mod snapshots;
 pub(crate) mod status;
 mod storage;

@@ -198,7 +198,7 @@ impl Node {
             Err(Failed::Refused(Refused::ByLeader(Refusal::Change(
                 ChangeRefusal::AlreadyThere,
             )))) => {
-                let id = self.shared.known.borrow().id;
+                let id = self.leader_view().await?.newest;
                 self.settled(id).await?;
                 Ok(EndedGoal { id, end: GoalEnd::Reached, at: id })
             }
@@ -237,7 +237,7 @@ impl Node {
 
     /// Takes a snapshot of the machine now. Returns its index when it is durable.
     pub async fn snapshot(&self) -> Result<Index, Failed> {
-        self.control(Control::Snapshot).await
+        self.control(Control::Snapshot).await?.map_err(Failed::Refused)
     }
 
     /// Drops the log up to here, as far as a snapshot covers it, even if a peer will then
@@ -327,7 +327,8 @@ impl Node {
         let news = self.shared.news.subscribe();
         let now = self.shared.known.subscribe();
         let first = Some(now.borrow().clone());
-        MembershipWatch { news, now, first }
+        let ended = self.shared.ended.subscribe();
+        MembershipWatch { news, now, first, ended }
     }
 
     /// Waits until this membership, or a later one, is known here to be settled.

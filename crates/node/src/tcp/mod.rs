@@ -109,7 +109,7 @@ impl Transport for TcpTransport {
     fn start(&self, inbox: Inbox) -> Result<(), TransportError> {
         let listener = lock(&self.listener).take().ok_or("started already")?;
         let _ = self.shared.inbox.set(inbox);
-        self.shared.spawn(incoming::listen(Arc::clone(&self.shared), listener));
+        let _ = self.shared.spawn(incoming::listen(Arc::clone(&self.shared), listener));
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use crate::runtime::disk_thread::{DiskThread, Slot};
 use crate::runtime::inbox::{Door, Doors};
 use crate::runtime::mailbox::{Completion, FromPeers, Lane};
 use crate::runtime::metrics::Counters;
+use crate::runtime::presence::Presence;
 use crate::runtime::status::Known;
 use crate::runtime::{
     Inbox, MemberKey, Opened, OutgoingSnapshot, Parcel, SnapshotSink, SnapshotSource, Storage,
@@ -126,7 +127,8 @@ impl FakeMember {
             _ => SnapshotMeta::default(),
         };
         let source = Box::new(FakeSource { meta, chunks: chunks.into() });
-        OutgoingSnapshot::new(envelope, source, Arc::clone(&self.done))
+        let user = Presence::default().disk_user();
+        OutgoingSnapshot::new(envelope, source, user, Arc::clone(&self.done))
     }
 
     /// What was reported of a snapshot that it sent: to whom, and whether it arrived.

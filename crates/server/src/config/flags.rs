@@ -67,9 +67,7 @@ const VALUES: &[&str] = &[
     "listen-client-urls",
     "listen-metrics-urls",
     "listen-peer-urls",
-    "log-format",
     "log-level",
-    "log-outputs",
     "max-learners",
     "max-request-bytes",
     "max-txn-ops",
@@ -80,15 +78,8 @@ const VALUES: &[&str] = &[
     "watch-progress-notify-interval",
 ];
 
-const SWITCHES: &[&str] = &[
-    "auto-promote",
-    "force-new-cluster",
-    "help",
-    "learner-reads",
-    "pre-vote",
-    "strict-reconfig-check",
-    "version",
-];
+const SWITCHES: &[&str] =
+    &["auto-promote", "force-new-cluster", "help", "learner-reads", "pre-vote", "version"];
 
 const VALUES_WITHOUT_EFFECT: &[&str] = &[
     "auth-token",
@@ -127,6 +118,8 @@ const VALUES_WITHOUT_EFFECT: &[&str] = &[
     "host-whitelist",
     "key-file",
     "listen-client-http-urls",
+    "log-format",
+    "log-outputs",
     "log-rotation-config-json",
     "logger",
     "max-concurrent-streams",
@@ -171,6 +164,7 @@ const SWITCHES_WITHOUT_EFFECT: &[&str] = &[
     "socket-reuse-address",
     "socket-reuse-port",
     "stop-grpc-service-on-defrag",
+    "strict-reconfig-check",
     "unsafe-no-fsync",
 ];
 

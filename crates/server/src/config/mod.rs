@@ -49,7 +49,6 @@ pub struct Config {
     pub auto_promote: bool,
     /// Learners serve linearizable reads and watches.
     pub learner_reads: bool,
-    pub strict_reconfig_check: bool,
     pub log_level: String,
     /// What was given and has no effect, in words.
     pub warnings: Vec<String>,
@@ -132,7 +131,6 @@ impl Default for Config {
             max_learners: 1,
             auto_promote: false,
             learner_reads: false,
-            strict_reconfig_check: true,
             log_level: "info".into(),
             warnings: Vec::new(),
         }
@@ -176,7 +174,6 @@ impl Config {
             max_learners: given.number("max-learners", default.max_learners)?,
             auto_promote: given.is_on("auto-promote")?,
             learner_reads: given.is_on("learner-reads")?,
-            strict_reconfig_check: given.switch("strict-reconfig-check", true)?,
             log_level: given.text("log-level").unwrap_or(&default.log_level).to_owned(),
             warnings: given.warnings(),
             name,

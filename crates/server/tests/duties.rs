@@ -1,0 +1,89 @@
+//! What a server does without being asked.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::time::Duration;
+
+use quorate_proto::etcdserverpb::auth_client::AuthClient;
+use quorate_proto::etcdserverpb::{AuthEnableRequest, MemberAddRequest, RangeRequest};
+use quorate_proto::grpc::health::v1::HealthCheckRequest;
+use quorate_proto::grpc::health::v1::health_check_response::ServingStatus;
+use quorate_proto::grpc::health::v1::health_client::HealthClient;
+use quorate_server::Running;
+use quorate_server::config::{AutoCompaction, ClusterState};
+use support::{PATIENCE, Place, names, start_all};
+use tokio::time::Instant;
+use tonic::Code;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_revisions_go_and_space_is_bounded() {
+    let a = Place::new("a");
+    let mut config = a.config(&[&a], ClusterState::New);
+    config.auto_compaction = Some(AutoCompaction::Periodic(Duration::from_secs(2)));
+    config.quota_backend_bytes = 10_000;
+    let server = Running::start(config).await.unwrap();
+    for number in 0..5 {
+        a.put_surely("x", &number.to_string()).await;
+    }
+    let old = RangeRequest { key: "x".into(), revision: 2, ..RangeRequest::default() };
+    let began = Instant::now();
+    loop {
+        match a.kv().await.range(old.clone()).await {
+            Ok(_) => assert!(began.elapsed() < PATIENCE, "nothing is compacted"),
+            Err(why) => {
+                assert_eq!(why.message(), "etcdserver: mvcc: required revision has been compacted");
+                break;
+            }
+        }
+        a.put_surely("x", "again").await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let full = a.put("y", &"y".repeat(20_000)).await.unwrap_err();
+    assert_eq!(full.message(), "etcdserver: mvcc: database space exceeded");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn learners_get_their_vote_where_nobody_has_to_ask() {
+    let [a, b] = ["a", "b"].map(Place::new);
+    let mut config = a.config(&[&a], ClusterState::New);
+    config.auto_promote = true;
+    let first = Running::start(config).await.unwrap();
+    a.members_until(|members| names(members).contains("a")).await;
+    let add = MemberAddRequest { peer_urls: vec![b.peer.to_string()], is_learner: true };
+    a.cluster().await.member_add(add).await.unwrap();
+    let second = b.start(&[&a, &b], ClusterState::Existing).await;
+    let voters = |running: &Running| running.node().membership().voters().len();
+    let began = Instant::now();
+    while voters(&first) < 2 {
+        assert!(began.elapsed() < PATIENCE, "{}", first.node().membership());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    second.stop().await;
+    first.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_client_address_is_told_after_a_restart() {
+    let [a, moved] = ["a", "a"].map(Place::new);
+    for server in start_all(&[&a]).await {
+        server.stop().await;
+    }
+    let mut config = a.config(&[&a], ClusterState::New);
+    config.listen_client_urls = vec![moved.client.clone()];
+    config.advertise_client_urls = vec![moved.client.clone()];
+    let server = Running::start(config).await.unwrap();
+    let there = moved.client.to_string();
+    moved.members_until(|members| members[0].client_urls == [there.clone()]).await;
+
+    let mut health = HealthClient::new(moved.channel().await);
+    let checked = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!(checked.status(), ServingStatus::Serving);
+    let mut auth = AuthClient::new(moved.channel().await);
+    let refused = auth.auth_enable(AuthEnableRequest {}).await.unwrap_err();
+    let text = "etcdserver: authentication is not supported by this server yet";
+    assert_eq!((refused.code(), refused.message()), (Code::Unimplemented, text));
+    server.stop().await;
+}
