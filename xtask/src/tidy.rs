@@ -36,6 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("kv", &["quorate-storage", "quorate"]),
     ("sim", &["quorate-core", "quorate-storage", "quorate"]),
     ("bench", &["quorate", "quorate-core"]),
+    ("cli", &["quorate-proto", "quorate-server"]),
 ];
 
 /// What core may depend on at all.

@@ -18,6 +18,7 @@ use quorate_storage::{CreateError, Identity, OpenError, Store, StoreError};
 
 use crate::bootstrap::{BootstrapError, Founding, cluster_id, founding, store_directory};
 use crate::config::Config;
+use crate::member_info::Info;
 use crate::snapshot_file::{About, SnapshotFile, SnapshotFileError};
 
 /// Makes the data directory of a first member of a new cluster, whose data is that of a
@@ -34,6 +35,44 @@ pub fn restore<F: Read + Seek>(config: &Config, file: F) -> Result<About, Recove
     let mut disk = open(&store_directory(config))?;
     sow(&mut disk, identity, membership, kv)?;
     Ok(about)
+}
+
+/// What a stopped member's disk holds, and whom it counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Examined {
+    pub cluster_id: u64,
+    pub member: MemberId,
+    /// Everybody who is a member, with the names that they go by.
+    pub members: Vec<(MemberId, String)>,
+    /// The newest entry that the disk knows to be committed.
+    pub committed: u64,
+    /// The newest entry that it holds.
+    pub last: u64,
+    /// The newest revision among the committed ones.
+    pub revision: i64,
+}
+
+/// Looks at what [`force_new_cluster`] would make a cluster of. Nothing is given up.
+pub fn examine(config: &Config) -> Result<Examined, RecoverError> {
+    let directory = store_directory(config);
+    // Looking must not make what was not there.
+    if !directory.exists() {
+        return Err(RecoverError::Empty);
+    }
+    let mut disk = open(&directory)?;
+    let owner = Store::owner(&mut disk).map_err(RecoverError::Open)?;
+    let old = owner.ok_or(RecoverError::Empty)?;
+    let (applier, membership, last) = replay(disk, old)?;
+    let committed = applier.applied();
+    let named = |id: &MemberId| (*id, Info::of(&membership, *id).name);
+    Ok(Examined {
+        cluster_id: old.cluster,
+        member: old.member,
+        members: membership.members().as_slice().iter().map(named).collect(),
+        committed,
+        last,
+        revision: applier.into_machine().revision(),
+    })
 }
 
 /// What was made of one member's disk, and what was not.

@@ -1,0 +1,12 @@
+//! One module for each command.
+
+pub(crate) mod bench;
+pub(crate) mod completions;
+pub(crate) mod demo;
+pub(crate) mod demo_member;
+pub(crate) mod man;
+pub(crate) mod member;
+pub(crate) mod recover;
+pub(crate) mod server;
+pub(crate) mod snapshot;
+pub(crate) mod status;

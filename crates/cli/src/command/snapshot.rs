@@ -1,0 +1,146 @@
+//! `quorate snapshot`: save what a member has, check what was saved, and bring it back.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use quorate_proto::etcdserverpb as etcd;
+use quorate_server::config::{self, Wanted};
+use quorate_server::snapshot_file::{About, SnapshotFile};
+use serde_json::json;
+
+use crate::arguments::{ClientArguments, RestoreArguments, SnapshotCommand, WriteOut};
+use crate::client::{Connection, connect};
+use crate::failure::Failure;
+use crate::print::{self, Table, bytes};
+use crate::trailer::{Checked, TRAILER_BYTES, check_file};
+use crate::who::hex;
+
+pub(crate) async fn run(asked: SnapshotCommand) -> Result<(), Failure> {
+    match asked {
+        SnapshotCommand::Save { file, client } => save(&file, &client).await,
+        SnapshotCommand::Status { file, write_out } => status(&file, write_out),
+        SnapshotCommand::Restore(asked) => restore(&asked),
+    }
+}
+
+/// The file gets its name when it is whole, checked and on the disk.
+async fn save(path: &Path, client: &ClientArguments) -> Result<(), Failure> {
+    let connection = connect(client).await?;
+    let part = beside(path);
+    let received = receive(&connection, &part).await;
+    let total = match received {
+        Ok(total) => total,
+        Err(failure) => {
+            // Half a snapshot helps nobody; that it could not be removed neither.
+            let _ = fs::remove_file(&part);
+            return Err(failure);
+        }
+    };
+    let named = fs::rename(&part, path).and_then(|()| sync_directory(path));
+    named.map_err(|why| unwritable(path, &why))?;
+    print::line(&format!(
+        "{} saved from {} to {}",
+        bytes(total - TRAILER_BYTES as u64),
+        connection.endpoint,
+        path.display()
+    ));
+    Ok(())
+}
+
+async fn receive(connection: &Connection, part: &Path) -> Result<u64, Failure> {
+    let failed = |status| Failure::answered("cannot save", &connection.endpoint, &status);
+    let mut file = File::create(part).map_err(|why| unwritable(part, &why))?;
+    let stream = connection.maintenance().snapshot(etcd::SnapshotRequest {}).await;
+    let mut stream = stream.map_err(failed)?.into_inner();
+    let mut checked = Checked::new();
+    while let Some(piece) = stream.message().await.map_err(failed)? {
+        checked.take(&piece.blob);
+        file.write_all(&piece.blob).map_err(|why| unwritable(part, &why))?;
+    }
+    file.sync_all().map_err(|why| unwritable(part, &why))?;
+    let total = checked.total();
+    checked.finish().map_err(|why| {
+        Failure::failed(format!("{} sent no whole snapshot: {}", connection.endpoint, why.text()))
+    })?;
+    Ok(total)
+}
+
+fn status(path: &Path, write_out: WriteOut) -> Result<(), Failure> {
+    let (size, sum) = check_file(path)?;
+    let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+    // etcd's files have the same end; what is in them is not known here.
+    let ours = File::open(path).ok().and_then(|file| SnapshotFile::open(file).ok());
+    let about = ours.map(|ours| ours.about);
+    match write_out {
+        WriteOut::Json => print::json(&json!({
+            "bytes": size,
+            "sha256": sum,
+            "revision": about.map(|about| about.revision),
+            "applied": about.map(|about| about.applied),
+            "clusterID": about.map(|about| about.cluster_id),
+        })),
+        WriteOut::Table => {
+            let mut table = Table::new(&["SIZE", "REVISION", "APPLIED", "CLUSTER", "SHA-256"]);
+            let known =
+                |text: &dyn Fn(&About) -> String| about.as_ref().map_or(String::new(), text);
+            table.row([
+                bytes(size),
+                known(&|about| about.revision.to_string()),
+                known(&|about| about.applied.to_string()),
+                known(&|about| hex(about.cluster_id)),
+                sum,
+            ]);
+            print::out(&table.text());
+        }
+    }
+    Ok(())
+}
+
+fn restore(asked: &RestoreArguments) -> Result<(), Failure> {
+    let default = format!("{}.etcd", asked.name);
+    let data_dir = asked.data_dir.as_ref().unwrap_or(&default);
+    let flags = [
+        ("--name", &asked.name),
+        ("--data-dir", data_dir),
+        ("--initial-cluster", &asked.initial_cluster),
+        ("--initial-cluster-token", &asked.initial_cluster_token),
+        ("--initial-advertise-peer-urls", &asked.initial_advertise_peer_urls),
+    ];
+    let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_string(), value.clone()]);
+    // Variables are for servers: what is not said here is not meant.
+    let wanted = config::parse(flags, []).map_err(|why| Failure::usage(why.to_string()))?;
+    let Wanted::Run(config) = wanted else { return Err(Failure::usage("nothing to restore to")) };
+    if config.data_dir.exists() {
+        return Err(Failure::failed(format!("{data_dir} exists; name a --data-dir that does not")));
+    }
+    let unreadable =
+        |why: io::Error| Failure::because(&format!("cannot read {}", asked.file.display()), &why);
+    let file = File::open(&asked.file).map_err(unreadable)?;
+    let restored = quorate_server::recover::restore(&config, file);
+    let about = restored.map_err(|why| {
+        Failure::because(&format!("cannot restore {}", asked.file.display()), &why)
+    })?;
+    print::line(&format!(
+        "restored revision {} of cluster {} to {data_dir}, for a new cluster",
+        about.revision,
+        hex(about.cluster_id)
+    ));
+    print::line("start it with the same --name, --data-dir, token and addresses");
+    Ok(())
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".part");
+    PathBuf::from(name)
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn unwritable(path: &Path, why: &io::Error) -> Failure {
+    Failure::because(&format!("cannot write {}", path.display()), why)
+}
