@@ -160,9 +160,20 @@ impl Raft {
     /// What became of the goal that this entry set, once that is certain: also long after,
     /// on any member. Nothing while it is pursued, and when so many ended since that it
     /// is forgotten.
-    pub fn goal_end(&self, id: EntryId) -> Option<GoalEnd> {
+    pub fn ended_goal(&self, id: EntryId) -> Option<EndedGoal> {
         let mut ended = self.membership().ended_goals().iter();
-        ended.find(|ended| ended.id == id && self.is_final(ended)).map(|ended| ended.end)
+        ended.find(|ended| ended.id == id && self.is_final(ended)).copied()
+    }
+
+    /// How the goal of this entry ended, as above.
+    pub fn goal_end(&self, id: EntryId) -> Option<GoalEnd> {
+        self.ended_goal(id).map(|ended| ended.end)
+    }
+
+    /// The newest membership that is known to be settled, by the index of the entry that
+    /// brought it.
+    pub fn settled(&self) -> Index {
+        self.reports.settled
     }
 
     /// Without a vote, but not free to go: the survivors may not know yet that they

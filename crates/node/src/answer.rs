@@ -72,6 +72,15 @@ pub enum Refused {
         /// [`Options::requests_max`](crate::Options::requests_max).
         limit: usize,
     },
+    /// The command is longer than [`Options::command_bytes_max`](crate::Options).
+    TooLarge {
+        /// How long it is.
+        bytes: usize,
+        /// How long it may be.
+        limit: usize,
+    },
+    /// The snapshot could not be written. The log has the reason.
+    SnapshotFailed,
     /// This member is not in the cluster. Ask another one.
     NotMember,
     /// A newer leader put another entry in its place.
@@ -119,6 +128,10 @@ impl fmt::Display for Refused {
             Self::NoLeader => write!(f, "no leader was found in time"),
             Self::ReadTimedOut => write!(f, "the read was not confirmed in time"),
             Self::TooManyRequests { limit } => write!(f, "{limit} requests are open already"),
+            Self::TooLarge { bytes, limit } => {
+                write!(f, "the command has {bytes} bytes, limit is {limit}")
+            }
+            Self::SnapshotFailed => write!(f, "the snapshot could not be written"),
             Self::NotMember => write!(f, "this member is not in the cluster"),
             Self::Overtaken { by } => write!(f, "a newer leader logged {by} in its place"),
             Self::TransferAborted => write!(f, "the transfer of leadership was given up"),

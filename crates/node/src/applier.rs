@@ -152,7 +152,8 @@ impl<M: Machine> Applier<M> {
                 }
             }
         }
-        let removed = self.membership.removed().contains(&self.own.member);
+        let own = self.own.member;
+        let removed = self.membership.removed().contains(&own) && !self.membership.contains(own);
         JobDone::Applied { index: self.applied, outcomes, removed }
     }
 
@@ -191,7 +192,8 @@ impl<M: Machine> Applier<M> {
             self.origins.encode(&mut head);
         }
         let head = std::iter::once(framed(&head.freeze()));
-        let chunks = head.chain(self.machine.snapshot().map(|chunk| framed(&chunk)));
+        let chunks =
+            head.chain(self.machine.snapshot().flat_map(split).map(|chunk| framed(&chunk)));
         JobDone::Captured { meta, chunks: Box::new(chunks) }
     }
 
@@ -265,6 +267,14 @@ fn decode_head(mut head: Bytes) -> Option<(Index, Origins)> {
     let origins = Origins::decode(&mut head)?;
     (format == FORMAT && head.is_empty()).then_some((applied, origins))
 }
+
+/// A chunk whose length does not fit in front of it becomes several.
+fn split(mut chunk: Bytes) -> impl Iterator<Item = Bytes> {
+    let parts = chunk.len().div_ceil(CHUNK_BYTES_MAX).max(1);
+    (0..parts).map(move |_| chunk.split_to(chunk.len().min(CHUNK_BYTES_MAX)))
+}
+
+const CHUNK_BYTES_MAX: usize = 1 << 30;
 
 /// A chunk with its length in front, so that chunks come out as they went in,
 /// whatever pieces they travelled in.

@@ -2,7 +2,8 @@
 //! leader is lost, and answered once.
 //!
 //! A command may be offered any number of times, because it runs once however often
-//! it is logged ([`origin`](crate::origin)); a read, because it changes nothing. A
+//! it is logged ([`origin`](crate::origin)); a read, because it changes nothing; a transfer,
+//! because who leads cannot lead twice. A
 //! membership change is offered once: when nobody can say what became of it, the
 //! answer is "unknown".
 
@@ -20,51 +21,54 @@ use crate::requests::{Asked, Open, Stage, Ticket};
 
 impl Driver {
     pub(crate) fn ask(&mut self, asked: Asked, ticks: u64) -> Ticket {
-        let ticket = self.open(asked, ticks, false);
-        self.admit(ticket);
-        ticket
+        let bar = self.bar(&asked);
+        self.take_in(asked, ticks, false, bar)
     }
 
     /// A command that only the leader of this term may log, and only if it is this member.
     pub(crate) fn ask_once(&mut self, command: Bytes, term: Term) -> Ticket {
-        let ticket = self.open(Asked::Command(command), self.options.request_ticks, true);
         let leader = self.raft.leader();
-        if leader == Some(self.own.member) && self.raft.term() == term {
-            self.admit(ticket);
-        } else {
-            let why = Refused::ByLeader(Refusal::NotLeader { leader });
+        let leads = leader == Some(self.own.member) && self.raft.term() == term;
+        let other = (!leads).then_some(Refused::ByLeader(Refusal::NotLeader { leader }));
+        let asked = Asked::Command(command);
+        let bar = self.bar(&asked).or(other);
+        self.take_in(asked, self.options.request_ticks, true, bar)
+    }
+
+    fn take_in(&mut self, asked: Asked, ticks: u64, once: bool, bar: Option<Refused>) -> Ticket {
+        // What nobody has committed by then, nobody may ever have heard of.
+        let patience = ticks.clamp(1, self.options.request_ticks.max(1));
+        let deadline = self.now.saturating_add(patience);
+        let (stage, offer_at) = (Stage::Waiting, deadline);
+        let (offers, attempt) = (0, None);
+        let open = Open { asked, once, stage, offers, attempt, offer_at, deadline, ticks };
+        let ticket = self.requests.insert(open);
+        if let Some(why) = bar {
             self.answer(ticket, Answer::Refused(why));
+            return ticket;
         }
+        self.look_at = self.look_at.min(deadline);
+        self.offer(ticket);
         ticket
     }
 
-    fn open(&mut self, asked: Asked, ticks: u64, once: bool) -> Ticket {
-        let deadline = self.now.saturating_add(ticks.max(1));
-        let (stage, offer_at) = (Stage::Waiting, deadline);
-        self.requests.insert(Open {
-            asked,
-            once,
-            stage,
-            offers: 0,
-            attempt: None,
-            offer_at,
-            deadline,
-        })
-    }
-
-    fn admit(&mut self, ticket: Ticket) {
+    /// Why a request is not even offered.
+    fn bar(&self, asked: &Asked) -> Option<Refused> {
         let limit = self.options.requests_max;
-        if self.requests.len() > limit {
-            self.answer(ticket, Answer::Refused(Refused::TooManyRequests { limit }));
-            return;
+        if self.requests.len() >= limit {
+            return Some(Refused::TooManyRequests { limit });
         }
         if self.removed {
-            self.answer(ticket, Answer::Refused(Refused::NotMember));
-            return;
+            return Some(Refused::NotMember);
         }
-        let deadline = self.requests.get_mut(ticket).map_or(u64::MAX, |open| open.deadline);
-        self.look_at = self.look_at.min(deadline);
-        self.offer(ticket);
+        // Nobody could send it, and a leader that has it in its log would try for ever.
+        let limit = self.options.command_bytes_max;
+        match asked {
+            Asked::Command(sealed) if sealed.len() > limit => {
+                Some(Refused::TooLarge { bytes: sealed.len(), limit })
+            }
+            _ => None,
+        }
     }
 
     /// The only place where a request ends.
@@ -107,9 +111,35 @@ impl Driver {
         }
     }
 
+    /// A change is committed: what is left to wait for is that it settles or, if it set a
+    /// goal, that the goal ends. Both are told once, and may have been told by now.
+    fn on_committed(&mut self, ticket: Ticket, id: EntryId, membership: &Membership) {
+        let now = self.now;
+        let Some(open) = self.requests.get_mut(ticket) else { return };
+        open.deadline = now.saturating_add(open.ticks.max(1));
+        let pursued = membership.goal().is_some_and(|goal| goal.id == id);
+        let ended = membership.ended_goals().iter().any(|ended| ended.id == id);
+        open.stage = if pursued || ended { Stage::Pursued(id) } else { Stage::Committed(id) };
+        if let Some(ended) = self.raft.ended_goal(id) {
+            self.answer(ticket, Answer::Done(Done::GoalEnded(ended)));
+        } else if self.raft.settled() >= id.index {
+            self.on_settled(EntryId::new(id.term, self.raft.settled()));
+        }
+    }
+
     pub(crate) fn on_accepted(&mut self, attempt: RequestId, id: EntryId) {
-        if let Some(ticket) = self.requests.answered(attempt) {
-            self.set_stage(ticket, Stage::Logged(id));
+        let Some(ticket) = self.requests.answered(attempt) else { return };
+        self.set_stage(ticket, Stage::Logged(id));
+        let changes = self
+            .requests
+            .get_mut(ticket)
+            .is_some_and(|open| matches!(open.asked, Asked::Change(_)));
+        // The entry may have come before the word that it is there.
+        if changes && id.index <= self.raft.log_status().applying {
+            let membership = self.raft.membership_at(id.index);
+            if membership.since() == id {
+                self.on_committed(ticket, id, &membership);
+            }
         }
     }
 
@@ -167,7 +197,6 @@ impl Driver {
     /// by then stand behind that entry or nowhere, and are never run: their origin is no
     /// member. Nor will anybody tell it what became of anything else.
     pub(crate) fn on_removed(&mut self) {
-        self.removed = true;
         for ticket in self.requests.tickets(|_| true) {
             let Some(open) = self.requests.get_mut(ticket) else { continue };
             let answer = match (&open.asked, open.stage) {
@@ -195,7 +224,7 @@ impl Driver {
                 }
                 (Asked::Change(_), Stage::Logged(id)) if id.index <= meta.id.index => {
                     if meta.membership.since() == id {
-                        open.stage = committed(id, &meta.membership);
+                        self.on_committed(ticket, id, &meta.membership);
                     } else {
                         self.answer(ticket, Answer::Unknown(Unknown::PassedBySnapshot));
                     }
@@ -203,7 +232,10 @@ impl Driver {
                 _ => {}
             }
         }
-        if meta.membership.removed().contains(&self.own.member) {
+        let membership = &meta.membership;
+        let own = self.own.member;
+        self.removed = membership.removed().contains(&own) && !membership.contains(own);
+        if self.removed {
             self.on_removed();
         }
     }
@@ -211,16 +243,13 @@ impl Driver {
     /// These entries are committed: changes that wait for one of them took effect, or
     /// lost their place.
     pub(crate) fn on_handed(&mut self, first: Index, entries: &Entries) {
-        if !self.requests.has_changes() {
-            return;
-        }
         let last = first + entries.len() as u64;
         let logged = |open: &Open| match open.stage {
             Stage::Logged(id) if matches!(open.asked, Asked::Change(_)) => Some(id),
             _ => None,
         };
         let waits = |open: &Open| logged(open).is_some_and(|id| (first..last).contains(&id.index));
-        for ticket in self.requests.tickets(waits) {
+        for ticket in self.requests.slow_tickets(waits) {
             let Some(id) = self.requests.get_mut(ticket).and_then(|open| logged(open)) else {
                 continue;
             };
@@ -228,7 +257,7 @@ impl Driver {
             let Some(there) = there else { continue };
             match there.change() {
                 Some(change) if there.id == id => {
-                    self.set_stage(ticket, committed(id, &change.membership));
+                    self.on_committed(ticket, id, &change.membership);
                 }
                 _ => {
                     let by = there.id;
@@ -242,20 +271,21 @@ impl Driver {
         match event {
             Event::Leader { leader: Some(leader), .. } => {
                 let done = |open: &Open| open.asked == Asked::Transfer(*leader);
-                for ticket in self.requests.tickets(done) {
+                for ticket in self.requests.slow_tickets(done) {
                     self.answer(ticket, Answer::Done(Done::Transferred { to: *leader }));
                 }
                 self.offer_to_new_leader();
             }
             Event::TransferAborted { to, .. } => {
-                for ticket in self.requests.tickets(|open| open.asked == Asked::Transfer(*to)) {
+                for ticket in self.requests.slow_tickets(|open| open.asked == Asked::Transfer(*to))
+                {
                     self.answer(ticket, Answer::Refused(Refused::TransferAborted));
                 }
             }
             Event::Settled { id, .. } => self.on_settled(*id),
             Event::GoalEnded(ended) => {
                 let pursues = |open: &Open| open.stage == Stage::Pursued(ended.id);
-                for ticket in self.requests.tickets(pursues) {
+                for ticket in self.requests.slow_tickets(pursues) {
                     self.answer(ticket, Answer::Done(Done::GoalEnded(*ended)));
                 }
             }
@@ -268,7 +298,7 @@ impl Driver {
             Stage::Committed(id) => id.index <= settled.index,
             _ => false,
         };
-        for ticket in self.requests.tickets(covered) {
+        for ticket in self.requests.slow_tickets(covered) {
             let Some(Stage::Committed(id)) = self.requests.get_mut(ticket).map(|open| open.stage)
             else {
                 continue;
@@ -318,16 +348,8 @@ impl Driver {
     }
 }
 
-/// A change is committed: what is left to wait for is that it settles or, if it set a
-/// goal, that the goal ends.
-fn committed(id: EntryId, membership: &Membership) -> Stage {
-    let pursued = membership.goal().is_some_and(|goal| goal.id == id);
-    let ended = membership.ended_goals().iter().any(|ended| ended.id == id);
-    if pursued || ended { Stage::Pursued(id) } else { Stage::Committed(id) }
-}
-
-/// Commands and reads may be offered again; a change or transfer only while no leader
-/// can have heard of it.
+/// Commands, reads and transfers may be offered again; a change only while no leader can
+/// have heard of it.
 fn may_be_offered(open: &Open) -> bool {
     if open.once {
         return false;
@@ -335,7 +357,7 @@ fn may_be_offered(open: &Open) -> bool {
     match (&open.asked, open.stage) {
         (_, Stage::Waiting) => true,
         (Asked::Command(_), Stage::Offered | Stage::Logged(_)) => true,
-        (Asked::Read(_), Stage::Offered) => true,
+        (Asked::Read(_) | Asked::Transfer(_), Stage::Offered) => true,
         _ => mutant!(ChangeOfferedAgain) && matches!(open.asked, Asked::Change(_)),
     }
 }

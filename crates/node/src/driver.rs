@@ -31,6 +31,9 @@ pub struct Options {
     pub retry_ticks: u64,
     /// Requests that may be open at once; one more is refused.
     pub requests_max: usize,
+    /// A longer command is refused. All members should agree on it, and the transport has
+    /// to carry that much and a little more in one piece.
+    pub command_bytes_max: usize,
     /// Capture the machine's state after this many entries.
     pub snapshot_entries: u64,
 }
@@ -41,6 +44,7 @@ impl Default for Options {
             request_ticks: 100,
             retry_ticks: 20,
             requests_max: 65_536,
+            command_bytes_max: 32 << 20,
             snapshot_entries: 100_000,
         }
     }
@@ -121,6 +125,8 @@ pub struct Driver {
     pub(crate) removed: bool,
     /// The newest snapshot that was captured, or is being captured.
     captured: Index,
+    /// One at a time: each holds on to the machine's state as it was.
+    capturing: bool,
     /// Saves on their way to the disk, with what waits for them.
     saving: VecDeque<Saving>,
     /// What goes into the next work.
@@ -168,6 +174,7 @@ impl Driver {
             confirmed: BTreeMap::new(),
             removed: false,
             captured,
+            capturing: false,
             saving: VecDeque::new(),
             jobs: Vec::new(),
             send: Vec::new(),
@@ -274,6 +281,7 @@ impl Driver {
                 for (number, outcome) in outcomes {
                     self.on_outcome(Ticket(number), outcome);
                 }
+                self.removed = removed;
                 if removed {
                     self.on_removed();
                 }
@@ -287,22 +295,26 @@ impl Driver {
         }
     }
 
-    /// A capture did not become durable: the next one may be taken at once.
+    /// A capture did not become durable. The next one is taken when it is due: what failed
+    /// just now would fail again.
     pub fn snapshot_given_up(&mut self) {
-        self.captured = self.raft.snapshot().id.index;
+        self.capturing = false;
     }
 
     /// A capture of the machine as of this index is durable.
     pub fn snapshot_saved(&mut self, index: Index) {
+        self.capturing = false;
         let _ = self.step(Input::Snapshotted(index));
     }
 
-    /// Capture the machine now, if it has changed since the last time. A capture of at
-    /// least the index returned is there, or under way.
+    /// Capture the machine now, if it has changed since the last time and no capture is
+    /// under way. A capture of at least the index returned is there, or under way.
     pub fn capture(&mut self) -> Index {
         let index = self.handed.index;
-        if index > self.captured {
+        let installing = self.raft.log_status().installing;
+        if index > self.captured && !self.capturing && !installing {
             self.captured = index;
+            self.capturing = true;
             let membership = self.raft.membership_at(index);
             self.jobs.push(Job::Snapshot(SnapshotMeta { id: self.handed, membership }));
         }

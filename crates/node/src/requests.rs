@@ -11,6 +11,13 @@ use quorate_core::{Change, EntryId, Index, MemberId, RequestId};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Ticket(pub u64);
 
+impl Ticket {
+    /// Of a change or a transfer.
+    pub(crate) fn is_slow(self) -> bool {
+        self.0 & SLOW != 0
+    }
+}
+
 /// What was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
@@ -20,6 +27,13 @@ pub(crate) enum Asked {
     Read(Bytes),
     Change(Box<Change>),
     Transfer(MemberId),
+}
+
+impl Asked {
+    /// May take much longer than others.
+    fn is_slow(&self) -> bool {
+        matches!(self, Self::Change(_) | Self::Transfer(_))
+    }
 }
 
 /// How far a request has come.
@@ -54,19 +68,29 @@ pub(crate) struct Open {
     /// When it is offered again, unless something happens before.
     pub(crate) offer_at: u64,
     pub(crate) deadline: u64,
+    /// How long it may take once it is committed.
+    pub(crate) ticks: u64,
 }
 
-/// Open requests by ticket. Tickets grow by one, so a queue is a map.
+/// Open requests by ticket.
+///
+/// Commands and reads come in great numbers and are answered soon: their tickets grow by
+/// one, and a queue is a map. Changes and transfers are few and may take long, so they have
+/// a map and numbers of their own: what waits for a member to join does not keep everything
+/// asked after it in the table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Requests {
     open: VecDeque<Option<Open>>,
     /// The ticket of the first place in `open`.
     first: u64,
     count: usize,
-    /// How many of them are changes.
-    changes: usize,
+    slow: BTreeMap<u64, Open>,
+    slow_asked: u64,
     attempts: BTreeMap<RequestId, Ticket>,
 }
+
+/// Tickets of changes and transfers have this bit.
+const SLOW: u64 = 1 << 63;
 
 impl Requests {
     pub(crate) fn new(first: u64) -> Self {
@@ -74,42 +98,49 @@ impl Requests {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.count
+        self.count + self.slow.len()
     }
 
-    /// There are few, and often none: then nobody has to look for them.
-    pub(crate) fn has_changes(&self) -> bool {
-        self.changes > 0
-    }
-
-    /// Every request before this one was answered.
+    /// Every command and read before this one was answered.
     pub(crate) fn oldest(&self) -> Ticket {
         Ticket(self.first)
     }
 
-    /// The ticket that the next request gets.
+    /// The ticket that the next command or read gets.
     pub(crate) fn next(&self) -> Ticket {
         Ticket(self.first + self.open.len() as u64)
     }
 
     pub(crate) fn insert(&mut self, open: Open) -> Ticket {
+        if open.asked.is_slow() {
+            self.slow_asked += 1;
+            let number = SLOW | self.slow_asked;
+            self.slow.insert(number, open);
+            return Ticket(number);
+        }
         let ticket = self.next();
-        self.changes += usize::from(matches!(open.asked, Asked::Change(_)));
         self.open.push_back(Some(open));
         self.count += 1;
         ticket
     }
 
     pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Open> {
+        if ticket.is_slow() {
+            return self.slow.get_mut(&ticket.0);
+        }
         let place = ticket.0.checked_sub(self.first)?;
         self.open.get_mut(usize::try_from(place).ok()?)?.as_mut()
     }
 
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Open> {
-        let place = usize::try_from(ticket.0.checked_sub(self.first)?).ok()?;
-        let open = self.open.get_mut(place)?.take()?;
-        self.count -= 1;
-        self.changes -= usize::from(matches!(open.asked, Asked::Change(_)));
+        let open = if ticket.is_slow() {
+            self.slow.remove(&ticket.0)?
+        } else {
+            let place = usize::try_from(ticket.0.checked_sub(self.first)?).ok()?;
+            let open = self.open.get_mut(place)?.take()?;
+            self.count -= 1;
+            open
+        };
         if let Some(attempt) = open.attempt {
             self.attempts.remove(&attempt);
         }
@@ -122,11 +153,18 @@ impl Requests {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Ticket, &Open)> {
         let numbered = self.open.iter().zip(self.first..);
-        numbered.filter_map(|(open, number)| Some((Ticket(number), open.as_ref()?)))
+        let quick = numbered.filter_map(|(open, number)| Some((Ticket(number), open.as_ref()?)));
+        quick.chain(self.slow.iter().map(|(number, open)| (Ticket(*number), open)))
     }
 
     pub(crate) fn tickets(&self, wanted: impl Fn(&Open) -> bool) -> Vec<Ticket> {
         self.iter().filter(|(_, open)| wanted(open)).map(|(ticket, _)| ticket).collect()
+    }
+
+    /// Of the changes and transfers alone.
+    pub(crate) fn slow_tickets(&self, wanted: impl Fn(&Open) -> bool) -> Vec<Ticket> {
+        let wanted = self.slow.iter().filter(|(_, open)| wanted(open));
+        wanted.map(|(number, _)| Ticket(*number)).collect()
     }
 
     /// From now on an answer to this attempt belongs to this request, and one to an
@@ -145,5 +183,32 @@ impl Requests {
         let ticket = self.attempts.remove(&attempt)?;
         self.get_mut(ticket)?.attempt = None;
         Some(ticket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(asked: Asked) -> Open {
+        let stage = Stage::Waiting;
+        let (offers, attempt) = (0, None);
+        Open { asked, once: false, stage, offers, attempt, offer_at: 0, deadline: 0, ticks: 0 }
+    }
+
+    #[test]
+    fn a_change_that_waits_long_keeps_nothing_else_in_the_table() {
+        let mut requests = Requests::new(1);
+        let change = requests.insert(open(Asked::Change(Box::new(Change::leave()))));
+        for number in 1..=1_000 {
+            let ticket = requests.insert(open(Asked::Command(Bytes::new())));
+            assert_eq!(ticket, Ticket(number));
+            assert!(requests.remove(ticket).is_some());
+            assert!(requests.open.is_empty());
+        }
+        assert_eq!((requests.oldest(), requests.len()), (Ticket(1_001), 1));
+        assert_eq!(requests.slow_tickets(|_| true), [change]);
+        assert!(requests.remove(change).is_some());
+        assert_eq!(requests.len(), 0);
     }
 }

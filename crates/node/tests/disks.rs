@@ -24,6 +24,7 @@ struct Trouble {
     stuck: Mutex<bool>,
     freed: Condvar,
     broken: AtomicBool,
+    panics: AtomicBool,
 }
 
 impl Trouble {
@@ -54,6 +55,7 @@ impl Storage for Troubled {
         while *stuck {
             stuck = self.trouble.freed.wait(stuck).unwrap();
         }
+        assert!(!self.trouble.panics.load(Ordering::Relaxed), "the test wants it");
         if self.trouble.broken.load(Ordering::Relaxed) {
             return Err("the test broke it".into());
         }
@@ -186,6 +188,65 @@ async fn a_broken_disk_ends_its_member_with_the_reason() {
     assert_eq!(node.status().await.unwrap_err(), Failed::Refused(Refused::Stopped));
     let other = &members.nodes[(leader + 1) % 3];
     until_done("a write", async || other.propose(put("a", "4")).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storage_that_panics_ends_its_member_and_what_watches_it() {
+    let members = Members::start(MemoryKv::default).await;
+    let node = members.nodes[members.leader().await].clone();
+    until_done("a write", async || node.propose(put("a", "1")).await).await;
+    let mut watch = node.watch_membership();
+    members.troubles[node.id().0 as usize - 1].panics.store(true, Ordering::Relaxed);
+    let _ = node.propose(put("a", "2")).await;
+    let ended = in_time("the end", node.ended()).await;
+    assert_eq!(ended.to_string(), "its disk failed: the storage panicked");
+    assert_eq!(node.leader(), None);
+    in_time("the end of the news", async { while watch.next().await.is_some() {} }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_can_start_again_as_soon_as_it_has_ended() {
+    let network = MemoryNetwork::new();
+    let host = quorate::Host::start(TICK, network.transport()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    for round in 0..20 {
+        let storage = quorate::DirectoryStorage::at(directory.path().join("1")).unwrap();
+        let mut config = NodeConfig::first(CLUSTER, 1, [(1, "")]);
+        config.options.snapshot_entries = 2;
+        let node = host.start_member(config, storage, MemoryKv::default()).await.unwrap();
+        for number in 0..5 {
+            let command = put("a", &format!("{round}.{number}"));
+            until_done("a write", async || node.propose(command.clone()).await).await;
+        }
+        assert!(matches!(in_time("the end", node.end()).await, Ended::Stopped));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_nobody_could_send_is_refused() {
+    let members = Members::start(MemoryKv::default).await;
+    let node = members.nodes[members.leader().await].clone();
+    let refused = node.propose(vec![0; 33 << 20]).await;
+    assert!(matches!(refused, Err(Failed::Refused(Refused::TooLarge { .. }))), "{refused:?}");
+    until_done("a write", async || node.propose(put("a", "1")).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_goal_that_waits_for_nobody_keeps_no_one_else_waiting() {
+    let members = Members::start(MemoryKv::default).await;
+    let node = members.nodes[members.leader().await].clone();
+    let asker = node.clone();
+    // Member 4 is never started.
+    let goal =
+        tokio::spawn(async move { asker.set_goal([1, 2, 4].map(quorate::MemberId), [], []).await });
+    wait_for("the goal", async || node.membership().goal().map(|_| ())).await;
+    for number in 0..500 {
+        until_done("a write", async || node.propose(put("a", &number.to_string())).await).await;
+    }
+    assert!(!goal.is_finished());
+    until_done("a cancel", async || node.cancel().await).await;
+    let ended = in_time("the goal's end", goal).await.unwrap().unwrap();
+    assert_eq!(ended.end, quorate::GoalEnd::Cancelled);
 }
 
 /// Cannot stand one command.

@@ -104,6 +104,16 @@ pub(crate) fn recover<D: Disk>(
     Ok(Recovered { wal, boot })
 }
 
+/// Whose data a directory holds; nobody's when there is no log in it yet.
+pub(crate) fn owner<D: Disk>(disk: &mut D) -> Result<Option<Identity>, OpenError> {
+    let listing = Listing::read(disk)?;
+    match listing.segments.last() {
+        Some(newest) => Ok(Some(open_segment(disk, *newest)?.head.identity)),
+        None if listing.has_mark => Err(missing(FileName::Segment(1)).into()),
+        None => Ok(None),
+    }
+}
+
 /// The newest segment and those before it, oldest first, as far back as they are there.
 fn open_chain<D: Disk>(
     disk: &mut D,

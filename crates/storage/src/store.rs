@@ -14,7 +14,7 @@ use quorate_core::{Boot, Entries, EntryId, Index, MemberId, Save, SnapshotMeta, 
 use crate::Disk;
 use crate::error::{Corruption, CreateError, Damage, Doing, Failure, OpenError, StoreError};
 use crate::names::FileName;
-use crate::recover::{Listing, Recovered, recover};
+use crate::recover::{Listing, Recovered, owner, recover};
 use crate::snapshots::{OpenSnapshotError, SealedSnapshot, SnapshotReader, SnapshotWriter};
 use crate::wal::segment::{HEAD_BYTES, Head, Start};
 use crate::wal::{AppendError, Wal};
@@ -131,6 +131,12 @@ impl<D: Disk> Store<D> {
         };
         head.create(disk, None)?;
         Ok(())
+    }
+
+    /// Whose data this is; nobody's as long as the store is not created. For who starts a
+    /// member without knowing which one it is. Nothing is changed, nothing is locked.
+    pub fn owner(disk: &mut D) -> Result<Option<Identity>, OpenError> {
+        owner(disk)
     }
 
     /// Reads back what a member has saved; where there is nothing yet, as if it had been

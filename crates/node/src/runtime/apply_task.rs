@@ -11,6 +11,7 @@ use tracing::warn;
 use super::disk_thread::DiskHandle;
 use super::mailbox::{Completion, Lane};
 use super::metrics::{Counters, Observer};
+use super::presence::{DiskUser, Presence};
 use super::status::Ended;
 use super::storage::{SnapshotSource, StorageError};
 use crate::applier::{Applier, Job, JobDone};
@@ -34,6 +35,7 @@ pub(crate) struct ApplyTask<M> {
     pub(crate) blocking: bool,
     /// One capture is written at a time.
     pub(crate) writing: Arc<Semaphore>,
+    pub(crate) presence: Presence,
 }
 
 impl<M: Machine + Send + 'static> ApplyTask<M> {
@@ -51,10 +53,9 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
             } else {
                 self.run_all(jobs)
             };
-            if !ran.done.is_empty() {
-                self.done.push(Completion::Jobs(ran.done));
-            }
-            match ran.then {
+            let Ran { mut done, then } = ran;
+            self.report(&mut done);
+            match then {
                 Then::GoOn => {}
                 Then::Stop => return,
                 Then::Install(meta, rest) => {
@@ -83,12 +84,20 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
         let mut done = Vec::with_capacity(jobs.len());
         let mut jobs = jobs.into_iter();
         while let Some(job) = jobs.next() {
+            if done.len() >= REPORTED_AT_ONCE {
+                self.report(&mut done);
+            }
             match job {
                 ForMachine::Job(Job::Apply(entries)) => done.push(self.apply(&entries)),
                 ForMachine::Job(Job::Query(ticket, question)) => {
                     done.push(self.applier.query(ticket, &question));
                 }
-                ForMachine::Job(Job::Snapshot(meta)) => self.capture(meta),
+                ForMachine::Job(Job::Snapshot(meta)) => {
+                    // A capture may be durable before the rest of this batch has run: the
+                    // core has to hear first that what it holds is applied.
+                    self.report(&mut done);
+                    self.capture(meta);
+                }
                 ForMachine::Job(Job::Install(meta)) => {
                     return Ran { done, then: Then::Install(meta, jobs.collect()) };
                 }
@@ -96,6 +105,12 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
             }
         }
         Ran { done, then: Then::GoOn }
+    }
+
+    fn report(&self, done: &mut Vec<JobDone>) {
+        if !done.is_empty() {
+            self.done.push(Completion::Jobs(std::mem::take(done)));
+        }
     }
 
     fn apply(&mut self, entries: &Entries) -> JobDone {
@@ -111,9 +126,10 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
         let JobDone::Captured { meta, chunks } = self.applier.capture(meta) else { return };
         let (disk, done) = (self.disk.clone(), Arc::clone(&self.done));
         let writing = Arc::clone(&self.writing);
+        let user = self.presence.disk_user();
         tokio::spawn(async move {
             let _turn = writing.acquire_owned().await;
-            match write_capture(&disk, meta.clone(), chunks).await {
+            match write_capture(&disk, meta.clone(), chunks, user).await {
                 Ok(()) => done.push(Completion::SnapshotSaved(meta)),
                 Err(why) => {
                     warn!(snapshot = %meta.id, %why, "snapshot given up");
@@ -187,16 +203,26 @@ async fn write_capture(
     disk: &DiskHandle,
     meta: SnapshotMeta,
     chunks: Chunks,
+    user: DiskUser,
 ) -> Result<(), StorageError> {
     let id = meta.id;
-    let mut sink = disk.begin_snapshot(meta).await.ok_or(Ended::Stopped)??;
+    let mut sink = disk.begin_snapshot(meta).await.ok_or(Ended::Stopped)?;
     let written = spawn_blocking(move || -> Result<(), StorageError> {
         for chunk in chunks {
+            if user.is_over() {
+                return Err(Ended::Stopped.into());
+            }
             sink.append(&chunk)?;
         }
-        sink.finish()
+        let finished = sink.finish();
+        drop(user);
+        finished
     });
     written.await??;
     disk.adopt_snapshot(id).await.ok_or(Ended::Stopped)?;
     Ok(())
 }
+
+/// So many jobs are reported together, at most: who waits for them, and what is bounded by
+/// how many are under way, need not wait for all that has gathered.
+const REPORTED_AT_ONCE: usize = 256;

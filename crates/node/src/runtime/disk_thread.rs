@@ -41,7 +41,7 @@ enum DiskJob {
     Save(Save),
     Load(Load),
     Trim(Index),
-    Begin(SnapshotMeta, oneshot::Sender<Result<Box<dyn SnapshotSink>, StorageError>>),
+    Begin(SnapshotMeta, oneshot::Sender<Box<dyn SnapshotSink>>),
     Adopt(EntryId, oneshot::Sender<()>),
     Read(EntryId, oneshot::Sender<Box<dyn SnapshotSource>>),
     /// As `Read`, for a snapshot that goes to a peer.
@@ -114,10 +114,7 @@ impl DiskHandle {
     }
 
     /// Nothing when the member has ended; so below.
-    pub(crate) async fn begin_snapshot(
-        &self,
-        meta: SnapshotMeta,
-    ) -> Option<Result<Box<dyn SnapshotSink>, StorageError>> {
+    pub(crate) async fn begin_snapshot(&self, meta: SnapshotMeta) -> Option<Box<dyn SnapshotSink>> {
         let (reply, begun) = oneshot::channel();
         self.push(DiskJob::Begin(meta, reply));
         begun.await.ok()
@@ -201,7 +198,7 @@ impl Worker {
         // A member that has ended gets no answers.
         let Some(open) = self.slots.get_mut(&number) else { return };
         let closes = matches!(job, DiskJob::Close(_));
-        match open.run(job) {
+        match unless_panicked(|| open.run(job)) {
             Ok(()) if !closes => {}
             Ok(()) => drop(self.slots.remove(&number)),
             Err(why) => self.fail(number, why),
@@ -211,7 +208,7 @@ impl Worker {
     fn sync_all(&mut self) {
         let mut failed = Vec::new();
         for (number, open) in &mut self.slots {
-            if let Err(why) = open.report_saved() {
+            if let Err(why) = unless_panicked(|| open.report_saved()) {
                 failed.push((*number, why));
             }
         }
@@ -243,7 +240,7 @@ impl Open {
                 self.slot.done.push(Completion::Loaded(reader, entries));
             }
             DiskJob::Trim(index) => storage.trim(index)?,
-            DiskJob::Begin(meta, reply) => drop(reply.send(storage.begin_snapshot(meta))),
+            DiskJob::Begin(meta, reply) => drop(reply.send(storage.begin_snapshot(meta)?)),
             DiskJob::Adopt(id, reply) => {
                 storage.adopt_snapshot(id)?;
                 let _ = reply.send(());
@@ -275,3 +272,20 @@ impl Open {
         Ok(())
     }
 }
+
+/// A storage or an observer that panics ends its member, and no other one.
+fn unless_panicked(run: impl FnOnce() -> Result<(), StorageError>) -> Result<(), StorageError> {
+    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+    ran.unwrap_or_else(|_| Err(Panicked.into()))
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Panicked;
+
+impl std::fmt::Display for Panicked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the storage panicked")
+    }
+}
+
+impl std::error::Error for Panicked {}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quorate_core::ReadMode;
 use tokio::sync::{Semaphore, broadcast, mpsc, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::apply_task::{ApplyTask, install};
 use super::clock::{Clock, start_ticker};
@@ -150,7 +150,7 @@ impl Parts {
         });
         let (requests, clients) = mpsc::channel(config.mailbox_requests.max(1));
         let (deliveries, peers) = mpsc::channel(config.mailbox_deliveries.max(1));
-        let door = Arc::new(Door::new(deliveries, disk.clone()));
+        let door = Arc::new(Door::new(deliveries, disk.clone(), shared.known.subscribe()));
         if !self.doors.add(key, Arc::clone(&door)) {
             tokio::spawn(async move { disk.close().await });
             return Err(NodeError::RunsAlready(key));
@@ -173,6 +173,7 @@ impl Parts {
             observer,
             blocking: config.machine_blocks,
             writing: Arc::new(Semaphore::new(1)),
+            presence: door.presence.clone(),
         };
         let counts_all = matches!(config.raft.reads, ReadMode::LeaderLease { .. });
         let member = Member {
@@ -188,8 +189,9 @@ impl Parts {
             inquiries,
             shared: Arc::clone(&shared),
             state: State::new(),
+            applying: watch_apply(apply, Arc::clone(&done)),
+            _requests: requests.clone(),
         };
-        watch_apply(apply, Arc::clone(&done));
         self.watch_member(key, member, disk, Arc::clone(&shared));
         Ok(Node::new(key, requests, done, shared, Host { parts: Arc::clone(self) }))
     }
@@ -204,13 +206,13 @@ impl Parts {
     ) {
         let parts = Arc::clone(self);
         tokio::spawn(async move {
-            let panicked = tokio::spawn(member.run()).await.is_err();
-            parts.doors.remove(key);
-            if panicked {
+            let ran = tokio::spawn(member.run()).await;
+            if ran.is_err() {
                 parts.transport.remove_member(key);
                 disk.close().await;
-                shared.ended.send_replace(Some(Ended::Panicked));
             }
+            parts.doors.remove(key);
+            shared.ended.send_replace(Some(ran.unwrap_or(Ended::Panicked)));
         });
     }
 }
@@ -233,12 +235,15 @@ fn shared(config: &NodeConfig, driver: &Driver) -> Shared {
     }
 }
 
-fn watch_apply<M: Machine + Send + 'static>(apply: ApplyTask<M>, done: Arc<Lane<Completion>>) {
+fn watch_apply<M: Machine + Send + 'static>(
+    apply: ApplyTask<M>,
+    done: Arc<Lane<Completion>>,
+) -> JoinHandle<()> {
     tokio::spawn(async move {
         if tokio::spawn(apply.run()).await.is_err() {
             done.push(Completion::Ended(Ended::MachinePanicked));
         }
-    });
+    })
 }
 
 /// A number that nobody else has; never 0.

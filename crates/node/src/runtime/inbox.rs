@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use quorate_core::{Envelope, MemberId};
-use tokio::sync::{Semaphore, mpsc};
+use quorate_core::{Envelope, MemberId, SnapshotMeta};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::disk_thread::DiskHandle;
 use super::mailbox::FromPeers;
+use super::presence::Presence;
 use super::snapshots::{IncomingSnapshot, LandingError};
-use super::transport::{Introduction, MemberKey, Parcel, Rejected};
+use super::status::Known;
+use super::transport::{Introduction, MemberKey, Parcel, Rejected, Resident};
 
 /// The way from a transport to the members of this process. Cheap to clone.
 #[derive(Clone)]
@@ -31,12 +33,19 @@ pub(crate) struct Door {
     /// How many snapshots may be received at once.
     pub(crate) landings: Arc<Semaphore>,
     pub(crate) gate: RwLock<Gate>,
+    pub(crate) presence: Presence,
+    known: watch::Receiver<Known>,
 }
 
 impl Door {
-    pub(crate) fn new(peers: mpsc::Sender<FromPeers>, disk: DiskHandle) -> Self {
+    pub(crate) fn new(
+        peers: mpsc::Sender<FromPeers>,
+        disk: DiskHandle,
+        known: watch::Receiver<Known>,
+    ) -> Self {
         let landings = Arc::new(Semaphore::new(LANDINGS_MAX));
-        Self { peers, disk, landings, gate: RwLock::default() }
+        let presence = Presence::default();
+        Self { peers, disk, landings, gate: RwLock::default(), presence, known }
     }
 }
 
@@ -71,6 +80,18 @@ impl Inbox {
             return Err(Rejected::NotItself);
         }
         Ok(())
+    }
+
+    /// Who lives here, and which membership counts for each: for one who asks before it
+    /// joins. Of many, the first ones; without those who have yet to join themselves.
+    pub fn residents(&self, count_max: usize) -> Vec<Resident> {
+        let members = read(&self.doors.members);
+        let resident = |(key, door): (&MemberKey, &Arc<Door>)| {
+            let Known { id, membership, .. } = door.known.borrow().clone();
+            Resident { key: *key, membership: SnapshotMeta { id, membership } }
+        };
+        let joined = |resident: &Resident| !resident.membership.membership.is_empty();
+        members.iter().map(resident).filter(joined).take(count_max).collect()
     }
 
     /// Hands parcels to a member, in their order. Waits while it is busy: do not read on

@@ -53,7 +53,7 @@ pub(crate) enum Control {
     /// For the application where the leader is.
     AskLeader(Bytes, oneshot::Sender<Result<Bytes, Refused>>),
     /// Answered when a snapshot of what is applied now, or of more, is durable.
-    Snapshot(oneshot::Sender<Index>),
+    Snapshot(oneshot::Sender<Result<Index, Refused>>),
     Trim(Index),
     Campaign,
     Stop,
@@ -84,19 +84,21 @@ pub(crate) struct Mailbox {
 
 /// A queue of things under way, taken all at once.
 pub(crate) struct Lane<T> {
-    items: Mutex<Vec<T>>,
+    /// None when nobody will look any more.
+    items: Mutex<Option<Vec<T>>>,
     ready: Notify,
 }
 
 impl<T> Lane<T> {
     pub(crate) fn new() -> Self {
-        Self { items: Mutex::new(Vec::new()), ready: Notify::new() }
+        Self { items: Mutex::new(Some(Vec::new())), ready: Notify::new() }
     }
 
     pub(crate) fn push(&self, item: T) {
         let mut items = lock(&self.items);
-        items.push(item);
-        let first = items.len() == 1;
+        let Some(list) = items.as_mut() else { return };
+        list.push(item);
+        let first = list.len() == 1;
         drop(items);
         if first {
             self.ready.notify_one();
@@ -105,12 +107,10 @@ impl<T> Lane<T> {
 
     /// What was taken out and is still to be done before everything else.
     pub(crate) fn push_front(&self, mut first: Vec<T>) {
-        if first.is_empty() {
-            return;
-        }
         let mut items = lock(&self.items);
-        first.append(&mut items);
-        *items = first;
+        let Some(list) = items.as_mut() else { return };
+        first.append(list);
+        *list = first;
         drop(items);
         self.ready.notify_one();
     }
@@ -118,7 +118,16 @@ impl<T> Lane<T> {
     /// Everything that is there, in place of what `into` held.
     pub(crate) fn take(&self, into: &mut Vec<T>) {
         into.clear();
-        std::mem::swap(&mut *lock(&self.items), into);
+        if let Some(list) = lock(&self.items).as_mut() {
+            std::mem::swap(list, into);
+        }
+    }
+
+    /// What is there, and what comes later, is dropped.
+    pub(crate) fn close(&self) {
+        // Outside the lock: what is dropped may have something to say.
+        let list = lock(&self.items).take();
+        drop(list);
     }
 
     /// Something may be there. Nothing is lost when this is given up.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use quorate_core::{Dropped, Envelope, Event, Index, MemberId, MemberInfo, Membership, Message};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 
 use super::apply_task::ForMachine;
@@ -42,6 +43,10 @@ pub(crate) struct Member {
     pub(crate) inquiries: mpsc::Sender<Inquiry>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: State,
+    /// The machine's task.
+    pub(crate) applying: JoinHandle<()>,
+    /// So that the channel stays open when nobody holds a handle any more.
+    pub(crate) _requests: mpsc::Sender<Request>,
 }
 
 /// What others may see of a member without asking it.
@@ -67,7 +72,7 @@ pub(crate) struct State {
     saves_waiting: usize,
     jobs_waiting: usize,
     peers: BTreeMap<MemberId, MemberInfo>,
-    snapshot_wanted: Vec<(Index, oneshot::Sender<Index>)>,
+    snapshot_wanted: Vec<(Index, oneshot::Sender<Result<Index, Refused>>)>,
     disowned: Option<(MemberId, quorate_core::Identity)>,
     ended: Option<Ended>,
     completions: Vec<Completion>,
@@ -108,7 +113,8 @@ impl State {
 }
 
 impl Member {
-    pub(crate) async fn run(mut self) {
+    /// Until it is stopped or fails; says why.
+    pub(crate) async fn run(mut self) -> Ended {
         let membership = Arc::clone(self.driver.raft().membership());
         self.meet(&membership);
         while self.state.ended.is_none() {
@@ -116,7 +122,7 @@ impl Member {
             self.take_in();
             self.hand_out();
         }
-        self.finish().await;
+        self.finish().await
     }
 
     /// Waits until there is something to do, then takes what there is.
@@ -124,7 +130,8 @@ impl Member {
         let under_way = self.state.saves_waiting.max(self.state.jobs_waiting);
         let slow = under_way > 0 && self.state.handed_out.elapsed() >= SLOW;
         let clients = under_way == 0 || (slow && under_way < UNDER_WAY_FOR_CLIENTS);
-        let peers = under_way < UNDER_WAY_FOR_PEERS;
+        // How much the machine may have to do for peers is bounded by the core.
+        let peers = self.state.saves_waiting < UNDER_WAY_FOR_PEERS;
         let (state, mailbox) = (&mut self.state, &mut self.mailbox);
         tokio::select! {
             biased;
@@ -279,7 +286,10 @@ impl Member {
             }
             Completion::SnapshotGivenUp(index) => {
                 self.driver.snapshot_given_up();
-                self.state.snapshot_wanted.retain(|(wanted, _)| *wanted > index);
+                let failed = self.state.snapshot_wanted.extract_if(.., |(at, _)| *at <= index);
+                for (_, reply) in failed {
+                    let _ = reply.send(Err(Refused::SnapshotFailed));
+                }
             }
             Completion::SnapshotSent(to, arrived) => {
                 let count =
@@ -289,7 +299,8 @@ impl Member {
             }
             Completion::SnapshotOpened(envelope, Some(source)) => {
                 let done = Arc::clone(&self.mailbox.done);
-                let snapshot = OutgoingSnapshot::new(*envelope, source, done);
+                let user = self.door.presence.disk_user();
+                let snapshot = OutgoingSnapshot::new(*envelope, source, user, done);
                 self.transport.send_snapshot(self.key, snapshot);
             }
             Completion::SnapshotOpened(envelope, None) => {
@@ -322,7 +333,7 @@ impl Member {
     fn tell_of_snapshot(&mut self, durable: Index) {
         let ready = self.state.snapshot_wanted.extract_if(.., |(wanted, _)| *wanted <= durable);
         for (_, reply) in ready {
-            let _ = reply.send(durable);
+            let _ = reply.send(Ok(durable));
         }
     }
 
@@ -485,6 +496,9 @@ impl Member {
     }
 
     fn on_membership(&mut self, id: quorate_core::EntryId, membership: &Arc<Membership>) {
+        // Of a snapshot's membership, the entry that brought it, not that of the snapshot.
+        let since = membership.since();
+        let id = if since.index > 0 { since } else { id };
         self.shared.known.send_modify(|known| {
             known.id = id;
             known.membership = Arc::clone(membership);
@@ -508,10 +522,13 @@ impl Member {
         lock(&self.shared.dropped).clone_from(self.driver.dropped());
     }
 
-    /// Everybody gets an answer, and the disk is left in good order.
-    async fn finish(mut self) {
+    /// Everybody gets an answer, and nothing holds on to the disk any more, so that the
+    /// member can be started again.
+    async fn finish(mut self) -> Ended {
         let why = self.state.ended.take().unwrap_or(Ended::Stopped);
         info!(member = %self.key, %why, "ended");
+        self.transport.remove_member(self.key);
+        self.mailbox.peers.close();
         self.mailbox.clients.close();
         while let Ok(request) = self.mailbox.clients.try_recv() {
             self.on_request(request);
@@ -520,14 +537,18 @@ impl Member {
         for (ticket, answer) in self.driver.take().answers {
             self.state.waiting.answer(ticket, answer);
         }
-        self.transport.remove_member(self.key);
+        self.shared.leader.send_replace(None);
         self.jobs.push(ForMachine::Stop);
-        let why = match (why, self.disk.close().await) {
+        let _ = self.applying.await;
+        self.jobs.close();
+        self.mailbox.done.close();
+        self.door.presence.end().await;
+        let closed = self.disk.close().await;
+        lock(&self.shared.dropped).clone_from(self.driver.dropped());
+        match (why, closed) {
             (Ended::Stopped, Some(Err(failed))) => Ended::Disk(failed.into()),
             (why, _) => why,
-        };
-        self.show_dropped();
-        self.shared.ended.send_replace(Some(why));
+        }
     }
 }
 

@@ -22,8 +22,9 @@ mod memory_log;
 mod memory_storage;
 pub(crate) mod metrics;
 mod node;
+pub(crate) mod presence;
 mod snapshots;
-mod status;
+pub(crate) mod status;
 mod storage;
 mod transport;
 mod waiting;
@@ -41,4 +42,6 @@ pub use node::{CHANGE_TICKS, Failed, Node, Reply};
 pub use snapshots::{IncomingSnapshot, LandingError, OutgoingSnapshot};
 pub use status::{Ended, MembershipNews, MembershipWatch, NodeStatus};
 pub use storage::{Opened, SnapshotSink, SnapshotSource, Storage, StorageError};
-pub use transport::{Introduction, MemberKey, Parcel, Rejected, Transport, TransportError};
+pub use transport::{
+    Introduction, MemberKey, Parcel, Rejected, Resident, Transport, TransportError,
+};

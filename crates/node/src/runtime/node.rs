@@ -208,7 +208,7 @@ impl Node {
             Err(Failed::Refused(Refused::ByLeader(Refusal::Change(
                 ChangeRefusal::AlreadyThere,
             )))) => {
-                let id = self.shared.known.borrow().id;
+                let id = self.leader_view().await?.newest;
                 self.settled(id).await?;
                 Ok(EndedGoal { id, end: GoalEnd::Reached, at: id })
             }
@@ -247,7 +247,7 @@ impl Node {
 
     /// Takes a snapshot of the machine now. Returns its index when it is durable.
     pub async fn snapshot(&self) -> Result<Index, Failed> {
-        self.control(Control::Snapshot).await
+        self.control(Control::Snapshot).await?.map_err(Failed::Refused)
     }
 
     /// Drops the log up to here, as far as a snapshot covers it, even if a peer will then
@@ -289,7 +289,8 @@ impl Node {
     pub async fn ask_leader(&self, question: impl Into<Bytes>) -> Result<Bytes, Failed> {
         let question = question.into();
         if question.len() > QUESTION_BYTES_MAX {
-            return Err(Failed::Refused(Refused::TooManyRequests { limit: QUESTION_BYTES_MAX }));
+            let (bytes, limit) = (question.len(), QUESTION_BYTES_MAX);
+            return Err(Failed::Refused(Refused::TooLarge { bytes, limit }));
         }
         let asked = self.control_of(&self.asking, |reply| Control::AskLeader(question, reply));
         match tokio::time::timeout(ANSWER_PATIENCE, asked).await {
@@ -337,7 +338,8 @@ impl Node {
         let news = self.shared.news.subscribe();
         let now = self.shared.known.subscribe();
         let first = Some(now.borrow().clone());
-        MembershipWatch { news, now, first }
+        let ended = self.shared.ended.subscribe();
+        MembershipWatch { news, now, first, ended }
     }
 
     /// Waits until this membership, or a later one, is known here to be settled.

@@ -11,6 +11,7 @@ use tokio::task::spawn_blocking;
 
 use super::inbox::Door;
 use super::mailbox::{Completion, FromPeers, Lane};
+use super::presence::DiskUser;
 use super::storage::{SnapshotSink, SnapshotSource, StorageError};
 
 /// A snapshot to be sent. Dropped before [`OutgoingSnapshot::arrived`] was called, it
@@ -18,7 +19,7 @@ use super::storage::{SnapshotSink, SnapshotSource, StorageError};
 pub struct OutgoingSnapshot {
     envelope: Envelope,
     bytes: u64,
-    source: Option<Box<dyn SnapshotSource>>,
+    source: Option<(Box<dyn SnapshotSource>, DiskUser)>,
     done: Arc<Lane<Completion>>,
     arrived: bool,
 }
@@ -27,10 +28,11 @@ impl OutgoingSnapshot {
     pub(crate) fn new(
         envelope: Envelope,
         source: Box<dyn SnapshotSource>,
+        user: DiskUser,
         done: Arc<Lane<Completion>>,
     ) -> Self {
         let bytes = source.bytes();
-        Self { envelope, bytes, source: Some(source), done, arrived: false }
+        Self { envelope, bytes, source: Some((source, user)), done, arrived: false }
     }
 
     /// The message that goes with it: its receiver needs it as it is.
@@ -46,9 +48,13 @@ impl OutgoingSnapshot {
     /// The next bytes; none at the end. After an error, or when it was given up halfway,
     /// there is nothing more to read.
     pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, StorageError> {
-        let mut source = self.source.take().ok_or(GivenUp)?;
-        let (read, source) = spawn_blocking(move || (source.next_chunk(), source)).await?;
-        self.source = Some(source);
+        let (mut source, user) = self.source.take().ok_or(GivenUp)?;
+        if user.is_over() {
+            return Err(GivenUp.into());
+        }
+        let read = spawn_blocking(move || (source.next_chunk(), source, user)).await;
+        let (read, source, user) = read?;
+        self.source = Some((source, user));
         read
     }
 
@@ -75,7 +81,7 @@ impl fmt::Debug for OutgoingSnapshot {
 pub struct IncomingSnapshot {
     door: Arc<Door>,
     envelope: Envelope,
-    sink: Option<Box<dyn SnapshotSink>>,
+    sink: Option<(Box<dyn SnapshotSink>, DiskUser)>,
     bytes: u64,
     _place: OwnedSemaphorePermit,
 }
@@ -88,18 +94,21 @@ impl IncomingSnapshot {
         let place = Arc::clone(&door.landings).try_acquire_owned();
         let place = place.map_err(|_| LandingError::Busy)?;
         let sink = door.disk.begin_snapshot(meta.clone()).await.ok_or(LandingError::Gone)?;
-        let sink = Some(sink.map_err(LandingError::Disk)?);
+        let sink = Some((sink, door.presence.disk_user()));
         Ok(Self { door, envelope, sink, bytes: 0, _place: place })
     }
 
     /// Adds bytes at its end. They are on the disk when this is done, so that whoever
     /// sends can be slowed down to what the disk takes.
     pub async fn append(&mut self, bytes: Bytes) -> Result<(), LandingError> {
-        let mut sink = self.sink.take().ok_or(LandingError::Gone)?;
+        let (mut sink, user) = self.sink.take().ok_or(LandingError::Gone)?;
+        if user.is_over() {
+            return Err(LandingError::Gone);
+        }
         self.bytes += bytes.len() as u64;
-        let appended = spawn_blocking(move || (sink.append(&bytes), sink)).await;
-        let (appended, sink) = appended.map_err(|why| LandingError::Disk(why.into()))?;
-        self.sink = Some(sink);
+        let appended = spawn_blocking(move || (sink.append(&bytes), sink, user)).await;
+        let (appended, sink, user) = appended.map_err(|why| LandingError::Disk(why.into()))?;
+        self.sink = Some((sink, user));
         appended.map_err(LandingError::Disk)
     }
 
@@ -110,8 +119,13 @@ impl IncomingSnapshot {
 
     /// All of it is here: makes it durable and tells the member.
     pub async fn finish(mut self) -> Result<(), LandingError> {
-        let sink = self.sink.take().ok_or(LandingError::Gone)?;
-        let finished = spawn_blocking(move || sink.finish()).await;
+        let (sink, user) = self.sink.take().ok_or(LandingError::Gone)?;
+        let finished = spawn_blocking(move || {
+            let finished = sink.finish();
+            drop(user);
+            finished
+        });
+        let finished = finished.await;
         finished.map_err(|why| LandingError::Disk(why.into()))?.map_err(LandingError::Disk)?;
         let Message::Snapshot(SnapshotMeta { id, .. }) = &self.envelope.message else {
             return Err(LandingError::NoSnapshot);

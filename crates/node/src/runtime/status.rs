@@ -121,6 +121,7 @@ pub struct MembershipWatch {
     pub(crate) news: broadcast::Receiver<MembershipNews>,
     pub(crate) now: watch::Receiver<Known>,
     pub(crate) first: Option<Known>,
+    pub(crate) ended: watch::Receiver<Option<Ended>>,
 }
 
 /// What is known about the membership at any moment.
@@ -136,14 +137,21 @@ impl MembershipWatch {
     pub async fn next(&mut self) -> Option<MembershipNews> {
         let now = match self.first.take() {
             Some(now) => now,
-            None => match self.news.recv().await {
-                Ok(news) => return Some(news),
-                Err(RecvError::Closed) => return None,
-                Err(RecvError::Lagged(_)) => {
-                    self.news = self.news.resubscribe();
-                    self.now.borrow().clone()
+            None => {
+                let news = tokio::select! {
+                    biased;
+                    news = self.news.recv() => news,
+                    _ = self.ended.wait_for(Option::is_some) => return None,
+                };
+                match news {
+                    Ok(news) => return Some(news),
+                    Err(RecvError::Closed) => return None,
+                    Err(RecvError::Lagged(_)) => {
+                        self.news = self.news.resubscribe();
+                        self.now.borrow().clone()
+                    }
                 }
-            },
+            }
         };
         let Known { id, membership, settled } = now;
         Some(MembershipNews::Now { id, membership, settled: settled >= id.index })

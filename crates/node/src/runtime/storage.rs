@@ -16,7 +16,8 @@ pub type StorageError = Box<dyn Error + Send + Sync>;
 /// Where one member keeps its log and its snapshots.
 ///
 /// All calls come from one thread, in order; they may block. After the first error no
-/// call follows. What [`Storage::write`] was given is a prefix after a crash: everything
+/// call follows; only [`Storage::open_snapshot`] may fail for a snapshot that is not there any
+/// more, and the member goes on. What [`Storage::write`] was given is a prefix after a crash: everything
 /// up to the last [`Storage::sync`] at least, and no write without all before it.
 pub trait Storage: Send + 'static {
     /// Reads back what was saved. Where nothing was, it is marked with `mark` and starts

@@ -13,7 +13,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use quorate_core::{Envelope, MemberId, MemberInfo};
+use quorate_core::{Envelope, MemberId, MemberInfo, SnapshotMeta};
 
 use super::inbox::Inbox;
 use super::snapshots::OutgoingSnapshot;
@@ -42,6 +42,15 @@ pub struct Introduction {
     pub incarnation: u64,
     /// To whom, in the same cluster.
     pub to: MemberId,
+}
+
+/// A member that lives in some process, and the membership that counts for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resident {
+    /// Which one it is.
+    pub key: MemberKey,
+    /// The membership, with the entry that brought it.
+    pub membership: SnapshotMeta,
 }
 
 /// What travels between two members of a cluster.

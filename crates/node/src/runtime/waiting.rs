@@ -1,35 +1,39 @@
 //! Who waits for which answer.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use tokio::sync::oneshot;
 
 use crate::answer::Answer;
 use crate::requests::Ticket;
 
-/// Where answers go, by ticket. Tickets grow by one, so a queue is a map.
+/// Where answers go, by ticket. Those of commands and reads grow by one, so a queue is a map;
+/// those of changes are few, and far from them.
 #[derive(Default)]
 pub(crate) struct Waiting {
     replies: VecDeque<Option<oneshot::Sender<Answer>>>,
     /// The ticket of the first place in `replies`.
     first: u64,
+    others: BTreeMap<Ticket, oneshot::Sender<Answer>>,
 }
 
 impl Waiting {
-    /// Every ticket of a driver has to pass here, in order.
     pub(crate) fn insert(&mut self, ticket: Ticket, reply: oneshot::Sender<Answer>) {
-        if self.replies.is_empty() {
+        if self.replies.is_empty() && !ticket.is_slow() {
             self.first = ticket.0;
         }
-        assert!(ticket.0 == self.first + self.replies.len() as u64, "tickets grow by one");
-        self.replies.push_back(Some(reply));
+        if ticket.0 == self.first + self.replies.len() as u64 {
+            self.replies.push_back(Some(reply));
+        } else {
+            self.others.insert(ticket, reply);
+        }
     }
 
     /// The one who asked may not wait any more.
     pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer) {
         let place = ticket.0.checked_sub(self.first).and_then(|place| usize::try_from(place).ok());
         let reply = place.and_then(|place| self.replies.get_mut(place)).and_then(Option::take);
-        if let Some(reply) = reply {
+        if let Some(reply) = reply.or_else(|| self.others.remove(&ticket)) {
             let _ = reply.send(answer);
         }
         while let Some(None) = self.replies.front() {

@@ -49,6 +49,9 @@ counted! {
     NotItself = "rejected_not_itself",
     RejectedByPeer = "rejected_by_peer",
 
+    /// Somebody asked who lives here.
+    Inquired = "inquiries_answered",
+
     BadMagic = "handshake_bad_magic",
     WrongVersion = "handshake_wrong_version",
     HandshakeTimeout = "handshake_timeout",

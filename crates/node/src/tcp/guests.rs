@@ -50,8 +50,15 @@ impl Guests {
         guests.last += 1;
         let number = guests.last;
         let place = Place { shared: Arc::clone(shared), number };
-        if let Some(task) = shared.spawn(serve(stream, place)) {
-            guests.unidentified.insert(number, task);
+        // When the transport is stopping, the place comes back; it takes the lock when dropped.
+        match shared.spawn(serve(stream, place)) {
+            Ok(task) => {
+                guests.unidentified.insert(number, task);
+            }
+            Err(never_run) => {
+                drop(guests);
+                drop(never_run);
+            }
         }
     }
 

@@ -34,6 +34,8 @@ const ADDRESS_BYTES_MAX: usize = 512;
 pub(crate) enum Purpose {
     Messages = 0,
     Snapshot = 1,
+    /// To ask who lives there, and nothing else.
+    Inquiry = 2,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -221,6 +223,7 @@ where
     let purpose = match hello.purpose {
         0 => Purpose::Messages,
         1 => Purpose::Snapshot,
+        2 => Purpose::Inquiry,
         _ => return Err(malformed),
     };
     let fits = hello.address.len() <= ADDRESS_BYTES_MAX && frame.body.is_empty();

@@ -15,6 +15,7 @@ use super::guests::{Guests, Place, TurnedAway};
 use super::handshake::{
     GreetError, Greeted, IntroduceHead, Purpose, Reader, RefusedHead, Writer, answer_hello,
 };
+use super::inquiry;
 use super::message::{MessageHead, Nothing};
 use super::shared::Shared;
 use super::snapshot_receive;
@@ -94,6 +95,11 @@ async fn identify<'a>(
             return Err(Hangup::Lost);
         }
     };
+    if greeted.purpose == Purpose::Inquiry {
+        inquiry::answer(inbox, &mut writer, shared).await;
+        part(&mut reader, &mut writer).await;
+        return Err(Hangup::Lost);
+    }
     let mut guest = Guest {
         shared,
         inbox,

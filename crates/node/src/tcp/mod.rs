@@ -13,6 +13,7 @@ mod frame;
 mod guests;
 mod handshake;
 mod incoming;
+mod inquiry;
 mod message;
 mod outgoing;
 mod queue;
@@ -29,17 +30,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use quorate_core::{Entries, Envelope, MemberId, MemberInfo, Message};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 pub use config::{AddressOf, TcpConfig};
+pub use inquiry::InquiryError;
 pub use secure::{Plain, Secure, Securing, Stream};
 
 use crate::runtime::{
-    Inbox, Introduction, MemberKey, OutgoingSnapshot, Parcel, Rejected, Transport, TransportError,
-    lock,
+    Inbox, Introduction, MemberKey, OutgoingSnapshot, Parcel, Rejected, Resident, Transport,
+    TransportError, lock,
 };
 use counts::Counted;
 use frame::Body;
@@ -73,6 +76,17 @@ impl TcpTransport {
         self.local
     }
 
+    /// Asks the process at this `host:port` which members live there, and what each of them
+    /// knows of its cluster: for one that is to join and has yet to find out who it is.
+    /// Nothing has to be started for it.
+    pub async fn inquire(
+        &self,
+        address: &str,
+        patience: Duration,
+    ) -> Result<Vec<Resident>, InquiryError> {
+        inquiry::ask(&self.shared, address, patience).await
+    }
+
     /// Under which address others are told to reach it.
     pub fn advertised(&self) -> &str {
         &self.shared.advertise
@@ -95,7 +109,7 @@ impl Transport for TcpTransport {
     fn start(&self, inbox: Inbox) -> Result<(), TransportError> {
         let listener = lock(&self.listener).take().ok_or("started already")?;
         let _ = self.shared.inbox.set(inbox);
-        self.shared.spawn(incoming::listen(Arc::clone(&self.shared), listener));
+        let _ = self.shared.spawn(incoming::listen(Arc::clone(&self.shared), listener));
         Ok(())
     }
 

@@ -42,7 +42,7 @@ impl Link {
         });
         let link = Self { core: Arc::clone(&core) };
         let task = LinkTask { core, shared: Arc::clone(shared), failures: 0 };
-        shared.spawn(task.run());
+        let _ = shared.spawn(task.run());
         link
     }
 

@@ -12,7 +12,7 @@ use super::config::TcpConfig;
 use super::counts::Counted;
 use super::frame::{Batch, Body, HEADER_BYTES, Kind};
 use super::message::{MessageHead, Nothing};
-use crate::runtime::{Introduction, MemberKey};
+use crate::runtime::{Introduction, MemberKey, Rejected};
 
 /// Something to be sent on the channel of this pair of members.
 pub(crate) struct Queued {
@@ -222,7 +222,11 @@ impl Queue {
         let before = self.refused.get(&pair);
         let news = before.is_none_or(|before| before.reason != reason);
         let pause = before.map_or(config.refused_min, |before| before.pause * 2);
-        let pause = pause.min(config.refused_max);
+        // One that does not live there may be on its way; the others have to be added anew.
+        let passes = [Rejected::ForeignCluster, Rejected::OtherMember];
+        let passes = passes.iter().any(|why| why.to_string() == reason);
+        let max = if passes { PASSING_REFUSALS * config.refused_min } else { config.refused_max };
+        let pause = pause.min(max);
         let until = Instant::now() + pause;
         self.refused.insert(pair, Refusal { reason: reason.to_owned(), until, pause });
         news
@@ -257,3 +261,6 @@ impl Queue {
         std::mem::take(&mut self.leaving)
     }
 }
+
+/// How often the first pause is waited at most for a member that may still come.
+const PASSING_REFUSALS: u32 = 5;

@@ -54,12 +54,13 @@ impl Shared {
         }
     }
 
-    /// Runs until it is done or the transport stops. Nothing runs after that.
-    pub(crate) fn spawn(
-        &self,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) -> Option<AbortHandle> {
-        let running = lock(&self.running).clone()?;
+    /// Runs until it is done or the transport stops. Nothing runs after that: then the task
+    /// comes back, so that the caller chooses where it is dropped.
+    pub(crate) fn spawn<F>(&self, task: F) -> Result<AbortHandle, F>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let Some(running) = lock(&self.running).clone() else { return Err(task) };
         let mut stopping = self.stopping.subscribe();
         let spawned = tokio::spawn(async move {
             tokio::select! {
@@ -68,7 +69,7 @@ impl Shared {
             }
             drop(running);
         });
-        Some(spawned.abort_handle())
+        Ok(spawned.abort_handle())
     }
 
     pub(crate) fn begin_stop(&self) {

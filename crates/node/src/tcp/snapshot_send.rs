@@ -37,7 +37,7 @@ pub(crate) fn send_snapshot(shared: &Arc<Shared>, from: MemberKey, snapshot: Out
         shared.counts.one(Counted::SnapshotsLost);
         return;
     }
-    shared.spawn(send_in_turn(Arc::clone(shared), route, snapshot));
+    let _ = shared.spawn(send_in_turn(Arc::clone(shared), route, snapshot));
 }
 
 async fn send_in_turn(shared: Arc<Shared>, route: Route, mut snapshot: OutgoingSnapshot) {

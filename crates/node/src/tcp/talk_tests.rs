@@ -200,3 +200,22 @@ async fn a_member_that_leaves_frees_its_channel() {
     here.transport.stop().await;
     there.transport.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_lives_there_is_told_to_anybody_who_asks() {
+    let there = process(config()).await;
+    let _two = there.add(key(7, TWO), 2, 64);
+    let _one = there.add(key(9, ONE), 3, 64);
+    let asker = TcpTransport::bind(config()).await.unwrap();
+    let address = std::str::from_utf8(&there.info().info).unwrap();
+    let residents = asker.inquire(address, PATIENCE).await.unwrap();
+    let keys: Vec<MemberKey> = residents.iter().map(|resident| resident.key).collect();
+    assert_eq!(keys, [key(7, TWO), key(9, ONE)]);
+    assert!(residents[0].membership.membership.is_voter(TWO));
+    assert_eq!(there.transport.counts()["inquiries_answered"], 1);
+
+    let nobody = asker.local_address().to_string();
+    drop(asker);
+    let asker = TcpTransport::bind(config()).await.unwrap();
+    assert!(asker.inquire(&nobody, PATIENCE).await.is_err());
+}

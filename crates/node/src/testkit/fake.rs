@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_core::{Boot, Entries, EntryId, Envelope, Index, MemberId, MemberInfo, Save};
-use quorate_core::{Message, SnapshotMeta};
+use quorate_core::{Membership, Message, SnapshotMeta};
 use quorate_storage::Identity;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::transport::Failure;
@@ -18,6 +18,8 @@ use crate::runtime::disk_thread::{DiskThread, Slot};
 use crate::runtime::inbox::{Door, Doors};
 use crate::runtime::mailbox::{Completion, FromPeers, Lane};
 use crate::runtime::metrics::Counters;
+use crate::runtime::presence::Presence;
+use crate::runtime::status::Known;
 use crate::runtime::{
     Inbox, MemberKey, Opened, OutgoingSnapshot, Parcel, SnapshotSink, SnapshotSource, Storage,
     StorageError, Transport, lock,
@@ -44,6 +46,12 @@ impl Process {
         Ok(Self { transport, info, doors, disks: DiskThread::start()? })
     }
 
+    /// How others reach it.
+    #[cfg(test)]
+    pub(crate) fn info(&self) -> &MemberInfo {
+        &self.info
+    }
+
     /// A member that can hold so many deliveries unread.
     pub(crate) fn add(&self, key: MemberKey, incarnation: u64, unread_max: usize) -> FakeMember {
         let done = Arc::new(Lane::new());
@@ -55,7 +63,10 @@ impl Process {
             observer: Arc::new(()),
         });
         let (sender, peers) = mpsc::channel(unread_max);
-        let door = Arc::new(Door::new(sender, handle));
+        let membership = Arc::new(Membership::new([key.member], []));
+        let known = watch::Sender::new(Known { id: EntryId::new(1, 1), membership, settled: 1 });
+        let known = known.subscribe();
+        let door = Arc::new(Door::new(sender, handle, known));
         self.doors.add(key, Arc::clone(&door));
         self.transport.add_member(key, incarnation);
         FakeMember { key, incarnation, peers, done, door, disk }
@@ -116,7 +127,8 @@ impl FakeMember {
             _ => SnapshotMeta::default(),
         };
         let source = Box::new(FakeSource { meta, chunks: chunks.into() });
-        OutgoingSnapshot::new(envelope, source, Arc::clone(&self.done))
+        let user = Presence::default().disk_user();
+        OutgoingSnapshot::new(envelope, source, user, Arc::clone(&self.done))
     }
 
     /// What was reported of a snapshot that it sent: to whom, and whether it arrived.

@@ -1,16 +1,23 @@
 //! One file for each of etcd's services.
 
+pub(crate) mod cluster;
+pub(crate) mod health;
 pub(crate) mod kv;
 pub(crate) mod lease;
 pub(crate) mod maintenance;
+pub(crate) mod membership;
 pub(crate) mod watch;
 
+use quorate_proto::etcdserverpb::cluster_server::ClusterServer;
 use quorate_proto::etcdserverpb::kv_server::KvServer;
 use quorate_proto::etcdserverpb::lease_server::LeaseServer;
 use quorate_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use quorate_proto::etcdserverpb::watch_server::WatchServer;
+use quorate_proto::grpc::health::v1::health_server::HealthServer;
+use quorate_proto::quorate::v1::membership_server::MembershipServer;
 use tonic::service::Routes;
 
+use crate::config::Config;
 use crate::context::Context;
 
 /// etcd's services about keys, leases and this member, with what runs beside them. Has to be
@@ -26,4 +33,15 @@ pub fn services(context: &Context) -> Routes {
         .add_service(watch.max_decoding_message_size(bytes_max))
         .add_service(lease)
         .add_service(maintenance)
+}
+
+/// Everything that a server answers by gRPC.
+pub(crate) fn routes(context: &Context, config: &Config) -> Routes {
+    let cluster = cluster::ClusterService::new(context.clone(), config.max_learners);
+    let tick = config.heartbeat_interval;
+    let membership = membership::MembershipService::new(context.clone(), tick);
+    services(context)
+        .add_service(MembershipServer::new(membership))
+        .add_service(ClusterServer::new(cluster))
+        .add_service(HealthServer::new(health::HealthService::new(context.clone())))
 }

@@ -1,0 +1,233 @@
+//! How a server is set up: etcd's flags, `ETCD_*` variables or YAML file, as one value.
+//!
+//! Flags beat variables; a file makes both ignored, as etcd has it. A name that etcd does
+//! not know is refused; one that has no effect here is warned about.
+
+mod error;
+mod flags;
+mod settings;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use error::ConfigError;
+use settings::Settings;
+
+use crate::url::Url;
+
+/// Everything that can be set. [`Config::default`] is a cluster of one on etcd's ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub name: String,
+    pub data_dir: PathBuf,
+    /// Where the log is, if not in the data directory.
+    pub wal_dir: Option<PathBuf>,
+    pub listen_peer_urls: Vec<Url>,
+    pub listen_client_urls: Vec<Url>,
+    pub listen_metrics_urls: Vec<Url>,
+    pub initial_advertise_peer_urls: Vec<Url>,
+    pub advertise_client_urls: Vec<Url>,
+    /// Names and where they are reached; empty for a cluster of one.
+    pub initial_cluster: Vec<(String, Url)>,
+    pub initial_cluster_state: ClusterState,
+    pub initial_cluster_token: String,
+    pub force_new_cluster: bool,
+    pub heartbeat_interval: Duration,
+    pub election_timeout: Duration,
+    pub pre_vote: bool,
+    /// Capture the state after this many entries.
+    pub snapshot_count: u64,
+    /// 0 for etcd's 2 GiB.
+    pub quota_backend_bytes: u64,
+    pub auto_compaction: Option<AutoCompaction>,
+    pub max_txn_ops: usize,
+    pub max_request_bytes: usize,
+    pub watch_progress_notify_interval: Duration,
+    /// Learners that have started and wait to be promoted by a client.
+    pub max_learners: usize,
+    /// Learners get a vote as soon as they have caught up.
+    pub auto_promote: bool,
+    /// Learners serve linearizable reads and watches.
+    pub learner_reads: bool,
+    pub strict_reconfig_check: bool,
+    pub log_level: String,
+    /// What was given and has no effect, in words.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterState {
+    New,
+    Existing,
+}
+
+/// What goes by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AutoCompaction {
+    /// Revisions older than this.
+    Periodic(Duration),
+    /// All but so many revisions.
+    Revision(i64),
+}
+
+/// What a command line asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Run(Box<Config>),
+    Help,
+    Version,
+}
+
+/// Reads a command line, without the name of the program, and the variables beside it.
+pub fn parse<A, E>(args: A, env: E) -> Result<Wanted, ConfigError>
+where
+    A: IntoIterator<Item = String>,
+    E: IntoIterator<Item = (String, String)>,
+{
+    let mut given = Settings::from_args(args)?;
+    if given.is_on("help")? {
+        return Ok(Wanted::Help);
+    }
+    if given.is_on("version")? {
+        return Ok(Wanted::Version);
+    }
+    given.add_env(env);
+    let settings = match given.text("config-file") {
+        Some(path) => Settings::from_file(path, &given)?,
+        None => given,
+    };
+    Config::from_settings(&settings).map(|config| Wanted::Run(Box::new(config)))
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let url = |port| {
+            vec![
+                Url::parse("http://localhost:0")
+                    .map_or_else(|_| unreachable!("this is an address"), |url| url.with_port(port)),
+            ]
+        };
+        Self {
+            name: "default".into(),
+            data_dir: "default.etcd".into(),
+            wal_dir: None,
+            listen_peer_urls: url(2380),
+            listen_client_urls: url(2379),
+            listen_metrics_urls: Vec::new(),
+            initial_advertise_peer_urls: url(2380),
+            advertise_client_urls: url(2379),
+            initial_cluster: Vec::new(),
+            initial_cluster_state: ClusterState::New,
+            initial_cluster_token: "etcd-cluster".into(),
+            force_new_cluster: false,
+            heartbeat_interval: Duration::from_millis(100),
+            election_timeout: Duration::from_millis(1000),
+            pre_vote: true,
+            snapshot_count: 10_000,
+            quota_backend_bytes: 0,
+            auto_compaction: None,
+            max_txn_ops: 128,
+            max_request_bytes: 3 << 19,
+            watch_progress_notify_interval: Duration::from_secs(600),
+            max_learners: 1,
+            auto_promote: false,
+            learner_reads: false,
+            strict_reconfig_check: true,
+            log_level: "info".into(),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    fn from_settings(given: &Settings) -> Result<Self, ConfigError> {
+        let default = Self::default();
+        let name = given.text("name").unwrap_or(&default.name).to_owned();
+        let data_dir = given.text("data-dir").map_or_else(|| format!("{name}.etcd"), Into::into);
+        let advertised = given.urls("initial-advertise-peer-urls", &default.listen_peer_urls)?;
+        let config = Self {
+            data_dir: data_dir.into(),
+            wal_dir: given.text("wal-dir").map(PathBuf::from),
+            listen_peer_urls: given.urls("listen-peer-urls", &default.listen_peer_urls)?,
+            listen_client_urls: given.urls("listen-client-urls", &default.listen_client_urls)?,
+            listen_metrics_urls: given.urls("listen-metrics-urls", &[])?,
+            initial_advertise_peer_urls: advertised,
+            advertise_client_urls: given
+                .urls("advertise-client-urls", &default.advertise_client_urls)?,
+            initial_cluster: given.initial_cluster()?,
+            initial_cluster_state: given.cluster_state()?,
+            initial_cluster_token: given
+                .text("initial-cluster-token")
+                .unwrap_or(&default.initial_cluster_token)
+                .to_owned(),
+            force_new_cluster: given.is_on("force-new-cluster")?,
+            heartbeat_interval: given.millis("heartbeat-interval", default.heartbeat_interval)?,
+            election_timeout: given.millis("election-timeout", default.election_timeout)?,
+            pre_vote: given.switch("pre-vote", true)?,
+            snapshot_count: given.number("snapshot-count", default.snapshot_count)?,
+            quota_backend_bytes: given.number("quota-backend-bytes", 0)?,
+            auto_compaction: given.auto_compaction()?,
+            max_txn_ops: given.number("max-txn-ops", default.max_txn_ops)?,
+            max_request_bytes: given.number("max-request-bytes", default.max_request_bytes)?,
+            watch_progress_notify_interval: given.duration(
+                "watch-progress-notify-interval",
+                default.watch_progress_notify_interval,
+            )?,
+            max_learners: given.number("max-learners", default.max_learners)?,
+            auto_promote: given.is_on("auto-promote")?,
+            learner_reads: given.is_on("learner-reads")?,
+            strict_reconfig_check: given.switch("strict-reconfig-check", true)?,
+            log_level: given.text("log-level").unwrap_or(&default.log_level).to_owned(),
+            warnings: given.warnings(),
+            name,
+        };
+        config.check()
+    }
+
+    fn check(self) -> Result<Self, ConfigError> {
+        if self.heartbeat_interval.is_zero() {
+            return Err(ConfigError::value("heartbeat-interval", "0", "a time above 0"));
+        }
+        if self.election_timeout < 5 * self.heartbeat_interval {
+            let found = self.election_timeout.as_millis().to_string();
+            let wanted = "at least 5 times the heartbeat interval";
+            return Err(ConfigError::value("election-timeout", &found, wanted));
+        }
+        let levels = ["debug", "info", "warn", "error", "panic", "fatal", "dpanic"];
+        if !levels.contains(&self.log_level.as_str()) {
+            return Err(ConfigError::value(
+                "log-level",
+                &self.log_level,
+                "debug, info, warn, error",
+            ));
+        }
+        for (name, urls) in [
+            ("listen-peer-urls", &self.listen_peer_urls),
+            ("listen-client-urls", &self.listen_client_urls),
+            ("initial-advertise-peer-urls", &self.initial_advertise_peer_urls),
+        ] {
+            if urls.is_empty() {
+                return Err(ConfigError::value(name, "", "http://host:port"));
+            }
+        }
+        Ok(self)
+    }
+
+    /// Members of the first cluster, each with all of its addresses.
+    pub(crate) fn first_members(&self) -> Vec<(String, Vec<Url>)> {
+        if self.initial_cluster.is_empty() {
+            return vec![(self.name.clone(), self.initial_advertise_peer_urls.clone())];
+        }
+        let mut members: Vec<(String, Vec<Url>)> = Vec::new();
+        for (name, url) in &self.initial_cluster {
+            match members.iter_mut().find(|(known, _)| known == name) {
+                Some((_, urls)) => urls.push(url.clone()),
+                None => members.push((name.clone(), vec![url.clone()])),
+            }
+        }
+        members
+    }
+}
+
+#[cfg(test)]
+mod tests;

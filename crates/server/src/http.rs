@@ -1,0 +1,142 @@
+//! What is asked over plain HTTP: health, version and metrics, on the client port beside
+//! gRPC, and on ports of their own.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use quorate_kv::AlarmKind;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::member_errors::unsupported;
+use crate::metrics::{Measured, page};
+
+/// What the handlers share.
+#[derive(Clone)]
+pub(crate) struct Shown {
+    pub(crate) context: Context,
+    pub(crate) measured: Arc<Measured>,
+}
+
+type Words = Query<Vec<(String, String)>>;
+
+/// Everything of `--listen-metrics-urls`.
+pub(crate) fn metrics_router(shown: Shown) -> Router {
+    Router::new()
+        .route("/health", get(health))
+        .route("/livez", get(livez))
+        .route("/livez/{check}", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/readyz/{check}", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(shown)
+}
+
+/// Everything of the client port that is no service of ours.
+pub(crate) fn client_router(shown: Shown) -> Router {
+    metrics_router(shown)
+        .route("/version", get(version))
+        .route("/etcdserverpb.Auth/{call}", any(no_auth))
+        .route("/v3lockpb.Lock/{call}", any(no_lock))
+        .route("/v3electionpb.Election/{call}", any(no_election))
+        .route("/v3/{*path}", any(no_gateway))
+}
+
+async fn health(State(shown): State<Shown>, Query(words): Words) -> Response {
+    let given = |name: &str, value: &str| words.iter().any(|(n, v)| n == name && v == value);
+    let serializable = given("serializable", "true");
+    let reason = unhealthy(&shown.context, serializable, |name| given("exclude", name)).await;
+    let code = if reason.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let body = json!({ "health": reason.is_empty().to_string(), "reason": reason });
+    (code, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
+/// Why this member should not be asked; empty for no reason.
+async fn unhealthy(
+    context: &Context,
+    serializable: bool,
+    excluded: impl Fn(&str) -> bool,
+) -> String {
+    let alarms = context.store.read().alarms();
+    let named = alarms.iter().map(|alarm| match alarm.kind {
+        AlarmKind::NoSpace => "NOSPACE",
+        AlarmKind::Corrupt => "CORRUPT",
+    });
+    if let Some(name) = named.into_iter().find(|name| !excluded(name)) {
+        return format!("ALARM {name}");
+    }
+    if context.node.leader().is_none() && !serializable {
+        return "RAFT NO LEADER".into();
+    }
+    let read = if serializable { Ok(()) } else { context.catch_up().await };
+    read.err().map_or_else(String::new, |why| format!("RANGE ERROR:{}", why.message()))
+}
+
+/// It runs, and its data can be looked at.
+async fn livez(State(shown): State<Shown>, Query(words): Words) -> Response {
+    let _readable = shown.context.store.read().revision();
+    checked(&words, &[("serializable_read", true)])
+}
+
+/// Clients should be sent here.
+async fn readyz(State(shown): State<Shown>, Query(words): Words) -> Response {
+    let context = &shown.context;
+    let alarms = context.store.read().alarms();
+    let whole = alarms.iter().all(|alarm| alarm.kind != AlarmKind::Corrupt);
+    let checks = [
+        ("data_corruption", whole),
+        ("serializable_read", true),
+        ("linearizable_read", context.catch_up().await.is_ok()),
+        ("non_learner", !context.is_learner()),
+    ];
+    checked(&words, &checks)
+}
+
+fn checked(words: &[(String, String)], checks: &[(&str, bool)]) -> Response {
+    let excluded = |name: &str| words.iter().any(|(n, v)| n == "exclude" && v == name);
+    let counted = || checks.iter().filter(|(name, _)| !excluded(name));
+    let good = counted().all(|(_, good)| *good);
+    let mut text = String::new();
+    if !good || words.iter().any(|(name, _)| name == "verbose") {
+        for (name, good) in counted() {
+            let line =
+                if *good { format!("[+]{name} ok\n") } else { format!("[-]{name} failed\n") };
+            text.push_str(&line);
+        }
+    }
+    text.push_str(if good { "ok" } else { "not ok" });
+    let code = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, text).into_response()
+}
+
+async fn version() -> Response {
+    let major = crate::ETCD_VERSION.rsplit_once('.').map_or(crate::ETCD_VERSION, |(m, _)| m);
+    let body = json!({ "etcdserver": crate::ETCD_VERSION, "etcdcluster": format!("{major}.0") });
+    ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
+async fn metrics(State(shown): State<Shown>) -> Response {
+    let text = page(&shown.context, &shown.measured).await;
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+async fn no_auth() -> Response {
+    unsupported("authentication").into_http::<axum::body::Body>()
+}
+
+async fn no_lock() -> Response {
+    unsupported("the lock service").into_http::<axum::body::Body>()
+}
+
+async fn no_election() -> Response {
+    unsupported("the election service").into_http::<axum::body::Body>()
+}
+
+async fn no_gateway() -> Response {
+    let text = json!({ "error": unsupported("the JSON gateway").message(), "code": 12 });
+    (StatusCode::NOT_IMPLEMENTED, text.to_string()).into_response()
+}

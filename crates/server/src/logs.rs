@@ -1,0 +1,147 @@
+//! Logs as JSON lines in the manner of zap, which tools that watch etcd read.
+
+use std::fmt::Debug;
+use std::io::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::Registry;
+
+/// Writes what happens to standard error, from this level on. Only the first call of a
+/// process counts.
+pub fn start(level: &str) {
+    let level = match level {
+        "debug" => Level::DEBUG,
+        "warn" => Level::WARN,
+        "info" => Level::INFO,
+        _ => Level::ERROR,
+    };
+    let subscriber = Registry::default().with(Lines { level });
+    // Whoever came first keeps the word.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+struct Lines {
+    level: Level,
+}
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
+        // What the libraries below say is theirs to debug.
+        *metadata.level() <= self.level && metadata.target().starts_with("quorate")
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let line = line(event, SystemTime::now());
+        // There is nobody to tell when it cannot be told.
+        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    }
+}
+
+fn line(event: &Event<'_>, now: SystemTime) -> String {
+    let metadata = event.metadata();
+    let mut said = Said::default();
+    event.record(&mut said);
+    let level = metadata.level().as_str().to_lowercase();
+    let file = metadata.file().and_then(|file| file.rsplit_once("src/")).map_or("", |(_, f)| f);
+    let target = metadata.target().split("::").next().unwrap_or_default();
+    let caller = format!("{target}/{file}:{}", metadata.line().unwrap_or_default());
+    let quoted = |text: &str| Value::from(text).to_string();
+    let mut line = format!(
+        "{{\"level\":{},\"ts\":{},\"caller\":{},\"msg\":{}",
+        quoted(&level),
+        quoted(&timestamp(now)),
+        quoted(&caller),
+        quoted(&said.message)
+    );
+    for (name, value) in &said.fields {
+        line.push_str(&format!(",{}:{value}", quoted(name)));
+    }
+    line.push_str("}\n");
+    line
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Said {
+    message: String,
+    fields: Map<String, Value>,
+}
+
+impl Said {
+    fn set(&mut self, field: &Field, value: Value) {
+        self.fields.insert(field.name().replace('_', "-"), value);
+    }
+}
+
+impl Visit for Said {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let text = format!("{value:?}");
+        match field.name() {
+            "message" => self.message = text,
+            _ => self.set(field, text.into()),
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.set(field, value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.set(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.set(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.set(field, value.into());
+    }
+}
+
+/// As RFC 3339 has it, in UTC, with microseconds.
+fn timestamp(now: SystemTime) -> String {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (seconds, micros) = (since.as_secs(), since.subsec_micros());
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+}
+
+/// The date so many days after the first of January 1970.
+fn date(days: u64) -> (u64, u64, u64) {
+    // Years are counted from the first of March, so that the odd day comes last.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let year = era * 400 + year_of_era + u64::from(month >= 10);
+    (year, if month < 10 { month + 3 } else { month - 9 }, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn days_have_their_dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000000Z"),
+            (1_735_689_599, "2024-12-31T23:59:59.000000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
+        ] {
+            assert_eq!(timestamp(UNIX_EPOCH + Duration::from_secs(seconds)), text);
+        }
+    }
+}

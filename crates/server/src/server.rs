@@ -1,0 +1,353 @@
+//! A running server: put together, and taken apart in good order.
+
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate::{
+    DirectoryStorage, Ended, FileDisk, Node, NodeError, StoreConfig, TcpConfig, TcpTransport,
+};
+use quorate_kv::{Kv, MemoryTable, TableError};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::service::Routes;
+use tonic::transport::Server;
+
+use crate::bootstrap::{BootstrapError, hex, prepare, store_directory};
+use crate::config::Config;
+use crate::context::{Context, Limits, Store};
+use crate::http::{Shown, client_router, metrics_router};
+use crate::member_info::address_of;
+use crate::metrics::Measured;
+use crate::notify::notify;
+use crate::service::routes;
+use crate::{duties, logs};
+
+/// Runs a server until a signal ends it, or its member ends by itself.
+pub async fn run(config: Config) -> Result<(), ServerError> {
+    logs::start(&config.log_level);
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let running = Running::start(config).await?;
+    notify("READY=1");
+    let ended = tokio::select! {
+        ended = running.node.ended() => Some(ended),
+        removed = removed(&running.node) => Some(removed),
+        signal = signalled() => {
+            tracing::info!(signal, "received a signal; shutting down");
+            None
+        }
+    };
+    notify("STOPPING=1");
+    running.stop().await;
+    match ended {
+        Some(why) if !matches!(why, Ended::Stopped) => Err(ServerError::Ended(why)),
+        _ => Ok(()),
+    }
+}
+
+/// Waits until this member was in its cluster, and is no more: it serves nobody.
+async fn removed(node: &Node) -> Ended {
+    let mut news = node.watch_membership();
+    let mut was_in = false;
+    while news.next().await.is_some() {
+        let membership = node.membership();
+        was_in |= membership.contains(node.id());
+        if membership.removed().contains(&node.id()) || was_in && !membership.contains(node.id()) {
+            tracing::error!(member_id = %hex(node.id().0),
+                "the member has been permanently removed from the cluster");
+            return Ended::Stopped;
+        }
+    }
+    node.ended().await
+}
+
+async fn signalled() -> &'static str {
+    use tokio::signal::unix::{SignalKind, signal};
+    let wait = |kind| async move {
+        match signal(kind) {
+            Ok(mut signals) => {
+                signals.recv().await;
+            }
+            Err(why) => {
+                tracing::warn!(%why, "cannot listen for a signal");
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    tokio::select! {
+        () = wait(SignalKind::terminate()) => "terminated",
+        () = wait(SignalKind::interrupt()) => "interrupt",
+    }
+}
+
+/// A server that serves. It goes on until it is stopped.
+pub struct Running {
+    node: Node,
+    context: Context,
+    peer_address: SocketAddr,
+    client_addresses: Vec<SocketAddr>,
+    metrics_addresses: Vec<SocketAddr>,
+    stopping: watch::Sender<bool>,
+    serving: Vec<JoinHandle<()>>,
+    duties: JoinHandle<()>,
+}
+
+impl Running {
+    /// Serves as soon as it returns; whether it has found a leader is another question.
+    pub async fn start(config: Config) -> Result<Self, ServerError> {
+        let transport = bind_peers(&config).await?;
+        let peer_address = transport.local_address();
+        let clients = bind_all(&config.listen_client_urls).await?;
+        let metrics = bind_all(&config.listen_metrics_urls).await?;
+        if config.force_new_cluster {
+            return Err(ServerError::ForceNotYet);
+        }
+        let measured = Arc::new(Measured::default());
+        let mut node_config = prepare(&config, &transport).await?;
+        node_config.observer = Arc::clone(&measured) as Arc<dyn quorate::Observer>;
+        let cluster_id = node_config.cluster;
+        let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
+        let storage = DirectoryStorage::on(disk, StoreConfig::default());
+        let kv = Kv::open(MemoryTable::default()).map_err(ServerError::Table)?;
+        let store = Store::new(kv);
+        let node = Node::start(node_config, storage, store.clone(), transport).await?;
+        let context = Context::new(node.clone(), store, cluster_id, limits(&config));
+        let (stopping, _) = watch::channel(false);
+        let mut running = Self {
+            duties: tokio::spawn(duties::run(context.clone(), config.clone())),
+            client_addresses: addresses(&clients)?,
+            metrics_addresses: addresses(&metrics)?,
+            peer_address,
+            node,
+            context,
+            stopping,
+            serving: Vec::new(),
+        };
+        running.serve(clients, metrics, &config, measured);
+        Ok(running)
+    }
+
+    fn serve(
+        &mut self,
+        clients: Vec<TcpListener>,
+        metrics: Vec<TcpListener>,
+        config: &Config,
+        measured: Arc<Measured>,
+    ) {
+        let shown = Shown { context: self.context.clone(), measured };
+        let router = routes(&self.context, config).into_axum_router();
+        let router = router.merge(client_router(shown.clone()));
+        let routes = |router: &axum::Router| Routes::from(router.clone());
+        let metrics_router = metrics_router(shown);
+        for listener in clients {
+            let stop = self.stop_signal();
+            self.serving.push(tokio::spawn(serve(listener, routes(&router), stop)));
+        }
+        for listener in metrics {
+            let stop = self.stop_signal();
+            self.serving.push(tokio::spawn(serve(listener, routes(&metrics_router), stop)));
+        }
+        for address in &self.client_addresses {
+            tracing::info!(address = %address, member_id = %hex(self.node.id().0),
+                cluster_id = %hex(self.context.cluster_id), "ready to serve client requests");
+        }
+    }
+
+    fn stop_signal(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut stopping = self.stopping.subscribe();
+        async move {
+            let _ = stopping.wait_for(|stopping| *stopping).await;
+        }
+    }
+
+    /// The member behind it.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    pub fn cluster_id(&self) -> u64 {
+        self.context.cluster_id
+    }
+
+    pub fn peer_address(&self) -> SocketAddr {
+        self.peer_address
+    }
+
+    pub fn client_addresses(&self) -> &[SocketAddr] {
+        &self.client_addresses
+    }
+
+    pub fn metrics_addresses(&self) -> &[SocketAddr] {
+        &self.metrics_addresses
+    }
+
+    /// Takes no more requests, hands leadership over, finishes what was begun, and ends.
+    pub async fn stop(self) {
+        self.stopping.send_replace(true);
+        self.context.close();
+        self.duties.abort();
+        let Self { node, serving, .. } = self;
+        // Somebody else leads while the last requests are answered.
+        let drained = async {
+            for task in serving {
+                let abort = task.abort_handle();
+                if tokio::time::timeout(DRAIN_PATIENCE, task).await.is_err() {
+                    abort.abort();
+                }
+            }
+        };
+        drained.await;
+        node.stop().await;
+        node.host().clone().stop().await;
+    }
+
+    /// Ends at once, as if the process were killed: nothing is handed over or finished.
+    pub async fn end(self) {
+        self.duties.abort();
+        self.serving.iter().for_each(JoinHandle::abort);
+        self.node.end().await;
+        self.node.host().clone().stop().await;
+    }
+}
+
+impl fmt::Debug for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+async fn serve(listener: TcpListener, routes: Routes, stop: impl Future<Output = ()> + Send) {
+    let served = Server::builder()
+        .accept_http1(true)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keepalive_interval(Some(KEEP_ALIVE_EVERY))
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(NoDelay::over(listener), stop)
+        .await;
+    if let Err(why) = served {
+        tracing::error!(%why, "a port is served no more");
+    }
+}
+
+/// Answers are small and waited for: they leave at once.
+struct NoDelay;
+
+impl NoDelay {
+    fn over(
+        listener: TcpListener,
+    ) -> impl tokio_stream::Stream<Item = std::io::Result<tokio::net::TcpStream>> {
+        use tokio_stream::StreamExt;
+        TcpListenerStream::new(listener).map(|accepted| {
+            let stream = accepted?;
+            stream.set_nodelay(true)?;
+            Ok(stream)
+        })
+    }
+}
+
+async fn bind_peers(config: &Config) -> Result<TcpTransport, ServerError> {
+    let Some(url) = config.listen_peer_urls.first() else {
+        return Err(ServerError::System(std::io::Error::other("no peer URL to listen on")));
+    };
+    if config.listen_peer_urls.len() > 1 {
+        tracing::warn!(url = %url, "listening to peers on the first URL only");
+    }
+    let listen = url.resolve().await.map_err(ServerError::System)?;
+    let mut tcp = TcpConfig::new(listen);
+    tcp.address_of = Arc::new(address_of);
+    let advertised = config.initial_advertise_peer_urls.first();
+    tcp.advertise = advertised.map(crate::url::Url::address).unwrap_or_default();
+    let failed = |why| ServerError::Bind { url: url.to_string(), why };
+    TcpTransport::bind(tcp).await.map_err(failed)
+}
+
+async fn bind_all(urls: &[crate::url::Url]) -> Result<Vec<TcpListener>, ServerError> {
+    let mut bound = Vec::new();
+    for url in urls {
+        let failed = |why| ServerError::Bind { url: url.to_string(), why };
+        let address = url.resolve().await.map_err(failed)?;
+        bound.push(TcpListener::bind(address).await.map_err(failed)?);
+    }
+    Ok(bound)
+}
+
+fn addresses(listeners: &[TcpListener]) -> Result<Vec<SocketAddr>, ServerError> {
+    listeners.iter().map(|one| one.local_addr().map_err(ServerError::System)).collect()
+}
+
+fn limits(config: &Config) -> Limits {
+    let seconds = config.election_timeout.as_secs_f64() * 1.5;
+    Limits {
+        request_bytes_max: config.max_request_bytes,
+        txn_requests_max: config.max_txn_ops,
+        learner_reads: config.learner_reads,
+        watch_progress_every: config.watch_progress_notify_interval,
+        lease_ttl_min: seconds.ceil() as i64,
+        lease_grace: config.election_timeout,
+        ..Limits::default()
+    }
+}
+
+/// Why a server does not run.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// Nobody knows which member to start.
+    Bootstrap(BootstrapError),
+    /// An address cannot be listened on.
+    Bind {
+        url: String,
+        why: std::io::Error,
+    },
+    Node(NodeError),
+    Table(TableError),
+    System(std::io::Error),
+    /// The member ended by itself.
+    Ended(Ended),
+    /// A new cluster cannot be made of one member's data yet.
+    ForceNotYet,
+}
+
+impl From<BootstrapError> for ServerError {
+    fn from(why: BootstrapError) -> Self {
+        Self::Bootstrap(why)
+    }
+}
+
+impl From<NodeError> for ServerError {
+    fn from(why: NodeError) -> Self {
+        Self::Node(why)
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bootstrap(why) => write!(f, "{why}"),
+            Self::Bind { url, why } => write!(f, "cannot listen on {url}: {why}"),
+            Self::Node(why) => write!(f, "{why}"),
+            Self::Table(why) => write!(f, "{why}"),
+            Self::System(why) => write!(f, "{why}"),
+            Self::Ended(why) => write!(f, "the member has ended: {why}"),
+            Self::ForceNotYet => write!(
+                f,
+                "--force-new-cluster is not supported yet: restore a snapshot into a new cluster"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ServerError {}
+
+const DRAIN_PATIENCE: Duration = Duration::from_secs(3);
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(30);
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;

@@ -1,0 +1,276 @@
+//! Our values as they go over the wire.
+
+use quorate::{
+    Activation, EndedGoal, EntryId, GoalEnd, MemberId, MemberSet, Membership, MembershipNews,
+    Operation, PlannedStep, RoleKind, Step, View,
+};
+use quorate_core::{Flow, LogStatus, PeerStatus};
+use quorate_proto::quorate::v1;
+use quorate_proto::quorate::v1::{membership_news, operation, peer, step, tolerance};
+
+use crate::member_info::Info;
+
+pub(super) fn entry(id: EntryId) -> v1::EntryId {
+    v1::EntryId { term: id.term, index: id.index }
+}
+
+pub(super) fn ids(set: &MemberSet) -> Vec<u64> {
+    set.iter().map(|id| id.0).collect()
+}
+
+fn sets(sets: &[MemberSet]) -> Vec<v1::MemberIds> {
+    sets.iter().map(|set| v1::MemberIds { ids: ids(set) }).collect()
+}
+
+fn small(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn quorum_of(voters: &MemberSet) -> u32 {
+    small(voters.len() / 2 + 1)
+}
+
+pub(super) fn record(membership: &Membership) -> v1::MembershipRecord {
+    let majority =
+        |voters: &MemberSet| v1::Majority { voters: ids(voters), quorum: quorum_of(voters) };
+    let activation = match membership.activation() {
+        Activation::OnApply => v1::Activation::OnApply,
+        Activation::OnAppend => v1::Activation::OnAppend,
+    };
+    let mut members = membership.members();
+    if let Some(goal) = membership.goal() {
+        let wanted = goal.voters.iter().chain(goal.learners.iter());
+        members = members.iter().chain(wanted).collect();
+    }
+    v1::MembershipRecord {
+        id: Some(entry(membership.since())),
+        majorities: membership.majorities().iter().map(majority).collect(),
+        learners: ids(membership.learners()),
+        learners_next: ids(membership.learners_next()),
+        auto_leave: membership.auto_leave(),
+        activation: activation.into(),
+        members: members.iter().map(|id| member(membership, id)).collect(),
+        goal: membership.goal().map(|goal| v1::Goal {
+            id: Some(entry(goal.id)),
+            voters: ids(&goal.voters),
+            learners: ids(&goal.learners),
+            from_voters: ids(&goal.from_voters),
+            from_learners: ids(&goal.from_learners),
+            cancels: goal.cancels,
+        }),
+        ended_goals: membership.ended_goals().iter().map(ended).collect(),
+        removed: membership.removed().iter().map(|id| id.0).collect(),
+    }
+}
+
+pub(super) fn member(membership: &Membership, id: MemberId) -> v1::Member {
+    let Info { name, peer_urls, client_urls } = Info::of(membership, id);
+    let zone = membership.info(id).map(|info| String::from_utf8_lossy(&info.zone).into_owned());
+    v1::Member {
+        id: id.0,
+        name,
+        peer_urls,
+        client_urls,
+        zone: zone.unwrap_or_default(),
+        standing: standing(membership, id).into(),
+        incarnation: membership.incarnation(id),
+        joined_at: membership.joined_at(id),
+    }
+}
+
+fn standing(membership: &Membership, id: MemberId) -> v1::Standing {
+    let in_all = membership.majorities().iter().all(|voters| voters.contains(id));
+    if membership.is_learner(id) {
+        v1::Standing::Learner
+    } else if !membership.contains(id) {
+        v1::Standing::Expected
+    } else if in_all {
+        v1::Standing::Voter
+    } else if membership.incoming().contains(id) {
+        v1::Standing::IncomingVoter
+    } else {
+        v1::Standing::OutgoingVoter
+    }
+}
+
+pub(super) fn ended(goal: &EndedGoal) -> v1::EndedGoal {
+    let end = match goal.end {
+        GoalEnd::Reached => v1::GoalEnd::Reached,
+        GoalEnd::Cancelled => v1::GoalEnd::Cancelled,
+        GoalEnd::Replaced => v1::GoalEnd::Replaced,
+    };
+    v1::EndedGoal { id: Some(entry(goal.id)), end: end.into(), at: Some(entry(goal.at)) }
+}
+
+pub(super) fn step(from: &Step) -> v1::Step {
+    let members = |set: &MemberSet| v1::MemberIds { ids: ids(set) };
+    let kind = match from {
+        Step::AddLearners(set) => Some(step::Kind::AddLearners(members(set))),
+        Step::CatchUp(set) => Some(step::Kind::CatchUp(members(set))),
+        Step::HandOver(set) => Some(step::Kind::HandOver(members(set))),
+        Step::MoveVotes(operations) => {
+            let operations = operations.iter().map(|one| moved(*one)).collect();
+            Some(step::Kind::MoveVotes(step::MoveVotes { operations }))
+        }
+        Step::Leave => Some(step::Kind::Leave(step::Leave {})),
+        Step::Settle => Some(step::Kind::Settle(step::Settle {})),
+        Step::RemoveLearners(set) => Some(step::Kind::RemoveLearners(members(set))),
+    };
+    v1::Step { text: from.to_string(), kind }
+}
+
+fn moved(from: Operation) -> v1::Operation {
+    let kind = match from {
+        Operation::Voter(_) => operation::Kind::Voter,
+        Operation::Learner(_) => operation::Kind::Learner,
+        Operation::Remove(_) => operation::Kind::Remove,
+        Operation::Update(_) => operation::Kind::Update,
+    };
+    v1::Operation { kind: kind.into(), member_id: from.member().0 }
+}
+
+pub(super) fn planned(from: &PlannedStep) -> v1::PlannedStep {
+    v1::PlannedStep {
+        step: Some(step(&from.step)),
+        membership: Some(record(&from.membership)),
+        stops_commits: sets(&from.stops_commits),
+        stops_elections: sets(&from.stops_elections),
+    }
+}
+
+/// What more the cluster can bear, with these live and caught up.
+pub(super) fn tolerance(membership: &Membership, live: &MemberSet) -> v1::Tolerance {
+    let count = |voters: &MemberSet| tolerance::Count {
+        voters: small(voters.len()),
+        quorum: quorum_of(voters),
+        live: small(voters.iter().filter(|id| live.contains(*id)).count()),
+    };
+    let counts: Vec<tolerance::Count> = membership.majorities().iter().map(count).collect();
+    let has_quorum = !counts.is_empty() && counts.iter().all(|one| one.live >= one.quorum);
+    let spare = counts.iter().map(|one| one.live.saturating_sub(one.quorum)).min();
+    let zone = membership.blocking_zone().map(|zone| String::from_utf8_lossy(zone).into_owned());
+    v1::Tolerance {
+        failures: spare.filter(|_| has_quorum).unwrap_or_default(),
+        has_quorum,
+        stops_commits: sets(&stopping(membership, live)),
+        counts,
+        blocking_zone: zone.unwrap_or_default(),
+    }
+}
+
+/// Losses of one live voter, or of two of which neither is enough alone, that leave no
+/// quorum.
+fn stopping(membership: &Membership, live: &MemberSet) -> Vec<MemberSet> {
+    let stops =
+        |lost: &[MemberId]| !membership.quorum(|id| live.contains(id) && !lost.contains(&id));
+    let voters = membership.voters();
+    let (fatal, harmless): (Vec<MemberId>, Vec<MemberId>) =
+        voters.iter().filter(|id| live.contains(*id)).partition(|id| stops(&[*id]));
+    let mut found: Vec<MemberSet> = fatal.iter().map(|id| [*id].into_iter().collect()).collect();
+    for (at, first) in harmless.iter().enumerate() {
+        let others = harmless.get(at + 1..).unwrap_or_default().iter();
+        let pairs = others.filter(|second| stops(&[*first, **second]));
+        found.extend(pairs.map(|second| [*first, *second].into_iter().collect::<MemberSet>()));
+    }
+    found
+}
+
+pub(super) fn view(from: &View) -> v1::LeaderView {
+    v1::LeaderView {
+        leader_id: from.leader.0,
+        caught_up: ids(&from.caught_up),
+        coming: ids(&from.coming),
+        settled: from.settled,
+    }
+}
+
+pub(super) fn peer(from: &PeerStatus) -> v1::Peer {
+    let (flow, snapshot_index) = match from.flow {
+        Flow::Probe => (peer::Flow::Probe, 0),
+        Flow::Replicate => (peer::Flow::Replicate, 0),
+        Flow::Snapshot(index) => (peer::Flow::Snapshot, index),
+    };
+    v1::Peer {
+        id: from.id.0,
+        learner: from.learner,
+        flow: flow.into(),
+        snapshot_index,
+        matched: from.matched,
+        next: from.next,
+        paused: from.paused,
+        active: from.active,
+        inflight: small(from.inflight),
+        inflight_full: from.inflight_full,
+    }
+}
+
+pub(super) fn role(from: RoleKind) -> v1::Role {
+    match from {
+        RoleKind::Follower => v1::Role::Follower,
+        RoleKind::PreCandidate => v1::Role::PreCandidate,
+        RoleKind::Candidate => v1::Role::Candidate,
+        RoleKind::Leader => v1::Role::Leader,
+    }
+}
+
+pub(super) fn log(from: &LogStatus) -> v1::LogStatus {
+    v1::LogStatus {
+        base: Some(entry(from.base)),
+        last: Some(entry(from.last)),
+        saved: from.saved,
+        commit: from.commit,
+        applied: from.applied,
+        snapshot: Some(entry(from.snapshot)),
+        installing: from.installing,
+        tail_first: from.tail_first,
+        applying: from.applying,
+    }
+}
+
+/// None for news that this version of the wire has no words for.
+pub(super) fn news(from: &MembershipNews) -> Option<v1::MembershipNews> {
+    use membership_news::{News, Now};
+    let news = match from {
+        MembershipNews::Now { membership, settled, .. } => {
+            News::Now(Now { membership: Some(record(membership)), settled: *settled })
+        }
+        MembershipNews::Committed { membership, .. } => News::Committed(record(membership)),
+        MembershipNews::Counts { membership, .. } => News::Counts(record(membership)),
+        MembershipNews::Settled { membership, .. } => News::Settled(record(membership)),
+        MembershipNews::Step(due) => News::Step(step(due)),
+        MembershipNews::GoalEnded(goal) => News::GoalEnded(ended(goal)),
+        _ => return None,
+    };
+    Some(v1::MembershipNews { news: Some(news) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(ids: &[u64]) -> MemberSet {
+        ids.iter().map(|id| MemberId(*id)).collect()
+    }
+
+    #[test]
+    fn what_can_be_lost_is_what_is_live_beyond_the_quorum() {
+        let five = Membership::new((1..=5).map(MemberId), []);
+        for (live, failures, has_quorum) in
+            [(&[1, 2, 3, 4, 5][..], 2, true), (&[1, 2, 3], 0, true), (&[1, 2], 0, false)]
+        {
+            let tolerance = tolerance(&five, &set(live));
+            assert_eq!((tolerance.failures, tolerance.has_quorum), (failures, has_quorum));
+        }
+        let four = tolerance(&five, &set(&[1, 2, 3, 4]));
+        assert_eq!((four.failures, four.stops_commits.len()), (1, 6), "every pair of the four");
+        let joint = Membership::from_parts(
+            vec![set(&[1, 2, 3]), set(&[3, 4, 5])],
+            set(&[]),
+            set(&[]),
+            true,
+        );
+        let tolerance = tolerance(&joint, &set(&[1, 2, 3, 4]));
+        assert_eq!(tolerance.failures, 0, "the second majority has nobody to spare");
+        assert_eq!(tolerance.counts.iter().map(|c| c.live).collect::<Vec<_>>(), [3, 2]);
+    }
+}

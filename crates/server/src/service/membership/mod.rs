@@ -1,0 +1,260 @@
+//! Our own service about members: goals, plans, and how far a change is.
+
+mod convert;
+mod refusal;
+mod target;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate::{
+    ChangeRefusal, EndedGoal, EntryId, Failed, GoalEnd, Membership, MembershipNews, NodeStatus,
+    Refusal, Refused, Step,
+};
+use quorate_core::GoalStatus;
+use quorate_proto::quorate::v1;
+use quorate_proto::quorate::v1::membership_server::Membership as Service;
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use crate::context::{Context, Needs};
+use crate::errors::{failed, server_stopped};
+use crate::members::begin;
+use convert::{
+    ended, entry, log, member, news, peer, planned, record, role, step, tolerance, view,
+};
+use refusal::refusal;
+use target::{Resolved, expecting};
+
+pub(crate) struct MembershipService {
+    context: Context,
+    tick: Duration,
+}
+
+impl MembershipService {
+    pub(crate) fn new(context: Context, tick: Duration) -> Self {
+        Self { context, tick }
+    }
+
+    fn membership(&self) -> Arc<Membership> {
+        self.context.node.membership()
+    }
+
+    fn header(&self) -> Option<v1::Header> {
+        let node = &self.context.node;
+        Some(v1::Header {
+            cluster_id: self.context.cluster_id,
+            member_id: node.id().0,
+            term: node.term(),
+            leader_id: node.leader().map_or(0, |leader| leader.0),
+        })
+    }
+
+    /// Waits until this goal is pursued no more, and what came of it is settled.
+    async fn ended(&self, id: EntryId) -> Result<EndedGoal, Status> {
+        let mut news = self.context.node.watch_membership();
+        while let Some(heard) = news.next().await {
+            let found = match heard {
+                MembershipNews::GoalEnded(ended) if ended.id == id => Some(ended),
+                MembershipNews::Now { membership, settled: true, .. }
+                | MembershipNews::Settled { membership, .. } => {
+                    membership.ended_goals().iter().find(|ended| ended.id == id).copied()
+                }
+                _ => None,
+            };
+            if let Some(found) = found {
+                return Ok(found);
+            }
+        }
+        Err(server_stopped())
+    }
+
+    fn progress(&self, goal: &GoalStatus) -> v1::GoalProgress {
+        let awaited = match &goal.step {
+            Step::CatchUp(ids) | Step::HandOver(ids) => convert::ids(ids),
+            _ => Vec::new(),
+        };
+        let tick = u64::try_from(self.tick.as_millis()).unwrap_or(u64::MAX);
+        let behind = goal.behind.iter().map(|(id, entries, rounds)| v1::goal_progress::Behind {
+            member_id: id.0,
+            entries: *entries,
+            rounds: *rounds,
+        });
+        v1::GoalProgress {
+            step: Some(step(&goal.step)),
+            since_millis: goal.since_ticks.saturating_mul(tick),
+            awaited,
+            held_up: goal.held_up.as_ref().map(refusal),
+            behind: behind.collect(),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Service for MembershipService {
+    async fn set_goal(
+        &self,
+        request: Request<v1::SetGoalRequest>,
+    ) -> Result<Response<v1::SetGoalReply>, Status> {
+        self.context.admit(&request, Needs::Voter)?;
+        let v1::SetGoalRequest { target, wait, expected } = request.into_inner();
+        let resolved = Resolved::new(target, &self.membership())?;
+        let (goal_id, end) = match begin(&self.context.node, resolved.change(expected)).await {
+            Ok(id) if wait => (id, Some(self.ended(id).await?)),
+            Ok(id) => (id, None),
+            Err(Failed::Refused(Refused::ByLeader(Refusal::Change(
+                ChangeRefusal::AlreadyThere,
+            )))) => {
+                let id = self.membership().since();
+                (id, Some(EndedGoal { id, end: GoalEnd::Reached, at: id }))
+            }
+            Err(why) => return Err(failed(&why)),
+        };
+        let membership = self.membership();
+        let newcomers = resolved.newcomers.iter().map(|(id, _)| member(&membership, *id));
+        Ok(Response::new(v1::SetGoalReply {
+            header: self.header(),
+            goal_id: Some(entry(goal_id)),
+            newcomers: newcomers.collect(),
+            membership: Some(record(&membership)),
+            ended: end.as_ref().map(ended),
+        }))
+    }
+
+    async fn plan(
+        &self,
+        request: Request<v1::PlanRequest>,
+    ) -> Result<Response<v1::PlanReply>, Status> {
+        self.context.admit(&request, Needs::Voter)?;
+        let v1::PlanRequest { target, expected } = request.into_inner();
+        let membership = self.membership();
+        let stale = expected.is_some_and(|expected| expected != entry(membership.since()));
+        if stale {
+            let newest = membership.since();
+            let why = Refusal::Change(ChangeRefusal::Stale { newest });
+            return Err(failed(&Failed::Refused(Refused::ByLeader(why))));
+        }
+        let Resolved { voters, learners, newcomers } = Resolved::new(target, &membership)?;
+        let plan = self.context.node.plan(voters.iter(), learners.iter()).await;
+        let plan = plan.map_err(|why| failed(&why))?;
+        let mut described = (*membership).clone();
+        for (id, info) in &newcomers {
+            described = described.with_info(*id, info.clone());
+        }
+        Ok(Response::new(v1::PlanReply {
+            header: self.header(),
+            from: Some(record(&membership)),
+            steps: plan.steps.iter().map(planned).collect(),
+            newcomers: newcomers.iter().map(|(id, _)| member(&described, *id)).collect(),
+        }))
+    }
+
+    async fn cancel(
+        &self,
+        request: Request<v1::CancelRequest>,
+    ) -> Result<Response<v1::CancelReply>, Status> {
+        self.context.admit(&request, Needs::Voter)?;
+        let v1::CancelRequest { wait, expected } = request.into_inner();
+        let change = expecting(quorate::Change::cancel(), expected);
+        let id = begin(&self.context.node, change).await.map_err(|why| failed(&why))?;
+        let end = if wait { Some(self.ended(id).await?) } else { None };
+        Ok(Response::new(v1::CancelReply {
+            header: self.header(),
+            goal_id: Some(entry(id)),
+            membership: Some(record(&self.membership())),
+            ended: end.as_ref().map(ended),
+        }))
+    }
+
+    async fn status(
+        &self,
+        _request: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusReply>, Status> {
+        let node = &self.context.node;
+        let status = node.status().await.map_err(|why| failed(&why))?;
+        let raft = &status.raft;
+        // Without a leader nobody sees the others, and nobody waits for one here.
+        let seen = tokio::time::timeout(VIEW_PATIENCE, node.view()).await;
+        let seen = seen.ok().and_then(Result::ok).filter(|_| node.leader().is_some());
+        let tolerated = seen.as_ref().map(|seen| tolerance(&raft.membership, &seen.caught_up));
+        Ok(Response::new(v1::StatusReply {
+            header: self.header(),
+            membership: Some(record(&raft.membership)),
+            newest_id: Some(entry(raft.newest_membership_id)),
+            settled_index: raft.settled,
+            settled: raft.settled >= raft.membership_id.index,
+            tolerance: tolerated,
+            view: seen.as_ref().map(view),
+            progress: raft.goal.as_ref().map(|goal| self.progress(goal)),
+            peers: raft.peers.iter().map(peer).collect(),
+            member: Some(own_status(&status)),
+        }))
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::WatchReply, Status>> + Send>>;
+
+    async fn watch(
+        &self,
+        _request: Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let (sender, receiver) = mpsc::channel(WATCH_REPLIES_MAX);
+        let service = Self::new(self.context.clone(), self.tick);
+        tokio::spawn(async move {
+            let mut watch = service.context.node.watch_membership();
+            loop {
+                let heard = tokio::select! {
+                    heard = watch.next() => heard,
+                    () = sender.closed() => return,
+                    why = service.context.end_of_stream(false) => {
+                        let _ = sender.send(Err(why)).await;
+                        return;
+                    }
+                };
+                let Some(heard) = heard else { return };
+                let Some(news) = news(&heard) else { continue };
+                let reply = v1::WatchReply { header: service.header(), news: Some(news) };
+                if sender.send(Ok(reply)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+}
+
+/// The member that replies, as it sees itself.
+fn own_status(status: &NodeStatus) -> v1::MemberStatus {
+    let raft = &status.raft;
+    let count = |count: usize| count as u64;
+    let votes = raft
+        .votes
+        .iter()
+        .map(|(id, granted)| v1::member_status::Vote { member_id: id.0, granted: *granted });
+    let disowned = status.disowned.as_ref().map(|(by, known)| v1::member_status::Disowned {
+        by: by.0,
+        incarnation: known.incarnation,
+        joined_at: known.joined_at,
+    });
+    v1::MemberStatus {
+        id: raft.id.0,
+        role: role(raft.role).into(),
+        term: raft.term,
+        vote: raft.vote.map_or(0, |id| id.0),
+        log: Some(log(&raft.log)),
+        transfer_to: raft.transfer.map_or(0, |id| id.0),
+        votes: votes.collect(),
+        reads_waiting: count(raft.reads_waiting),
+        open_requests: count(status.open_requests),
+        saves_waiting: count(status.saves_waiting),
+        incarnation: status.incarnation,
+        boots: status.boots,
+        disowned,
+    }
+}
+
+const VIEW_PATIENCE: Duration = Duration::from_secs(1);
+/// News that a slow client has not taken; when there are more it hears how it stands.
+const WATCH_REPLIES_MAX: usize = 16;

@@ -1,0 +1,65 @@
+//! Why a step is held up, as it goes over the wire.
+
+use quorate::ChangeRefusal;
+use quorate_proto::quorate::v1;
+use quorate_proto::quorate::v1::refusal::Reason;
+use quorate_proto::quorate::v1::tolerance;
+
+use super::convert::entry;
+
+pub(super) fn refusal(why: &ChangeRefusal) -> v1::Refusal {
+    let mut refusal = v1::Refusal { text: why.to_string(), ..v1::Refusal::default() };
+    let reason = match why {
+        ChangeRefusal::InFlight { index, applied } => {
+            (refusal.index, refusal.applied) = (*index, *applied);
+            Reason::InFlight
+        }
+        ChangeRefusal::Stale { newest } => {
+            refusal.newest_id = Some(entry(*newest));
+            Reason::Stale
+        }
+        ChangeRefusal::NotCarried { voters, quorum, live } => {
+            let small = |count: &usize| u32::try_from(*count).unwrap_or(u32::MAX);
+            let (voters, quorum, live) = (small(voters), small(quorum), small(live));
+            refusal.count = Some(tolerance::Count { voters, quorum, live });
+            Reason::NotCarried
+        }
+        ChangeRefusal::RemovesVoterDirectly { id } => {
+            refusal.member_id = id.0;
+            Reason::RemovesVoterDirectly
+        }
+        ChangeRefusal::IdUsedBefore { id } => {
+            refusal.member_id = id.0;
+            Reason::IdUsedBefore
+        }
+        ChangeRefusal::UnknownMember { id } => {
+            refusal.member_id = id.0;
+            Reason::UnknownMember
+        }
+        other => plain(other),
+    };
+    refusal.reason = reason.into();
+    refusal
+}
+
+/// Those that say nothing beside themselves.
+fn plain(why: &ChangeRefusal) -> Reason {
+    match why {
+        ChangeRefusal::NoOwnCommit => Reason::NoOwnCommit,
+        ChangeRefusal::ZoneWouldBlock => Reason::ZoneWouldBlock,
+        ChangeRefusal::UnsafeTransition => Reason::UnsafeTransition,
+        ChangeRefusal::AlreadyJoint => Reason::AlreadyJoint,
+        ChangeRefusal::NotJoint => Reason::NotJoint,
+        ChangeRefusal::SimpleInJoint => Reason::SimpleInJoint,
+        ChangeRefusal::ManyVoters => Reason::ManyVoters,
+        ChangeRefusal::NoVotersLeft => Reason::NoVotersLeft,
+        ChangeRefusal::NoVotersToJoin => Reason::NoVotersToJoin,
+        ChangeRefusal::MemberZero => Reason::MemberZero,
+        ChangeRefusal::GoalInProgress => Reason::GoalInProgress,
+        ChangeRefusal::AlreadyThere => Reason::AlreadyThere,
+        ChangeRefusal::AlreadyCancelled => Reason::AlreadyCancelled,
+        ChangeRefusal::NothingToCancel => Reason::NothingToCancel,
+        ChangeRefusal::Impossible(_) => Reason::Impossible,
+        _ => Reason::Unspecified,
+    }
+}

@@ -1,0 +1,182 @@
+//! Members come and go while a cluster serves, through etcd's own calls.
+
+mod support;
+
+use quorate_proto::etcdserverpb::{
+    MemberAddRequest, MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest,
+};
+use quorate_server::config::ClusterState;
+use quorate_server::{BootstrapError, Running, ServerError};
+use support::{Place, names, start_all};
+use tonic::{Code, Status};
+
+fn add(place: &Place, is_learner: bool) -> MemberAddRequest {
+    MemberAddRequest { peer_urls: vec![place.peer.to_string()], is_learner }
+}
+
+fn told(why: &Status) -> (Code, &str) {
+    (why.code(), why.message())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fourth_comes_and_the_first_goes_while_it_serves() {
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(Place::new);
+    let mut running = start_all(&[&a, &b, &c]).await;
+    a.put_surely("x", "1").await;
+
+    // One that has yet to start gets no vote, so nothing depends on it.
+    let added = b.cluster().await.member_add(add(&d, false)).await.unwrap().into_inner();
+    let id = added.member.as_ref().unwrap().id;
+    assert_eq!((added.members.len(), added.member.unwrap().is_learner), (4, false));
+    b.put_surely("x", "2").await;
+    running.push(d.start(&[&a, &b, &c, &d], ClusterState::Existing).await);
+    b.members_until(|members| names(members).contains("d")).await;
+    let voter = |running: &Running| running.node().membership().is_voter(quorate::MemberId(id));
+    while !voter(&running[1]) {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert_eq!(d.get("x").await.as_deref(), Some("2"));
+
+    let first = running.remove(0);
+    let gone = first.node().id().0;
+    let removed = b.cluster().await.member_remove(MemberRemoveRequest { id: gone }).await.unwrap();
+    assert_eq!(names(&removed.into_inner().members), ["b", "c", "d"].into());
+    first.end().await;
+    d.put_surely("x", "3").await;
+    assert_eq!(c.get("x").await.as_deref(), Some("3"));
+
+    let again = b.cluster().await.member_remove(MemberRemoveRequest { id: gone }).await;
+    assert_eq!(told(&again.unwrap_err()), (Code::NotFound, "etcdserver: member not found"));
+    for server in running {
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_meet_while_one_waits_for_a_member_that_never_starts() {
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(Place::new);
+    let running = start_all(&[&a]).await;
+    let mut cluster = a.cluster().await;
+    for place in [&b, &c] {
+        cluster.member_add(add(place, false)).await.unwrap();
+    }
+    let learner = cluster.member_add(add(&d, true)).await.unwrap().into_inner();
+    assert_eq!(learner.members.len(), 4);
+    let unstarted = learner.members.iter().find(|m| m.peer_urls == [b.peer.to_string()]).unwrap();
+    cluster.member_remove(MemberRemoveRequest { id: unstarted.id }).await.unwrap();
+    // A cluster of one is never blocked by who has not come.
+    a.put_surely("x", "1").await;
+    assert_eq!(a.members().await.unwrap().len(), 3);
+    for server in running {
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_is_refused_in_etcds_words() {
+    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let running = start_all(&[&a]).await;
+    let own = running[0].node().id().0;
+    let mut cluster = a.cluster().await;
+
+    let bad = MemberAddRequest { peer_urls: vec!["x".into()], is_learner: false };
+    let bad_urls = (Code::InvalidArgument, "etcdserver: given member URLs are invalid");
+    assert_eq!(told(&cluster.member_add(bad).await.unwrap_err()), bad_urls);
+    let none = MemberAddRequest::default();
+    assert_eq!(told(&cluster.member_add(none).await.unwrap_err()), bad_urls);
+    let exists = (Code::FailedPrecondition, "etcdserver: Peer URLs already exists");
+    assert_eq!(told(&cluster.member_add(add(&a, true)).await.unwrap_err()), exists);
+
+    let not_found = (Code::NotFound, "etcdserver: member not found");
+    let promote = |id| MemberPromoteRequest { id };
+    assert_eq!(told(&cluster.member_promote(promote(5)).await.unwrap_err()), not_found);
+    let update = MemberUpdateRequest { id: 5, peer_urls: vec![b.peer.to_string()] };
+    assert_eq!(told(&cluster.member_update(update).await.unwrap_err()), not_found);
+    let voter = (Code::FailedPrecondition, "etcdserver: can only promote a learner member");
+    assert_eq!(told(&cluster.member_promote(promote(own)).await.unwrap_err()), voter);
+    let last = cluster.member_remove(MemberRemoveRequest { id: own }).await.unwrap_err();
+    let text = "etcdserver: re-configuration failed due to not enough started members";
+    assert_eq!(told(&last), (Code::FailedPrecondition, text));
+
+    let added = cluster.member_add(add(&b, true)).await.unwrap().into_inner();
+    let id = added.member.unwrap().id;
+    let behind = cluster.member_promote(promote(id)).await.unwrap_err();
+    let text = "etcdserver: can only promote a learner member which is in sync with leader";
+    assert_eq!(told(&behind), (Code::FailedPrecondition, text));
+    assert!(behind.metadata().get("quorate-reason").is_some());
+
+    // One that has not started takes nobody's place; one that has does.
+    let server = b.start(&[&a, &b], ClusterState::Existing).await;
+    a.members_until(|members| names(members).contains("b")).await;
+    let full = cluster.member_add(add(&c, true)).await.unwrap_err();
+    let text = "etcdserver: too many learner members in cluster";
+    assert_eq!(told(&full), (Code::FailedPrecondition, text));
+    let learner = b.members().await.unwrap_err();
+    let text = "etcdserver: rpc not supported for learner";
+    assert_eq!(told(&learner), (Code::FailedPrecondition, text));
+
+    while cluster.member_promote(promote(id)).await.is_err() {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let moved = MemberUpdateRequest { id, peer_urls: vec![c.peer.to_string()] };
+    let members = cluster.member_update(moved).await.unwrap().into_inner().members;
+    assert!(members.iter().any(|m| m.id == id && m.peer_urls == [c.peer.to_string()]));
+    server.stop().await;
+    for server in running {
+        server.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_belong_is_told_why() {
+    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let running = start_all(&[&a]).await;
+    let refused = |ended: Result<Running, ServerError>| match ended {
+        Err(ServerError::Bootstrap(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    let stranger = Running::start(b.config(&[&a, &b], ClusterState::Existing)).await;
+    let BootstrapError::Unequal { why, given, known } = refused(stranger) else { panic!() };
+    assert_eq!(why, "member count is unequal");
+    assert!(given.contains(&b.peer.to_string()) && !known.contains(&b.peer.to_string()));
+
+    // A wiped disk under an old name.
+    let mut wiped = b.config(&[&a], ClusterState::Existing);
+    wiped.name = a.name.clone();
+    wiped.initial_advertise_peer_urls = vec![a.peer.clone()];
+    wiped.initial_cluster = vec![(a.name.clone(), a.peer.clone())];
+    let nobody = refused(Running::start(wiped).await);
+    assert!(matches!(nobody, BootstrapError::NobodyAnswers { .. }), "{nobody}");
+
+    let mut unnamed = c.config(&[&a, &b], ClusterState::New);
+    unnamed.name = "z".into();
+    let unnamed = refused(Running::start(unnamed).await);
+    assert!(unnamed.to_string().contains("found a,b"), "{unnamed}");
+    for server in running {
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_leader_costs_a_client_of_a_follower_no_answer() {
+    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let places = [&a, &b, &c];
+    let mut running = start_all(&places).await;
+    a.put_surely("x", "0").await;
+    let leads = |server: &Running| server.node().is_leader();
+    let leader = running.iter().position(leads).unwrap();
+    let follower = places[(leader + 1) % 3];
+    let dead = running.remove(leader);
+    let ending = tokio::spawn(async move { dead.end().await });
+    // Asked while nobody has noticed yet: offered again to the next leader.
+    follower.put("x", "1").await.unwrap();
+    assert_eq!(follower.get("x").await.as_deref(), Some("1"));
+    ending.await.unwrap();
+
+    // Its disk says who it is, whatever is given about a first cluster.
+    let back = places[leader].start(&[places[leader]], ClusterState::New).await;
+    assert_eq!(places[leader].get("x").await.as_deref(), Some("1"));
+    for server in running.into_iter().chain([back]) {
+        server.stop().await;
+    }
+}

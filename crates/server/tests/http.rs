@@ -1,0 +1,71 @@
+//! Plain HTTP beside gRPC, on the same port and on one of its own.
+
+mod support;
+
+use std::net::SocketAddr;
+
+use quorate_server::config::ClusterState;
+use quorate_server::{Running, Url};
+use support::Place;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// The first line and the body of an answer.
+async fn get(address: SocketAddr, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let asked = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(asked.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_version_and_metrics_are_told() {
+    let a = Place::new("a");
+    let mut config = a.config(&[&a], ClusterState::New);
+    config.listen_metrics_urls = vec![Url::parse("http://127.0.0.1:0").unwrap()];
+    let server = Running::start(config).await.unwrap();
+    a.put_surely("x", "1").await;
+    let (client, metrics) = (server.client_addresses()[0], server.metrics_addresses()[0]);
+    let good = "HTTP/1.1 200 OK";
+    for address in [client, metrics] {
+        let (line, body) = get(address, "/health").await;
+        assert_eq!((line.as_str(), body.as_str()), (good, "{\"health\":\"true\",\"reason\":\"\"}"));
+        assert_eq!(get(address, "/livez").await, (good.into(), "ok".into()));
+        let (line, body) = get(address, "/readyz?verbose").await;
+        assert!(line == good && body.contains("[+]non_learner ok"), "{line} {body}");
+        let (_, page) = get(address, "/metrics").await;
+        for name in [
+            "etcd_server_has_leader 1",
+            "etcd_server_is_leader 1",
+            "etcd_server_proposals_committed_total ",
+            "etcd_disk_wal_fsync_duration_seconds_bucket{le=\"0.001\"}",
+            "etcd_mvcc_db_total_size_in_bytes ",
+            "etcd_network_peer_sent_bytes_total ",
+            "process_resident_memory_bytes ",
+        ] {
+            assert!(page.lines().any(|line| line.starts_with(name)), "{name} in {page}");
+        }
+    }
+    let (line, body) = get(client, "/version").await;
+    assert_eq!(line, good);
+    assert!(body.contains(quorate_server::ETCD_VERSION), "{body}");
+    assert!(get(client, "/v3/kv/range").await.0.starts_with("HTTP/1.1 501"));
+    server.stop().await;
+    assert!(TcpStream::connect(client).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_without_a_leader_is_not_healthy() {
+    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let server = a.start(&[&a, &b, &c], ClusterState::New).await;
+    let address = server.client_addresses()[0];
+    let (line, body) = get(address, "/health").await;
+    assert_eq!(line, "HTTP/1.1 503 Service Unavailable");
+    assert_eq!(body, "{\"health\":\"false\",\"reason\":\"RAFT NO LEADER\"}");
+    let (line, _) = get(address, "/health?serializable=true").await;
+    assert_eq!(line, "HTTP/1.1 200 OK");
+    server.end().await;
+}

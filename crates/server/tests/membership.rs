@@ -1,0 +1,103 @@
+//! Our own service: goals, plans, cancel, status and watch.
+
+mod support;
+
+use quorate_proto::quorate::v1;
+use quorate_proto::quorate::v1::membership_client::MembershipClient;
+use quorate_proto::quorate::v1::target_member::Member as Named;
+use quorate_server::config::ClusterState;
+use support::{Place, names, start_all};
+use tonic::transport::Channel;
+
+async fn client(place: &Place) -> MembershipClient<Channel> {
+    MembershipClient::new(place.channel().await)
+}
+
+fn by_name(name: &str) -> v1::TargetMember {
+    v1::TargetMember { member: Some(Named::Name(name.into())) }
+}
+
+fn newcomer(place: &Place) -> v1::TargetMember {
+    let new = v1::NewMember {
+        name: place.name.clone(),
+        peer_urls: vec![place.peer.to_string()],
+        ..v1::NewMember::default()
+    };
+    v1::TargetMember { member: Some(Named::New(new)) }
+}
+
+fn target(voters: Vec<v1::TargetMember>) -> Option<v1::Target> {
+    Some(v1::Target { voters, learners: Vec::new() })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_is_replaced_by_one_goal() {
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(Place::new);
+    let mut running = start_all(&[&a, &b, &c]).await;
+    let mut membership = client(&b).await;
+    let status = membership.status(v1::StatusRequest {}).await.unwrap().into_inner();
+    let tolerance = status.tolerance.unwrap();
+    assert_eq!((tolerance.failures, tolerance.has_quorum), (1, true));
+
+    let wanted = || target(vec![newcomer(&d), by_name("b"), by_name("c")]);
+    let plan = v1::PlanRequest { target: wanted(), expected: None };
+    let plan = membership.plan(plan).await.unwrap().into_inner();
+    assert!(plan.steps.len() >= 4, "{plan:?}");
+    assert_eq!(plan.newcomers[0].name, "d");
+
+    let goal = v1::SetGoalRequest { target: wanted(), wait: false, expected: None };
+    let reply = membership.set_goal(goal).await.unwrap().into_inner();
+    assert!(reply.ended.is_none());
+    let id = reply.goal_id;
+    let mut watch = membership.watch(v1::WatchRequest {}).await.unwrap().into_inner();
+    b.members_until(|members| members.len() == 4).await;
+    running.push(d.start(&[&a, &b, &c, &d], ClusterState::Existing).await);
+    loop {
+        use v1::membership_news::News;
+        let reply = watch.message().await.unwrap().unwrap();
+        match reply.news.unwrap().news.unwrap() {
+            News::GoalEnded(ended) if ended.id == id => {
+                assert_eq!(ended.end(), v1::GoalEnd::Reached);
+                break;
+            }
+            _ => {}
+        }
+    }
+    let members = b.members_until(|members| names(members) == ["b", "c", "d"].into()).await;
+    assert!(members.iter().all(|member| !member.is_learner));
+    running.remove(0).end().await;
+    d.put_surely("x", "1").await;
+    assert_eq!(b.get("x").await.as_deref(), Some("1"));
+    for server in running {
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_goal_that_waits_for_ever_is_cancelled() {
+    let [a, b] = ["a", "b"].map(Place::new);
+    let running = start_all(&[&a]).await;
+    let mut membership = client(&a).await;
+    let nobody = v1::TargetMember { member: Some(Named::Name("z".into())) };
+    let goal = |voters| v1::SetGoalRequest { target: target(voters), wait: false, expected: None };
+    let unknown = membership.set_goal(goal(vec![nobody])).await.unwrap_err();
+    assert_eq!(unknown.message(), "etcdserver: member not found");
+
+    membership.set_goal(goal(vec![by_name("a"), newcomer(&b)])).await.unwrap();
+    let status = membership.status(v1::StatusRequest {}).await.unwrap().into_inner();
+    assert!(status.membership.unwrap().goal.is_some());
+    let cancel = v1::CancelRequest { wait: true, expected: None };
+    let cancelled = membership.cancel(cancel).await.unwrap().into_inner();
+    assert_eq!(cancelled.ended.unwrap().end(), v1::GoalEnd::Reached);
+    let record = cancelled.membership.unwrap();
+    assert_eq!((record.members.len(), record.goal), (1, None));
+
+    // Asked for what is, it is there.
+    let same = membership.set_goal(goal(vec![by_name("a")])).await.unwrap().into_inner();
+    assert_eq!(same.ended.unwrap().end(), v1::GoalEnd::Reached);
+    let again = membership.cancel(cancel).await.unwrap_err();
+    assert!(again.message().contains("no change is under way"), "{again}");
+    for server in running {
+        server.stop().await;
+    }
+}

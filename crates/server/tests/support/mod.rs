@@ -1,0 +1,155 @@
+//! Servers in this process, on loopback, and clients of them.
+
+#![allow(dead_code, reason = "each test file uses what it needs")]
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::Duration;
+
+use quorate_proto::etcdserverpb::cluster_client::ClusterClient;
+use quorate_proto::etcdserverpb::kv_client::KvClient;
+use quorate_proto::etcdserverpb::{Member, MemberListRequest, PutRequest, RangeRequest};
+use quorate_server::config::{ClusterState, Config};
+use quorate_server::{Running, Url};
+use tempfile::TempDir;
+use tokio::time::Instant;
+use tonic::Status;
+use tonic::transport::Channel;
+
+/// However slow the machine: only something that never happens takes this long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Where one member is, running or not.
+pub(crate) struct Place {
+    pub(crate) name: String,
+    pub(crate) peer: Url,
+    pub(crate) client: Url,
+    directory: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new(name: &str) -> Self {
+        let url = |port: u16| Url::parse(&format!("http://127.0.0.1:{port}")).unwrap();
+        let (peer, client) = (url(free_port()), url(free_port()));
+        Self { name: name.into(), peer, client, directory: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A member of a cluster of these.
+    pub(crate) fn config(&self, cluster: &[&Self], state: ClusterState) -> Config {
+        Config {
+            name: self.name.clone(),
+            data_dir: self.directory.path().join("data"),
+            listen_peer_urls: vec![self.peer.clone()],
+            listen_client_urls: vec![self.client.clone()],
+            initial_advertise_peer_urls: vec![self.peer.clone()],
+            advertise_client_urls: vec![self.client.clone()],
+            initial_cluster: cluster.iter().map(|p| (p.name.clone(), p.peer.clone())).collect(),
+            initial_cluster_state: state,
+            heartbeat_interval: Duration::from_millis(50),
+            election_timeout: Duration::from_millis(500),
+            ..Config::default()
+        }
+    }
+
+    pub(crate) async fn start(&self, cluster: &[&Self], state: ClusterState) -> Running {
+        Running::start(self.config(cluster, state)).await.unwrap()
+    }
+
+    pub(crate) async fn channel(&self) -> Channel {
+        let endpoint = Channel::from_shared(self.client.to_string()).unwrap();
+        let began = Instant::now();
+        loop {
+            match endpoint.connect().await {
+                Ok(channel) => return channel,
+                Err(why) => assert!(began.elapsed() < PATIENCE, "{why}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    pub(crate) async fn kv(&self) -> KvClient<Channel> {
+        KvClient::new(self.channel().await)
+    }
+
+    pub(crate) async fn cluster(&self) -> ClusterClient<Channel> {
+        ClusterClient::new(self.channel().await)
+    }
+
+    pub(crate) async fn put(&self, key: &str, value: &str) -> Result<(), Status> {
+        let put = PutRequest {
+            key: key.to_owned().into(),
+            value: value.to_owned().into(),
+            ..PutRequest::default()
+        };
+        self.kv().await.put(put).await.map(|_| ())
+    }
+
+    /// Writes until it is written.
+    pub(crate) async fn put_surely(&self, key: &str, value: &str) {
+        let began = Instant::now();
+        while let Err(why) = self.put(key, value).await {
+            assert!(began.elapsed() < PATIENCE, "{why}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    pub(crate) async fn get(&self, key: &str) -> Option<String> {
+        let began = Instant::now();
+        loop {
+            let range = RangeRequest { key: key.to_owned().into(), ..RangeRequest::default() };
+            match self.kv().await.range(range).await {
+                Ok(found) => {
+                    let kvs = found.into_inner().kvs;
+                    return kvs.first().map(|kv| String::from_utf8_lossy(&kv.value).into_owned());
+                }
+                Err(why) => assert!(began.elapsed() < PATIENCE, "{why}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    pub(crate) async fn members(&self) -> Result<Vec<Member>, Status> {
+        let list = MemberListRequest { linearizable: true };
+        self.cluster().await.member_list(list).await.map(|reply| reply.into_inner().members)
+    }
+
+    /// Waits until the members look like this, and returns them.
+    pub(crate) async fn members_until(&self, wanted: impl Fn(&[Member]) -> bool) -> Vec<Member> {
+        let began = Instant::now();
+        loop {
+            let members = self.members().await;
+            if let Ok(members) = &members
+                && wanted(members)
+            {
+                return members.clone();
+            }
+            assert!(began.elapsed() < PATIENCE, "{members:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+pub(crate) fn names(members: &[Member]) -> BTreeSet<&str> {
+    members.iter().map(|member| member.name.as_str()).collect()
+}
+
+/// All of them, once each has said who it is.
+pub(crate) async fn start_all(places: &[&Place]) -> Vec<Running> {
+    let mut running = Vec::new();
+    for place in places {
+        running.push(place.start(places, ClusterState::New).await);
+    }
+    let first = places.first().unwrap();
+    first.members_until(|members| members.iter().all(|m| !m.client_urls.is_empty())).await;
+    running
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
