@@ -85,7 +85,7 @@ async fn who_gets_no_answer_is_told_so() {
     let nodes = start().await;
     let leader = leader(&nodes).await;
     let large = leader.ask_leader(vec![0; 65 << 10]).await;
-    assert!(matches!(large, Err(Failed::Refused(Refused::TooManyRequests { .. }))), "{large:?}");
+    assert!(matches!(large, Err(Failed::Refused(Refused::TooLarge { .. }))), "{large:?}");
     // Nobody takes them: whether asked here or elsewhere, the wait ends.
     for node in &nodes {
         let asked = tokio::time::timeout(Duration::from_secs(60), node.ask_leader("anyone?"));

@@ -64,6 +64,7 @@ const TIMED_OUT_LEADER: &str =
 const TIMED_OUT_CONNECTION: &str = "etcdserver: request timed out, possibly due to connection lost";
 const TIMED_OUT_TRANSFER: &str = "etcdserver: request timed out, leader transfer took too long";
 const TOO_MANY_REQUESTS: &str = "etcdserver: too many requests";
+const TOO_LARGE: &str = "etcdserver: request is too large";
 const BAD_TRANSFEREE: &str = "etcdserver: bad leader transferee";
 const UNHEALTHY: &str = "etcdserver: unhealthy cluster";
 const NOT_ENOUGH_STARTED: &str =
@@ -77,6 +78,7 @@ fn of_refused(why: &Refused) -> (Code, String) {
         Refused::NoLeader => (Code::Unavailable, NO_LEADER),
         Refused::ReadTimedOut => (Code::Unavailable, TIMED_OUT),
         Refused::TooManyRequests { .. } => (Code::ResourceExhausted, TOO_MANY_REQUESTS),
+        Refused::TooLarge { .. } => (Code::InvalidArgument, TOO_LARGE),
         Refused::Overtaken { .. } => (Code::Unavailable, LEADER_CHANGED),
         Refused::TransferAborted => (Code::Unknown, TIMED_OUT_TRANSFER),
         // A member that was removed is one that serves no more.
@@ -194,6 +196,7 @@ mod tests {
             (Failed::Refused(Refused::NoLeader), 14, "etcdserver: no leader"),
             (Failed::Refused(Refused::ReadTimedOut), 14, TIMED_OUT),
             (Failed::Refused(Refused::TooManyRequests { limit: 1 }), 8, TOO_MANY_REQUESTS),
+            (Failed::Refused(Refused::TooLarge { bytes: 2, limit: 1 }), 3, TOO_LARGE),
             (Failed::Refused(Refused::NotMember), 14, "etcdserver: server stopped"),
             (Failed::Refused(Refused::Stopped), 14, "etcdserver: server stopped"),
             (Failed::Refused(Refused::Overtaken { by: id }), 14, "etcdserver: leader changed"),

@@ -289,7 +289,8 @@ impl Node {
     pub async fn ask_leader(&self, question: impl Into<Bytes>) -> Result<Bytes, Failed> {
         let question = question.into();
         if question.len() > QUESTION_BYTES_MAX {
-            return Err(Failed::Refused(Refused::TooManyRequests { limit: QUESTION_BYTES_MAX }));
+            let (bytes, limit) = (question.len(), QUESTION_BYTES_MAX);
+            return Err(Failed::Refused(Refused::TooLarge { bytes, limit }));
         }
         let asked = self.control_of(&self.asking, |reply| Control::AskLeader(question, reply));
         match tokio::time::timeout(ANSWER_PATIENCE, asked).await {
