@@ -151,6 +151,5 @@ fn show() -> Result<(), AnyError> {
 /// Ports that were free a moment ago.
 fn free_addresses() -> Result<Vec<String>, AnyError> {
     let listeners: Result<Vec<_>, _> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
-    let addresses = listeners?.iter().map(|one| Ok(one.local_addr()?.to_string())).collect();
-    addresses
+    listeners?.iter().map(|one| Ok(one.local_addr()?.to_string())).collect()
 }

@@ -1,5 +1,7 @@
 //! Whole members in one process, over loopback TCP and real files.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
 mod support;
 
 use quorate::{Ended, Failed, MembershipNews, NodeConfig, NodeError, Refused};

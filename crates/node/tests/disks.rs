@@ -1,5 +1,7 @@
 //! Disks that are slow, stuck or broken, and machines that panic: what a member does.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
 mod support;
 
 use std::ops::Range;

@@ -3,6 +3,8 @@
 //! A process is this very test binary, started again to run one member; it takes
 //! commands on its standard input and answers on its standard output.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
 mod support;
 
 use std::collections::BTreeMap;

@@ -2,6 +2,7 @@
 //! that never stop, and a judge of what they saw.
 
 #![allow(dead_code, reason = "each test uses its part")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on panics")]
 
 use std::collections::BTreeMap;
 use std::future::Future;
