@@ -3,7 +3,7 @@
 //! # Reading order
 //! `server` (how it is put together), `config` and `bootstrap` (what it is started with),
 //! then one module of `service` for each of etcd's services: parse, ask, encode. What all of
-//! them need is in [`context`]; what they answer when something goes wrong, in `errors`.
+//! them need is in `context`; what they answer when something goes wrong, in `errors`.
 
 #![forbid(unsafe_code)]
 
