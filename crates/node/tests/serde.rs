@@ -63,6 +63,7 @@ fn options() {
             "request_ticks": 100,
             "retry_ticks": 20,
             "requests_max": 65_536,
+            "command_bytes_max": 33_554_432,
             "snapshot_entries": 100_000,
         }),
     );
