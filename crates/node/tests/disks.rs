@@ -225,6 +225,17 @@ async fn a_member_can_start_again_as_soon_as_it_has_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_membership_follows_the_activation_of_the_rules() {
+    let mut config = NodeConfig::first(CLUSTER, 1, [(1, "")]).with_tick(TICK);
+    config.raft.activation = quorate::Activation::OnAppend;
+    let (storage, machine) = (MemoryStorage::new(), MemoryKv::default());
+    let transport = MemoryNetwork::new().transport();
+    let node = Node::start(config, storage, machine, transport).await.unwrap();
+    until_done("a write", async || node.propose(put("a", "1")).await).await;
+    assert_eq!(node.membership().activation(), quorate::Activation::OnAppend);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_nobody_could_send_is_refused() {
     let members = Members::start(MemoryKv::default).await;
     let node = members.nodes[members.leader().await].clone();
