@@ -48,7 +48,7 @@ pub struct Examined {
     pub committed: u64,
     /// The newest entry that it holds.
     pub last: u64,
-    /// The newest revision among the committed ones.
+    /// The newest revision with everything that it holds.
     pub revision: i64,
 }
 
@@ -62,8 +62,8 @@ pub fn examine(config: &Config) -> Result<Examined, RecoverError> {
     let mut disk = open(&directory)?;
     let owner = Store::owner(&mut disk).map_err(RecoverError::Open)?;
     let old = owner.ok_or(RecoverError::Empty)?;
-    let (applier, membership, last) = replay(disk, old)?;
-    let committed = applier.applied();
+    let Replayed { applier, membership, committed } = replay(disk, old)?;
+    let last = applier.applied();
     let named = |id: &MemberId| (*id, Info::of(&membership, *id).name);
     Ok(Examined {
         cluster_id: old.cluster,
@@ -82,20 +82,24 @@ pub struct Forced {
     pub member: MemberId,
     /// The newest entry that is part of the new cluster.
     pub kept: u64,
-    /// Entries after it that this disk held and did not know to be committed.
-    pub dropped: u64,
+    /// How many of those this disk did not know to be committed.
+    pub unsure: u64,
     /// Where the old directory is now.
     pub before: PathBuf,
 }
 
 /// Makes this member, with its data, the only one of a new cluster. None when it is the only
 /// one already.
+///
+/// Everything in the log is kept, also what the disk does not know to be committed: a client
+/// may have been told that it is. To drop it would lose such a write; to keep it can only
+/// make one happen whose client was told nothing.
 pub fn force_new_cluster(config: &Config) -> Result<Option<Forced>, RecoverError> {
     let directory = store_directory(config);
     let mut disk = open(&directory)?;
     let owner = Store::owner(&mut disk).map_err(RecoverError::Open)?;
     let old = owner.ok_or(RecoverError::Empty)?;
-    let (applier, membership, last) = replay(disk, old)?;
+    let Replayed { applier, membership, committed } = replay(disk, old)?;
     let own = old.member;
     if membership.members().as_slice() == [own] && membership.is_voter(own) {
         return Ok(None);
@@ -114,17 +118,21 @@ pub fn force_new_cluster(config: &Config) -> Result<Option<Forced>, RecoverError
     let before = beside(&directory, &format!("before-{cluster:x}"));
     std::fs::rename(&directory, &before).map_err(RecoverError::System)?;
     std::fs::rename(&fresh, &directory).map_err(RecoverError::System)?;
-    let dropped = last.saturating_sub(kept);
-    tracing::warn!(kept, dropped, "forced a new cluster of this member alone");
-    Ok(Some(Forced { cluster_id: cluster, member: own, kept, dropped, before }))
+    let unsure = kept.saturating_sub(committed);
+    tracing::warn!(kept, unsure, "forced a new cluster of this member alone");
+    Ok(Some(Forced { cluster_id: cluster, member: own, kept, unsure, before }))
 }
 
-/// The machine with everything that the disk knows to be committed, the membership there,
-/// and the last index of the log.
-fn replay(
-    disk: FileDisk,
-    old: Identity,
-) -> Result<(Applier<Kv<MemoryTable>>, Membership, u64), RecoverError> {
+/// What a disk makes of itself.
+struct Replayed {
+    /// The machine with everything that is in the log.
+    applier: Applier<Kv<MemoryTable>>,
+    membership: Membership,
+    /// The newest entry that the disk knows to be committed.
+    committed: u64,
+}
+
+fn replay(disk: FileDisk, old: Identity) -> Result<Replayed, RecoverError> {
     let mut config = quorate::Config::new(old.member);
     config.incarnation = old.incarnation;
     let startup = Startup {
@@ -136,15 +144,16 @@ fn replay(
     };
     let started = start(disk, empty()?, startup).map_err(RecoverError::Start)?;
     let Started { driver, mut applier, mut store, boot } = started;
-    let commit = boot.hard_state.commit;
-    while applier.applied() < commit {
-        let range = applier.applied() + 1..commit + 1;
+    let status = driver.raft().status();
+    let last = status.log.last.index;
+    while applier.applied() < last {
+        let range = applier.applied() + 1..last + 1;
         let entries = store.load(range, LOAD_BYTES).map_err(RecoverError::Read)?;
         applier.apply(&entries);
     }
-    let status = driver.raft().status();
     store.close().map_err(RecoverError::Read)?;
-    Ok((applier, (*status.membership).clone(), status.log.last.index))
+    let membership = (*status.membership).clone();
+    Ok(Replayed { applier, membership, committed: boot.hard_state.commit })
 }
 
 fn sow(

@@ -53,19 +53,19 @@ fn confirmation(examined: &Examined) -> String {
 fn consequences(examined: &Examined) -> Vec<String> {
     let others = examined.members.iter().filter(|(id, _)| *id != examined.member);
     let others: Vec<_> = others.map(|(id, name)| format!("{name} ({})", hex(id.0))).collect();
-    let lost = examined.last.saturating_sub(examined.committed);
+    let unsure = examined.last.saturating_sub(examined.committed);
     vec![
         format!(
             "member {} of cluster {} holds revision {} (entry {})",
             hex(examined.member.0),
             hex(examined.cluster_id),
             examined.revision,
-            examined.committed
+            examined.last
         ),
         format!("these would be members no more: {}", named(&others)),
-        format!("this would be lost: {}", entries_lost(lost)),
-        "also lost: whatever the others acknowledged and this member does not know to be \
-         committed; compare their disks first, and take the one with the highest entry"
+        format!("this would be kept: {}", kept(unsure)),
+        "this would be lost: whatever was acknowledged without this member; compare the \
+         others' disks first, and take the one with the highest entry"
             .to_string(),
         "old members are refused by the new cluster: it has another id".to_string(),
     ]
@@ -75,12 +75,13 @@ fn named(others: &[String]) -> String {
     if others.is_empty() { "nobody".to_string() } else { others.join(", ") }
 }
 
-fn entries_lost(count: u64) -> String {
-    match count {
-        0 => "nothing of what this disk holds".to_string(),
-        more => format!(
-            "{} that this disk holds without knowing whether they were committed",
-            counted(more, "entry", "entries")
+fn kept(unsure: u64) -> String {
+    match unsure {
+        0 => "everything that this disk holds, all of it committed".to_string(),
+        some => format!(
+            "everything that this disk holds, the last {} without knowing that they were \
+             committed",
+            counted(some, "entry", "entries")
         ),
     }
 }
