@@ -55,6 +55,7 @@ pub mod check;
 mod codec;
 mod command;
 mod compact;
+mod covered;
 mod deadlines;
 mod encode;
 mod error;
