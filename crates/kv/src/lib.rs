@@ -82,8 +82,10 @@ pub use command::{
 };
 pub use deadlines::{Deadlines, Renewal};
 pub use error::KvError;
+pub use hash::HashInPieces;
 pub use lease::{LEASE_TTL_MAX, Lease};
 pub use machine::{Applied, Batches, Kv};
+pub use range::RangeInPieces;
 pub use reply::{
     DeleteRangeOutcome, HashOutcome, KeyValue, LeaseOutcome, Outcome, PutOutcome, RangeOutcome,
     Reply, Response, TxnOutcome,
