@@ -330,6 +330,30 @@ fn a_hash_does_not_depend_on_how_far_compaction_is() {
     assert_eq!(early.result, Err(KvError::Compacted));
 }
 
+/// Compactions that come before the one before is done must not begin with the first keys
+/// each time: the last ones would never lose their past.
+#[test]
+fn compactions_in_quick_succession_reach_every_key() {
+    let mut store = Store::new();
+    for number in 0..3_000 {
+        let key = format!("key {number:04}").into();
+        store.run(Command::Put(Put { key, ..Put::default() }));
+    }
+    let bytes = store.kv.bytes_in_use();
+    for _ in 0..300 {
+        let revision = store.put("last", "value").revision;
+        store.run(compact(revision)).result.unwrap();
+    }
+    let row_bytes = bytes / 3_000;
+    let left = store.kv.bytes_in_use() - bytes;
+    assert!(left < 10 * row_bytes, "{left} bytes of one key, {row_bytes} for a row");
+    while store.kv.is_compacting() {
+        store.run(Command::Nothing);
+    }
+    let one_row = store.kv.bytes_in_use() - bytes;
+    assert!(one_row < 2 * row_bytes, "{one_row}");
+}
+
 #[test]
 fn a_restored_store_begins_a_new_log_and_shows_nothing_of_the_past() {
     let mut store = Store::new();

@@ -1,7 +1,9 @@
 //! etcd's service KV: reads, writes, transactions, compaction.
 
+mod compaction;
 mod convert;
 
+pub(crate) use compaction::finish_compactions;
 pub(crate) use convert::key_value;
 
 use std::iter::Peekable;
