@@ -6,9 +6,8 @@ mod common;
 
 use std::fs;
 
-use common::{Place, Running, free_ports, quorate, run, run_refused, wait_until};
-use quorate_proto::etcdserverpb::kv_client::KvClient;
-use quorate_proto::etcdserverpb::{PutRequest, RangeRequest};
+use common::cluster::Cluster;
+use common::{Place, run, run_refused};
 use tokio::runtime::Runtime;
 
 const KEYS: i64 = 300;
@@ -34,7 +33,7 @@ fn what_was_saved_is_served_again_by_a_new_cluster() {
     assert_eq!(about["revision"], saved_revision);
 
     let new = Cluster::new(&place, "new", 3);
-    (0..3).for_each(|number| new.restore(number, file));
+    (0..3).for_each(|number| restore(&new, number, file));
     let running = new.start();
     for number in 0..3 {
         let (count, revision) = runtime.block_on(new.count(number));
@@ -108,114 +107,10 @@ fn one_member_of_a_lost_cluster_becomes_a_new_one() {
     assert!(text.contains("is empty"), "{text}");
 }
 
-struct Cluster<'a> {
-    place: &'a Place,
-    name: &'static str,
-    ports: Vec<(u16, u16)>,
-}
-
-impl<'a> Cluster<'a> {
-    fn new(place: &'a Place, name: &'static str, members: usize) -> Self {
-        let ports = free_ports(members * 2);
-        Self { place, name, ports: ports.chunks(2).map(|pair| (pair[0], pair[1])).collect() }
-    }
-
-    fn peer(&self, number: usize) -> String {
-        format!("http://127.0.0.1:{}", self.ports[number].0)
-    }
-
-    fn client(&self, number: usize) -> String {
-        format!("http://127.0.0.1:{}", self.ports[number].1)
-    }
-
-    fn directory(&self, number: usize) -> String {
-        self.place.path.join(format!("{}{number}", self.name)).to_str().unwrap().to_string()
-    }
-
-    /// What a restored and a started member have in common.
-    fn flags(&self, number: usize) -> Vec<String> {
-        let all = (0..self.ports.len()).map(|one| format!("{}{one}={}", self.name, self.peer(one)));
-        let flags = [
-            ("--name", format!("{}{number}", self.name)),
-            ("--data-dir", self.directory(number)),
-            ("--initial-cluster", all.collect::<Vec<_>>().join(",")),
-            ("--initial-cluster-token", self.name.to_string()),
-            ("--initial-advertise-peer-urls", self.peer(number)),
-        ];
-        flags.into_iter().flat_map(|(flag, value)| [flag.to_string(), value]).collect()
-    }
-
-    fn restore(&self, number: usize, file: &str) {
-        let flags = self.flags(number);
-        let mut arguments = vec!["snapshot", "restore", file];
-        arguments.extend(flags.iter().map(String::as_str));
-        let text = run(&arguments);
-        assert!(text.contains("for a new cluster"), "{text}");
-    }
-
-    /// All members, as soon as each of them serves.
-    fn start(&self) -> Vec<Running> {
-        let all = 0..self.ports.len();
-        let running = all.clone().map(|number| self.spawn(number)).collect();
-        all.for_each(|number| self.wait_served(number));
-        running
-    }
-
-    fn start_one(&self, number: usize) -> Running {
-        let running = self.spawn(number);
-        self.wait_served(number);
-        running
-    }
-
-    fn spawn(&self, number: usize) -> Running {
-        let mut command = quorate();
-        command.arg("server").args(self.flags(number));
-        command.args(["--listen-peer-urls", &self.peer(number)]);
-        command.args(["--listen-client-urls", &self.client(number)]);
-        command.args(["--advertise-client-urls", &self.client(number)]);
-        let log = self.place.path.join(format!("{}{number}.log", self.name));
-        Running::start(&mut command, &log)
-    }
-
-    fn wait_served(&self, number: usize) {
-        let client = self.client(number);
-        let serves = || {
-            let status = quorate().args(["status", "--endpoints", &client]).output().unwrap();
-            status.status.success()
-        };
-        wait_until(serves, "the cluster serves");
-    }
-
-    async fn kv(&self, number: usize) -> KvClient<tonic::transport::Channel> {
-        let endpoint = tonic::transport::Endpoint::from_shared(self.client(number)).unwrap();
-        KvClient::new(endpoint.connect().await.unwrap())
-    }
-
-    async fn put(&self, number: usize, key: &str, value: &str) {
-        let (key, value) = (key.to_string().into(), value.to_string().into());
-        let request = PutRequest { key, value, ..Default::default() };
-        self.kv(number).await.put(request).await.unwrap();
-    }
-
-    /// How many keys begin with `key`, and the revision of the answer.
-    async fn count(&self, number: usize) -> (i64, i64) {
-        let request = RangeRequest {
-            key: "key".into(),
-            range_end: "kez".into(),
-            count_only: true,
-            ..Default::default()
-        };
-        let reply = self.kv(number).await.range(request).await.unwrap().into_inner();
-        (reply.count, reply.header.unwrap().revision)
-    }
-
-    async fn revision(&self, number: usize) -> i64 {
-        self.count(number).await.1
-    }
-
-    async fn value(&self, number: usize, key: &str) -> Vec<u8> {
-        let request = RangeRequest { key: key.to_string().into(), ..Default::default() };
-        let reply = self.kv(number).await.range(request).await.unwrap().into_inner();
-        reply.kvs.first().map(|kv| kv.value.to_vec()).unwrap_or_default()
-    }
+fn restore(cluster: &Cluster, number: usize, file: &str) {
+    let flags = cluster.flags(number);
+    let mut arguments = vec!["snapshot", "restore", file];
+    arguments.extend(flags.iter().map(String::as_str));
+    let text = run(&arguments);
+    assert!(text.contains("for a new cluster"), "{text}");
 }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses what it needs")]
 
+pub(crate) mod cluster;
+
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
