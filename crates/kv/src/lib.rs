@@ -61,6 +61,7 @@ mod encode;
 mod error;
 mod hash;
 mod index;
+mod interest;
 mod lease;
 mod machine;
 mod range;

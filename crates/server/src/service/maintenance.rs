@@ -178,7 +178,8 @@ impl Maintenance for MaintenanceService {
         drop(kv);
         let header = self.context.header(about.revision);
         let (responses, stream) = mpsc::channel(RESPONSES_WAITING_MAX);
-        spawn_blocking(move || {
+        // No thread waits for a client that does not read: there are only so many.
+        tokio::spawn(async move {
             let mut blobs = Writer::new(about, chunks).peekable();
             while let Some(blob) = blobs.next() {
                 // An estimate, and nothing only at the end.
@@ -187,7 +188,7 @@ impl Maintenance for MaintenanceService {
                 let header = Some(header);
                 let response =
                     SnapshotResponse { header, remaining_bytes, blob, version: String::new() };
-                if responses.blocking_send(Ok(response)).is_err() {
+                if responses.send(Ok(response)).await.is_err() {
                     return;
                 }
             }

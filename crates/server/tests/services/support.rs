@@ -23,6 +23,7 @@ pub(crate) struct Member {
     store: Store,
     pub(crate) context: Context,
     pub(crate) channel: Channel,
+    endpoint: Endpoint,
     serving: JoinHandle<()>,
 }
 
@@ -39,8 +40,9 @@ impl Member {
         let serving = tokio::spawn(async move {
             server.serve_with_incoming(incoming).await.unwrap();
         });
-        let channel = Endpoint::try_from(format!("http://{address}")).unwrap().connect_lazy();
-        Self { node, store, context, channel, serving }
+        let endpoint = Endpoint::try_from(format!("http://{address}")).unwrap();
+        let channel = endpoint.connect_lazy();
+        Self { node, store, context, channel, endpoint, serving }
     }
 
     /// A cluster of one, that leads.
@@ -65,6 +67,11 @@ impl Member {
 
     pub(crate) fn maintenance(&self) -> MaintenanceClient<Channel> {
         MaintenanceClient::new(self.channel.clone())
+    }
+
+    /// Over a connection that nobody else uses.
+    pub(crate) fn other_maintenance(&self) -> MaintenanceClient<Channel> {
+        MaintenanceClient::new(self.endpoint.connect_lazy())
     }
 
     /// Returns the revision.
