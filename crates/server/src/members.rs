@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use quorate::{
     Change, ChangeRefusal, EntryId, Failed, MemberId, MemberInfo, MemberSet, Membership,
     MembershipNews, Node, Operation, Refusal, Refused, Unknown,
@@ -235,24 +236,48 @@ async fn leader_lost(node: &Node) {
 /// Logs a goal, and returns the entry that set it as soon as it is committed.
 pub(crate) async fn begin(node: &Node, change: Change) -> Result<EntryId, Failed> {
     let before = node.membership().goal().map(|goal| goal.id);
+    loop {
+        if let Some(begun) = begin_with_leader(node, change.clone(), before).await {
+            return begun;
+        }
+        // Of what the old leader logged, all that will ever count is known after this.
+        node.read(Bytes::new()).await?;
+        if let Some(id) = new_goal(&node.membership(), before) {
+            return Ok(id);
+        }
+    }
+}
+
+/// The same, unless another one leads before there is an answer.
+async fn begin_with_leader(
+    node: &Node,
+    change: Change,
+    before: Option<EntryId>,
+) -> Option<Result<EntryId, Failed>> {
     let mut news = node.watch_membership();
     let asked = node.change(change);
     tokio::pin!(asked);
+    let lost = leader_lost(node);
+    tokio::pin!(lost);
     loop {
         tokio::select! {
-            answer = &mut asked => return answer,
+            answer = &mut asked => return Some(answer),
             heard = news.next() => match heard {
                 Some(MembershipNews::Committed { membership, .. }) => {
-                    let now = membership.goal().map(|goal| goal.id);
-                    if let Some(id) = now.filter(|_| now != before) {
-                        return Ok(id);
+                    if let Some(id) = new_goal(&membership, before) {
+                        return Some(Ok(id));
                     }
                 }
                 Some(_) => {}
-                None => return Err(Failed::Refused(Refused::Stopped)),
+                None => return Some(Err(Failed::Refused(Refused::Stopped))),
             },
+            () = &mut lost => return None,
         }
     }
+}
+
+fn new_goal(now: &Membership, before: Option<EntryId>) -> Option<EntryId> {
+    now.goal().map(|goal| goal.id).filter(|id| Some(*id) != before)
 }
 
 /// Somebody else was quicker, or a change is on its way: look, and ask again.

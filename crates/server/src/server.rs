@@ -129,7 +129,8 @@ impl Running {
         let shown = Shown { context: self.context.clone(), measured: Arc::clone(&measured) };
         let services = routes(&self.context, config).into_axum_router();
         let router = services.reset_fallback().merge(client_router(shown.clone()));
-        let counted = |router| Counted::new(Routes::from(router), Arc::clone(&measured.calls));
+        let counted =
+            |router| Counted::new(Routes::from(router).prepare(), Arc::clone(&measured.calls));
         let (router, metrics_router) = (counted(router), counted(metrics_router(shown)));
         for listener in clients {
             let incoming = incoming(listener, Arc::clone(&measured.traffic));

@@ -13,6 +13,9 @@ use quorate_proto::etcdserverpb::{
     LeaseLeasesRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, MemberAddRequest,
     MemberListRequest, MemberUpdateRequest, RangeRequest, TxnRequest,
 };
+use quorate_proto::quorate::v1;
+use quorate_proto::quorate::v1::membership_client::MembershipClient;
+use quorate_proto::quorate::v1::target_member::Member as Named;
 use quorate_server::Running;
 use support::{Place, put, start_all};
 use tokio::task::JoinSet;
@@ -125,6 +128,32 @@ async fn members() {
     let members = follower.members().await.unwrap();
     assert_eq!(members.len(), 4);
     assert!(members.iter().any(|member| member.id == id && member.peer_urls.len() == 2));
+    for server in others {
+        server.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn goals() {
+    let Orphans { leader, others, follower, _places } = orphans().await;
+    let new = Place::new("new");
+    let mut membership = MembershipClient::new(follower.channel().await);
+    let by_name = |name: &str| v1::TargetMember { member: Some(Named::Name(name.into())) };
+    let newcomer = v1::NewMember {
+        name: new.name.clone(),
+        peer_urls: vec![new.peer.to_string()],
+        ..v1::NewMember::default()
+    };
+    let newcomer = v1::TargetMember { member: Some(Named::New(newcomer)) };
+    let voters = ["a", "b", "c"].map(by_name).into_iter().chain([newcomer]).collect();
+    let target = Some(v1::Target { voters, learners: Vec::new() });
+    let goal = v1::SetGoalRequest { target, wait: false, expected: None };
+    let ending = tokio::spawn(leader.end());
+    let set = membership.set_goal(goal).await.unwrap().into_inner();
+    let status = membership.status(v1::StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!(status.membership.unwrap().goal.unwrap().id, set.goal_id);
+    membership.cancel(v1::CancelRequest { wait: false, expected: None }).await.unwrap();
+    ending.await.unwrap();
     for server in others {
         server.end().await;
     }
