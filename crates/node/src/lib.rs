@@ -56,7 +56,9 @@ pub use memory_network::{MemoryNetwork, MemoryTransport};
 #[cfg(feature = "runtime")]
 pub use runtime::*;
 #[cfg(feature = "runtime")]
-pub use tcp::{AddressOf, InquiryError, Plain, Secure, Securing, Stream, TcpConfig, TcpTransport};
+pub use tcp::{
+    AddressOf, InquiryError, OnRoundTrip, Plain, Secure, Securing, Stream, TcpConfig, TcpTransport,
+};
 
 // What is asked for and answered with, so that most users need no other crate.
 pub use quorate_core::{
