@@ -181,9 +181,10 @@ pub(crate) struct DemoArguments {
     /// End after the replacement instead of staying up.
     #[arg(long)]
     pub(crate) once: bool,
-    /// Where the members keep their data; must be empty or not exist. Removed at the end.
-    #[arg(long)]
-    pub(crate) dir: Option<PathBuf>,
+    /// Where the members keep their data and logs; must be empty or not exist, and stays.
+    /// Without it, a temporary directory that is removed at the end.
+    #[arg(long, visible_alias = "dir", value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
     /// How long the load runs besides the replacement itself.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(2..=3600))]
     pub(crate) seconds: u64,
@@ -260,27 +261,57 @@ pub(crate) enum SnapshotCommand {
 /// etcdutl's flags for it.
 #[derive(Args, Debug)]
 pub(crate) struct RestoreArguments {
+    /// What `quorate snapshot save` wrote.
     pub(crate) file: PathBuf,
-    /// Must not exist [NAME.etcd]
-    #[arg(long)]
+    /// Where the member will keep its data; must be empty or not exist [NAME.etcd].
+    #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<String>,
+    /// Where it will keep its log, if elsewhere; must not exist.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) wal_dir: Option<String>,
+    /// Which of the first members this is.
     #[arg(long, default_value = "default")]
     pub(crate) name: String,
+    /// The first members of the new cluster.
     #[arg(long, value_name = "NAME=URL,...", default_value = "default=http://localhost:2380")]
     pub(crate) initial_cluster: String,
-    #[arg(long, default_value = "etcd-cluster")]
+    /// So that clusters on the same addresses stay apart.
+    #[arg(long, value_name = "TEXT", default_value = "etcd-cluster")]
     pub(crate) initial_cluster_token: String,
+    /// This member's addresses in --initial-cluster.
     #[arg(long, value_name = "URLS", default_value = "http://localhost:2380")]
     pub(crate) initial_advertise_peer_urls: String,
+    /// Take a file whose checksum is missing or wrong; each of its parts has one of its own.
+    #[arg(long)]
+    pub(crate) skip_hash_check: bool,
+    /// Begin so many revisions above the saved one, so that what clients saw after it was
+    /// saved is not taken for what the new cluster writes. Needs --mark-compacted.
+    #[arg(long, value_name = "REVISIONS", default_value_t = 0,
+          value_parser = clap::value_parser!(u64).range(..=BUMP_MAX))]
+    pub(crate) bump_revision: u64,
+    /// Tell clients that hold on to older revisions that these are compacted. Goes with
+    /// --bump-revision only.
+    #[arg(long)]
+    pub(crate) mark_compacted: bool,
 }
+
+/// Far below the end of revisions, and far above what a cluster could have written.
+const BUMP_MAX: u64 = 1 << 60;
 
 #[derive(Args, Debug)]
 pub(crate) struct RecoverArguments {
     /// Of the stopped member that has the most.
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
+    /// Where that member keeps its log, if elsewhere.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) wal_dir: Option<PathBuf>,
+    /// All members that the new cluster shall have, this one among them. The others join
+    /// with empty directories; without this there is this one alone.
+    #[arg(long, value_name = "NAME=PEER_URL,...")]
+    pub(crate) members: Option<String>,
     /// What this command printed when it was asked without it.
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     pub(crate) confirm: Option<String>,
 }
 
