@@ -5,7 +5,6 @@
 mod common;
 
 use std::fs;
-use std::process::Command;
 
 use common::{Place, Running, free_ports, quorate, run, run_refused, wait_until};
 
@@ -15,7 +14,7 @@ fn members_are_shown_planned_changed_and_put_back() {
     fs::create_dir_all(&place.path).unwrap();
     let (log, data) = (place.path.join("demo.log"), place.path.join("data"));
     let mut demo = quorate();
-    demo.arg("demo").arg("--dir").arg(&data).args(["--seconds", "2"]);
+    demo.arg("demo").arg("--data-dir").arg(&data).args(["--seconds", "2"]);
     let mut demo = Running::start(&mut demo, &log);
     let endpoints = endpoints(&log);
     let with = |arguments: &[&str]| -> Vec<String> {
@@ -59,35 +58,6 @@ fn members_are_shown_planned_changed_and_put_back() {
     assert!(text.contains("no member has the name or id"), "{text}");
     demo.interrupt();
     assert!(demo.ended());
-    assert!(!data.exists());
-}
-
-#[test]
-fn without_a_cluster_the_reason_is_told() {
-    let endpoint = format!("127.0.0.1:{}", free_ports(1)[0]);
-    let (code, text) = run_refused(&["status", "--endpoints", &endpoint]);
-    assert_eq!(code, Some(1));
-    assert!(text.contains(&endpoint) && text.contains("--endpoints"), "{text}");
-    let (code, text) = run_refused(&["member", "add", "d", "--endpoints", &endpoint]);
-    assert_eq!(code, Some(2));
-    assert!(text.contains("NAME=PEER_URL"), "{text}");
-    assert_eq!(run_refused(&["member", "nonsense"]).0, Some(2));
-    assert_eq!(run_refused(&["server", "--nam", "x"]).0, Some(2));
-}
-
-#[test]
-fn under_the_name_etcd_it_takes_etcds_arguments() {
-    let place = Place::new("etcd-name");
-    fs::create_dir_all(&place.path).unwrap();
-    let etcd = place.path.join("etcd");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_quorate"), &etcd).unwrap();
-    let told = Command::new(&etcd).arg("--version").output().unwrap();
-    let text = String::from_utf8_lossy(&told.stdout);
-    assert!(text.starts_with("etcd Version: 3."), "{text}");
-    let refused = Command::new(&etcd).args(["member", "list"]).output().unwrap();
-    assert_eq!(refused.status.code(), Some(2));
-    assert_eq!(run(&["server", "--version"]), text);
-    assert!(run(&["server", "--help"]).contains("--initial-cluster-state"));
 }
 
 #[test]
