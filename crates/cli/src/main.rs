@@ -18,6 +18,7 @@ mod print;
 mod processor;
 mod tolerance;
 mod trailer;
+mod whereabouts;
 mod who;
 mod words;
 
