@@ -6,9 +6,14 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::examples::{
+    ADD_EXAMPLES, FIRST_STEPS, PLAN_EXAMPLES, RECOVER_EXAMPLES, REPLACE_EXAMPLES, RESTORE_EXAMPLES,
+    SERVER_HELP, SET_EXAMPLES,
+};
+
 /// A replicated key-value server that speaks etcd's API and changes its members safely.
 #[derive(Parser, Debug)]
-#[command(name = "quorate", version, arg_required_else_help = true)]
+#[command(name = "quorate", version, arg_required_else_help = true, after_help = FIRST_STEPS)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -17,7 +22,7 @@ pub(crate) struct Arguments {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Run a member; takes etcd's flags. Started under the name etcd, without this word.
-    #[command(disable_help_flag = true)]
+    #[command(disable_help_flag = true, after_help = SERVER_HELP)]
     Server {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ETCD FLAGS")]
         arguments: Vec<OsString>,
@@ -35,11 +40,18 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
     /// For a cluster that lost its quorum for good: make a new one of a stopped member.
+    ///
+    /// Asked without --confirm it changes nothing: it tells what would be kept and what lost,
+    /// and prints the confirmation for exactly that.
+    #[command(after_help = RECOVER_EXAMPLES)]
     Recover(RecoverArguments),
     /// Print completions for a shell.
     Completions { shell: clap_complete::Shell },
     /// Write manual pages, one for each command.
-    Man { directory: PathBuf },
+    Man {
+        /// Where to; made if it does not exist.
+        directory: PathBuf,
+    },
     /// A member that ends with who started it: when its standard input ends.
     #[command(hide = true, disable_help_flag = true)]
     DemoMember {
@@ -50,21 +62,29 @@ pub(crate) enum Command {
 
 /// How to reach a cluster and how to show what it says.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Reaching the cluster")]
 pub(crate) struct ClientArguments {
-    /// Client addresses, separated by commas; without it QUORATE_ENDPOINTS, then
-    /// ETCDCTL_ENDPOINTS, then 127.0.0.1:2379.
-    #[arg(long, value_delimiter = ',')]
+    /// Where clients find members; the first that answers is asked. Without it
+    /// QUORATE_ENDPOINTS, then ETCDCTL_ENDPOINTS, then 127.0.0.1:2379.
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     pub(crate) endpoints: Vec<String>,
     /// Ask learners as well. They answer little, and may be behind.
     #[arg(long)]
-    pub(crate) learners: bool,
+    pub(crate) ask_learners: bool,
     /// How long a connection may take to open.
-    #[arg(long, default_value = "2s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     pub(crate) dial_timeout: Duration,
     /// How long a request may take.
-    #[arg(long, default_value = "5s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     pub(crate) command_timeout: Duration,
-    #[arg(short = 'w', long = "write-out", value_enum, default_value = "table")]
+    /// Tables are for people, JSON is for programs.
+    #[arg(
+        short = 'w',
+        long = "write-out",
+        value_name = "FORMAT",
+        value_enum,
+        default_value = "table"
+    )]
     pub(crate) write_out: WriteOut,
 }
 
@@ -81,7 +101,7 @@ pub(crate) struct WaitArguments {
     #[arg(long)]
     pub(crate) no_wait: bool,
     /// Stop watching after this long. The change goes on.
-    #[arg(long, default_value = "10m", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
     pub(crate) patience: Duration,
 }
 
@@ -93,11 +113,14 @@ pub(crate) enum MemberCommand {
         client: ClientArguments,
     },
     /// Add a member. It receives the log as a learner first and votes once it has caught up.
+    ///
+    /// Prints what to start it with.
+    #[command(after_help = ADD_EXAMPLES)]
     Add {
         /// NAME=PEER_URL, or a name with --peer-urls.
         member: String,
-        /// Peer addresses, separated by commas.
-        #[arg(long, value_delimiter = ',')]
+        /// Where its peers find it.
+        #[arg(long, value_name = "URL,...", value_delimiter = ',')]
         peer_urls: Vec<String>,
         /// Keep it a learner.
         #[arg(long)]
@@ -120,6 +143,11 @@ pub(crate) enum MemberCommand {
         client: ClientArguments,
     },
     /// Replace a member by a new one, in one change.
+    ///
+    /// Prints what to start the new one with, then stays until the old one is out and any
+    /// majority of the new members can go on by itself. Whoever leads finishes it, also when
+    /// this command is interrupted.
+    #[command(after_help = REPLACE_EXAMPLES)]
     Replace {
         /// Id (hex) or name of the one to go.
         old: String,
@@ -131,6 +159,7 @@ pub(crate) enum MemberCommand {
         client: ClientArguments,
     },
     /// Say which members there shall be; whoever leads takes the cluster there.
+    #[command(after_help = SET_EXAMPLES)]
     Set {
         #[command(flatten)]
         target: TargetArguments,
@@ -139,7 +168,9 @@ pub(crate) enum MemberCommand {
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Show the steps to such members and what could stop the cluster on the way.
+    /// Show the steps to such members and what could stop the cluster on the way. Changes
+    /// nothing.
+    #[command(after_help = PLAN_EXAMPLES)]
     Plan {
         #[command(flatten)]
         target: TargetArguments,
@@ -163,11 +194,11 @@ pub(crate) enum MemberCommand {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TargetArguments {
     /// The voters to end with: ids (hex), names, or NAME=PEER_URL for new ones.
-    #[arg(required = true)]
+    #[arg(required = true, value_name = "VOTER")]
     pub(crate) voters: Vec<String>,
-    /// The learners to end with, separated by commas.
-    #[arg(long = "learner-members", value_delimiter = ',')]
-    pub(crate) learner_members: Vec<String>,
+    /// The learners to end with, named in the same way.
+    #[arg(long, value_name = "LEARNER,...", value_delimiter = ',')]
+    pub(crate) learners: Vec<String>,
 }
 
 #[derive(Args, Debug)]
@@ -201,6 +232,7 @@ pub(crate) struct DemoArguments {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BenchArguments {
+    /// What each client does again and again.
     #[arg(value_enum)]
     pub(crate) operation: Operation,
     /// Clients at work at the same time; each waits for its answer before it asks again.
@@ -209,12 +241,14 @@ pub(crate) struct BenchArguments {
     /// Connections that they share, spread over the endpoints.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) connections: u32,
+    /// How long the load runs.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds: u64,
     /// Keys that are written and read.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) keys: u64,
-    #[arg(long, default_value_t = 256,
+    /// How large each value is.
+    #[arg(long, value_name = "BYTES", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
     pub(crate) value_bytes: u32,
     /// get: take what the asked member has, without asking the others.
@@ -223,9 +257,8 @@ pub(crate) struct BenchArguments {
     /// watch: clients that watch; --clients write.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) watchers: u32,
-    /// Processes of the servers on this machine, separated by commas: their CPU time is
-    /// measured.
-    #[arg(long, value_delimiter = ',')]
+    /// Processes of the servers on this machine: their CPU time is measured.
+    #[arg(long, value_name = "PID,...", value_delimiter = ',')]
     pub(crate) pids: Vec<u32>,
     #[command(flatten)]
     pub(crate) client: ClientArguments,
@@ -233,9 +266,13 @@ pub(crate) struct BenchArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Operation {
+    /// Write a key.
     Put,
+    /// Read a key; all are written before.
     Get,
+    /// Create a key, or read and write it if it is there.
     Txn,
+    /// Write keys that others watch; what is measured is when the watchers see it.
     Watch,
 }
 
@@ -243,18 +280,30 @@ pub(crate) enum Operation {
 pub(crate) enum SnapshotCommand {
     /// Save what one member has into a file.
     Save {
+        /// What to write; one that exists is replaced once the new one is whole.
         file: PathBuf,
         #[command(flatten)]
         client: ClientArguments,
     },
     /// Check a file and say what it holds.
     Status {
+        /// What `quorate snapshot save` or `etcdctl snapshot save` wrote.
         file: PathBuf,
-        #[arg(short = 'w', long = "write-out", value_enum, default_value = "table")]
+        /// Tables are for people, JSON is for programs.
+        #[arg(
+            short = 'w',
+            long = "write-out",
+            value_name = "FORMAT",
+            value_enum,
+            default_value = "table"
+        )]
         write_out: WriteOut,
     },
-    /// Make the data directory of a first member of a new cluster from a file. Do so for
-    /// each of them, with the same file and the same initial cluster.
+    /// Make the data directory of a first member of a new cluster from a file.
+    ///
+    /// Do so for each of them, with the same file and the same initial cluster, then start
+    /// them.
+    #[command(after_help = RESTORE_EXAMPLES)]
     Restore(RestoreArguments),
 }
 
@@ -300,7 +349,7 @@ const BUMP_MAX: u64 = 1 << 60;
 
 #[derive(Args, Debug)]
 pub(crate) struct RecoverArguments {
-    /// Of the stopped member that has the most.
+    /// The data directory of the stopped member that has the most.
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
     /// Where that member keeps its log, if elsewhere.
@@ -367,14 +416,14 @@ mod tests {
 
     #[test]
     fn a_target_has_voters_and_learners() {
-        let given = ["quorate", "member", "set", "a", "d=http://h:1", "--learner-members", "b,c"];
+        let given = ["quorate", "member", "set", "a", "d=http://h:1", "--learners", "b,c"];
         let Command::Member(MemberCommand::Set { target, .. }) =
             Arguments::try_parse_from(given).unwrap().command
         else {
             panic!("not a set");
         };
         assert_eq!(target.voters, ["a", "d=http://h:1"]);
-        assert_eq!(target.learner_members, ["b", "c"]);
+        assert_eq!(target.learners, ["b", "c"]);
     }
 
     #[test]

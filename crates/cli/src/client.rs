@@ -126,8 +126,8 @@ pub(crate) async fn open_to_ask(
 ) -> Result<Connection, Failure> {
     let connection = open(address, asked.dial_timeout, asked.command_timeout).await?;
     match connection.status().await {
-        Ok(status) if status.is_learner && !asked.learners => {
-            Err(Failure::failed(format!("{address} is a learner; ask it with --learners")))
+        Ok(status) if status.is_learner && !asked.ask_learners => {
+            Err(Failure::failed(format!("{address} is a learner; ask it with --ask-learners")))
         }
         Err(status) if unreachable(&status) => {
             // Somebody listens there, and says nothing that makes sense.

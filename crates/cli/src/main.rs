@@ -10,6 +10,7 @@ mod arguments;
 mod bar;
 mod client;
 mod command;
+mod examples;
 mod failure;
 mod follow;
 mod gaps;

@@ -78,7 +78,7 @@ fn what_fails_is_counted_and_named() {
     let (_, told) = done(&[&a, &d], &arguments);
     assert!(told.contains("left out: ") && told.contains("is a learner"), "{told}");
     // Asked all the same it refuses, and each refusal counts.
-    arguments.push("--learners");
+    arguments.push("--ask-learners");
     let report = json(&[&a, &d], &arguments);
     assert!(report["done"].as_u64().unwrap() > 0, "{report}");
     let errors = report["errors"].as_object().unwrap();

@@ -89,11 +89,11 @@ fn learners_are_asked_only_if_that_is_said() {
     let file = file.to_str().unwrap();
     for command in [&["member", "list"][..], &["status"], &["snapshot", "save", file]] {
         let text = refused(&[&d], command);
-        assert!(text.contains("is a learner; ask it with --learners"), "{text}");
+        assert!(text.contains("is a learner; ask it with --ask-learners"), "{text}");
     }
-    let text = refused(&[&d], &["member", "list", "--learners"]);
+    let text = refused(&[&d], &["member", "list", "--ask-learners"]);
     assert!(text.contains("not supported for learner"), "{text}");
-    done(&[&d], &["snapshot", "save", file, "--learners"]);
+    done(&[&d], &["snapshot", "save", file, "--ask-learners"]);
     assert!(fs::metadata(file).unwrap().len() > 0);
     let (table, _) = done(&[&a], &["status"]);
     assert!(table.contains("| learner "), "{table}");
@@ -237,7 +237,7 @@ fn what_was_set_can_be_taken_back() {
     // There already: nothing to do is no failure.
     let (_, told) = done(&all, &["member", "set", "a", "b", "c"]);
     assert!(told.contains("as wished already"), "{told}");
-    done(&all, &["member", "set", "a", "b", "--learner-members", "c"]);
+    done(&all, &["member", "set", "a", "b", "--learners", "c"]);
     let status = json(&[&a, &b], &["status"]);
     assert_eq!(status["voters"], 2, "{status}");
     let (table, _) = done(&[&a, &b], &["member", "list"]);

@@ -62,13 +62,21 @@ fn members_are_shown_planned_changed_and_put_back() {
 
 #[test]
 fn completions_and_manual_pages() {
-    for shell in ["bash", "zsh", "fish"] {
-        assert!(run(&["completions", shell]).contains("snapshot"), "{shell}");
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let text = run(&["completions", shell]);
+        assert!(text.contains("snapshot") && text.contains("ask-learners"), "{shell}");
     }
     let place = Place::new("man");
     run(&["man", place.text()]);
     let page = fs::read_to_string(place.path.join("quorate-member-replace.1")).unwrap();
     assert!(page.contains("Replace a member by a new one"), "{page}");
+    let page = fs::read_to_string(place.path.join("quorate-server.1")).unwrap();
+    assert!(page.contains("initial\\-cluster\\-state"), "{page}");
+    assert!(
+        !fs::read_dir(&place.path)
+            .unwrap()
+            .any(|entry| { entry.unwrap().file_name().to_string_lossy().contains("demo-member") })
+    );
 }
 
 /// Where the demo's cluster is, once it stays up.

@@ -57,37 +57,7 @@ fn a_lost_cluster_comes_back_with_all_of_its_members() {
     let old_cluster = json(&[&a], &["member", "list"])["header"]["cluster_id"].clone();
     // The quorum is lost: b is all that is left.
     drop(running);
-    let directory = b.directory.to_str().unwrap();
-    let members = pairs(&all);
-    let recover = ["recover", "--data-dir", directory, "--members", &members];
-
-    let told = run(&recover);
-    for words in [
-        "b (",
-        "these would be members no more: ",
-        "this would be kept: everything that this disk holds",
-        "this would be lost: whatever was acknowledged without this member",
-        "these would join it with empty directories",
-        &a.pair(),
-        &c.pair(),
-    ] {
-        assert!(told.contains(words), "no '{words}' in\n{told}");
-    }
-    let (line, confirmation) = told.trim_end().rsplit_once(" --confirm ").unwrap();
-    assert!(line.ends_with(&format!("to do it: quorate {}", recover.join(" "))), "{told}");
-
-    // What is confirmed is this list and no other.
-    let fewer = pairs(&[&a, &b]);
-    for other in [&["--members", &fewer][..], &[]] {
-        let arguments = ["recover", "--data-dir", directory, "--confirm", confirmation];
-        let arguments: Vec<&str> = arguments.iter().chain(other).copied().collect();
-        let (code, text) = run_refused(&arguments);
-        assert_eq!(code, Some(1), "{text}");
-        assert!(text.contains("does not confirm"), "{text}");
-    }
-    let told = run(&[&recover[..], &["--confirm", confirmation]].concat());
-    assert!(told.contains("ETCD_INITIAL_CLUSTER_STATE=\"existing\""), "{told}");
-    assert!(told.contains(&format!("ETCD_INITIAL_CLUSTER=\"{members}\"")), "{told}");
+    recover_with(&b, &all);
 
     let again = b.found(&all);
     b.wait_served();
@@ -132,6 +102,41 @@ fn a_lost_cluster_comes_back_with_all_of_its_members() {
     runtime.block_on(a.put("key9", "newer"));
     assert_eq!(runtime.block_on(c.value("key9")), "newer");
     drop(joined);
+}
+
+/// Asks, is told, and confirms what was told. The survivor is the one in the middle.
+fn recover_with(survivor: &Member, all: &[&Member; 3]) {
+    let directory = survivor.directory.to_str().unwrap();
+    let members = pairs(all);
+    let recover = ["recover", "--data-dir", directory, "--members", &members];
+
+    let told = run(&recover);
+    for words in [
+        "b (",
+        "these would be members no more: ",
+        "this would be kept: everything that this disk holds",
+        "this would be lost: whatever was acknowledged without this member",
+        "these would join it with empty directories",
+        &all[0].pair(),
+        &all[2].pair(),
+    ] {
+        assert!(told.contains(words), "no '{words}' in\n{told}");
+    }
+    let (line, confirmation) = told.trim_end().rsplit_once(" --confirm ").unwrap();
+    assert!(line.ends_with(&format!("to do it: quorate {}", recover.join(" "))), "{told}");
+
+    // What is confirmed is this list and no other.
+    let fewer = pairs(&all[..2]);
+    for other in [&["--members", &fewer][..], &[]] {
+        let arguments = ["recover", "--data-dir", directory, "--confirm", confirmation];
+        let arguments: Vec<&str> = arguments.iter().chain(other).copied().collect();
+        let (code, text) = run_refused(&arguments);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("does not confirm"), "{text}");
+    }
+    let told = run(&[&recover[..], &["--confirm", confirmation]].concat());
+    assert!(told.contains("ETCD_INITIAL_CLUSTER_STATE=\"existing\""), "{told}");
+    assert!(told.contains(&format!("ETCD_INITIAL_CLUSTER=\"{members}\"")), "{told}");
 }
 
 #[test]

@@ -89,8 +89,7 @@ fn target(members: &[etcd::Member], asked: &TargetArguments) -> Result<wire::Tar
     let all = |list: &[String]| -> Result<Vec<_>, Failure> {
         list.iter().map(|text| who::target(members, text)).collect()
     };
-    let target =
-        wire::Target { voters: all(&asked.voters)?, learners: all(&asked.learner_members)? };
+    let target = wire::Target { voters: all(&asked.voters)?, learners: all(&asked.learners)? };
     who::check_names(members, &target)?;
     Ok(target)
 }
