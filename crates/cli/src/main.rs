@@ -32,6 +32,11 @@ use clap::Parser;
 use crate::arguments::{Arguments, Command};
 use crate::failure::Failure;
 
+/// A request allocates some forty times, most of it in the gRPC stack, and frees on another
+/// thread: what the C library's allocator is slow at.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let given: Vec<OsString> = std::env::args_os().collect();
     let done = match started_as_etcd(&given) {

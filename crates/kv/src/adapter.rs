@@ -12,7 +12,7 @@ use crate::command::Question;
 use crate::error::KvError;
 use crate::machine::{Applied, Kv};
 use crate::reply::{LeaseOutcome, Outcome, Reply};
-use crate::snapshot::InstallError;
+use crate::snapshot::{InstallError, Installation};
 use crate::table::{Table, TableError};
 use crate::watch::{Hub, PollLimits, Polled, Wake, WatchRequest, WatcherId};
 
@@ -41,10 +41,7 @@ impl<T: Table> Machine for Kv<T> {
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
-        match Self::install(self, chunks) {
-            Err(InstallError::Table(error)) => or_end(Err(error)),
-            installed => installed.map_err(|_| BadSnapshot),
-        }
+        or_bad(Self::install(self, chunks))
     }
 }
 
@@ -53,6 +50,13 @@ fn or_end<R>(result: Result<R, TableError>) -> R {
     match result {
         Ok(done) => done,
         Err(error) => panic!("the state machine cannot go on: {error}"),
+    }
+}
+
+fn or_bad<R>(result: Result<R, InstallError>) -> Result<R, BadSnapshot> {
+    match result {
+        Err(InstallError::Table(error)) => or_end(Err(error)),
+        result => result.map_err(|_| BadSnapshot),
     }
 }
 
@@ -186,10 +190,20 @@ impl<T: Table> Machine for SharedKv<T> {
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
-        let mut kv = self.write();
-        Machine::install(&mut *kv, chunks)?;
-        self.hub().restart(kv.revision());
-        Ok(())
+        let mut installation = Installation::default();
+        loop {
+            // Those who read have the old state while chunks arrive; nobody waits for all.
+            let Some(chunk) = chunks.next() else {
+                or_end(self.write().drop_install());
+                return Err(BadSnapshot);
+            };
+            let mut kv = self.write();
+            if or_bad(kv.take_chunk(&mut installation, chunk))? {
+                or_bad(kv.finish_install(installation))?;
+                self.hub().restart(kv.revision());
+                return Ok(());
+            }
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 
 use crate::command::{Command, DeleteRange, Keys, LeaseGrant, Put, Range, Request, Txn};
+use crate::covered::Covered;
 use crate::error::KvError;
 use crate::lease::LEASE_TTL_MAX;
 
@@ -93,16 +94,12 @@ fn count_requests(txn: &Txn, requests_max: usize) -> Result<(), KvError> {
 #[derive(Default)]
 struct Writes<'a> {
     puts: BTreeSet<&'a Bytes>,
-    deletions: Vec<&'a Keys>,
+    deletions: Covered<'a>,
 }
 
 impl<'a> Writes<'a> {
-    fn deletes(&self, key: &[u8]) -> bool {
-        self.deletions.iter().any(|keys| keys.contains(key))
-    }
-
     fn put(&mut self, key: &'a Bytes) -> Result<(), KvError> {
-        if self.deletes(key) || !self.puts.insert(key) {
+        if self.deletions.contains(key) || !self.puts.insert(key) {
             return Err(KvError::DuplicateKey);
         }
         Ok(())
@@ -115,7 +112,7 @@ fn writes(requests: &[Request]) -> Result<Writes<'_>, KvError> {
     let mut all = Writes::default();
     for request in requests {
         if let Request::DeleteRange(deletion) = request {
-            all.deletions.push(&deletion.keys);
+            all.deletions.add(&deletion.keys);
         }
     }
     for request in requests {
@@ -125,8 +122,8 @@ fn writes(requests: &[Request]) -> Result<Writes<'_>, KvError> {
         for key in success.puts.union(&failure.puts) {
             all.put(key)?;
         }
-        all.deletions.extend(success.deletions);
-        all.deletions.extend(failure.deletions);
+        all.deletions.add_all(success.deletions);
+        all.deletions.add_all(failure.deletions);
     }
     for request in requests {
         if let Request::Put(put) = request {

@@ -4,7 +4,7 @@
 //! afterwards, a bounded number with each command, at the same places of the log on
 //! every member: a large compaction holds up nobody.
 
-use crate::command::Compact;
+use crate::command::{Command, Compact};
 use crate::error::KvError;
 use crate::machine::{Kv, Stop};
 use crate::reply::Outcome;
@@ -13,7 +13,8 @@ use crate::table::{Table, TableError};
 
 /// Keys and rows that the command itself looks at.
 const WORK_AT_ONCE: usize = 1_000;
-/// And every command after it, until it is done.
+/// And every command after it, until it is done; those that do nothing else as many as the
+/// first one.
 const WORK_PER_COMMAND: usize = 100;
 
 impl<T: Table> Kv<T> {
@@ -25,8 +26,7 @@ impl<T: Table> Kv<T> {
             return Err(KvError::FutureRevision.into());
         }
         self.state.compact_revision = compact.revision;
-        // Whatever an earlier one had left to do is part of this.
-        self.state.compacting_from = Some(Box::default());
+        self.begin_compacting();
         self.compact_some(WORK_AT_ONCE)?;
         Ok(Outcome::Done)
     }
@@ -40,7 +40,7 @@ impl<T: Table> Kv<T> {
         self.state.revision = self.state.revision.saturating_add_unsigned(bump);
         if mark_compacted {
             self.state.compact_revision = self.state.revision;
-            self.state.compacting_from = Some(Box::default());
+            self.begin_compacting();
         }
         self.save()
     }
@@ -50,8 +50,19 @@ impl<T: Table> Kv<T> {
         self.state.compacting_from.is_some()
     }
 
-    pub(crate) fn go_on_compacting(&mut self) -> Result<(), TableError> {
-        self.compact_some(WORK_PER_COMMAND)
+    /// One that is not done goes on to the last key before it begins anew: if every
+    /// compaction began with the first one, the last ones might never be reached.
+    fn begin_compacting(&mut self) {
+        match self.state.compacting_from {
+            Some(_) => self.state.compacts_again = true,
+            None => self.state.compacting_from = Some(Box::default()),
+        }
+    }
+
+    /// A command that does nothing else does more of it.
+    pub(crate) fn go_on_compacting(&mut self, command: &Command) -> Result<(), TableError> {
+        let is_free = matches!(command, Command::Nothing);
+        self.compact_some(if is_free { WORK_AT_ONCE } else { WORK_PER_COMMAND })
     }
 
     fn compact_some(&mut self, work_max: usize) -> Result<(), TableError> {
@@ -61,7 +72,8 @@ impl<T: Table> Kv<T> {
         for version in removed {
             self.remove_row(RowKey::revision(version.at), version.row_bytes)?;
         }
-        self.state.compacting_from = next;
+        let again = next.is_none() && std::mem::take(&mut self.state.compacts_again);
+        self.state.compacting_from = if again { Some(Box::default()) } else { next };
         Ok(())
     }
 }

@@ -55,6 +55,7 @@ pub mod check;
 mod codec;
 mod command;
 mod compact;
+mod covered;
 mod deadlines;
 mod encode;
 mod error;
@@ -81,8 +82,10 @@ pub use command::{
 };
 pub use deadlines::{Deadlines, Renewal};
 pub use error::KvError;
+pub use hash::HashInPieces;
 pub use lease::{LEASE_TTL_MAX, Lease};
 pub use machine::{Applied, Batches, Kv};
+pub use range::RangeInPieces;
 pub use reply::{
     DeleteRangeOutcome, HashOutcome, KeyValue, LeaseOutcome, Outcome, PutOutcome, RangeOutcome,
     Reply, Response, TxnOutcome,

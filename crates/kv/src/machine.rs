@@ -92,7 +92,7 @@ impl<T: Table> Kv<T> {
             return Ok(self.answered(Ok(Outcome::Done), Vec::new()));
         }
         self.state.applied = index;
-        self.go_on_compacting()?;
+        self.go_on_compacting(command)?;
         let mut events = Vec::new();
         let result = match self.run(command, &mut events) {
             Ok(outcome) => Ok(outcome),

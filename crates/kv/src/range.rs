@@ -2,50 +2,105 @@
 
 use bytes::Bytes;
 
-use crate::command::{Range, SortOrder, SortTarget};
+use crate::check;
+use crate::command::{Keys, Range, SortOrder, SortTarget};
 use crate::error::KvError;
 use crate::index::Version;
 use crate::machine::{Kv, Stop};
-use crate::reply::{KeyValue, RangeOutcome};
+use crate::reply::{KeyValue, Outcome, RangeOutcome, Reply};
 use crate::revision::{RowKey, Write, read_row};
 use crate::table::{Table, TableError};
 
+/// A range that is read in pieces: commands may run between them, and it still shows one
+/// revision.
+#[derive(Debug)]
+pub struct RangeInPieces {
+    range: Range,
+    /// Of the store when the reading began.
+    revision: i64,
+    /// The revision that is read.
+    at: i64,
+    /// Where the next piece begins; `None` after the last.
+    next: Option<Bytes>,
+    found: RangeOutcome,
+}
+
+impl RangeInPieces {
+    /// How many pairs were read so far.
+    pub fn len(&self) -> usize {
+        self.found.kvs.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.found.kvs.is_empty()
+    }
+
+    /// What a question for the range is answered with. Whole once there is no next piece.
+    pub fn finish(self) -> Reply {
+        let Self { range, revision, mut found, .. } = self;
+        range.finish(&mut found);
+        Reply { revision, result: Ok(Outcome::Range(found)) }
+    }
+}
+
 impl<T: Table> Kv<T> {
+    /// Begins to read a range, of the state as it is.
+    pub fn range_in_pieces(&self, range: Range) -> Result<RangeInPieces, KvError> {
+        check::range(&range)?;
+        let revision = self.state.revision;
+        let at = self.readable_revision(range.revision, revision)?;
+        let next = Some(range.keys.key.clone());
+        Ok(RangeInPieces { range, revision, at, next, found: RangeOutcome::default() })
+    }
+
+    /// Reads on, so many keys; whether there are more. Refused if what is read was compacted
+    /// meanwhile.
+    pub fn read_piece(
+        &self,
+        reading: &mut RangeInPieces,
+        keys_max: usize,
+    ) -> Result<Result<bool, KvError>, TableError> {
+        let Some(key) = reading.next.take() else { return Ok(Ok(false)) };
+        if reading.at < self.state.compact_revision {
+            return Ok(Err(KvError::Compacted));
+        }
+        let RangeInPieces { range, at, next, found, .. } = reading;
+        let keys = Keys { key, range_end: range.keys.range_end.clone() };
+        let mut in_range = self.state.index.range(&keys, *at);
+        for (_, version) in in_range.by_ref().take(keys_max) {
+            self.find(range, version, found)?;
+        }
+        *next = in_range.next().map(|(key, _)| Bytes::copy_from_slice(key));
+        Ok(Ok(next.is_some()))
+    }
+
     /// Reads a range. `current` is the revision that is now: inside a transaction that
     /// has written, the one it writes.
     pub(crate) fn read_range(&self, range: &Range, current: i64) -> Result<RangeOutcome, Stop> {
         let at = self.readable_revision(range.revision, current)?;
-        if range.count_only {
-            let count = self.state.index.range(&range.keys, at).count() as i64;
-            return Ok(RangeOutcome { count, ..RangeOutcome::default() });
-        }
-        let limit = if range.limit > 0 { range.limit as usize } else { usize::MAX };
-        // Whatever orders or leaves out must see all keys before the limit counts. One
-        // more than the limit is read, as etcd does: it shows when a sort is asked for
-        // without an order.
-        let reads_max =
-            if range.orders_or_filters() { usize::MAX } else { limit.saturating_add(1) };
-        let mut outcome = RangeOutcome::default();
+        let mut found = RangeOutcome::default();
         for (_, version) in self.state.index.range(&range.keys, at) {
-            outcome.count += 1;
-            if outcome.kvs.len() < reads_max {
-                let kv = self.read_version(version)?;
-                if range.admits(&kv) {
-                    outcome.kvs.push(kv);
-                }
+            self.find(range, version, &mut found)?;
+        }
+        range.finish(&mut found);
+        Ok(found)
+    }
+
+    /// Counts one more, and reads it if it is wanted.
+    fn find(
+        &self,
+        range: &Range,
+        version: Version,
+        found: &mut RangeOutcome,
+    ) -> Result<(), TableError> {
+        found.count += 1;
+        if found.kvs.len() < range.reads_max() {
+            let kv = self.read_version(version)?;
+            if range.admits(&kv) {
+                found.kvs.push(kv);
             }
         }
-        range.sort(&mut outcome.kvs);
-        if outcome.kvs.len() > limit {
-            outcome.kvs.truncate(limit);
-            outcome.more = true;
-        }
-        if range.keys_only {
-            for kv in &mut outcome.kvs {
-                kv.value = Bytes::new();
-            }
-        }
-        Ok(outcome)
+        Ok(())
     }
 
     /// 0 and less ask for now.
@@ -78,6 +133,37 @@ impl<T: Table> Kv<T> {
 }
 
 impl Range {
+    fn limit(&self) -> usize {
+        if self.limit > 0 { self.limit as usize } else { usize::MAX }
+    }
+
+    /// Whatever orders or leaves out must see all keys before the limit counts. One more
+    /// than the limit is read, as etcd does: it shows when a sort is asked for without an
+    /// order.
+    fn reads_max(&self) -> usize {
+        if self.count_only {
+            0
+        } else if self.orders_or_filters() {
+            usize::MAX
+        } else {
+            self.limit().saturating_add(1)
+        }
+    }
+
+    /// Makes an answer of what was read.
+    fn finish(&self, found: &mut RangeOutcome) {
+        self.sort(&mut found.kvs);
+        if found.kvs.len() > self.limit() {
+            found.kvs.truncate(self.limit());
+            found.more = true;
+        }
+        if self.keys_only {
+            for kv in &mut found.kvs {
+                kv.value = Bytes::new();
+            }
+        }
+    }
+
     fn orders_or_filters(&self) -> bool {
         let orders = match self.sort_order {
             SortOrder::None => false,

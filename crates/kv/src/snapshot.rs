@@ -77,34 +77,56 @@ impl<T: Table> Kv<T> {
     /// Replaces the state by one that was captured, on whatever table. A bad snapshot
     /// changes nothing.
     pub fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), InstallError> {
-        match self.stage(chunks) {
-            Ok(state) => {
-                self.table.replace_by_staged()?;
-                self.state = state;
-                Ok(())
+        let mut installation = Installation::default();
+        for chunk in chunks {
+            if self.take_chunk(&mut installation, chunk)? {
+                return self.finish_install(installation);
             }
-            Err(InstallError::Bad) => {
-                self.table.drop_staged()?;
+        }
+        self.drop_install()?;
+        Err(InstallError::Bad)
+    }
+
+    /// Puts the rows of a chunk aside; whether it was the last one. The state is the old
+    /// one until the installation is finished.
+    pub(crate) fn take_chunk(
+        &mut self,
+        installation: &mut Installation,
+        chunk: Bytes,
+    ) -> Result<bool, InstallError> {
+        match installation.arriving.open(chunk) {
+            Some(Opened::Rows(rows)) => {
+                for (key, row) in rows {
+                    self.table.stage(key, row)?;
+                }
+                Ok(false)
+            }
+            Some(Opened::Whole) => Ok(true),
+            None => {
+                self.drop_install()?;
                 Err(InstallError::Bad)
             }
-            Err(error) => Err(error),
         }
     }
 
-    fn stage(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<State, InstallError> {
-        let mut arriving = Arriving::default();
-        for chunk in chunks {
-            match arriving.open(chunk).ok_or(InstallError::Bad)? {
-                Opened::Rows(rows) => {
-                    for (key, row) in rows {
-                        self.table.stage(key, row)?;
-                    }
-                }
-                Opened::Whole => return Ok(arriving.state),
-            }
-        }
-        Err(InstallError::Bad)
+    pub(crate) fn finish_install(
+        &mut self,
+        installation: Installation,
+    ) -> Result<(), InstallError> {
+        self.table.replace_by_staged()?;
+        self.state = installation.arriving.state;
+        Ok(())
     }
+
+    pub(crate) fn drop_install(&mut self) -> Result<(), TableError> {
+        self.table.drop_staged()
+    }
+}
+
+/// A snapshot of which some chunks have arrived.
+#[derive(Default)]
+pub(crate) struct Installation {
+    arriving: Arriving,
 }
 
 impl<V: Rows> Iterator for Snapshot<V> {

@@ -6,8 +6,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::alarm::{Alarm, AlarmKind, Alarms};
 use crate::codec::{
-    put_bytes, put_number, put_option, put_signed, take_byte, take_bytes, take_number, take_option,
-    take_signed,
+    put_bytes, put_flags, put_number, put_option, put_signed, take_byte, take_bytes, take_flags,
+    take_number, take_option, take_signed,
 };
 use crate::command::Quota;
 use crate::index::{Index, Version};
@@ -24,6 +24,8 @@ pub(crate) struct State {
     pub(crate) compact_revision: i64,
     /// Rows of keys from here on may still lie below the compact revision.
     pub(crate) compacting_from: Option<Box<[u8]>>,
+    /// And afterwards those of keys before.
+    pub(crate) compacts_again: bool,
     /// What rows of revisions and leases count towards the quota.
     pub(crate) row_bytes: u64,
     pub(crate) index: Index,
@@ -40,6 +42,7 @@ impl Default for State {
             revision: 1,
             compact_revision: -1,
             compacting_from: None,
+            compacts_again: false,
             row_bytes: 0,
             index: Index::default(),
             leases: Leases::default(),
@@ -116,6 +119,7 @@ impl State {
         put_signed(&mut row, self.revision);
         put_signed(&mut row, self.compact_revision);
         put_option(&mut row, self.compacting_from.as_ref(), |row, key| put_bytes(row, key));
+        put_flags(&mut row, &[self.compacts_again]);
         put_number(&mut row, self.alarms.quota.bytes);
         put_number(&mut row, self.alarms.quota.member);
         row.freeze()
@@ -127,6 +131,7 @@ impl State {
         self.revision = take_signed(&mut row)?;
         self.compact_revision = take_signed(&mut row)?;
         self.compacting_from = take_option(&mut row, take_bytes)?.map(|key| key[..].into());
+        [self.compacts_again] = take_flags(&mut row)?;
         let bytes = take_number(&mut row)?;
         let member = take_number(&mut row)?;
         self.alarms.quota = Quota { bytes, member };

@@ -27,9 +27,19 @@ enum Step<'a> {
     Nested(Branch<'a>),
 }
 
+impl Branch<'_> {
+    fn each(&self, check: &mut dyn FnMut(&Request) -> Result<(), KvError>) -> Result<(), KvError> {
+        self.steps.iter().try_for_each(|step| match step {
+            Step::One(request) => check(request),
+            Step::Nested(branch) => branch.each(check),
+        })
+    }
+}
+
 impl<T: Table> Kv<T> {
     pub(crate) fn put(&mut self, put: &Put, events: &mut Vec<Event>) -> Result<PutOutcome, Stop> {
-        self.check_put(put)?;
+        self.check_lease(put)?;
+        self.check_kept(put)?;
         Ok(self.write_put(put, events)?)
     }
 
@@ -81,30 +91,40 @@ impl<T: Table> Kv<T> {
         Ok(found || !compares_value && compare.holds_of(&KeyValue::default()))
     }
 
-    /// Everything that could stop the branch, before it writes anything.
+    /// Everything that could stop the branch, before it writes anything: first its puts,
+    /// then its reads, as etcd does.
     fn check_branch(&self, branch: &Branch<'_>) -> Result<(), KvError> {
-        for step in &branch.steps {
-            match step {
-                Step::One(Request::Range(range)) => {
-                    self.readable_revision(range.revision, self.state.revision)?;
-                }
-                Step::One(Request::Put(put)) => self.check_put(put)?,
-                Step::One(_) => {}
-                Step::Nested(branch) => self.check_branch(branch)?,
+        branch.each(&mut |request| match request {
+            Request::Put(put) => {
+                self.check_kept(put)?;
+                self.check_lease(put)
             }
-        }
-        Ok(())
+            _ => Ok(()),
+        })?;
+        branch.each(&mut |request| match request {
+            Request::Range(range) => self.check_revision(range.revision),
+            _ => Ok(()),
+        })
     }
 
-    fn check_put(&self, put: &Put) -> Result<(), KvError> {
-        if put.lease != 0 && self.state.leases.get(put.lease).is_none() {
-            return Err(KvError::LeaseNotFound);
+    /// Inside a transaction only 0 asks for now; less is older than anything.
+    fn check_revision(&self, revision: i64) -> Result<(), KvError> {
+        if revision != 0 && revision < self.state.compact_revision {
+            return Err(KvError::Compacted);
         }
-        let needs_key = put.ignore_value || put.ignore_lease;
-        if needs_key && self.state.index.current(&put.key).is_none() {
-            return Err(KvError::KeyNotFound);
-        }
-        Ok(())
+        self.readable_revision(revision, self.state.revision).map(|_| ())
+    }
+
+    fn check_lease(&self, put: &Put) -> Result<(), KvError> {
+        let unknown = put.lease != 0 && self.state.leases.get(put.lease).is_none();
+        if unknown { Err(KvError::LeaseNotFound) } else { Ok(()) }
+    }
+
+    /// What is to be kept has to be there.
+    fn check_kept(&self, put: &Put) -> Result<(), KvError> {
+        let keeps = put.ignore_value || put.ignore_lease;
+        let missing = keeps && self.state.index.current(&put.key).is_none();
+        if missing { Err(KvError::KeyNotFound) } else { Ok(()) }
     }
 
     fn run_branch(

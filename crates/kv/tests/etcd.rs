@@ -149,6 +149,38 @@ fn a_transaction_decides_first_and_reads_its_own_writes() {
     assert_eq!(idle.revision, 3);
 }
 
+/// Its puts are judged first, then its reads, for which only 0 stands for now.
+#[test]
+fn a_transaction_is_refused_for_the_reason_that_etcd_names() {
+    let mut store = Store::new();
+    store.put("a", "1");
+    let read = |revision| Request::Range(Range { revision, keys: one("a"), ..Range::default() });
+    let put = |key: &'static str, lease, ignore_value| {
+        Request::Put(Put { key: key.into(), lease, ignore_value, ..Put::default() })
+    };
+    let nested = |request| Request::Txn(Txn { success: vec![request], ..Txn::default() });
+    let cases = [
+        (vec![read(999), put("a", 7, false)], Some(KvError::LeaseNotFound)),
+        (vec![read(999), nested(put("a", 7, false))], Some(KvError::LeaseNotFound)),
+        (vec![put("none", 7, true)], Some(KvError::KeyNotFound)),
+        (vec![read(999), nested(read(-2))], Some(KvError::FutureRevision)),
+        (vec![nested(read(-2))], Some(KvError::Compacted)),
+        (vec![read(-1)], None),
+    ];
+    for (success, why) in cases {
+        let txn = Txn { success, ..Txn::default() };
+        if txn.is_read_only() {
+            let asked = store.kv.query(&Question::Txn(txn.clone())).unwrap();
+            assert_eq!(asked.result.err(), why, "{txn:?}");
+        }
+        assert_eq!(store.run(Command::Txn(txn.clone())).result.err(), why, "{txn:?}");
+    }
+    // Alone it is otherwise.
+    let alone = Put { key: "none".into(), lease: 7, ignore_value: true, ..Put::default() };
+    assert_eq!(store.run(Command::Put(alone)).result.err(), Some(KvError::LeaseNotFound));
+    assert_eq!(store.values(one("a"), -2), Ok(vec!["1".into()]));
+}
+
 #[test]
 fn a_lease_takes_its_keys_along_in_one_revision() {
     let mut store = Store::new();
@@ -296,6 +328,30 @@ fn a_hash_does_not_depend_on_how_far_compaction_is() {
     assert_eq!(store.kv.keys_known(), 2_000);
     let early = store.kv.query(&Question::HashKv(revision - 2)).unwrap();
     assert_eq!(early.result, Err(KvError::Compacted));
+}
+
+/// Compactions that come before the one before is done must not begin with the first keys
+/// each time: the last ones would never lose their past.
+#[test]
+fn compactions_in_quick_succession_reach_every_key() {
+    let mut store = Store::new();
+    for number in 0..3_000 {
+        let key = format!("key {number:04}").into();
+        store.run(Command::Put(Put { key, ..Put::default() }));
+    }
+    let bytes = store.kv.bytes_in_use();
+    for _ in 0..300 {
+        let revision = store.put("last", "value").revision;
+        store.run(compact(revision)).result.unwrap();
+    }
+    let row_bytes = bytes / 3_000;
+    let left = store.kv.bytes_in_use() - bytes;
+    assert!(left < 10 * row_bytes, "{left} bytes of one key, {row_bytes} for a row");
+    while store.kv.is_compacting() {
+        store.run(Command::Nothing);
+    }
+    let one_row = store.kv.bytes_in_use() - bytes;
+    assert!(one_row < 2 * row_bytes, "{one_row}");
 }
 
 #[test]

@@ -4,6 +4,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::Machine;
@@ -106,4 +109,28 @@ fn a_slow_watcher_reads_what_is_no_longer_kept_for_all() {
         told.extend(some);
     }
     assert_eq!(told, (2..42).collect::<Vec<_>>());
+}
+
+/// A large snapshot takes its time to arrive, and the server serves on meanwhile.
+#[test]
+fn the_old_state_is_read_while_a_snapshot_arrives() {
+    let (mut ahead, mut behind) = (shared(), shared());
+    put(&mut behind, 1, "a", "1");
+    put(&mut ahead, 1, "a", "1");
+    put(&mut ahead, 2, "b", "2");
+    let mut seen = Vec::new();
+    let reader = behind.clone();
+    let mut chunks = ahead.snapshot().inspect(|_| {
+        let (told, tells) = mpsc::channel();
+        let reader = reader.clone();
+        thread::spawn(move || told.send(reader.read().revision()));
+        seen.push(tells.recv_timeout(Duration::from_secs(60)).unwrap());
+    });
+    behind.install(&mut chunks).unwrap();
+    drop(chunks);
+    assert!(seen.len() > 1 && seen.iter().all(|revision| *revision == 2), "{seen:?}");
+    assert_eq!(behind.read().revision(), 3);
+    let cut = ahead.snapshot().take(2).collect::<Vec<Bytes>>();
+    assert!(behind.install(&mut cut.into_iter()).is_err());
+    behind.install(&mut ahead.snapshot()).unwrap();
 }

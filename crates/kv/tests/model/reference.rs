@@ -67,6 +67,8 @@ impl Reference {
             Command::DeleteRange(deletion) => Ok(Outcome::DeleteRange(self.delete(deletion))),
             Command::Txn(txn) => {
                 let before = self.now();
+                self.check_txn(txn, &before, true)?;
+                self.check_txn(txn, &before, false)?;
                 self.txn(txn, &before).map(Outcome::Txn)
             }
             Command::Compact(compact) => {
@@ -230,18 +232,42 @@ impl Reference {
         outcome
     }
 
+    /// What would stop the requests that are chosen: their puts, or their reads.
+    fn check_txn(&self, txn: &Txn, before: &State, puts: bool) -> Result<()> {
+        let succeeded = txn.compare.iter().all(|compare| holds(compare, before));
+        for request in if succeeded { &txn.success } else { &txn.failure } {
+            match request {
+                Request::Put(put) if puts => {
+                    let keeps = put.ignore_value || put.ignore_lease;
+                    if keeps && !before.contains_key(&put.key) {
+                        return Err(KvError::KeyNotFound);
+                    }
+                    if put.lease != 0 && !self.leases.contains_key(&put.lease) {
+                        return Err(KvError::LeaseNotFound);
+                    }
+                }
+                // What the transaction itself writes is no revision to ask for.
+                Request::Range(range) if !puts && range.revision > self.revision => {
+                    return Err(KvError::FutureRevision);
+                }
+                Request::Range(range)
+                    if !puts && range.revision != 0 && range.revision < self.compact_revision =>
+                {
+                    return Err(KvError::Compacted);
+                }
+                Request::Txn(txn) => self.check_txn(txn, before, puts)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     fn txn(&mut self, txn: &Txn, before: &State) -> Result<TxnOutcome> {
         let succeeded = txn.compare.iter().all(|compare| holds(compare, before));
         let mut responses = Vec::new();
         for request in if succeeded { &txn.success } else { &txn.failure } {
             let (outcome, nested) = match request {
-                Request::Range(range) => {
-                    // What the transaction itself writes is no revision to ask for.
-                    if range.revision > self.revision {
-                        return Err(KvError::FutureRevision);
-                    }
-                    (Outcome::Range(self.range(range)?), false)
-                }
+                Request::Range(range) => (Outcome::Range(self.range(range)?), false),
                 Request::Put(put) => (Outcome::Put(self.put(put)?), false),
                 Request::DeleteRange(deletion) => {
                     (Outcome::DeleteRange(self.delete(deletion)), false)

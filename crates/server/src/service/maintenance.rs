@@ -2,7 +2,7 @@
 //! handing over leadership.
 
 use quorate::MemberId;
-use quorate_kv::{Alarm, AlarmKind, Command, HashOutcome, Outcome, Question};
+use quorate_kv::{Alarm, AlarmKind, Command, HashOutcome, Outcome, Question, Reply};
 use quorate_proto::etcdserverpb::alarm_request::AlarmAction;
 use quorate_proto::etcdserverpb::maintenance_server::Maintenance;
 use quorate_proto::etcdserverpb::{
@@ -16,8 +16,8 @@ use tokio::task::spawn_blocking;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, async_trait};
 
-use crate::context::{Context, Needs};
-use crate::errors::{bad_leader_transferee, failed, no_leader, not_leader, table};
+use crate::context::{Context, Needs, Store};
+use crate::errors::{bad_leader_transferee, failed, no_leader, not_leader, refused, table};
 use crate::snapshot_file::{About, Writer};
 
 /// The version of etcd whose API this is. Clients compare it.
@@ -133,7 +133,9 @@ impl Maintenance for MaintenanceService {
         let store = self.context.store.clone();
         let done = spawn_blocking(move || {
             let kv = store.read();
-            kv.hash().map(|hash| (hash, kv.revision()))
+            let (revision, hash) = (kv.revision(), kv.hash_later()?);
+            drop(kv);
+            hash().map(|hash| (hash, revision))
         });
         let done = done.await.map_err(|why| Status::internal(why.to_string()))?;
         let (hash, revision) = done.map_err(|why| table(&why))?;
@@ -147,8 +149,8 @@ impl Maintenance for MaintenanceService {
     ) -> Result<Response<HashKvResponse>, Status> {
         self.context.admit(&request, Needs::Voter)?;
         let revision = request.into_inner().revision;
-        let context = self.context.clone();
-        let done = spawn_blocking(move || context.look_up(&Question::HashKv(revision)));
+        let store = self.context.store.clone();
+        let done = spawn_blocking(move || hash_kv(&store, revision));
         let reply = done.await.map_err(|why| Status::internal(why.to_string()))??;
         let Ok(Outcome::Hash(HashOutcome { hash, compact_revision, hash_revision })) = reply.result
         else {
@@ -220,6 +222,17 @@ impl Maintenance for MaintenanceService {
     }
 }
 
+/// In pieces, so that commands run between them.
+fn hash_kv(store: &Store, revision: i64) -> Result<Reply, Status> {
+    let mut hashing = store.read().hash_in_pieces(revision).map_err(refused)?;
+    loop {
+        let piece = store.read().hash_piece(&mut hashing, ROWS_AT_ONCE);
+        if !piece.map_err(|why| table(&why))?.map_err(refused)? {
+            return Ok(hashing.finish());
+        }
+    }
+}
+
 fn alarm_member(alarm: Alarm) -> AlarmMember {
     let kind = match alarm.kind {
         AlarmKind::NoSpace => AlarmType::Nospace,
@@ -235,3 +248,5 @@ fn alarm_text(alarm: Alarm) -> String {
 }
 
 const RESPONSES_WAITING_MAX: usize = 4;
+/// Rows that are hashed before commands have their turn.
+const ROWS_AT_ONCE: usize = 10_000;

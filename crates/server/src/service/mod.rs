@@ -24,6 +24,7 @@ use crate::context::Context;
 /// called within a tokio runtime, once for a node.
 pub fn services(context: &Context) -> Routes {
     tokio::spawn(lease::Expiry::new(context.clone()).run());
+    tokio::spawn(kv::finish_compactions(context.clone()));
     let bytes_max = context.limits.request_bytes_max.saturating_add(watch::OVERHEAD_BYTES);
     let kv = KvServer::new(kv::KvService::new(context.clone()));
     let watch = WatchServer::new(watch::WatchService::new(context.clone()));

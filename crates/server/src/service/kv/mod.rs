@@ -1,13 +1,17 @@
 //! etcd's service KV: reads, writes, transactions, compaction.
 
+mod compaction;
 mod convert;
 
+pub(crate) use compaction::finish_compactions;
 pub(crate) use convert::key_value;
 
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
-use quorate_kv::{Command, Compact, KvError, Outcome, Question, Range, RangeOutcome, Reply, check};
+use quorate_kv::{
+    Command, Compact, KvError, Outcome, Question, Range, RangeInPieces, RangeOutcome, Reply, check,
+};
 use quorate_proto::etcdserverpb::kv_server::Kv;
 use quorate_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
@@ -15,12 +19,12 @@ use quorate_proto::etcdserverpb::{
     request_op,
 };
 use quorate_proto::mvccpb::KeyValue;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, async_trait};
 
 use crate::context::{Context, Needs};
-use crate::errors::refused;
+use crate::errors::{refused, table};
 
 pub(crate) struct KvService {
     context: Context,
@@ -40,11 +44,21 @@ impl KvService {
         if !serializable {
             self.context.catch_up().await?;
         }
-        self.look_up(range)
+        self.look_up(range).await
     }
 
-    fn look_up(&self, range: Range) -> Result<(i64, RangeOutcome), Status> {
-        let Reply { revision, result } = self.context.look_up(&Question::Range(range))?;
+    /// In pieces: whoever reads everything holds up no command for longer than a piece.
+    async fn look_up(&self, range: Range) -> Result<(i64, RangeOutcome), Status> {
+        let store = &self.context.store;
+        let mut reading = store.read().range_in_pieces(range).map_err(refused)?;
+        loop {
+            let piece = store.read().read_piece(&mut reading, KEYS_AT_ONCE);
+            if !piece.map_err(|why| table(&why))?.map_err(refused)? {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        let Reply { revision, result } = finish(reading).await?;
         match result {
             Ok(Outcome::Range(found)) => Ok((revision, found)),
             other => Err(mismatch(&other)),
@@ -159,6 +173,15 @@ impl Kv for KvService {
     }
 }
 
+/// Sorting many takes too long for a thread that others wait for.
+async fn finish(reading: RangeInPieces) -> Result<Reply, Status> {
+    if reading.len() <= KEYS_AT_ONCE {
+        return Ok(reading.finish());
+    }
+    let finished = spawn_blocking(|| reading.finish()).await;
+    finished.map_err(|why| Status::internal(why.to_string()))
+}
+
 /// A transaction of reads that may all be old may be old itself.
 fn is_serializable(txn: &TxnRequest) -> bool {
     txn.success.iter().chain(&txn.failure).all(|request| match &request.request {
@@ -213,6 +236,8 @@ impl Iterator for Pieces {
     }
 }
 
+/// Keys that are read before others have their turn.
+const KEYS_AT_ONCE: usize = 1_000;
 /// Commands without effect that are under way at once to finish a compaction.
 const COMMANDS_AT_ONCE: usize = 32;
 /// How much of a large range goes in one piece, and what a pair counts beside its bytes.

@@ -87,8 +87,13 @@ impl Lessor {
         due.unwrap_or_default()
     }
 
+    /// A lease was seen to be gone. It may have been granted anew since: then it counts on.
     pub(super) fn forget(&self, context: &Context, id: i64) {
-        self.with(context, |deadlines| deadlines.remove(id));
+        self.with(context, |deadlines| {
+            if context.store.read().lease(id).is_none() {
+                deadlines.remove(id);
+            }
+        });
     }
 
     /// The deadlines, with what was granted meanwhile.
@@ -222,7 +227,34 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
+    use quorate::{MemoryNetwork, MemoryStorage, Node, NodeConfig};
+    use quorate_kv::{Kv, LeaseGrant, MemoryTable};
+
     use super::*;
+    use crate::context::Limits;
+
+    /// Otherwise it would never end.
+    #[tokio::test]
+    async fn a_lease_that_was_granted_anew_is_not_forgotten() {
+        let store = Store::new(Kv::open(MemoryTable::default()).unwrap());
+        let config = NodeConfig::first(1, 1, [(1, "")]).with_tick(Duration::from_millis(10));
+        let (storage, network) = (MemoryStorage::new(), MemoryNetwork::new());
+        let node = Node::start(config, storage, store.clone(), network.transport()).await.unwrap();
+        let context = Context::new(node.clone(), store, 1, Limits::default());
+        let lessor = &context.lessor;
+        let counts =
+            || lessor.with(&context, |deadlines| deadlines.seconds_left(7, 0).is_some()).unwrap();
+        context.catch_up().await.unwrap();
+        lessor.begin(&context, node.term());
+        let grant = Command::LeaseGrant(LeaseGrant { id: 7, ttl: 60 });
+        context.run(&grant).await.unwrap();
+        lessor.forget(&context, 7);
+        assert!(counts());
+        context.run(&Command::LeaseRevoke(7)).await.unwrap();
+        lessor.forget(&context, 7);
+        assert!(!counts());
+        node.end().await;
+    }
 
     #[test]
     fn what_is_asked_and_told_is_understood() {
