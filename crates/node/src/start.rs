@@ -67,7 +67,8 @@ pub fn start<D: Disk, M: Machine>(
 
 /// Makes an empty disk that of a first member of a new cluster, whose machine begins in the
 /// state that this one is in: how a backup comes back. `at` is an index that the machine has
-/// not seen; it, the membership and the state have to be the same for all first members.
+/// not seen; it, the membership and the state have to be the same for all first members. A
+/// goal in the membership is pursued from the start.
 pub fn seed<D: Disk, M: Machine>(
     disk: &mut D,
     identity: Identity,
@@ -77,7 +78,10 @@ pub fn seed<D: Disk, M: Machine>(
     config: &StoreConfig,
 ) -> Result<(), CreateError> {
     let id = EntryId::new(1, at.max(1));
-    let parts = MembershipParts { since: id, ..MembershipParts::from(membership) };
+    let mut parts = MembershipParts { since: id, ..MembershipParts::from(membership) };
+    if let Some(goal) = &mut parts.goal {
+        goal.id = id;
+    }
     let meta = SnapshotMeta { id, membership: Arc::new(Membership::from(parts)) };
     let mut first = Boot::from_snapshot(meta.clone());
     first.hard_state.term = id.term;
