@@ -23,6 +23,7 @@ pub mod recover;
 mod server;
 mod service;
 pub mod snapshot_file;
+mod table;
 mod url;
 
 pub use bootstrap::BootstrapError;

@@ -74,6 +74,7 @@ const VALUES: &[&str] = &[
     "name",
     "quota-backend-bytes",
     "snapshot-count",
+    "table",
     "wal-dir",
     "watch-progress-notify-interval",
 ];

@@ -8,7 +8,7 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 use super::error::ConfigError;
 use super::flags::{Kind, kind, nearest};
-use super::{AutoCompaction, ClusterState};
+use super::{AutoCompaction, ClusterState, TableKind};
 use crate::url::Url;
 
 /// What was given, by the name of its flag.
@@ -177,6 +177,14 @@ impl Settings {
             Some(other) => {
                 Err(ConfigError::value("initial-cluster-state", other, "new or existing"))
             }
+        }
+    }
+
+    pub(crate) fn table(&self) -> Result<TableKind, ConfigError> {
+        match self.text("table") {
+            None | Some("memory") => Ok(TableKind::Memory),
+            Some("redb") => Ok(TableKind::Redb),
+            Some(other) => Err(ConfigError::value("table", other, "memory or redb")),
         }
     }
 
