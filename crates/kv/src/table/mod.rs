@@ -78,6 +78,8 @@ pub enum TableError {
     Redb(Box<::redb::Error>),
     /// The disk would not give out the file.
     Disk(io::Error),
+    /// The file is no database, or one that is damaged beyond what can be said of it.
+    NoDatabase,
     /// A row is not what this version writes.
     BadRow(RowKey),
     /// Rows that belong together are not there together.
@@ -92,7 +94,7 @@ impl TableError {
     pub fn is_damage(&self) -> bool {
         use ::redb::Error;
         match self {
-            Self::BadRow(_) | Self::MissingRow(_) => true,
+            Self::NoDatabase | Self::BadRow(_) | Self::MissingRow(_) => true,
             Self::Redb(error) => match &**error {
                 Error::Io(why) => CUT.contains(&why.kind()),
                 Error::Corrupted(_)
@@ -115,6 +117,7 @@ impl fmt::Display for TableError {
         match self {
             Self::Redb(error) => write!(f, "table: {error}"),
             Self::Disk(error) => write!(f, "disk of the table: {error}"),
+            Self::NoDatabase => write!(f, "table: the file is no database"),
             Self::BadRow(key) => write!(f, "row {:032x} is damaged or of another version", key.0),
             Self::MissingRow(key) => write!(f, "row {:032x} is missing", key.0),
             Self::Busy => write!(f, "table is being read for a snapshot, want it idle"),

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use quorate_storage::Disk;
@@ -57,13 +58,9 @@ impl RedbTable {
         D::File: Send + Sync + 'static,
     {
         let (file, is_new) = RedbDisk::open(disk, name).map_err(TableError::Disk)?;
-        let mut builder = Database::builder();
-        let mut database = builder.set_cache_size(cache_bytes).create_with_backend(file.clone())?;
-        if !is_new {
-            // redb trusts what it reads. All of it is read now in any case, so every page is
-            // held against its checksum: no damaged row is ever served.
-            database.check_integrity()?;
-        }
+        // redb may panic on bytes that it has not written.
+        let opened = catch_unwind(AssertUnwindSafe(|| open_database(&file, is_new, cache_bytes)));
+        let database = opened.map_err(|_| TableError::NoDatabase)??;
         let transaction = database.begin_write()?;
         transaction.open_table(ROWS)?;
         // Left over from an installation that did not end.
@@ -89,6 +86,25 @@ impl RedbTable {
         self.staged_bytes = 0;
         Ok(())
     }
+}
+
+fn open_database<D>(
+    file: &RedbDisk<D>,
+    is_new: bool,
+    cache_bytes: usize,
+) -> Result<Database, TableError>
+where
+    D: Disk + Send + 'static,
+    D::File: Send + Sync + 'static,
+{
+    let mut builder = Database::builder();
+    let mut database = builder.set_cache_size(cache_bytes).create_with_backend(file.clone())?;
+    if !is_new {
+        // redb trusts what it reads. All of it is read at the start in any case, so every page
+        // is held against its checksum: no damaged row is ever served.
+        database.check_integrity()?;
+    }
+    Ok(database)
 }
 
 fn read(database: &Database) -> Result<ReadOnlyTable<u128, &'static [u8]>, TableError> {

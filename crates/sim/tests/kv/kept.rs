@@ -14,7 +14,9 @@ use quorate_sim::random::Random;
 
 use crate::disk::SharedDisk;
 use crate::workload::EtcdClients;
-use crate::{SEEDS, memory, was_put_to_the_test};
+use crate::{memory, was_put_to_the_test};
+
+const SEEDS: std::ops::Range<u64> = 100..160;
 
 /// The disks of all members, by their ids: an id that comes back in another world, or on a
 /// new disk, finds what another owner has left.
