@@ -103,7 +103,7 @@ impl Running {
         let cluster_id = node_config.cluster;
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
         let storage = DirectoryStorage::on(disk, StoreConfig::default());
-        let store = Store::new(open_table(&config).map_err(ServerError::Table)?);
+        let store = Store::new(open_table(&config).await?);
         // A table on a disk is written to and synced while commands run.
         node_config.machine_blocks = config.table == TableKind::Redb;
         let node = Node::start(node_config, storage, store.clone(), transport).await?;
