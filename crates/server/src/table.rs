@@ -60,6 +60,6 @@ fn open_redb(disk: &FileDisk) -> Result<Kv<AnyTable>, TableError> {
 
 const FILE: &str = "rows";
 /// Of the file, in memory.
-const CACHE_BYTES: usize = 256 << 20;
+const CACHE_BYTES: usize = 64 << 20;
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_AGAIN: Duration = Duration::from_millis(50);
