@@ -56,5 +56,6 @@ Run a member of a cluster that speaks etcd's API. Takes etcd's flags, ETCD_* var
   --initial-cluster-state STATE       new, or existing to join [new]
   --initial-cluster-token TEXT        so that clusters on the same addresses stay apart
   --listen-metrics-urls URLS          /metrics and /health also there
+  --table KIND                        the data is in memory, or in a file by redb [memory]
   --auto-promote                      learners vote as soon as they have caught up
   --learner-reads                     learners answer linearizable reads and watches";

@@ -127,7 +127,9 @@ impl<M: Machine> Waking<M> {
         config.incarnation = incarnation;
         config.joined_at = joined_at;
         let origin = Origin { member, incarnation, boot: boots, number: 0, open_from: 0 };
-        Self { config, boots, boot, applier: Applier::new(machine, origin) }
+        let mut applier = Applier::new(machine, origin);
+        applier.resume(&identity);
+        Self { config, boots, boot, applier }
     }
 
     pub(crate) fn finish(
@@ -135,7 +137,13 @@ impl<M: Machine> Waking<M> {
         options: Options,
     ) -> Result<(Driver, Applier<M>, Boot), BootError> {
         self.boot.applied = self.applier.applied();
+        let runs_ahead = self.config.apply_unsaved;
         let driver = Driver::new(self.config, self.boot.clone(), self.boots, options)?;
+        let (applied, last) = (self.applier.kept(), driver.raft().log_status().last.index);
+        // What ran was durable here: the log has lost entries that others count on.
+        if applied > last && !runs_ahead {
+            return Err(BootError::AppliedBeyondLog { applied, last });
+        }
         Ok((driver, self.applier, self.boot))
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use quorate::{
     DirectoryStorage, Ended, FileDisk, Node, NodeError, StoreConfig, TcpConfig, TcpTransport,
 };
-use quorate_kv::{Kv, MemoryTable, TableError};
+use quorate_kv::TableError;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -21,7 +21,7 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::bootstrap::{BootstrapError, hex, prepare, store_directory};
-use crate::config::Config;
+use crate::config::{Config, TableKind};
 use crate::context::{Context, Limits, Store};
 use crate::http::{Shown, client_router, metrics_router};
 use crate::member_info::address_of;
@@ -30,6 +30,7 @@ use crate::notify::notify;
 use crate::recover::{RecoverError, force_new_cluster};
 use crate::service::routes;
 use crate::stopping::{Signals, hand_over};
+use crate::table::open_table;
 use crate::url::{Url, join};
 use crate::{duties, logs};
 
@@ -99,8 +100,9 @@ impl Running {
         let cluster_id = node_config.cluster;
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
         let storage = DirectoryStorage::on(disk, StoreConfig::default());
-        let kv = Kv::open(MemoryTable::default()).map_err(ServerError::Table)?;
-        let store = Store::new(kv);
+        let store = Store::new(open_table(&config).await?);
+        // A table on a disk is written to and synced while commands run.
+        node_config.machine_blocks = config.table == TableKind::Redb;
         let node = Node::start(node_config, storage, store.clone(), transport).await?;
         let context = Context::new(node.clone(), store, cluster_id, limits(&config));
         let (stopping, _) = watch::channel(false);
