@@ -10,6 +10,7 @@ mod arguments;
 mod bar;
 mod client;
 mod command;
+mod examples;
 mod failure;
 mod follow;
 mod gaps;
@@ -18,6 +19,7 @@ mod print;
 mod processor;
 mod tolerance;
 mod trailer;
+mod whereabouts;
 mod who;
 mod words;
 
@@ -29,6 +31,11 @@ use clap::Parser;
 
 use crate::arguments::{Arguments, Command};
 use crate::failure::Failure;
+
+/// A request allocates some forty times, most of it in the gRPC stack, and frees on another
+/// thread: what the C library's allocator is slow at.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let given: Vec<OsString> = std::env::args_os().collect();

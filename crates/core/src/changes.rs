@@ -209,8 +209,11 @@ impl Raft {
             return Err(ChangeRefusal::Stale { newest: since });
         }
         let now = &newest.membership;
-        let about_goals = matches!(change.kind, ChangeKind::Cancel | ChangeKind::Goal { .. });
-        if now.goal().is_some() && !about_goals && !mutant!(GoalIsInterrupted) {
+        // What is said about a member neither helps nor hinders a goal.
+        // Shown by scenarios/goal_goes_on_while_a_member_is_described.txt.
+        let harmless = change.only_describes()
+            || matches!(change.kind, ChangeKind::Cancel | ChangeKind::Goal { .. });
+        if now.goal().is_some() && !harmless && !mutant!(GoalIsInterrupted) {
             return Err(ChangeRefusal::GoalInProgress);
         }
         let next = now.resolve(change, &self.config.manners)?;

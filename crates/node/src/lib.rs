@@ -56,7 +56,9 @@ pub use memory_network::{MemoryNetwork, MemoryTransport};
 #[cfg(feature = "runtime")]
 pub use runtime::*;
 #[cfg(feature = "runtime")]
-pub use tcp::{AddressOf, InquiryError, Plain, Secure, Securing, Stream, TcpConfig, TcpTransport};
+pub use tcp::{
+    AddressOf, InquiryError, OnRoundTrip, Plain, Secure, Securing, Stream, TcpConfig, TcpTransport,
+};
 
 // What is asked for and answered with, so that most users need no other crate.
 pub use quorate_core::{
@@ -64,7 +66,7 @@ pub use quorate_core::{
     MemberInfo, MemberSet, Membership, Operation, Plan, PlannedStep, ReadMode, Refusal, RoleKind,
     Step, Transition, View,
 };
-pub use quorate_storage::{FileDisk, StoreConfig};
+pub use quorate_storage::{FileDisk, Identity, StoreConfig};
 
 /// The Rust in the README and the guides is compiled and run as tests.
 #[cfg(all(doctest, feature = "runtime"))]

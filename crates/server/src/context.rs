@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{Failed, Node};
-use quorate_kv::{Command, KvError, MemoryTable, Question, Reply, SharedKv, check};
+use quorate_kv::{AnyTable, Command, KvError, Question, Reply, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
 use tokio::sync::watch;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Status};
 
 use crate::errors::{failed, no_leader, not_for_learners, refused, server_stopped, table};
+use crate::metrics::Tally;
 use crate::service::lease::Lessor;
 
 /// The data of this member, shared with the node that runs commands on it.
-pub type Store = SharedKv<MemoryTable>;
+pub type Store = SharedKv<AnyTable>;
 
 /// What every service holds. Cheap to clone.
 #[derive(Clone)]
@@ -25,7 +26,18 @@ pub struct Context {
     pub(crate) cluster_id: u64,
     pub(crate) limits: Arc<Limits>,
     pub(crate) lessor: Arc<Lessor>,
-    closing: Arc<watch::Sender<bool>>,
+    pub(crate) tally: Arc<Tally>,
+    stage: Arc<watch::Sender<Stage>>,
+}
+
+/// How near its end a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Serving,
+    /// It serves, and says that others should be asked.
+    Leaving,
+    /// It finishes what was begun.
+    Closing,
 }
 
 /// What clients may ask for, and how long things last. The defaults are etcd's.
@@ -74,8 +86,9 @@ pub(crate) enum Needs {
 impl Context {
     pub fn new(node: Node, store: Store, cluster_id: u64, limits: Limits) -> Self {
         let lessor = Arc::new(Lessor::default());
-        let closing = Arc::new(watch::Sender::new(false));
-        Self { node, store, cluster_id, limits: Arc::new(limits), lessor, closing }
+        let stage = Arc::new(watch::Sender::new(Stage::Serving));
+        let (limits, tally) = (Arc::new(limits), Arc::new(Tally::default()));
+        Self { node, store, cluster_id, limits, lessor, tally, stage }
     }
 
     /// The header of a reply that shows this revision.
@@ -130,21 +143,35 @@ impl Context {
 
     /// After this the store shows everything that was done before it was called.
     pub(crate) async fn catch_up(&self) -> Result<(), Status> {
-        let confirmed = self.node.read(Bytes::new()).await;
-        confirmed.map(|_| ()).map_err(|why| failed(&why))
+        match self.node.read(Bytes::new()).await {
+            Ok(_) => Ok(()),
+            Err(why) => {
+                Tally::one(&self.tally.reads_not_confirmed);
+                Err(failed(&why))
+            }
+        }
+    }
+
+    /// From now on whoever asks is told that this server goes. It serves as before.
+    pub fn leave(&self) {
+        self.stage.send_replace(Stage::Leaving);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        *self.stage.borrow() >= Stage::Leaving
     }
 
     /// Streams end from now on, so that the server can.
     pub fn close(&self) {
-        self.closing.send_replace(true);
+        self.stage.send_replace(Stage::Closing);
     }
 
     /// Waits until a stream has to end, and says why: the server stops, or its client wants
     /// to know of a leader and there has been none for a while.
     pub(crate) async fn end_of_stream(&self, wants_leader: bool) -> Status {
-        let mut closing = self.closing.subscribe();
+        let mut stage = self.stage.subscribe();
         tokio::select! {
-            _ = closing.wait_for(|closing| *closing) => server_stopped(),
+            _ = stage.wait_for(|stage| *stage == Stage::Closing) => server_stopped(),
             _ = self.node.ended() => server_stopped(),
             () = self.leader_lost(), if wants_leader => no_leader(),
         }

@@ -4,16 +4,17 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Query, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use quorate_kv::AlarmKind;
 use serde_json::json;
+use tonic::Status;
 
 use crate::context::Context;
 use crate::member_errors::unsupported;
-use crate::metrics::{Measured, page};
+use crate::metrics::{Measured, Tally, page};
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -44,13 +45,21 @@ pub(crate) fn client_router(shown: Shown) -> Router {
         .route("/v3lockpb.Lock/{call}", any(no_lock))
         .route("/v3electionpb.Election/{call}", any(no_election))
         .route("/v3/{*path}", any(no_gateway))
+        .fallback(nothing_here)
 }
 
 async fn health(State(shown): State<Shown>, Query(words): Words) -> Response {
     let given = |name: &str, value: &str| words.iter().any(|(n, v)| n == name && v == value);
     let serializable = given("serializable", "true");
     let reason = unhealthy(&shown.context, serializable, |name| given("exclude", name)).await;
-    let code = if reason.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let tally = &shown.context.tally;
+    let code = if reason.is_empty() {
+        Tally::one(&tally.healthy);
+        StatusCode::OK
+    } else {
+        Tally::one(&tally.unhealthy);
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     let body = json!({ "health": reason.is_empty().to_string(), "reason": reason });
     (code, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
@@ -61,6 +70,9 @@ async fn unhealthy(
     serializable: bool,
     excluded: impl Fn(&str) -> bool,
 ) -> String {
+    if context.is_leaving() {
+        return "SERVER STOPPING".into();
+    }
     let alarms = context.store.read().alarms();
     let named = alarms.iter().map(|alarm| match alarm.kind {
         AlarmKind::NoSpace => "NOSPACE",
@@ -92,6 +104,7 @@ async fn readyz(State(shown): State<Shown>, Query(words): Words) -> Response {
         ("serializable_read", true),
         ("linearizable_read", context.catch_up().await.is_ok()),
         ("non_learner", !context.is_learner()),
+        ("not_stopping", !context.is_leaving()),
     ];
     checked(&words, &checks)
 }
@@ -114,14 +127,29 @@ fn checked(words: &[(String, String)], checks: &[(&str, bool)]) -> Response {
 }
 
 async fn version() -> Response {
-    let major = crate::ETCD_VERSION.rsplit_once('.').map_or(crate::ETCD_VERSION, |(m, _)| m);
-    let body = json!({ "etcdserver": crate::ETCD_VERSION, "etcdcluster": format!("{major}.0") });
+    let body = json!({ "etcdserver": crate::ETCD_VERSION, "etcdcluster": cluster_version() });
     ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
+/// The oldest version of the same features: what all members have in common.
+pub(crate) fn cluster_version() -> String {
+    let minor = crate::ETCD_VERSION.rsplit_once('.').map_or(crate::ETCD_VERSION, |(m, _)| m);
+    format!("{minor}.0")
 }
 
 async fn metrics(State(shown): State<Shown>) -> Response {
     let text = page(&shown.context, &shown.measured).await;
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+/// Clients of gRPC understand a status only; all others, a code of HTTP.
+async fn nothing_here(request: Request) -> Response {
+    let kind = request.headers().get(header::CONTENT_TYPE).map(|kind| kind.as_bytes());
+    if kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
+        let text = format!("unknown method {}", request.uri().path());
+        return Status::unimplemented(text).into_http::<axum::body::Body>();
+    }
+    (StatusCode::NOT_FOUND, "404 page not found\n").into_response()
 }
 
 async fn no_auth() -> Response {

@@ -7,7 +7,9 @@
 
 #![forbid(unsafe_code)]
 
+mod authority;
 mod bootstrap;
+mod compaction;
 pub mod config;
 mod context;
 mod duties;
@@ -23,6 +25,8 @@ pub mod recover;
 mod server;
 mod service;
 pub mod snapshot_file;
+mod stopping;
+mod table;
 mod url;
 
 pub use bootstrap::BootstrapError;

@@ -5,11 +5,14 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use quorate::{
     Change, ChangeRefusal, EntryId, Failed, MemberId, MemberInfo, MemberSet, Membership,
     MembershipNews, Node, Operation, Refusal, Refused, Unknown,
 };
 use tokio::time::Instant;
+
+use crate::member_info::Info;
 
 /// Voters and learners that the members are on their way to, or have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,37 +60,53 @@ pub(crate) enum Wish {
     Promote(MemberId),
     Remove(MemberId),
     /// Says something new about it.
-    Describe(MemberId, MemberInfo),
+    Describe(MemberId, News),
+}
+
+/// What is new about a member. The rest that is known of it stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Where its peers reach it.
+    PeerUrls(Vec<String>),
+    /// What it says about itself.
+    Itself { name: String, client_urls: Vec<String> },
+}
+
+impl News {
+    fn added_to(&self, known: Info) -> Info {
+        match self.clone() {
+            Self::PeerUrls(peer_urls) => Info { peer_urls, ..known },
+            Self::Itself { name, client_urls } => Info { name, client_urls, ..known },
+        }
+    }
 }
 
 impl Wish {
-    /// What to ask for, of a cluster that looks like this.
+    /// What to ask for, of a cluster that looks like this and of no other: asked again it
+    /// must not undo what somebody else did meanwhile.
     fn change(&self, now: &Membership) -> Change {
         let target = Target::of(now);
         let aims = now.goal().is_some();
-        match self {
-            Self::AddVoter(id, info) => {
-                let goal = target.with_voter(*id).goal().with_info(*id, info.clone());
-                goal.expecting(now.since())
-            }
+        let change = match self {
+            Self::AddVoter(id, info) => target.with_voter(*id).goal().with_info(*id, info.clone()),
             Self::AddLearner(id, info) if aims => {
-                let goal = target.with_learner(*id).goal().with_info(*id, info.clone());
-                goal.expecting(now.since())
+                target.with_learner(*id).goal().with_info(*id, info.clone())
             }
             Self::AddLearner(id, info) => Change::add_learner(*id).with_info(*id, info.clone()),
-            Self::Promote(id) if aims => target.with_voter(*id).goal().expecting(now.since()),
+            Self::Promote(id) if aims => target.with_voter(*id).goal(),
             Self::Promote(id) => Change::new([Operation::Voter(*id)]),
             Self::Remove(id) if !aims && now.is_learner(*id) => {
                 Change::new([Operation::Remove(*id)])
             }
-            Self::Remove(id) => target.without(*id).goal().expecting(now.since()),
-            Self::Describe(id, info) if aims => {
-                target.goal().with_info(*id, info.clone()).expecting(now.since())
+            Self::Remove(id) => target.without(*id).goal(),
+            Self::Describe(id, news) => {
+                let zone = now.info(*id).map(|info| info.zone.clone()).unwrap_or_default();
+                let info = news.added_to(Info::of(now, *id)).in_zone(zone);
+                // No goal is set anew for this: whoever waits for it would wait in vain.
+                Change::new([Operation::Update(*id)]).with_info(*id, info)
             }
-            Self::Describe(id, info) => {
-                Change::new([Operation::Update(*id)]).with_info(*id, info.clone())
-            }
-        }
+        };
+        change.expecting(now.since())
     }
 
     fn is_fulfilled(&self, now: &Membership) -> bool {
@@ -95,8 +114,35 @@ impl Wish {
             Self::AddVoter(id, _) | Self::AddLearner(id, _) => now.contains(*id),
             Self::Promote(id) => now.majorities().iter().all(|voters| voters.contains(*id)),
             Self::Remove(id) => !now.contains(*id),
-            Self::Describe(id, info) => now.info(*id) == Some(info),
+            Self::Describe(id, news) => {
+                let known = Info::of(now, *id);
+                news.added_to(known.clone()) == known
+            }
         }
+    }
+
+    /// Whoever leads brings it about already, or has.
+    fn is_on_its_way(&self, now: &Membership) -> bool {
+        let aimed = now.goal().is_some_and(|goal| match self {
+            Self::AddVoter(id, _) | Self::Promote(id) => goal.voters.contains(*id),
+            Self::AddLearner(id, _) => goal.learners.contains(*id),
+            Self::Remove(id) => !goal.voters.contains(*id) && !goal.learners.contains(*id),
+            Self::Describe(..) => false,
+        });
+        aimed || self.is_fulfilled(now)
+    }
+}
+
+/// Why one attempt came to nothing.
+enum Missed {
+    /// Look, and ask again.
+    ForNow(Failed),
+    ForGood(Failed),
+}
+
+impl From<Failed> for Missed {
+    fn from(why: Failed) -> Self {
+        if may_pass(&why) { Self::ForNow(why) } else { Self::ForGood(why) }
     }
 }
 
@@ -104,27 +150,40 @@ impl Wish {
 /// such as the vote of one that has yet to start, is left to the leader.
 pub(crate) async fn fulfil(node: &Node, wish: &Wish) -> Result<(), Failed> {
     let deadline = Instant::now() + PATIENCE;
+    let mut asked = false;
     loop {
-        let change = wish.change(&node.membership());
-        match fulfil_by(node, wish, change, deadline).await {
-            Err(why) if may_pass(&why) && Instant::now() < deadline => {
+        let now = node.membership();
+        // What was asked before may have happened, though nobody said so.
+        let change = (!asked || !wish.is_on_its_way(&now)).then(|| wish.change(&now));
+        asked = true;
+        match attempt(node, wish, change, deadline).await {
+            Ok(()) => return Ok(()),
+            Err(Missed::ForNow(_)) if Instant::now() < deadline => {
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
-            ended => return ended,
+            Err(Missed::ForNow(why) | Missed::ForGood(why)) => return Err(why),
         }
     }
 }
 
-async fn fulfil_by(
+/// Asks for the change, if it is not on its way, and waits until it is settled.
+async fn attempt(
     node: &Node,
     wish: &Wish,
-    change: Change,
+    change: Option<Change>,
     deadline: Instant,
-) -> Result<(), Failed> {
+) -> Result<(), Missed> {
     let mut news = node.watch_membership();
-    let asked = node.change(change);
+    let mut answered = change.is_none();
+    let asked = async {
+        match change {
+            Some(change) => node.change(change).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::pin!(asked);
-    let mut answered = false;
+    let lost = leader_lost(node);
+    tokio::pin!(lost);
     let goes = matches!(wish, Wish::Remove(id) if *id == node.id());
     loop {
         tokio::select! {
@@ -132,7 +191,7 @@ async fn fulfil_by(
                 // Who goes itself is told nothing more, and sees by itself that it is out.
                 Err(Failed::Unknown(_)) if goes => answered = true,
                 Err(Failed::Unknown(Unknown::GivenUp(_))) => answered = true,
-                Err(why) => return Err(why),
+                Err(why) => return Err(why.into()),
                 Ok(_) if wish.is_fulfilled(&node.membership()) => return Ok(()),
                 Ok(_) => answered = true,
             },
@@ -143,38 +202,82 @@ async fn fulfil_by(
                 // Who goes itself does not hear that it is settled. It went as a learner, and
                 // that was.
                 Some(MembershipNews::Counts { membership, .. })
+                | Some(MembershipNews::Now { membership, .. })
                     if goes && wish.is_fulfilled(&membership) => return Ok(()),
                 Some(_) => {}
-                None => return Err(Failed::Refused(Refused::Stopped)),
+                None => return Err(Missed::ForGood(Failed::Refused(Refused::Stopped))),
             },
+            // What the old leader was asked, the new one may never hear of.
+            () = &mut lost, if !answered => {
+                return Err(Missed::ForNow(Failed::Unknown(Unknown::TimedOut)));
+            }
             () = tokio::time::sleep_until(deadline) => {
-                return Err(Failed::Unknown(Unknown::TimedOut));
+                return Err(Missed::ForGood(Failed::Unknown(Unknown::TimedOut)));
             }
         }
     }
 }
 
+/// Waits until another one leads than who leads now.
+async fn leader_lost(node: &Node) {
+    let mut leader = node.watch_leader();
+    let mut is_led = leader.borrow_and_update().is_some();
+    while leader.changed().await.is_ok() {
+        let found = leader.borrow_and_update().is_some();
+        if is_led && found {
+            return;
+        }
+        is_led |= found;
+    }
+    // The member has ended, and that is told elsewhere.
+    std::future::pending().await
+}
+
 /// Logs a goal, and returns the entry that set it as soon as it is committed.
 pub(crate) async fn begin(node: &Node, change: Change) -> Result<EntryId, Failed> {
     let before = node.membership().goal().map(|goal| goal.id);
+    loop {
+        if let Some(begun) = begin_with_leader(node, change.clone(), before).await {
+            return begun;
+        }
+        // Of what the old leader logged, all that will ever count is known after this.
+        node.read(Bytes::new()).await?;
+        if let Some(id) = new_goal(&node.membership(), before) {
+            return Ok(id);
+        }
+    }
+}
+
+/// The same, unless another one leads before there is an answer.
+async fn begin_with_leader(
+    node: &Node,
+    change: Change,
+    before: Option<EntryId>,
+) -> Option<Result<EntryId, Failed>> {
     let mut news = node.watch_membership();
     let asked = node.change(change);
     tokio::pin!(asked);
+    let lost = leader_lost(node);
+    tokio::pin!(lost);
     loop {
         tokio::select! {
-            answer = &mut asked => return answer,
+            answer = &mut asked => return Some(answer),
             heard = news.next() => match heard {
                 Some(MembershipNews::Committed { membership, .. }) => {
-                    let now = membership.goal().map(|goal| goal.id);
-                    if let Some(id) = now.filter(|_| now != before) {
-                        return Ok(id);
+                    if let Some(id) = new_goal(&membership, before) {
+                        return Some(Ok(id));
                     }
                 }
                 Some(_) => {}
-                None => return Err(Failed::Refused(Refused::Stopped)),
+                None => return Some(Err(Failed::Refused(Refused::Stopped))),
             },
+            () = &mut lost => return None,
         }
     }
+}
+
+fn new_goal(now: &Membership, before: Option<EntryId>) -> Option<EntryId> {
+    now.goal().map(|goal| goal.id).filter(|id| Some(*id) != before)
 }
 
 /// Somebody else was quicker, or a change is on its way: look, and ask again.

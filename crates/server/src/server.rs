@@ -10,25 +10,28 @@ use std::time::Duration;
 use quorate::{
     DirectoryStorage, Ended, FileDisk, Node, NodeError, StoreConfig, TcpConfig, TcpTransport,
 };
-use quorate_kv::{Kv, MemoryTable, TableError};
-use tokio::net::{TcpListener, TcpStream};
+use quorate_kv::TableError;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::bootstrap::{BootstrapError, hex, prepare, store_directory};
-use crate::config::Config;
+use crate::config::{Config, TableKind};
 use crate::context::{Context, Limits, Store};
 use crate::http::{Shown, client_router, metrics_router};
 use crate::member_info::address_of;
-use crate::metrics::Measured;
+use crate::metrics::{Counted, Measured, Metered, Traffic};
 use crate::notify::notify;
 use crate::recover::{RecoverError, force_new_cluster};
 use crate::service::routes;
-use crate::url::Url;
+use crate::stopping::{Signals, hand_over};
+use crate::table::open_table;
+use crate::url::{Url, join};
 use crate::{duties, logs};
 
 /// Runs a server until a signal ends it, or its member ends by itself.
@@ -37,40 +40,34 @@ pub async fn run(config: Config) -> Result<(), ServerError> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    let running = Running::start(config).await?;
+    let mut signals = Signals::listen().map_err(ServerError::System)?;
+    let running = tokio::select! {
+        started = Running::start(config) => started?,
+        signal = signals.next() => {
+            tracing::info!(signal, "received a signal; not started yet, ending");
+            return Ok(());
+        }
+    };
     notify("READY=1");
     let ended = tokio::select! {
         ended = running.node.ended() => Some(ended),
         () = running.removed() => None,
-        signal = signalled() => {
+        signal = signals.next() => {
             tracing::info!(signal, "received a signal; shutting down");
             None
         }
     };
     notify("STOPPING=1");
-    running.stop().await;
+    tokio::select! {
+        () = running.stop() => {}
+        signal = signals.next() => {
+            tracing::warn!(signal, "received another signal; ending at once");
+            return Err(ServerError::Interrupted);
+        }
+    }
     match ended {
         Some(why) if !matches!(why, Ended::Stopped) => Err(ServerError::Ended(why)),
         _ => Ok(()),
-    }
-}
-
-async fn signalled() -> &'static str {
-    use tokio::signal::unix::{SignalKind, signal};
-    let wait = |kind| async move {
-        match signal(kind) {
-            Ok(mut signals) => {
-                signals.recv().await;
-            }
-            Err(why) => {
-                tracing::warn!(%why, "cannot listen for a signal");
-                std::future::pending::<()>().await;
-            }
-        }
-    };
-    tokio::select! {
-        () = wait(SignalKind::terminate()) => "terminated",
-        () = wait(SignalKind::interrupt()) => "interrupt",
     }
 }
 
@@ -82,6 +79,7 @@ pub struct Running {
     client_addresses: Vec<SocketAddr>,
     metrics_addresses: Vec<SocketAddr>,
     stopping: watch::Sender<bool>,
+    drain_timeout: Duration,
     serving: Vec<JoinHandle<()>>,
     duties: JoinHandle<()>,
 }
@@ -89,21 +87,22 @@ pub struct Running {
 impl Running {
     /// Serves as soon as it returns; whether it has found a leader is another question.
     pub async fn start(config: Config) -> Result<Self, ServerError> {
-        let transport = bind_peers(&config).await?;
+        let measured = Arc::new(Measured::new(config.extensive_metrics));
+        let transport = bind_peers(&config, &measured).await?;
         let peer_address = transport.local_address();
         let clients = bind_all(&config.listen_client_urls).await?;
         let metrics = bind_all(&config.listen_metrics_urls).await?;
         if config.force_new_cluster {
             force_new_cluster(&config).map_err(ServerError::Recover)?;
         }
-        let measured = Arc::new(Measured::default());
         let mut node_config = prepare(&config, &transport).await?;
         node_config.observer = Arc::clone(&measured) as Arc<dyn quorate::Observer>;
         let cluster_id = node_config.cluster;
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
         let storage = DirectoryStorage::on(disk, StoreConfig::default());
-        let kv = Kv::open(MemoryTable::default()).map_err(ServerError::Table)?;
-        let store = Store::new(kv);
+        let store = Store::new(open_table(&config).await?);
+        // A table on a disk is written to and synced while commands run.
+        node_config.machine_blocks = config.table == TableKind::Redb;
         let node = Node::start(node_config, storage, store.clone(), transport).await?;
         let context = Context::new(node.clone(), store, cluster_id, limits(&config));
         let (stopping, _) = watch::channel(false);
@@ -115,6 +114,7 @@ impl Running {
             node,
             context,
             stopping,
+            drain_timeout: config.drain_timeout,
             serving: Vec::new(),
         };
         running.serve(clients, metrics, &config, measured);
@@ -128,18 +128,22 @@ impl Running {
         config: &Config,
         measured: Arc<Measured>,
     ) {
-        let shown = Shown { context: self.context.clone(), measured };
-        let router = routes(&self.context, config).into_axum_router();
-        let router = router.merge(client_router(shown.clone()));
-        let routes = |router: &axum::Router| Routes::from(router.clone());
-        let metrics_router = metrics_router(shown);
+        let shown = Shown { context: self.context.clone(), measured: Arc::clone(&measured) };
+        let services = routes(&self.context, config).into_axum_router();
+        let router = services.reset_fallback().merge(client_router(shown.clone()));
+        let counted =
+            |router| Counted::new(Routes::from(router).prepare(), Arc::clone(&measured.calls));
+        let (router, metrics_router) = (counted(router), counted(metrics_router(shown)));
         for listener in clients {
-            let stop = self.stop_signal();
-            self.serving.push(tokio::spawn(serve(listener, routes(&router), stop)));
+            let incoming = incoming(listener, Arc::clone(&measured.traffic));
+            let served = serve(incoming, router.clone(), self.stop_signal());
+            self.serving.push(tokio::spawn(served));
         }
         for listener in metrics {
-            let stop = self.stop_signal();
-            self.serving.push(tokio::spawn(serve(listener, routes(&metrics_router), stop)));
+            // What is asked here is not asked by clients.
+            let incoming = incoming(listener, Arc::new(Traffic::default()));
+            let served = serve(incoming, metrics_router.clone(), self.stop_signal());
+            self.serving.push(tokio::spawn(served));
         }
         for address in &self.client_addresses {
             tracing::info!(address = %address, member_id = %hex(self.node.id().0),
@@ -195,24 +199,30 @@ impl Running {
         std::future::pending().await
     }
 
-    /// Takes no more requests, hands leadership over, finishes what was begun, and ends.
+    /// Tells whoever asks that clients should go elsewhere, and lets another member lead.
+    /// Requests are served as before.
+    pub async fn leave(&self) {
+        self.context.leave();
+        hand_over(&self.node).await;
+    }
+
+    /// Leaves, takes no more requests, finishes what was begun, and ends. That takes bounded
+    /// time: what is not finished after a while is cut off.
     pub async fn stop(self) {
+        self.duties.abort();
+        self.leave().await;
         self.stopping.send_replace(true);
         self.context.close();
-        self.duties.abort();
-        let Self { node, serving, .. } = self;
-        // Somebody else leads while the last requests are answered.
-        let drained = async {
-            for task in serving {
-                let abort = task.abort_handle();
-                if tokio::time::timeout(DRAIN_PATIENCE, task).await.is_err() {
-                    abort.abort();
-                }
+        let deadline = Instant::now() + self.drain_timeout;
+        for task in self.serving {
+            let abort = task.abort_handle();
+            if timeout_at(deadline, task).await.is_err() {
+                tracing::warn!("requests that took too long were cut off");
+                abort.abort();
             }
-        };
-        drained.await;
-        node.stop().await;
-        node.host().clone().stop().await;
+        }
+        self.node.end().await;
+        self.node.host().clone().stop().await;
     }
 
     /// Ends at once, as if the process were killed: nothing is handed over or finished.
@@ -230,14 +240,17 @@ impl fmt::Debug for Running {
     }
 }
 
-async fn serve(listener: TcpListener, routes: Routes, stop: impl Future<Output = ()> + Send) {
+async fn serve(
+    incoming: impl Stream<Item = io::Result<Metered>>,
+    service: Counted<Routes>,
+    stop: impl Future<Output = ()> + Send,
+) {
     let served = Server::builder()
         .accept_http1(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keepalive_interval(Some(KEEP_ALIVE_EVERY))
-        .add_routes(routes)
-        .serve_with_incoming_shutdown(incoming(listener), stop)
+        .serve_with_incoming_shutdown(service, incoming, stop)
         .await;
     if let Err(why) = served {
         tracing::error!(%why, "a port is served no more");
@@ -245,28 +258,38 @@ async fn serve(listener: TcpListener, routes: Routes, stop: impl Future<Output =
 }
 
 /// Answers are small and waited for: they leave at once.
-fn incoming(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> {
-    TcpListenerStream::new(listener).map(|accepted| {
+fn incoming(
+    listener: TcpListener,
+    traffic: Arc<Traffic>,
+) -> impl Stream<Item = io::Result<Metered>> {
+    TcpListenerStream::new(listener).map(move |accepted| {
         let stream = accepted?;
         // It is closed already, then; whoever reads from it will find out.
         let _ = stream.set_nodelay(true);
-        Ok(stream)
+        Ok(Metered::new(stream, Arc::clone(&traffic)))
     })
 }
 
-async fn bind_peers(config: &Config) -> Result<TcpTransport, ServerError> {
-    let Some(url) = config.listen_peer_urls.first() else {
-        return Err(ServerError::System(io::Error::other("no peer URL to listen on")));
-    };
-    if config.listen_peer_urls.len() > 1 {
-        tracing::warn!(url = %url, "listening to peers on the first URL only");
+async fn bind_peers(
+    config: &Config,
+    measured: &Arc<Measured>,
+) -> Result<TcpTransport, ServerError> {
+    let urls = &config.listen_peer_urls;
+    let failed = |why| ServerError::Bind { url: join(urls), why };
+    let mut addresses = Vec::new();
+    for url in urls {
+        addresses.push(url.resolve().await.map_err(failed)?);
     }
-    let listen = url.resolve().await.map_err(ServerError::System)?;
-    let mut tcp = TcpConfig::new(listen);
+    let Some((first, others)) = addresses.split_first() else {
+        return Err(failed(io::Error::other("no peer URL to listen on")));
+    };
+    let mut tcp = TcpConfig::new(*first);
+    tcp.listen_also = others.to_vec();
     tcp.address_of = Arc::new(address_of);
+    let measured = Arc::clone(measured);
+    tcp.on_round_trip = Arc::new(move |address, took| measured.on_round_trip(address, took));
     let advertised = config.initial_advertise_peer_urls.first();
     tcp.advertise = advertised.map(Url::address).unwrap_or_default();
-    let failed = |why| ServerError::Bind { url: url.to_string(), why };
     TcpTransport::bind(tcp).await.map_err(failed)
 }
 
@@ -313,6 +336,8 @@ pub enum ServerError {
     System(io::Error),
     /// The member ended by itself.
     Ended(Ended),
+    /// A second signal ended it before it had stopped in good order.
+    Interrupted,
     /// No new cluster can be made of what the disk holds.
     Recover(RecoverError),
 }
@@ -338,6 +363,7 @@ impl fmt::Display for ServerError {
             Self::Table(why) => write!(f, "{why}"),
             Self::System(why) => write!(f, "{why}"),
             Self::Ended(why) => write!(f, "the member has ended: {why}"),
+            Self::Interrupted => f.write_str("ended by a second signal, not in good order"),
             Self::Recover(why) => write!(f, "{why}"),
         }
     }
@@ -345,7 +371,6 @@ impl fmt::Display for ServerError {
 
 impl std::error::Error for ServerError {}
 
-const DRAIN_PATIENCE: Duration = Duration::from_secs(3);
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(30);
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;

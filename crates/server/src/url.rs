@@ -1,7 +1,7 @@
 //! Addresses as etcd writes them: `http://host:port`.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 
 /// Where a member or a client port is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,21 +20,25 @@ pub enum UrlError {
 }
 
 impl Url {
+    /// As it is compared: hosts in small letters, addresses of IPv6 in their shortest form.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
-        let rest = match text.split_once("://") {
-            Some(("http", rest)) => rest,
-            Some(("https", _)) => return Err(UrlError::Tls),
+        let (scheme, rest) = text.split_once("://").ok_or(UrlError::Malformed)?;
+        match scheme.to_ascii_lowercase().as_str() {
+            "http" => {}
+            "https" => return Err(UrlError::Tls),
             _ => return Err(UrlError::Malformed),
-        };
+        }
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         let (host, port) = rest.rsplit_once(':').ok_or(UrlError::Malformed)?;
-        let in_brackets = host.starts_with('[') && host.ends_with(']');
-        let plain = !host.contains([':', '/', '?', '#', '@', ' ', '[', ']', ',']);
-        if host.is_empty() || !(in_brackets || plain) {
-            return Err(UrlError::Malformed);
-        }
-        let port = port.parse().map_err(|_| UrlError::Malformed)?;
-        Ok(Self { host: host.to_owned(), port })
+        let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+            Some(address) => in_brackets(address)?,
+            None if host.is_empty() || host.contains(STRANGE) => return Err(UrlError::Malformed),
+            None => host.to_ascii_lowercase(),
+        };
+        // Digits only: a sign is no port.
+        let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+        let port = port.parse().ok().filter(|_| digits).ok_or(UrlError::Malformed)?;
+        Ok(Self { host, port })
     }
 
     /// The same host on the port that was really taken.
@@ -44,6 +48,11 @@ impl Url {
 
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Whether it is every address of this machine, and none that others could use.
+    pub(crate) fn is_everywhere(&self) -> bool {
+        matches!(self.host.as_str(), "0.0.0.0" | "[::]")
     }
 
     /// `host:port`, as connections are made to it.
@@ -56,6 +65,19 @@ impl Url {
         let mut found = tokio::net::lookup_host(self.address()).await?;
         found.next().ok_or_else(|| std::io::Error::other(format!("{self}: no such host")))
     }
+}
+
+/// What no name of a host has.
+const STRANGE: [char; 9] = [':', '/', '?', '#', '@', ' ', '[', ']', ','];
+
+/// An address of IPv6 may name the interface that it is reached by.
+fn in_brackets(text: &str) -> Result<String, UrlError> {
+    let (address, zone) = match text.split_once('%') {
+        Some((address, zone)) => (address, format!("%{zone}")),
+        None => (text, String::new()),
+    };
+    let address: Ipv6Addr = address.parse().map_err(|_| UrlError::Malformed)?;
+    Ok(format!("[{address}{zone}]"))
 }
 
 impl fmt::Display for Url {
@@ -85,14 +107,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_means_the_same_is_the_same() {
+        for (one, other) in [
+            ("HTTP://Host.Example:2380", "http://host.example:2380"),
+            ("http://host:02380/", "http://host:2380"),
+            ("http://[0:0::0:1]:1", "http://[::1]:1"),
+            ("http://[FE80::A%eth0]:1", "http://[fe80::a%eth0]:1"),
+        ] {
+            assert_eq!(Url::parse(one).map(|url| url.to_string()), Ok(other.to_owned()));
+        }
+        assert_eq!(Url::parse("HTTPS://a:1"), Err(UrlError::Tls));
+        assert_ne!(Url::parse("http://a:1"), Url::parse("http://a:2"));
+    }
+
+    #[test]
     fn addresses_are_read_and_written() {
         for text in ["http://localhost:2379", "http://10.0.0.1:1", "http://[::1]:2380"] {
             assert_eq!(Url::parse(text).map(|url| url.to_string()), Ok(text.to_owned()));
         }
         assert_eq!(Url::parse("http://a:1/").map(|url| url.address()), Ok("a:1".into()));
         assert_eq!(Url::parse("https://a:1"), Err(UrlError::Tls));
-        for text in ["a:1", "http://a", "http://:1", "http://a:x", "http://a:1/b", "http://a:65536"]
-        {
+        for text in [
+            "a:1",
+            "http://a",
+            "http://:1",
+            "http://a:x",
+            "http://a:+1",
+            "http://a:1/b",
+            "http://a:65536",
+            "http://[a]:1",
+            "http://[::1",
+            "http://::1:1",
+            "unix://a:1",
+        ] {
             assert_eq!(Url::parse(text), Err(UrlError::Malformed), "{text}");
         }
     }

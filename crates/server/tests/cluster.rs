@@ -90,6 +90,10 @@ async fn what_cannot_be_is_refused_in_etcds_words() {
     assert_eq!(told(&cluster.member_add(none).await.unwrap_err()), bad_urls);
     let exists = (Code::FailedPrecondition, "etcdserver: Peer URLs already exists");
     assert_eq!(told(&cluster.member_add(add(&a, true)).await.unwrap_err()), exists);
+    // However it is written.
+    let peer_urls = vec![format!("HTTP://127.0.0.1:0{}/", a.peer.port())];
+    let same = MemberAddRequest { peer_urls, is_learner: true };
+    assert_eq!(told(&cluster.member_add(same).await.unwrap_err()), exists);
 
     let not_found = (Code::NotFound, "etcdserver: member not found");
     let promote = |id| MemberPromoteRequest { id };

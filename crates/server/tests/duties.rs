@@ -6,8 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use quorate_proto::etcdserverpb::auth_client::AuthClient;
-use quorate_proto::etcdserverpb::{AuthEnableRequest, MemberAddRequest, RangeRequest};
+use quorate_proto::etcdserverpb::{MemberAddRequest, RangeRequest};
 use quorate_proto::grpc::health::v1::HealthCheckRequest;
 use quorate_proto::grpc::health::v1::health_check_response::ServingStatus;
 use quorate_proto::grpc::health::v1::health_client::HealthClient;
@@ -15,7 +14,6 @@ use quorate_server::Running;
 use quorate_server::config::{AutoCompaction, ClusterState};
 use support::{PATIENCE, Place, names, start_all};
 use tokio::time::Instant;
-use tonic::Code;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn old_revisions_go_and_space_is_bounded() {
@@ -81,9 +79,5 @@ async fn a_new_client_address_is_told_after_a_restart() {
     let mut health = HealthClient::new(moved.channel().await);
     let checked = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
     assert_eq!(checked.status(), ServingStatus::Serving);
-    let mut auth = AuthClient::new(moved.channel().await);
-    let refused = auth.auth_enable(AuthEnableRequest {}).await.unwrap_err();
-    let text = "etcdserver: authentication is not supported by this server yet";
-    assert_eq!((refused.code(), refused.message()), (Code::Unimplemented, text));
     server.stop().await;
 }

@@ -4,6 +4,7 @@
 
 mod support;
 
+use quorate_proto::etcdserverpb::MemberUpdateRequest;
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::membership_client::MembershipClient;
 use quorate_proto::quorate::v1::target_member::Member as Named;
@@ -72,6 +73,40 @@ async fn a_member_is_replaced_by_one_goal() {
     assert_eq!(b.get("x").await.as_deref(), Some("1"));
     for server in running {
         server.stop().await;
+    }
+}
+
+/// The address of a newcomer was wrong, and is put right while everybody waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_goal_goes_on_while_a_member_is_described() {
+    let [a, b, wrong] = ["a", "b", "b"].map(Place::new);
+    let mut running = start_all(&[&a]).await;
+    let mut membership = client(&a).await;
+    let voters = vec![by_name("a"), newcomer(&wrong)];
+    let goal = v1::SetGoalRequest { target: target(voters), wait: false, expected: None };
+    let goal_id = membership.set_goal(goal).await.unwrap().into_inner().goal_id;
+    let members = a.members_until(|members| members.len() == 2).await;
+    let id = members.iter().find(|m| m.peer_urls == [wrong.peer.to_string()]).unwrap().id;
+    let mut watch = membership.watch(v1::WatchRequest {}).await.unwrap().into_inner();
+
+    let update = MemberUpdateRequest { id, peer_urls: vec![b.peer.to_string()] };
+    let members = a.cluster().await.member_update(update).await.unwrap().into_inner().members;
+    let updated = members.iter().find(|member| member.id == id).unwrap();
+    assert_eq!(updated.peer_urls, [b.peer.to_string()]);
+    let status = membership.status(v1::StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!(status.membership.unwrap().goal.unwrap().id, goal_id);
+
+    running.push(b.start(&[&a, &b], ClusterState::Existing).await);
+    loop {
+        use v1::membership_news::News;
+        let reply = watch.message().await.unwrap().unwrap();
+        if let News::GoalEnded(ended) = reply.news.unwrap().news.unwrap() {
+            assert_eq!((ended.id, ended.end()), (goal_id, v1::GoalEnd::Reached));
+            break;
+        }
+    }
+    for server in running {
+        server.end().await;
     }
 }
 

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test uses what it needs")]
 
+pub(crate) mod cluster;
+pub(crate) mod member;
+
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

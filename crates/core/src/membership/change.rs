@@ -210,6 +210,13 @@ impl Change {
         }
     }
 
+    /// Members and votes stay as they are; only something is said about members.
+    pub fn only_describes(&self) -> bool {
+        let operations = self.operations();
+        let about = |operation: &Operation| matches!(operation, Operation::Update(_));
+        !operations.is_empty() && operations.iter().all(about)
+    }
+
     pub fn is_v1(&self) -> bool {
         matches!(self.kind, ChangeKind::V1(_))
     }

@@ -12,16 +12,23 @@ use super::secure::{Plain, Secure};
 /// Where a peer is reached, by what its cluster says about it.
 pub type AddressOf = Arc<dyn Fn(&MemberInfo) -> Option<String> + Send + Sync>;
 
+/// An address that was dialled, and how long its answer took.
+pub type OnRoundTrip = Arc<dyn Fn(&str, Duration) + Send + Sync>;
+
 /// How to listen and whom to trust how long. [`TcpConfig::new`] has defaults for a data
 /// centre; all times and limits may be changed.
 #[derive(Clone)]
 pub struct TcpConfig {
     /// Where to listen. Port 0 takes any that is free.
     pub listen: SocketAddr,
+    /// Where to listen besides.
+    pub listen_also: Vec<SocketAddr>,
     /// `host:port` under which others reach this process. Empty: what it listens on.
     pub advertise: String,
     /// Where a peer is reached. By default its info is `host:port`, all of it.
     pub address_of: AddressOf,
+    /// Told how long an address took to answer a sign of life. Be quick: the connection waits.
+    pub on_round_trip: OnRoundTrip,
     /// What stands between TCP and the frames. By default nothing.
     pub secure: Arc<dyn Secure>,
 
@@ -76,8 +83,10 @@ impl TcpConfig {
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
+            listen_also: Vec::new(),
             advertise: String::new(),
             address_of: Arc::new(whole_info),
+            on_round_trip: Arc::new(|_, _| {}),
             secure: Arc::new(Plain),
             frame_bytes_max: 64 << 20,
             queue_frames_max: 16 << 10,

@@ -36,7 +36,7 @@ use quorate_core::{Entries, Envelope, MemberId, MemberInfo, Message};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-pub use config::{AddressOf, TcpConfig};
+pub use config::{AddressOf, OnRoundTrip, TcpConfig};
 pub use inquiry::InquiryError;
 pub use secure::{Plain, Secure, Securing, Stream};
 
@@ -55,7 +55,7 @@ pub struct TcpTransport {
     shared: Arc<Shared>,
     local: SocketAddr,
     /// Until it is started.
-    listener: Mutex<Option<TcpListener>>,
+    listeners: Mutex<Option<Vec<TcpListener>>>,
 }
 
 impl TcpTransport {
@@ -63,15 +63,19 @@ impl TcpTransport {
     pub async fn bind(config: TcpConfig) -> io::Result<Self> {
         let listener = TcpListener::bind(config.listen).await?;
         let local = listener.local_addr()?;
+        let mut listeners = vec![listener];
+        for address in &config.listen_also {
+            listeners.push(TcpListener::bind(address).await?);
+        }
         let advertise = match config.advertise.as_str() {
             "" => local.to_string(),
             given => given.to_owned(),
         };
         let shared = Arc::new(Shared::new(config, advertise));
-        Ok(Self { shared, local, listener: Mutex::new(Some(listener)) })
+        Ok(Self { shared, local, listeners: Mutex::new(Some(listeners)) })
     }
 
-    /// Where it listens.
+    /// Where it listens; the first address, if there are several.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
@@ -107,9 +111,11 @@ impl Drop for TcpTransport {
 
 impl Transport for TcpTransport {
     fn start(&self, inbox: Inbox) -> Result<(), TransportError> {
-        let listener = lock(&self.listener).take().ok_or("started already")?;
+        let listeners = lock(&self.listeners).take().ok_or("started already")?;
         let _ = self.shared.inbox.set(inbox);
-        let _ = self.shared.spawn(incoming::listen(Arc::clone(&self.shared), listener));
+        for listener in listeners {
+            let _ = self.shared.spawn(incoming::listen(Arc::clone(&self.shared), listener));
+        }
         Ok(())
     }
 
@@ -158,7 +164,7 @@ impl Transport for TcpTransport {
 
     fn stop(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async {
-            drop(lock(&self.listener).take());
+            drop(lock(&self.listeners).take());
             self.shared.stop().await;
         })
     }

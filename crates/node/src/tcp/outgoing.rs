@@ -169,6 +169,7 @@ impl LinkTask {
             pairs: BTreeMap::new(),
             channel_last: 0,
             heard: false,
+            asked_at: None,
         };
         let why = conversation.run().await;
         let heard = conversation.heard;
@@ -197,6 +198,8 @@ struct Conversation<'a> {
     /// Numbers are not used again, so that late answers cannot be mistaken.
     channel_last: u32,
     heard: bool,
+    /// When the sign of life that has no answer yet was sent.
+    asked_at: Option<Instant>,
 }
 
 impl Conversation<'_> {
@@ -232,7 +235,10 @@ impl Conversation<'_> {
                     taken.drain(..).for_each(|queued| self.say(&queued));
                     leaving.iter().for_each(|pair| self.leave(pair));
                 }
-                _ = keep_alive.tick() => self.batch.push(Kind::KeepAlive, 0, &Nothing {}),
+                _ = keep_alive.tick() => {
+                    self.batch.push(Kind::KeepAlive, 0, &Nothing {});
+                    self.asked_at = Some(Instant::now());
+                }
             }
             if let Err(why) = self.write().await {
                 return why;
@@ -286,7 +292,11 @@ impl Conversation<'_> {
             why.to_string()
         })?;
         match frame.kind {
-            Kind::KeepAlive => {}
+            Kind::KeepAlive => {
+                if let Some(asked_at) = self.asked_at.take() {
+                    (self.shared.config.on_round_trip)(&self.core.address, asked_at.elapsed());
+                }
+            }
             Kind::Welcome => {
                 self.heard = true;
                 if let Some(pair) = self.pairs.get(&frame.channel) {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::flags::Missing;
+
 /// What is wrong with what was given. Nothing was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -14,6 +16,8 @@ pub enum ConfigError {
     NoValue { flag: String },
     /// A value that does not fit its flag.
     BadValue { flag: String, found: String, wanted: String },
+    /// A flag whose neglect would do harm, and that is not served.
+    NotServed { flag: String, found: String, missing: Missing },
     /// The file cannot be read, or is no YAML mapping.
     File { path: String, why: String },
 }
@@ -35,6 +39,9 @@ impl fmt::Display for ConfigError {
             Self::NoValue { flag } => write!(f, "--{flag} has no value, want one"),
             Self::BadValue { flag, found, wanted } => {
                 write!(f, "--{flag} is {found:?}, want {wanted}")
+            }
+            Self::NotServed { flag, found, missing } => {
+                write!(f, "--{flag} is {found:?}, but {missing}")
             }
             Self::File { path, why } => write!(f, "{path}: {why}"),
         }

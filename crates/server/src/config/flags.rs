@@ -1,6 +1,8 @@
 //! etcd's flags by name: which there are, which have a meaning here, and which name was
 //! probably meant.
 
+use std::fmt;
+
 /// What is done with a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -12,6 +14,40 @@ pub(crate) enum Kind {
     WithoutEffect,
     /// The same, and without a value it is on.
     SwitchWithoutEffect,
+    /// Asks for what is not done here, and to go on without it would be worse than not to
+    /// start: refused, unless its value asks for nothing.
+    Refused(Missing),
+    /// The same, and without a value it is on.
+    SwitchRefused(Missing),
+}
+
+/// What a flag asks for and does not get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// Certificates and encryption.
+    Tls,
+    /// Tokens that clients have to show.
+    Authentication,
+    /// Requests are let in only under these names.
+    HostNames,
+    /// Finding the first members somewhere else.
+    Discovery,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tls => "TLS is not served yet: what it should protect would go in clear",
+            Self::Authentication => {
+                "authentication is not served yet: nobody would be asked for a token"
+            }
+            Self::HostNames => "names of hosts are not checked yet: all would be let in",
+            Self::Discovery => {
+                "members are not looked up yet: this one would found a cluster of its own, \
+                 name the members with --initial-cluster"
+            }
+        })
+    }
 }
 
 pub(crate) fn kind(name: &str) -> Option<Kind> {
@@ -24,6 +60,10 @@ pub(crate) fn kind(name: &str) -> Option<Kind> {
         Some(Kind::WithoutEffect)
     } else if listed(SWITCHES_WITHOUT_EFFECT) || name.starts_with("experimental-") {
         Some(Kind::SwitchWithoutEffect)
+    } else if let Some((_, missing)) = VALUES_REFUSED.iter().find(|(known, _)| *known == name) {
+        Some(Kind::Refused(*missing))
+    } else if listed(SWITCHES_REFUSED) {
+        Some(Kind::SwitchRefused(Missing::Tls))
     } else {
         None
     }
@@ -31,9 +71,14 @@ pub(crate) fn kind(name: &str) -> Option<Kind> {
 
 /// The known name that is least different.
 pub(crate) fn nearest(name: &str) -> &'static str {
-    let known = [VALUES, SWITCHES, VALUES_WITHOUT_EFFECT, SWITCHES_WITHOUT_EFFECT];
-    let known = known.into_iter().flatten().copied();
-    known.min_by_key(|known| distance(name, known)).unwrap_or("help")
+    known().min_by_key(|known| distance(name, known)).unwrap_or("help")
+}
+
+fn known() -> impl Iterator<Item = &'static str> {
+    let listed =
+        [VALUES, SWITCHES, VALUES_WITHOUT_EFFECT, SWITCHES_WITHOUT_EFFECT, SWITCHES_REFUSED];
+    let refused = VALUES_REFUSED.iter().map(|(name, _)| *name);
+    listed.into_iter().flatten().copied().chain(refused)
 }
 
 /// Letters to insert, remove or replace.
@@ -58,6 +103,7 @@ const VALUES: &[&str] = &[
     "auto-compaction-retention",
     "config-file",
     "data-dir",
+    "drain-timeout",
     "election-timeout",
     "heartbeat-interval",
     "initial-advertise-peer-urls",
@@ -71,9 +117,11 @@ const VALUES: &[&str] = &[
     "max-learners",
     "max-request-bytes",
     "max-txn-ops",
+    "metrics",
     "name",
     "quota-backend-bytes",
     "snapshot-count",
+    "table",
     "wal-dir",
     "watch-progress-notify-interval",
 ];
@@ -82,30 +130,21 @@ const SWITCHES: &[&str] =
     &["auto-promote", "force-new-cluster", "help", "learner-reads", "pre-vote", "version"];
 
 const VALUES_WITHOUT_EFFECT: &[&str] = &[
-    "auth-token",
     "auth-token-ttl",
     "backend-batch-interval",
     "backend-batch-limit",
     "backend-bbolt-freelist-type",
     "bcrypt-cost",
     "bootstrap-defrag-threshold-megabytes",
-    "cert-file",
     "cipher-suites",
-    "client-cert-file",
-    "client-crl-file",
-    "client-key-file",
     "compact-hash-check-time",
     "compaction-batch-limit",
     "compaction-sleep-interval",
     "corrupt-check-time",
     "cors",
-    "discovery",
     "discovery-fallback",
     "discovery-proxy",
-    "discovery-srv",
     "discovery-srv-name",
-    "discovery-token",
-    "discovery-endpoints",
     "distributed-tracing-address",
     "distributed-tracing-instance-id",
     "distributed-tracing-sampling-rate",
@@ -115,8 +154,6 @@ const VALUES_WITHOUT_EFFECT: &[&str] = &[
     "grpc-keepalive-interval",
     "grpc-keepalive-min-time",
     "grpc-keepalive-timeout",
-    "host-whitelist",
-    "key-file",
     "listen-client-http-urls",
     "log-format",
     "log-outputs",
@@ -126,30 +163,18 @@ const VALUES_WITHOUT_EFFECT: &[&str] = &[
     "max-snapshots",
     "max-wals",
     "memory-mlock",
-    "metrics",
-    "peer-cert-allowed-cn",
-    "peer-cert-allowed-hostname",
-    "peer-cert-file",
-    "peer-client-cert-file",
-    "peer-client-key-file",
-    "peer-crl-file",
-    "peer-key-file",
-    "peer-trusted-ca-file",
     "raft-read-timeout",
     "raft-write-timeout",
     "self-signed-cert-validity",
     "snapshot-catchup-entries",
     "tls-max-version",
     "tls-min-version",
-    "trusted-ca-file",
     "v2-deprecation",
     "warning-apply-duration",
     "warning-unary-request-duration",
 ];
 
 const SWITCHES_WITHOUT_EFFECT: &[&str] = &[
-    "auto-tls",
-    "client-cert-auth",
     "compact-hash-check-enabled",
     "enable-distributed-tracing",
     "enable-grpc-gateway",
@@ -158,8 +183,6 @@ const SWITCHES_WITHOUT_EFFECT: &[&str] = &[
     "enable-v2",
     "initial-corrupt-check",
     "initial-election-tick-advance",
-    "peer-auto-tls",
-    "peer-client-cert-auth",
     "peer-skip-client-san-verification",
     "socket-reuse-address",
     "socket-reuse-port",
@@ -167,6 +190,33 @@ const SWITCHES_WITHOUT_EFFECT: &[&str] = &[
     "strict-reconfig-check",
     "unsafe-no-fsync",
 ];
+
+const VALUES_REFUSED: &[(&str, Missing)] = &[
+    ("auth-token", Missing::Authentication),
+    ("cert-file", Missing::Tls),
+    ("client-cert-allowed-hostname", Missing::Tls),
+    ("client-cert-file", Missing::Tls),
+    ("client-crl-file", Missing::Tls),
+    ("client-key-file", Missing::Tls),
+    ("discovery", Missing::Discovery),
+    ("discovery-endpoints", Missing::Discovery),
+    ("discovery-srv", Missing::Discovery),
+    ("discovery-token", Missing::Discovery),
+    ("host-whitelist", Missing::HostNames),
+    ("key-file", Missing::Tls),
+    ("peer-cert-allowed-cn", Missing::Tls),
+    ("peer-cert-allowed-hostname", Missing::Tls),
+    ("peer-cert-file", Missing::Tls),
+    ("peer-client-cert-file", Missing::Tls),
+    ("peer-client-key-file", Missing::Tls),
+    ("peer-crl-file", Missing::Tls),
+    ("peer-key-file", Missing::Tls),
+    ("peer-trusted-ca-file", Missing::Tls),
+    ("trusted-ca-file", Missing::Tls),
+];
+
+const SWITCHES_REFUSED: &[&str] =
+    &["auto-tls", "client-cert-auth", "peer-auto-tls", "peer-client-cert-auth"];
 
 #[cfg(test)]
 mod tests {
@@ -181,7 +231,7 @@ mod tests {
 
     #[test]
     fn names_are_known_once() {
-        let all = [VALUES, SWITCHES, VALUES_WITHOUT_EFFECT, SWITCHES_WITHOUT_EFFECT].concat();
+        let all: Vec<&str> = known().collect();
         for name in &all {
             assert_eq!(all.iter().filter(|other| *other == name).count(), 1, "{name}");
             assert!(kind(name).is_some());

@@ -1,9 +1,11 @@
 //! How a server is set up: etcd's flags, `ETCD_*` variables or YAML file, as one value.
 //!
 //! Flags beat variables; a file makes both ignored, as etcd has it. A name that etcd does
-//! not know is refused; one that has no effect here is warned about.
+//! not know is refused, and so is one that asks for protection that is not given; one that
+//! only has no effect here is warned about.
 
 mod error;
+mod file;
 mod flags;
 mod settings;
 
@@ -11,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use error::ConfigError;
+pub use flags::Missing;
 use settings::Settings;
 
 use crate::url::Url;
@@ -37,7 +40,9 @@ pub struct Config {
     pub pre_vote: bool,
     /// Capture the state after this many entries.
     pub snapshot_count: u64,
-    /// 0 for etcd's 2 GiB.
+    /// Where the data is while the server runs.
+    pub table: TableKind,
+    /// 0 for etcd's 2 GiB; the largest number for no limit.
     pub quota_backend_bytes: u64,
     pub auto_compaction: Option<AutoCompaction>,
     pub max_txn_ops: usize,
@@ -49,6 +54,10 @@ pub struct Config {
     pub auto_promote: bool,
     /// Learners serve linearizable reads and watches.
     pub learner_reads: bool,
+    /// How long a server that stops waits for requests under way.
+    pub drain_timeout: Duration,
+    /// Measure how long each call takes, too.
+    pub extensive_metrics: bool,
     pub log_level: String,
     /// What was given and has no effect, in words.
     pub warnings: Vec<String>,
@@ -58,6 +67,15 @@ pub struct Config {
 pub enum ClusterState {
     New,
     Existing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableKind {
+    /// In memory, made of the newest snapshot and the log at every start.
+    Memory,
+    /// In a file of redb, from which a start goes on. Memory holds the keys, and of the
+    /// values what fits a cache.
+    Redb,
 }
 
 /// What goes by itself.
@@ -92,9 +110,17 @@ where
     }
     given.add_env(env);
     let settings = match given.text("config-file") {
-        Some(path) => Settings::from_file(path, &given)?,
+        Some(path) => {
+            let mut settings = file::read(path)?;
+            if given.has_more_than("config-file") {
+                settings
+                    .warn("a configuration file was given: flags and variables are ignored".into());
+            }
+            settings
+        }
         None => given,
     };
+    settings.check_served()?;
     Config::from_settings(&settings).map(|config| Wanted::Run(Box::new(config)))
 }
 
@@ -123,6 +149,7 @@ impl Default for Config {
             election_timeout: Duration::from_millis(1000),
             pre_vote: true,
             snapshot_count: 10_000,
+            table: TableKind::Memory,
             quota_backend_bytes: 0,
             auto_compaction: None,
             max_txn_ops: 128,
@@ -131,6 +158,8 @@ impl Default for Config {
             max_learners: 1,
             auto_promote: false,
             learner_reads: false,
+            drain_timeout: Duration::from_secs(5),
+            extensive_metrics: false,
             log_level: "info".into(),
             warnings: Vec::new(),
         }
@@ -143,15 +172,15 @@ impl Config {
         let name = given.text("name").unwrap_or(&default.name).to_owned();
         let data_dir = given.text("data-dir").map_or_else(|| format!("{name}.etcd"), Into::into);
         let advertised = given.urls("initial-advertise-peer-urls", &default.listen_peer_urls)?;
+        let listened = given.urls("listen-client-urls", &default.listen_client_urls)?;
         let config = Self {
+            advertise_client_urls: given.advertised_to_clients(&listened)?,
             data_dir: data_dir.into(),
             wal_dir: given.text("wal-dir").map(PathBuf::from),
             listen_peer_urls: given.urls("listen-peer-urls", &default.listen_peer_urls)?,
-            listen_client_urls: given.urls("listen-client-urls", &default.listen_client_urls)?,
+            listen_client_urls: listened,
             listen_metrics_urls: given.urls("listen-metrics-urls", &[])?,
             initial_advertise_peer_urls: advertised,
-            advertise_client_urls: given
-                .urls("advertise-client-urls", &default.advertise_client_urls)?,
             initial_cluster: given.initial_cluster()?,
             initial_cluster_state: given.cluster_state()?,
             initial_cluster_token: given
@@ -163,7 +192,8 @@ impl Config {
             election_timeout: given.millis("election-timeout", default.election_timeout)?,
             pre_vote: given.switch("pre-vote", true)?,
             snapshot_count: given.number("snapshot-count", default.snapshot_count)?,
-            quota_backend_bytes: given.number("quota-backend-bytes", 0)?,
+            table: given.table()?,
+            quota_backend_bytes: given.quota()?,
             auto_compaction: given.auto_compaction()?,
             max_txn_ops: given.number("max-txn-ops", default.max_txn_ops)?,
             max_request_bytes: given.number("max-request-bytes", default.max_request_bytes)?,
@@ -174,6 +204,8 @@ impl Config {
             max_learners: given.number("max-learners", default.max_learners)?,
             auto_promote: given.is_on("auto-promote")?,
             learner_reads: given.is_on("learner-reads")?,
+            drain_timeout: given.duration("drain-timeout", default.drain_timeout)?,
+            extensive_metrics: given.extensive_metrics()?,
             log_level: given.text("log-level").unwrap_or(&default.log_level).to_owned(),
             warnings: given.warnings(),
             name,
@@ -189,6 +221,10 @@ impl Config {
             let found = self.election_timeout.as_millis().to_string();
             let wanted = "at least 5 times the heartbeat interval";
             return Err(ConfigError::value("election-timeout", &found, wanted));
+        }
+        if self.election_timeout > ELECTION_TIMEOUT_MAX {
+            let found = self.election_timeout.as_millis().to_string();
+            return Err(ConfigError::value("election-timeout", &found, "at most 50000"));
         }
         let levels = ["debug", "info", "warn", "error", "panic", "fatal", "dpanic"];
         if !levels.contains(&self.log_level.as_str()) {
@@ -225,6 +261,9 @@ impl Config {
         members
     }
 }
+
+/// As etcd's: a cluster should not be without a leader for longer.
+const ELECTION_TIMEOUT_MAX: Duration = Duration::from_secs(50);
 
 #[cfg(test)]
 mod tests;

@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use yaml_rust2::{Yaml, YamlLoader};
-
 use super::error::ConfigError;
 use super::flags::{Kind, kind, nearest};
-use super::{AutoCompaction, ClusterState};
+use super::{AutoCompaction, ClusterState, TableKind};
 use crate::url::Url;
 
 /// What was given, by the name of its flag.
@@ -16,9 +14,15 @@ use crate::url::Url;
 pub(crate) struct Settings {
     values: BTreeMap<String, String>,
     warnings: Vec<String>,
+    /// In files, times may be numbers, and count nanoseconds.
+    from_file: bool,
 }
 
 impl Settings {
+    pub(super) fn of_file() -> Self {
+        Self { from_file: true, ..Self::default() }
+    }
+
     /// As etcd reads them: one dash or two, the value after `=` or as the next word.
     pub(crate) fn from_args(args: impl IntoIterator<Item = String>) -> Result<Self, ConfigError> {
         let mut settings = Self::default();
@@ -35,10 +39,11 @@ impl Settings {
             let kind = kind(name).ok_or_else(|| unknown(name))?;
             let value = match (value, kind) {
                 (Some(value), _) => value,
-                (None, Kind::Switch) => "true".to_owned(),
+                (None, Kind::Switch | Kind::SwitchRefused(_)) => "true".to_owned(),
                 // Some of them have values; a word can be nothing else here.
                 (None, Kind::SwitchWithoutEffect) => {
-                    args.next_if(|next| !next.starts_with('-')).unwrap_or_default()
+                    let word = args.next_if(|next| !next.starts_with('-'));
+                    word.unwrap_or_else(|| "true".to_owned())
                 }
                 (None, _) => {
                     args.next().ok_or_else(|| ConfigError::NoValue { flag: name.into() })?
@@ -56,65 +61,52 @@ impl Settings {
             let Some(name) = variable.strip_prefix("ETCD_") else { continue };
             let name = name.to_lowercase().replace('_', "-");
             if kind(&name).is_none() {
-                self.warnings.push(format!("unrecognized environment variable {variable}"));
-            } else if !value.is_empty() && !self.values.contains_key(&name) {
+                self.warn(format!("unrecognized environment variable {variable}"));
+            } else if self.values.contains_key(&name) {
+                self.warn(format!("{variable} is ignored, as --{name} is given"));
+            } else if !value.is_empty() {
                 self.set(&name, value);
             }
         }
     }
 
-    /// The file counts alone.
-    pub(crate) fn from_file(path: &str, given: &Self) -> Result<Self, ConfigError> {
-        let failed = |why: String| ConfigError::File { path: path.to_owned(), why };
-        let text = std::fs::read_to_string(path).map_err(|why| failed(why.to_string()))?;
-        let documents = YamlLoader::load_from_str(&text).map_err(|why| failed(why.to_string()))?;
-        let mut settings = Self::default();
-        if given.values.len() > 1 {
-            let text = "a configuration file was given: flags and variables are ignored";
-            settings.warnings.push(text.to_owned());
-        }
-        match documents.first() {
-            None | Some(Yaml::Null) => {}
-            Some(Yaml::Hash(entries)) => {
-                for (name, value) in entries {
-                    let name = name.as_str().ok_or_else(|| failed("a name is no text".into()))?;
-                    settings.set_yaml(name, value)?;
-                }
-            }
-            Some(_) => return Err(failed("not a mapping from names to values".into())),
-        }
-        Ok(settings)
-    }
-
-    fn set_yaml(&mut self, name: &str, value: &Yaml) -> Result<(), ConfigError> {
-        let value = match value {
-            Yaml::String(text) | Yaml::Real(text) => text.clone(),
-            Yaml::Integer(number) => number.to_string(),
-            Yaml::Boolean(on) => on.to_string(),
-            Yaml::Null => return Ok(()),
-            // Of TLS and of log outputs, neither of which has an effect.
-            Yaml::Hash(_) | Yaml::Array(_) => {
-                self.warnings.push(format!("{name} has no effect"));
-                return Ok(());
-            }
-            _ => return Err(ConfigError::value(name, "an alias", "a plain value")),
-        };
-        kind(name).ok_or_else(|| unknown(name))?;
-        self.set(name, value);
-        Ok(())
-    }
-
-    fn set(&mut self, name: &str, value: String) {
+    /// Notes a value, whatever it means.
+    pub(super) fn set(&mut self, name: &str, value: String) {
         match kind(name) {
-            Some(Kind::Value | Kind::Switch) => {
-                self.values.insert(name.to_owned(), value);
+            Some(Kind::WithoutEffect | Kind::SwitchWithoutEffect) if !value.is_empty() => {
+                self.warn(format!("{name} has no effect"));
             }
-            _ => self.warnings.push(format!("{name} has no effect")),
+            _ => {}
         }
+        self.values.insert(name.to_owned(), value);
+    }
+
+    pub(super) fn warn(&mut self, warning: String) {
+        self.warnings.push(warning);
     }
 
     pub(crate) fn warnings(&self) -> Vec<String> {
         self.warnings.clone()
+    }
+
+    /// Whether there is anything but this one.
+    pub(super) fn has_more_than(&self, name: &str) -> bool {
+        self.values.keys().any(|other| other != name)
+    }
+
+    /// What asks for protection that it would not get must not be passed over.
+    pub(super) fn check_served(&self) -> Result<(), ConfigError> {
+        for name in self.values.keys() {
+            let Some(found) = self.text(name) else { continue };
+            let missing = match kind(name) {
+                Some(Kind::Refused(missing)) if !asks_for_nothing(name, found) => missing,
+                Some(Kind::SwitchRefused(missing)) if self.is_on(name)? => missing,
+                _ => continue,
+            };
+            let (flag, found) = (name.clone(), found.to_owned());
+            return Err(ConfigError::NotServed { flag, found, missing });
+        }
+        Ok(())
     }
 
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
@@ -146,7 +138,29 @@ impl Settings {
 
     pub(crate) fn duration(&self, name: &str, default: Duration) -> Result<Duration, ConfigError> {
         let Some(text) = self.text(name) else { return Ok(default) };
-        duration(text).ok_or_else(|| ConfigError::value(name, text, "a time as 10m or 1h30m"))
+        let nanos = text.parse().ok().filter(|nanos| self.from_file || *nanos == 0);
+        let duration = nanos.map(Duration::from_nanos).or_else(|| duration(text));
+        duration.ok_or_else(|| ConfigError::value(name, text, "a time as 10m or 1h30m"))
+    }
+
+    /// 0 for etcd's default; less for no limit.
+    pub(crate) fn quota(&self) -> Result<u64, ConfigError> {
+        let bytes: i64 = self.number("quota-backend-bytes", 0)?;
+        Ok(u64::try_from(bytes).unwrap_or(u64::MAX))
+    }
+
+    /// Where clients are told to connect: if nothing is said, where it listens for them.
+    pub(crate) fn advertised_to_clients(&self, listen: &[Url]) -> Result<Vec<Url>, ConfigError> {
+        let name = "advertise-client-urls";
+        let urls = self.urls(name, listen)?;
+        let given = self.text(name).is_some();
+        match urls.iter().find(|url| url.is_everywhere()) {
+            Some(url) if !given => {
+                let wanted = "given, as clients cannot connect to where it listens";
+                Err(ConfigError::value(name, &url.to_string(), wanted))
+            }
+            _ => Ok(urls),
+        }
     }
 
     pub(crate) fn urls(&self, name: &str, default: &[Url]) -> Result<Vec<Url>, ConfigError> {
@@ -180,21 +194,39 @@ impl Settings {
         }
     }
 
+    pub(crate) fn extensive_metrics(&self) -> Result<bool, ConfigError> {
+        match self.text("metrics") {
+            None | Some("basic") => Ok(false),
+            Some("extensive") => Ok(true),
+            Some(other) => Err(ConfigError::value("metrics", other, "basic or extensive")),
+        }
+    }
+
+    pub(crate) fn table(&self) -> Result<TableKind, ConfigError> {
+        match self.text("table") {
+            None | Some("memory") => Ok(TableKind::Memory),
+            Some("redb") => Ok(TableKind::Redb),
+            Some(other) => Err(ConfigError::value("table", other, "memory or redb")),
+        }
+    }
+
     /// Without a unit, the retention is in hours or in revisions.
     pub(crate) fn auto_compaction(&self) -> Result<Option<AutoCompaction>, ConfigError> {
         let name = "auto-compaction-retention";
-        let Some(text) = self.text(name).filter(|text| *text != "0") else { return Ok(None) };
+        let text = self.text(name).unwrap_or("0");
+        let number = text.parse::<u32>().ok();
         match self.text("auto-compaction-mode") {
             None | Some("periodic") => {
-                let hours = text.parse().ok().map(|hours: u64| Duration::from_secs(hours * 3600));
-                let period = hours.or_else(|| duration(text)).filter(|period| !period.is_zero());
+                let hours = number.map(|hours| Duration::from_secs(u64::from(hours) * 3600));
                 let wrong = || ConfigError::value(name, text, "hours, or a time as 30m");
-                Ok(Some(AutoCompaction::Periodic(period.ok_or_else(wrong)?)))
+                let period = hours.or_else(|| duration(text)).ok_or_else(wrong)?;
+                Ok((!period.is_zero()).then_some(AutoCompaction::Periodic(period)))
             }
             Some("revision") => {
-                let kept = text.parse().ok().filter(|kept| *kept > 0);
+                let kept = text.parse::<i64>().ok().filter(|kept| *kept >= 0);
                 let wrong = || ConfigError::value(name, text, "how many revisions to keep");
-                Ok(Some(AutoCompaction::Revision(kept.ok_or_else(wrong)?)))
+                let kept = kept.ok_or_else(wrong)?;
+                Ok((kept > 0).then_some(AutoCompaction::Revision(kept)))
             }
             Some(other) => {
                 Err(ConfigError::value("auto-compaction-mode", other, "periodic or revision"))
@@ -203,33 +235,46 @@ impl Settings {
     }
 }
 
-fn unknown(name: &str) -> ConfigError {
+/// Some values are what would be without them.
+fn asks_for_nothing(name: &str, value: &str) -> bool {
+    matches!((name, value), ("auth-token", "simple") | ("host-whitelist", "*"))
+}
+
+pub(super) fn unknown(name: &str) -> ConfigError {
     ConfigError::UnknownFlag { found: name.to_owned(), nearest: nearest(name) }
 }
 
-/// `1h30m`, `250ms`; a bare number counts nanoseconds, as in etcd's file.
+/// As Go writes it: `1h30m`, `250ms`, `1.5h`.
 fn duration(text: &str) -> Option<Duration> {
-    if let Ok(nanos) = text.parse() {
-        return Some(Duration::from_nanos(nanos));
+    let (mut rest, mut total) = (text, 0_u128);
+    if rest.is_empty() {
+        return None;
     }
-    let (mut rest, mut total) = (text, Duration::ZERO);
     while !rest.is_empty() {
-        let digits = rest.find(|letter: char| !letter.is_ascii_digit())?;
-        let (number, tail) = rest.split_at(digits);
-        let letters = tail.find(|letter: char| letter.is_ascii_digit()).unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(letters);
-        let nanos = match unit {
+        let is_number = |letter: char| letter.is_ascii_digit() || letter == '.';
+        let (number, tail) = rest.split_at(rest.find(|letter| !is_number(letter))?);
+        let (unit, tail) = tail.split_at(tail.find(is_number).unwrap_or(tail.len()));
+        let nanos: u128 = match unit {
             "ns" => 1,
-            "us" | "µs" => 1_000,
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
             "ms" => 1_000_000,
             "s" => 1_000_000_000,
             "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000_u64,
+            "h" => 3_600_000_000_000,
             _ => return None,
         };
-        let nanos = number.parse::<u64>().ok()?.checked_mul(nanos)?;
-        total = total.checked_add(Duration::from_nanos(nanos))?;
+        let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+        let has_digits = !whole.is_empty() || !part.is_empty();
+        if !has_digits || part.contains('.') || whole.len() > DIGITS_MAX || part.len() > DIGITS_MAX
+        {
+            return None;
+        }
+        let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u128>().ok() };
+        total += digits(whole)? * nanos + digits(part)? * nanos / 10_u128.pow(part.len() as u32);
         rest = tail;
     }
-    Some(total)
+    u64::try_from(total).ok().map(Duration::from_nanos)
 }
+
+/// More are no time that anybody means.
+const DIGITS_MAX: usize = 18;

@@ -26,22 +26,31 @@ fn flags_beat_variables() {
     assert_eq!((config.name.as_str(), config.max_txn_ops), ("b", 7));
     assert!(!config.pre_vote && config.auto_promote);
     assert_eq!(config.data_dir, PathBuf::from("/d"));
-    assert_eq!(config.warnings, ["unrecognized environment variable ETCD_OTHER"]);
+    let told = [
+        "ETCD_NAME is ignored, as --name is given",
+        "unrecognized environment variable ETCD_OTHER",
+    ];
+    assert_eq!(config.warnings, told);
 }
 
 #[test]
 fn a_file_counts_alone() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let text = "name: f\nelection-timeout: 500\nauto-compaction-retention: \"2\"\n\
-                client-transport-security:\n  cert-file: x\n";
+    let text = "name: f\nelection-timeout: 500\nauto-compaction-retention: \"2\"\ntable: redb\n\
+                log-outputs: [stderr]\ndebug: false\nproxy: 'off'\ndiscovery:\n\
+                client-transport-security:\n  cert-file:\n  auto-tls: false\n";
     std::fs::write(file.path(), text).unwrap();
     let line = format!("--name=b --config-file={}", file.path().display());
     let config = run(&line, &[("ETCD_MAX_TXN_OPS", "9")]).unwrap();
     assert_eq!((config.name.as_str(), config.max_txn_ops), ("f", 128));
     assert_eq!(config.election_timeout, Duration::from_millis(500));
+    assert_eq!(config.table, TableKind::Redb);
     let period = Duration::from_secs(2 * 3600);
     assert_eq!(config.auto_compaction, Some(AutoCompaction::Periodic(period)));
-    assert_eq!(config.warnings.len(), 2);
+    let told = ["log-outputs has no effect", "debug has no effect", "proxy has no effect"];
+    assert_eq!(config.warnings[..3], told);
+    let ignored = "a configuration file was given: flags and variables are ignored";
+    assert_eq!(config.warnings[3..], [ignored]);
 }
 
 #[test]
@@ -59,6 +68,7 @@ fn what_is_wrong_is_said_with_what_is_wanted() {
         ("x", "\"x\" belongs to no flag"),
         ("--name", "--name has no value, want one"),
         ("--max-txn-ops=x", "--max-txn-ops is \"x\", want a number"),
+        ("--table=paper", "--table is \"paper\", want memory or redb"),
         ("--pre-vote=maybe", "--pre-vote is \"maybe\", want true or false"),
         (
             "--listen-client-urls=https://a:1",
@@ -77,6 +87,32 @@ fn what_is_wrong_is_said_with_what_is_wanted() {
             "--auto-compaction-mode=x --auto-compaction-retention=1",
             "--auto-compaction-mode is \"x\", want periodic or revision",
         ),
+        (
+            "--auto-compaction-mode=revision --auto-compaction-retention=1h",
+            "--auto-compaction-retention is \"1h\", want how many revisions to keep",
+        ),
+        (
+            "--auto-compaction-retention=often",
+            "--auto-compaction-retention is \"often\", want hours, or a time as 30m",
+        ),
+        (
+            "--auto-compaction-retention=-1",
+            "--auto-compaction-retention is \"-1\", want hours, or a time as 30m",
+        ),
+        ("--drain-timeout=5", "--drain-timeout is \"5\", want a time as 10m or 1h30m"),
+        ("--election-timeout=50001", "--election-timeout is \"50001\", want at most 50000"),
+        ("--heartbeat-interval=0", "--heartbeat-interval is \"0\", want a time above 0"),
+        ("--heartbeat-interval=-1", "--heartbeat-interval is \"-1\", want a number"),
+        ("--initial-cluster-state=old", "--initial-cluster-state is \"old\", want new or existing"),
+        ("--log-level=loud", "--log-level is \"loud\", want debug, info, warn, error"),
+        ("--metrics=all", "--metrics is \"all\", want basic or extensive"),
+        ("--auto-tls=maybe", "--auto-tls is \"maybe\", want true or false"),
+        (
+            "--listen-client-urls=http://0.0.0.0:1",
+            "--advertise-client-urls is \"http://0.0.0.0:1\", want given, as clients cannot \
+             connect to where it listens",
+        ),
+        ("--listen-peer-urls=host:1", "--listen-peer-urls is \"host:1\", want http://host:port"),
     ] {
         assert_eq!(run(line, &[]).unwrap_err().to_string(), text);
     }
@@ -84,7 +120,150 @@ fn what_is_wrong_is_said_with_what_is_wanted() {
 
 #[test]
 fn flags_without_effect_are_warned_about() {
-    let config = run("--logger zap --auto-tls --experimental-x y --name a", &[]).unwrap();
-    let names = ["logger", "auto-tls", "experimental-x"];
+    let config = run("--logger zap --enable-pprof --experimental-x y --name a", &[]).unwrap();
+    let names = ["logger", "enable-pprof", "experimental-x"];
     assert_eq!(config.warnings, names.map(|name| format!("{name} has no effect")));
+}
+
+const IN_CLEAR: &str = "but TLS is not served yet: what it should protect would go in clear";
+
+fn file(text: &str) -> Result<Config, ConfigError> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    run(&format!("--config-file={}", file.path().display()), &[])
+}
+
+#[test]
+fn what_asks_for_protection_is_refused_wherever_it_stands() {
+    for name in ["cert-file", "key-file", "trusted-ca-file", "client-crl-file", "client-key-file"] {
+        let told = format!("--{name} is \"x\", {IN_CLEAR}");
+        assert_eq!(run(&format!("--{name}=x"), &[]).unwrap_err().to_string(), told);
+        assert_eq!(run(&format!("--{name} x"), &[]).unwrap_err().to_string(), told);
+        let variable = format!("ETCD_{}", name.replace('-', "_").to_uppercase());
+        assert_eq!(run("", &[(&variable, "x")]).unwrap_err().to_string(), told);
+    }
+    for name in ["auto-tls", "client-cert-auth", "peer-auto-tls", "peer-client-cert-auth"] {
+        let told = format!("--{name} is \"true\", {IN_CLEAR}");
+        assert_eq!(run(&format!("--{name}"), &[]).unwrap_err().to_string(), told);
+        // A switch takes no word after it.
+        assert_eq!(run(&format!("--{name} --name a"), &[]).unwrap_err().to_string(), told);
+    }
+    for (line, missing) in [
+        ("--peer-cert-file=x", Missing::Tls),
+        ("--peer-key-file=x", Missing::Tls),
+        ("--peer-client-cert-file=x", Missing::Tls),
+        ("--peer-client-key-file=x", Missing::Tls),
+        ("--peer-trusted-ca-file=x", Missing::Tls),
+        ("--peer-crl-file=x", Missing::Tls),
+        ("--peer-cert-allowed-cn=x", Missing::Tls),
+        ("--peer-cert-allowed-hostname=x", Missing::Tls),
+        ("--client-cert-file=x", Missing::Tls),
+        ("--client-cert-allowed-hostname=x", Missing::Tls),
+        ("--auth-token=jwt,pub-key=a,sign-method=RS256", Missing::Authentication),
+        ("--host-whitelist=example.com", Missing::HostNames),
+        ("--discovery=https://discovery/1", Missing::Discovery),
+        ("--discovery-srv=example.com", Missing::Discovery),
+        ("--discovery-endpoints=h:1", Missing::Discovery),
+    ] {
+        match run(line, &[]) {
+            Err(ConfigError::NotServed { missing: found, .. }) => assert_eq!(found, missing),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_file_that_asks_for_protection_is_refused() {
+    for (text, flag) in [
+        ("client-transport-security:\n  cert-file: x", "cert-file"),
+        ("client-transport-security:\n  client-cert-auth: true", "client-cert-auth"),
+        ("client-transport-security:\n  auto-tls: true", "auto-tls"),
+        ("peer-transport-security:\n  key-file: x", "peer-key-file"),
+        ("peer-transport-security:\n  client-cert-auth: true", "peer-client-cert-auth"),
+        ("peer-transport-security:\n  peer-client-cert-auth: true", "peer-client-cert-auth"),
+        ("peer-transport-security:\n  auto-tls: true", "peer-auto-tls"),
+        ("peer-transport-security:\n  allowed-cn: [a, b]", "peer-cert-allowed-cn"),
+        ("auth-token: jwt", "auth-token"),
+        ("cert-file: x", "cert-file"),
+    ] {
+        match file(text) {
+            Err(ConfigError::NotServed { flag: found, .. }) => assert_eq!(found, flag, "{text}"),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_asks_for_no_protection_passes() {
+    let line = "--auto-tls=false --client-cert-auth=false --peer-auto-tls=0 --cert-file= \
+                --trusted-ca-file= --auth-token=simple --host-whitelist=*";
+    assert_eq!(run(line, &[("ETCD_KEY_FILE", "")]).unwrap().warnings, [""; 0]);
+    let blocks = "client-transport-security:\n  cert-file: ''\n  auto-tls: false\n\
+                  peer-transport-security:\n  trusted-ca-file:\n  client-cert-auth: false";
+    assert_eq!(file(blocks).unwrap().warnings, [""; 0]);
+    assert_eq!(file("peer-transport-security:").unwrap().warnings, [""; 0]);
+    // The file counts alone, as with etcd.
+    let empty = tempfile::NamedTempFile::new().unwrap();
+    let line = format!("--cert-file=x --config-file={}", empty.path().display());
+    assert_eq!(run(&line, &[]).unwrap().warnings.len(), 1);
+}
+
+#[test]
+fn wrong_files_are_refused_with_what_is_wrong() {
+    for (text, told) in [
+        ("nam: a", "unknown flag --nam, the nearest is --name"),
+        ("- a", "not a mapping from names to values"),
+        ("1: a", "a name is no text"),
+        ("name: [a]", "--name is \"a list or block\", want a plain value"),
+        ("max-txn-ops: many", "--max-txn-ops is \"many\", want a number"),
+        ("client-transport-security: x", "want a block of names and values"),
+        ("client-transport-security:\n  cert: x", "unknown flag --cert, the nearest is --cors"),
+        ("a: [", "while parsing"),
+    ] {
+        let why = file(text).unwrap_err().to_string();
+        assert!(why.contains(told), "{text}: {why}");
+    }
+    // A file may also be named by a variable, and says times as numbers.
+    let named = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(named.path(), "watch-progress-notify-interval: 5000000000").unwrap();
+    let variable = [("ETCD_CONFIG_FILE", named.path().to_str().unwrap())];
+    let config = run("", &variable).unwrap();
+    assert_eq!(config.watch_progress_notify_interval, Duration::from_secs(5));
+    assert!(config.warnings.is_empty());
+}
+
+#[test]
+fn retention_is_read_as_etcd_reads_it() {
+    let minutes = |minutes: u64| Some(AutoCompaction::Periodic(Duration::from_secs(minutes * 60)));
+    for (mode, text, wanted) in [
+        ("", "0", None),
+        ("", "0h", None),
+        ("", "1", minutes(60)),
+        ("periodic", "8", minutes(480)),
+        ("periodic", "10m", minutes(10)),
+        ("periodic", "1h", minutes(60)),
+        ("periodic", "1h30m", minutes(90)),
+        ("periodic", "1.5h", minutes(90)),
+        ("periodic", "90000ms", Some(AutoCompaction::Periodic(Duration::from_secs(90)))),
+        ("revision", "0", None),
+        ("revision", "1000", Some(AutoCompaction::Revision(1000))),
+    ] {
+        let line = format!("--auto-compaction-mode={mode} --auto-compaction-retention={text}");
+        assert_eq!(run(&line, &[]).unwrap().auto_compaction, wanted, "{mode} {text}");
+    }
+}
+
+#[test]
+fn values_mean_what_they_mean_to_etcd() {
+    assert_eq!(run("--quota-backend-bytes=-1", &[]).unwrap().quota_backend_bytes, u64::MAX);
+    let config = run("--listen-client-urls=http://h:1,http://i:2", &[]).unwrap();
+    assert_eq!(config.advertise_client_urls, config.listen_client_urls);
+    let config =
+        run("--listen-client-urls=http://0.0.0.0:1 --advertise-client-urls=http://h:1", &[]);
+    assert_eq!(config.unwrap().advertise_client_urls, [Url::parse("http://h:1").unwrap()]);
+    assert!(run("--metrics=extensive", &[]).unwrap().extensive_metrics);
+    assert!(matches!(parse(words("--help"), []), Ok(Wanted::Help)));
+    assert!(matches!(parse(words("-h"), []), Ok(Wanted::Help)));
+    assert!(matches!(parse(words("--version"), []), Ok(Wanted::Version)));
+    assert!(matches!(parse(words(""), [("ETCD_VERSION".into(), "3".into())]), Ok(Wanted::Run(_))));
 }

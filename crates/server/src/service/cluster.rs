@@ -23,7 +23,8 @@ use crate::member_errors::{
     unhealthy, urls_exist,
 };
 use crate::member_info::Info;
-use crate::members::{Target, Wish, fulfil};
+use crate::members::{News, Target, Wish, fulfil};
+use crate::metrics::Tally;
 use crate::url::Url;
 
 pub(crate) struct ClusterService {
@@ -136,10 +137,8 @@ impl Cluster for ClusterService {
             return Err(member_not_found());
         }
         check_unused(&membership, &urls, Some(id))?;
-        let peer_urls = urls.iter().map(Url::to_string).collect();
-        let info = Info { peer_urls, ..Info::of(&membership, id) };
-        let zone = membership.info(id).map(|info| info.zone.clone()).unwrap_or_default();
-        self.fulfil(Wish::Describe(id, info.in_zone(zone))).await?;
+        let news = News::PeerUrls(urls.iter().map(Url::to_string).collect());
+        self.fulfil(Wish::Describe(id, news)).await?;
         let (header, members) = (Some(self.context.header(0)), self.members());
         Ok(Response::new(MemberUpdateResponse { header, members }))
     }
@@ -161,7 +160,17 @@ impl Cluster for ClusterService {
         request: Request<MemberPromoteRequest>,
     ) -> Result<Response<MemberPromoteResponse>, Status> {
         self.context.admit(&request, Needs::Voter)?;
-        let id = MemberId(request.into_inner().id);
+        let promoted = self.promote(MemberId(request.into_inner().id)).await;
+        let tally = &self.context.tally;
+        Tally::one(if promoted.is_ok() { &tally.promoted } else { &tally.not_promoted });
+        promoted?;
+        let (header, members) = (Some(self.context.header(0)), self.members());
+        Ok(Response::new(MemberPromoteResponse { header, members }))
+    }
+}
+
+impl ClusterService {
+    async fn promote(&self, id: MemberId) -> Result<(), Status> {
         let membership = self.membership();
         if !membership.contains(id) {
             return Err(member_not_found());
@@ -178,9 +187,7 @@ impl Cluster for ClusterService {
             }));
         }
         self.check_carried(&Target::of(&membership).with_voter(id)).await?;
-        self.fulfil(Wish::Promote(id)).await?;
-        let (header, members) = (Some(self.context.header(0)), self.members());
-        Ok(Response::new(MemberPromoteResponse { header, members }))
+        self.fulfil(Wish::Promote(id)).await
     }
 }
 
@@ -215,7 +222,7 @@ fn check_unused(
         Info::of(membership, id)
             .peer_urls
             .iter()
-            .any(|used| urls.iter().any(|url| url.to_string() == *used))
+            .any(|used| Url::parse(used).is_ok_and(|used| urls.contains(&used)))
     });
     if used { Err(urls_exist()) } else { Ok(()) }
 }

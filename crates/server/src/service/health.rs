@@ -1,5 +1,5 @@
-//! gRPC's health checks: serving while a leader is known, and while no alarm says that data
-//! is damaged.
+//! gRPC's health checks: serving while a leader is known, no alarm says that data is damaged,
+//! and the server is not about to stop.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -29,7 +29,8 @@ impl HealthService {
     fn check_now(&self) -> HealthCheckResponse {
         let corrupt = self.context.store.read().alarms();
         let corrupt = corrupt.iter().any(|alarm| alarm.kind == AlarmKind::Corrupt);
-        let serving = self.context.node.leader().is_some() && !corrupt;
+        let led = self.context.node.leader().is_some();
+        let serving = led && !corrupt && !self.context.is_leaving();
         let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
         HealthCheckResponse { status: status.into() }
     }
@@ -73,7 +74,10 @@ impl Health for HealthService {
                 tokio::select! {
                     () = tokio::time::sleep(LOOK_EVERY) => {}
                     () = sender.closed() => return,
-                    _ = service.context.end_of_stream(false) => return,
+                    _ = service.context.end_of_stream(false) => {
+                        let _ = sender.try_send(service.check_now());
+                        return;
+                    }
                 }
             }
         });

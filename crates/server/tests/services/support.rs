@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{MemoryNetwork, MemoryStorage, Node, NodeConfig};
-use quorate_kv::{Kv, MemoryTable};
+use quorate_kv::{AnyTable, Kv};
 use quorate_proto::etcdserverpb::kv_client::KvClient;
 use quorate_proto::etcdserverpb::lease_client::LeaseClient;
 use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
@@ -29,7 +29,7 @@ pub(crate) struct Member {
 
 impl Member {
     pub(crate) async fn start(network: &MemoryNetwork, config: NodeConfig, limits: Limits) -> Self {
-        let store = Store::new(Kv::open(MemoryTable::default()).unwrap());
+        let store = Store::new(Kv::open(AnyTable::default()).unwrap());
         let config = config.with_tick(Duration::from_millis(20));
         let storage = MemoryStorage::new();
         let node = Node::start(config, storage, store.clone(), network.transport()).await.unwrap();

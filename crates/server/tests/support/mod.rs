@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +13,8 @@ use quorate_proto::etcdserverpb::{Member, MemberListRequest, PutRequest, RangeRe
 use quorate_server::config::{ClusterState, Config};
 use quorate_server::{Running, Url};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tonic::Status;
 use tonic::transport::Channel;
@@ -81,12 +83,7 @@ impl Place {
     }
 
     pub(crate) async fn put(&self, key: &str, value: &str) -> Result<(), Status> {
-        let put = PutRequest {
-            key: key.to_owned().into(),
-            value: value.to_owned().into(),
-            ..PutRequest::default()
-        };
-        self.kv().await.put(put).await.map(|_| ())
+        self.kv().await.put(put(key, value)).await.map(|_| ())
     }
 
     /// Writes until it is written.
@@ -132,6 +129,44 @@ impl Place {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
+}
+
+pub(crate) fn put(key: &str, value: &str) -> PutRequest {
+    let (key, value) = (key.to_owned().into(), value.to_owned().into());
+    PutRequest { key, value, ..PutRequest::default() }
+}
+
+/// The first line and the body of an answer.
+pub(crate) async fn http_get(address: SocketAddr, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let asked = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(asked.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+/// Waits until the server there has begun with a put.
+pub(crate) async fn put_begun(address: SocketAddr) {
+    let line = "grpc_server_started_total{grpc_method=\"Put\",\
+                grpc_service=\"etcdserverpb.KV\",grpc_type=\"unary\"} 1";
+    wait_for("a put has begun", async || {
+        http_get(address, "/metrics").await.1.lines().any(|found| found == line)
+    })
+    .await;
+}
+
+pub(crate) async fn wait_for(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < PATIENCE, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+pub(crate) async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    wait_for(what, async || holds()).await;
 }
 
 pub(crate) fn names(members: &[Member]) -> BTreeSet<&str> {

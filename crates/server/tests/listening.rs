@@ -1,0 +1,48 @@
+//! All addresses that were given are listened on.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use quorate_server::config::ClusterState;
+use quorate_server::{Running, ServerError};
+use support::{Place, http_get, wait_for};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn peers_and_clients_come_by_every_door() {
+    let [a, b, c, other] = ["a", "b", "c", "other"].map(Place::new);
+    let mut config = a.config(&[&a, &b, &c], ClusterState::New);
+    config.listen_peer_urls.push(other.peer.clone());
+    config.listen_client_urls.push(other.client.clone());
+    // The others know two addresses of a: b and c dial the first of them.
+    config.initial_advertise_peer_urls = vec![other.peer.clone()];
+    let mut places = config.initial_cluster.clone();
+    places[0].1 = other.peer.clone();
+    config.initial_cluster = places.clone();
+    let mut running = vec![Running::start(config).await.unwrap()];
+    for place in [&b, &c] {
+        let mut config = place.config(&[&a, &b, &c], ClusterState::New);
+        config.initial_cluster = places.clone();
+        running.push(Running::start(config).await.unwrap());
+    }
+    a.put_surely("x", "1").await;
+    assert_eq!(other.get("x").await.as_deref(), Some("1"));
+    assert_eq!(running[0].client_addresses().len(), 2);
+    for address in running[0].client_addresses() {
+        assert_eq!(http_get(*address, "/version").await.0, "HTTP/1.1 200 OK");
+    }
+    // Without c, b can write only if a hears it, by its second peer address.
+    running.pop().unwrap().end().await;
+    b.put_surely("x", "2").await;
+    wait_for("a has it", async || a.get("x").await.as_deref() == Some("2")).await;
+
+    // One that is taken is named.
+    let mut config = c.config(&[&c], ClusterState::New);
+    config.listen_peer_urls.push(other.peer.clone());
+    let refused = Running::start(config).await.unwrap_err();
+    let ServerError::Bind { url, .. } = &refused else { panic!("{refused}") };
+    assert!(url.contains(&other.peer.to_string()), "{refused}");
+    for server in running {
+        server.end().await;
+    }
+}

@@ -1,0 +1,200 @@
+//! Every number that dashboards and alerts for etcd ask for is on the page, and true.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use quorate_proto::etcdserverpb::compare::{CompareTarget, TargetUnion};
+use quorate_proto::etcdserverpb::watch_client::WatchClient;
+use quorate_proto::etcdserverpb::watch_request::RequestUnion;
+use quorate_proto::etcdserverpb::{
+    Compare, MemberPromoteRequest, RangeRequest, TxnRequest, WatchCreateRequest, WatchRequest,
+};
+use quorate_server::Running;
+use quorate_server::config::ClusterState;
+use tokio_stream::wrappers::ReceiverStream;
+
+use support::{Place, http_get, put, start_all, wait_for};
+
+/// The value behind this name, with its labels.
+fn value(page: &str, name: &str) -> Option<f64> {
+    let of = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+    page.lines().find_map(of)
+}
+
+fn call(name: &str, method: &str, kind: &str) -> String {
+    let (service, method) = method.split_once('/').unwrap();
+    format!("{name}{{grpc_method=\"{method}\",grpc_service=\"{service}\",grpc_type=\"{kind}\"}}")
+}
+
+fn handled(code: &str, method: &str, kind: &str) -> String {
+    let name = call("grpc_server_handled_total", method, kind);
+    name.replacen('{', &format!("{{grpc_code=\"{code}\","), 1)
+}
+
+async fn page(server: &Running) -> String {
+    http_get(server.client_addresses()[0], "/metrics").await.1
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_names_are_there() {
+    let [a, b] = ["a", "b"].map(Place::new);
+    let mut running = start_all(&[&a, &b]).await;
+    running.pop().unwrap().end().await;
+    running.pop().unwrap().end().await;
+    let mut config = a.config(&[&a, &b], ClusterState::New);
+    config.extensive_metrics = true;
+    let first = Running::start(config).await.unwrap();
+    let second = b.start(&[&a, &b], ClusterState::New).await;
+    a.put_surely("x", "1").await;
+    let peer = format!("{{To=\"{:x}\"}}", second.node().id().0);
+    let peer_bucket = format!("{{To=\"{:x}\",le=\"0.0001\"}}", second.node().id().0);
+    let round_trip = "etcd_network_peer_round_trip_time_seconds";
+    // A peer is asked for a sign of life once a second.
+    wait_for("a round trip", async || {
+        value(&page(&first).await, &format!("{round_trip}_count{peer}")).is_some()
+    })
+    .await;
+    let page = page(&first).await;
+    for name in [
+        "etcd_server_has_leader",
+        "etcd_server_is_leader",
+        "etcd_server_is_learner",
+        "etcd_server_leader_changes_seen_total",
+        "etcd_server_proposals_failed_total",
+        "etcd_server_proposals_pending",
+        "etcd_server_proposals_committed_total",
+        "etcd_server_proposals_applied_total",
+        "etcd_server_quota_backend_bytes",
+        "etcd_server_slow_apply_total",
+        "etcd_server_slow_read_indexes_total",
+        "etcd_server_health_success",
+        "etcd_server_health_failures",
+        "etcd_server_learner_promote_successes",
+        "etcd_server_learner_promote_failures",
+        &format!("etcd_server_id{{server_id=\"{:x}\"}}", first.node().id().0),
+        &format!("etcd_server_version{{server_version=\"{}\"}}", quorate_server::ETCD_VERSION),
+        "etcd_cluster_version{cluster_version=\"3.5.0\"}",
+        "etcd_mvcc_db_total_size_in_bytes",
+        "etcd_mvcc_db_total_size_in_use_in_bytes",
+        "etcd_debugging_mvcc_keys_total",
+        "etcd_debugging_mvcc_watcher_total",
+        "etcd_debugging_mvcc_current_revision",
+        "etcd_debugging_mvcc_compact_revision",
+        "etcd_disk_wal_fsync_duration_seconds_bucket{le=\"0.001\"}",
+        "etcd_disk_wal_fsync_duration_seconds_sum",
+        "etcd_disk_backend_commit_duration_seconds_bucket{le=\"8.192\"}",
+        "etcd_network_peer_sent_bytes_total",
+        "etcd_network_peer_received_bytes_total",
+        "etcd_network_peer_sent_failures_total",
+        &format!("{round_trip}_bucket{peer_bucket}"),
+        &format!("{round_trip}_sum{peer}"),
+        "etcd_network_client_grpc_sent_bytes_total",
+        "etcd_network_client_grpc_received_bytes_total",
+        &call("grpc_server_started_total", "etcdserverpb.KV/Put", "unary"),
+        &call("grpc_server_msg_received_total", "etcdserverpb.KV/Put", "unary"),
+        &call("grpc_server_msg_sent_total", "etcdserverpb.Watch/Watch", "bidi_stream"),
+        &handled("OK", "etcdserverpb.Lease/LeaseGrant", "unary"),
+        &call("grpc_server_handling_seconds_count", "etcdserverpb.KV/Put", "unary"),
+        &call("grpc_server_handling_seconds_bucket", "etcdserverpb.KV/Put", "unary")
+            .replace('}', ",le=\"0.005\"}"),
+        "process_resident_memory_bytes",
+        "process_cpu_seconds_total",
+        "process_open_fds",
+        "process_max_fds",
+    ] {
+        assert!(value(&page, name).is_some(), "{name} in {page}");
+    }
+    // Prometheus refuses a page that says something twice.
+    let mut seen = std::collections::BTreeSet::new();
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let (name, _) = line.rsplit_once(' ').unwrap();
+        assert!(seen.insert(name), "{name} twice");
+    }
+    let first_count = call("grpc_server_handling_seconds_count", "etcdserverpb.KV/Put", "unary");
+    assert!(value(&page, &first_count).unwrap() >= 1.0);
+    first.end().await;
+    second.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_are_counted_by_how_they_ended() {
+    let a = Place::new("a");
+    let server = start_all(&[&a]).await.pop().unwrap();
+    let before = page(&server).await;
+    let grown = |page: &str, name: &str| {
+        value(page, name).unwrap_or_default() - value(&before, name).unwrap_or_default()
+    };
+    let mut kv = a.kv().await;
+    for _ in 0..3 {
+        kv.put(put("x", &"y".repeat(10_000))).await.unwrap();
+    }
+    kv.put(put("", "")).await.unwrap_err();
+    let future = RangeRequest { key: "x".into(), revision: 99, ..RangeRequest::default() };
+    kv.range(future).await.unwrap_err();
+    for _ in 0..2 {
+        kv.range(RangeRequest { key: "x".into(), ..RangeRequest::default() }).await.unwrap();
+    }
+    let compare = Compare {
+        target: CompareTarget::Version.into(),
+        target_union: Some(TargetUnion::Version(1)),
+        key: "x".into(),
+        ..Compare::default()
+    };
+    kv.txn(TxnRequest { compare: vec![compare], ..TxnRequest::default() }).await.unwrap();
+    a.cluster().await.member_promote(MemberPromoteRequest { id: 5 }).await.unwrap_err();
+
+    // Three answers: the watch is there, and two events.
+    let create = WatchCreateRequest { key: "w".into(), ..WatchCreateRequest::default() };
+    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    let mut watch = WatchClient::new(a.channel().await);
+    let (requests, stream) = tokio::sync::mpsc::channel(1);
+    requests.send(create).await.unwrap();
+    let mut watched = watch.watch(ReceiverStream::new(stream)).await.unwrap().into_inner();
+    watched.message().await.unwrap().unwrap();
+    for _ in 0..2 {
+        kv.put(put("w", "1")).await.unwrap();
+        watched.message().await.unwrap().unwrap();
+    }
+    let open = page(&server).await;
+    let streamed = |name: &str| call(name, "etcdserverpb.Watch/Watch", "bidi_stream");
+    assert_eq!(grown(&open, &streamed("grpc_server_started_total")), 1.0);
+    assert_eq!(grown(&open, &streamed("grpc_server_msg_received_total")), 1.0);
+    assert_eq!(grown(&open, &streamed("grpc_server_msg_sent_total")), 3.0);
+    // Whether it is over because the client said so or because it is gone is up to chance.
+    let over = |page: &str| {
+        let ended = |code| grown(page, &handled(code, "etcdserverpb.Watch/Watch", "bidi_stream"));
+        ended("OK") + ended("Canceled")
+    };
+    assert_eq!(over(&open), 0.0);
+    drop((requests, watched));
+    wait_for("the watch is over", async || over(&page(&server).await) == 1.0).await;
+
+    let now = page(&server).await;
+    let unary = |name: &str, method: &str| grown(&now, &call(name, method, "unary"));
+    let ended = |code: &str, method: &str| grown(&now, &handled(code, method, "unary"));
+    assert_eq!(unary("grpc_server_started_total", "etcdserverpb.KV/Put"), 6.0);
+    assert_eq!(unary("grpc_server_msg_received_total", "etcdserverpb.KV/Put"), 6.0);
+    assert_eq!(unary("grpc_server_msg_sent_total", "etcdserverpb.KV/Put"), 5.0);
+    assert_eq!(ended("OK", "etcdserverpb.KV/Put"), 5.0);
+    assert_eq!(ended("InvalidArgument", "etcdserverpb.KV/Put"), 1.0);
+    assert_eq!(ended("OK", "etcdserverpb.KV/Range"), 2.0);
+    assert_eq!(ended("OutOfRange", "etcdserverpb.KV/Range"), 1.0);
+    assert_eq!(ended("OK", "etcdserverpb.KV/Txn"), 1.0);
+    assert_eq!(ended("NotFound", "etcdserverpb.Cluster/MemberPromote"), 1.0);
+    assert_eq!(grown(&now, "etcd_server_learner_promote_failures"), 1.0);
+    // With what HTTP adds; three large values came in, two went out.
+    assert!(grown(&now, "etcd_network_client_grpc_received_bytes_total") > 30_000.0);
+    let sent = grown(&now, "etcd_network_client_grpc_sent_bytes_total");
+    assert!(sent > 20_000.0, "{sent}");
+    // How long calls take is measured only where it is asked for.
+    assert!(!now.contains("grpc_server_handling_seconds"));
+
+    assert_eq!(http_get(server.client_addresses()[0], "/health").await.0, "HTTP/1.1 200 OK");
+    server.leave().await;
+    http_get(server.client_addresses()[0], "/health").await;
+    let now = page(&server).await;
+    assert_eq!(grown(&now, "etcd_server_health_success"), 1.0);
+    assert_eq!(grown(&now, "etcd_server_health_failures"), 1.0);
+    server.stop().await;
+}

@@ -1,0 +1,109 @@
+//! How a server ends: first it says so and lets another lead, then it finishes what was begun.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::time::Duration;
+
+use quorate_proto::etcdserverpb::WatchRequest;
+use quorate_proto::etcdserverpb::watch_client::WatchClient;
+use quorate_proto::grpc::health::v1::HealthCheckRequest;
+use quorate_proto::grpc::health::v1::health_check_response::ServingStatus;
+use quorate_proto::grpc::health::v1::health_client::HealthClient;
+use quorate_server::Running;
+use quorate_server::config::ClusterState;
+use support::{PATIENCE, Place, http_get, start_all, wait_until};
+use tokio::net::TcpStream;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_stops_hands_over_first_and_serves_meanwhile() {
+    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let places = [&a, &b, &c];
+    let mut running = start_all(&places).await;
+    let leader = running.iter().position(|server| server.node().is_leader()).unwrap();
+    let place = places[leader];
+    let server = running.remove(leader);
+    let address = server.client_addresses()[0];
+    assert_eq!(http_get(address, "/readyz").await.0, "HTTP/1.1 200 OK");
+    let mut health = HealthClient::new(place.channel().await);
+    let mut told = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    let status = told.message().await.unwrap().unwrap().status();
+    assert_eq!(status, ServingStatus::Serving);
+    let mut watch = WatchClient::new(place.channel().await);
+    let nothing = tokio_stream::pending::<WatchRequest>();
+    let mut watched = watch.watch(nothing).await.unwrap().into_inner();
+
+    server.leave().await;
+    assert!(!server.node().is_leader());
+    wait_until("another leads", || running.iter().any(|server| server.node().is_leader())).await;
+    let (line, body) = http_get(address, "/readyz").await;
+    assert_eq!(line, "HTTP/1.1 503 Service Unavailable");
+    assert!(body.contains("[-]not_stopping failed"), "{body}");
+    let (line, body) = http_get(address, "/health").await;
+    assert_eq!(line, "HTTP/1.1 503 Service Unavailable");
+    assert_eq!(body, "{\"health\":\"false\",\"reason\":\"SERVER STOPPING\"}");
+    assert_eq!(http_get(address, "/livez").await.0, "HTTP/1.1 200 OK");
+    let status = told.message().await.unwrap().unwrap().status();
+    assert_eq!(status, ServingStatus::NotServing);
+    // Whoever comes nevertheless is served, by way of the new leader.
+    place.put("x", "1").await.unwrap();
+
+    server.stop().await;
+    assert!(TcpStream::connect(address).await.is_err());
+    let ended = watched.message().await.unwrap_err();
+    assert_eq!(ended.message(), "etcdserver: server stopped");
+    assert_eq!(places[(leader + 1) % 3].get("x").await.as_deref(), Some("1"));
+    for server in running {
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_begun_is_finished() {
+    let [a, b] = ["a", "b"].map(Place::new);
+    let start = async |place: &Place| {
+        let mut config = place.config(&[&a, &b], ClusterState::New);
+        // So long that the leader stays, and its request too, until the other one is back.
+        config.election_timeout = Duration::from_secs(20);
+        config.drain_timeout = PATIENCE;
+        Running::start(config).await.unwrap()
+    };
+    let (first, second) = (start(&a).await, start(&b).await);
+    wait_until("a leads", || {
+        first.node().campaign();
+        first.node().is_leader()
+    })
+    .await;
+    a.members_until(|members| members.iter().all(|member| !member.client_urls.is_empty())).await;
+    second.end().await;
+
+    let mut kv = a.kv().await;
+    let put = tokio::spawn(async move { kv.put(support::put("x", "1")).await });
+    let address = first.client_addresses()[0];
+    support::put_begun(address).await;
+    wait_until("the put is offered", || first.node().metrics().open_requests > 0).await;
+    let stop = tokio::spawn(first.stop());
+    support::wait_for("the port is closed", async || TcpStream::connect(address).await.is_err())
+        .await;
+    assert!(!put.is_finished());
+    let second = start(&b).await;
+    put.await.unwrap().unwrap();
+    stop.await.unwrap();
+    second.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_never_ends_is_cut_off() {
+    let [a, b] = ["a", "b"].map(Place::new);
+    let mut config = a.config(&[&a, &b], ClusterState::New);
+    config.drain_timeout = Duration::from_millis(100);
+    // The request would wait for a leader for far longer than a test does.
+    config.election_timeout = Duration::from_secs(1000);
+    let server = Running::start(config).await.unwrap();
+    let mut kv = a.kv().await;
+    let put = tokio::spawn(async move { kv.put(support::put("x", "1")).await });
+    support::put_begun(server.client_addresses()[0]).await;
+    tokio::time::timeout(PATIENCE, server.stop()).await.unwrap();
+    assert!(put.await.unwrap().is_err());
+}
