@@ -75,7 +75,8 @@ async fn every_start_finds_the_data_whatever_became_of_the_file() {
     let garbage = |path: &PathBuf| std::fs::write(path, vec![7; 100_000]).unwrap();
     let none = |path: &PathBuf| std::fs::remove_file(path).unwrap();
     let as_it_was = |_: &PathBuf| {};
-    let fates: [(&dyn Fn(&PathBuf), TableKind); 6] = [
+    type Fate<'a> = &'a dyn Fn(&PathBuf);
+    let fates: [(Fate<'_>, TableKind); 6] = [
         (&as_it_was, TableKind::Redb),
         (&cut, TableKind::Redb),
         (&garbage, TableKind::Redb),
