@@ -6,9 +6,14 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::examples::{
+    ADD_EXAMPLES, FIRST_STEPS, PLAN_EXAMPLES, RECOVER_EXAMPLES, REPLACE_EXAMPLES, RESTORE_EXAMPLES,
+    SERVER_HELP, SET_EXAMPLES,
+};
+
 /// A replicated key-value server that speaks etcd's API and changes its members safely.
 #[derive(Parser, Debug)]
-#[command(name = "quorate", version, arg_required_else_help = true)]
+#[command(name = "quorate", version, arg_required_else_help = true, after_help = FIRST_STEPS)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -17,7 +22,7 @@ pub(crate) struct Arguments {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Run a member; takes etcd's flags. Started under the name etcd, without this word.
-    #[command(disable_help_flag = true)]
+    #[command(disable_help_flag = true, after_help = SERVER_HELP)]
     Server {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ETCD FLAGS")]
         arguments: Vec<OsString>,
@@ -35,11 +40,18 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
     /// For a cluster that lost its quorum for good: make a new one of a stopped member.
+    ///
+    /// Asked without --confirm it changes nothing: it tells what would be kept and what lost,
+    /// and prints the confirmation for exactly that.
+    #[command(after_help = RECOVER_EXAMPLES)]
     Recover(RecoverArguments),
     /// Print completions for a shell.
     Completions { shell: clap_complete::Shell },
     /// Write manual pages, one for each command.
-    Man { directory: PathBuf },
+    Man {
+        /// Where to; made if it does not exist.
+        directory: PathBuf,
+    },
     /// A member that ends with who started it: when its standard input ends.
     #[command(hide = true, disable_help_flag = true)]
     DemoMember {
@@ -50,21 +62,29 @@ pub(crate) enum Command {
 
 /// How to reach a cluster and how to show what it says.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Reaching the cluster")]
 pub(crate) struct ClientArguments {
-    /// Client addresses, separated by commas; without it QUORATE_ENDPOINTS, then
-    /// ETCDCTL_ENDPOINTS, then 127.0.0.1:2379.
-    #[arg(long, value_delimiter = ',')]
+    /// Where clients find members; the first that answers is asked. Without it
+    /// QUORATE_ENDPOINTS, then ETCDCTL_ENDPOINTS, then 127.0.0.1:2379.
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     pub(crate) endpoints: Vec<String>,
     /// Ask learners as well. They answer little, and may be behind.
     #[arg(long)]
-    pub(crate) learners: bool,
+    pub(crate) ask_learners: bool,
     /// How long a connection may take to open.
-    #[arg(long, default_value = "2s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     pub(crate) dial_timeout: Duration,
     /// How long a request may take.
-    #[arg(long, default_value = "5s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     pub(crate) command_timeout: Duration,
-    #[arg(short = 'w', long = "write-out", value_enum, default_value = "table")]
+    /// Tables are for people, JSON is for programs.
+    #[arg(
+        short = 'w',
+        long = "write-out",
+        value_name = "FORMAT",
+        value_enum,
+        default_value = "table"
+    )]
     pub(crate) write_out: WriteOut,
 }
 
@@ -81,7 +101,7 @@ pub(crate) struct WaitArguments {
     #[arg(long)]
     pub(crate) no_wait: bool,
     /// Stop watching after this long. The change goes on.
-    #[arg(long, default_value = "10m", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
     pub(crate) patience: Duration,
 }
 
@@ -93,11 +113,14 @@ pub(crate) enum MemberCommand {
         client: ClientArguments,
     },
     /// Add a member. It receives the log as a learner first and votes once it has caught up.
+    ///
+    /// Prints what to start it with.
+    #[command(after_help = ADD_EXAMPLES)]
     Add {
         /// NAME=PEER_URL, or a name with --peer-urls.
         member: String,
-        /// Peer addresses, separated by commas.
-        #[arg(long, value_delimiter = ',')]
+        /// Where its peers find it.
+        #[arg(long, value_name = "URL,...", value_delimiter = ',')]
         peer_urls: Vec<String>,
         /// Keep it a learner.
         #[arg(long)]
@@ -120,6 +143,11 @@ pub(crate) enum MemberCommand {
         client: ClientArguments,
     },
     /// Replace a member by a new one, in one change.
+    ///
+    /// Prints what to start the new one with, then stays until the old one is out and any
+    /// majority of the new members can go on by itself. Whoever leads finishes it, also when
+    /// this command is interrupted.
+    #[command(after_help = REPLACE_EXAMPLES)]
     Replace {
         /// Id (hex) or name of the one to go.
         old: String,
@@ -131,6 +159,7 @@ pub(crate) enum MemberCommand {
         client: ClientArguments,
     },
     /// Say which members there shall be; whoever leads takes the cluster there.
+    #[command(after_help = SET_EXAMPLES)]
     Set {
         #[command(flatten)]
         target: TargetArguments,
@@ -139,7 +168,9 @@ pub(crate) enum MemberCommand {
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Show the steps to such members and what could stop the cluster on the way.
+    /// Show the steps to such members and what could stop the cluster on the way. Changes
+    /// nothing.
+    #[command(after_help = PLAN_EXAMPLES)]
     Plan {
         #[command(flatten)]
         target: TargetArguments,
@@ -163,11 +194,11 @@ pub(crate) enum MemberCommand {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TargetArguments {
     /// The voters to end with: ids (hex), names, or NAME=PEER_URL for new ones.
-    #[arg(required = true)]
+    #[arg(required = true, value_name = "VOTER")]
     pub(crate) voters: Vec<String>,
-    /// The learners to end with, separated by commas.
-    #[arg(long = "learner-members", value_delimiter = ',')]
-    pub(crate) learner_members: Vec<String>,
+    /// The learners to end with, named in the same way.
+    #[arg(long, value_name = "LEARNER,...", value_delimiter = ',')]
+    pub(crate) learners: Vec<String>,
 }
 
 #[derive(Args, Debug)]
@@ -181,9 +212,10 @@ pub(crate) struct DemoArguments {
     /// End after the replacement instead of staying up.
     #[arg(long)]
     pub(crate) once: bool,
-    /// Where the members keep their data; must be empty or not exist. Removed at the end.
-    #[arg(long)]
-    pub(crate) dir: Option<PathBuf>,
+    /// Where the members keep their data and logs; must be empty or not exist, and stays.
+    /// Without it, a temporary directory that is removed at the end.
+    #[arg(long, visible_alias = "dir", value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
     /// How long the load runs besides the replacement itself.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(2..=3600))]
     pub(crate) seconds: u64,
@@ -200,6 +232,7 @@ pub(crate) struct DemoArguments {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BenchArguments {
+    /// What each client does again and again.
     #[arg(value_enum)]
     pub(crate) operation: Operation,
     /// Clients at work at the same time; each waits for its answer before it asks again.
@@ -208,12 +241,14 @@ pub(crate) struct BenchArguments {
     /// Connections that they share, spread over the endpoints.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) connections: u32,
+    /// How long the load runs.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds: u64,
     /// Keys that are written and read.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) keys: u64,
-    #[arg(long, default_value_t = 256,
+    /// How large each value is.
+    #[arg(long, value_name = "BYTES", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
     pub(crate) value_bytes: u32,
     /// get: take what the asked member has, without asking the others.
@@ -222,9 +257,8 @@ pub(crate) struct BenchArguments {
     /// watch: clients that watch; --clients write.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) watchers: u32,
-    /// Processes of the servers on this machine, separated by commas: their CPU time is
-    /// measured.
-    #[arg(long, value_delimiter = ',')]
+    /// Processes of the servers on this machine: their CPU time is measured.
+    #[arg(long, value_name = "PID,...", value_delimiter = ',')]
     pub(crate) pids: Vec<u32>,
     #[command(flatten)]
     pub(crate) client: ClientArguments,
@@ -232,9 +266,13 @@ pub(crate) struct BenchArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Operation {
+    /// Write a key.
     Put,
+    /// Read a key; all are written before.
     Get,
+    /// Create a key, or read and write it if it is there.
     Txn,
+    /// Write keys that others watch; what is measured is when the watchers see it.
     Watch,
 }
 
@@ -242,45 +280,87 @@ pub(crate) enum Operation {
 pub(crate) enum SnapshotCommand {
     /// Save what one member has into a file.
     Save {
+        /// What to write; one that exists is replaced once the new one is whole.
         file: PathBuf,
         #[command(flatten)]
         client: ClientArguments,
     },
     /// Check a file and say what it holds.
     Status {
+        /// What `quorate snapshot save` or `etcdctl snapshot save` wrote.
         file: PathBuf,
-        #[arg(short = 'w', long = "write-out", value_enum, default_value = "table")]
+        /// Tables are for people, JSON is for programs.
+        #[arg(
+            short = 'w',
+            long = "write-out",
+            value_name = "FORMAT",
+            value_enum,
+            default_value = "table"
+        )]
         write_out: WriteOut,
     },
-    /// Make the data directory of a first member of a new cluster from a file. Do so for
-    /// each of them, with the same file and the same initial cluster.
+    /// Make the data directory of a first member of a new cluster from a file.
+    ///
+    /// Do so for each of them, with the same file and the same initial cluster, then start
+    /// them.
+    #[command(after_help = RESTORE_EXAMPLES)]
     Restore(RestoreArguments),
 }
 
 /// etcdutl's flags for it.
 #[derive(Args, Debug)]
 pub(crate) struct RestoreArguments {
+    /// What `quorate snapshot save` wrote.
     pub(crate) file: PathBuf,
-    /// Must not exist [NAME.etcd]
-    #[arg(long)]
+    /// Where the member will keep its data; must be empty or not exist [NAME.etcd].
+    #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<String>,
+    /// Where it will keep its log, if elsewhere; must not exist.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) wal_dir: Option<String>,
+    /// Which of the first members this is.
     #[arg(long, default_value = "default")]
     pub(crate) name: String,
+    /// The first members of the new cluster.
     #[arg(long, value_name = "NAME=URL,...", default_value = "default=http://localhost:2380")]
     pub(crate) initial_cluster: String,
-    #[arg(long, default_value = "etcd-cluster")]
+    /// So that clusters on the same addresses stay apart.
+    #[arg(long, value_name = "TEXT", default_value = "etcd-cluster")]
     pub(crate) initial_cluster_token: String,
+    /// This member's addresses in --initial-cluster.
     #[arg(long, value_name = "URLS", default_value = "http://localhost:2380")]
     pub(crate) initial_advertise_peer_urls: String,
+    /// Take a file whose checksum is missing or wrong; each of its parts has one of its own.
+    #[arg(long)]
+    pub(crate) skip_hash_check: bool,
+    /// Begin so many revisions above the saved one, so that what clients saw after it was
+    /// saved is not taken for what the new cluster writes. Needs --mark-compacted.
+    #[arg(long, value_name = "REVISIONS", default_value_t = 0,
+          value_parser = clap::value_parser!(u64).range(..=BUMP_MAX))]
+    pub(crate) bump_revision: u64,
+    /// Tell clients that hold on to older revisions that these are compacted. Goes with
+    /// --bump-revision only.
+    #[arg(long)]
+    pub(crate) mark_compacted: bool,
 }
+
+/// Far below the end of revisions, and far above what a cluster could have written.
+const BUMP_MAX: u64 = 1 << 60;
 
 #[derive(Args, Debug)]
 pub(crate) struct RecoverArguments {
-    /// Of the stopped member that has the most.
-    #[arg(long)]
+    /// The data directory of the stopped member that has the most.
+    #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
+    /// Where that member keeps its log, if elsewhere.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) wal_dir: Option<PathBuf>,
+    /// All members that the new cluster shall have, this one among them. The others join
+    /// with empty directories; without this there is this one alone.
+    #[arg(long, value_name = "NAME=PEER_URL,...")]
+    pub(crate) members: Option<String>,
     /// What this command printed when it was asked without it.
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     pub(crate) confirm: Option<String>,
 }
 
@@ -336,14 +416,14 @@ mod tests {
 
     #[test]
     fn a_target_has_voters_and_learners() {
-        let given = ["quorate", "member", "set", "a", "d=http://h:1", "--learner-members", "b,c"];
+        let given = ["quorate", "member", "set", "a", "d=http://h:1", "--learners", "b,c"];
         let Command::Member(MemberCommand::Set { target, .. }) =
             Arguments::try_parse_from(given).unwrap().command
         else {
             panic!("not a set");
         };
         assert_eq!(target.voters, ["a", "d=http://h:1"]);
-        assert_eq!(target.learner_members, ["b", "c"]);
+        assert_eq!(target.learners, ["b", "c"]);
     }
 
     #[test]

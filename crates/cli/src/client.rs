@@ -1,10 +1,12 @@
 //! Reaching a cluster: which addresses, which member answers, who leads.
 
+use std::error::Error;
 use std::time::Duration;
 
 use quorate_proto::etcdserverpb as etcd;
 use quorate_proto::etcdserverpb::cluster_client::ClusterClient;
 use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use quorate_proto::quorate::v1 as wire;
 use quorate_proto::quorate::v1::membership_client::MembershipClient;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
@@ -43,11 +45,50 @@ impl Connection {
     }
 
     pub(crate) async fn members(&self) -> Result<Vec<etcd::Member>, Failure> {
-        let asked = self.request(etcd::MemberListRequest { linearizable: true });
+        self.member_list().await.map(|list| list.members)
+    }
+
+    pub(crate) async fn member_list(&self) -> Result<etcd::MemberListResponse, Failure> {
+        self.member_list_as(true).await
+    }
+
+    /// As this member knows them. Without a leader there is nothing better to be had.
+    pub(crate) async fn members_known(&self) -> Result<Vec<etcd::Member>, Failure> {
+        self.member_list_as(false).await.map(|list| list.members)
+    }
+
+    async fn member_list_as(
+        &self,
+        linearizable: bool,
+    ) -> Result<etcd::MemberListResponse, Failure> {
+        let asked = self.request(etcd::MemberListRequest { linearizable });
         let reply = self.cluster().member_list(asked).await;
-        let reply = reply
-            .map_err(|status| Failure::answered("cannot list members", &self.endpoint, &status))?;
-        Ok(reply.into_inner().members)
+        match reply {
+            Ok(reply) => Ok(reply.into_inner()),
+            // Without a leader it takes until the deadline, and says no more than that.
+            Err(_) if self.status().await.is_ok_and(|status| status.leader == 0) => {
+                Err(Failure::failed(format!(
+                    "nobody leads the cluster now, as {} sees it; look with 'quorate status'",
+                    self.endpoint
+                )))
+            }
+            Err(status) => Err(Failure::answered("cannot list members", &self.endpoint, &status)),
+        }
+    }
+
+    /// The members with the names that they are expected to have, where the server knows of
+    /// such things: to etcd's clients one that has not started has no name.
+    pub(crate) async fn named_members(&self) -> Result<Vec<etcd::Member>, Failure> {
+        let mut members = self.members().await?;
+        let asked = self.request(wire::StatusRequest {});
+        if let Ok(own) = self.membership().status(asked).await {
+            let expected = own.into_inner().membership.map(|own| own.members).unwrap_or_default();
+            for member in members.iter_mut().filter(|member| member.name.is_empty()) {
+                let known = expected.iter().find(|one| one.id == member.id);
+                member.name = known.map(|one| one.name.clone()).unwrap_or_default();
+            }
+        }
+        Ok(members)
     }
 
     /// With a deadline, so that the server knows it too.
@@ -66,29 +107,37 @@ impl Connection {
 pub(crate) async fn connect(asked: &ClientArguments) -> Result<Connection, Failure> {
     let mut tried = Vec::new();
     for address in endpoints(&asked.endpoints, |name| std::env::var(name).ok()) {
-        let connection = match open(&address, asked.dial_timeout, asked.command_timeout).await {
-            Ok(connection) => connection,
+        match open_to_ask(&address, asked).await {
+            Ok(connection) => return Ok(connection),
             Err(failure @ Failure::Usage(_)) => return Err(failure),
-            Err(failure) => {
-                tried.push(failure.to_string());
-                continue;
-            }
-        };
-        match connection.status().await {
-            Ok(status) if status.is_learner && !asked.learners => {
-                tried.push(format!("{address} is a learner; ask it with --learners"));
-            }
-            // Who cannot tell its status may still answer what is asked.
-            Err(status) if unreachable(&status) => {
-                tried.push(format!("{address}: {}", said(&status)));
-            }
-            Ok(_) | Err(_) => return Ok(connection),
+            Err(failure) => tried.push(failure.to_string()),
         }
     }
     Err(Failure::failed(format!(
         "no member answers; tell where they are with --endpoints\n  {}",
         tried.join("\n  ")
     )))
+}
+
+/// A connection to somebody who answers there, and is to be asked.
+pub(crate) async fn open_to_ask(
+    address: &str,
+    asked: &ClientArguments,
+) -> Result<Connection, Failure> {
+    let connection = open(address, asked.dial_timeout, asked.command_timeout).await?;
+    match connection.status().await {
+        Ok(status) if status.is_learner && !asked.ask_learners => {
+            Err(Failure::failed(format!("{address} is a learner; ask it with --ask-learners")))
+        }
+        Err(status) if unreachable(&status) => {
+            // Somebody listens there, and says nothing that makes sense.
+            let hint =
+                if status.source().is_some() { "; is that the port for clients?" } else { "" };
+            Err(Failure::failed(format!("{address}: {}{hint}", said(&status))))
+        }
+        // Who cannot tell its status may still answer what is asked.
+        Ok(_) | Err(_) => Ok(connection),
+    }
 }
 
 /// Somebody else than this member, if there is anybody: who is to go may be gone before it
@@ -150,8 +199,10 @@ pub(crate) async fn open(
     Ok(Connection { endpoint: address.to_string(), channel, request_timeout })
 }
 
+/// No server said this, or one that cannot be asked anything now.
 fn unreachable(status: &Status) -> bool {
-    matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled)
+    let silent = matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded);
+    silent || status.source().is_some()
 }
 
 /// What was given, else what the environment says, else this machine.
@@ -177,8 +228,16 @@ pub(crate) fn endpoints(
 
 fn url(address: &str) -> Result<String, Failure> {
     match address.split_once("://") {
-        None => Ok(format!("http://{address}")),
-        Some(("http", _)) => Ok(address.to_string()),
+        None => url(&format!("http://{address}")),
+        Some(("http", rest)) => match rest.trim_end_matches('/').rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                Ok(address.to_string())
+            }
+            Some(_) => Err(Failure::usage(format!("'{address}' is not HOST:PORT"))),
+            None => Err(Failure::usage(format!(
+                "'{address}' has no port; it is HOST:PORT, and etcd's port is 2379"
+            ))),
+        },
         Some(("https", _)) => Err(Failure::usage(format!(
             "'{address}' asks for TLS, which these commands do not speak yet; use http://"
         ))),
@@ -212,6 +271,9 @@ mod tests {
         assert_eq!(url("h:1").unwrap(), "http://h:1");
         assert_eq!(url("http://h:1").unwrap(), "http://h:1");
         assert_eq!(url("https://h:1").unwrap_err().code(), 2);
+        assert_eq!(url("http://[::1]:1/").unwrap(), "http://[::1]:1/");
+        assert!(url("h").unwrap_err().to_string().contains("has no port"));
+        assert!(url("h:x").unwrap_err().to_string().contains("is not HOST:PORT"));
         assert!(url("unix://h").unwrap_err().to_string().contains("'unix://'"));
     }
 }

@@ -51,7 +51,16 @@ impl fmt::Display for Failure {
 }
 
 /// A status in words: what the server wrote, or the name of the code when it wrote nothing.
+/// Beside etcd's text, which clients compare, Quorate's servers say why.
 pub(crate) fn said(status: &Status) -> String {
+    let text = written(status);
+    match status.metadata().get("quorate-reason").and_then(|reason| reason.to_str().ok()) {
+        Some(reason) if !text.contains(reason) => format!("{text}: {reason}"),
+        _ => text,
+    }
+}
+
+fn written(status: &Status) -> String {
     match (status.message(), status.source()) {
         ("", None) => status.code().description().to_string(),
         ("", Some(why)) => reasons(why),
@@ -102,6 +111,14 @@ mod tests {
         );
         assert_eq!(failure.code(), 1);
         assert_eq!(Failure::usage("x").code(), 2);
+    }
+
+    #[test]
+    fn the_reason_is_told_with_the_refusal() {
+        let mut status = Status::unavailable("etcdserver: unhealthy cluster");
+        let reason = "afterwards: 2 voters, quorum 2, live and caught up 1";
+        status.metadata_mut().insert("quorate-reason", reason.parse().unwrap());
+        assert_eq!(said(&status), format!("etcdserver: unhealthy cluster: {reason}"));
     }
 
     #[test]

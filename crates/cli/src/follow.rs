@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use quorate_proto::quorate::v1 as wire;
 
-use crate::client::{Connection, leader_of};
+use crate::client::Connection;
 use crate::failure::Failure;
+use crate::whereabouts::Whereabouts;
 use crate::words::{Names, ending, entry};
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -29,11 +30,13 @@ impl Follow {
         let began = Instant::now();
         let mut teller = Teller::new();
         let mut names = Names::default();
-        let mut asked = leader_of(connection).await;
+        let mut whereabouts = Whereabouts::new(connection);
+        let mut asked = whereabouts.leader().await;
         while began.elapsed() < self.patience {
             match status(&asked).await {
                 Ok(reply) => {
                     names.learn(reply.membership.as_ref());
+                    whereabouts.learn(reply.membership.as_ref());
                     if let Some(ended) = ended(&reply, goal) {
                         return finished(reply.clone(), ended, goal);
                     }
@@ -41,11 +44,11 @@ impl Follow {
                         teller.tell(&lines(&names, &reply));
                     }
                     if !leads(&reply) {
-                        asked = leader_of(connection).await;
+                        asked = whereabouts.leader().await;
                     }
                 }
                 // It may be the one that left, or an election is on: somebody else knows.
-                Err(_) => asked = leader_of(connection).await,
+                Err(_) => asked = whereabouts.leader().await,
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }

@@ -10,6 +10,7 @@ mod arguments;
 mod bar;
 mod client;
 mod command;
+mod examples;
 mod failure;
 mod follow;
 mod gaps;
@@ -18,6 +19,7 @@ mod print;
 mod processor;
 mod tolerance;
 mod trailer;
+mod whereabouts;
 mod who;
 mod words;
 

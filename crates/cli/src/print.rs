@@ -1,6 +1,9 @@
 //! Tables as etcdctl draws them, and writing to a pipe that may be gone.
 
 use std::io::{self, Write};
+use std::sync::OnceLock;
+
+use tokio::sync::Notify;
 
 /// Rows under headings, with a frame of `+`, `-` and `|`.
 pub(crate) struct Table {
@@ -51,13 +54,26 @@ impl Table {
     }
 }
 
-/// Writes to standard output. Who reads it may have gone: that ends the program quietly.
+/// Writes to standard output. Who reads it may have gone: that ends the program quietly,
+/// unless somebody has asked to be told.
 pub(crate) fn out(text: &str) {
     let mut stdout = io::stdout().lock();
-    if stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_err() {
-        std::process::exit(0);
+    if stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok() {
+        return;
+    }
+    match READER_GONE.get() {
+        Some(told) => told.notify_one(),
+        None => std::process::exit(0),
     }
 }
+
+/// For a command that has to tidy up before it ends: from now on this tells when nobody
+/// reads any more.
+pub(crate) fn reader_gone() -> &'static Notify {
+    READER_GONE.get_or_init(Notify::new)
+}
+
+static READER_GONE: OnceLock<Notify> = OnceLock::new();
 
 pub(crate) fn line(text: &str) {
     out(&format!("{text}\n"));

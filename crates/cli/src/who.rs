@@ -1,7 +1,7 @@
 //! Which member is meant: by id in hex, by name, or a new one by name and address.
 
 use quorate_proto::etcdserverpb as etcd;
-use quorate_proto::quorate::v1::{NewMember, TargetMember, target_member};
+use quorate_proto::quorate::v1::{NewMember, Target, TargetMember, target_member};
 
 use crate::failure::Failure;
 
@@ -66,10 +66,46 @@ pub(crate) fn new_member(text: &str) -> Result<NewMember, Failure> {
     Ok(NewMember { name: name.to_string(), peer_urls, zone: String::new(), id: 0 })
 }
 
+/// With TLS members do not reach each other yet.
 pub(crate) fn is_peer_url(text: &str) -> bool {
-    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let rest = text.strip_prefix("http://");
     let Some((host, port)) = rest.and_then(|rest| rest.rsplit_once(':')) else { return false };
     !host.is_empty() && port.parse::<u16>().is_ok()
+}
+
+/// Two of the same name could not be told apart.
+pub(crate) fn check_free(members: &[etcd::Member], name: &str) -> Result<(), Failure> {
+    match members.iter().find(|member| member.name == name) {
+        Some(member) => Err(Failure::failed(format!(
+            "there is a member of that name, {}; choose another name, or remove that one first",
+            label(member)
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The same for everybody who comes, among each other as well; and nobody is named twice.
+pub(crate) fn check_names(members: &[etcd::Member], target: &Target) -> Result<(), Failure> {
+    let mut seen = Vec::new();
+    for one in target.voters.iter().chain(&target.learners).filter_map(|one| one.member.as_ref()) {
+        let name = match one {
+            target_member::Member::New(new) => {
+                check_free(members, &new.name)?;
+                new.name.clone()
+            }
+            target_member::Member::Id(id) => named(members, *id),
+            target_member::Member::Name(name) => name.clone(),
+        };
+        if seen.contains(&name) {
+            return Err(Failure::usage(format!("{name} is named twice")));
+        }
+        seen.push(name);
+    }
+    Ok(())
+}
+
+fn named(members: &[etcd::Member], id: u64) -> String {
+    members.iter().find(|member| member.id == id).map_or_else(|| hex(id), label)
 }
 
 pub(crate) fn known(id: u64) -> TargetMember {
@@ -120,6 +156,20 @@ mod tests {
         {
             assert_eq!(new_member(wrong).unwrap_err().code(), 2, "{wrong}");
         }
+    }
+
+    #[test]
+    fn nobody_is_named_twice() {
+        let members = members();
+        let of = |texts: &[&str]| {
+            let voters = texts.iter().map(|text| target(&members, text).unwrap()).collect();
+            check_names(&members, &Target { voters, learners: Vec::new() })
+        };
+        assert!(of(&["first", "second", "d=http://h:1", "e=http://h:2"]).is_ok());
+        let refused = |texts: &[&str]| of(texts).unwrap_err().to_string();
+        assert_eq!(refused(&["first", "a1"]), "first (a1) is named twice");
+        assert_eq!(refused(&["d=http://h:1", "d=http://h:2"]), "d is named twice");
+        assert!(refused(&["first=http://h:1"]).contains("a member of that name, first (a1)"));
     }
 
     #[test]

@@ -27,7 +27,11 @@ impl Names {
     }
 
     pub(crate) fn of(&self, id: u64) -> String {
-        self.0.get(&id).cloned().unwrap_or_else(|| hex(id))
+        self.known(id).unwrap_or_else(|| hex(id))
+    }
+
+    pub(crate) fn known(&self, id: u64) -> Option<String> {
+        self.0.get(&id).cloned()
     }
 
     pub(crate) fn all(&self, ids: &[u64]) -> String {
@@ -85,9 +89,13 @@ impl Names {
     /// Losses that would stop the cluster: `a; b+c`.
     pub(crate) fn losses(&self, losses: &[wire::MemberIds]) -> String {
         let loss = |who: &wire::MemberIds| {
-            who.ids.iter().map(|id| self.of(*id)).collect::<Vec<_>>().join("+")
+            let mut names: Vec<_> = who.ids.iter().map(|id| self.of(*id)).collect();
+            names.sort();
+            names.join("+")
         };
-        losses.iter().map(loss).collect::<Vec<_>>().join("; ")
+        let mut losses: Vec<_> = losses.iter().map(loss).collect();
+        losses.sort();
+        losses.join("; ")
     }
 
     /// Where a change stands: what is due, who is awaited, how far they are.
@@ -165,24 +173,25 @@ pub(crate) fn standing(member: &wire::Member) -> &'static str {
 }
 
 /// What the leader counts, and what follows from it.
-pub(crate) fn tolerance(names: &Names, counted: &wire::Tolerance) -> Vec<String> {
-    let counts: Vec<_> = counted
+pub(crate) fn tolerance(names: &Names, told: &wire::Tolerance) -> Vec<String> {
+    let counts: Vec<_> = told
         .counts
         .iter()
         .map(|count| {
-            format!("{} voters, quorum {}, live {}", count.voters, count.quorum, count.live)
+            let voters = counted(u64::from(count.voters), "voter", "voters");
+            format!("{voters}, quorum {}, live {}", count.quorum, count.live)
         })
         .collect();
-    let sentence = tolerance::sentence(counted.has_quorum, u64::from(counted.failures));
+    let sentence = tolerance::sentence(told.has_quorum, u64::from(told.failures));
     let mut lines = vec![format!("{}: {sentence}", counts.join(" and "))];
-    if counted.has_quorum && !counted.stops_commits.is_empty() {
+    if told.has_quorum && !told.stops_commits.is_empty() {
         lines.push(format!(
             "losing any of these would stop it: {}",
-            names.losses(&counted.stops_commits)
+            names.losses(&told.stops_commits)
         ));
     }
-    if !counted.blocking_zone.is_empty() {
-        lines.push(format!("losing the zone '{}' would stop it", counted.blocking_zone));
+    if !told.blocking_zone.is_empty() {
+        lines.push(format!("losing the zone '{}' would stop it", told.blocking_zone));
     }
     lines
 }

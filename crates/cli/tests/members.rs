@@ -5,7 +5,6 @@
 mod common;
 
 use std::fs;
-use std::process::Command;
 
 use common::{Place, Running, free_ports, quorate, run, run_refused, wait_until};
 
@@ -15,7 +14,7 @@ fn members_are_shown_planned_changed_and_put_back() {
     fs::create_dir_all(&place.path).unwrap();
     let (log, data) = (place.path.join("demo.log"), place.path.join("data"));
     let mut demo = quorate();
-    demo.arg("demo").arg("--dir").arg(&data).args(["--seconds", "2"]);
+    demo.arg("demo").arg("--data-dir").arg(&data).args(["--seconds", "2"]);
     let mut demo = Running::start(&mut demo, &log);
     let endpoints = endpoints(&log);
     let with = |arguments: &[&str]| -> Vec<String> {
@@ -59,46 +58,25 @@ fn members_are_shown_planned_changed_and_put_back() {
     assert!(text.contains("no member has the name or id"), "{text}");
     demo.interrupt();
     assert!(demo.ended());
-    assert!(!data.exists());
-}
-
-#[test]
-fn without_a_cluster_the_reason_is_told() {
-    let endpoint = format!("127.0.0.1:{}", free_ports(1)[0]);
-    let (code, text) = run_refused(&["status", "--endpoints", &endpoint]);
-    assert_eq!(code, Some(1));
-    assert!(text.contains(&endpoint) && text.contains("--endpoints"), "{text}");
-    let (code, text) = run_refused(&["member", "add", "d", "--endpoints", &endpoint]);
-    assert_eq!(code, Some(2));
-    assert!(text.contains("NAME=PEER_URL"), "{text}");
-    assert_eq!(run_refused(&["member", "nonsense"]).0, Some(2));
-    assert_eq!(run_refused(&["server", "--nam", "x"]).0, Some(2));
-}
-
-#[test]
-fn under_the_name_etcd_it_takes_etcds_arguments() {
-    let place = Place::new("etcd-name");
-    fs::create_dir_all(&place.path).unwrap();
-    let etcd = place.path.join("etcd");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_quorate"), &etcd).unwrap();
-    let told = Command::new(&etcd).arg("--version").output().unwrap();
-    let text = String::from_utf8_lossy(&told.stdout);
-    assert!(text.starts_with("etcd Version: 3."), "{text}");
-    let refused = Command::new(&etcd).args(["member", "list"]).output().unwrap();
-    assert_eq!(refused.status.code(), Some(2));
-    assert_eq!(run(&["server", "--version"]), text);
-    assert!(run(&["server", "--help"]).contains("--initial-cluster-state"));
 }
 
 #[test]
 fn completions_and_manual_pages() {
-    for shell in ["bash", "zsh", "fish"] {
-        assert!(run(&["completions", shell]).contains("snapshot"), "{shell}");
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let text = run(&["completions", shell]);
+        assert!(text.contains("snapshot") && text.contains("ask-learners"), "{shell}");
     }
     let place = Place::new("man");
     run(&["man", place.text()]);
     let page = fs::read_to_string(place.path.join("quorate-member-replace.1")).unwrap();
     assert!(page.contains("Replace a member by a new one"), "{page}");
+    let page = fs::read_to_string(place.path.join("quorate-server.1")).unwrap();
+    assert!(page.contains("initial\\-cluster\\-state"), "{page}");
+    assert!(
+        !fs::read_dir(&place.path)
+            .unwrap()
+            .any(|entry| { entry.unwrap().file_name().to_string_lossy().contains("demo-member") })
+    );
 }
 
 /// Where the demo's cluster is, once it stays up.

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Chunks, Machine};
+use quorate::{BadSnapshot, Chunks, Identity, Machine};
 
 use crate::command::Question;
 use crate::error::KvError;
@@ -24,6 +24,14 @@ use crate::watch::{Hub, PollLimits, Polled, Wake, WatchRequest, WatcherId};
 /// When the table fails. A member that missed a write must not answer, and a crash is
 /// what the cluster is made for.
 impl<T: Table> Machine for Kv<T> {
+    fn resume(&mut self, owner: &Identity) -> u64 {
+        or_end(Self::resume(self, &mark_of(owner)))
+    }
+
+    fn save(&mut self) {
+        or_end(Self::save(self));
+    }
+
     fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
         or_end(self.apply_bytes(index, command)).reply.encode()
     }
@@ -43,6 +51,12 @@ impl<T: Table> Machine for Kv<T> {
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
         or_bad(Self::install(self, chunks))
     }
+}
+
+/// As bytes, what tells one disk of one member of one cluster from all others.
+fn mark_of(owner: &Identity) -> Vec<u8> {
+    let numbers = [owner.cluster, owner.member.0, owner.incarnation];
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
 #[expect(clippy::panic, reason = "there is no state to go on with")]
@@ -168,6 +182,17 @@ impl<T: Table> SharedKv<T> {
 }
 
 impl<T: Table> Machine for SharedKv<T> {
+    fn resume(&mut self, owner: &Identity) -> u64 {
+        let mut kv = self.write();
+        let kept = Machine::resume(&mut *kv, owner);
+        self.hub().restart(kv.revision());
+        kept
+    }
+
+    fn save(&mut self) {
+        Machine::save(&mut *self.write());
+    }
+
     fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
         let mut kv = self.write();
         let Applied { reply, events } = or_end(kv.apply_bytes(index, command));

@@ -35,9 +35,9 @@ impl<T: Table> Kv<T> {
     /// log begins anew. Clients may have seen later revisions than the backup has; so
     /// the revision is raised by `bump`, and with `mark_compacted` nothing from before
     /// can be read or watched: who holds on to it is told, instead of misled.
-    pub fn begin_anew(&mut self, bump: u32, mark_compacted: bool) -> Result<(), TableError> {
+    pub fn begin_anew(&mut self, bump: u64, mark_compacted: bool) -> Result<(), TableError> {
         self.state.applied = 0;
-        self.state.revision += i64::from(bump);
+        self.state.revision = self.state.revision.saturating_add_unsigned(bump);
         if mark_compacted {
             self.state.compact_revision = self.state.revision;
             self.begin_compacting();

@@ -35,6 +35,8 @@ pub enum KvError {
     RequestTooLarge,
     /// Find the member whose data differ and replace it, then disarm the alarm.
     Corrupt,
+    /// Choose an order and a target that there are.
+    InvalidSortOption,
     /// The bytes are no command of this version. Upgrade this member.
     UnknownCommand,
 }
@@ -57,6 +59,7 @@ impl KvError {
             Self::LeaseTtlTooLarge => "etcdserver: too large lease TTL",
             Self::RequestTooLarge => "etcdserver: request is too large",
             Self::Corrupt => "etcdserver: corrupt cluster",
+            Self::InvalidSortOption => "etcdserver: invalid sort option",
             Self::UnknownCommand => "etcdserver: not capable",
         }
     }
@@ -79,7 +82,7 @@ impl fmt::Display for KvError {
 impl std::error::Error for KvError {}
 
 /// By their number on the wire. New ones go to the end.
-const ALL: [KvError; 15] = [
+const ALL: [KvError; 16] = [
     KvError::UnknownCommand,
     KvError::EmptyKey,
     KvError::KeyNotFound,
@@ -95,4 +98,5 @@ const ALL: [KvError; 15] = [
     KvError::LeaseTtlTooLarge,
     KvError::RequestTooLarge,
     KvError::Corrupt,
+    KvError::InvalidSortOption,
 ];

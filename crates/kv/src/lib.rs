@@ -28,11 +28,9 @@
 //!
 //! The log is; the machine follows. A redb table takes commands in batches, without a
 //! sync, and is made durable every so many batches and by [`Kv::save`]. After a crash it
-//! holds the state after some earlier command, whole; [`Kv::applied`] says which. A node
-//! that replays its log from the start, or installs its snapshot first, comes to the
-//! right state too: commands that the state has seen change nothing, and an
-//! installation replaces everything. So the file saves memory, not start-up time, until
-//! the node asks for [`Kv::applied`].
+//! holds the state after some earlier command, whole, and the node goes on from there:
+//! [`Kv::resume`] says which command it was, and whose rows they are. A table that is lost
+//! or damaged is made anew of the snapshot and the log.
 //!
 //! # Where it differs from etcd
 //!
@@ -61,6 +59,7 @@ mod encode;
 mod error;
 mod hash;
 mod index;
+mod interest;
 mod lease;
 mod machine;
 mod range;
@@ -92,7 +91,9 @@ pub use reply::{
 };
 pub use revision::{Revision, RowKey};
 pub use snapshot::{InstallError, Snapshot};
-pub use table::{MemoryTable, MemoryView, RedbTable, RedbView, Rows, Table, TableError};
+pub use table::{
+    AnyTable, AnyView, MemoryTable, MemoryView, RedbTable, RedbView, Rows, Table, TableError,
+};
 pub use watch::{
     Event, EventKind, Hub, PollLimits, Polled, Wake, WatchRequest, WatcherId, fragments,
 };

@@ -78,6 +78,16 @@ impl<T: Table> Kv<T> {
         Ok(Self { table, state, batches: Batches::default(), uncommitted: 0, undurable: 0 })
     }
 
+    /// Whose data it is, before any command: goes on with what the table has kept for this
+    /// owner, and says up to which command that reaches. What was kept for another is
+    /// dropped.
+    pub fn resume(&mut self, owner: &[u8]) -> Result<u64, TableError> {
+        if !self.table.claim(owner)? {
+            self.state = State::default();
+        }
+        Ok(self.state.applied)
+    }
+
     #[must_use]
     pub fn with_batches(self, batches: Batches) -> Self {
         Self { batches, ..self }

@@ -5,13 +5,14 @@
 //! of the table. So a slow watcher costs time when it asks and no memory while it does
 //! not. The hub wakes, it never waits: the server's tasks poll.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::command::Keys;
+use crate::interest::Interest;
 use crate::machine::Kv;
 use crate::reply::KeyValue;
 use crate::revision::{Kind, Revision, RowKey, Write, read_row};
@@ -94,9 +95,7 @@ struct Watcher {
 
 pub struct Hub {
     watchers: BTreeMap<WatcherId, Watcher>,
-    /// Those of one key, by that key; a write finds them without asking everybody.
-    by_key: BTreeMap<Bytes, BTreeSet<WatcherId>>,
-    of_ranges: BTreeSet<WatcherId>,
+    interest: Interest,
     last_id: u64,
     /// All events from `recent_from` to `published`, in order.
     recent: VecDeque<Event>,
@@ -114,8 +113,7 @@ impl Hub {
     pub fn new(revision: i64) -> Self {
         Self {
             watchers: BTreeMap::new(),
-            by_key: BTreeMap::new(),
-            of_ranges: BTreeSet::new(),
+            interest: Interest::default(),
             last_id: 0,
             recent: VecDeque::new(),
             recent_from: revision + 1,
@@ -131,11 +129,7 @@ impl Hub {
         let start = request.start_revision;
         let behind = start > 0 && start <= revision;
         let next = if behind { start } else { start.max(revision + 1) };
-        if request.keys.is_one() {
-            self.by_key.entry(request.keys.key.clone()).or_default().insert(id);
-        } else {
-            self.of_ranges.insert(id);
-        }
+        self.interest.add(&request.keys, id);
         self.watchers.insert(id, Watcher { request, next, behind, wake });
         id
     }
@@ -143,14 +137,7 @@ impl Hub {
     /// Ends a watch; `false` if there is none.
     pub fn cancel(&mut self, id: WatcherId) -> bool {
         let Some(watcher) = self.watchers.remove(&id) else { return false };
-        self.of_ranges.remove(&id);
-        let key = &watcher.request.keys.key;
-        if let Some(others) = self.by_key.get_mut(key) {
-            others.remove(&id);
-            if others.is_empty() {
-                self.by_key.remove(key);
-            }
-        }
+        self.interest.remove(&watcher.request.keys, id);
         true
     }
 
@@ -181,14 +168,13 @@ impl Hub {
     }
 
     fn notify(&mut self, event: &Event, revision: i64) {
-        let of_key = self.by_key.get(&event.kv.key).into_iter().flatten();
-        for id in of_key.chain(&self.of_ranges) {
-            let Some(watcher) = self.watchers.get_mut(id) else { continue };
+        for id in self.interest.may_watch(&event.kv.key) {
+            let Some(watcher) = self.watchers.get_mut(&id) else { continue };
             // Who is behind will come across it.
             if !watcher.behind && revision >= watcher.next && watcher.request.wants(event) {
                 watcher.behind = true;
                 watcher.next = revision;
-                (watcher.wake)(*id);
+                (watcher.wake)(id);
             }
         }
     }

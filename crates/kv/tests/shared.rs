@@ -113,6 +113,7 @@ fn a_slow_watcher_reads_what_is_no_longer_kept_for_all() {
 
 /// A large snapshot takes its time to arrive, and the server serves on meanwhile.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the server reads from other threads")]
 fn the_old_state_is_read_while_a_snapshot_arrives() {
     let (mut ahead, mut behind) = (shared(), shared());
     put(&mut behind, 1, "a", "1");

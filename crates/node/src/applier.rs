@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quorate_core::{Entries, Index, MemberId, Membership, Payload, SnapshotMeta, mutant};
+use quorate_storage::Identity;
 
 use crate::machine::{BadSnapshot, Chunks, Machine};
 use crate::origin::{Origin, Origins, Verdict};
@@ -50,6 +51,9 @@ pub enum JobDone {
         /// Its bytes: those of the machine, and what the applier keeps beside them.
         chunks: Chunks,
     },
+    /// The machine has kept a later state than that of `meta`, which cannot be captured any
+    /// more. Tell the driver that it was given up.
+    TooLate(SnapshotMeta),
     /// The state is that of `meta`, and these requests are part of it.
     Installed {
         /// The snapshot that was installed.
@@ -80,6 +84,9 @@ pub struct Applier<M> {
     machine: M,
     own: Own,
     applied: Index,
+    /// Up to here the machine had the state already when it was started: entries are
+    /// followed, but run on it no more.
+    kept: Index,
     membership: Arc<Membership>,
     origins: Origins,
 }
@@ -103,6 +110,7 @@ impl<M: Machine> Applier<M> {
             machine,
             own: Own { member, incarnation, boot },
             applied: 0,
+            kept: 0,
             membership: Arc::default(),
             origins: Origins::default(),
         }
@@ -112,6 +120,11 @@ impl<M: Machine> Applier<M> {
     pub(crate) fn at(machine: M, origin: Origin, meta: &SnapshotMeta) -> Self {
         let membership = Arc::clone(&meta.membership);
         Self { applied: meta.id.index, membership, ..Self::new(machine, origin) }
+    }
+
+    /// Asks the machine what it has kept for this owner. Before anything is installed or run.
+    pub fn resume(&mut self, owner: &Identity) {
+        self.kept = self.machine.resume(owner);
     }
 
     /// The machine as it is now, to look at.
@@ -130,9 +143,15 @@ impl<M: Machine> Applier<M> {
         &mut self.machine
     }
 
-    /// The newest entry that has run.
+    /// The newest entry that has run, as far as this member's log tells.
     pub fn applied(&self) -> Index {
         self.applied
+    }
+
+    /// Up to where the machine had kept its state when it was started; may be further than
+    /// [`Applier::applied`], and even than the log on this disk.
+    pub fn kept(&self) -> Index {
+        self.kept
     }
 
     /// Which requests have run.
@@ -172,6 +191,11 @@ impl<M: Machine> Applier<M> {
         let (origin, command) = Origin::open(logged)?;
         let own = self.is_own(origin);
         match self.origins.admit(origin, &self.membership) {
+            Verdict::Run if index <= self.kept => {
+                // It was asked after the machine had been closed with its effect.
+                assert!(!own, "entry {index} is new, and the machine has kept up to {}", self.kept);
+                None
+            }
             Verdict::Run => {
                 let reply = self.machine.apply(index, &command);
                 own.then_some((origin.number, Outcome::Ran { index, reply }))
@@ -191,10 +215,21 @@ impl<M: Machine> Applier<M> {
         JobDone::Queried(ticket, self.machine.query(question))
     }
 
-    /// Captures everything that a member needs to go on from here.
-    pub fn capture(&self, meta: SnapshotMeta) -> JobDone {
+    /// Captures everything that a member needs to go on from here, unless the machine is
+    /// further.
+    pub fn capture(&mut self, meta: SnapshotMeta) -> JobDone {
         assert!(meta.id.index == self.applied, "captured at {}, not {}", self.applied, meta.id);
+        if self.applied < self.kept {
+            return JobDone::TooLate(meta);
+        }
+        // Entries up to here may leave the log: what the machine keeps should not need them.
+        self.machine.save();
         JobDone::Captured { meta, chunks: self.capture_chunks() }
+    }
+
+    /// Lets the machine make durable what it keeps.
+    pub fn save(&mut self) {
+        self.machine.save();
     }
 
     /// What [`Applier::install`] goes on from.
@@ -214,6 +249,9 @@ impl<M: Machine> Applier<M> {
 
     /// Goes on from a snapshot instead. Its bytes come in pieces of any size. The
     /// snapshot with which a cluster begins has none: the machine is in its first state.
+    ///
+    /// A machine that has kept this state or a later one stays as it is, and most of the
+    /// bytes are not read.
     pub fn install(
         &mut self,
         meta: &SnapshotMeta,
@@ -221,6 +259,7 @@ impl<M: Machine> Applier<M> {
     ) -> Result<JobDone, InstallError> {
         let mut chunks = Unframed { pieces, rest: BytesMut::new() };
         let index = meta.id.index;
+        let keeps_state = index <= self.kept;
         let mut origins = Origins::default();
         match chunks.next() {
             Some(head) => {
@@ -229,12 +268,14 @@ impl<M: Machine> Applier<M> {
                     return Err(InstallError::OtherIndex { captured, wanted: index });
                 }
                 origins = ran;
-                self.machine.install(&mut chunks).map_err(InstallError::Machine)?;
+                if !keeps_state {
+                    self.machine.install(&mut chunks).map_err(InstallError::Machine)?;
+                }
             }
             None if self.applied == 0 => {}
             None => return Err(InstallError::Incomplete),
         }
-        if chunks.next().is_some() || !chunks.rest.is_empty() {
+        if !keeps_state && (chunks.next().is_some() || !chunks.rest.is_empty()) {
             return Err(InstallError::Incomplete);
         }
         self.machine.on_membership(index, &meta.membership);

@@ -291,6 +291,7 @@ impl Driver {
             }
             // The caller writes it to the disk and then tells `snapshot_saved`.
             JobDone::Captured { .. } => {}
+            JobDone::TooLate(_) => self.snapshot_given_up(),
             JobDone::Installed { meta, origins } => self.on_installed(&meta, &origins),
         }
     }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use quorate_core::{Index, Membership};
+use quorate_storage::Identity;
 
 /// A state machine. Every member runs the same commands in the same order, so
 /// everything here must depend on nothing else: no clock, no chance, no order of
@@ -49,6 +50,25 @@ use quorate_core::{Index, Membership};
 /// # Ok::<(), BadSnapshot>(())
 /// ```
 pub trait Machine {
+    /// A member starts: this is whose machine it is, and the answer is up to which entry it
+    /// has the state already. Called once, before anything else.
+    ///
+    /// Only for a machine with a disk of its own; any other answers 0, and is made of the
+    /// newest snapshot and the log. One that answers more goes on from there: commands up
+    /// to that entry do not run again, and no snapshot is installed that is not newer. So
+    /// the answer has to be saved together with the state, in one write that happens whole
+    /// or not at all. What may be lost is how recent it is: the log has the rest.
+    ///
+    /// A state that was kept for another owner is not this member's. Drop it and answer 0.
+    fn resume(&mut self, _owner: &Identity) -> Index {
+        0
+    }
+
+    /// Makes durable what it keeps on a disk of its own. Called when a snapshot is captured,
+    /// which lets the log forget, and when the member stops; may be ignored, and the next
+    /// start then takes longer.
+    fn save(&mut self) {}
+
     /// Runs one command. What it returns goes to whoever proposed the command.
     fn apply(&mut self, index: Index, command: &Bytes) -> Bytes;
 
@@ -56,7 +76,7 @@ pub trait Machine {
     fn query(&self, question: &Bytes) -> Bytes;
 
     /// The members are these from here on. Only to mirror them: who counts is
-    /// decided elsewhere.
+    /// decided elsewhere. After a start it hears again of those that it may have kept.
     fn on_membership(&mut self, _index: Index, _membership: &Membership) {}
 
     /// The whole state as it is now, in chunks of any size. The iterator must keep

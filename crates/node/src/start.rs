@@ -67,7 +67,8 @@ pub fn start<D: Disk, M: Machine>(
 
 /// Makes an empty disk that of a first member of a new cluster, whose machine begins in the
 /// state that this one is in: how a backup comes back. `at` is an index that the machine has
-/// not seen; it, the membership and the state have to be the same for all first members.
+/// not seen; it, the membership and the state have to be the same for all first members. A
+/// goal in the membership is pursued from the start.
 pub fn seed<D: Disk, M: Machine>(
     disk: &mut D,
     identity: Identity,
@@ -77,7 +78,10 @@ pub fn seed<D: Disk, M: Machine>(
     config: &StoreConfig,
 ) -> Result<(), CreateError> {
     let id = EntryId::new(1, at.max(1));
-    let parts = MembershipParts { since: id, ..MembershipParts::from(membership) };
+    let mut parts = MembershipParts { since: id, ..MembershipParts::from(membership) };
+    if let Some(goal) = &mut parts.goal {
+        goal.id = id;
+    }
     let meta = SnapshotMeta { id, membership: Arc::new(Membership::from(parts)) };
     let mut first = Boot::from_snapshot(meta.clone());
     first.hard_state.term = id.term;
@@ -123,7 +127,9 @@ impl<M: Machine> Waking<M> {
         config.incarnation = incarnation;
         config.joined_at = joined_at;
         let origin = Origin { member, incarnation, boot: boots, number: 0, open_from: 0 };
-        Self { config, boots, boot, applier: Applier::new(machine, origin) }
+        let mut applier = Applier::new(machine, origin);
+        applier.resume(&identity);
+        Self { config, boots, boot, applier }
     }
 
     pub(crate) fn finish(
@@ -131,7 +137,13 @@ impl<M: Machine> Waking<M> {
         options: Options,
     ) -> Result<(Driver, Applier<M>, Boot), BootError> {
         self.boot.applied = self.applier.applied();
+        let runs_ahead = self.config.apply_unsaved;
         let driver = Driver::new(self.config, self.boot.clone(), self.boots, options)?;
+        let (applied, last) = (self.applier.kept(), driver.raft().log_status().last.index);
+        // What ran was durable here: the log has lost entries that others count on.
+        if applied > last && !runs_ahead {
+            return Err(BootError::AppliedBeyondLog { applied, last });
+        }
         Ok((driver, self.applier, self.boot))
     }
 }

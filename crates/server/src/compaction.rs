@@ -81,7 +81,7 @@ const REVISION_EVERY: Duration = Duration::from_secs(300);
 #[cfg(test)]
 mod tests {
     use quorate::{MemoryNetwork, MemoryStorage, Node, NodeConfig};
-    use quorate_kv::{Kv, MemoryTable, Put};
+    use quorate_kv::{AnyTable, Kv, Put};
 
     use super::*;
     use crate::context::{Limits, Store};
@@ -89,7 +89,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     async fn alone() -> Context {
-        let store = Store::new(Kv::open(MemoryTable::default()).unwrap());
+        let store = Store::new(Kv::open(AnyTable::default()).unwrap());
         let config = NodeConfig::first(7, 1, [(1, "")]).with_tick(Duration::from_millis(5));
         let transport = MemoryNetwork::new().transport();
         let node =

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{Failed, Node};
-use quorate_kv::{Command, KvError, MemoryTable, Question, Reply, SharedKv, check};
+use quorate_kv::{AnyTable, Command, KvError, Question, Reply, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
 use tokio::sync::watch;
 use tonic::metadata::MetadataMap;
@@ -16,7 +16,7 @@ use crate::metrics::Tally;
 use crate::service::lease::Lessor;
 
 /// The data of this member, shared with the node that runs commands on it.
-pub type Store = SharedKv<MemoryTable>;
+pub type Store = SharedKv<AnyTable>;
 
 /// What every service holds. Cheap to clone.
 #[derive(Clone)]

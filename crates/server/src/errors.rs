@@ -140,6 +140,7 @@ fn of_kv(why: KvError) -> Code {
         | KvError::LeaseProvided
         | KvError::TooManyOperations
         | KvError::DuplicateKey
+        | KvError::InvalidSortOption
         | KvError::RequestTooLarge => Code::InvalidArgument,
         KvError::Compacted | KvError::FutureRevision | KvError::LeaseTtlTooLarge => {
             Code::OutOfRange
@@ -169,6 +170,7 @@ mod tests {
             (E::LeaseProvided, 3, "etcdserver: lease is provided"),
             (E::TooManyOperations, 3, "etcdserver: too many operations in txn request"),
             (E::DuplicateKey, 3, "etcdserver: duplicate key given in txn request"),
+            (E::InvalidSortOption, 3, "etcdserver: invalid sort option"),
             (E::Compacted, 11, "etcdserver: mvcc: required revision has been compacted"),
             (E::FutureRevision, 11, "etcdserver: mvcc: required revision is a future revision"),
             (E::NoSpace, 8, "etcdserver: mvcc: database space exceeded"),

@@ -26,6 +26,7 @@ mod server;
 mod service;
 pub mod snapshot_file;
 mod stopping;
+mod table;
 mod url;
 
 pub use bootstrap::BootstrapError;

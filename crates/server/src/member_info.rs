@@ -34,6 +34,15 @@ impl Info {
         !self.name.is_empty() && !self.client_urls.is_empty()
     }
 
+    /// Its peers find it at these addresses and no others.
+    pub(crate) fn is_at(&self, urls: &[Url]) -> bool {
+        let mut known = self.peer_urls.clone();
+        let mut urls: Vec<String> = urls.iter().map(Url::to_string).collect();
+        known.sort();
+        urls.sort();
+        known == urls
+    }
+
     pub(crate) fn encode(&self) -> Bytes {
         let Self { name, peer_urls, client_urls } = self;
         let written = json!({

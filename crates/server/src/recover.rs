@@ -10,31 +10,71 @@ use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
 use quorate::{
-    Applier, FileDisk, MemberId, Membership, Options, StartError, Started, Startup, StoreConfig,
-    seed, start,
+    Applier, ChangeRefusal, FileDisk, MemberId, MemberSet, Membership, Options, StartError,
+    Started, Startup, StoreConfig, seed, start,
 };
 use quorate_kv::{InstallError, Kv, MemoryTable, TableError};
 use quorate_storage::{CreateError, Identity, OpenError, Store, StoreError};
 
-use crate::bootstrap::{BootstrapError, Founding, cluster_id, founding, store_directory};
+use crate::bootstrap::{
+    BootstrapError, Founding, cluster_id, founding, member_id, store_directory,
+};
 use crate::config::Config;
 use crate::member_info::Info;
 use crate::snapshot_file::{About, SnapshotFile, SnapshotFileError};
+use crate::url::Url;
+
+/// How a backup is brought back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restoring {
+    /// Clients may have seen later revisions than the backup has. Above 0, the revision is
+    /// raised by so much, and nothing from before can be read or watched: who holds on to
+    /// what was lost is told that it is compacted, instead of misled.
+    pub bump_revision: u64,
+    /// Take a file whose checksum is missing. Its parts are checked all the same.
+    pub skip_hash_check: bool,
+}
+
+/// What came of a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// Of the backup.
+    pub about: About,
+    pub cluster_id: u64,
+    /// At which the new cluster begins.
+    pub revision: i64,
+}
 
 /// Makes the data directory of a first member of a new cluster, whose data is that of a
-/// snapshot file. To be done with the same file for each of the first members, which are
-/// started as usual after.
-pub fn restore<F: Read + Seek>(config: &Config, file: F) -> Result<About, RecoverError> {
+/// snapshot file. To be done with the same file in the same way for each of the first
+/// members, which are started as usual after.
+///
+/// The id of the new cluster is made of its members and of what it begins with. So it listens
+/// to no member of the old one, also at the same addresses, and members that begin with
+/// different things do not listen to each other.
+pub fn restore<F: Read + Seek>(
+    config: &Config,
+    file: F,
+    how: Restoring,
+) -> Result<Restored, RecoverError> {
     let Founding { cluster, own, membership } = founding(config)?;
-    let file = SnapshotFile::open(file).map_err(RecoverError::File)?;
+    let opened = match how.skip_hash_check {
+        true => SnapshotFile::open_unchecked(file),
+        false => SnapshotFile::open(file),
+    };
+    let file = opened.map_err(RecoverError::File)?;
     let about = file.about;
     let mut kv = empty()?;
     let mut chunks = file.chunks().map_err(RecoverError::File)?;
     kv.install(&mut chunks).map_err(RecoverError::Install)?;
+    kv.begin_anew(how.bump_revision, how.bump_revision > 0).map_err(RecoverError::Table)?;
+    let contents = u64::from(kv.hash().map_err(RecoverError::Table)?);
+    let cluster = cluster_id(&[cluster, about.cluster_id, about.applied, contents]);
+    let revision = kv.revision();
     let identity = Identity { cluster, member: own, incarnation: draw()?, joined_at: 0 };
     let mut disk = open(&store_directory(config))?;
     sow(&mut disk, identity, membership, kv)?;
-    Ok(about)
+    Ok(Restored { about, cluster_id: cluster, revision })
 }
 
 /// What a stopped member's disk holds, and whom it counts.
@@ -42,6 +82,8 @@ pub fn restore<F: Read + Seek>(config: &Config, file: F) -> Result<About, Recove
 pub struct Examined {
     pub cluster_id: u64,
     pub member: MemberId,
+    /// The name that it goes by.
+    pub name: String,
     /// Everybody who is a member, with the names that they go by.
     pub members: Vec<(MemberId, String)>,
     /// The newest entry that the disk knows to be committed.
@@ -50,9 +92,13 @@ pub struct Examined {
     pub last: u64,
     /// The newest revision with everything that it holds.
     pub revision: i64,
+    /// Who is to join it in the new cluster, and where.
+    pub company: Vec<(String, Vec<Url>)>,
+    /// Where it will be, if elsewhere than now.
+    pub moves_to: Option<Vec<Url>>,
 }
 
-/// Looks at what [`force_new_cluster`] would make a cluster of. Nothing is given up.
+/// Looks at what [`recover`] would make a cluster of. Nothing is given up.
 pub fn examine(config: &Config) -> Result<Examined, RecoverError> {
     let directory = store_directory(config);
     // Looking must not make what was not there.
@@ -65,13 +111,18 @@ pub fn examine(config: &Config) -> Result<Examined, RecoverError> {
     let Replayed { applier, membership, committed } = replay(disk, old)?;
     let last = applier.applied();
     let named = |id: &MemberId| (*id, Info::of(&membership, *id).name);
+    let own = Info::of(&membership, old.member);
+    let Company { own: wished, others } = Company::named(config, &own)?;
     Ok(Examined {
         cluster_id: old.cluster,
         member: old.member,
+        name: own.name.clone(),
         members: membership.members().as_slice().iter().map(named).collect(),
         committed,
         last,
         revision: applier.into_machine().revision(),
+        company: others,
+        moves_to: wished.filter(|urls| !own.is_at(urls)),
     })
 }
 
@@ -95,32 +146,103 @@ pub struct Forced {
 /// may have been told that it is. To drop it would lose such a write; to keep it can only
 /// make one happen whose client was told nothing.
 pub fn force_new_cluster(config: &Config) -> Result<Option<Forced>, RecoverError> {
+    begin_with(config, |_| Ok(Company::default()))
+}
+
+/// The same, with the members of the initial cluster, if one is given, as its goal: they join
+/// with empty disks and get their votes when they have caught up. Their old disks are of no
+/// use: what is on them may be something else.
+pub fn recover(config: &Config) -> Result<Option<Forced>, RecoverError> {
+    begin_with(config, |own| Company::named(config, own))
+}
+
+fn begin_with(
+    config: &Config,
+    company: impl FnOnce(&Info) -> Result<Company, RecoverError>,
+) -> Result<Option<Forced>, RecoverError> {
     let directory = store_directory(config);
     let mut disk = open(&directory)?;
     let owner = Store::owner(&mut disk).map_err(RecoverError::Open)?;
     let old = owner.ok_or(RecoverError::Empty)?;
     let Replayed { applier, membership, committed } = replay(disk, old)?;
     let own = old.member;
+    let company = company(&Info::of(&membership, own))?;
     if membership.members().as_slice() == [own] && membership.is_voter(own) {
         return Ok(None);
     }
     let kept = applier.applied();
     let incarnation = draw()?;
     let cluster = cluster_id(&[old.cluster, incarnation]);
-    let mut alone = Membership::new([own], []);
-    if let Some(info) = membership.info(own) {
-        alone = alone.with_info(own, info.clone());
-    }
+    let first = company.first_membership(own, &membership)?;
     let fresh = beside(&directory, &format!("new-{incarnation:x}"));
     let identity = Identity { cluster, member: own, incarnation, joined_at: 0 };
     let machine = applier.into_machine();
-    sow(&mut open(&fresh)?, identity, alone, machine)?;
+    sow(&mut open(&fresh)?, identity, first, machine)?;
     let before = beside(&directory, &format!("before-{cluster:x}"));
     std::fs::rename(&directory, &before).map_err(RecoverError::System)?;
     std::fs::rename(&fresh, &directory).map_err(RecoverError::System)?;
+    sync_parent(&directory).map_err(RecoverError::System)?;
     let unsure = kept.saturating_sub(committed);
     tracing::warn!(kept, unsure, "forced a new cluster of this member alone");
     Ok(Some(Forced { cluster_id: cluster, member: own, kept, unsure, before }))
+}
+
+/// Who is to be in a new cluster beside the one that it begins with.
+#[derive(Debug, Default)]
+struct Company {
+    /// Where that one is to be, if that was said.
+    own: Option<Vec<Url>>,
+    others: Vec<(String, Vec<Url>)>,
+}
+
+impl Company {
+    /// Those of the initial cluster, which has to name the own member as well: a list that
+    /// does not was made for another disk.
+    fn named(config: &Config, own: &Info) -> Result<Self, RecoverError> {
+        if config.initial_cluster.is_empty() {
+            return Ok(Self::default());
+        }
+        let members = config.first_members();
+        let mut addresses: Vec<&Url> = members.iter().flat_map(|(_, urls)| urls).collect();
+        addresses.sort();
+        if let Some(pair) = addresses.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(BootstrapError::SameAddress { urls: pair[0].to_string() }.into());
+        }
+        let (mut mine, others): (Vec<_>, Vec<_>) =
+            members.into_iter().partition(|(name, _)| *name == own.name);
+        let Some((_, urls)) = mine.pop() else {
+            let (name, urls) = (own.name.clone(), own.peer_urls.join(","));
+            return Err(RecoverError::NotNamed { name, urls });
+        };
+        Ok(Self { own: Some(urls), others })
+    }
+
+    /// The member alone, with the others as its goal.
+    fn first_membership(
+        &self,
+        own: MemberId,
+        old: &Membership,
+    ) -> Result<Membership, RecoverError> {
+        let mut first = Membership::new([own], []);
+        let zone = old.info(own).map(|info| info.zone.clone()).unwrap_or_default();
+        let mut info = Info::of(old, own);
+        if let Some(urls) = &self.own {
+            info.peer_urls = urls.iter().map(Url::to_string).collect();
+        }
+        first = first.with_info(own, info.in_zone(zone));
+        if self.others.is_empty() {
+            return Ok(first);
+        }
+        let drawn = draw()?;
+        let id = |urls: &[Url]| MemberId(member_id(urls, "", Some(drawn)));
+        let voters = self.others.iter().map(|(_, urls)| id(urls)).chain([own]).collect();
+        first = first.set_goal(&voters, &MemberSet::new()).map_err(RecoverError::Goal)?;
+        for (name, urls) in &self.others {
+            let info = Info::expected(name, urls).in_zone(bytes::Bytes::new());
+            first = first.with_info(id(urls), info);
+        }
+        Ok(first)
+    }
 }
 
 /// What a disk makes of itself.
@@ -146,13 +268,19 @@ fn replay(disk: FileDisk, old: Identity) -> Result<Replayed, RecoverError> {
     let Started { driver, mut applier, mut store, boot } = started;
     let status = driver.raft().status();
     let last = status.log.last.index;
+    let mut membership = status.membership;
     while applier.applied() < last {
         let range = applier.applied() + 1..last + 1;
         let entries = store.load(range, LOAD_BYTES).map_err(RecoverError::Read)?;
         applier.apply(&entries);
+        // The disk starts with the membership of its snapshot; who came and went since is in
+        // the log.
+        if let Some(change) = entries.iter().filter_map(|entry| entry.change()).last() {
+            membership = change.membership.clone();
+        }
     }
     store.close().map_err(RecoverError::Read)?;
-    let membership = (*status.membership).clone();
+    let membership = (*membership).clone();
     Ok(Replayed { applier, membership, committed: boot.hard_state.commit })
 }
 
@@ -180,6 +308,12 @@ fn beside(directory: &Path, ending: &str) -> PathBuf {
     directory.with_file_name(name)
 }
 
+/// Makes the names of what stands beside a directory durable.
+fn sync_parent(directory: &Path) -> std::io::Result<()> {
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+    std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
 /// A number that nobody else has.
 fn draw() -> Result<u64, RecoverError> {
     let drawn = getrandom::u64().map_err(std::io::Error::other);
@@ -202,6 +336,14 @@ pub enum RecoverError {
     Open(OpenError),
     /// Nothing is in the directory.
     Empty,
+    /// The members that were given lack the one whose disk this is. Add it, or look whether
+    /// it is the right disk.
+    NotNamed {
+        name: String,
+        urls: String,
+    },
+    /// The members that were given cannot be one cluster.
+    Goal(ChangeRefusal),
     Start(StartError),
     Read(StoreError),
     Table(TableError),
@@ -223,6 +365,10 @@ impl fmt::Display for RecoverError {
             Self::Create(why) => write!(f, "data directory: {why}"),
             Self::Open(why) => write!(f, "data directory: {why}"),
             Self::Empty => write!(f, "the data directory is empty, want one with data"),
+            Self::NotNamed { name, urls } => {
+                write!(f, "this is the disk of {name}, want it among the members: {name}={urls}")
+            }
+            Self::Goal(why) => write!(f, "{why}"),
             Self::Start(why) => write!(f, "data directory: {why}"),
             Self::Read(why) => write!(f, "data directory: {why}"),
             Self::Table(why) => write!(f, "{why}"),

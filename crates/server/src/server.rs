@@ -10,26 +10,27 @@ use std::time::Duration;
 use quorate::{
     DirectoryStorage, Ended, FileDisk, Node, NodeError, StoreConfig, TcpConfig, TcpTransport,
 };
-use quorate_kv::{Kv, MemoryTable, TableError};
+use quorate_kv::TableError;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_stream::{Stream, StreamExt};
-use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::bootstrap::{BootstrapError, hex, prepare, store_directory};
-use crate::config::Config;
+use crate::config::{Config, TableKind};
 use crate::context::{Context, Limits, Store};
 use crate::http::{Shown, client_router, metrics_router};
 use crate::member_info::address_of;
 use crate::metrics::{Counted, Measured, Metered, Traffic};
 use crate::notify::notify;
 use crate::recover::{RecoverError, force_new_cluster};
-use crate::service::routes;
+use crate::service::desk::Desk;
+use crate::service::{keys, routes};
 use crate::stopping::{Signals, hand_over};
+use crate::table::open_table;
 use crate::url::{Url, join};
 use crate::{duties, logs};
 
@@ -99,8 +100,9 @@ impl Running {
         let cluster_id = node_config.cluster;
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
         let storage = DirectoryStorage::on(disk, StoreConfig::default());
-        let kv = Kv::open(MemoryTable::default()).map_err(ServerError::Table)?;
-        let store = Store::new(kv);
+        let store = Store::new(open_table(&config).await?);
+        // A table on a disk is written to and synced while commands run.
+        node_config.machine_blocks = config.table == TableKind::Redb;
         let node = Node::start(node_config, storage, store.clone(), transport).await?;
         let context = Context::new(node.clone(), store, cluster_id, limits(&config));
         let (stopping, _) = watch::channel(false);
@@ -129,9 +131,9 @@ impl Running {
         let shown = Shown { context: self.context.clone(), measured: Arc::clone(&measured) };
         let services = routes(&self.context, config).into_axum_router();
         let router = services.reset_fallback().merge(client_router(shown.clone()));
-        let counted =
-            |router| Counted::new(Routes::from(router).prepare(), Arc::clone(&measured.calls));
-        let (router, metrics_router) = (counted(router), counted(metrics_router(shown)));
+        let counted = |desk| Counted::new(desk, Arc::clone(&measured.calls));
+        let router = counted(Desk::new(Some(keys(&self.context)), router.into()));
+        let metrics_router = counted(Desk::new(None, metrics_router(shown).into()));
         for listener in clients {
             let incoming = incoming(listener, Arc::clone(&measured.traffic));
             let served = serve(incoming, router.clone(), self.stop_signal());
@@ -240,7 +242,7 @@ impl fmt::Debug for Running {
 
 async fn serve(
     incoming: impl Stream<Item = io::Result<Metered>>,
-    service: Counted<Routes>,
+    service: Counted<Desk>,
     stop: impl Future<Output = ()> + Send,
 ) {
     let served = Server::builder()

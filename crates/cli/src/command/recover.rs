@@ -1,10 +1,13 @@
-//! `quorate recover`: a new cluster of one stopped member, when the others are lost.
+//! `quorate recover`: a new cluster of one stopped member, when the others are lost or all
+//! are stopped.
 //!
 //! Asked without a confirmation it only tells what would be given up, and prints the
 //! confirmation for exactly that.
 
-use quorate_server::config::Config;
-use quorate_server::recover::{Examined, examine, force_new_cluster};
+use quorate_server::Url;
+use quorate_server::config::{self, Config, Wanted};
+use quorate_server::recover::{Examined, Forced, RecoverError, examine, recover};
+use sha2::{Digest, Sha256};
 
 use crate::arguments::RecoverArguments;
 use crate::failure::Failure;
@@ -12,11 +15,15 @@ use crate::print::{counted, line};
 use crate::who::hex;
 
 pub(crate) fn run(asked: &RecoverArguments) -> Result<(), Failure> {
-    let config = Config { data_dir: asked.data_dir.clone(), ..Config::default() };
-    let failed = |why: quorate_server::recover::RecoverError| {
+    let config = wanted(asked)?;
+    let failed = |why: RecoverError| {
         Failure::because(&format!("cannot recover {}", asked.data_dir.display()), &why)
     };
     let examined = examine(&config).map_err(failed)?;
+    if examined.members.len() == 1 {
+        alone(&examined);
+        return Ok(());
+    }
     let wanted = confirmation(&examined);
     match &asked.confirm {
         Some(given) if *given == wanted => {}
@@ -27,51 +34,111 @@ pub(crate) fn run(asked: &RecoverArguments) -> Result<(), Failure> {
         }
         None => {
             consequences(&examined).iter().for_each(|text| line(text));
-            line(&format!(
-                "to do it: quorate recover --data-dir {} --confirm {wanted}",
-                asked.data_dir.display()
-            ));
+            line(&format!("to do it: {} --confirm {wanted}", command(asked)));
             return Ok(());
         }
     }
-    match force_new_cluster(&config).map_err(failed)? {
-        None => line("it is the only member already; nothing was changed"),
-        Some(forced) => {
-            let (id, member) = (hex(forced.cluster_id), hex(forced.member.0));
-            line(&format!("cluster {id} has one member, {member}; start it, then add others"));
-            line(&format!("what was there before is in {}", forced.before.display()));
-        }
+    match recover(&config).map_err(failed)? {
+        None => alone(&examined),
+        Some(forced) => done(&examined, &forced, asked),
     }
     Ok(())
 }
 
-/// Fits this state only: what was looked at is what is done.
+fn alone(examined: &Examined) {
+    line(&format!("{} is the only member of its cluster; nothing was changed", examined.name));
+    line("start it, then 'quorate member add' or 'quorate member set' give it company");
+}
+
+/// The members go by the name that a server's flag has: they are read in the same way.
+fn wanted(asked: &RecoverArguments) -> Result<Config, Failure> {
+    let mut config = Config::default();
+    if let Some(members) = &asked.members {
+        let flags = ["--initial-cluster".to_string(), members.clone()];
+        let odd = |why: String| {
+            let why = why.replace("--initial-cluster", "--members");
+            Failure::usage(format!("{why}; write a=http://10.0.0.1:2380,b=http://10.0.0.2:2380"))
+        };
+        match config::parse(flags, []).map_err(|why| odd(why.to_string()))? {
+            Wanted::Run(read) => config = *read,
+            Wanted::Help | Wanted::Version => {
+                return Err(odd("--members names nobody".to_string()));
+            }
+        }
+        if config.initial_cluster.is_empty() {
+            return Err(odd("--members names nobody".to_string()));
+        }
+    }
+    Ok(Config { data_dir: asked.data_dir.clone(), wal_dir: asked.wal_dir.clone(), ..config })
+}
+
+/// The same words again.
+fn command(asked: &RecoverArguments) -> String {
+    let mut text = format!("quorate recover --data-dir {}", asked.data_dir.display());
+    if let Some(path) = &asked.wal_dir {
+        text += &format!(" --wal-dir {}", path.display());
+    }
+    if let Some(members) = &asked.members {
+        text += &format!(" --members {members}");
+    }
+    text
+}
+
+/// Fits this state and this wish only: what was looked at is what is done.
 fn confirmation(examined: &Examined) -> String {
-    format!("{}-{}-{}", hex(examined.cluster_id), examined.committed, examined.last)
+    let Examined { cluster_id, committed, last, .. } = examined;
+    let mut text = format!("{}-{committed}-{last}", hex(*cluster_id));
+    let moves = examined.moves_to.as_ref().map(|urls| (&examined.name, urls));
+    let wished = examined.company.iter().map(|(name, urls)| (name, urls)).chain(moves);
+    let mut wished: Vec<_> = wished.map(|(name, urls)| pair(name, urls)).collect();
+    if !wished.is_empty() {
+        wished.sort();
+        let sum = Sha256::digest(wished.join(" "));
+        let sum: String = sum.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        text += &format!("-{sum}");
+    }
+    text
+}
+
+fn pair(name: &str, urls: &[Url]) -> String {
+    let one = |url: &Url| format!("{name}={url}");
+    urls.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
 fn consequences(examined: &Examined) -> Vec<String> {
     let others = examined.members.iter().filter(|(id, _)| *id != examined.member);
     let others: Vec<_> = others.map(|(id, name)| format!("{name} ({})", hex(id.0))).collect();
     let unsure = examined.last.saturating_sub(examined.committed);
-    vec![
+    let mut lines = vec![
         format!(
-            "member {} of cluster {} holds revision {} (entry {})",
+            "{} ({}) of cluster {} holds revision {} (entry {})",
+            examined.name,
             hex(examined.member.0),
             hex(examined.cluster_id),
             examined.revision,
             examined.last
         ),
-        format!("these would be members no more: {}", named(&others)),
+        format!("these would be members no more: {}", listed(&others)),
         format!("this would be kept: {}", kept(unsure)),
         "this would be lost: whatever was acknowledged without this member; compare the \
          others' disks first, and take the one with the highest entry"
             .to_string(),
         "old members are refused by the new cluster: it has another id".to_string(),
-    ]
+    ];
+    if let Some(urls) = &examined.moves_to {
+        lines.push(format!("its peers would find it at {}", pair(&examined.name, urls)));
+    }
+    let company: Vec<_> = examined.company.iter().map(|(name, urls)| pair(name, urls)).collect();
+    if !company.is_empty() {
+        lines.push(format!(
+            "these would join it with empty directories, and vote once they have caught up: {}",
+            company.join(", ")
+        ));
+    }
+    lines
 }
 
-fn named(others: &[String]) -> String {
+fn listed(others: &[String]) -> String {
     if others.is_empty() { "nobody".to_string() } else { others.join(", ") }
 }
 
@@ -84,4 +151,19 @@ fn kept(unsure: u64) -> String {
             counted(some, "entry", "entries")
         ),
     }
+}
+
+fn done(examined: &Examined, forced: &Forced, asked: &RecoverArguments) {
+    let (id, member) = (hex(forced.cluster_id), hex(forced.member.0));
+    line(&format!("what was there before is in {}", forced.before.display()));
+    if examined.company.is_empty() {
+        line(&format!("cluster {id} has one member, {member}; start it, then add others"));
+        return;
+    }
+    line(&format!("cluster {id} has one member, {member}; start it"));
+    let names: Vec<_> = examined.company.iter().map(|(name, _)| name.as_str()).collect();
+    line(&format!("then start {}, each with an empty directory and", names.join(", ")));
+    line("");
+    line("ETCD_INITIAL_CLUSTER_STATE=\"existing\"");
+    line(&format!("ETCD_INITIAL_CLUSTER=\"{}\"", asked.members.as_deref().unwrap_or_default()));
 }

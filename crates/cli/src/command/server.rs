@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use quorate_server::config::{self, Wanted};
 
+use crate::examples::SERVER_HELP;
 use crate::failure::Failure;
 use crate::print;
 
@@ -15,7 +16,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<(), Failure> {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let wanted = config::parse(arguments, variables);
     match wanted.map_err(|why| Failure::usage(why.to_string()))? {
-        Wanted::Help => print::line(HELP),
+        Wanted::Help => print::line(SERVER_HELP),
         Wanted::Version => {
             print::line(&format!("etcd Version: {}", quorate_server::ETCD_VERSION));
             print::line(&format!("Quorate Version: {}", env!("CARGO_PKG_VERSION")));
@@ -36,20 +37,3 @@ fn serve(config: config::Config) -> Result<(), Failure> {
     let served = runtime.block_on(quorate_server::run(config));
     served.map_err(|why| Failure::because("the server does not run", &why))
 }
-
-const HELP: &str = "\
-Run a member of a cluster that speaks etcd's API. Takes etcd's flags, ETCD_* variables and
---config-file; a flag beats its variable, a file replaces both. The most used ones:
-
-  --name NAME                         of this member [default]
-  --data-dir DIR                      where it keeps its data [NAME.etcd]
-  --listen-client-urls URLS           where clients connect [http://localhost:2379]
-  --advertise-client-urls URLS        the same, as others see it
-  --listen-peer-urls URLS             where other members connect [http://localhost:2380]
-  --initial-advertise-peer-urls URLS  the same, as others see it
-  --initial-cluster NAME=URL,...      the first members, or those there are
-  --initial-cluster-state STATE       new, or existing to join [new]
-  --initial-cluster-token TEXT        so that clusters on the same addresses stay apart
-  --listen-metrics-urls URLS          /metrics and /health also there
-  --auto-promote                      learners vote as soon as they have caught up
-  --learner-reads                     learners answer linearizable reads and watches";

@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use quorate_proto::etcdserverpb as etcd;
-use quorate_server::config::{self, Wanted};
+use quorate_server::config::{self, Config, Wanted};
+use quorate_server::recover::{self, Restoring};
 use quorate_server::snapshot_file::{About, SnapshotFile};
 use serde_json::json;
 
@@ -98,36 +99,76 @@ fn status(path: &Path, write_out: WriteOut) -> Result<(), Failure> {
 }
 
 fn restore(asked: &RestoreArguments) -> Result<(), Failure> {
-    let default = format!("{}.etcd", asked.name);
-    let data_dir = asked.data_dir.as_ref().unwrap_or(&default);
-    let flags = [
+    if (asked.bump_revision > 0) != asked.mark_compacted {
+        return Err(Failure::usage(
+            "--mark-compacted is required with a --bump-revision above 0, and refused without it",
+        ));
+    }
+    let config = restored_config(asked)?;
+    check_unused(&config)?;
+    let unreadable =
+        |why: io::Error| Failure::because(&format!("cannot read {}", asked.file.display()), &why);
+    let file = File::open(&asked.file).map_err(unreadable)?;
+    let how =
+        Restoring { bump_revision: asked.bump_revision, skip_hash_check: asked.skip_hash_check };
+    let restored = recover::restore(&config, file, how).map_err(|why| {
+        Failure::because(&format!("cannot restore {}", asked.file.display()), &why)
+    })?;
+    let (about, data_dir) = (restored.about, config.data_dir.display());
+    print::line(&format!(
+        "restored revision {} of cluster {} to {data_dir}, for the new cluster {}",
+        about.revision,
+        hex(about.cluster_id),
+        hex(restored.cluster_id)
+    ));
+    if asked.mark_compacted {
+        print::line(&format!(
+            "it begins at revision {}; all before that is compacted",
+            restored.revision
+        ));
+    }
+    print::line(
+        "restore each of its first members from this file in the same way, then start them with \
+         the same --name, --data-dir and addresses",
+    );
+    Ok(())
+}
+
+fn restored_config(asked: &RestoreArguments) -> Result<Config, Failure> {
+    let mut flags = vec![
         ("--name", &asked.name),
-        ("--data-dir", data_dir),
         ("--initial-cluster", &asked.initial_cluster),
         ("--initial-cluster-token", &asked.initial_cluster_token),
         ("--initial-advertise-peer-urls", &asked.initial_advertise_peer_urls),
     ];
+    flags.extend(asked.data_dir.as_ref().map(|path| ("--data-dir", path)));
+    flags.extend(asked.wal_dir.as_ref().map(|path| ("--wal-dir", path)));
     let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_string(), value.clone()]);
     // Variables are for servers: what is not said here is not meant.
     let wanted = config::parse(flags, []).map_err(|why| Failure::usage(why.to_string()))?;
     let Wanted::Run(config) = wanted else { return Err(Failure::usage("nothing to restore to")) };
-    if config.data_dir.exists() {
-        return Err(Failure::failed(format!("{data_dir} exists; name a --data-dir that does not")));
+    Ok(*config)
+}
+
+/// Nothing that is there may be written over, nor mixed with what comes.
+fn check_unused(config: &Config) -> Result<(), Failure> {
+    let empty = |path: &Path| match fs::read_dir(path) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(why) => why.kind() == io::ErrorKind::NotFound,
+    };
+    let data_dir = &config.data_dir;
+    if !empty(data_dir) {
+        return Err(Failure::failed(format!(
+            "{} is not empty or cannot be read; name another --data-dir",
+            data_dir.display()
+        )));
     }
-    let unreadable =
-        |why: io::Error| Failure::because(&format!("cannot read {}", asked.file.display()), &why);
-    let file = File::open(&asked.file).map_err(unreadable)?;
-    let restored = quorate_server::recover::restore(&config, file);
-    let about = restored.map_err(|why| {
-        Failure::because(&format!("cannot restore {}", asked.file.display()), &why)
-    })?;
-    print::line(&format!(
-        "restored revision {} of cluster {} to {data_dir}, for a new cluster",
-        about.revision,
-        hex(about.cluster_id)
-    ));
-    print::line("start it with the same --name, --data-dir, token and addresses");
-    Ok(())
+    match config.wal_dir.as_ref().filter(|path| path.exists()) {
+        Some(path) => {
+            Err(Failure::failed(format!("{} exists; name another --wal-dir", path.display())))
+        }
+        None => Ok(()),
+    }
 }
 
 fn beside(path: &Path) -> PathBuf {

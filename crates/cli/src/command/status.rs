@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::arguments::{ClientArguments, StatusArguments, WriteOut};
-use crate::client::{self, connect, leader_of};
+use crate::client::{self, Connection, connect, leader_of};
 use crate::failure::{Failure, said};
 use crate::follow;
 use crate::print::{self, Table, bytes};
@@ -23,12 +23,17 @@ struct Asked {
 
 pub(crate) async fn run(arguments: StatusArguments) -> Result<(), Failure> {
     let connection = connect(&arguments.client).await?;
-    let members = connection.members().await?;
-    let asked = ask_all(members, &arguments.client).await;
+    let members = members(&connection).await?;
+    let mut asked = ask_all(members, &arguments.client).await;
     // Only Quorate has this; about any other server it is counted from outside.
     let own = follow::status(&leader_of(&connection).await).await.ok();
+    let mut names = Names::default();
+    names.learn(own.as_ref().and_then(|own| own.membership.as_ref()));
+    for one in asked.iter_mut().filter(|one| one.member.name.is_empty()) {
+        one.member.name = names.known(one.member.id).unwrap_or_default();
+    }
     match arguments.client.write_out {
-        WriteOut::Table => show(&asked, own.as_ref()),
+        WriteOut::Table => show(&asked, own.as_ref(), &names),
         WriteOut::Json => print::json(&as_json(&asked, own.as_ref())),
     }
     let counted = count(&asked);
@@ -36,6 +41,25 @@ pub(crate) async fn run(arguments: StatusArguments) -> Result<(), Failure> {
         .and_then(|own| own.tolerance)
         .map_or(counted.has_quorum(), |tolerance| tolerance.has_quorum);
     if has_quorum { Ok(()) } else { Err(Failure::failed(tolerance::sentence(false, 0))) }
+}
+
+/// The members; those that the asked one knows of while nobody leads. What is down is to be
+/// seen then all the more.
+async fn members(connection: &Connection) -> Result<Vec<etcd::Member>, Failure> {
+    let status = connection.status().await.ok();
+    let led = status.as_ref().is_some_and(|status| status.leader != 0);
+    let found = if led { connection.members().await.ok() } else { None };
+    let mut members = match found {
+        Some(members) => members,
+        None => connection.members_known().await?,
+    };
+    // One that has not said yet where clients find it may be the one that answers.
+    let answers = status.and_then(|status| status.header).map(|header| header.member_id);
+    let silent = |one: &&mut etcd::Member| Some(one.id) == answers && one.client_urls.is_empty();
+    if let Some(member) = members.iter_mut().find(silent) {
+        member.client_urls.push(connection.endpoint.clone());
+    }
+    Ok(members)
 }
 
 /// All at the same time: a dead member must not hold up the others.
@@ -96,7 +120,7 @@ fn lag(one: &Asked, asked: &[Asked], own: Option<&wire::StatusReply>) -> Option<
     matched.max(applied).map(|there| furthest.saturating_sub(there))
 }
 
-fn show(asked: &[Asked], own: Option<&wire::StatusReply>) {
+fn show(asked: &[Asked], own: Option<&wire::StatusReply>, names: &Names) {
     let headings = [
         "ID",
         "NAME",
@@ -128,9 +152,7 @@ fn show(asked: &[Asked], own: Option<&wire::StatusReply>) {
         ]);
     }
     print::out(&table.text());
-    let mut names = Names::default();
-    names.learn(own.and_then(|own| own.membership.as_ref()));
-    for text in summary(asked, own, &names) {
+    for text in summary(asked, own, names) {
         print::line(&text);
     }
 }

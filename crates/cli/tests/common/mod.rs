@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses what it needs")]
 
 pub(crate) mod cluster;
+pub(crate) mod member;
 
 use std::fs;
 use std::net::TcpListener;

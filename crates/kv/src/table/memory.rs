@@ -157,6 +157,12 @@ impl Rows for MemoryView {
 impl Table for MemoryTable {
     type View = MemoryView;
 
+    /// Nothing is kept in memory.
+    fn claim(&mut self, _owner: &[u8]) -> Result<bool, TableError> {
+        *self = Self::default();
+        Ok(false)
+    }
+
     fn put(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
         self.rows.put(key, row);
         Ok(())

@@ -1,8 +1,9 @@
 //! Where rows are kept: a small ordered map with batches and frozen views.
 //!
-//! Two tables implement it, [`MemoryTable`] and [`RedbTable`]. They know nothing of
-//! what rows mean; the machine makes the same of both.
+//! Two tables implement it, [`MemoryTable`] and [`RedbTable`]; [`AnyTable`] is either. They
+//! know nothing of what rows mean; the machine makes the same of both.
 
+mod any;
 mod memory;
 mod redb;
 mod redb_disk;
@@ -13,6 +14,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
+pub use any::{AnyTable, AnyView};
 pub use memory::{MemoryTable, MemoryView};
 pub use redb::{RedbTable, RedbView};
 
@@ -36,6 +38,10 @@ pub trait Rows {
 pub trait Table: Rows {
     /// The rows as they were when it was taken, whatever is changed afterwards.
     type View: Rows + Send + 'static;
+
+    /// From now on the rows are this owner's. Answers whether those that are there have been
+    /// kept for it; otherwise there are none any more.
+    fn claim(&mut self, owner: &[u8]) -> Result<bool, TableError>;
 
     fn put(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError>;
 
@@ -72,6 +78,8 @@ pub enum TableError {
     Redb(Box<::redb::Error>),
     /// The disk would not give out the file.
     Disk(io::Error),
+    /// The file is no database, or one that is damaged beyond what can be said of it.
+    NoDatabase,
     /// A row is not what this version writes.
     BadRow(RowKey),
     /// Rows that belong together are not there together.
@@ -80,11 +88,36 @@ pub enum TableError {
     Busy,
 }
 
+impl TableError {
+    /// Whether what was written is no longer there as it was: reading it again would not
+    /// help, and a table that is thrown away can be made anew of a snapshot and the log.
+    pub fn is_damage(&self) -> bool {
+        use ::redb::Error;
+        match self {
+            Self::NoDatabase | Self::BadRow(_) | Self::MissingRow(_) => true,
+            Self::Redb(error) => match &**error {
+                Error::Io(why) => CUT.contains(&why.kind()),
+                Error::Corrupted(_)
+                | Error::UpgradeRequired(_)
+                | Error::TableTypeMismatch { .. }
+                | Error::TableIsMultimap(_)
+                | Error::TypeDefinitionChanged { .. } => true,
+                _ => false,
+            },
+            Self::Disk(_) | Self::Busy => false,
+        }
+    }
+}
+
+/// What redb and a disk say of a file that is no database, or only part of one.
+const CUT: [io::ErrorKind; 2] = [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof];
+
 impl fmt::Display for TableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Redb(error) => write!(f, "table: {error}"),
             Self::Disk(error) => write!(f, "disk of the table: {error}"),
+            Self::NoDatabase => write!(f, "table: the file is no database"),
             Self::BadRow(key) => write!(f, "row {:032x} is damaged or of another version", key.0),
             Self::MissingRow(key) => write!(f, "row {:032x} is missing", key.0),
             Self::Busy => write!(f, "table is being read for a snapshot, want it idle"),

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use quorate_storage::Disk;
@@ -22,6 +23,8 @@ use crate::revision::RowKey;
 const ROWS: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("rows");
 /// Rows of a state that is being installed.
 const STAGED: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("staged");
+/// Whose rows they are: one row.
+const OWNER: TableDefinition<'_, (), &[u8]> = TableDefinition::new("owner");
 /// As many bytes are put aside in one transaction.
 const STAGED_BYTES_MAX: usize = 1 << 20;
 
@@ -55,8 +58,9 @@ impl RedbTable {
         D::File: Send + Sync + 'static,
     {
         let (file, is_new) = RedbDisk::open(disk, name).map_err(TableError::Disk)?;
-        let mut builder = Database::builder();
-        let database = builder.set_cache_size(cache_bytes).create_with_backend(file.clone())?;
+        // redb may panic on bytes that it has not written.
+        let opened = catch_unwind(AssertUnwindSafe(|| open_database(&file, is_new, cache_bytes)));
+        let database = opened.map_err(|_| TableError::NoDatabase)??;
         let transaction = database.begin_write()?;
         transaction.open_table(ROWS)?;
         // Left over from an installation that did not end.
@@ -84,12 +88,49 @@ impl RedbTable {
     }
 }
 
+fn open_database<D>(
+    file: &RedbDisk<D>,
+    is_new: bool,
+    cache_bytes: usize,
+) -> Result<Database, TableError>
+where
+    D: Disk + Send + 'static,
+    D::File: Send + Sync + 'static,
+{
+    let mut builder = Database::builder();
+    let mut database = builder.set_cache_size(cache_bytes).create_with_backend(file.clone())?;
+    if !is_new {
+        // redb trusts what it reads. All of it is read at the start in any case, so every page
+        // is held against its checksum: no damaged row is ever served.
+        database.check_integrity()?;
+    }
+    Ok(database)
+}
+
 fn read(database: &Database) -> Result<ReadOnlyTable<u128, &'static [u8]>, TableError> {
     Ok(database.begin_read()?.open_table(ROWS)?)
 }
 
 impl Table for RedbTable {
     type View = RedbView;
+
+    fn claim(&mut self, owner: &[u8]) -> Result<bool, TableError> {
+        let transaction = self.database.begin_write()?;
+        let mut owners = transaction.open_table(OWNER)?;
+        let known = owners.get(())?.is_some_and(|known| known.value() == owner);
+        if known {
+            return Ok(true);
+        }
+        owners.insert((), owner)?;
+        drop(owners);
+        // Owner and rows change in one transaction: none are ever taken for another's.
+        transaction.delete_table(ROWS)?;
+        transaction.open_table(ROWS)?;
+        transaction.commit()?;
+        self.pending.clear();
+        self.committed = Some(read(&self.database)?);
+        Ok(false)
+    }
 
     fn put(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
         self.pending.insert(key, Some(row));

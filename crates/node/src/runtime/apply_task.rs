@@ -101,7 +101,10 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
                 ForMachine::Job(Job::Install(meta)) => {
                     return Ran { done, then: Then::Install(meta, jobs.collect()) };
                 }
-                ForMachine::Stop => return Ran { done, then: Then::Stop },
+                ForMachine::Stop => {
+                    self.applier.save();
+                    return Ran { done, then: Then::Stop };
+                }
             }
         }
         Ran { done, then: Then::GoOn }
@@ -122,9 +125,13 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
         done
     }
 
-    fn capture(&self, meta: SnapshotMeta) {
-        let JobDone::Captured { meta, chunks } = self.applier.capture(meta) else { return };
+    fn capture(&mut self, meta: SnapshotMeta) {
         let (disk, done) = (self.disk.clone(), Arc::clone(&self.done));
+        let index = meta.id.index;
+        let JobDone::Captured { meta, chunks } = self.applier.capture(meta) else {
+            done.push(Completion::SnapshotGivenUp(index));
+            return;
+        };
         let writing = Arc::clone(&self.writing);
         let user = self.presence.disk_user();
         tokio::spawn(async move {

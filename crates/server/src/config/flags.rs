@@ -121,6 +121,7 @@ const VALUES: &[&str] = &[
     "name",
     "quota-backend-bytes",
     "snapshot-count",
+    "table",
     "wal-dir",
     "watch-progress-notify-interval",
 ];

@@ -40,6 +40,8 @@ pub struct Config {
     pub pre_vote: bool,
     /// Capture the state after this many entries.
     pub snapshot_count: u64,
+    /// Where the data is while the server runs.
+    pub table: TableKind,
     /// 0 for etcd's 2 GiB; the largest number for no limit.
     pub quota_backend_bytes: u64,
     pub auto_compaction: Option<AutoCompaction>,
@@ -65,6 +67,15 @@ pub struct Config {
 pub enum ClusterState {
     New,
     Existing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableKind {
+    /// In memory, made of the newest snapshot and the log at every start.
+    Memory,
+    /// In a file of redb, from which a start goes on. Memory holds the keys, and of the
+    /// values what fits a cache.
+    Redb,
 }
 
 /// What goes by itself.
@@ -138,6 +149,7 @@ impl Default for Config {
             election_timeout: Duration::from_millis(1000),
             pre_vote: true,
             snapshot_count: 10_000,
+            table: TableKind::Memory,
             quota_backend_bytes: 0,
             auto_compaction: None,
             max_txn_ops: 128,
@@ -180,6 +192,7 @@ impl Config {
             election_timeout: given.millis("election-timeout", default.election_timeout)?,
             pre_vote: given.switch("pre-vote", true)?,
             snapshot_count: given.number("snapshot-count", default.snapshot_count)?,
+            table: given.table()?,
             quota_backend_bytes: given.quota()?,
             auto_compaction: given.auto_compaction()?,
             max_txn_ops: given.number("max-txn-ops", default.max_txn_ops)?,

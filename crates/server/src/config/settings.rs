@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::error::ConfigError;
 use super::flags::{Kind, kind, nearest};
-use super::{AutoCompaction, ClusterState};
+use super::{AutoCompaction, ClusterState, TableKind};
 use crate::url::Url;
 
 /// What was given, by the name of its flag.
@@ -199,6 +199,14 @@ impl Settings {
             None | Some("basic") => Ok(false),
             Some("extensive") => Ok(true),
             Some(other) => Err(ConfigError::value("metrics", other, "basic or extensive")),
+        }
+    }
+
+    pub(crate) fn table(&self) -> Result<TableKind, ConfigError> {
+        match self.text("table") {
+            None | Some("memory") => Ok(TableKind::Memory),
+            Some("redb") => Ok(TableKind::Redb),
+            Some(other) => Err(ConfigError::value("table", other, "memory or redb")),
         }
     }
 

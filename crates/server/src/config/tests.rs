@@ -36,7 +36,7 @@ fn flags_beat_variables() {
 #[test]
 fn a_file_counts_alone() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let text = "name: f\nelection-timeout: 500\nauto-compaction-retention: \"2\"\n\
+    let text = "name: f\nelection-timeout: 500\nauto-compaction-retention: \"2\"\ntable: redb\n\
                 log-outputs: [stderr]\ndebug: false\nproxy: 'off'\ndiscovery:\n\
                 client-transport-security:\n  cert-file:\n  auto-tls: false\n";
     std::fs::write(file.path(), text).unwrap();
@@ -44,6 +44,7 @@ fn a_file_counts_alone() {
     let config = run(&line, &[("ETCD_MAX_TXN_OPS", "9")]).unwrap();
     assert_eq!((config.name.as_str(), config.max_txn_ops), ("f", 128));
     assert_eq!(config.election_timeout, Duration::from_millis(500));
+    assert_eq!(config.table, TableKind::Redb);
     let period = Duration::from_secs(2 * 3600);
     assert_eq!(config.auto_compaction, Some(AutoCompaction::Periodic(period)));
     let told = ["log-outputs has no effect", "debug has no effect", "proxy has no effect"];
@@ -67,6 +68,7 @@ fn what_is_wrong_is_said_with_what_is_wanted() {
         ("x", "\"x\" belongs to no flag"),
         ("--name", "--name has no value, want one"),
         ("--max-txn-ops=x", "--max-txn-ops is \"x\", want a number"),
+        ("--table=paper", "--table is \"paper\", want memory or redb"),
         ("--pre-vote=maybe", "--pre-vote is \"maybe\", want true or false"),
         (
             "--listen-client-urls=https://a:1",

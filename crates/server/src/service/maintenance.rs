@@ -1,8 +1,10 @@
 //! etcd's service Maintenance: how this member is, alarms, hashes, snapshots to keep,
 //! handing over leadership.
 
+use std::time::{Duration, Instant};
+
 use quorate::MemberId;
-use quorate_kv::{Alarm, AlarmKind, Command, HashOutcome, Outcome, Question, Reply};
+use quorate_kv::{Alarm, AlarmKind, Command, HashOutcome, Outcome, Question, Reply, TableError};
 use quorate_proto::etcdserverpb::alarm_request::AlarmAction;
 use quorate_proto::etcdserverpb::maintenance_server::Maintenance;
 use quorate_proto::etcdserverpb::{
@@ -122,10 +124,19 @@ impl Maintenance for MaintenanceService {
         request: Request<DefragmentRequest>,
     ) -> Result<Response<DefragmentResponse>, Status> {
         self.context.admit(&request, Needs::Voter)?;
-        let store = self.context.store.clone();
-        let done = spawn_blocking(move || store.write().defragment()).await;
-        done.map_err(|why| Status::internal(why.to_string()))?.map_err(|why| table(&why))?;
-        Ok(Response::new(DefragmentResponse { header: None }))
+        let began = Instant::now();
+        loop {
+            let store = self.context.store.clone();
+            let done = spawn_blocking(move || store.write().defragment()).await;
+            match done.map_err(|why| Status::internal(why.to_string()))? {
+                Ok(()) => return Ok(Response::new(DefragmentResponse { header: None })),
+                // A snapshot is being read. It does not take long, and commands go on.
+                Err(TableError::Busy) if began.elapsed() < DEFRAGMENT_PATIENCE => {
+                    tokio::time::sleep(DEFRAGMENT_AGAIN).await;
+                }
+                Err(why) => return Err(table(&why)),
+            }
+        }
     }
 
     async fn hash(&self, request: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
@@ -178,7 +189,8 @@ impl Maintenance for MaintenanceService {
         drop(kv);
         let header = self.context.header(about.revision);
         let (responses, stream) = mpsc::channel(RESPONSES_WAITING_MAX);
-        spawn_blocking(move || {
+        // No thread waits for a client that does not read: there are only so many.
+        tokio::spawn(async move {
             let mut blobs = Writer::new(about, chunks).peekable();
             while let Some(blob) = blobs.next() {
                 // An estimate, and nothing only at the end.
@@ -187,7 +199,7 @@ impl Maintenance for MaintenanceService {
                 let header = Some(header);
                 let response =
                     SnapshotResponse { header, remaining_bytes, blob, version: String::new() };
-                if responses.blocking_send(Ok(response)).is_err() {
+                if responses.send(Ok(response)).await.is_err() {
                     return;
                 }
             }
@@ -250,3 +262,6 @@ fn alarm_text(alarm: Alarm) -> String {
 const RESPONSES_WAITING_MAX: usize = 4;
 /// Rows that are hashed before commands have their turn.
 const ROWS_AT_ONCE: usize = 10_000;
+/// How long it waits until nobody reads a snapshot.
+const DEFRAGMENT_PATIENCE: Duration = Duration::from_secs(30);
+const DEFRAGMENT_AGAIN: Duration = Duration::from_millis(100);

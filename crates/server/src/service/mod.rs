@@ -1,6 +1,7 @@
 //! One file for each of etcd's services.
 
 pub(crate) mod cluster;
+pub(crate) mod desk;
 pub(crate) mod health;
 pub(crate) mod kv;
 pub(crate) mod lease;
@@ -25,15 +26,24 @@ use crate::context::Context;
 pub fn services(context: &Context) -> Routes {
     tokio::spawn(lease::Expiry::new(context.clone()).run());
     tokio::spawn(kv::finish_compactions(context.clone()));
-    let bytes_max = context.limits.request_bytes_max.saturating_add(watch::OVERHEAD_BYTES);
-    let kv = KvServer::new(kv::KvService::new(context.clone()));
+    let bytes_max = message_bytes_max(context);
     let watch = WatchServer::new(watch::WatchService::new(context.clone()));
     let lease = LeaseServer::new(lease::LeaseService::new(context.clone()));
     let maintenance = MaintenanceServer::new(maintenance::MaintenanceService::new(context.clone()));
-    Routes::new(kv.max_decoding_message_size(bytes_max))
+    Routes::new(keys(context))
         .add_service(watch.max_decoding_message_size(bytes_max))
         .add_service(lease)
         .add_service(maintenance)
+}
+
+/// etcd's service KV.
+pub(crate) fn keys(context: &Context) -> KvServer<kv::KvService> {
+    let service = KvServer::new(kv::KvService::new(context.clone()));
+    service.max_decoding_message_size(message_bytes_max(context))
+}
+
+fn message_bytes_max(context: &Context) -> usize {
+    context.limits.request_bytes_max.saturating_add(watch::OVERHEAD_BYTES)
 }
 
 /// Everything that a server answers by gRPC.

@@ -10,7 +10,7 @@ use quorate_proto::etcdserverpb::{
 };
 use quorate_server::Limits;
 
-use crate::support::{CLUSTER, Member, from, get, put, text, within};
+use crate::support::{CLUSTER, Member, from, get, put, text, wait_for, within};
 
 fn part(request: Part) -> RequestOp {
     RequestOp { request: Some(request) }
@@ -197,9 +197,8 @@ async fn a_large_range_streams_in_pieces() {
     member.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_physical_compaction_has_taken_the_rows_when_it_answers() {
-    let member = Member::alone(Limits::default()).await;
+/// Writes 1,500 keys twice; more than one command compacts. Returns the revision.
+async fn write_twice(member: &Member) -> i64 {
     let mut revision = 0;
     for round in ["one", "two"] {
         let mut puts = tokio::task::JoinSet::new();
@@ -212,14 +211,36 @@ async fn a_physical_compaction_has_taken_the_rows_when_it_answers() {
             revision = revision.max(done.unwrap().into_inner().header.unwrap().revision);
         }
     }
+    revision
+}
+
+async fn bytes_in_use(member: &Member) -> i64 {
+    let status = within("it", member.maintenance().status(StatusRequest {})).await.unwrap();
+    status.into_inner().db_size_in_use
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_physical_compaction_has_taken_the_rows_when_it_answers() {
+    let member = Member::alone(Limits::default()).await;
+    let revision = write_twice(&member).await;
     let compaction = CompactionRequest { revision, physical: true };
     let done = within("it", member.kv().compact(compaction)).await.unwrap().into_inner();
     assert_eq!(done.header.unwrap().revision, revision);
-    let status = within("it", member.maintenance().status(StatusRequest {})).await.unwrap();
-    let one_round = status.into_inner().db_size_in_use;
+    let one_round = bytes_in_use(&member).await;
     member.put("key 0", "three").await;
-    let status = within("it", member.maintenance().status(StatusRequest {})).await.unwrap();
-    let row = status.into_inner().db_size_in_use - one_round;
+    let row = bytes_in_use(&member).await - one_round;
     assert!(one_round < row * 2_000, "{one_round} bytes are left, {row} for each key");
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compaction_is_finished_where_nobody_writes() {
+    let member = Member::alone(Limits::default()).await;
+    let revision = write_twice(&member).await;
+    let two_rounds = bytes_in_use(&member).await;
+    let compaction = CompactionRequest { revision, physical: false };
+    within("it", member.kv().compact(compaction)).await.unwrap();
+    let half = two_rounds / 2 + two_rounds / 100;
+    wait_for("the end of it", async || bytes_in_use(&member).await <= half).await;
     member.stop().await;
 }

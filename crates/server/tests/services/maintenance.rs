@@ -80,3 +80,27 @@ async fn a_snapshot_comes_back() {
     assert_eq!(kv.hash().unwrap(), hash);
     member.stop().await;
 }
+
+/// Clients that ask for a snapshot and do not read it cost no thread.
+#[test]
+fn stalled_snapshots_hold_up_nobody() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).max_blocking_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let member = Member::alone(Limits::default()).await;
+        let value = "v".repeat(1 << 20);
+        for number in 0..12 {
+            member.put(&format!("key {number}"), &value).await;
+        }
+        let mut stalled = Vec::new();
+        for _ in 0..4 {
+            let mut client = member.other_maintenance();
+            let stream = within("it", client.snapshot(SnapshotRequest {})).await;
+            stalled.push((client, stream.unwrap()));
+        }
+        let asked = HashKvRequest { revision: 0 };
+        within("a hash", member.maintenance().hash_kv(asked)).await.unwrap();
+        drop(stalled);
+        member.stop().await;
+    });
+}

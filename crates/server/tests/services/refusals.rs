@@ -29,6 +29,7 @@ fn txn(parts: impl IntoIterator<Item = Option<Part>>) -> TxnRequest {
 }
 
 const EMPTY_KEY: &str = "etcdserver: key is not provided";
+const BAD_SORT: &str = "etcdserver: invalid sort option";
 const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
 const FUTURE: &str = "etcdserver: mvcc: required revision is a future revision";
 const NO_LEASE: &str = "etcdserver: requested lease not found";
@@ -75,7 +76,12 @@ async fn bad_requests_are_refused_in_etcds_words() {
     cases.refused(kv.compact(compaction(3)).await, Code::OutOfRange, COMPACTED);
     let old = RangeRequest { revision: 2, ..get("a") };
     cases.refused(kv.range(old).await, Code::OutOfRange, COMPACTED);
-    assert_eq!(cases.0, 17);
+    for (sort_order, sort_target) in [(9, 0), (0, 9)] {
+        let sort = RangeRequest { sort_order, sort_target, ..get("a") };
+        cases.refused(kv.range(sort.clone()).await, invalid, BAD_SORT);
+        cases.refused(kv.txn(txn([Some(Part::RequestRange(sort))])).await, invalid, BAD_SORT);
+    }
+    assert_eq!(cases.0, 21);
 
     // Beyond what may be received at all: refused before it is understood.
     let huge = kv.put(put("huge", &"x".repeat(3 << 20))).await.unwrap_err();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{MemoryNetwork, MemoryStorage, Node, NodeConfig};
-use quorate_kv::{Kv, MemoryTable};
+use quorate_kv::{AnyTable, Kv};
 use quorate_proto::etcdserverpb::kv_client::KvClient;
 use quorate_proto::etcdserverpb::lease_client::LeaseClient;
 use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
@@ -23,12 +23,13 @@ pub(crate) struct Member {
     store: Store,
     pub(crate) context: Context,
     pub(crate) channel: Channel,
+    endpoint: Endpoint,
     serving: JoinHandle<()>,
 }
 
 impl Member {
     pub(crate) async fn start(network: &MemoryNetwork, config: NodeConfig, limits: Limits) -> Self {
-        let store = Store::new(Kv::open(MemoryTable::default()).unwrap());
+        let store = Store::new(Kv::open(AnyTable::default()).unwrap());
         let config = config.with_tick(Duration::from_millis(20));
         let storage = MemoryStorage::new();
         let node = Node::start(config, storage, store.clone(), network.transport()).await.unwrap();
@@ -39,8 +40,9 @@ impl Member {
         let serving = tokio::spawn(async move {
             server.serve_with_incoming(incoming).await.unwrap();
         });
-        let channel = Endpoint::try_from(format!("http://{address}")).unwrap().connect_lazy();
-        Self { node, store, context, channel, serving }
+        let endpoint = Endpoint::try_from(format!("http://{address}")).unwrap();
+        let channel = endpoint.connect_lazy();
+        Self { node, store, context, channel, endpoint, serving }
     }
 
     /// A cluster of one, that leads.
@@ -65,6 +67,11 @@ impl Member {
 
     pub(crate) fn maintenance(&self) -> MaintenanceClient<Channel> {
         MaintenanceClient::new(self.channel.clone())
+    }
+
+    /// Over a connection that nobody else uses.
+    pub(crate) fn other_maintenance(&self) -> MaintenanceClient<Channel> {
+        MaintenanceClient::new(self.endpoint.connect_lazy())
     }
 
     /// Returns the revision.

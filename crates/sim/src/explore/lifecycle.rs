@@ -123,6 +123,7 @@ impl World {
 
     fn on_started(&mut self, place: usize, started: Started<SharedDisk, Noting>) -> Checked {
         let Started { driver, applier, store, boot } = started;
+        let resumed = boot.applied.max(applier.kept());
         let member = &mut self.members[place];
         let (id, run) = (member.id, member.run);
         member.process = Some(Process::new(driver, applier, store));
@@ -138,7 +139,7 @@ impl World {
             )
         });
         self.watch.on_start(place, id, &boot)?;
-        self.clients.answers.resumed(id, boot.applied);
+        self.clients.answers.resumed(id, resumed);
         let first = 1 + self.members[place].random.below(tick_every);
         self.schedule(self.now + first, Happening::Tick { place, run });
         self.pump(place)

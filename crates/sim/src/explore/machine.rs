@@ -1,7 +1,7 @@
 //! The machine of simulated members: the one that is tried, and a note of what ran.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate::{BadSnapshot, Chunks, Machine};
+use quorate::{BadSnapshot, Chunks, Identity, Machine};
 use quorate_core::{Index, Membership};
 
 use crate::checkers::Violation;
@@ -41,6 +41,14 @@ impl Noting {
 }
 
 impl Machine for Noting {
+    fn resume(&mut self, owner: &Identity) -> Index {
+        self.inner.resume(owner)
+    }
+
+    fn save(&mut self) {
+        self.inner.save();
+    }
+
     fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
         let mut command = command.clone();
         if let Ok(operation) = command.try_get_u64_le() {

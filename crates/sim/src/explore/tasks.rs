@@ -174,7 +174,8 @@ impl World {
                 process.disk_waits.push(DiskWork::Capture(meta, chunks));
             }
             JobDone::Installed { meta, origins } => {
-                self.clients.answers.resumed(id, meta.id.index);
+                let resumed = meta.id.index.max(process.applier.kept());
+                self.clients.answers.resumed(id, resumed);
                 process.driver.job_done(JobDone::Installed { meta, origins });
             }
             done => process.driver.job_done(done),

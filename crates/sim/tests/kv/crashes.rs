@@ -9,7 +9,7 @@ use quorate_sim::random::Random;
 use crate::disk::SharedDisk;
 use crate::workload::EtcdClients;
 
-const NAME: &str = "kv";
+pub(crate) const NAME: &str = "kv";
 const COMMANDS: u64 = 60;
 
 fn open(disk: &SharedDisk) -> Result<Kv<RedbTable>, TableError> {
@@ -18,13 +18,13 @@ fn open(disk: &SharedDisk) -> Result<Kv<RedbTable>, TableError> {
 }
 
 /// The commands of one run, and what the state is after each of them.
-struct Script {
-    commands: Vec<Bytes>,
-    hashes: Vec<u32>,
+pub(crate) struct Script {
+    pub(crate) commands: Vec<Bytes>,
+    pub(crate) hashes: Vec<u32>,
 }
 
 impl Script {
-    fn new(random: &mut Random) -> Self {
+    pub(crate) fn new(random: &mut Random) -> Self {
         let mut clients = EtcdClients::default();
         let commands: Vec<_> = (0..COMMANDS).map(|_| clients.command(random)).collect();
         let mut kv = Kv::open(MemoryTable::default()).unwrap();
@@ -38,7 +38,11 @@ impl Script {
 
     /// Runs what is missing, saving now and then, until the disk stops working.
     /// Answers how much is certainly saved.
-    fn run(&self, kv: &mut Kv<RedbTable>, random: &mut Random) -> Result<u64, (u64, TableError)> {
+    pub(crate) fn run(
+        &self,
+        kv: &mut Kv<RedbTable>,
+        random: &mut Random,
+    ) -> Result<u64, (u64, TableError)> {
         let mut saved = kv.applied();
         for (place, command) in self.commands.iter().enumerate().skip(saved as usize) {
             kv.apply_bytes(place as u64 + 1, command).map_err(|error| (saved, error))?;

@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod crashes;
+mod damage;
 mod disk;
+mod kept;
 mod workload;
 
 use std::cell::Cell;

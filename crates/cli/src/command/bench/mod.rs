@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 use self::client::{Outcome, Work};
 use self::report::Report;
 use crate::arguments::{BenchArguments, Operation, WriteOut};
-use crate::client::{endpoints, open};
+use crate::client::{endpoints, open, open_to_ask};
 use crate::failure::Failure;
 use crate::gaps::Gaps;
 use crate::{print, processor};
@@ -72,7 +72,7 @@ async fn connect(arguments: &BenchArguments) -> Result<Vec<Channel>, Failure> {
     let mut live = Vec::new();
     let mut last = Failure::usage("no endpoint is given");
     for address in addresses {
-        match open(&address, client.dial_timeout, client.command_timeout).await {
+        match open_to_ask(&address, client).await {
             Ok(connection) => live.push((address, connection.channel)),
             Err(failure) => {
                 eprintln!("left out: {failure}");

@@ -9,8 +9,8 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// Otherwise it was there before and stays, emptied of what was ours.
-    made: bool,
+    /// Somebody asked for it and may want to look at it.
+    stays: bool,
 }
 
 impl Directory {
@@ -26,9 +26,13 @@ impl Directory {
         &self.path
     }
 
-    pub(super) fn remove(self) -> Result<(), Failure> {
-        let removed = if self.made { fs::remove_dir_all(&self.path) } else { empty(&self.path) };
-        removed.map_err(|why| {
+    /// Removes it, or says where it stays.
+    pub(super) fn release(self) -> Result<Option<PathBuf>, Failure> {
+        if self.stays {
+            return Ok(Some(self.path));
+        }
+        let removed = fs::remove_dir_all(&self.path);
+        removed.map(|()| None).map_err(|why| {
             Failure::because(&format!("cannot remove {}", self.path.display()), &why)
         })
     }
@@ -36,23 +40,22 @@ impl Directory {
     fn given(path: &Path) -> Result<Self, Failure> {
         let unusable =
             |why: io::Error| Failure::because(&format!("cannot use {}", path.display()), &why);
-        let made = match fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
-            Ok(true) => false,
+        match fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
+            Ok(true) => {}
             Ok(false) => {
                 return Err(Failure::usage(format!(
-                    "{} is not empty, and the demo removes what is in its directory; name another",
+                    "{} is not empty; name a directory that is, or that does not exist",
                     path.display()
                 )));
             }
             Err(why) if why.kind() == ErrorKind::NotFound => {
                 fs::create_dir_all(path).map_err(unusable)?;
-                true
             }
             Err(why) => return Err(unusable(why)),
-        };
+        }
         // Members are started elsewhere than here.
         let path = fs::canonicalize(path).map_err(unusable)?;
-        Ok(Self { path, made })
+        Ok(Self { path, stays: true })
     }
 
     fn fresh() -> Result<Self, Failure> {
@@ -61,11 +64,13 @@ impl Directory {
         for attempt in 0..100 {
             let path = base.join(format!("quorate-demo-{process}-{attempt}"));
             match fs::create_dir(&path) {
-                Ok(()) => return Ok(Self { path, made: true }),
+                Ok(()) => return Ok(Self { path, stays: false }),
                 Err(why) if why.kind() == ErrorKind::AlreadyExists => {}
                 Err(why) => {
-                    let what =
-                        format!("cannot make {}; name another place with --dir", path.display());
+                    let what = format!(
+                        "cannot make {}; name another place with --data-dir",
+                        path.display()
+                    );
                     return Err(Failure::because(&what, &why));
                 }
             }
@@ -74,45 +79,30 @@ impl Directory {
     }
 }
 
-fn empty(path: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
-        } else {
-            fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_others_is_removed() {
+    fn nothing_of_others_is_touched() {
         let fresh = Directory::take(None).unwrap();
         let path = fresh.path().to_path_buf();
         fs::write(path.join("note"), "mine").unwrap();
         let refused = Directory::take(Some(&path)).unwrap_err();
         assert!(refused.to_string().contains("is not empty"), "{refused}");
-        fs::remove_file(path.join("note")).unwrap();
-        let again = Directory::take(Some(&path)).unwrap();
-        fs::create_dir(path.join("m1")).unwrap();
-        again.remove().unwrap();
-        assert!(path.exists() && fs::read_dir(&path).unwrap().next().is_none());
-        fresh.remove().unwrap();
-        assert!(!path.exists());
+        assert_eq!(fs::read_to_string(path.join("note")).unwrap(), "mine");
+        assert_eq!(fresh.release().unwrap(), None);
+        assert!(!path.join("note").exists());
     }
 
     #[test]
-    fn what_was_made_is_removed() {
+    fn what_was_asked_for_stays() {
         let fresh = Directory::take(None).unwrap();
         let inner = fresh.path().join("a");
-        let made = Directory::take(Some(&inner)).unwrap();
-        made.remove().unwrap();
-        assert!(!inner.exists());
-        fresh.remove().unwrap();
+        let given = Directory::take(Some(&inner)).unwrap();
+        fs::create_dir(given.path().join("m1")).unwrap();
+        assert!(given.release().unwrap().is_some());
+        assert!(inner.join("m1").exists());
+        fresh.release().unwrap();
     }
 }

@@ -173,10 +173,10 @@ impl Members {
     }
 
     /// How many could not be ended.
-    pub(super) async fn stop_all(&mut self) -> usize {
+    pub(super) async fn stop_all(&mut self) -> u64 {
         let mut trouble = 0;
         for number in 1..=MEMBERS {
-            trouble += usize::from(!self.stop(number).await);
+            trouble += u64::from(!self.stop(number).await);
         }
         trouble
     }

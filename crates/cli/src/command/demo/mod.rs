@@ -1,7 +1,8 @@
 //! `quorate demo`: three members as processes of this very program, one of them replaced by
 //! a fresh fourth while clients write.
 //!
-//! Owns the story and its end: whatever happens, no process and no directory stays behind.
+//! Owns the story and its end: whatever happens, no process stays behind, and no directory
+//! that was not asked for.
 
 mod directory;
 mod load;
@@ -19,24 +20,37 @@ use self::view::View;
 use crate::arguments::DemoArguments;
 use crate::command::bench::millis;
 use crate::failure::Failure;
-use crate::print::{counted, line};
+use crate::print::{counted, line, reader_gone};
 
 pub(crate) async fn run(arguments: DemoArguments) -> Result<(), Failure> {
     // Before anything is started: from here on an interruption ends the story, not us.
     let interrupted = interrupted()?;
-    let directory = Directory::take(arguments.dir.as_deref())?;
-    let mut members = Members::new(&directory, arguments.program.clone())?;
+    let directory = Directory::take(arguments.data_dir.as_deref())?;
+    let told = show(&directory, &arguments, interrupted).await;
+    match directory.release()? {
+        Some(kept) => line(&format!("the members' data is in {}", kept.display())),
+        None => line("the members' data is removed"),
+    }
+    told
+}
+
+/// Tells the story, or as much of it as somebody wants to hear, and stops the members.
+async fn show(
+    directory: &Directory,
+    arguments: &DemoArguments,
+    interrupted: impl Future<Output = ()>,
+) -> Result<(), Failure> {
+    let mut members = Members::new(directory, arguments.program.clone())?;
     let told = tokio::select! {
-        told = story(&mut members, &arguments) => told,
+        told = story(&mut members, arguments) => told,
         () = interrupted => {
             line("interrupted");
             Ok(())
         }
     };
-    let trouble = members.stop_all().await;
-    directory.remove()?;
-    if trouble == 0 {
-        line("all members are stopped, their data is removed");
+    match members.stop_all().await {
+        0 => line("all members are stopped"),
+        some => line(&format!("{} not be stopped", counted(some, "member could", "members could"))),
     }
     told
 }
@@ -47,10 +61,14 @@ fn interrupted() -> Result<impl Future<Output = ()>, Failure> {
     let failed = |why: std::io::Error| Failure::because("cannot listen for signals", &why);
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut hang_up = signal(SignalKind::hangup()).map_err(failed)?;
+    let gone = reader_gone();
     Ok(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            _ = hang_up.recv() => {}
+            () = gone.notified() => {}
         }
     })
 }

@@ -18,6 +18,7 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     let (name, peer_urls) = named(member, peer_urls)?;
     let connection = connect(client).await?;
+    who::check_free(&connection.named_members().await?, &name)?;
     let request = etcd::MemberAddRequest { peer_urls, is_learner: learner };
     let reply = connection.cluster().member_add(connection.request(request)).await;
     let reply = reply
@@ -29,7 +30,7 @@ pub(crate) async fn run(
     let settings = settings(&name, id, &reply.members);
     match client.write_out {
         WriteOut::Json => {
-            let mut shown = list::as_json(&reply.members, None);
+            let mut shown = list::as_json(reply.header.as_ref(), &reply.members, None);
             shown["member"] = json!({ "ID": id, "name": name });
             shown["environment"] =
                 settings.iter().map(|(key, value)| (*key, json!(value))).collect();

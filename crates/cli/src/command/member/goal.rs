@@ -21,8 +21,9 @@ pub(crate) async fn replace(
 ) -> Result<(), Failure> {
     let new = who::new_member(new)?;
     let connection = connect(client).await?;
-    let members = connection.members().await?;
+    let members = connection.named_members().await?;
     let old = who::find(&members, old)?.id;
+    who::check_free(&members, &new.name)?;
     let target = replacement(&members, old, new);
     pursue(&connection, client, wait, target).await
 }
@@ -33,13 +34,13 @@ pub(crate) async fn set(
     asked: &TargetArguments,
 ) -> Result<(), Failure> {
     let connection = connect(client).await?;
-    let target = target(&connection.members().await?, asked)?;
+    let target = target(&connection.named_members().await?, asked)?;
     pursue(&connection, client, wait, target).await
 }
 
 pub(crate) async fn plan(client: &ClientArguments, asked: &TargetArguments) -> Result<(), Failure> {
     let connection = connect(client).await?;
-    let target = target(&connection.members().await?, asked)?;
+    let target = target(&connection.named_members().await?, asked)?;
     let request = wire::PlanRequest { target: Some(target), expected: None };
     let reply = connection.membership().plan(connection.request(request)).await;
     let reply = reply
@@ -88,7 +89,9 @@ fn target(members: &[etcd::Member], asked: &TargetArguments) -> Result<wire::Tar
     let all = |list: &[String]| -> Result<Vec<_>, Failure> {
         list.iter().map(|text| who::target(members, text)).collect()
     };
-    Ok(wire::Target { voters: all(&asked.voters)?, learners: all(&asked.learner_members)? })
+    let target = wire::Target { voters: all(&asked.voters)?, learners: all(&asked.learners)? };
+    who::check_names(members, &target)?;
+    Ok(target)
 }
 
 async fn pursue(
@@ -102,6 +105,10 @@ async fn pursue(
     let reply = reply
         .map_err(|status| Failure::answered("refused", &connection.endpoint, &status))?
         .into_inner();
+    if reply.ended.is_some() {
+        eprintln!("the members are as wished already");
+        return list::show_now(connection, client.write_out).await;
+    }
     eprintln!("goal {} is set", entry(reply.goal_id.as_ref()));
     for newcomer in &reply.newcomers {
         let known = reply.membership.as_ref().map_or(&[][..], |record| &record.members);
@@ -138,9 +145,7 @@ async fn finish(
     }
     // The one that was asked may be the one that left.
     let connection = connect(client).await?;
-    let members = connection.members().await?;
-    list::show(&members, None, client.write_out);
-    Ok(())
+    list::show_now(&connection, client.write_out).await
 }
 
 fn plan_table(names: &Names, plan: &wire::PlanReply) -> String {

@@ -5,7 +5,7 @@ use quorate_proto::quorate::v1 as wire;
 use serde_json::json;
 
 use crate::arguments::{ClientArguments, WriteOut};
-use crate::client::connect;
+use crate::client::{Connection, connect};
 use crate::failure::Failure;
 use crate::follow;
 use crate::print::{self, Table};
@@ -14,22 +14,21 @@ use crate::words;
 
 pub(crate) async fn run(client: &ClientArguments) -> Result<(), Failure> {
     let connection = connect(client).await?;
-    let members = connection.members().await?;
-    // Joints and goals, where the server knows of such things.
-    let own = follow::status(&connection).await.ok().and_then(|own| own.membership);
-    show(&members, own.as_ref(), client.write_out);
-    Ok(())
+    show_now(&connection, client.write_out).await
 }
 
-pub(super) fn show(
-    members: &[etcd::Member],
-    own: Option<&wire::MembershipRecord>,
-    write_out: WriteOut,
-) {
+/// The members as they are now.
+pub(super) async fn show_now(connection: &Connection, write_out: WriteOut) -> Result<(), Failure> {
+    let list = connection.member_list().await?;
+    // Joints and goals, where the server knows of such things.
+    let own = follow::status(connection).await.ok().and_then(|own| own.membership);
     match write_out {
-        WriteOut::Table => print::out(&table(members, own)),
-        WriteOut::Json => print::json(&as_json(members, own)),
+        WriteOut::Table => print::out(&table(&list.members, own.as_ref())),
+        WriteOut::Json => {
+            print::json(&as_json(list.header.as_ref(), &list.members, own.as_ref()));
+        }
     }
+    Ok(())
 }
 
 fn table(members: &[etcd::Member], own: Option<&wire::MembershipRecord>) -> String {
@@ -39,13 +38,20 @@ fn table(members: &[etcd::Member], own: Option<&wire::MembershipRecord>) -> Stri
         table.row([
             hex(member.id),
             started(member).to_string(),
-            member.name.clone(),
+            name(member, own),
             member.peer_urls.join(","),
             member.client_urls.join(","),
             counts_as(member, own).to_string(),
         ]);
     }
     table.text()
+}
+
+/// One that has not started has none yet, or one that it is expected to have.
+fn name(member: &etcd::Member, own: Option<&wire::MembershipRecord>) -> String {
+    let known = own.and_then(|own| own.members.iter().find(|one| one.id == member.id));
+    let expected = known.filter(|_| member.name.is_empty()).map(|known| known.name.clone());
+    expected.unwrap_or_else(|| member.name.clone())
 }
 
 fn started(member: &etcd::Member) -> &'static str {
@@ -61,8 +67,9 @@ fn counts_as(member: &etcd::Member, own: Option<&wire::MembershipRecord>) -> &'s
     }
 }
 
-/// The shape of etcdctl, with one more field.
+/// The shape of etcdctl's, with one more field: what it counts as.
 pub(super) fn as_json(
+    header: Option<&etcd::ResponseHeader>,
     members: &[etcd::Member],
     own: Option<&wire::MembershipRecord>,
 ) -> serde_json::Value {
@@ -71,7 +78,7 @@ pub(super) fn as_json(
         .map(|member| {
             json!({
                 "ID": member.id,
-                "name": member.name,
+                "name": name(member, own),
                 "peerURLs": member.peer_urls,
                 "clientURLs": member.client_urls,
                 "isLearner": member.is_learner,
@@ -79,7 +86,14 @@ pub(super) fn as_json(
             })
         })
         .collect();
-    json!({ "members": members })
+    let header = header.map(|header| {
+        json!({
+            "cluster_id": header.cluster_id,
+            "member_id": header.member_id,
+            "raft_term": header.raft_term,
+        })
+    });
+    json!({ "header": header, "members": members })
 }
 
 #[cfg(test)]
@@ -119,10 +133,17 @@ mod tests {
             standing: wire::Standing::OutgoingVoter.into(),
             ..Default::default()
         };
-        let own = wire::MembershipRecord { members: vec![leaving], ..Default::default() };
-        let json = as_json(&members(), Some(&own));
+        let coming = wire::Member {
+            id: 0xb2,
+            name: "b".to_string(),
+            standing: wire::Standing::Learner.into(),
+            ..Default::default()
+        };
+        let own = wire::MembershipRecord { members: vec![leaving, coming], ..Default::default() };
+        let json = as_json(None, &members(), Some(&own));
         assert_eq!(json["members"][0]["countsAs"], "outgoing voter");
         assert_eq!(json["members"][1]["countsAs"], "learner");
         assert_eq!(json["members"][1]["ID"], 0xb2);
+        assert_eq!(json["members"][1]["name"], "b", "it is expected to have that name");
     }
 }

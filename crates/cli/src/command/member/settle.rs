@@ -18,13 +18,13 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) async fn promote(client: &ClientArguments, asked: &str) -> Result<(), Failure> {
     let connection = connect(client).await?;
-    let members = connection.members().await?;
+    let members = connection.named_members().await?;
     let member = who::find(&members, asked)?;
     let request =
         connection.request_within(etcd::MemberPromoteRequest { id: member.id }, CHANGE_TIMEOUT);
     let mut cluster = connection.cluster();
     let reply = telling(&connection, cluster.member_promote(request)).await;
-    let reply = reply.map_err(|status| {
+    reply.map_err(|status| {
         Failure::answered(
             &format!("cannot promote {}", who::label(member)),
             &connection.endpoint,
@@ -32,20 +32,19 @@ pub(crate) async fn promote(client: &ClientArguments, asked: &str) -> Result<(),
         )
     })?;
     eprintln!("{} votes", who::label(member));
-    list::show(&reply.into_inner().members, None, client.write_out);
-    Ok(())
+    list::show_now(&connection, client.write_out).await
 }
 
 pub(crate) async fn remove(client: &ClientArguments, asked: &str) -> Result<(), Failure> {
     let connection = connect(client).await?;
-    let members = connection.members().await?;
+    let members = connection.named_members().await?;
     let member = who::find(&members, asked)?;
     let connection = besides(connection, member.id, &members).await;
     let request =
         connection.request_within(etcd::MemberRemoveRequest { id: member.id }, CHANGE_TIMEOUT);
     let mut cluster = connection.cluster();
     let reply = telling(&connection, cluster.member_remove(request)).await;
-    let reply = reply.map_err(|status| {
+    reply.map_err(|status| {
         Failure::answered(
             &format!("cannot remove {}", who::label(member)),
             &connection.endpoint,
@@ -53,8 +52,7 @@ pub(crate) async fn remove(client: &ClientArguments, asked: &str) -> Result<(), 
         )
     })?;
     eprintln!("{} is removed; its id is not used again", who::label(member));
-    list::show(&reply.into_inner().members, None, client.write_out);
-    Ok(())
+    list::show_now(&connection, client.write_out).await
 }
 
 /// While the answer takes its time, tells now and then what is being waited for.

@@ -1,32 +1,103 @@
 //! `quorate member watch`: what happens to the membership, a line each.
+//!
+//! The steps of a goal and its end are told by the leader only. So the watch goes to whoever
+//! leads, also when that changes.
+
+use std::time::{Duration, Instant};
 
 use quorate_proto::quorate::v1 as wire;
 use quorate_proto::quorate::v1::membership_news::News;
 use serde_json::json;
+use tonic::Status;
 
 use crate::arguments::{ClientArguments, WriteOut};
-use crate::client::{connect, leader_of};
+use crate::client::{Connection, connect};
 use crate::failure::Failure;
 use crate::print;
+use crate::whereabouts::Whereabouts;
 use crate::words::Names;
+
+/// How long nobody may answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(client: &ClientArguments) -> Result<(), Failure> {
     let connection = connect(client).await?;
-    // The steps of a goal are told by the leader only.
-    let connection = leader_of(&connection).await;
-    let failed = |status| Failure::answered("cannot watch", &connection.endpoint, &status);
-    let stream = connection.membership().watch(wire::WatchRequest {}).await.map_err(failed)?;
-    let mut stream = stream.into_inner();
-    let mut names = Names::default();
-    while let Some(reply) = stream.message().await.map_err(failed)? {
-        let Some(news) = reply.news.and_then(|news| news.news) else { continue };
-        names.learn(record(&news));
-        match client.write_out {
-            WriteOut::Table => print::line(&names.news(&news)),
-            WriteOut::Json => print::json(&as_json(&names, &news)),
+    let mut watch = Watch {
+        write_out: client.write_out,
+        names: Names::default(),
+        whereabouts: Whereabouts::new(&connection),
+        ended: None,
+        lost_at: None,
+    };
+    loop {
+        let asked = watch.whereabouts.leader().await;
+        if let Err(status) = watch.follow(&asked).await {
+            let lost_at = *watch.lost_at.get_or_insert_with(Instant::now);
+            if watch.ended.is_none() || lost_at.elapsed() > PATIENCE {
+                return Err(Failure::answered("cannot watch", &asked.endpoint, &status));
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+struct Watch {
+    write_out: WriteOut,
+    names: Names,
+    whereabouts: Whereabouts,
+    /// Goals that were told to have ended; none before anything was heard.
+    ended: Option<Vec<wire::EndedGoal>>,
+    /// Since when nobody answers.
+    lost_at: Option<Instant>,
+}
+
+impl Watch {
+    /// Tells what this member says, until another one leads.
+    async fn follow(&mut self, asked: &Connection) -> Result<(), Status> {
+        let mut stream = asked.membership().watch(wire::WatchRequest {}).await?.into_inner();
+        let mut led_by = None;
+        while let Some(reply) = stream.message().await? {
+            self.lost_at = None;
+            if let Some(news) = reply.news.and_then(|news| news.news) {
+                self.hear(&news);
+            }
+            let Some(wire::Header { member_id, leader_id, .. }) = reply.header else { continue };
+            let first = *led_by.get_or_insert(leader_id);
+            if leader_id != 0 && leader_id != first && leader_id != member_id {
+                return Ok(());
+            }
+        }
+        Err(Status::unavailable("the watch has ended"))
+    }
+
+    fn hear(&mut self, news: &News) {
+        self.names.learn(record(news));
+        self.whereabouts.learn(record(news));
+        match news {
+            News::Now(now) => {
+                self.tell(news);
+                let ended = now.membership.as_ref().map(|record| record.ended_goals.clone());
+                let ended = ended.unwrap_or_default();
+                // Those that ended between two leaders, of which neither told it here.
+                let told = self.ended.replace(ended.clone()).unwrap_or_else(|| ended.clone());
+                let untold = ended.into_iter().filter(|goal| !told.contains(goal));
+                untold.for_each(|goal| self.tell(&News::GoalEnded(goal)));
+            }
+            News::GoalEnded(goal) => {
+                self.ended.get_or_insert_default().push(*goal);
+                self.tell(news);
+            }
+            _ => self.tell(news),
         }
     }
-    Err(Failure::failed(format!("{} ended the watch; ask again", connection.endpoint)))
+
+    fn tell(&self, news: &News) {
+        match self.write_out {
+            WriteOut::Table => print::line(&self.names.news(news)),
+            WriteOut::Json => print::json(&as_json(&self.names, news)),
+        }
+    }
 }
 
 fn record(news: &News) -> Option<&wire::MembershipRecord> {

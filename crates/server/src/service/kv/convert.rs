@@ -9,20 +9,27 @@ use quorate_kv::{
 use quorate_proto::etcdserverpb::{self as pb, compare, range_request, request_op, response_op};
 use quorate_proto::mvccpb;
 
-pub(crate) fn range(request: pb::RangeRequest) -> Range {
-    let sort_order = match request.sort_order() {
-        range_request::SortOrder::None => SortOrder::None,
-        range_request::SortOrder::Ascend => SortOrder::Ascend,
-        range_request::SortOrder::Descend => SortOrder::Descend,
+/// A way to sort that there is not is refused, after a key that there is not.
+pub(crate) fn range(request: pb::RangeRequest) -> Result<Range, KvError> {
+    let bad_sort = || match request.key.is_empty() {
+        true => KvError::EmptyKey,
+        false => KvError::InvalidSortOption,
     };
-    let sort_target = match request.sort_target() {
-        range_request::SortTarget::Key => SortTarget::Key,
-        range_request::SortTarget::Version => SortTarget::Version,
-        range_request::SortTarget::Create => SortTarget::Create,
-        range_request::SortTarget::Mod => SortTarget::Mod,
-        range_request::SortTarget::Value => SortTarget::Value,
+    let sort_order = match range_request::SortOrder::try_from(request.sort_order) {
+        Ok(range_request::SortOrder::None) => SortOrder::None,
+        Ok(range_request::SortOrder::Ascend) => SortOrder::Ascend,
+        Ok(range_request::SortOrder::Descend) => SortOrder::Descend,
+        Err(_) => return Err(bad_sort()),
     };
-    Range {
+    let sort_target = match range_request::SortTarget::try_from(request.sort_target) {
+        Ok(range_request::SortTarget::Key) => SortTarget::Key,
+        Ok(range_request::SortTarget::Version) => SortTarget::Version,
+        Ok(range_request::SortTarget::Create) => SortTarget::Create,
+        Ok(range_request::SortTarget::Mod) => SortTarget::Mod,
+        Ok(range_request::SortTarget::Value) => SortTarget::Value,
+        Err(_) => return Err(bad_sort()),
+    };
+    Ok(Range {
         keys: Keys { key: request.key, range_end: request.range_end },
         limit: request.limit,
         revision: request.revision,
@@ -34,7 +41,7 @@ pub(crate) fn range(request: pb::RangeRequest) -> Range {
         max_mod_revision: request.max_mod_revision,
         min_create_revision: request.min_create_revision,
         max_create_revision: request.max_create_revision,
-    }
+    })
 }
 
 pub(crate) fn put(request: pb::PutRequest) -> Put {
@@ -65,7 +72,7 @@ pub(crate) fn txn(request: pb::TxnRequest) -> Result<Txn, KvError> {
 fn requests(requests: Vec<pb::RequestOp>) -> Result<Vec<Request>, KvError> {
     let converted = requests.into_iter().map(|request| {
         Ok(match request.request.ok_or(KvError::KeyNotFound)? {
-            request_op::Request::RequestRange(request) => Request::Range(range(request)),
+            request_op::Request::RequestRange(request) => Request::Range(range(request)?),
             request_op::Request::RequestPut(request) => Request::Put(put(request)),
             request_op::Request::RequestDeleteRange(request) => {
                 Request::DeleteRange(delete_range(request))

@@ -10,7 +10,8 @@ use std::iter::Peekable;
 use std::vec::IntoIter;
 
 use quorate_kv::{
-    Command, Compact, KvError, Outcome, Question, Range, RangeInPieces, RangeOutcome, Reply, check,
+    Command, Compact, Kv as Data, KvError, Outcome, Question, Range, RangeInPieces, RangeOutcome,
+    Reply, Table, check,
 };
 use quorate_proto::etcdserverpb::kv_server::Kv;
 use quorate_proto::etcdserverpb::{
@@ -39,7 +40,7 @@ impl KvService {
         let serializable = request.get_ref().serializable;
         let needs = if serializable { Needs::Member } else { Needs::Reader };
         self.context.admit(&request, needs)?;
-        let range = convert::range(request.into_inner());
+        let range = convert::range(request.into_inner()).map_err(refused)?;
         check::range(&range).map_err(refused)?;
         if !serializable {
             self.context.catch_up().await?;
@@ -50,13 +51,15 @@ impl KvService {
     /// In pieces: whoever reads everything holds up no command for longer than a piece.
     async fn look_up(&self, range: Range) -> Result<(i64, RangeOutcome), Status> {
         let store = &self.context.store;
-        let mut reading = store.read().range_in_pieces(range).map_err(refused)?;
-        loop {
-            let piece = store.read().read_piece(&mut reading, KEYS_AT_ONCE);
-            if !piece.map_err(|why| table(&why))?.map_err(refused)? {
-                break;
-            }
+        let (mut reading, mut more) = {
+            let kv = store.read();
+            let mut reading = kv.range_in_pieces(range).map_err(refused)?;
+            let more = read_some(&kv, &mut reading)?;
+            (reading, more)
+        };
+        while more {
             tokio::task::yield_now().await;
+            more = read_some(&store.read(), &mut reading)?;
         }
         let Reply { revision, result } = finish(reading).await?;
         match result {
@@ -171,6 +174,12 @@ impl Kv for KvService {
         let header = Some(self.context.header(reply.revision));
         Ok(Response::new(CompactionResponse { header }))
     }
+}
+
+/// Whether there is more.
+fn read_some(kv: &Data<impl Table>, reading: &mut RangeInPieces) -> Result<bool, Status> {
+    let piece = kv.read_piece(reading, KEYS_AT_ONCE).map_err(|why| table(&why))?;
+    piece.map_err(refused)
 }
 
 /// Sorting many takes too long for a thread that others wait for.

@@ -228,7 +228,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 #[cfg(test)]
 mod tests {
     use quorate::{MemoryNetwork, MemoryStorage, Node, NodeConfig};
-    use quorate_kv::{Kv, LeaseGrant, MemoryTable};
+    use quorate_kv::{AnyTable, Kv, LeaseGrant};
 
     use super::*;
     use crate::context::Limits;
@@ -236,7 +236,7 @@ mod tests {
     /// Otherwise it would never end.
     #[tokio::test]
     async fn a_lease_that_was_granted_anew_is_not_forgotten() {
-        let store = Store::new(Kv::open(MemoryTable::default()).unwrap());
+        let store = Store::new(Kv::open(AnyTable::default()).unwrap());
         let config = NodeConfig::first(1, 1, [(1, "")]).with_tick(Duration::from_millis(10));
         let (storage, network) = (MemoryStorage::new(), MemoryNetwork::new());
         let node = Node::start(config, storage, store.clone(), network.transport()).await.unwrap();

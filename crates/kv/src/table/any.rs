@@ -1,0 +1,118 @@
+//! Either table, for whoever chooses when the process starts.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+use super::{MemoryTable, MemoryView, RedbTable, RedbView, Rows, Table, TableError};
+use crate::revision::RowKey;
+
+pub enum AnyTable {
+    Memory(MemoryTable),
+    Redb(Box<RedbTable>),
+}
+
+/// What an [`AnyTable`] held at some moment.
+pub enum AnyView {
+    Memory(MemoryView),
+    Redb(Box<RedbView>),
+}
+
+impl Default for AnyTable {
+    fn default() -> Self {
+        Self::Memory(MemoryTable::default())
+    }
+}
+
+impl From<RedbTable> for AnyTable {
+    fn from(table: RedbTable) -> Self {
+        Self::Redb(Box::new(table))
+    }
+}
+
+/// The same call on whichever it is.
+macro_rules! either {
+    ($any:expr, $table:ident => $call:expr) => {
+        match $any {
+            Self::Memory($table) => $call,
+            Self::Redb($table) => $call,
+        }
+    };
+}
+
+impl Rows for AnyTable {
+    fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
+        either!(self, table => table.get(key))
+    }
+
+    fn scan(
+        &self,
+        from: RowKey,
+        to: RowKey,
+        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+    ) -> Result<(), TableError> {
+        either!(self, table => table.scan(from, to, visit))
+    }
+}
+
+impl Rows for AnyView {
+    fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
+        either!(self, view => view.get(key))
+    }
+
+    fn scan(
+        &self,
+        from: RowKey,
+        to: RowKey,
+        visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+    ) -> Result<(), TableError> {
+        either!(self, view => view.scan(from, to, visit))
+    }
+}
+
+impl Table for AnyTable {
+    type View = AnyView;
+
+    fn claim(&mut self, owner: &[u8]) -> Result<bool, TableError> {
+        either!(self, table => table.claim(owner))
+    }
+
+    fn put(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
+        either!(self, table => table.put(key, row))
+    }
+
+    fn remove(&mut self, key: RowKey) -> Result<(), TableError> {
+        either!(self, table => table.remove(key))
+    }
+
+    fn commit(&mut self, durable: bool) -> Result<(), TableError> {
+        either!(self, table => table.commit(durable))
+    }
+
+    fn view(&self) -> Result<AnyView, TableError> {
+        match self {
+            Self::Memory(table) => table.view().map(AnyView::Memory),
+            Self::Redb(table) => table.view().map(|view| AnyView::Redb(Box::new(view))),
+        }
+    }
+
+    fn stage(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
+        either!(self, table => table.stage(key, row))
+    }
+
+    fn replace_by_staged(&mut self) -> Result<(), TableError> {
+        either!(self, table => table.replace_by_staged())
+    }
+
+    fn drop_staged(&mut self) -> Result<(), TableError> {
+        either!(self, table => table.drop_staged())
+    }
+
+    fn defragment(&mut self) -> Result<(), TableError> {
+        either!(self, table => table.defragment())
+    }
+
+    fn disk_bytes(&self) -> Result<Option<u64>, TableError> {
+        either!(self, table => table.disk_bytes())
+    }
+}

@@ -1,0 +1,170 @@
+//! A machine with a disk of its own: what it has kept does not run again, wherever its state
+//! stands beside the log and the snapshots.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate::{
+    Applier, BadSnapshot, Chunks, Config, EntryId, Identity, Index, JobDone, Machine, MemberId,
+    Membership, Options, Origin, StartError, Startup, start,
+};
+use quorate_core::{BootError, Entries, Entry, Payload, SnapshotMeta};
+use quorate_storage::{FileDisk, StoreConfig};
+
+const OWNER: Identity = Identity { cluster: 5, member: MemberId(1), incarnation: 9, joined_at: 0 };
+
+/// Remembers which commands ran, and how often it was asked to save.
+#[derive(Default)]
+struct Runs {
+    kept: Index,
+    ran: Vec<Index>,
+    memberships: Vec<Index>,
+    saved: u32,
+}
+
+impl Machine for Runs {
+    fn resume(&mut self, owner: &Identity) -> Index {
+        assert_eq!((owner.cluster, owner.member), (OWNER.cluster, OWNER.member));
+        self.kept
+    }
+
+    fn save(&mut self) {
+        self.saved += 1;
+    }
+
+    fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
+        self.ran.push(index);
+        command.clone()
+    }
+
+    fn query(&self, question: &Bytes) -> Bytes {
+        question.clone()
+    }
+
+    fn on_membership(&mut self, index: Index, _membership: &Membership) {
+        self.memberships.push(index);
+    }
+
+    fn snapshot(&self) -> Chunks {
+        let indexes = self.ran.iter().flat_map(|index| index.to_le_bytes());
+        Box::new(std::iter::once(indexes.collect()))
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        let chunk = chunks.next().ok_or(BadSnapshot)?;
+        let indexes = chunk.chunks_exact(8).map(|index| index.try_into().unwrap());
+        self.ran = indexes.map(u64::from_le_bytes).collect();
+        Ok(())
+    }
+}
+
+fn origin(boot: u64, number: u64) -> Origin {
+    let Identity { member, incarnation, .. } = OWNER;
+    Origin { member, incarnation, boot, number, open_from: 0 }
+}
+
+fn membership() -> Arc<Membership> {
+    Arc::new(Membership::new([OWNER.member], []))
+}
+
+fn meta(index: Index) -> SnapshotMeta {
+    SnapshotMeta { id: EntryId::new(1, index), membership: membership() }
+}
+
+/// A member that is started for the second time, at the beginning of its log.
+fn resumed(kept: Index) -> Applier<Runs> {
+    let machine = Runs { kept, ..Runs::default() };
+    let mut applier = Applier::new(machine, origin(2, 0));
+    applier.resume(&OWNER);
+    applier.install(&meta(1), std::iter::empty()).unwrap();
+    applier
+}
+
+/// Commands that were asked before that start, each the request of its own index.
+fn commands(indexes: impl IntoIterator<Item = Index>) -> Entries {
+    let entry = |index| Entry {
+        id: EntryId::new(1, index),
+        payload: Payload::Command(origin(1, index).seal(b"command")),
+    };
+    indexes.into_iter().map(entry).collect()
+}
+
+#[test]
+fn what_was_kept_is_followed_and_not_run() {
+    let mut applier = resumed(5);
+    applier.apply(&commands(2..=7));
+    assert_eq!((applier.applied(), applier.kept()), (7, 5));
+    assert_eq!(applier.machine().ran, [6, 7]);
+    // That the others ran is known, though it was not seen.
+    assert!((2..=7).all(|number| applier.origins().has_run(origin(1, number))));
+}
+
+#[test]
+fn there_is_no_snapshot_of_a_state_that_is_past() {
+    let mut applier = resumed(5);
+    applier.apply(&commands(2..=4));
+    assert!(matches!(applier.capture(meta(4)), JobDone::TooLate(at) if at.id.index == 4));
+    assert_eq!(applier.machine().saved, 0);
+    applier.apply(&commands(5..=5));
+    assert!(matches!(applier.capture(meta(5)), JobDone::Captured { .. }));
+    assert_eq!(applier.machine().saved, 1);
+}
+
+#[test]
+fn only_a_newer_snapshot_is_installed() {
+    let capture = |index| {
+        let mut applier = resumed(0);
+        applier.apply(&commands(2..=index));
+        let JobDone::Captured { chunks, .. } = applier.capture(meta(index)) else { panic!() };
+        chunks.collect::<Vec<_>>()
+    };
+    let mut applier = resumed(5);
+    applier.install(&meta(4), capture(4).into_iter()).unwrap();
+    assert_eq!(applier.machine().ran, []);
+    // What the snapshot says beside the machine's state counts: a request that ran before it
+    // does not run again, in whatever entry it comes.
+    let again =
+        Entry { id: EntryId::new(1, 6), payload: Payload::Command(origin(1, 3).seal(b"command")) };
+    applier.apply(&commands(5..=5));
+    applier.apply(&Entries::from(vec![again]));
+    applier.apply(&commands(7..=7));
+    assert_eq!(applier.machine().ran, [7]);
+    applier.install(&meta(9), capture(9).into_iter()).unwrap();
+    assert_eq!(applier.machine().ran, (2..=9).collect::<Vec<_>>());
+    assert_eq!(applier.machine().memberships, [1, 4, 9]);
+}
+
+fn startup(apply_unsaved: bool) -> Startup {
+    let config =
+        Config { incarnation: OWNER.incarnation, apply_unsaved, ..Config::new(OWNER.member) };
+    Startup {
+        cluster: OWNER.cluster,
+        config,
+        options: Options::default(),
+        store: StoreConfig::default(),
+        first: Some((*membership()).clone()),
+    }
+}
+
+/// What runs is durable before: a machine that is further than the log shows that the log
+/// has lost what others count on. Unless entries run before they are durable.
+#[test]
+fn a_log_that_ends_before_the_machine_is_noticed() {
+    for apply_unsaved in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = || FileDisk::open(folder.path()).unwrap();
+        drop(start(disk(), Runs::default(), startup(apply_unsaved)).unwrap());
+        let ahead = Runs { kept: 2, ..Runs::default() };
+        let started = start(disk(), ahead, startup(apply_unsaved));
+        match started {
+            Ok(started) => assert!(apply_unsaved && started.applier.kept() == 2),
+            Err(why) => {
+                let expected = BootError::AppliedBeyondLog { applied: 2, last: 1 };
+                assert_eq!(why, StartError::Boot(expected));
+                assert!(!apply_unsaved);
+            }
+        }
+    }
+}
