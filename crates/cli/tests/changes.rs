@@ -206,7 +206,7 @@ fn the_leader_is_replaced_and_each_step_is_told() {
 #[test]
 fn what_was_set_can_be_taken_back() {
     let place = Place::new("changes-set");
-    let [a, b, c, d, e] = Member::all(&place, ["a", "b", "c", "d", "e"]);
+    let [a, b, c, d] = Member::all(&place, ["a", "b", "c", "d"]);
     let all = [&a, &b, &c];
     let _running = found_all(&all);
     wait_until(|| names(&all) == ["a", "b", "c"], "all have said their names");
@@ -228,8 +228,8 @@ fn what_was_set_can_be_taken_back() {
     let text = refused(&all, &["member", "set", "a", "b", "nobody"]);
     assert!(text.contains("no member has the name or id 'nobody'"), "{text}");
 
-    // Nobody starts it: the command gives up, the change does not.
-    let text = refused(&all, &["member", "set", "a", "b", "c", &e.pair(), "--patience", "2s"]);
+    // It may come again, also at once. Nobody starts it: the command gives up, the change does not.
+    let text = refused(&all, &["member", "set", "a", "b", "c", &d.pair(), "--patience", "2s"]);
     assert!(text.contains("is still under way after 2 s; it goes on"), "{text}");
     assert_eq!(json(&all, &["status"])["settled"], true);
     done(&all, &["member", "cancel"]);

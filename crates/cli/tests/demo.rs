@@ -80,6 +80,7 @@ fn a_directory_that_was_asked_for_stays() {
     let mut command = demo(&place.path, &["--data-dir", given.to_str().unwrap()]);
     let mut running = Running(command.stdout(Stdio::piped()).spawn().unwrap());
     wait_until(|| processes_in(&given).len() >= 4, "three members run");
+    wait_until(|| given.join("m1").join("member").exists(), "the first one keeps its data there");
     end(&mut running, "-INT");
     let mut text = String::new();
     std::io::Read::read_to_string(&mut running.0.stdout.take().unwrap(), &mut text).unwrap();

@@ -8,7 +8,7 @@ use std::fs;
 use std::process::Command;
 
 use common::member::{Member, done, found_all, refused};
-use common::{Place, Running, free_ports, run, run_refused};
+use common::{Place, Running, free_ports, run, run_refused, wait_until};
 
 #[test]
 fn nobody_is_there() {
@@ -157,6 +157,6 @@ fn under_the_name_etcd_it_takes_etcds_arguments() {
     command.env("ETCD_ADVERTISE_CLIENT_URLS", &a.client);
     let _running = Running::start(&mut command, &a.log);
     a.wait_served();
-    let (list, _) = done(&[&a], &["member", "list"]);
-    assert!(list.contains(&format!("| a    | {} | {} |", a.peer, a.client)), "{list}");
+    let row = format!("| started | a    | {} | {} |", a.peer, a.client);
+    wait_until(|| done(&[&a], &["member", "list"]).0.contains(&row), "it has said who it is");
 }

@@ -3,7 +3,7 @@
 //! etcd's calls are turned into goals, so that whoever leads takes the safe way. One that
 //! comes while a goal waits for a joiner extends it: add, add, remove is no conflict.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use quorate::{
@@ -11,6 +11,9 @@ use quorate::{
     MembershipNews, Node, Operation, Refusal, Refused, Unknown,
 };
 use tokio::time::Instant;
+
+use crate::bootstrap::member_id;
+use crate::url::Url;
 
 use crate::member_info::Info;
 
@@ -50,6 +53,19 @@ impl Target {
     fn goal(&self) -> Change {
         Change::goal(self.voters.iter(), self.learners.iter())
     }
+}
+
+/// The id of one that comes to these: as etcd makes it, of its addresses and the time. Time
+/// goes on a little where that id was used, as by one that came and went in the same second.
+pub(crate) fn fresh_id(urls: &[Url], now: &Membership) -> MemberId {
+    let target = Target::of(now);
+    let is_used = |id: &MemberId| {
+        let wanted = target.voters.contains(*id) || target.learners.contains(*id);
+        wanted || now.contains(*id) || now.removed().contains(id)
+    };
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let at = |seconds| MemberId(member_id(urls, "", Some(seconds)));
+    (seconds..).map(at).find(|id| !is_used(id)).unwrap_or_else(|| at(seconds))
 }
 
 /// What is to happen to one member.

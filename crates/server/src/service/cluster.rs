@@ -4,8 +4,6 @@
 //! `members`, on the safe way. Where etcd refuses because members are down, this refuses
 //! only what could not be carried, and says the arithmetic.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use quorate::{MemberId, Membership};
 use quorate_proto::etcdserverpb::cluster_server::Cluster;
 use quorate_proto::etcdserverpb::{
@@ -15,7 +13,6 @@ use quorate_proto::etcdserverpb::{
 };
 use tonic::{Request, Response, Status};
 
-use crate::bootstrap::member_id;
 use crate::context::{Context, Needs};
 use crate::errors::failed;
 use crate::member_errors::{
@@ -23,7 +20,7 @@ use crate::member_errors::{
     unhealthy, urls_exist,
 };
 use crate::member_info::Info;
-use crate::members::{News, Target, Wish, fulfil};
+use crate::members::{News, Target, Wish, fresh_id, fulfil};
 use crate::metrics::Tally;
 use crate::url::Url;
 
@@ -88,8 +85,7 @@ impl Cluster for ClusterService {
         if is_learner {
             self.check_learners(&membership)?;
         }
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-        let id = MemberId(member_id(&urls, "", Some(seconds)));
+        let id = fresh_id(&urls, &membership);
         let info = Info::expected("", &urls).in_zone(bytes::Bytes::new());
         let wish = match is_learner {
             true => Wish::AddLearner(id, info),

@@ -138,5 +138,8 @@ fn invite(members: &Members, stay: &[usize]) {
     line("  etcdctl get hello");
     line("  etcdctl member list -w table");
     line("  etcdctl endpoint status -w table");
-    line("  quorate status");
+    // By the name that it was started with: it may not be where shells look.
+    let program = std::env::args().next().unwrap_or_else(|| "quorate".to_string());
+    line(&format!("  {program} status"));
+    line(&format!("  {program} member list"));
 }

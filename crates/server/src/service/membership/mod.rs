@@ -23,9 +23,7 @@ use tonic::{Request, Response, Status};
 use crate::context::{Context, Needs};
 use crate::errors::{failed, server_stopped};
 use crate::members::begin;
-use convert::{
-    ended, entry, log, member, news, peer, planned, record, role, step, tolerance, view,
-};
+use convert::{ended, entry, log, news, peer, planned, record, role, step, tolerance, view};
 use refusal::refusal;
 use target::{Resolved, expecting};
 
@@ -114,11 +112,11 @@ impl Service for MembershipService {
             Err(why) => return Err(failed(&why)),
         };
         let membership = self.membership();
-        let newcomers = resolved.newcomers.iter().map(|(id, _)| member(&membership, *id));
         Ok(Response::new(v1::SetGoalReply {
             header: self.header(),
             goal_id: Some(entry(goal_id)),
-            newcomers: newcomers.collect(),
+            // The goal is committed, and may not count here yet.
+            newcomers: resolved.newcomers(&membership),
             membership: Some(record(&membership)),
             ended: end.as_ref().map(ended),
         }))
@@ -137,18 +135,15 @@ impl Service for MembershipService {
             let why = Refusal::Change(ChangeRefusal::Stale { newest });
             return Err(failed(&Failed::Refused(Refused::ByLeader(why))));
         }
-        let Resolved { voters, learners, newcomers } = Resolved::new(target, &membership)?;
-        let plan = self.context.node.plan(voters.iter(), learners.iter()).await;
+        let resolved = Resolved::new(target, &membership)?;
+        let (voters, learners) = (resolved.voters.iter(), resolved.learners.iter());
+        let plan = self.context.node.plan(voters, learners).await;
         let plan = plan.map_err(|why| failed(&why))?;
-        let mut described = (*membership).clone();
-        for (id, info) in &newcomers {
-            described = described.with_info(*id, info.clone());
-        }
         Ok(Response::new(v1::PlanReply {
             header: self.header(),
             from: Some(record(&membership)),
             steps: plan.steps.iter().map(planned).collect(),
-            newcomers: newcomers.iter().map(|(id, _)| member(&described, *id)).collect(),
+            newcomers: resolved.newcomers(&membership),
         }))
     }
 

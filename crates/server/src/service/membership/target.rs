@@ -1,16 +1,14 @@
 //! Whom a target means: members by id or name, and those that are new.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use quorate::{Change, EntryId, MemberId, MemberInfo, MemberSet, Membership};
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::target_member::Member as Named;
 use tonic::Status;
 
-use crate::bootstrap::member_id;
+use super::convert::member;
 use crate::member_errors::{bad_target, bad_urls, member_not_found, urls_exist};
 use crate::member_info::Info;
-use crate::members::Target;
+use crate::members::{Target, fresh_id};
 use crate::url::Url;
 
 /// A target with ids for everybody.
@@ -30,6 +28,15 @@ impl Resolved {
         };
         let (voters, learners) = (ids(target.voters)?, ids(target.learners)?);
         Ok(Self { voters, learners, newcomers })
+    }
+
+    /// Those who come, as they were announced.
+    pub(super) fn newcomers(&self, now: &Membership) -> Vec<v1::Member> {
+        let mut described = now.clone();
+        for (id, info) in &self.newcomers {
+            described = described.with_info(*id, info.clone());
+        }
+        self.newcomers.iter().map(|(id, _)| member(&described, *id)).collect()
     }
 
     pub(super) fn change(&self, expected: Option<v1::EntryId>) -> Change {
@@ -77,9 +84,7 @@ fn resolve(
             if known.iter().any(used) {
                 return Err(urls_exist());
             }
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-            let drawn = member_id(&urls, "", Some(now));
-            let id = MemberId(if new.id == 0 { drawn } else { new.id });
+            let id = if new.id == 0 { fresh_id(&urls, now) } else { MemberId(new.id) };
             let info = Info::expected(&new.name, &urls).in_zone(new.zone.into());
             newcomers.push((id, info));
             Ok(id)
