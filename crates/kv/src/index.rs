@@ -94,7 +94,7 @@ impl Index {
         }
     }
 
-    /// Notes a put, and says what it follows.
+    /// Notes a write, and says what it follows.
     pub(crate) fn put(
         &mut self,
         key: &[u8],

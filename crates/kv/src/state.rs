@@ -97,15 +97,15 @@ impl State {
         }
         match read_row(at, row)? {
             Write::Put(kv) => {
-                let old = self.index.current(&kv.key).map_or(0, |current| current.lease);
                 let (created, version) = (kv.create_revision, kv.version);
-                self.index.add(&kv.key, Version { at, row_bytes, created, version }, kv.lease);
-                self.leases.attach(&kv.key, old, kv.lease);
+                let newest = Version { at, row_bytes, created, version };
+                let before = self.index.put(&kv.key, kv.lease, |_| newest);
+                self.leases.attach(&kv.key, before.map_or(0, |before| before.lease), kv.lease);
             }
             Write::Tombstone { key } => {
-                let old = self.index.current(&key).map_or(0, |current| current.lease);
-                self.index.add(&key, Version { at, row_bytes, created: 0, version: 0 }, 0);
-                self.leases.attach(&key, old, 0);
+                let newest = Version { at, row_bytes, created: 0, version: 0 };
+                let before = self.index.put(&key, 0, |_| newest);
+                self.leases.attach(&key, before.map_or(0, |before| before.lease), 0);
             }
         }
         Some(())

@@ -9,10 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate::Machine;
+use quorate::{FileDisk, Identity, Machine, MemberId};
 use quorate_kv::{
-    Command, Compact, EventKind, Keys, Kv, MemoryTable, PollLimits, Polled, Put, Question, Range,
-    Reply, SharedKv, WatchRequest, WatcherId,
+    AnyTable, Command, Compact, EventKind, Keys, Kv, MemoryTable, PollLimits, Polled, Put,
+    Question, Range, RedbTable, Reply, SharedKv, WatchRequest, WatcherId,
 };
 
 type Shared = SharedKv<MemoryTable>;
@@ -134,4 +134,44 @@ fn the_old_state_is_read_while_a_snapshot_arrives() {
     let cut = ahead.snapshot().take(2).collect::<Vec<Bytes>>();
     assert!(behind.install(&mut cut.into_iter()).is_err());
     behind.install(&mut ahead.snapshot()).unwrap();
+}
+
+/// What one disk of one member has kept is nobody else's.
+#[test]
+fn a_table_is_kept_for_its_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || {
+        let disk = FileDisk::open(folder.path().join("table")).unwrap();
+        let table: AnyTable = RedbTable::open(disk, "rows", 1 << 20).unwrap().into();
+        SharedKv::new(Kv::open(table).unwrap())
+    };
+    let owner = Identity { cluster: 1, member: MemberId(2), incarnation: 3, joined_at: 0 };
+    let command = Command::Put(Put { key: "a".into(), ..Put::default() }).encode();
+    let mut machine = open();
+    assert_eq!(machine.resume(&owner), 0);
+    machine.apply(7, &command);
+    machine.save();
+    // Not saved, and perhaps lost: the log has it.
+    machine.apply(8, &command);
+    drop(machine);
+
+    let mut machine = open();
+    assert_eq!(machine.resume(&owner), 7);
+    assert_eq!(machine.read().revision(), 2);
+    drop(machine);
+
+    for (place, other) in [
+        Identity { incarnation: 4, ..owner },
+        Identity { member: MemberId(3), incarnation: 4, ..owner },
+        Identity { cluster: 2, member: MemberId(3), incarnation: 4, ..owner },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut machine = open();
+        assert_eq!(machine.resume(&other), 0, "{place}");
+        assert_eq!((machine.read().revision(), machine.read().keys_known()), (1, 0));
+        machine.apply(9, &command);
+        machine.save();
+    }
 }

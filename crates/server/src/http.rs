@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
@@ -23,6 +23,8 @@ pub(crate) struct Shown {
     pub(crate) measured: Arc<Measured>,
 }
 
+/// The one check that is asked for, where the path names it.
+type Only = Option<Path<String>>;
 type Words = Query<Vec<(String, String)>>;
 
 /// Everything of `--listen-metrics-urls`.
@@ -89,29 +91,39 @@ async fn unhealthy(
 }
 
 /// It runs, and its data can be looked at.
-async fn livez(State(shown): State<Shown>, Query(words): Words) -> Response {
+async fn livez(State(shown): State<Shown>, only: Only, Query(words): Words) -> Response {
     let _readable = shown.context.store.read().revision();
-    checked(&words, &[("serializable_read", true)])
+    checked(&only, &words, &[("serializable_read", true)])
 }
 
 /// Clients should be sent here.
-async fn readyz(State(shown): State<Shown>, Query(words): Words) -> Response {
+async fn readyz(State(shown): State<Shown>, only: Only, Query(words): Words) -> Response {
     let context = &shown.context;
     let alarms = context.store.read().alarms();
     let whole = alarms.iter().all(|alarm| alarm.kind != AlarmKind::Corrupt);
+    let read = !counts(&only, &words, "linearizable_read") || context.catch_up().await.is_ok();
     let checks = [
         ("data_corruption", whole),
         ("serializable_read", true),
-        ("linearizable_read", context.catch_up().await.is_ok()),
+        ("linearizable_read", read),
         ("non_learner", !context.is_learner()),
         ("not_stopping", !context.is_leaving()),
     ];
-    checked(&words, &checks)
+    checked(&only, &words, &checks)
 }
 
-fn checked(words: &[(String, String)], checks: &[(&str, bool)]) -> Response {
-    let excluded = |name: &str| words.iter().any(|(n, v)| n == "exclude" && v == name);
-    let counted = || checks.iter().filter(|(name, _)| !excluded(name));
+/// Whether a check is asked for.
+fn counts(only: &Only, words: &[(String, String)], name: &str) -> bool {
+    let excluded = words.iter().any(|(key, value)| key == "exclude" && value == name);
+    only.as_ref().is_none_or(|Path(only)| only == name) && !excluded
+}
+
+fn checked(only: &Only, words: &[(String, String)], checks: &[(&str, bool)]) -> Response {
+    let known = |asked: &str| checks.iter().any(|(name, _)| *name == asked);
+    if only.as_ref().is_some_and(|Path(asked)| !known(asked)) {
+        return (StatusCode::NOT_FOUND, "404 page not found\n").into_response();
+    }
+    let counted = || checks.iter().filter(|(name, _)| counts(only, words, name));
     let good = counted().all(|(_, good)| *good);
     let mut text = String::new();
     if !good || words.iter().any(|(name, _)| name == "verbose") {

@@ -24,6 +24,11 @@ async fn health_version_and_metrics_are_told() {
         assert_eq!(get(address, "/livez").await, (good.into(), "ok".into()));
         let (line, body) = get(address, "/readyz?verbose").await;
         assert!(line == good && body.contains("[+]non_learner ok"), "{line} {body}");
+        assert_eq!(get(address, "/readyz/non_learner").await, (good.into(), "ok".into()));
+        for unknown in ["/livez/non_learner", "/readyz/nope", "/nope"] {
+            let (line, _) = get(address, unknown).await;
+            assert_eq!(line, "HTTP/1.1 404 Not Found", "{unknown}");
+        }
         let (_, page) = get(address, "/metrics").await;
         for name in [
             "etcd_server_has_leader 1",
@@ -52,7 +57,12 @@ async fn a_member_without_a_leader_is_not_healthy() {
     let (line, body) = get(address, "/health").await;
     assert_eq!(line, "HTTP/1.1 503 Service Unavailable");
     assert_eq!(body, "{\"health\":\"false\",\"reason\":\"RAFT NO LEADER\"}");
-    let (line, _) = get(address, "/health?serializable=true").await;
-    assert_eq!(line, "HTTP/1.1 200 OK");
+    for good in ["/health?serializable=true", "/livez", "/readyz/non_learner"] {
+        let (line, _) = get(address, good).await;
+        assert_eq!(line, "HTTP/1.1 200 OK", "{good}");
+    }
+    let (line, body) = get(address, "/readyz/linearizable_read").await;
+    assert_eq!(line, "HTTP/1.1 503 Service Unavailable");
+    assert!(body.starts_with("[-]linearizable_read failed"), "{body}");
     server.end().await;
 }

@@ -36,12 +36,47 @@ async fn page(server: &Running) -> String {
     http_get(server.client_addresses()[0], "/metrics").await.1
 }
 
+/// What has the same name on every member.
+const NAMES: &[&str] = &[
+    "etcd_server_has_leader",
+    "etcd_server_is_leader",
+    "etcd_server_is_learner",
+    "etcd_server_leader_changes_seen_total",
+    "etcd_server_proposals_failed_total",
+    "etcd_server_proposals_pending",
+    "etcd_server_proposals_committed_total",
+    "etcd_server_proposals_applied_total",
+    "etcd_server_quota_backend_bytes",
+    "etcd_server_slow_apply_total",
+    "etcd_server_slow_read_indexes_total",
+    "etcd_server_health_success",
+    "etcd_server_health_failures",
+    "etcd_server_learner_promote_successes",
+    "etcd_server_learner_promote_failures",
+    "etcd_cluster_version{cluster_version=\"3.5.0\"}",
+    "etcd_mvcc_db_total_size_in_bytes",
+    "etcd_mvcc_db_total_size_in_use_in_bytes",
+    "etcd_debugging_mvcc_keys_total",
+    "etcd_debugging_mvcc_watcher_total",
+    "etcd_debugging_mvcc_current_revision",
+    "etcd_debugging_mvcc_compact_revision",
+    "etcd_disk_wal_fsync_duration_seconds_bucket{le=\"0.001\"}",
+    "etcd_disk_wal_fsync_duration_seconds_sum",
+    "etcd_disk_backend_commit_duration_seconds_bucket{le=\"8.192\"}",
+    "etcd_network_peer_sent_bytes_total",
+    "etcd_network_peer_received_bytes_total",
+    "etcd_network_peer_sent_failures_total",
+    "etcd_network_client_grpc_sent_bytes_total",
+    "etcd_network_client_grpc_received_bytes_total",
+    "process_resident_memory_bytes",
+    "process_cpu_seconds_total",
+    "process_open_fds",
+    "process_max_fds",
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn all_names_are_there() {
     let [a, b] = ["a", "b"].map(Place::new);
-    let mut running = start_all(&[&a, &b]).await;
-    running.pop().unwrap().end().await;
-    running.pop().unwrap().end().await;
     let mut config = a.config(&[&a, &b], ClusterState::New);
     config.extensive_metrics = true;
     let first = Running::start(config).await.unwrap();
@@ -56,53 +91,20 @@ async fn all_names_are_there() {
     })
     .await;
     let page = page(&first).await;
-    for name in [
-        "etcd_server_has_leader",
-        "etcd_server_is_leader",
-        "etcd_server_is_learner",
-        "etcd_server_leader_changes_seen_total",
-        "etcd_server_proposals_failed_total",
-        "etcd_server_proposals_pending",
-        "etcd_server_proposals_committed_total",
-        "etcd_server_proposals_applied_total",
-        "etcd_server_quota_backend_bytes",
-        "etcd_server_slow_apply_total",
-        "etcd_server_slow_read_indexes_total",
-        "etcd_server_health_success",
-        "etcd_server_health_failures",
-        "etcd_server_learner_promote_successes",
-        "etcd_server_learner_promote_failures",
-        &format!("etcd_server_id{{server_id=\"{:x}\"}}", first.node().id().0),
-        &format!("etcd_server_version{{server_version=\"{}\"}}", quorate_server::ETCD_VERSION),
-        "etcd_cluster_version{cluster_version=\"3.5.0\"}",
-        "etcd_mvcc_db_total_size_in_bytes",
-        "etcd_mvcc_db_total_size_in_use_in_bytes",
-        "etcd_debugging_mvcc_keys_total",
-        "etcd_debugging_mvcc_watcher_total",
-        "etcd_debugging_mvcc_current_revision",
-        "etcd_debugging_mvcc_compact_revision",
-        "etcd_disk_wal_fsync_duration_seconds_bucket{le=\"0.001\"}",
-        "etcd_disk_wal_fsync_duration_seconds_sum",
-        "etcd_disk_backend_commit_duration_seconds_bucket{le=\"8.192\"}",
-        "etcd_network_peer_sent_bytes_total",
-        "etcd_network_peer_received_bytes_total",
-        "etcd_network_peer_sent_failures_total",
-        &format!("{round_trip}_bucket{peer_bucket}"),
-        &format!("{round_trip}_sum{peer}"),
-        "etcd_network_client_grpc_sent_bytes_total",
-        "etcd_network_client_grpc_received_bytes_total",
-        &call("grpc_server_started_total", "etcdserverpb.KV/Put", "unary"),
-        &call("grpc_server_msg_received_total", "etcdserverpb.KV/Put", "unary"),
-        &call("grpc_server_msg_sent_total", "etcdserverpb.Watch/Watch", "bidi_stream"),
-        &handled("OK", "etcdserverpb.Lease/LeaseGrant", "unary"),
-        &call("grpc_server_handling_seconds_count", "etcdserverpb.KV/Put", "unary"),
-        &call("grpc_server_handling_seconds_bucket", "etcdserverpb.KV/Put", "unary")
+    let own = [
+        format!("etcd_server_id{{server_id=\"{:x}\"}}", first.node().id().0),
+        format!("etcd_server_version{{server_version=\"{}\"}}", quorate_server::ETCD_VERSION),
+        format!("{round_trip}_bucket{peer_bucket}"),
+        format!("{round_trip}_sum{peer}"),
+        call("grpc_server_started_total", "etcdserverpb.KV/Put", "unary"),
+        call("grpc_server_msg_received_total", "etcdserverpb.KV/Put", "unary"),
+        call("grpc_server_msg_sent_total", "etcdserverpb.Watch/Watch", "bidi_stream"),
+        handled("OK", "etcdserverpb.Lease/LeaseGrant", "unary"),
+        call("grpc_server_handling_seconds_count", "etcdserverpb.KV/Put", "unary"),
+        call("grpc_server_handling_seconds_bucket", "etcdserverpb.KV/Put", "unary")
             .replace('}', ",le=\"0.005\"}"),
-        "process_resident_memory_bytes",
-        "process_cpu_seconds_total",
-        "process_open_fds",
-        "process_max_fds",
-    ] {
+    ];
+    for name in NAMES.iter().copied().chain(own.iter().map(String::as_str)) {
         assert!(value(&page, name).is_some(), "{name} in {page}");
     }
     // Prometheus refuses a page that says something twice.
@@ -189,12 +191,19 @@ async fn calls_are_counted_by_how_they_ended() {
     assert!(sent > 20_000.0, "{sent}");
     // How long calls take is measured only where it is asked for.
     assert!(!now.contains("grpc_server_handling_seconds"));
+    server.stop().await;
+}
 
-    assert_eq!(http_get(server.client_addresses()[0], "/health").await.0, "HTTP/1.1 200 OK");
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_about_health_are_counted() {
+    let a = Place::new("a");
+    let server = start_all(&[&a]).await.pop().unwrap();
+    let address = server.client_addresses()[0];
+    assert_eq!(http_get(address, "/health").await.0, "HTTP/1.1 200 OK");
     server.leave().await;
-    http_get(server.client_addresses()[0], "/health").await;
-    let now = page(&server).await;
-    assert_eq!(grown(&now, "etcd_server_health_success"), 1.0);
-    assert_eq!(grown(&now, "etcd_server_health_failures"), 1.0);
+    http_get(address, "/health").await;
+    let page = page(&server).await;
+    assert_eq!(value(&page, "etcd_server_health_success"), Some(1.0));
+    assert_eq!(value(&page, "etcd_server_health_failures"), Some(1.0));
     server.stop().await;
 }

@@ -1,5 +1,8 @@
 //! Clusters of real servers.
 
+use std::path::PathBuf;
+use std::process::Command;
+
 use quorate_proto::etcdserverpb::kv_client::KvClient;
 use quorate_proto::etcdserverpb::{PutRequest, RangeRequest};
 
@@ -9,33 +12,61 @@ use super::{Place, Running, free_ports, quorate, wait_until};
 pub(crate) struct Cluster<'a> {
     place: &'a Place,
     name: &'static str,
-    /// Of each member, the peers' and the clients' port.
-    ports: Vec<(u16, u16)>,
+    sites: Vec<Site>,
+}
+
+/// Where a member is.
+pub(crate) struct Site {
+    /// For its peers and for its clients: a host and a port.
+    pub(crate) peer: String,
+    pub(crate) client: String,
+    /// The network namespace in which it runs, if not in that of the test.
+    pub(crate) namespace: Option<String>,
 }
 
 impl<'a> Cluster<'a> {
     pub(crate) fn new(place: &'a Place, name: &'static str, members: usize) -> Self {
-        let ports = free_ports(members * 2);
-        Self { place, name, ports: ports.chunks(2).map(|pair| (pair[0], pair[1])).collect() }
+        let local = |port: u16| format!("127.0.0.1:{port}");
+        let site =
+            |pair: &[u16]| Site { peer: local(pair[0]), client: local(pair[1]), namespace: None };
+        Self::on(place, name, free_ports(members * 2).chunks(2).map(site).collect())
+    }
+
+    pub(crate) fn on(place: &'a Place, name: &'static str, sites: Vec<Site>) -> Self {
+        Self { place, name, sites }
     }
 
     pub(crate) fn peer(&self, number: usize) -> String {
-        format!("http://127.0.0.1:{}", self.ports[number].0)
+        format!("http://{}", self.sites[number].peer)
     }
 
     pub(crate) fn client(&self, number: usize) -> String {
-        format!("http://127.0.0.1:{}", self.ports[number].1)
+        format!("http://{}", self.sites[number].client)
+    }
+
+    pub(crate) fn member_name(&self, number: usize) -> String {
+        format!("{}{number}", self.name)
+    }
+
+    /// What its process says.
+    pub(crate) fn log(&self, number: usize) -> PathBuf {
+        self.place.path.join(format!("{}.log", self.member_name(number)))
     }
 
     pub(crate) fn directory(&self, number: usize) -> String {
-        self.place.path.join(format!("{}{number}", self.name)).to_str().unwrap().to_string()
+        self.place.path.join(self.member_name(number)).to_str().unwrap().to_string()
     }
 
     /// What a restored and a started member have in common.
     pub(crate) fn flags(&self, number: usize) -> Vec<String> {
-        let all = (0..self.ports.len()).map(|one| format!("{}{one}={}", self.name, self.peer(one)));
+        self.flags_among(number, &(0..self.sites.len()).collect::<Vec<_>>())
+    }
+
+    fn flags_among(&self, number: usize, members: &[usize]) -> Vec<String> {
+        let all =
+            members.iter().map(|one| format!("{}={}", self.member_name(*one), self.peer(*one)));
         let flags = [
-            ("--name", format!("{}{number}", self.name)),
+            ("--name", self.member_name(number)),
             ("--data-dir", self.directory(number)),
             ("--initial-cluster", all.collect::<Vec<_>>().join(",")),
             ("--initial-cluster-token", self.name.to_string()),
@@ -46,7 +77,7 @@ impl<'a> Cluster<'a> {
 
     /// All members, as soon as each of them serves.
     pub(crate) fn start(&self) -> Vec<Running> {
-        let all = 0..self.ports.len();
+        let all = 0..self.sites.len();
         let running = all.clone().map(|number| self.spawn(number)).collect();
         all.for_each(|number| self.wait_served(number));
         running
@@ -59,13 +90,32 @@ impl<'a> Cluster<'a> {
     }
 
     pub(crate) fn spawn(&self, number: usize) -> Running {
-        let mut command = quorate();
-        command.arg("server").args(self.flags(number));
+        self.spawn_with(number, &self.flags(number))
+    }
+
+    /// A member of these, the others of which run already or will be: not of all there are
+    /// places for.
+    pub(crate) fn spawn_among(&self, number: usize, members: &[usize], state: &str) -> Running {
+        let mut flags = self.flags_among(number, members);
+        flags.extend(["--initial-cluster-state".to_string(), state.to_string()]);
+        self.spawn_with(number, &flags)
+    }
+
+    fn spawn_with(&self, number: usize, flags: &[String]) -> Running {
+        let mut command = self.program(number);
+        command.arg("server").args(flags);
         command.args(["--listen-peer-urls", &self.peer(number)]);
         command.args(["--listen-client-urls", &self.client(number)]);
         command.args(["--advertise-client-urls", &self.client(number)]);
-        let log = self.place.path.join(format!("{}{number}.log", self.name));
-        Running::start(&mut command, &log)
+        Running::start(&mut command, &self.log(number))
+    }
+
+    fn program(&self, number: usize) -> Command {
+        let own = quorate();
+        let Some(namespace) = &self.sites[number].namespace else { return own };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace]).arg(own.get_program());
+        command
     }
 
     pub(crate) fn wait_served(&self, number: usize) {

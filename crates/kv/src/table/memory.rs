@@ -30,6 +30,11 @@ struct Blocks(BTreeMap<RowKey, Arc<Block>>);
 type Block = Vec<(RowKey, Bytes)>;
 
 const BLOCK_ROWS_MAX: usize = 128;
+/// A block with so few rows left looks whether a neighbour has few, too, ...
+const BLOCK_ROWS_FEW: usize = 32;
+/// ... and goes together with it if this is enough for both. It can grow again before it has
+/// to be split.
+const BLOCK_ROWS_UNITED: usize = 64;
 
 impl Blocks {
     fn get(&self, key: RowKey) -> Option<&Bytes> {
@@ -90,11 +95,39 @@ impl Blocks {
     fn remove(&mut self, key: RowKey) {
         let Some((first, block)) = self.0.range_mut(..=key).next_back() else { return };
         let Ok(place) = block.binary_search_by_key(&key, |(key, _)| *key) else { return };
-        let block = Arc::make_mut(block);
+        let (first, block) = (*first, Arc::make_mut(block));
         block.remove(place);
         if block.is_empty() {
-            let first = *first;
             self.0.remove(&first);
+        } else if block.len() <= BLOCK_ROWS_FEW {
+            self.close_up(first);
+        }
+    }
+
+    /// Lets a block with few rows left go together with its neighbours, where they have few,
+    /// too: what outlives its surroundings would keep a block for each row otherwise.
+    fn close_up(&mut self, first: RowKey) {
+        let before = self.0.range(..first).next_back().map(|(first, _)| *first);
+        let after = self.0.range(first..).nth(1).map(|(first, _)| *first);
+        if let Some(after) = after {
+            self.unite(first, after);
+        }
+        if let Some(before) = before {
+            self.unite(before, first);
+        }
+    }
+
+    /// Moves the rows of one block to the end of the one before it, if they are few together.
+    fn unite(&mut self, first: RowKey, next: RowKey) {
+        let rows = |key| self.0.get(&key).map_or(0, |block| block.len());
+        if rows(first) + rows(next) > BLOCK_ROWS_UNITED {
+            return;
+        }
+        let moved = self.0.remove(&next).unwrap_or_default();
+        if let Some(block) = self.0.get_mut(&first) {
+            let block = Arc::make_mut(block);
+            block.shrink_to(BLOCK_ROWS_UNITED);
+            block.extend(moved.iter().cloned());
         }
     }
 
@@ -208,6 +241,24 @@ impl Table for MemoryTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_that_outlive_their_neighbours_close_up() {
+        let mut table = MemoryTable::default();
+        let revision = |number: u128| RowKey(number << 32);
+        for number in 0..100_000 {
+            table.put(revision(number), Bytes::new()).unwrap();
+        }
+        for number in (0..100_000).filter(|number| number % 100 != 0) {
+            table.remove(revision(number)).unwrap();
+        }
+        let held: usize = table.rows.0.values().map(|block| block.capacity()).sum();
+        assert!(held <= 8 * 1_000, "room for {held} rows is kept for 1000");
+        for number in 0..100_000 {
+            let kept = table.get(revision(number)).unwrap().is_some();
+            assert_eq!(kept, number % 100 == 0, "{number}");
+        }
+    }
 
     /// Against a plain map: enough rows for many blocks, in an order that hits every
     /// way to put and remove one.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use quorate_storage::Disk;
 use redb::{
     Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend,
-    TableDefinition,
+    TableDefinition, WriteTransaction,
 };
 
 use super::redb_disk::RedbDisk;
@@ -61,7 +61,7 @@ impl RedbTable {
         // redb may panic on bytes that it has not written.
         let opened = catch_unwind(AssertUnwindSafe(|| open_database(&file, is_new, cache_bytes)));
         let database = opened.map_err(|_| TableError::NoDatabase)??;
-        let transaction = database.begin_write()?;
+        let transaction = begin_durable(&database)?;
         transaction.open_table(ROWS)?;
         // Left over from an installation that did not end.
         transaction.delete_table(STAGED)?;
@@ -75,8 +75,7 @@ impl RedbTable {
     }
 
     fn write_staged(&mut self) -> Result<(), TableError> {
-        let mut transaction = self.database.begin_write()?;
-        transaction.set_durability(Durability::None)?;
+        let transaction = begin(&self.database)?;
         let mut table = transaction.open_table(STAGED)?;
         for (key, row) in self.staged.drain(..) {
             table.insert(key.0, &row[..])?;
@@ -107,6 +106,20 @@ where
     Ok(database)
 }
 
+/// One that a crash may take back.
+fn begin(database: &Database) -> Result<WriteTransaction, TableError> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_durability(Durability::None)?;
+    Ok(transaction)
+}
+
+fn begin_durable(database: &Database) -> Result<WriteTransaction, TableError> {
+    let mut transaction = database.begin_write()?;
+    // Costs little at this rate, and a crash is then followed by no long repair.
+    transaction.set_quick_repair(true);
+    Ok(transaction)
+}
+
 fn read(database: &Database) -> Result<ReadOnlyTable<u128, &'static [u8]>, TableError> {
     Ok(database.begin_read()?.open_table(ROWS)?)
 }
@@ -115,7 +128,7 @@ impl Table for RedbTable {
     type View = RedbView;
 
     fn claim(&mut self, owner: &[u8]) -> Result<bool, TableError> {
-        let transaction = self.database.begin_write()?;
+        let transaction = begin_durable(&self.database)?;
         let mut owners = transaction.open_table(OWNER)?;
         let known = owners.get(())?.is_some_and(|known| known.value() == owner);
         if known {
@@ -143,13 +156,8 @@ impl Table for RedbTable {
     }
 
     fn commit(&mut self, durable: bool) -> Result<(), TableError> {
-        let mut transaction = self.database.begin_write()?;
-        if durable {
-            // Costs little at this rate, and a crash is then followed by no long repair.
-            transaction.set_quick_repair(true);
-        } else {
-            transaction.set_durability(Durability::None)?;
-        }
+        let transaction =
+            if durable { begin_durable(&self.database)? } else { begin(&self.database)? };
         let mut table = transaction.open_table(ROWS)?;
         for (key, row) in &self.pending {
             match row {
@@ -179,7 +187,7 @@ impl Table for RedbTable {
 
     fn replace_by_staged(&mut self) -> Result<(), TableError> {
         self.write_staged()?;
-        let transaction = self.database.begin_write()?;
+        let transaction = begin_durable(&self.database)?;
         transaction.delete_table(ROWS)?;
         transaction.rename_table(STAGED, ROWS)?;
         transaction.commit()?;
@@ -191,8 +199,7 @@ impl Table for RedbTable {
     fn drop_staged(&mut self) -> Result<(), TableError> {
         self.staged.clear();
         self.staged_bytes = 0;
-        let mut transaction = self.database.begin_write()?;
-        transaction.set_durability(Durability::None)?;
+        let transaction = begin(&self.database)?;
         transaction.delete_table(STAGED)?;
         transaction.commit()?;
         Ok(())

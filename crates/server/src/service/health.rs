@@ -40,8 +40,11 @@ impl HealthService {
 impl Health for HealthService {
     async fn check(
         &self,
-        _request: Request<HealthCheckRequest>,
+        request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
+        if !request.get_ref().service.is_empty() {
+            return Err(Status::not_found("unknown service"));
+        }
         Ok(Response::new(self.check_now()))
     }
 
@@ -57,8 +60,11 @@ impl Health for HealthService {
 
     async fn watch(
         &self,
-        _request: Request<HealthCheckRequest>,
+        request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
+        if !request.get_ref().service.is_empty() {
+            return Err(Status::unimplemented("only the whole server is watched"));
+        }
         let (sender, receiver) = mpsc::channel(1);
         let service = Self::new(self.context.clone());
         tokio::spawn(async move {
