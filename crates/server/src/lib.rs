@@ -11,6 +11,7 @@ mod authority;
 mod bootstrap;
 mod compaction;
 pub mod config;
+mod connections;
 mod context;
 mod duties;
 mod errors;
@@ -26,6 +27,7 @@ mod server;
 mod service;
 pub mod snapshot_file;
 mod stopping;
+mod strict;
 mod table;
 mod url;
 

@@ -15,12 +15,12 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Server;
 
 use crate::bootstrap::{BootstrapError, hex, prepare, store_directory};
 use crate::config::{Config, TableKind};
+use crate::connections::{Places, accepted};
 use crate::context::{Context, Limits, Store};
 use crate::http::{Shown, client_router, metrics_router};
 use crate::member_info::address_of;
@@ -30,6 +30,7 @@ use crate::recover::{RecoverError, force_new_cluster};
 use crate::service::desk::Desk;
 use crate::service::{keys, routes};
 use crate::stopping::{Signals, hand_over, refuse_to_lead};
+use crate::strict::Strict;
 use crate::table::open_table;
 use crate::url::{Url, join};
 use crate::{duties, logs};
@@ -131,18 +132,21 @@ impl Running {
         let shown = Shown { context: self.context.clone(), measured: Arc::clone(&measured) };
         let services = routes(&self.context, config).into_axum_router();
         let router = services.reset_fallback().merge(client_router(shown.clone()));
-        let counted = |desk| Counted::new(desk, Arc::clone(&measured.calls));
+        let counted = |desk| Counted::new(Strict(desk), Arc::clone(&measured.calls));
         let router = counted(Desk::new(Some(keys(&self.context)), router.into()));
         let metrics_router = counted(Desk::new(None, metrics_router(shown).into()));
+        let streams = config.max_concurrent_streams;
+        let places = Places::for_clients();
         for listener in clients {
-            let incoming = incoming(listener, Arc::clone(&measured.traffic));
-            let served = serve(incoming, router.clone(), self.stop_signal());
+            let incoming = incoming(listener, &places, Arc::clone(&measured.traffic));
+            let served = serve(incoming, router.clone(), streams, self.stop_signal());
             self.serving.push(tokio::spawn(served));
         }
+        let places = Places::new(METRICS_CONNECTIONS_MAX);
         for listener in metrics {
             // What is asked here is not asked by clients.
-            let incoming = incoming(listener, Arc::new(Traffic::default()));
-            let served = serve(incoming, metrics_router.clone(), self.stop_signal());
+            let incoming = incoming(listener, &places, Arc::new(Traffic::default()));
+            let served = serve(incoming, metrics_router.clone(), streams, self.stop_signal());
             self.serving.push(tokio::spawn(served));
         }
         for address in &self.client_addresses {
@@ -250,11 +254,14 @@ impl fmt::Debug for Running {
 
 async fn serve(
     incoming: impl Stream<Item = io::Result<Metered>>,
-    service: Counted<Desk>,
+    service: Counted<Strict<Desk>>,
+    streams_max: u32,
     stop: impl Future<Output = ()> + Send,
 ) {
     let served = Server::builder()
         .accept_http1(true)
+        .max_concurrent_streams(streams_max)
+        .http2_max_header_list_size(HEADER_BYTES_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keepalive_interval(Some(KEEP_ALIVE_EVERY))
@@ -265,17 +272,13 @@ async fn serve(
     }
 }
 
-/// Answers are small and waited for: they leave at once.
 fn incoming(
     listener: TcpListener,
+    places: &Places,
     traffic: Arc<Traffic>,
-) -> impl Stream<Item = io::Result<Metered>> {
-    TcpListenerStream::new(listener).map(move |accepted| {
-        let stream = accepted?;
-        // It is closed already, then; whoever reads from it will find out.
-        let _ = stream.set_nodelay(true);
-        Ok(Metered::new(stream, Arc::clone(&traffic)))
-    })
+) -> impl Stream<Item = io::Result<Metered>> + use<> {
+    let metered = move |client| Metered::new(client, Arc::clone(&traffic));
+    accepted(listener, places.clone()).map(move |client| client.map(&metered))
 }
 
 async fn bind_peers(
@@ -382,3 +385,5 @@ impl std::error::Error for ServerError {}
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(30);
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+const HEADER_BYTES_MAX: u32 = 16 << 10;
+const METRICS_CONNECTIONS_MAX: usize = 64;

@@ -47,6 +47,8 @@ pub struct Config {
     pub auto_compaction: Option<AutoCompaction>,
     pub max_txn_ops: usize,
     pub max_request_bytes: usize,
+    /// Calls and watches of one connection at a time; more of them wait.
+    pub max_concurrent_streams: u32,
     pub watch_progress_notify_interval: Duration,
     /// Learners that have started and wait to be promoted by a client.
     pub max_learners: usize,
@@ -154,6 +156,7 @@ impl Default for Config {
             auto_compaction: None,
             max_txn_ops: 128,
             max_request_bytes: 3 << 19,
+            max_concurrent_streams: 1 << 14,
             watch_progress_notify_interval: Duration::from_secs(600),
             max_learners: 1,
             auto_promote: false,
@@ -197,6 +200,8 @@ impl Config {
             auto_compaction: given.auto_compaction()?,
             max_txn_ops: given.number("max-txn-ops", default.max_txn_ops)?,
             max_request_bytes: given.number("max-request-bytes", default.max_request_bytes)?,
+            max_concurrent_streams: given
+                .number("max-concurrent-streams", default.max_concurrent_streams)?,
             watch_progress_notify_interval: given.duration(
                 "watch-progress-notify-interval",
                 default.watch_progress_notify_interval,

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::authority::Opening;
+use crate::connections::Client;
 
 /// Bytes in both directions, of all connections together.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(crate) struct Traffic {
 
 /// A connection whose bytes are counted, as many at once as the system moves.
 pub(crate) struct Metered {
-    stream: TcpStream,
+    stream: Client,
     traffic: Arc<Traffic>,
     /// Until the first request is through.
     opening: Option<Box<Held>>,
@@ -36,7 +36,7 @@ struct Held {
 }
 
 impl Metered {
-    pub(crate) fn new(stream: TcpStream, traffic: Arc<Traffic>) -> Self {
+    pub(crate) fn new(stream: Client, traffic: Arc<Traffic>) -> Self {
         Self { stream, traffic, opening: Some(Box::default()) }
     }
 

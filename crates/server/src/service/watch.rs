@@ -138,7 +138,11 @@ impl Talk {
                 request = requests.message(), if open => match request {
                     Ok(Some(request)) => self.on_request(request).await?,
                     Ok(None) => open = false,
-                    Err(_) => return Err(Over),
+                    Err(why) => {
+                        // Nobody hears it if the client is gone.
+                        let _ = self.responses.send(Err(why)).await;
+                        return Err(Over);
+                    }
                 },
                 _ = progress.tick() => self.notify_progress().await?,
                 () = woken.news.notified() => self.queue_woken(),

@@ -140,7 +140,16 @@ async fn keep_alive(
     mut requests: Streaming<LeaseKeepAliveRequest>,
     responses: &mpsc::Sender<Result<LeaseKeepAliveResponse, Status>>,
 ) {
-    while let Ok(Some(LeaseKeepAliveRequest { id })) = requests.message().await {
+    loop {
+        let id = match requests.message().await {
+            Ok(Some(LeaseKeepAliveRequest { id })) => id,
+            Ok(None) => return,
+            Err(why) => {
+                // Nobody hears it if the client is gone.
+                let _ = responses.send(Err(why)).await;
+                return;
+            }
+        };
         // Before the leader is asked: a lease that is revoked at a later revision was still
         // alive at this one.
         let header = Some(context.header(context.store.read().revision()));

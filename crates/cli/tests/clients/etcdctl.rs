@@ -1,0 +1,135 @@
+//! Runs the stock `etcdctl`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+
+use crate::common::PATIENCE;
+
+/// Whether there is one; says so if not.
+pub(crate) fn installed(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok();
+    if !found {
+        eprintln!("skipped: {program} is not installed");
+    }
+    found
+}
+
+/// `etcdctl` for these endpoints, apart from what to do.
+pub(crate) fn etcdctl(endpoints: &str) -> Command {
+    let mut command = Command::new("etcdctl");
+    let told = std::env::vars().filter(|(name, _)| name.starts_with("ETCDCTL_"));
+    told.for_each(|(name, _)| {
+        command.env_remove(name);
+    });
+    command.env("ETCDCTL_API", "3").arg("--endpoints").arg(endpoints);
+    // Only a hang takes so long.
+    command.args(["--command-timeout=120s", "--dial-timeout=60s"]);
+    command
+}
+
+/// Runs it to its end, with these lines as input.
+pub(crate) fn run(mut command: Command, input: &str) -> Output {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // It may end without reading.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+/// What it printed, if it was content.
+pub(crate) fn ask(endpoints: &str, line: &str) -> String {
+    let mut command = etcdctl(endpoints);
+    command.args(words(line));
+    let output = run(command, "");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "etcdctl {line}: {error}");
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+/// What it said, if it was not content.
+pub(crate) fn refused(endpoints: &str, line: &str) -> String {
+    let mut command = etcdctl(endpoints);
+    command.args(words(line));
+    let output = run(command, "");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success(), "etcdctl {line}: {said}");
+    without_logs(&String::from_utf8_lossy(&output.stderr))
+}
+
+/// Its own log lines, with times and places in its source, say nothing about the server.
+pub(crate) fn without_logs(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.starts_with("{\"level\""));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// One that goes on, such as a watch.
+pub(crate) struct Stream {
+    command: String,
+    child: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Stream {
+    pub(crate) fn start(mut command: Command, input: &str) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        // It may end without reading.
+        let _ = child.stdin.as_mut().unwrap().write_all(input.as_bytes());
+        let arguments: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+        let command = arguments.join(" ");
+        let (sender, lines) = mpsc::channel();
+        let output = child.stdout.take().unwrap();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines() {
+                let Ok(line) = line else { return };
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { command, child, lines }
+    }
+
+    pub(crate) fn write(&mut self, line: &str) {
+        let input = self.child.stdin.as_mut().unwrap();
+        input.write_all(line.as_bytes()).unwrap();
+    }
+
+    pub(crate) fn line(&self) -> String {
+        let line = self.lines.recv_timeout(PATIENCE);
+        line.unwrap_or_else(|_| panic!("no more lines of etcdctl {}", self.command))
+    }
+
+    pub(crate) fn lines(&self, count: usize) -> Vec<String> {
+        (0..count).map(|_| self.line()).collect()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Splits a line as a shell does that knows single quotes only.
+pub(crate) fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    for (place, part) in line.split('\'').enumerate() {
+        let quoted = place % 2 == 1;
+        if quoted {
+            word.get_or_insert_default().push_str(part);
+            continue;
+        }
+        for letter in part.chars() {
+            match letter {
+                ' ' => words.extend(word.take()),
+                _ => word.get_or_insert_default().push(letter),
+            }
+        }
+    }
+    words.extend(word);
+    words
+}
