@@ -487,6 +487,8 @@ impl Member {
             }
             Event::Leader { leader, term } => {
                 info!(%member, term, ?leader, "leader");
+                // Who hears of a leader finds the term it leads in.
+                self.shared.term.store(*term, Ordering::Release);
                 self.shared.leader.send_replace(*leader);
             }
             Event::Membership { id, membership } => {
