@@ -154,7 +154,7 @@ fn startup(apply_unsaved: bool) -> Startup {
 fn a_log_that_ends_before_the_machine_is_noticed() {
     for apply_unsaved in [false, true] {
         let folder = tempfile::tempdir().unwrap();
-        let disk = || FileDisk::open(folder.path()).unwrap();
+        let disk = || FileDisk::open(folder.path().join("log")).unwrap();
         drop(start(disk(), Runs::default(), startup(apply_unsaved)).unwrap());
         let ahead = Runs { kept: 2, ..Runs::default() };
         let started = start(disk(), ahead, startup(apply_unsaved));

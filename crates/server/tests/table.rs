@@ -18,6 +18,9 @@ use support::{PATIENCE, Place};
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
+/// What happens to a file between two starts.
+type Fate<'a> = &'a dyn Fn(&PathBuf);
+
 /// So that there are snapshots, and a log behind them.
 const SNAPSHOT_COUNT: u64 = 40;
 
@@ -75,7 +78,6 @@ async fn every_start_finds_the_data_whatever_became_of_the_file() {
     let garbage = |path: &PathBuf| std::fs::write(path, vec![7; 100_000]).unwrap();
     let none = |path: &PathBuf| std::fs::remove_file(path).unwrap();
     let as_it_was = |_: &PathBuf| {};
-    type Fate<'a> = &'a dyn Fn(&PathBuf);
     let fates: [(Fate<'_>, TableKind); 6] = [
         (&as_it_was, TableKind::Redb),
         (&cut, TableKind::Redb),
