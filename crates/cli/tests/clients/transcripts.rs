@@ -34,7 +34,7 @@ fn etcd_says_what_is_written() {
         let etcd = Etcd::start(talk);
         let path = path(talk);
         let written = fs::read_to_string(&path).unwrap();
-        let played = play(&parse(&written), &[etcd.endpoint.clone()]);
+        let played = play(&parse(&written), std::slice::from_ref(&etcd.endpoint));
         if update {
             fs::write(&path, &played).unwrap();
         } else {
