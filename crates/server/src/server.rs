@@ -29,7 +29,7 @@ use crate::notify::notify;
 use crate::recover::{RecoverError, force_new_cluster};
 use crate::service::desk::Desk;
 use crate::service::{keys, routes};
-use crate::stopping::{Signals, hand_over};
+use crate::stopping::{Signals, hand_over, refuse_to_lead};
 use crate::strict::Strict;
 use crate::table::open_table;
 use crate::url::{Url, join};
@@ -217,13 +217,9 @@ impl Running {
         self.leave().await;
         self.stopping.send_replace(true);
         self.context.close();
-        let deadline = Instant::now() + self.drain_timeout;
-        for task in self.serving {
-            let abort = task.abort_handle();
-            if timeout_at(deadline, task).await.is_err() {
-                tracing::warn!("requests that took too long were cut off");
-                abort.abort();
-            }
+        tokio::select! {
+            () = drain(self.serving, self.drain_timeout) => {}
+            () = refuse_to_lead(&self.node) => {}
         }
         self.node.end().await;
         self.node.host().clone().stop().await;
@@ -235,6 +231,18 @@ impl Running {
         self.serving.iter().for_each(JoinHandle::abort);
         self.node.end().await;
         self.node.host().clone().stop().await;
+    }
+}
+
+/// Waits for what is being served, but not for ever.
+async fn drain(serving: Vec<JoinHandle<()>>, patience: Duration) {
+    let deadline = Instant::now() + patience;
+    for task in serving {
+        let abort = task.abort_handle();
+        if timeout_at(deadline, task).await.is_err() {
+            tracing::warn!("requests that took too long were cut off");
+            abort.abort();
+        }
     }
 }
 

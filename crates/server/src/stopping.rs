@@ -45,6 +45,18 @@ pub(crate) async fn hand_over(node: &Node) {
     }
 }
 
+/// Hands over again whenever this member is elected nevertheless. Never ends.
+pub(crate) async fn refuse_to_lead(node: &Node) {
+    let own = node.id();
+    let mut leader = node.watch_leader();
+    while leader.wait_for(|leader| *leader == Some(own)).await.is_ok() {
+        hand_over(node).await;
+        sleep(LOOK_AGAIN).await;
+    }
+    // The member has ended, and leads no more.
+    std::future::pending().await
+}
+
 /// Who could lead next.
 enum Heir {
     /// This one, which knows most.
@@ -56,18 +68,21 @@ enum Heir {
 
 async fn heir(node: &Node) -> Heir {
     let (Ok(status), Ok(view)) = (node.status().await, node.view().await) else {
-        return Heir::Nobody;
+        return Heir::Coming;
     };
     let membership = &status.raft.membership;
-    let voter = |id: MemberId| id != node.id() && membership.is_voter(id);
-    let live = || status.raft.peers.iter().filter(|peer| peer.active && voter(peer.id));
-    let ready = live().filter(|peer| view.caught_up.contains(peer.id));
+    let voters = || {
+        let other = |id| id != node.id() && membership.is_voter(id);
+        status.raft.peers.iter().filter(move |peer| other(peer.id))
+    };
+    let ready = voters().filter(|peer| peer.active && view.caught_up.contains(peer.id));
     match ready.max_by_key(|peer| peer.matched) {
         Some(peer) => Heir::Ready(peer.id),
-        None if live().next().is_some() => Heir::Coming,
+        // A leader that nobody answers steps down soon.
+        None if voters().next().is_some() => Heir::Coming,
         None => Heir::Nobody,
     }
 }
 
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(5);

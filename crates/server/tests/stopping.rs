@@ -34,8 +34,12 @@ async fn who_stops_hands_over_first_and_serves_meanwhile() {
     let nothing = tokio_stream::pending::<WatchRequest>();
     let mut watched = watch.watch(nothing).await.unwrap().into_inner();
 
-    server.leave().await;
-    assert!(!server.node().is_leader());
+    // However slow the machine is, and whoever is elected once more because of that.
+    support::wait_for("it leads no more", async || {
+        server.leave().await;
+        !server.node().is_leader()
+    })
+    .await;
     wait_until("another leads", || running.iter().any(|server| server.node().is_leader())).await;
     let (line, body) = http_get(address, "/readyz").await;
     assert_eq!(line, "HTTP/1.1 503 Service Unavailable");
@@ -44,10 +48,9 @@ async fn who_stops_hands_over_first_and_serves_meanwhile() {
     assert_eq!(line, "HTTP/1.1 503 Service Unavailable");
     assert_eq!(body, "{\"health\":\"false\",\"reason\":\"SERVER STOPPING\"}");
     assert_eq!(http_get(address, "/livez").await.0, "HTTP/1.1 200 OK");
-    let status = told.message().await.unwrap().unwrap().status();
-    assert_eq!(status, ServingStatus::NotServing);
+    while told.message().await.unwrap().unwrap().status() != ServingStatus::NotServing {}
     // Whoever comes nevertheless is served, by way of the new leader.
-    place.put("x", "1").await.unwrap();
+    place.put_surely("x", "1").await;
 
     server.stop().await;
     assert!(TcpStream::connect(address).await.is_err());

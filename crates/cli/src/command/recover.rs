@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::arguments::RecoverArguments;
 use crate::failure::Failure;
-use crate::print::{counted, line};
+use crate::print::line;
 use crate::who::hex;
 
 pub(crate) fn run(asked: &RecoverArguments) -> Result<(), Failure> {
@@ -145,10 +145,12 @@ fn listed(others: &[String]) -> String {
 fn kept(unsure: u64) -> String {
     match unsure {
         0 => "everything that this disk holds, all of it committed".to_string(),
+        1 => "everything that this disk holds, the last entry without knowing that it was \
+              committed"
+            .to_string(),
         some => format!(
-            "everything that this disk holds, the last {} without knowing that they were \
-             committed",
-            counted(some, "entry", "entries")
+            "everything that this disk holds, the last {some} entries without knowing that they \
+             were committed"
         ),
     }
 }

@@ -74,6 +74,8 @@ pub(crate) struct State {
     peers: BTreeMap<MemberId, MemberInfo>,
     snapshot_wanted: Vec<(Index, oneshot::Sender<Result<Index, Refused>>)>,
     disowned: Option<(MemberId, quorate_core::Identity)>,
+    /// How often a leader knew more of this log than is there.
+    missed: u32,
     ended: Option<Ended>,
     completions: Vec<Completion>,
     from_peers: Vec<FromPeers>,
@@ -104,6 +106,7 @@ impl State {
             peers: BTreeMap::new(),
             snapshot_wanted: Vec::new(),
             disowned: None,
+            missed: 0,
             ended: None,
             completions: Vec::new(),
             from_peers: Vec::new(),
@@ -245,8 +248,22 @@ impl Member {
     fn receive(&mut self, envelope: Envelope) {
         let (from, incarnation) = (envelope.from, envelope.incarnation);
         let dropped = self.driver.receive(envelope);
-        if let Some(Dropped::OtherIncarnation { .. } | Dropped::OtherJoiner { .. }) = dropped {
-            self.turn_away(from, incarnation);
+        match dropped {
+            Some(Dropped::OtherIncarnation { .. } | Dropped::OtherJoiner { .. }) => {
+                self.turn_away(from, incarnation);
+            }
+            Some(Dropped::CommitBeyondLog { commit, last }) => self.miss_entries(commit, last),
+            _ => {}
+        }
+    }
+
+    /// A new disk passes through this while its leader gets to know it. One that stays here
+    /// has lost what it confirmed, and no leader will send that again.
+    fn miss_entries(&mut self, commit: Index, last: Index) {
+        self.state.missed = self.state.missed.saturating_add(1);
+        if self.state.missed == MISSED_OFTEN {
+            let text = "the log lacks entries that it had: remove this member, add it anew";
+            warn!(member = %self.key, commit, last, "{text}");
         }
     }
 
@@ -470,6 +487,8 @@ impl Member {
             }
             Event::Leader { leader, term } => {
                 info!(%member, term, ?leader, "leader");
+                // Who hears of a leader finds the term it leads in.
+                self.shared.term.store(*term, Ordering::Release);
                 self.shared.leader.send_replace(*leader);
             }
             Event::Membership { id, membership } => {
@@ -554,3 +573,5 @@ impl Member {
 
 /// Impostors remembered at once; the core drops what the others say.
 const TURNED_AWAY_MAX: usize = 64;
+/// Heartbeats until that is no passing thing.
+const MISSED_OFTEN: u32 = 50;
