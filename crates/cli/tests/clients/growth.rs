@@ -42,12 +42,14 @@ async fn grow_and_shrink(fleet: &mut Fleet<'_>) -> Written {
     writers.written_more(20).await;
 
     // As etcd's documents tell: as a learner first, then with a vote ...
-    fleet.add("m3", "--learner");
+    let joiner = fleet.add("m3", "--learner");
     fleet.promote("m3");
+    fleet.welcome("m3", joiner);
     writers.start(fleet.client("m3"));
     writers.written_more(20).await;
     // ... or with a vote at once, which it gets when it has caught up.
-    fleet.add("m4", "");
+    let joiner = fleet.add("m4", "");
+    fleet.welcome("m4", joiner);
     writers.start(fleet.client("m4"));
     writers.written_more(20).await;
     assert_eq!(fleet.voters(), 5);
@@ -144,7 +146,7 @@ impl Fleet<'_> {
     }
 
     /// Adds a member, and starts it with what `etcdctl` says that it wants.
-    fn add(&mut self, name: &str, flag: &str) {
+    fn add(&self, name: &str, flag: &str) -> (String, Running) {
         let ports = free_ports(2);
         let url = |port| format!("http://127.0.0.1:{port}");
         let (peer, client) = (url(ports[0]), url(ports[1]));
@@ -160,9 +162,17 @@ impl Fleet<'_> {
         command.args(["--advertise-client-urls", &client]);
         let log = self.place.path.join(format!("{name}.log"));
         let running = Running::start(&mut command, &log);
-        self.members.insert(name.to_owned(), (client, running));
         let started = || self.listed().get(name).is_some_and(|columns| columns[1] == "started");
         wait_until(started, "the new member has started");
+        (client, running)
+    }
+
+    /// From now on clients may go there: learners would send them away.
+    fn welcome(&mut self, name: &str, joiner: (String, Running)) {
+        let endpoint = address(&joiner.0);
+        let serves = || etcdctl(&endpoint).args(["get", "x"]).output().unwrap().status.success();
+        wait_until(serves, "the new member has a vote, and knows");
+        self.members.insert(name.to_owned(), joiner);
     }
 
     /// As operators do: until it works.

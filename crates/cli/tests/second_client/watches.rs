@@ -32,7 +32,7 @@ fn many_watches_on_one_stream() {
         assert_eq!((told.watch_id(), events(&told)), (0, vec!["put a 1 0".to_owned()]));
         writer.put("ab", "1", None).await.unwrap();
         writer.delete("a", Some(DeleteOptions::new().with_prefix())).await.unwrap();
-        let mut told = vec![next(&mut watch).await, next(&mut watch).await];
+        let mut told = [next(&mut watch).await, next(&mut watch).await];
         told.sort_by_key(WatchResponse::watch_id);
         assert_eq!(events(&told[0]), ["delete a  1"]);
         assert_eq!(events(&told[1]), ["delete a  1", "delete ab  1"]);
