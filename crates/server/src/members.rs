@@ -13,9 +13,8 @@ use quorate::{
 use tokio::time::Instant;
 
 use crate::bootstrap::member_id;
-use crate::url::Url;
-
 use crate::member_info::Info;
+use crate::url::Url;
 
 /// Voters and learners that the members are on their way to, or have.
 #[derive(Clone, Debug, PartialEq, Eq)]
