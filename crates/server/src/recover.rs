@@ -100,6 +100,7 @@ pub struct Examined {
 
 /// Looks at what [`recover`] would make a cluster of. Nothing is given up.
 pub fn examine(config: &Config) -> Result<Examined, RecoverError> {
+    finish(config)?;
     let directory = store_directory(config);
     // Looking must not make what was not there.
     if !directory.exists() {
@@ -156,10 +157,27 @@ pub fn recover(config: &Config) -> Result<Option<Forced>, RecoverError> {
     begin_with(config, |own| Company::named(config, own))
 }
 
+/// Ends what a crash cut off between two names: the old directory was put aside, and the new
+/// one, which is whole then, does not stand in its place yet.
+pub(crate) fn finish(config: &Config) -> Result<(), RecoverError> {
+    let directory = store_directory(config);
+    if directory.exists() {
+        return Ok(());
+    }
+    let beside = |ending| all_beside(&directory, ending).map_err(RecoverError::System);
+    if let ([fresh], [_, ..]) = (&beside(MADE)?[..], &beside(BEFORE)?[..]) {
+        tracing::warn!(from = %fresh.display(), "ends a recovery that was cut off");
+        std::fs::rename(fresh, &directory).map_err(RecoverError::System)?;
+        sync_parent(&directory).map_err(RecoverError::System)?;
+    }
+    Ok(())
+}
+
 fn begin_with(
     config: &Config,
     company: impl FnOnce(&Info) -> Result<Company, RecoverError>,
 ) -> Result<Option<Forced>, RecoverError> {
+    finish(config)?;
     let directory = store_directory(config);
     let mut disk = open(&directory)?;
     let owner = Store::owner(&mut disk).map_err(RecoverError::Open)?;
@@ -174,11 +192,11 @@ fn begin_with(
     let incarnation = draw()?;
     let cluster = cluster_id(&[old.cluster, incarnation]);
     let first = company.first_membership(own, &membership)?;
-    let fresh = beside(&directory, &format!("new-{incarnation:x}"));
+    let fresh = beside(&directory, &format!("{MADE}{incarnation:x}"));
     let identity = Identity { cluster, member: own, incarnation, joined_at: 0 };
     let machine = applier.into_machine();
     sow(&mut open(&fresh)?, identity, first, machine)?;
-    let before = beside(&directory, &format!("before-{cluster:x}"));
+    let before = beside(&directory, &format!("{BEFORE}{cluster:x}"));
     std::fs::rename(&directory, &before).map_err(RecoverError::System)?;
     std::fs::rename(&fresh, &directory).map_err(RecoverError::System)?;
     sync_parent(&directory).map_err(RecoverError::System)?;
@@ -308,10 +326,31 @@ fn beside(directory: &Path, ending: &str) -> PathBuf {
     directory.with_file_name(name)
 }
 
+/// Directories whose name is this one's with such an ending and a number.
+fn all_beside(directory: &Path, ending: &str) -> std::io::Result<Vec<PathBuf>> {
+    let start = beside(directory, ending);
+    let start = start.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_one = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let number = name.and_then(|name| name.strip_prefix(start));
+        number.is_some_and(|number| u64::from_str_radix(number, 16).is_ok())
+    };
+    let paths = match std::fs::read_dir(parent(directory)) {
+        Ok(entries) => entries.map(|entry| entry.map(|entry| entry.path())).collect(),
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(why) => Err(why),
+    };
+    paths.map(|paths: Vec<_>| paths.into_iter().filter(is_one).collect())
+}
+
+fn parent(directory: &Path) -> &Path {
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
 /// Makes the names of what stands beside a directory durable.
 fn sync_parent(directory: &Path) -> std::io::Result<()> {
-    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
-    std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    std::fs::File::open(parent(directory))?.sync_all()
 }
 
 /// A number that nobody else has.
@@ -379,4 +418,7 @@ impl fmt::Display for RecoverError {
 
 impl std::error::Error for RecoverError {}
 
+/// How the names go on of a directory that is to take the place of another, and of the other.
+const MADE: &str = "new-";
+const BEFORE: &str = "before-";
 const LOAD_BYTES: u64 = 16 << 20;

@@ -26,7 +26,7 @@ use crate::http::{Shown, client_router, metrics_router};
 use crate::member_info::address_of;
 use crate::metrics::{Counted, Measured, Metered, Traffic};
 use crate::notify::notify;
-use crate::recover::{RecoverError, force_new_cluster};
+use crate::recover::{RecoverError, finish, force_new_cluster};
 use crate::service::desk::Desk;
 use crate::service::{keys, routes};
 use crate::stopping::{Signals, hand_over, refuse_to_lead};
@@ -93,6 +93,7 @@ impl Running {
         let peer_address = transport.local_address();
         let clients = bind_all(&config.listen_client_urls).await?;
         let metrics = bind_all(&config.listen_metrics_urls).await?;
+        finish(&config).map_err(ServerError::Recover)?;
         if config.force_new_cluster {
             force_new_cluster(&config).map_err(ServerError::Recover)?;
         }

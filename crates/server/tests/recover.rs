@@ -85,6 +85,15 @@ async fn one_member_of_three_goes_on_alone() {
     alone.stop().await;
     assert_eq!(force_new_cluster(&config).unwrap(), None, "it is alone already");
 
+    // As if a crash had come before the new directory stood in its place.
+    let (made, stands) = (config.data_dir.join("member-new-1f"), config.data_dir.join("member"));
+    std::fs::rename(&stands, &made).unwrap();
+    config.force_new_cluster = false;
+    let alone = Running::start(config).await.unwrap();
+    assert_eq!(a.get("x").await.as_deref(), Some("3"));
+    assert!(!made.exists());
+    alone.stop().await;
+
     let d = Place::new("d");
     let nothing = force_new_cluster(&d.config(&[&d], ClusterState::New)).unwrap_err();
     assert!(matches!(nothing, RecoverError::Empty), "{nothing}");
