@@ -6,7 +6,7 @@ use std::process::Command;
 use quorate_proto::etcdserverpb::kv_client::KvClient;
 use quorate_proto::etcdserverpb::{PutRequest, RangeRequest};
 
-use super::{Place, Running, free_ports, quorate, wait_until};
+use super::{Place, Running, free_ports, quorate, wait_published, wait_until};
 
 /// Members `name0`, `name1` and so on, each a process of its own on loopback.
 pub(crate) struct Cluster<'a> {
@@ -79,7 +79,8 @@ impl<'a> Cluster<'a> {
     pub(crate) fn start(&self) -> Vec<Running> {
         let all = 0..self.sites.len();
         let running = all.clone().map(|number| self.spawn(number)).collect();
-        all.for_each(|number| self.wait_served(number));
+        all.clone().for_each(|number| self.wait_served(number));
+        wait_published(&all.map(|number| self.client(number)).collect::<Vec<_>>());
         running
     }
 

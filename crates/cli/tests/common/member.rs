@@ -8,7 +8,7 @@ use quorate_proto::etcdserverpb::kv_client::KvClient;
 use quorate_proto::etcdserverpb::{PutRequest, RangeRequest};
 use tonic::transport::{Channel, Endpoint};
 
-use super::{Place, Running, both, free_ports, quorate, wait_until};
+use super::{Place, Running, both, free_ports, quorate, wait_published, wait_until};
 
 /// One that may run: its name and where it is.
 #[derive(Clone, Debug)]
@@ -93,6 +93,7 @@ pub(crate) fn pairs(members: &[&Member]) -> String {
 pub(crate) fn found_all(members: &[&Member]) -> Vec<Running> {
     let running = members.iter().map(|member| member.found(members)).collect();
     members.iter().for_each(|member| member.wait_served());
+    wait_published(&members.iter().map(|member| member.client.clone()).collect::<Vec<_>>());
     running
 }
 

@@ -111,3 +111,15 @@ pub(crate) fn wait_until(holds: impl FnMut() -> bool, what: &str) {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// Waits until all of these have said where clients find them: servers say so as soon as there
+/// is a leader, after they have begun to serve.
+pub(crate) fn wait_published(clients: &[String]) {
+    let said = || {
+        let arguments = ["member", "list", "-w", "json", "--endpoints", &clients[0]];
+        let list = quorate().args(arguments).output().unwrap();
+        let list = String::from_utf8_lossy(&list.stdout).into_owned();
+        clients.iter().all(|client| list.contains(client))
+    };
+    wait_until(said, "all have said where they are");
+}
