@@ -6,9 +6,9 @@ use std::fs;
 use serde_json::Value;
 
 use crate::common::cluster::Cluster;
-use crate::common::{Place, Running, free_ports, quorate, run as run_quorate, wait_until};
+use crate::common::{Place, Running, quorate, run as run_quorate, wait_until};
 use crate::etcdctl::{Stream, ask, etcdctl, installed, refused};
-use crate::transcripts::address;
+use crate::transcripts::{address, alone};
 
 /// Three members, and how to ask one of them or all.
 struct Three {
@@ -203,19 +203,9 @@ fn what_is_full_can_be_emptied() {
     }
     let place = Place::new("operators-full");
     fs::create_dir_all(&place.path).unwrap();
-    let ports = free_ports(2);
-    let (client, peer) =
-        (format!("http://127.0.0.1:{}", ports[0]), format!("http://127.0.0.1:{}", ports[1]));
     let mut command = quorate();
     command.args(["server", "--quota-backend-bytes", "100000"]);
-    command.arg("--data-dir").arg(place.path.join("data"));
-    for flag in ["--listen-client-urls", "--advertise-client-urls"] {
-        command.args([flag, &client]);
-    }
-    for flag in ["--listen-peer-urls", "--initial-advertise-peer-urls"] {
-        command.args([flag, &peer]);
-    }
-    command.args(["--initial-cluster", &format!("default={peer}")]);
+    let client = alone(&mut command, &place);
     let _running = Running::start(&mut command, &place.path.join("full.log"));
     let endpoint = address(&client);
     let put = |key: usize| {

@@ -84,6 +84,22 @@ fn assert_same(talk: &str, played: &str, written: &str) {
     assert_eq!(lines.next(), None, "in {talk}.txt, at its end");
 }
 
+/// Tells a server, ours or etcd's, to be a cluster of its own; gives the URL for clients.
+pub(crate) fn alone(server: &mut Command, place: &Place) -> String {
+    let url = |port: u16| format!("http://127.0.0.1:{port}");
+    let ports = free_ports(2);
+    let (client, peer) = (url(ports[0]), url(ports[1]));
+    server.arg("--data-dir").arg(place.path.join("data"));
+    for flag in ["--listen-client-urls", "--advertise-client-urls"] {
+        server.args([flag, &client]);
+    }
+    for flag in ["--listen-peer-urls", "--initial-advertise-peer-urls"] {
+        server.args([flag, &peer]);
+    }
+    server.args(["--initial-cluster", &format!("default={peer}")]);
+    client
+}
+
 /// The real one, alone.
 pub(crate) struct Etcd {
     pub(crate) endpoint: String,
@@ -95,19 +111,8 @@ impl Etcd {
     pub(crate) fn start(name: &str) -> Self {
         let place = Place::new(&format!("etcd-{name}"));
         fs::create_dir_all(&place.path).unwrap();
-        let ports = free_ports(2);
-        let (endpoint, peer) =
-            (format!("127.0.0.1:{}", ports[0]), format!("http://127.0.0.1:{}", ports[1]));
-        let client = format!("http://{endpoint}");
         let mut command = Command::new("etcd");
-        command.arg("--data-dir").arg(place.path.join("data"));
-        for flag in ["--listen-client-urls", "--advertise-client-urls"] {
-            command.args([flag, &client]);
-        }
-        for flag in ["--listen-peer-urls", "--initial-advertise-peer-urls"] {
-            command.args([flag, &peer]);
-        }
-        command.args(["--initial-cluster", &format!("default={peer}")]);
+        let endpoint = address(&alone(&mut command, &place));
         let running = Running::start(&mut command, &place.path.join("etcd.log"));
         let serves = || etcdctl(&endpoint).args(["get", "x"]).output().unwrap().status.success();
         wait_until(serves, "etcd serves");
