@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Identity, Machine, SnapshotChunks};
+use quorate::{BadSnapshot, Identity, Machine, MachineError, SnapshotChunks};
 
 use crate::command::Question;
 use crate::error::KvError;
@@ -19,29 +19,30 @@ use crate::watch::{Hub, PollLimits, Polled, Wake, WatchRequest, WatcherId};
 /// Commands are [`Command`](crate::Command)s, questions [`Question`]s, answers
 /// [`Reply`]s, as bytes.
 ///
+/// When the table fails, the member stops: one that missed a write must not answer.
+///
 /// # Panics
 ///
-/// When the table fails. A member that missed a write must not answer, and a crash is
-/// what the cluster is made for.
+/// When the table fails while a member starts, or while it writes or installs a snapshot.
 impl<T: Table> Machine for Kv<T> {
     fn resume(&mut self, owner: &Identity) -> u64 {
         or_end(Self::resume(self, &mark_of(owner)))
     }
 
-    fn save(&mut self) {
-        or_end(Self::save(self));
+    fn save(&mut self) -> Result<(), MachineError> {
+        Ok(Self::save(self)?)
     }
 
-    fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
-        or_end(self.apply_bytes(index, command)).reply.encode()
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(self.apply_bytes(index, command)?.reply.encode())
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
         let reply = match Question::decode(question) {
-            Some(question) => or_end(Self::query(self, &question)),
+            Some(question) => Self::query(self, &question)?,
             None => Reply { revision: self.revision(), result: Err(KvError::UnknownCommand) },
         };
-        reply.encode()
+        Ok(reply.encode())
     }
 
     fn snapshot(&self) -> SnapshotChunks {
@@ -189,13 +190,13 @@ impl<T: Table> Machine for SharedKv<T> {
         kept
     }
 
-    fn save(&mut self) {
-        Machine::save(&mut *self.write());
+    fn save(&mut self) -> Result<(), MachineError> {
+        Machine::save(&mut *self.write())
     }
 
-    fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
         let mut kv = self.write();
-        let Applied { reply, events } = or_end(kv.apply_bytes(index, command));
+        let Applied { reply, events } = kv.apply_bytes(index, command)?;
         if !events.is_empty() {
             self.hub().publish(events);
         }
@@ -203,10 +204,10 @@ impl<T: Table> Machine for SharedKv<T> {
             self.grants().add(*id, *ttl);
         }
         drop(kv);
-        reply.encode()
+        Ok(reply.encode())
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
         Machine::query(&*self.read(), question)
     }
 
@@ -243,7 +244,7 @@ mod tests {
         let mut shared = SharedKv::new(Kv::open(MemoryTable::default()).unwrap());
         let mut grant = |id: i64| {
             let command = Command::LeaseGrant(LeaseGrant { id, ttl: 60 });
-            shared.apply(id as u64, &command.encode());
+            shared.apply(id as u64, &command.encode()).unwrap();
             shared.clone()
         };
         assert_eq!(grant(1).take_grants(), Grants::Unheard);

@@ -23,7 +23,7 @@ fn shared() -> Shared {
 
 fn put(machine: &mut Shared, index: u64, key: &'static str, value: impl Into<Bytes>) -> Reply {
     let put = Put { key: key.into(), value: value.into(), ..Put::default() };
-    Reply::decode(&machine.apply(index, &Command::Put(put).encode())).unwrap()
+    Reply::decode(&machine.apply(index, &Command::Put(put).encode()).unwrap()).unwrap()
 }
 
 fn revisions(machine: &Shared, id: WatcherId) -> Vec<i64> {
@@ -56,9 +56,9 @@ fn what_the_node_runs_the_server_sees() {
     assert_eq!(machine.read().applied(), 5);
     let range = Range { keys: Keys::one("a"), ..Range::default() };
     let question = Question::Range(range);
-    let asked = Reply::decode(&machine.query(&question.encode())).unwrap();
+    let asked = Reply::decode(&machine.query(&question.encode()).unwrap()).unwrap();
     assert_eq!(asked, machine.read().query(&question).unwrap());
-    let nonsense = Reply::decode(&machine.query(&Bytes::from_static(b"?"))).unwrap();
+    let nonsense = Reply::decode(&machine.query(&Bytes::from_static(b"?")).unwrap()).unwrap();
     assert!(nonsense.result.is_err());
     assert!(machine.cancel_watch(id));
     assert_eq!(machine.watchers(), 0);
@@ -85,7 +85,7 @@ fn watchers_outlive_an_installation() {
     // What was compacted meanwhile cannot be told any more.
     put(&mut ahead, 5, "a", "more");
     put(&mut ahead, 6, "a", "more");
-    ahead.apply(7, &Command::Compact(Compact { revision: 7 }).encode());
+    ahead.apply(7, &Command::Compact(Compact { revision: 7 }).encode()).unwrap();
     behind.install(&mut ahead.snapshot()).unwrap();
     let polled = behind.poll_watch(id, PollLimits::default()).unwrap();
     assert_eq!(polled, Polled::Compacted { compact_revision: 7 });
@@ -149,10 +149,10 @@ fn a_table_is_kept_for_its_owner() {
     let command = Command::Put(Put { key: "a".into(), ..Put::default() }).encode();
     let mut machine = open();
     assert_eq!(machine.resume(&owner), 0);
-    machine.apply(7, &command);
-    machine.save();
+    machine.apply(7, &command).unwrap();
+    machine.save().unwrap();
     // Not saved, and perhaps lost: the log has it.
-    machine.apply(8, &command);
+    machine.apply(8, &command).unwrap();
     drop(machine);
 
     let mut machine = open();
@@ -171,7 +171,7 @@ fn a_table_is_kept_for_its_owner() {
         let mut machine = open();
         assert_eq!(machine.resume(&other), 0, "{place}");
         assert_eq!((machine.read().revision(), machine.read().keys_known()), (1, 0));
-        machine.apply(9, &command);
-        machine.save();
+        machine.apply(9, &command).unwrap();
+        machine.save().unwrap();
     }
 }

@@ -46,7 +46,7 @@ pub use applier::{Applier, CommandOutcome, MachineJob, MachineJobDone, SnapshotI
 pub use command_id::{CommandDedup, CommandId};
 pub use driver::{Driver, DriverOptions, DriverOutput};
 pub use kv::{KvCommand, KvQuery, KvReply, MemoryKv};
-pub use machine::{BadSnapshot, Machine, SnapshotChunks};
+pub use machine::{BadSnapshot, Machine, MachineError, MachineFailed, SnapshotChunks};
 pub use outcome::{OutcomeUnknown, RequestError, RequestOutcome, RequestRefused, RequestReply};
 pub use requests::RequestToken;
 pub use start::{MemberStartup, StartError, StartedMember, install, seed, start};

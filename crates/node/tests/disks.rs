@@ -14,7 +14,7 @@ use quorate::{
     BadSnapshot, Ended, EntryId, Index, Machine, MemoryKv, MemoryNetwork, MemoryStorage, Node,
     NodeConfig, Opened, RequestError, RequestRefused, SnapshotChunks, SnapshotSink, SnapshotSource,
     Storage, StorageError,
-};
+, MachineError};
 use quorate_core::{Boot, Entries, Save, SnapshotMeta};
 use quorate_storage::Identity;
 use support::{CLUSTER, TICK, in_time, put, until_done, wait_for};
@@ -273,12 +273,12 @@ async fn a_goal_that_waits_for_nobody_keeps_no_one_else_waiting() {
 struct Touchy(MemoryKv);
 
 impl Machine for Touchy {
-    fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         assert!(!command.ends_with(b"ouch"), "ouch");
         self.0.apply(index, command)
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
         self.0.query(question)
     }
 

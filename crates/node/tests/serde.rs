@@ -30,8 +30,8 @@ fn done() {
         json!({"ran": {"index": 9, "reply": "ok"}}),
     );
     both_ways(
-        RequestReply::Read { reply: Bytes::from_static(&[0, 255]) },
-        json!({"read": {"reply": [0, 255]}}),
+        RequestReply::Read { index: 4, reply: Bytes::from_static(&[0, 255]) },
+        json!({"read": {"index": 4, "reply": [0, 255]}}),
     );
     both_ways(RequestReply::Changed { id }, json!({"changed": {"id": id_json}}));
     both_ways(

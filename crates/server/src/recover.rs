@@ -296,7 +296,7 @@ fn replay(disk: FileDisk, old: Identity) -> Result<Replayed, RecoverError> {
     while applier.applied() < last {
         let range = applier.applied() + 1..last + 1;
         let entries = store.load(range, LOAD_BYTES).map_err(RecoverError::Read)?;
-        applier.apply(&entries);
+        applier.apply(&entries).map_err(RecoverError::Machine)?;
         // The disk starts with the membership of its snapshot; who came and went since is in
         // the log.
         if let Some(change) = entries.iter().filter_map(|entry| entry.change()).last() {
@@ -392,6 +392,8 @@ pub enum RecoverError {
     Start(StartError),
     Read(StoreError),
     Table(TableError),
+    /// The entries on the disk cannot be applied.
+    Machine(MachineFailed),
     System(std::io::Error),
 }
 

@@ -186,7 +186,7 @@ impl Exchange {
                 self.ran_at = Some(*index);
                 reply
             }
-            RequestReply::Read { reply } => reply,
+            RequestReply::Read { reply, .. } => reply,
             _ => return,
         };
         self.heard = Heard::Reply(reply.clone());

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate::{Applier, BadSnapshot, CommandId, Machine, SnapshotChunks};
+use quorate::{Applier, BadSnapshot, CommandId, Machine, MachineError, SnapshotChunks};
 use quorate_core::{Entries, Entry, EntryId, Index, MemberId, Membership, SnapshotMeta};
 
 /// Counts what it runs.
@@ -12,13 +12,13 @@ use quorate_core::{Entries, Entry, EntryId, Index, MemberId, Membership, Snapsho
 struct Counter(u64);
 
 impl Machine for Counter {
-    fn apply(&mut self, _: Index, _: &Bytes) -> Bytes {
+    fn apply(&mut self, _: Index, _: &Bytes) -> Result<Bytes, MachineError> {
         self.0 += 1;
-        Bytes::new()
+        Ok(Bytes::new())
     }
 
-    fn query(&self, _: &Bytes) -> Bytes {
-        Bytes::new()
+    fn query(&self, _: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(Bytes::new())
     }
 
     fn snapshot(&self) -> SnapshotChunks {
@@ -55,15 +55,15 @@ fn entries(first: Index, requests: &[(u64, u64)]) -> Entries {
 /// After a start the log is handed out from an older entry on than the machine is at.
 pub(super) fn entries_run_once() -> Result<(), String> {
     let mut applier = applier()?;
-    applier.apply(&entries(2, &[(1, 1), (1, 2), (1, 3)]));
-    applier.apply(&entries(3, &[(1, 2), (1, 3), (1, 4)]));
+    applier.apply(&entries(2, &[(1, 1), (1, 2), (1, 3)])).map_err(|why| why.to_string())?;
+    applier.apply(&entries(3, &[(1, 2), (1, 3), (1, 4)])).map_err(|why| why.to_string())?;
     expect(&applier, 4)
 }
 
 /// A copy of a request comes after its member was started again.
 pub(super) fn copies_from_before_a_start_do_not_run() -> Result<(), String> {
     let mut applier = applier()?;
-    applier.apply(&entries(2, &[(1, 1), (2, 1), (1, 1), (2, 1)]));
+    applier.apply(&entries(2, &[(1, 1), (2, 1), (1, 1), (2, 1)])).map_err(|why| why.to_string())?;
     expect(&applier, 2)
 }
 
