@@ -171,7 +171,7 @@ async fn propose(
     node: Node,
     size: usize,
     stop: Arc<AtomicBool>,
-) -> Result<Vec<Duration>, quorate::Failed> {
+) -> Result<Vec<Duration>, quorate::RequestError> {
     let command = Bytes::from(vec![7; size]);
     let mut latencies = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -185,7 +185,7 @@ async fn propose(
 fn stop(runtime: &Runtime, cluster: Cluster) {
     runtime.block_on(async {
         for node in cluster.nodes {
-            node.end().await;
+            node.stop_now().await;
             node.host().clone().stop().await;
         }
     });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate::{Failed, Node};
+use quorate::{Node, RequestError};
 use quorate_kv::{AnyTable, Command, KvError, Question, Reply, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
 use tokio::sync::watch;
@@ -172,7 +172,7 @@ impl Context {
         let mut stage = self.stage.subscribe();
         tokio::select! {
             _ = stage.wait_for(|stage| *stage == Stage::Closing) => server_stopped(),
-            _ = self.node.ended() => server_stopped(),
+            _ = self.node.wait_stopped() => server_stopped(),
             () = self.leader_lost(), if wants_leader => no_leader(),
         }
     }
@@ -191,7 +191,7 @@ impl Context {
     }
 }
 
-fn decode(reply: Result<quorate::Reply, Failed>) -> Result<Reply, Status> {
+fn decode(reply: Result<quorate::CommandReply, RequestError>) -> Result<Reply, Status> {
     let reply = reply.map_err(|why| failed(&why))?;
     let reply = Reply::decode(&reply.bytes);
     served(reply.ok_or_else(|| Status::internal("etcdserver: reply not understood"))?)

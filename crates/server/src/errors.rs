@@ -1,16 +1,16 @@
 //! The only place where our errors become gRPC's: codes, and etcd's exact texts, which
 //! clients compare. Where ours says more than etcd's text, it goes along as metadata.
 
-use quorate::{ChangeRefusal, Failed, Refusal, Refused, Unknown};
+use quorate::{ChangeRefusal, Refusal, Refused, RequestError, Unknown};
 use quorate_kv::{KvError, TableError};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 /// What a request that is not done is answered with.
-pub(crate) fn failed(why: &Failed) -> Status {
+pub(crate) fn failed(why: &RequestError) -> Status {
     let (code, text) = match why {
-        Failed::Refused(why) => of_refused(why),
-        Failed::Unknown(why) => of_unknown(why),
+        RequestError::Refused(why) => of_refused(why),
+        RequestError::Unknown(why) => of_unknown(why),
     };
     with_reason(Status::new(code, text), &why.to_string())
 }
@@ -190,19 +190,23 @@ mod tests {
     #[test]
     fn every_end_of_a_request_has_etcds_code_and_text() {
         let id = EntryId::new(3, 7);
-        let leader = |why| Failed::Refused(Refused::ByLeader(why));
+        let leader = |why| RequestError::Refused(Refused::ByLeader(why));
         let change = |why| leader(Refusal::Change(why));
         let goal = EndedGoal { id, end: GoalEnd::Cancelled, at: id };
         let member = MemberId(9);
         let table = [
-            (Failed::Refused(Refused::NoLeader), 14, "etcdserver: no leader"),
-            (Failed::Refused(Refused::ReadTimedOut), 14, TIMED_OUT),
-            (Failed::Refused(Refused::TooManyRequests { limit: 1 }), 8, TOO_MANY_REQUESTS),
-            (Failed::Refused(Refused::TooLarge { bytes: 2, limit: 1 }), 3, TOO_LARGE),
-            (Failed::Refused(Refused::NotMember), 14, "etcdserver: server stopped"),
-            (Failed::Refused(Refused::Stopped), 14, "etcdserver: server stopped"),
-            (Failed::Refused(Refused::Overtaken { by: id }), 14, "etcdserver: leader changed"),
-            (Failed::Refused(Refused::TransferAborted), 2, TIMED_OUT_TRANSFER),
+            (RequestError::Refused(Refused::NoLeader), 14, "etcdserver: no leader"),
+            (RequestError::Refused(Refused::ReadTimedOut), 14, TIMED_OUT),
+            (RequestError::Refused(Refused::TooManyRequests { limit: 1 }), 8, TOO_MANY_REQUESTS),
+            (RequestError::Refused(Refused::TooLarge { bytes: 2, limit: 1 }), 3, TOO_LARGE),
+            (RequestError::Refused(Refused::NotMember), 14, "etcdserver: server stopped"),
+            (RequestError::Refused(Refused::Stopped), 14, "etcdserver: server stopped"),
+            (
+                RequestError::Refused(Refused::Overtaken { by: id }),
+                14,
+                "etcdserver: leader changed",
+            ),
+            (RequestError::Refused(Refused::TransferAborted), 2, TIMED_OUT_TRANSFER),
             (leader(Refusal::NotLeader { leader: None }), 14, "etcdserver: leader changed"),
             (leader(Refusal::Transferring { to: member }), 14, "etcdserver: leader changed"),
             (leader(Refusal::LeaderRemoved), 14, "etcdserver: leader changed"),
@@ -243,13 +247,13 @@ mod tests {
                 14,
                 "etcdserver: no entry of this leader's term is committed yet",
             ),
-            (Failed::Unknown(Unknown::TimedOut), 14, "etcdserver: request timed out"),
-            (Failed::Unknown(Unknown::NotSettledInTime { id }), 14, TIMED_OUT),
-            (Failed::Unknown(Unknown::ReplyLost), 14, TIMED_OUT_CONNECTION),
-            (Failed::Unknown(Unknown::PassedBySnapshot), 14, TIMED_OUT_CONNECTION),
-            (Failed::Unknown(Unknown::GivenUp(goal)), 14, TIMED_OUT_LEADER),
-            (Failed::Unknown(Unknown::Removed), 14, "etcdserver: server stopped"),
-            (Failed::Unknown(Unknown::Stopped), 14, "etcdserver: server stopped"),
+            (RequestError::Unknown(Unknown::TimedOut), 14, "etcdserver: request timed out"),
+            (RequestError::Unknown(Unknown::NotSettledInTime { id }), 14, TIMED_OUT),
+            (RequestError::Unknown(Unknown::ReplyLost), 14, TIMED_OUT_CONNECTION),
+            (RequestError::Unknown(Unknown::PassedBySnapshot), 14, TIMED_OUT_CONNECTION),
+            (RequestError::Unknown(Unknown::GivenUp(goal)), 14, TIMED_OUT_LEADER),
+            (RequestError::Unknown(Unknown::Removed), 14, "etcdserver: server stopped"),
+            (RequestError::Unknown(Unknown::Stopped), 14, "etcdserver: server stopped"),
         ];
         for (why, code, text) in table {
             let status = failed(&why);

@@ -74,6 +74,13 @@ pub struct MemberInfo {
     pub zone: Bytes,
 }
 
+impl MemberInfo {
+    /// Info that holds only an address: `host:port` for the TCP transport of the `quorate` crate.
+    pub fn address(address: impl Into<String>) -> Self {
+        Self { info: Bytes::from(address.into()), zone: Bytes::new() }
+    }
+}
+
 impl Membership {
     /// A membership with one majority.
     pub fn new(

@@ -16,7 +16,7 @@ use quorate_storage::{Identity, StoreError};
 
 use super::mailbox::lock;
 use super::memory_log::Log;
-use super::storage::{Opened, SnapshotSink, SnapshotSource, Storage, StorageError};
+use super::storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 
 /// A member's log and snapshots in memory. Clones stand for the same place: a member that
 /// was stopped and is started with a clone finds its data. One of them is open at a time.
@@ -88,7 +88,7 @@ impl fmt::Debug for MemoryStorage {
 }
 
 impl Storage for MemoryStorage {
-    fn open(&mut self, mark: Identity, first: &Boot) -> Result<Opened, StorageError> {
+    fn open(&mut self, mark: Identity, first: &Boot) -> Result<StoredState, StorageError> {
         if self.life.is_some() {
             return Err(Unusable::InUse.into());
         }
@@ -180,7 +180,7 @@ struct Place {
 }
 
 impl Place {
-    fn open(&mut self, mark: Identity, first: &Boot) -> Result<Opened, Unusable> {
+    fn open(&mut self, mark: Identity, first: &Boot) -> Result<StoredState, Unusable> {
         if self.is_open {
             return Err(Unusable::InUse);
         }
@@ -200,7 +200,7 @@ impl Place {
         self.snapshots.retain(|id, _| *id == newest);
         let snapshot = self.snapshots.get(&newest).map(|snapshot| snapshot.meta.clone());
         let boot = self.written.boot(snapshot.unwrap_or_default());
-        Ok(Opened { identity, boots: self.boots, boot })
+        Ok(StoredState { identity, boots: self.boots, boot })
     }
 
     fn begin(&mut self, first: &Boot) {
