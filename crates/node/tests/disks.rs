@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{
-    BadSnapshot, Chunks, EntryId, Index, Machine, MemoryKv, MemoryNetwork, MemoryStorage, Node,
-    NodeConfig, Refused, RequestError, SnapshotSink, SnapshotSource, StopReason, Storage,
-    StorageError, StoredState,
+    BadSnapshot, EntryId, Index, Machine, MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig,
+    RequestError, RequestRefused, SnapshotChunks, SnapshotSink, SnapshotSource, StopReason,
+    Storage, StorageError, StoredState,
 };
 use quorate_core::{Boot, Entries, Save, SnapshotMeta};
 use quorate_storage::Identity;
@@ -186,8 +186,11 @@ async fn a_broken_disk_ends_its_member_with_the_reason() {
     let ended = in_time("the end", node.wait_stopped()).await;
     assert!(matches!(&ended, StopReason::Disk(why) if why.to_string() == "the test broke it"));
     assert_eq!(ended.to_string(), "its disk failed: the test broke it");
-    assert_eq!(node.propose(put("a", "3")).await, Err(RequestError::Refused(Refused::Stopped)));
-    assert_eq!(node.status().await.unwrap_err(), RequestError::Refused(Refused::Stopped));
+    assert_eq!(
+        node.propose(put("a", "3")).await,
+        Err(RequestError::Refused(RequestRefused::Stopped))
+    );
+    assert_eq!(node.status().await.unwrap_err(), RequestError::Refused(RequestRefused::Stopped));
     let other = &members.nodes[(leader + 1) % 3];
     until_done("a write", async || other.propose(put("a", "4")).await).await;
 }
@@ -240,7 +243,10 @@ async fn a_command_that_nobody_could_send_is_refused() {
     let members = Members::start(MemoryKv::default).await;
     let node = members.nodes[members.leader().await].clone();
     let refused = node.propose(vec![0; 33 << 20]).await;
-    assert!(matches!(refused, Err(RequestError::Refused(Refused::TooLarge { .. }))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(RequestError::Refused(RequestRefused::TooLarge { .. }))),
+        "{refused:?}"
+    );
     until_done("a write", async || node.propose(put("a", "1")).await).await;
 }
 
@@ -276,7 +282,7 @@ impl Machine for Touchy {
         self.0.query(question)
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         self.0.snapshot()
     }
 

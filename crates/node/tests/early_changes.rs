@@ -2,7 +2,7 @@
 
 use quorate::{
     MemberId, MemberInfo, MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig, NodeError,
-    Refused, RequestError,
+    RequestError, RequestRefused,
 };
 
 async fn start(network: &MemoryNetwork, config: NodeConfig) -> Result<Node, NodeError> {
@@ -31,6 +31,6 @@ async fn a_joiner_may_wait_for_itself() -> Result<(), Box<dyn std::error::Error>
     assert!(second.membership().is_learner(MemberId(2)));
 
     let stranger = second.wait_caught_up(MemberId(3)).await;
-    assert_eq!(stranger, Err(RequestError::Refused(Refused::NotMember)));
+    assert_eq!(stranger, Err(RequestError::Refused(RequestRefused::NotMember)));
     Ok(())
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{
-    KvCommand, MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig, Refusal, Refused,
-    RequestError,
+    KvCommand, MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig, Refusal, RequestError,
+    RequestRefused,
 };
 
 const MEMBERS: u64 = 3;
@@ -86,7 +86,10 @@ async fn who_gets_no_answer_is_told_so() {
     let nodes = start().await;
     let leader = leader(&nodes).await;
     let large = leader.ask_leader(vec![0; 65 << 10]).await;
-    assert!(matches!(large, Err(RequestError::Refused(Refused::TooLarge { .. }))), "{large:?}");
+    assert!(
+        matches!(large, Err(RequestError::Refused(RequestRefused::TooLarge { .. }))),
+        "{large:?}"
+    );
     // Nobody takes them: whether asked here or elsewhere, the wait ends.
     for node in &nodes {
         let asked = tokio::time::timeout(Duration::from_secs(60), node.ask_leader("anyone?"));
@@ -95,7 +98,7 @@ async fn who_gets_no_answer_is_told_so() {
     // An application that drops what it is asked refuses.
     drop(leader.leader_queries().unwrap());
     let dropped = leader.ask_leader("anyone?").await;
-    assert_eq!(dropped, Err(RequestError::Refused(Refused::NoLeader)));
+    assert_eq!(dropped, Err(RequestError::Refused(RequestRefused::NoLeader)));
     for node in &nodes {
         node.stop_now().await;
     }
@@ -115,7 +118,7 @@ async fn a_command_for_one_term_is_run_by_its_leader_or_never() {
     let follower = nodes.iter().find(|node| node.id() != leader.id()).unwrap();
     for (node, term) in [(follower, term), (leader, term - 1), (leader, term + 99)] {
         let refused = node.propose_in(term, command.clone()).await;
-        let Err(RequestError::Refused(Refused::ByLeader(why))) = refused else {
+        let Err(RequestError::Refused(RequestRefused::ByLeader(why))) = refused else {
             panic!("{refused:?}")
         };
         assert!(matches!(why, Refusal::NotLeader { .. }), "{why:?}");
@@ -126,7 +129,7 @@ async fn a_command_for_one_term_is_run_by_its_leader_or_never() {
     });
     handed.await.unwrap();
     let late = leader.propose_in(term, command).await;
-    assert!(matches!(late, Err(RequestError::Refused(Refused::ByLeader(_)))), "{late:?}");
+    assert!(matches!(late, Err(RequestError::Refused(RequestRefused::ByLeader(_)))), "{late:?}");
     for node in &nodes {
         node.stop_now().await;
     }

@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{
-    DirectoryStorage, FileDisk, KvCommand, KvReply, MemoryKv, Node, NodeConfig, StoreConfig,
-    TcpConfig, TcpTransport,
+    DirectoryStorage, FileDisk, KvCommand, KvReply, MemberInfo, MemoryKv, Node, NodeConfig,
+    StoreConfig, TcpConfig, TcpTransport,
 };
-use quorate_core::{MemberId, MemberInfo};
+use quorate_core::MemberId;
 use quorate_sim::checkers::linearizable::{Call, Seen};
 use rustix::process::{Pid, Signal, kill_process};
 use support::{CLUSTER, Clients, Outcome, Service, TICK, in_time, wait_for};

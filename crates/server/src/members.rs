@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use quorate::{
     Change, ChangeRefusal, EntryId, MemberId, MemberInfo, MemberSet, Membership, MembershipEvent,
-    Node, Operation, Refusal, Refused, RequestError, Unknown,
+    Node, Operation, OutcomeUnknown, Refusal, RequestError, RequestRefused,
 };
 use tokio::time::Instant;
 
@@ -205,7 +205,7 @@ async fn attempt(
             answer = &mut asked, if !answered => match answer {
                 // Who goes itself is told nothing more, and sees by itself that it is out.
                 Err(RequestError::Unknown(_)) if goes => answered = true,
-                Err(RequestError::Unknown(Unknown::GivenUp(_))) => answered = true,
+                Err(RequestError::Unknown(OutcomeUnknown::GoalAbandoned(_))) => answered = true,
                 Err(why) => return Err(why.into()),
                 Ok(_) if wish.is_fulfilled(&node.membership()) => return Ok(()),
                 Ok(_) => answered = true,
@@ -220,14 +220,14 @@ async fn attempt(
                 | Some(MembershipEvent::Current { membership, .. })
                     if goes && wish.is_fulfilled(&membership) => return Ok(()),
                 Some(_) => {}
-                None => return Err(Missed::ForGood(RequestError::Refused(Refused::Stopped))),
+                None => return Err(Missed::ForGood(RequestError::Refused(RequestRefused::Stopped))),
             },
             // What the old leader was asked, the new one may never hear of.
             () = &mut lost, if !answered => {
-                return Err(Missed::ForNow(RequestError::Unknown(Unknown::TimedOut)));
+                return Err(Missed::ForNow(RequestError::Unknown(OutcomeUnknown::TimedOut)));
             }
             () = tokio::time::sleep_until(deadline) => {
-                return Err(Missed::ForGood(RequestError::Unknown(Unknown::TimedOut)));
+                return Err(Missed::ForGood(RequestError::Unknown(OutcomeUnknown::TimedOut)));
             }
         }
     }
@@ -284,7 +284,7 @@ async fn begin_with_leader(
                     }
                 }
                 Some(_) => {}
-                None => return Some(Err(RequestError::Refused(Refused::Stopped))),
+                None => return Some(Err(RequestError::Refused(RequestRefused::Stopped))),
             },
             () = &mut lost => return None,
         }
@@ -297,7 +297,9 @@ fn new_goal(now: &Membership, before: Option<EntryId>) -> Option<EntryId> {
 
 /// Somebody else was quicker, or a change is on its way: look, and ask again.
 fn may_pass(why: &RequestError) -> bool {
-    let RequestError::Refused(Refused::ByLeader(Refusal::Change(why))) = why else { return false };
+    let RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(why))) = why else {
+        return false;
+    };
     matches!(
         why,
         ChangeRefusal::Stale { .. }

@@ -75,9 +75,10 @@ pub struct MemberInfo {
 }
 
 impl MemberInfo {
-    /// Info that holds only an address: `host:port` for the TCP transport of the `quorate` crate.
+    /// A member that is reached at this address. The core does not interpret it: the TCP
+    /// transport of the `quorate` crate expects `host:port`.
     pub fn address(address: impl Into<String>) -> Self {
-        Self { info: Bytes::from(address.into()), zone: Bytes::new() }
+        Self { info: address.into().into(), ..Self::default() }
     }
 }
 

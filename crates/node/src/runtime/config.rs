@@ -9,8 +9,8 @@ use quorate_core::{BootError, Config, EntryId, Index, MemberId, MemberInfo, Memb
 use super::metrics::NodeObserver;
 use super::storage::StorageError;
 use super::transport::{MemberKey, TransportError};
-use crate::applier::InstallError;
-use crate::driver::Options;
+use crate::applier::SnapshotInstallError;
+use crate::driver::DriverOptions;
 
 /// Settings of one member. [`NodeConfig::first`] and [`NodeConfig::join`] fill in what
 /// most want; every field may be changed after.
@@ -23,7 +23,7 @@ pub struct NodeConfig {
     /// seed are drawn at random where they are 0.
     pub raft: Config,
     /// How long requests wait, and when snapshots are taken.
-    pub options: Options,
+    pub options: DriverOptions,
     /// The first membership of a new cluster, the same for each of its members; none for
     /// a member that joins. Only counts on an empty disk.
     pub first: Option<Membership>,
@@ -48,8 +48,10 @@ impl NodeConfig {
         id: impl Into<MemberId>,
         members: impl IntoIterator<Item = (I, A)>,
     ) -> Self {
-        let member = |(id, address): (I, A)| (id.into(), MemberInfo::address(address));
-        let members: Vec<(MemberId, MemberInfo)> = members.into_iter().map(member).collect();
+        let members: Vec<(MemberId, MemberInfo)> = members
+            .into_iter()
+            .map(|(id, address)| (id.into(), MemberInfo::address(address)))
+            .collect();
         let mut first = Membership::new(members.iter().map(|(id, _)| *id), []);
         for (id, info) in members {
             first = first.with_info(id, info);
@@ -69,7 +71,7 @@ impl NodeConfig {
         Self {
             cluster,
             raft: Config::new(id),
-            options: Options::default(),
+            options: DriverOptions::default(),
             first: None,
             tick: Duration::from_millis(100),
             mailbox_requests: 8_192,
@@ -113,7 +115,7 @@ pub enum NodeError {
     /// What the disk says does not fit together, or not with the config.
     Boot(BootError),
     /// The newest snapshot is not one of this machine.
-    Snapshot(EntryId, InstallError),
+    Snapshot(EntryId, SnapshotInstallError),
     /// The machine panicked while it was made of the newest snapshot.
     MachinePanicked,
     /// Nobody could be listened to.

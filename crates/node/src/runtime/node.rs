@@ -23,8 +23,8 @@ use super::metrics::Metrics;
 use super::status::{MembershipWatch, NodeStatus, StopReason};
 use super::storage::Storage;
 use super::transport::{MemberKey, Transport};
-use crate::answer::{Answer, Done, Refused, Unknown};
 use crate::machine::Machine;
+use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply};
 
 /// A running member. Clones are handles of the same one; it runs until it is stopped,
 /// whether somebody holds a handle or not.
@@ -48,15 +48,6 @@ pub struct CommandReply {
     pub index: Index,
     /// What the machine said.
     pub bytes: Bytes,
-}
-
-/// Why a request is not done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RequestError {
-    /// It did not happen and never will. Asking again is safe.
-    Refused(Refused),
-    /// It may have happened, or may still. Look before asking again.
-    Unknown(Unknown),
 }
 
 impl Node {
@@ -102,7 +93,7 @@ impl Node {
     /// and has run here.
     pub async fn propose(&self, command: impl Into<Bytes>) -> Result<CommandReply, RequestError> {
         match self.ask(Question::Propose(command.into())).await? {
-            Done::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
+            RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
     }
@@ -116,7 +107,7 @@ impl Node {
         command: impl Into<Bytes>,
     ) -> Result<CommandReply, RequestError> {
         match self.ask(Question::ProposeIn(term, command.into())).await? {
-            Done::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
+            RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
     }
@@ -125,7 +116,7 @@ impl Node {
     /// question: everything that anybody was told to be done before is in it.
     pub async fn read(&self, question: impl Into<Bytes>) -> Result<Bytes, RequestError> {
         match self.ask(Question::Read(question.into())).await? {
-            Done::Read { reply } => Ok(reply),
+            RequestReply::Read { reply } => Ok(reply),
             _ => Err(MISMATCH),
         }
     }
@@ -152,7 +143,7 @@ impl Node {
                 // Who is behind the leader may not have heard of a new member yet.
                 let known = self.shared.known.borrow().clone();
                 if known.id.index >= newest.index && !known.membership.contains(id) {
-                    return Err(RequestError::Refused(Refused::NotMember));
+                    return Err(RequestError::Refused(RequestRefused::NotMember));
                 }
             }
             if let Some(ended) = self.ended_now() {
@@ -179,9 +170,11 @@ impl Node {
     /// leader that has just won, or that has just seen a disk, logs one of its own.
     pub async fn change(&self, change: Change) -> Result<EntryId, RequestError> {
         match self.ask_change(change, CHANGE_TIMEOUT_TICKS).await? {
-            Done::Changed { id } => Ok(id),
-            Done::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
-            Done::GoalEnded(ended) => Err(RequestError::Unknown(Unknown::GivenUp(ended))),
+            RequestReply::Changed { id } => Ok(id),
+            RequestReply::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
+            RequestReply::GoalEnded(ended) => {
+                Err(RequestError::Unknown(OutcomeUnknown::GoalAbandoned(ended)))
+            }
             _ => Err(MISMATCH),
         }
     }
@@ -202,9 +195,9 @@ impl Node {
             change = change.with_info(id, info);
         }
         match self.ask_change(change, u64::MAX).await {
-            Ok(Done::GoalEnded(ended)) => Ok(ended),
+            Ok(RequestReply::GoalEnded(ended)) => Ok(ended),
             // Nothing has to be done, but perhaps waited for.
-            Err(RequestError::Refused(Refused::ByLeader(Refusal::Change(
+            Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
                 ChangeRefusal::AlreadyThere,
             )))) => {
                 let id = self.leader_view().await?.newest;
@@ -229,9 +222,11 @@ impl Node {
         let mut known = self.shared.known.subscribe();
         let arrived = known.wait_for(|known| known.id.index >= newest.index);
         let known = tokio::time::timeout(VIEW_PATIENCE, arrived).await;
-        let Ok(Ok(known)) = known else { return Err(RequestError::Refused(Refused::NoLeader)) };
+        let Ok(Ok(known)) = known else {
+            return Err(RequestError::Refused(RequestRefused::NoLeader));
+        };
         let planned = plan(&known.membership, &view, &voters, &learners);
-        planned.map_err(|why| RequestError::Refused(Refused::ByLeader(Refusal::Change(why))))
+        planned.map_err(|why| RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(why))))
     }
 
     /// Back to where the change under way began.
@@ -289,12 +284,12 @@ impl Node {
         let question = question.into();
         if question.len() > QUESTION_BYTES_MAX {
             let (bytes, limit) = (question.len(), QUESTION_BYTES_MAX);
-            return Err(RequestError::Refused(Refused::TooLarge { bytes, limit }));
+            return Err(RequestError::Refused(RequestRefused::TooLarge { bytes, limit }));
         }
         let asked = self.control_of(&self.asking, |reply| Control::AskLeader(question, reply));
         match tokio::time::timeout(ANSWER_PATIENCE, asked).await {
             Ok(answer) => answer?.map_err(RequestError::Refused),
-            Err(_) => Err(RequestError::Refused(Refused::ReadTimedOut)),
+            Err(_) => Err(RequestError::Refused(RequestRefused::ReadTimedOut)),
         }
     }
 
@@ -403,7 +398,7 @@ impl Node {
     }
 
     /// What was refused did not happen, so asking again is safe.
-    async fn ask_change(&self, change: Change, ticks: u64) -> Result<Done, RequestError> {
+    async fn ask_change(&self, change: Change, ticks: u64) -> Result<RequestReply, RequestError> {
         let patient_until = Instant::now() + CHANGE_PATIENCE;
         loop {
             let asked = self.ask(Question::Change(Box::new(change.clone()), ticks)).await;
@@ -418,15 +413,13 @@ impl Node {
         }
     }
 
-    async fn ask(&self, question: Question) -> Result<Done, RequestError> {
+    async fn ask(&self, question: Question) -> Result<RequestReply, RequestError> {
         let (reply, answer) = oneshot::channel();
         let sent = self.requests.send(Request { question, reply }).await;
         sent.map_err(|_| STOPPED)?;
         match answer.await {
-            Ok(Answer::Done(done)) => Ok(done),
-            Ok(Answer::Refused(why)) => Err(RequestError::Refused(why)),
-            Ok(Answer::Unknown(why)) => Err(RequestError::Unknown(why)),
-            Err(_) => Err(RequestError::Unknown(Unknown::Stopped)),
+            Ok(outcome) => outcome,
+            Err(_) => Err(RequestError::Unknown(OutcomeUnknown::Stopped)),
         }
     }
 
@@ -459,29 +452,18 @@ impl fmt::Debug for Node {
     }
 }
 
-impl fmt::Display for RequestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(why) => write!(f, "refused: {why}"),
-            Self::Unknown(why) => write!(f, "unknown: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for RequestError {}
-
 /// Refusals of a change that a moment's patience cures.
-fn passes(why: &Refused) -> bool {
-    let Refused::ByLeader(Refusal::Change(why)) = why else { return false };
+fn passes(why: &RequestRefused) -> bool {
+    let RequestRefused::ByLeader(Refusal::Change(why)) = why else { return false };
     matches!(why, ChangeRefusal::InFlight { .. } | ChangeRefusal::NoOwnCommit)
 }
 
 /// Ticks after which a change that is not settled ends as unknown.
 pub const CHANGE_TIMEOUT_TICKS: u64 = 600;
 
-const STOPPED: RequestError = RequestError::Refused(Refused::Stopped);
+const STOPPED: RequestError = RequestError::Refused(RequestRefused::Stopped);
 /// No question is answered by another kind of answer.
-const MISMATCH: RequestError = RequestError::Unknown(Unknown::Stopped);
+const MISMATCH: RequestError = RequestError::Unknown(OutcomeUnknown::Stopped);
 /// How many may look at a member at once.
 const CONTROLS_MAX: usize = 64;
 /// How many may ask the leader's application at once.

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{
-    DirectoryStorage, KvCommand, KvReply, MemoryKv, Node, NodeConfig, RequestError, TcpConfig,
-    TcpTransport,
+    DirectoryStorage, KvCommand, KvReply, MemberInfo, MemoryKv, Node, NodeConfig, RequestError,
+    TcpConfig, TcpTransport,
 };
-use quorate_core::{Index, MemberId, MemberInfo};
+use quorate_core::{Index, MemberId};
 use quorate_sim::checkers::linearizable::{
     Call, History, Operation, STEPS_MAX, Seen, Verdict, check,
 };
