@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Chunks, Identity, Machine};
+use quorate::{BadSnapshot, Identity, Machine, SnapshotChunks};
 
 use crate::command::Question;
 use crate::error::KvError;
@@ -44,7 +44,7 @@ impl<T: Table> Machine for Kv<T> {
         reply.encode()
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         Box::new(or_end(Self::snapshot(self)))
     }
 
@@ -210,7 +210,7 @@ impl<T: Table> Machine for SharedKv<T> {
         Machine::query(&*self.read(), question)
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         Machine::snapshot(&*self.read())
     }
 

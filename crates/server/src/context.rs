@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate::{Failed, Node};
+use quorate::{Node, RequestError};
 use quorate_kv::{AnyTable, Command, KvError, Question, Reply, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
 use tokio::sync::watch;
@@ -191,7 +191,7 @@ impl Context {
     }
 }
 
-fn decode(reply: Result<quorate::Reply, Failed>) -> Result<Reply, Status> {
+fn decode(reply: Result<quorate::CommandReply, RequestError>) -> Result<Reply, Status> {
     let reply = reply.map_err(|why| failed(&why))?;
     let reply = Reply::decode(&reply.bytes);
     served(reply.ok_or_else(|| Status::internal("etcdserver: reply not understood"))?)

@@ -10,8 +10,8 @@ use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
 use quorate::{
-    Applier, ChangeRefusal, FileDisk, MemberId, MemberSet, Membership, Options, StartError,
-    Started, Startup, StoreConfig, seed, start,
+    Applier, ChangeRefusal, DriverOptions, FileDisk, MemberId, MemberSet, MemberStartup,
+    Membership, StartError, StartedMember, StoreConfig, seed, start,
 };
 use quorate_kv::{InstallError, Kv, MemoryTable, TableError};
 use quorate_storage::{CreateError, Identity, OpenError, Store, StoreError};
@@ -281,15 +281,15 @@ struct Replayed {
 fn replay(disk: FileDisk, old: Identity) -> Result<Replayed, RecoverError> {
     let mut config = quorate::Config::new(old.member);
     config.incarnation = old.incarnation;
-    let startup = Startup {
+    let startup = MemberStartup {
         cluster: old.cluster,
         config,
-        options: Options::default(),
+        options: DriverOptions::default(),
         store: StoreConfig::default(),
         first: None,
     };
     let started = start(disk, empty()?, startup).map_err(RecoverError::Start)?;
-    let Started { driver, mut applier, mut store, boot } = started;
+    let StartedMember { driver, mut applier, mut store, boot } = started;
     let status = driver.raft().status();
     let last = status.log.last.index;
     let mut membership = status.membership;
