@@ -21,12 +21,12 @@ use crate::bootstrap::{
 };
 use crate::config::Config;
 use crate::member_info::Info;
-use crate::snapshot_file::{About, SnapshotFile, SnapshotFileError};
+use crate::snapshot_file::{SnapshotFile, SnapshotFileError, SnapshotHeader};
 use crate::url::Url;
 
 /// How a backup is brought back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Restoring {
+pub struct RestoreOptions {
     /// Clients may have seen later revisions than the backup has. Above 0, the revision is
     /// raised by so much, and nothing from before can be read or watched: who holds on to
     /// what was lost is told that it is compacted, instead of misled.
@@ -39,7 +39,7 @@ pub struct Restoring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restored {
     /// Of the backup.
-    pub about: About,
+    pub header: SnapshotHeader,
     pub cluster_id: u64,
     /// At which the new cluster begins.
     pub revision: i64,
@@ -55,7 +55,7 @@ pub struct Restored {
 pub fn restore<F: Read + Seek>(
     config: &Config,
     file: F,
-    how: Restoring,
+    how: RestoreOptions,
 ) -> Result<Restored, RecoverError> {
     let Founding { cluster, own, membership } = founding(config)?;
     let opened = match how.skip_hash_check {
@@ -63,24 +63,24 @@ pub fn restore<F: Read + Seek>(
         false => SnapshotFile::open(file),
     };
     let file = opened.map_err(RecoverError::File)?;
-    let about = file.about;
+    let header = file.header;
     let mut kv = empty()?;
     let mut chunks = file.chunks().map_err(RecoverError::File)?;
     kv.install(&mut chunks).map_err(RecoverError::Install)?;
     kv.reset_for_new_cluster(how.bump_revision, how.bump_revision > 0)
         .map_err(RecoverError::Table)?;
     let contents = u64::from(kv.hash().map_err(RecoverError::Table)?);
-    let cluster = cluster_id(&[cluster, about.cluster_id, about.applied, contents]);
+    let cluster = cluster_id(&[cluster, header.cluster_id, header.applied, contents]);
     let revision = kv.revision();
     let identity = StoreIdentity { cluster, member: own, incarnation: draw()?, joined_at: 0 };
     let mut disk = open(&store_directory(config))?;
     sow(&mut disk, identity, membership, kv)?;
-    Ok(Restored { about, cluster_id: cluster, revision })
+    Ok(Restored { header, cluster_id: cluster, revision })
 }
 
 /// What a stopped member's disk holds, and whom it counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Examined {
+pub struct RecoveryPlan {
     pub cluster_id: u64,
     pub member: MemberId,
     /// The name that it goes by.
@@ -94,13 +94,13 @@ pub struct Examined {
     /// The newest revision with everything that it holds.
     pub revision: i64,
     /// Who is to join it in the new cluster, and where.
-    pub company: Vec<(String, Vec<Url>)>,
+    pub joining_members: Vec<(String, Vec<Url>)>,
     /// Where it will be, if elsewhere than now.
-    pub moves_to: Option<Vec<Url>>,
+    pub new_peer_urls: Option<Vec<Url>>,
 }
 
 /// Looks at what [`recover`] would make a cluster of. Nothing is given up.
-pub fn examine(config: &Config) -> Result<Examined, RecoverError> {
+pub fn plan_recovery(config: &Config) -> Result<RecoveryPlan, RecoverError> {
     finish(config)?;
     let directory = store_directory(config);
     // Looking must not make what was not there.
@@ -115,7 +115,7 @@ pub fn examine(config: &Config) -> Result<Examined, RecoverError> {
     let named = |id: &MemberId| (*id, Info::of(&membership, *id).name);
     let own = Info::of(&membership, old.member);
     let Company { own: wished, others } = Company::named(config, &own)?;
-    Ok(Examined {
+    Ok(RecoveryPlan {
         cluster_id: old.cluster,
         member: old.member,
         name: own.name.clone(),
@@ -123,22 +123,22 @@ pub fn examine(config: &Config) -> Result<Examined, RecoverError> {
         committed,
         last,
         revision: applier.into_machine().revision(),
-        company: others,
-        moves_to: wished.filter(|urls| !own.is_at(urls)),
+        joining_members: others,
+        new_peer_urls: wished.filter(|urls| !own.is_at(urls)),
     })
 }
 
 /// What was made of one member's disk, and what was not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forced {
+pub struct ForcedCluster {
     pub cluster_id: u64,
     pub member: MemberId,
     /// The newest entry that is part of the new cluster.
-    pub kept: u64,
+    pub last_index: u64,
     /// How many of those this disk did not know to be committed.
-    pub unsure: u64,
+    pub uncommitted: u64,
     /// Where the old directory is now.
-    pub before: PathBuf,
+    pub old_directory: PathBuf,
 }
 
 /// Makes this member, with its data, the only one of a new cluster. None when it is the only
@@ -147,14 +147,14 @@ pub struct Forced {
 /// Everything in the log is kept, also what the disk does not know to be committed: a client
 /// may have been told that it is. To drop it would lose such a write; to keep it can only
 /// make one happen whose client was told nothing.
-pub fn force_new_cluster(config: &Config) -> Result<Option<Forced>, RecoverError> {
+pub fn force_new_cluster(config: &Config) -> Result<Option<ForcedCluster>, RecoverError> {
     begin_with(config, |_| Ok(Company::default()))
 }
 
 /// The same, with the members of the initial cluster, if one is given, as its goal: they join
 /// with empty disks and get their votes when they have caught up. Their old disks are of no
 /// use: what is on them may be something else.
-pub fn recover(config: &Config) -> Result<Option<Forced>, RecoverError> {
+pub fn recover(config: &Config) -> Result<Option<ForcedCluster>, RecoverError> {
     begin_with(config, |own| Company::named(config, own))
 }
 
@@ -176,8 +176,8 @@ pub(crate) fn finish(config: &Config) -> Result<(), RecoverError> {
 
 fn begin_with(
     config: &Config,
-    company: impl FnOnce(&Info) -> Result<Company, RecoverError>,
-) -> Result<Option<Forced>, RecoverError> {
+    joining_members: impl FnOnce(&Info) -> Result<Company, RecoverError>,
+) -> Result<Option<ForcedCluster>, RecoverError> {
     finish(config)?;
     let directory = store_directory(config);
     let mut disk = open(&directory)?;
@@ -185,25 +185,31 @@ fn begin_with(
     let old = owner.ok_or(RecoverError::Empty)?;
     let Replayed { applier, membership, committed } = replay(disk, old)?;
     let own = old.member;
-    let company = company(&Info::of(&membership, own))?;
+    let joining_members = joining_members(&Info::of(&membership, own))?;
     if membership.members().as_slice() == [own] && membership.is_voter(own) {
         return Ok(None);
     }
-    let kept = applier.applied();
+    let last_index = applier.applied();
     let incarnation = draw()?;
     let cluster = cluster_id(&[old.cluster, incarnation]);
-    let first = company.first_membership(own, &membership)?;
+    let first = joining_members.first_membership(own, &membership)?;
     let fresh = beside(&directory, &format!("{MADE}{incarnation:x}"));
     let identity = StoreIdentity { cluster, member: own, incarnation, joined_at: 0 };
     let machine = applier.into_machine();
     sow(&mut open(&fresh)?, identity, first, machine)?;
-    let before = beside(&directory, &format!("{BEFORE}{cluster:x}"));
-    std::fs::rename(&directory, &before).map_err(RecoverError::System)?;
+    let old_directory = beside(&directory, &format!("{BEFORE}{cluster:x}"));
+    std::fs::rename(&directory, &old_directory).map_err(RecoverError::System)?;
     std::fs::rename(&fresh, &directory).map_err(RecoverError::System)?;
     sync_parent(&directory).map_err(RecoverError::System)?;
-    let unsure = kept.saturating_sub(committed);
-    tracing::warn!(kept, unsure, "forced a new cluster of this member alone");
-    Ok(Some(Forced { cluster_id: cluster, member: own, kept, unsure, before }))
+    let uncommitted = last_index.saturating_sub(committed);
+    tracing::warn!(last_index, uncommitted, "forced a new cluster of this member alone");
+    Ok(Some(ForcedCluster {
+        cluster_id: cluster,
+        member: own,
+        last_index,
+        uncommitted,
+        old_directory,
+    }))
 }
 
 /// Who is to be in a new cluster beside the one that it begins with.

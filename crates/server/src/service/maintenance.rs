@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status, async_trait};
 
 use crate::context::{Context, Needs, Store};
 use crate::errors::{bad_leader_transferee, failed, no_leader, not_leader, refused, table};
-use crate::snapshot_file::{About, Writer};
+use crate::snapshot_file::{SnapshotHeader, Writer};
 
 /// The version of etcd whose API this is. Clients compare it.
 pub const ETCD_VERSION: &str = "3.5.30";
@@ -181,18 +181,18 @@ impl Maintenance for MaintenanceService {
         self.context.admit(&request, Needs::Member)?;
         let kv = self.context.store.read();
         let chunks = kv.snapshot().map_err(|why| table(&why))?;
-        let about = About {
+        let file_header = SnapshotHeader {
             cluster_id: self.context.cluster_id,
             revision: kv.revision(),
             applied: kv.applied(),
         };
         let mut left = kv.bytes_in_use();
         drop(kv);
-        let header = self.context.header(about.revision);
+        let header = self.context.header(file_header.revision);
         let (responses, stream) = mpsc::channel(RESPONSES_WAITING_MAX);
         // No thread waits for a client that does not read: there are only so many.
         tokio::spawn(async move {
-            let mut blobs = Writer::new(about, chunks).peekable();
+            let mut blobs = Writer::new(file_header, chunks).peekable();
             while let Some(blob) = blobs.next() {
                 // An estimate, and nothing only at the end.
                 left = left.saturating_sub(blob.len() as u64).max(1);
