@@ -136,7 +136,7 @@ fn writes(requests: &[TxnOperation]) -> Result<Writes<'_>, KvError> {
 type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 impl KeyRange {
-    pub fn one(key: impl Into<Bytes>) -> Self {
+    pub fn single(key: impl Into<Bytes>) -> Self {
         Self { key: key.into(), range_end: Bytes::new() }
     }
 

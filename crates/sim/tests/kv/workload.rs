@@ -95,7 +95,7 @@ impl Workload for EtcdClients {
     fn judge(&self, history: &[Exchange]) -> Judgement {
         let mut revisions = BTreeMap::new();
         for exchange in history {
-            let Heard::KvReply(bytes) = &exchange.heard else { continue };
+            let Heard::Reply(bytes) = &exchange.heard else { continue };
             let Some(reply) = KvReply::decode(bytes) else {
                 return broken(format!("{bytes:?} is no reply to {:?}", exchange.ask));
             };
