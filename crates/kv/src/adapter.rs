@@ -6,13 +6,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Chunks, Machine, StoreIdentity};
+use quorate::{BadSnapshot, Machine, SnapshotChunks, StoreIdentity};
 
 use crate::command::Query;
 use crate::error::KvError;
 use crate::machine::{Applied, Kv};
 use crate::reply::{KvOutcome, KvReply, LeaseOutcome};
-use crate::snapshot::{Installation, SnapshotInstallError};
+use crate::snapshot::{Installation, KvSnapshotError};
 use crate::table::{Table, TableError};
 use crate::watch::{PollLimits, WakeFn, WatchHub, WatchPoll, WatchRequest, WatcherId};
 
@@ -44,7 +44,7 @@ impl<T: Table> Machine for Kv<T> {
         reply.encode()
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         Box::new(or_end(Self::snapshot(self)))
     }
 
@@ -67,9 +67,9 @@ fn or_end<R>(result: Result<R, TableError>) -> R {
     }
 }
 
-fn or_bad<R>(result: Result<R, SnapshotInstallError>) -> Result<R, BadSnapshot> {
+fn or_bad<R>(result: Result<R, KvSnapshotError>) -> Result<R, BadSnapshot> {
     match result {
-        Err(SnapshotInstallError::Table(error)) => or_end(Err(error)),
+        Err(KvSnapshotError::Table(error)) => or_end(Err(error)),
         result => result.map_err(|_| BadSnapshot),
     }
 }
@@ -210,7 +210,7 @@ impl<T: Table> Machine for SharedKv<T> {
         Machine::query(&*self.read(), question)
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         Machine::snapshot(&*self.read())
     }
 

@@ -91,7 +91,7 @@ pub use reply::{
     RangeOutcome, TxnOperationReply, TxnOutcome,
 };
 pub use revision::{Revision, RowKey};
-pub use snapshot::{KvSnapshot, SnapshotInstallError};
+pub use snapshot::{KvSnapshot, KvSnapshotError};
 pub use table::{
     AnyTable, AnyView, MemoryTable, MemoryView, RedbTable, RedbView, RowReader, Table, TableError,
 };

@@ -36,14 +36,14 @@ enum Next {
 /// Why a snapshot was not installed.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum SnapshotInstallError {
+pub enum KvSnapshotError {
     /// The bytes are no whole snapshot of this version. The state is what it was.
     Bad,
     /// The table failed, and with it the member.
     Table(TableError),
 }
 
-impl fmt::Display for SnapshotInstallError {
+impl fmt::Display for KvSnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bad => write!(f, "snapshot is damaged, cut or of an unknown version"),
@@ -52,9 +52,9 @@ impl fmt::Display for SnapshotInstallError {
     }
 }
 
-impl std::error::Error for SnapshotInstallError {}
+impl std::error::Error for KvSnapshotError {}
 
-impl From<TableError> for SnapshotInstallError {
+impl From<TableError> for KvSnapshotError {
     fn from(error: TableError) -> Self {
         Self::Table(error)
     }
@@ -79,7 +79,7 @@ impl<T: Table> Kv<T> {
     pub fn install(
         &mut self,
         chunks: &mut dyn Iterator<Item = Bytes>,
-    ) -> Result<(), SnapshotInstallError> {
+    ) -> Result<(), KvSnapshotError> {
         let mut installation = Installation::default();
         for chunk in chunks {
             if self.take_chunk(&mut installation, chunk)? {
@@ -87,7 +87,7 @@ impl<T: Table> Kv<T> {
             }
         }
         self.drop_install()?;
-        Err(SnapshotInstallError::Bad)
+        Err(KvSnapshotError::Bad)
     }
 
     /// Puts the rows of a chunk aside; whether it was the last one. The state is the old
@@ -96,7 +96,7 @@ impl<T: Table> Kv<T> {
         &mut self,
         installation: &mut Installation,
         chunk: Bytes,
-    ) -> Result<bool, SnapshotInstallError> {
+    ) -> Result<bool, KvSnapshotError> {
         match installation.arriving.open(chunk) {
             Some(Opened::Rows(rows)) => {
                 for (key, row) in rows {
@@ -107,7 +107,7 @@ impl<T: Table> Kv<T> {
             Some(Opened::Whole) => Ok(true),
             None => {
                 self.drop_install()?;
-                Err(SnapshotInstallError::Bad)
+                Err(KvSnapshotError::Bad)
             }
         }
     }
@@ -115,7 +115,7 @@ impl<T: Table> Kv<T> {
     pub(crate) fn finish_install(
         &mut self,
         installation: Installation,
-    ) -> Result<(), SnapshotInstallError> {
+    ) -> Result<(), KvSnapshotError> {
         self.table.replace_by_staged()?;
         self.state = installation.arriving.state;
         Ok(())

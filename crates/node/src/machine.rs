@@ -13,7 +13,7 @@ use quorate_storage::StoreIdentity;
 /// A counter: a command adds to it, any question asks for it.
 /// ```
 /// use bytes::Bytes;
-/// use quorate::{BadSnapshot, Chunks, Machine};
+/// use quorate::{BadSnapshot, SnapshotChunks, Machine};
 /// use quorate_core::Index;
 ///
 /// #[derive(Default)]
@@ -31,7 +31,7 @@ use quorate_storage::StoreIdentity;
 ///         Bytes::copy_from_slice(&self.0.to_le_bytes())
 ///     }
 ///
-///     fn snapshot(&self) -> Chunks {
+///     fn snapshot(&self) -> SnapshotChunks {
 ///         Box::new(std::iter::once(self.query(&Bytes::new())))
 ///     }
 ///
@@ -81,7 +81,7 @@ pub trait Machine {
 
     /// The whole state as it is now, in chunks of any size. The iterator must keep
     /// showing this state while further commands are applied.
-    fn snapshot(&self) -> Chunks;
+    fn snapshot(&self) -> SnapshotChunks;
 
     /// Replaces the state by one that [`Machine::snapshot`] captured, here or on
     /// another member.
@@ -89,7 +89,7 @@ pub trait Machine {
 }
 
 /// The parts of a snapshot, in order.
-pub type Chunks = Box<dyn Iterator<Item = Bytes> + Send>;
+pub type SnapshotChunks = Box<dyn Iterator<Item = Bytes> + Send>;
 
 /// The bytes are not a snapshot of this machine. The member cannot go on: find out
 /// which version wrote them.

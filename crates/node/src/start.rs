@@ -10,14 +10,14 @@ use quorate_storage::{
     CreateError, Disk, OpenError, OpenedStore, Store, StoreConfig, StoreError, StoreIdentity,
 };
 
-use crate::applier::{Applier, InstallError};
-use crate::driver::{Driver, Options};
+use crate::applier::{Applier, SnapshotInstallError};
+use crate::command_id::CommandId;
+use crate::driver::{Driver, DriverOptions};
 use crate::machine::Machine;
-use crate::origin::Origin;
 
 /// What a member is started with.
 #[derive(Clone, Debug)]
-pub struct Startup {
+pub struct MemberStartup {
     /// The cluster's own number, the same for all of its members. A disk of another
     /// cluster is refused.
     pub cluster: u64,
@@ -25,7 +25,7 @@ pub struct Startup {
     /// it at random. A disk that was marked before keeps its mark.
     pub config: Config,
     /// How it deals with requests and snapshots.
-    pub options: Options,
+    pub options: DriverOptions,
     /// How it uses its disk.
     pub store: StoreConfig,
     /// The first membership of a new cluster, the same for each of its members. None
@@ -36,7 +36,7 @@ pub struct Startup {
 }
 
 /// The three parts of a running member.
-pub struct Started<D: Disk, M> {
+pub struct StartedMember<D: Disk, M> {
     /// What it decides, and what clients wait for.
     pub driver: Driver,
     /// The machine, as far as the newest snapshot brings it.
@@ -51,9 +51,9 @@ pub struct Started<D: Disk, M> {
 pub fn start<D: Disk, M: Machine>(
     disk: D,
     machine: M,
-    startup: Startup,
-) -> Result<Started<D, M>, StartError> {
-    let Startup { cluster, config, options, store: store_config, first } = startup;
+    startup: MemberStartup,
+) -> Result<StartedMember<D, M>, StartError> {
+    let MemberStartup { cluster, config, options, store: store_config, first } = startup;
     let (mark, first) = first_mark(cluster, &config, first);
     let opened = Store::open_or_create(disk, mark, &first, &store_config);
     let OpenedStore { mut store, boot, identity, boots } = opened.map_err(StartError::Open)?;
@@ -62,7 +62,7 @@ pub fn start<D: Disk, M: Machine>(
         install(&mut store, &mut waking.applier, &waking.boot.snapshot)?;
     }
     let (driver, applier, boot) = waking.finish(options).map_err(StartError::Boot)?;
-    Ok(Started { driver, applier, store, boot })
+    Ok(StartedMember { driver, applier, store, boot })
 }
 
 /// Makes an empty disk that of a first member of a new cluster, whose machine begins in the
@@ -86,7 +86,7 @@ pub fn seed<D: Disk, M: Machine>(
     let mut first = Boot::from_snapshot(meta.clone());
     first.hard_state.term = id.term;
     let StoreIdentity { member, incarnation, .. } = identity;
-    let origin = Origin { member, incarnation, boot: 0, number: 0, open_from: 0 };
+    let origin = CommandId { member, incarnation, boot: 0, number: 0, open_from: 0 };
     let chunks = Applier::at(machine, origin, &meta).capture_chunks();
     Store::create_from_snapshot(disk, identity, &first, chunks, config)
 }
@@ -126,7 +126,7 @@ impl<M: Machine> Waking<M> {
         let StoreIdentity { member, incarnation, joined_at, .. } = identity;
         config.incarnation = incarnation;
         config.joined_at = joined_at;
-        let origin = Origin { member, incarnation, boot: boots, number: 0, open_from: 0 };
+        let origin = CommandId { member, incarnation, boot: boots, number: 0, open_from: 0 };
         let mut applier = Applier::new(machine, origin);
         applier.resume(&identity);
         Self { config, boots, boot, applier }
@@ -134,7 +134,7 @@ impl<M: Machine> Waking<M> {
 
     pub(crate) fn finish(
         mut self,
-        options: Options,
+        options: DriverOptions,
     ) -> Result<(Driver, Applier<M>, Boot), BootError> {
         self.boot.applied = self.applier.applied();
         let runs_ahead = self.config.apply_unsaved;
@@ -153,7 +153,7 @@ pub fn install<D: Disk, M: Machine>(
     store: &mut Store<D>,
     applier: &mut Applier<M>,
     meta: &SnapshotMeta,
-) -> Result<crate::JobDone, StartError> {
+) -> Result<crate::MachineJobDone, StartError> {
     let mut reader = store.open_snapshot(meta.id).map_err(StartError::Read)?;
     let mut failed = None;
     let chunks = std::iter::from_fn(|| match store.read_snapshot(&mut reader) {
@@ -184,7 +184,7 @@ pub enum StartError {
         /// The snapshot.
         id: EntryId,
         /// What is wrong with it.
-        why: InstallError,
+        why: SnapshotInstallError,
     },
     /// What the disk says does not fit together, or not with the config.
     Boot(BootError),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate::{Failed, Node};
+use quorate::{Node, RequestError};
 use quorate_kv::{AnyTable, Command, KvError, KvReply, Query, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
 use tokio::sync::watch;
@@ -191,7 +191,7 @@ impl Context {
     }
 }
 
-fn decode(reply: Result<quorate::Reply, Failed>) -> Result<KvReply, Status> {
+fn decode(reply: Result<quorate::CommandReply, RequestError>) -> Result<KvReply, Status> {
     let reply = reply.map_err(|why| failed(&why))?;
     let reply = KvReply::decode(&reply.bytes);
     served(reply.ok_or_else(|| Status::internal("etcdserver: reply not understood"))?)

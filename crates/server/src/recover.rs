@@ -10,10 +10,10 @@ use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
 use quorate::{
-    Applier, ChangeRefusal, FileDisk, MemberId, MemberSet, Membership, Options, StartError,
-    Started, Startup, StoreConfig, seed, start,
+    Applier, ChangeRefusal, DriverOptions, FileDisk, MemberId, MemberSet, MemberStartup,
+    Membership, StartError, StartedMember, StoreConfig, seed, start,
 };
-use quorate_kv::{Kv, MemoryTable, SnapshotInstallError, TableError};
+use quorate_kv::{Kv, KvSnapshotError, MemoryTable, TableError};
 use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
 
 use crate::bootstrap::{
@@ -282,15 +282,15 @@ struct Replayed {
 fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> {
     let mut config = quorate::Config::new(old.member);
     config.incarnation = old.incarnation;
-    let startup = Startup {
+    let startup = MemberStartup {
         cluster: old.cluster,
         config,
-        options: Options::default(),
+        options: DriverOptions::default(),
         store: StoreConfig::default(),
         first: None,
     };
     let started = start(disk, empty()?, startup).map_err(RecoverError::Start)?;
-    let Started { driver, mut applier, mut store, boot } = started;
+    let StartedMember { driver, mut applier, mut store, boot } = started;
     let status = driver.raft().status();
     let last = status.log.last.index;
     let mut membership = status.membership;
@@ -375,7 +375,7 @@ pub enum RecoverError {
     /// The file is no snapshot of ours, or is damaged.
     File(SnapshotFileError),
     /// What is in the file is no data of ours.
-    Install(SnapshotInstallError),
+    Install(KvSnapshotError),
     /// The directory is in use, or cannot be written.
     Create(CreateError),
     /// The directory cannot be read.

@@ -74,6 +74,14 @@ pub struct MemberInfo {
     pub zone: Bytes,
 }
 
+impl MemberInfo {
+    /// A member that is reached at this address. The core does not interpret it: the TCP
+    /// transport of the `quorate` crate expects `host:port`.
+    pub fn address(address: impl Into<String>) -> Self {
+        Self { info: address.into().into(), ..Self::default() }
+    }
+}
+
 impl Membership {
     /// A membership with one majority.
     pub fn new(

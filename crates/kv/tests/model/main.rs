@@ -17,9 +17,9 @@ use bytes::Bytes;
 use disk::MemoryDisk;
 use generate::Draw;
 use quorate_kv::{
-    BatchConfig, Command, Kv, KvOutcome, KvReply, MemoryTable, PollLimits, Query, RedbTable,
-    SnapshotInstallError, Table, WatchEvent, WatchEventKind, WatchHub, WatchPoll, WatchRequest,
-    WatcherId, split_events,
+    BatchConfig, Command, Kv, KvOutcome, KvReply, KvSnapshotError, MemoryTable, PollLimits, Query,
+    RedbTable, Table, WatchEvent, WatchEventKind, WatchHub, WatchPoll, WatchRequest, WatcherId,
+    split_events,
 };
 use reference::{Reference, within};
 
@@ -307,7 +307,7 @@ fn refuse_damaged<T: Table>(kv: &mut Kv<T>, chunks: &[Bytes], draw: &mut Draw) {
         _ => damaged.truncate(place),
     }
     let refused = kv.install(&mut damaged.into_iter());
-    assert!(matches!(refused, Err(SnapshotInstallError::Bad)), "{refused:?}");
+    assert!(matches!(refused, Err(KvSnapshotError::Bad)), "{refused:?}");
 }
 
 fn run(seed: u64, steps: u64) -> Counts {

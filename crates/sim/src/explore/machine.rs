@@ -1,7 +1,7 @@
 //! The machine of simulated members: the one that is tried, and a note of what ran.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate::{BadSnapshot, Chunks, Machine, StoreIdentity};
+use quorate::{BadSnapshot, Machine, SnapshotChunks, StoreIdentity};
 use quorate_core::{Index, Membership};
 
 use crate::checkers::Violation;
@@ -65,7 +65,7 @@ impl Machine for Noting {
         self.inner.on_membership(index, membership);
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         self.inner.snapshot()
     }
 

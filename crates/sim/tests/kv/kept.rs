@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Chunks, Machine, StoreIdentity};
+use quorate::{BadSnapshot, Machine, SnapshotChunks, StoreIdentity};
 use quorate_kv::{AnyTable, BatchConfig, Kv, RedbTable};
 use quorate_sim::explore::{Workload, try_machine};
 use quorate_sim::faulty_disk::FaultyDisk;
@@ -83,7 +83,7 @@ impl Machine for Kept {
         Machine::query(&self.kv, question)
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         Machine::snapshot(&self.kv)
     }
 
@@ -167,7 +167,7 @@ impl Machine for Tally {
         Bytes::copy_from_slice(&self.number.to_le_bytes())
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         let both = [self.index.to_le_bytes(), self.number.to_le_bytes()].concat();
         Box::new(std::iter::once(both.into()))
     }

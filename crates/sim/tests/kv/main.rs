@@ -13,7 +13,7 @@ use std::cell::Cell;
 
 use bytes::Bytes;
 use disk::SharedDisk;
-use quorate::{BadSnapshot, Chunks, Machine};
+use quorate::{BadSnapshot, Machine, SnapshotChunks};
 use quorate_kv::{BatchConfig, Kv, MemoryTable, RedbTable};
 use quorate_sim::explore::{Report, try_machine};
 use workload::EtcdClients;
@@ -74,7 +74,7 @@ impl Machine for Either {
         self.0.query(question)
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         self.0.snapshot()
     }
 

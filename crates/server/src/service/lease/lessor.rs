@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate::{Failed, Refused};
+use quorate::{RequestError, RequestRefused};
 use quorate_kv::{Command, LeaseCheckpoint, LeaseDeadlines, LeaseGrants, LeaseRenewal};
 use tokio::time::Instant;
 use tonic::Status;
@@ -168,11 +168,11 @@ pub(super) async fn ask_leader(context: &Context, ask: Ask) -> Result<Told, Stat
         let why = match context.node.ask_leader(ask.encode()).await {
             Ok(answer) => match decode_told(answer) {
                 Some(told) => return Ok(told),
-                None => Failed::Refused(Refused::NoLeader),
+                None => RequestError::Refused(RequestRefused::NoLeader),
             },
             Err(why) => why,
         };
-        let stopped = why == Failed::Refused(Refused::Stopped);
+        let stopped = why == RequestError::Refused(RequestRefused::Stopped);
         if stopped || Instant::now() >= deadline {
             return Err(failed(&why));
         }
