@@ -67,7 +67,7 @@ pub use quorate_core::{
     MemberInfo, MemberSet, Membership, Operation, Plan, PlannedStep, ReadMode, Refusal, RoleKind,
     Step, Transition, View,
 };
-pub use quorate_storage::{FileDisk, Identity, StoreConfig};
+pub use quorate_storage::{FileDisk, StoreConfig, StoreIdentity};
 
 /// The Rust in the README and the guides is compiled and run as tests.
 #[cfg(all(doctest, feature = "runtime"))]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use quorate_core::{Index, Membership};
-use quorate_storage::Identity;
+use quorate_storage::StoreIdentity;
 
 /// A state machine. Every member runs the same commands in the same order, so
 /// everything here must depend on nothing else: no clock, no chance, no order of
@@ -60,7 +60,7 @@ pub trait Machine {
     /// or not at all. What may be lost is how recent it is: the log has the rest.
     ///
     /// A state that was kept for another owner is not this member's. Drop it and answer 0.
-    fn resume(&mut self, _owner: &Identity) -> Index {
+    fn resume(&mut self, _owner: &StoreIdentity) -> Index {
         0
     }
 

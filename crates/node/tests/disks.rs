@@ -16,7 +16,7 @@ use quorate::{
     Storage, StorageError, StoredState,
 };
 use quorate_core::{Boot, Entries, Save, SnapshotMeta};
-use quorate_storage::Identity;
+use quorate_storage::StoreIdentity;
 use support::{CLUSTER, TICK, in_time, put, until_done, wait_for};
 
 /// What is wrong with a disk, from now on.
@@ -42,7 +42,7 @@ struct Troubled {
 }
 
 impl Storage for Troubled {
-    fn open(&mut self, mark: Identity, first: &Boot) -> Result<StoredState, StorageError> {
+    fn open(&mut self, mark: StoreIdentity, first: &Boot) -> Result<StoredState, StorageError> {
         self.inner.open(mark, first)
     }
 

@@ -30,7 +30,7 @@ pub(crate) async fn prepare(
     transport: &TcpTransport,
 ) -> Result<NodeConfig, BootstrapError> {
     let mut disk = FileDisk::open(store_directory(config)).map_err(BootstrapError::Directory)?;
-    let owner = Store::owner(&mut disk).map_err(BootstrapError::Store)?;
+    let owner = Store::read_identity(&mut disk).map_err(BootstrapError::Store)?;
     let node = match (owner, config.initial_cluster_state) {
         (Some(identity), _) => {
             let node = NodeConfig::join(identity.cluster, identity.member, identity.joined_at);

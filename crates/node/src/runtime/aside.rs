@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use quorate_core::{EntryId, MemberId, MemberSet, View};
-use quorate_storage::codec::{Code, DecodeError, Decoder};
+use quorate_storage::codec::{Codec, DecodeError, Decoder};
 use tokio::sync::oneshot;
 
 use crate::outcome::RequestRefused;
@@ -94,9 +94,9 @@ impl SideMessage {
             ASK => Self::Ask(number, Bytes::decode(&mut from)?),
             TOLD if !bool::decode(&mut from)? => Self::Told(number, None),
             TOLD => Self::Told(number, Some(Bytes::decode(&mut from)?)),
-            _ => return Err(DecodeError::UnknownCase),
+            _ => return Err(DecodeError::InvalidValue),
         };
-        if from.left() == 0 { Ok(aside) } else { Err(DecodeError::LeftOver) }
+        if from.remaining() == 0 { Ok(aside) } else { Err(DecodeError::TrailingBytes) }
     }
 }
 
