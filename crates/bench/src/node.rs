@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use quorate::{
     BadSnapshot, DirectoryStorage, Machine, Node, NodeConfig, SnapshotChunks, TcpConfig,
-    TcpTransport,
-, MachineError};
+    TcpTransport, MachineError};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
@@ -186,7 +185,7 @@ async fn propose(
 fn stop(runtime: &Runtime, cluster: Cluster) {
     runtime.block_on(async {
         for node in cluster.nodes {
-            node.end().await;
+            node.stop_now().await;
             node.host().clone().stop().await;
         }
     });

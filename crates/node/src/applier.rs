@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quorate_core::{Entries, Index, MemberId, Membership, Payload, SnapshotMeta, mutant};
-use quorate_storage::Identity;
+use quorate_storage::StoreIdentity;
 
 use crate::command_id::{CommandDedup, CommandId, Verdict};
 use crate::machine::{BadSnapshot, Machine, MachineFailed, SnapshotChunks};
@@ -130,7 +130,7 @@ impl<M: Machine> Applier<M> {
     }
 
     /// Asks the machine what it has kept for this owner. Before anything is installed or run.
-    pub fn resume(&mut self, owner: &Identity) {
+    pub fn resume(&mut self, owner: &StoreIdentity) {
         self.kept = self.machine.resume(owner);
     }
 

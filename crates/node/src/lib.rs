@@ -57,7 +57,8 @@ pub use memory_network::{MemoryNetwork, MemoryTransport};
 pub use runtime::*;
 #[cfg(feature = "runtime")]
 pub use tcp::{
-    AddressOf, InquiryError, OnRoundTrip, Plain, Secure, Securing, Stream, TcpConfig, TcpTransport,
+    AddressResolver, ConnectionSecurity, DiscoveryError, PeerStream, Plaintext, RoundTripCallback,
+    SecurityFuture, TcpConfig, TcpTransport,
 };
 
 // What is asked for and answered with, so that most users need no other crate.
@@ -66,7 +67,7 @@ pub use quorate_core::{
     MemberInfo, MemberSet, Membership, Operation, Plan, PlannedStep, ReadMode, Refusal, RoleKind,
     Step, Transition, View,
 };
-pub use quorate_storage::{FileDisk, Identity, StoreConfig};
+pub use quorate_storage::{FileDisk, StoreConfig, StoreIdentity};
 
 /// The Rust in the README and the guides is compiled and run as tests.
 #[cfg(all(doctest, feature = "runtime"))]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate_core::{Index, Membership};
-use quorate_storage::Identity;
+use quorate_storage::StoreIdentity;
 
 /// A state machine. Every member runs the same commands in the same order, so everything
 /// here must be deterministic: it must not depend on a clock, on random numbers, on the
@@ -71,7 +71,7 @@ pub trait Machine {
     /// The saved state may be old: the log has the rest.
     ///
     /// State that was saved for another owner must not be used: drop it and return 0.
-    fn resume(&mut self, _owner: &Identity) -> Index {
+    fn resume(&mut self, _owner: &StoreIdentity) -> Index {
         0
     }
 

@@ -7,7 +7,7 @@ use quorate_core::{
     Boot, BootError, Config, EntryId, Index, Membership, MembershipParts, SnapshotMeta, mutant,
 };
 use quorate_storage::{
-    CreateError, Disk, Identity, OpenError, Opened, Store, StoreConfig, StoreError,
+    CreateError, Disk, OpenError, OpenedStore, Store, StoreConfig, StoreError, StoreIdentity,
 };
 
 use crate::applier::{Applier, SnapshotInstallError};
@@ -56,7 +56,7 @@ pub fn start<D: Disk, M: Machine>(
     let MemberStartup { cluster, config, options, store: store_config, first } = startup;
     let (mark, first) = first_mark(cluster, &config, first);
     let opened = Store::open_or_create(disk, mark, &first, &store_config);
-    let Opened { mut store, boot, identity, boots } = opened.map_err(StartError::Open)?;
+    let OpenedStore { mut store, boot, identity, boots } = opened.map_err(StartError::Open)?;
     let mut waking = Waking::new(config, identity, boots, boot, machine);
     if waking.boot.snapshot.id.index > 0 {
         install(&mut store, &mut waking.applier, &waking.boot.snapshot)?;
@@ -71,7 +71,7 @@ pub fn start<D: Disk, M: Machine>(
 /// goal in the membership is pursued from the start.
 pub fn seed<D: Disk, M: Machine>(
     disk: &mut D,
-    identity: Identity,
+    identity: StoreIdentity,
     membership: Membership,
     machine: M,
     at: Index,
@@ -85,10 +85,10 @@ pub fn seed<D: Disk, M: Machine>(
     let meta = SnapshotMeta { id, membership: Arc::new(Membership::from(parts)) };
     let mut first = Boot::from_snapshot(meta.clone());
     first.hard_state.term = id.term;
-    let Identity { member, incarnation, .. } = identity;
+    let StoreIdentity { member, incarnation, .. } = identity;
     let origin = CommandId { member, incarnation, boot: 0, number: 0, open_from: 0 };
     let chunks = Applier::at(machine, origin, &meta).capture_chunks();
-    Store::create_with(disk, identity, &first, chunks, config)
+    Store::create_from_snapshot(disk, identity, &first, chunks, config)
 }
 
 /// What a disk that is still empty is marked with, and what a member then starts from.
@@ -96,14 +96,14 @@ pub(crate) fn first_mark(
     cluster: u64,
     config: &Config,
     first: Option<Membership>,
-) -> (Identity, Boot) {
+) -> (StoreIdentity, Boot) {
     let joined_at = match (&first, config.joined_at) {
         (Some(_), _) => 0,
         (None, 0) if !mutant!(NeverJoinedIsFirst) => Config::NEVER_JOINED,
         (None, index) => index,
     };
     let Config { id: member, incarnation, .. } = *config;
-    let identity = Identity { cluster, member, incarnation, joined_at };
+    let identity = StoreIdentity { cluster, member, incarnation, joined_at };
     (identity, first.map_or_else(Boot::empty, Boot::first))
 }
 
@@ -118,12 +118,12 @@ pub(crate) struct Waking<M> {
 impl<M: Machine> Waking<M> {
     pub(crate) fn new(
         mut config: Config,
-        identity: Identity,
+        identity: StoreIdentity,
         boots: u64,
         boot: Boot,
         machine: M,
     ) -> Self {
-        let Identity { member, incarnation, joined_at, .. } = identity;
+        let StoreIdentity { member, incarnation, joined_at, .. } = identity;
         config.incarnation = incarnation;
         config.joined_at = joined_at;
         let origin = CommandId { member, incarnation, boot: boots, number: 0, open_from: 0 };

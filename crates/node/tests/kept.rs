@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate::{
-    Applier, BadSnapshot, CommandId, Config, DriverOptions, EntryId, Identity, Index, Machine,
-    MachineJobDone, MemberId, MemberStartup, Membership, SnapshotChunks, StartError, start,
-, MachineError};
+    Applier, BadSnapshot, CommandId, Config, DriverOptions, EntryId, StoreIdentity, Index, Machine,
+    MachineJobDone, MemberId, MemberStartup, Membership, SnapshotChunks, StartError, start, MachineError};
 use quorate_core::{BootError, Entries, Entry, Payload, SnapshotMeta};
 use quorate_storage::{FileDisk, StoreConfig};
 
-const OWNER: Identity = Identity { cluster: 5, member: MemberId(1), incarnation: 9, joined_at: 0 };
+const OWNER: StoreIdentity =
+    StoreIdentity { cluster: 5, member: MemberId(1), incarnation: 9, joined_at: 0 };
 
 /// Remembers which commands ran, and how often it was asked to save.
 #[derive(Default)]
@@ -25,7 +25,7 @@ struct Runs {
 }
 
 impl Machine for Runs {
-    fn resume(&mut self, owner: &Identity) -> Index {
+    fn resume(&mut self, owner: &StoreIdentity) -> Index {
         assert_eq!((owner.cluster, owner.member), (OWNER.cluster, OWNER.member));
         self.kept
     }
@@ -62,7 +62,7 @@ impl Machine for Runs {
 }
 
 fn origin(boot: u64, number: u64) -> CommandId {
-    let Identity { member, incarnation, .. } = OWNER;
+    let StoreIdentity { member, incarnation, .. } = OWNER;
     CommandId { member, incarnation, boot, number, open_from: 0 }
 }
 

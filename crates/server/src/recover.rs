@@ -13,8 +13,8 @@ use quorate::{
     Applier, ChangeRefusal, DriverOptions, FileDisk, MemberId, MemberSet, MemberStartup,
     Membership, StartError, StartedMember, StoreConfig, seed, start,
 };
-use quorate_kv::{InstallError, Kv, MemoryTable, TableError};
-use quorate_storage::{CreateError, Identity, OpenError, Store, StoreError};
+use quorate_kv::{Kv, KvSnapshotError, MemoryTable, TableError};
+use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
 
 use crate::bootstrap::{
     BootstrapError, Founding, cluster_id, founding, member_id, store_directory,
@@ -67,11 +67,12 @@ pub fn restore<F: Read + Seek>(
     let mut kv = empty()?;
     let mut chunks = file.chunks().map_err(RecoverError::File)?;
     kv.install(&mut chunks).map_err(RecoverError::Install)?;
-    kv.begin_anew(how.bump_revision, how.bump_revision > 0).map_err(RecoverError::Table)?;
+    kv.reset_for_new_cluster(how.bump_revision, how.bump_revision > 0)
+        .map_err(RecoverError::Table)?;
     let contents = u64::from(kv.hash().map_err(RecoverError::Table)?);
     let cluster = cluster_id(&[cluster, header.cluster_id, header.applied, contents]);
     let revision = kv.revision();
-    let identity = Identity { cluster, member: own, incarnation: draw()?, joined_at: 0 };
+    let identity = StoreIdentity { cluster, member: own, incarnation: draw()?, joined_at: 0 };
     let mut disk = open(&store_directory(config))?;
     sow(&mut disk, identity, membership, kv)?;
     Ok(Restored { header, cluster_id: cluster, revision })
@@ -107,7 +108,7 @@ pub fn plan_recovery(config: &Config) -> Result<RecoveryPlan, RecoverError> {
         return Err(RecoverError::Empty);
     }
     let mut disk = open(&directory)?;
-    let owner = Store::owner(&mut disk).map_err(RecoverError::Open)?;
+    let owner = Store::read_identity(&mut disk).map_err(RecoverError::Open)?;
     let old = owner.ok_or(RecoverError::Empty)?;
     let Replayed { applier, membership, committed } = replay(disk, old)?;
     let last = applier.applied();
@@ -180,7 +181,7 @@ fn begin_with(
     finish(config)?;
     let directory = store_directory(config);
     let mut disk = open(&directory)?;
-    let owner = Store::owner(&mut disk).map_err(RecoverError::Open)?;
+    let owner = Store::read_identity(&mut disk).map_err(RecoverError::Open)?;
     let old = owner.ok_or(RecoverError::Empty)?;
     let Replayed { applier, membership, committed } = replay(disk, old)?;
     let own = old.member;
@@ -193,7 +194,7 @@ fn begin_with(
     let cluster = cluster_id(&[old.cluster, incarnation]);
     let first = joining_members.first_membership(own, &membership)?;
     let fresh = beside(&directory, &format!("{MADE}{incarnation:x}"));
-    let identity = Identity { cluster, member: own, incarnation, joined_at: 0 };
+    let identity = StoreIdentity { cluster, member: own, incarnation, joined_at: 0 };
     let machine = applier.into_machine();
     sow(&mut open(&fresh)?, identity, first, machine)?;
     let old_directory = beside(&directory, &format!("{BEFORE}{cluster:x}"));
@@ -278,7 +279,7 @@ struct Replayed {
     committed: u64,
 }
 
-fn replay(disk: FileDisk, old: Identity) -> Result<Replayed, RecoverError> {
+fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> {
     let mut config = quorate::Config::new(old.member);
     config.incarnation = old.incarnation;
     let startup = MemberStartup {
@@ -310,7 +311,7 @@ fn replay(disk: FileDisk, old: Identity) -> Result<Replayed, RecoverError> {
 
 fn sow(
     disk: &mut FileDisk,
-    identity: Identity,
+    identity: StoreIdentity,
     membership: Membership,
     kv: Kv<MemoryTable>,
 ) -> Result<(), RecoverError> {
@@ -374,7 +375,7 @@ pub enum RecoverError {
     /// The file is no snapshot of ours, or is damaged.
     File(SnapshotFileError),
     /// What is in the file is no data of ours.
-    Install(InstallError),
+    Install(KvSnapshotError),
     /// The directory is in use, or cannot be written.
     Create(CreateError),
     /// The directory cannot be read.

@@ -10,9 +10,9 @@ use tracing::warn;
 
 use super::disk_thread::DiskHandle;
 use super::mailbox::{Completion, Lane};
-use super::metrics::{Counters, Observer};
+use super::metrics::{Counters, NodeObserver};
 use super::presence::{DiskUser, Presence};
-use super::status::Ended;
+use super::status::StopReason;
 use super::storage::{SnapshotSource, StorageError};
 use crate::applier::{Applier, MachineJob, MachineJobDone};
 use crate::machine::{Machine, SnapshotChunks};
@@ -30,7 +30,7 @@ pub(crate) struct ApplyTask<M> {
     pub(crate) done: Arc<Lane<Completion>>,
     pub(crate) disk: DiskHandle,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) observer: Arc<dyn NodeObserver>,
     /// The machine may block: it runs on threads that are made for that.
     pub(crate) blocking: bool,
     /// One capture is written at a time.
@@ -75,7 +75,7 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
         });
         let ran = ran.await;
         if ran.is_err() {
-            done.push(Completion::Ended(Ended::MachinePanicked));
+            done.push(Completion::Ended(StopReason::MachinePanicked));
         }
         ran.ok()
     }
@@ -161,7 +161,7 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
                 return Some(task);
             }
             Ok((_, _, Err(ended))) => ended,
-            Err(_) => Ended::MachinePanicked,
+            Err(_) => StopReason::MachinePanicked,
         };
         done.push(Completion::Ended(ended));
         None
@@ -191,7 +191,7 @@ pub(crate) fn install<M: Machine>(
     applier: &mut Applier<M>,
     meta: &SnapshotMeta,
     mut source: Box<dyn SnapshotSource>,
-) -> Result<MachineJobDone, Ended> {
+) -> Result<MachineJobDone, StopReason> {
     let mut failed = None;
     let chunks = std::iter::from_fn(|| {
         source.next_chunk().unwrap_or_else(|why| {
@@ -201,8 +201,8 @@ pub(crate) fn install<M: Machine>(
     });
     let installed = applier.install(meta, chunks);
     match failed {
-        Some(why) => Err(Ended::Disk(why.into())),
-        None => installed.map_err(|why| Ended::Snapshot(meta.id, why)),
+        Some(why) => Err(StopReason::Disk(why.into())),
+        None => installed.map_err(|why| StopReason::Snapshot(meta.id, why)),
     }
 }
 
@@ -213,11 +213,11 @@ async fn write_capture(
     user: DiskUser,
 ) -> Result<(), StorageError> {
     let id = meta.id;
-    let mut sink = disk.begin_snapshot(meta).await.ok_or(Ended::Stopped)??;
+    let mut sink = disk.begin_snapshot(meta).await.ok_or(StopReason::Stopped)??;
     let written = spawn_blocking(move || -> Result<(), StorageError> {
         for chunk in chunks {
             if user.is_over() {
-                return Err(Ended::Stopped.into());
+                return Err(StopReason::Stopped.into());
             }
             sink.append(&chunk)?;
         }
@@ -226,7 +226,7 @@ async fn write_capture(
         finished
     });
     written.await??;
-    disk.adopt_snapshot(id).await.ok_or(Ended::Stopped)?;
+    disk.adopt_snapshot(id).await.ok_or(StopReason::Stopped)?;
     Ok(())
 }
 

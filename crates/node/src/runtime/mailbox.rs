@@ -14,9 +14,9 @@ use quorate_core::{
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::aside::LeaderView;
-use super::status::{Ended, NodeStatus};
+use super::status::{NodeStatus, StopReason};
 use super::storage::SnapshotSource;
-use super::transport::Parcel;
+use super::transport::PeerMessage;
 use crate::applier::MachineJobDone;
 use crate::outcome::{RequestOutcome, RequestRefused};
 
@@ -37,7 +37,7 @@ pub(crate) enum Question {
 
 /// What the transport brings.
 pub(crate) enum FromPeers {
-    Parcels(Vec<Parcel>),
+    Parcels(Vec<PeerMessage>),
     Unreachable(MemberId),
     ConnectionLost(MemberId),
     /// A snapshot is on the disk, all of it.
@@ -72,7 +72,7 @@ pub(crate) enum Completion {
     /// A snapshot for this peer can be read.
     SnapshotOpened(Box<Envelope>, Option<Box<dyn SnapshotSource>>),
     Control(Control),
-    Ended(Ended),
+    Ended(StopReason),
 }
 
 /// The receiving end.

@@ -151,7 +151,7 @@ impl World {
         let id = member.id;
         let damaged = matches!(
             why,
-            StartError::Open(OpenError::Corrupt(_) | OpenError::OtherVersion { .. })
+            StartError::Open(OpenError::Corrupt(_) | OpenError::UnsupportedVersion { .. })
                 | StartError::Read(StoreError::Corrupt(_))
         );
         if damaged && member.flipped {

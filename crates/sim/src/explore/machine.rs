@@ -1,7 +1,7 @@
 //! The machine of simulated members: the one that is tried, and a note of what ran.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate::{BadSnapshot, Identity, Machine, MachineError, SnapshotChunks};
+use quorate::{BadSnapshot, StoreIdentity, Machine, MachineError, SnapshotChunks};
 use quorate_core::{Index, Membership};
 
 use crate::checkers::Violation;
@@ -41,7 +41,7 @@ impl Noting {
 }
 
 impl Machine for Noting {
-    fn resume(&mut self, owner: &Identity) -> Index {
+    fn resume(&mut self, owner: &StoreIdentity) -> Index {
         self.inner.resume(owner)
     }
 
