@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate::{
-    BadSnapshot, DirectoryStorage, Machine, Node, NodeConfig, SnapshotChunks, TcpConfig,
-    TcpTransport, MachineError};
+    BadSnapshot, DirectoryStorage, Machine, MachineError, Node, NodeConfig, SnapshotChunks,
+    TcpConfig, TcpTransport,
+};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;

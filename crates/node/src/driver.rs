@@ -1,10 +1,10 @@
-//! One member without its threads: the core, the open requests, and where output
-//! goes. The runtime and the simulator run this very file.
+//! One member without its threads, for runtimes other than the one in this crate.
 //!
-//! Things that happen go in by the methods; [`Driver::take`] says what to do next.
-//! The driver does no I/O: whoever runs it writes saves in order, sends messages,
-//! does the machine's jobs in order, and reports each one back. Every request that
-//! was given a [`RequestToken`] is answered exactly once.
+//! A [`Driver`] is the core with its open requests. Inputs are given to its methods;
+//! [`Driver::take`] returns what to do next. The driver does no I/O: its runtime writes saves
+//! in order, sends messages, runs the machine's jobs in order on an [`Applier`], and reports
+//! each result back. Every request that was given a [`RequestToken`] ends exactly once.
+//! [`Node`](crate::Node) and the simulator `quorate-sim` both run this module.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,10 +14,14 @@ use quorate_core::{
     Load, MemberId, Message, Raft, Reader, Save, SaveId, SnapshotMeta, Taken, Term, mutant,
 };
 
-use crate::applier::{MachineJob, MachineJobDone};
-use crate::command_id::CommandId;
-use crate::outcome::{OutcomeUnknown, RequestError, RequestOutcome, RequestRefused, RequestReply};
-use crate::requests::{Asked, RequestToken, Requests, Stage};
+pub use crate::applier::{Applier, CommandOutcome, MachineJob, MachineJobDone};
+pub use crate::command_id::{CommandDedup, CommandId};
+pub use crate::outcome::{RequestOutcome, RequestReply};
+pub use crate::requests::RequestToken;
+pub use crate::start::{MemberStartup, StartError, StartedMember, install, seed, start};
+
+use crate::outcome::{OutcomeUnknown, RequestRefused};
+use crate::requests::{Asked, Requests, Stage};
 
 /// How a member deals with requests and snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +81,8 @@ pub struct DriverOutput {
 ///
 /// A cluster of one, on a disk that is always done at once:
 /// ```
-/// use quorate::{Applier, Driver, DriverOptions, KvCommand, MachineJob, MemoryKv, RequestReply};
+/// use quorate::driver::{Applier, Driver, MachineJob, RequestReply};
+/// use quorate::{DriverOptions, KvCommand, MemoryKv};
 /// use quorate_core::{Boot, Config, MemberId, Membership};
 ///
 /// let id = MemberId(1);
@@ -304,7 +309,7 @@ impl Driver {
     /// Tells the core of the saves that are durable and, if they carry a snapshot, installed.
     fn report_saved(&mut self) {
         let before_install = self.installs.front().map(|(save, _)| save.0 - 1);
-        let newest = self.durable.min(before_install.unwrap_or(u64::MAX));
+        let newest = self.durable.min(before_install.map_or(u64::MAX, |_| u64::MAX));
         if newest > self.reported {
             self.reported = newest;
             let _ = self.step(Input::Saved(SaveId(newest)));

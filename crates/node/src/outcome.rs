@@ -56,7 +56,7 @@ pub enum RequestReply {
 /// another membership change is in progress. Callers need a retry loop only to wait longer than
 /// that, or to use another member; [`RequestError::is_retryable`] says when that is worth it.
 ///
-/// [`DriverOptions::request_ticks`]: crate::driver::DriverOptions::request_ticks
+/// [`DriverOptions::request_ticks`]: crate::DriverOptions::request_ticks
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -81,11 +81,11 @@ pub enum RequestRefused {
     ReadTimedOut,
     /// Too many requests are open at this member. Retry after a pause.
     TooManyRequests {
-        /// [`DriverOptions::requests_max`](crate::driver::DriverOptions::requests_max).
+        /// [`DriverOptions::requests_max`](crate::DriverOptions::requests_max).
         limit: usize,
     },
     /// The command is longer than
-    /// [`DriverOptions::command_bytes_max`](crate::driver::DriverOptions::command_bytes_max).
+    /// [`DriverOptions::command_bytes_max`](crate::DriverOptions::command_bytes_max).
     TooLarge {
         /// Its length in the log.
         bytes: usize,
@@ -199,7 +199,6 @@ pub(crate) fn is_transient(refusal: &Refusal) -> bool {
         Refusal::NotLeader { .. }
             | Refusal::Transferring { .. }
             | Refusal::LeaderRemoved
-            | Refusal::Change(ChangeRefusal::InFlight { .. } | ChangeRefusal::NoOwnCommit)
     )
 }
 

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{
-    BadSnapshot, Ended, EntryId, Index, Machine, MemoryKv, MemoryNetwork, MemoryStorage, Node,
-    NodeConfig, Opened, RequestError, RequestRefused, SnapshotChunks, SnapshotSink, SnapshotSource,
-    Storage, StorageError, MachineError};
+    BadSnapshot, Ended, EntryId, Index, Machine, MachineError, MemoryKv, MemoryNetwork,
+    MemoryStorage, Node, NodeConfig, Opened, RequestError, RequestRefused, SnapshotChunks,
+    SnapshotSink, SnapshotSource, Storage, StorageError,
+};
 use quorate_core::{Boot, Entries, Save, SnapshotMeta};
 use quorate_storage::StoreIdentity;
 use support::{CLUSTER, TICK, in_time, put, until_done, wait_for};

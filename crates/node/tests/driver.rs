@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use quorate::{
-    Applier, Driver, DriverOptions, KvCommand, KvReply, MachineJob, MachineJobDone, MemberStartup,
-    MemoryKv, OutcomeUnknown, RequestError, RequestOutcome, RequestRefused, RequestReply,
+use quorate::driver::{
+    Applier, Driver, MachineJob, MachineJobDone, MemberStartup, RequestOutcome, RequestReply,
     RequestToken, install, start,
+};
+use quorate::{
+    DriverOptions, KvCommand, KvReply, MemoryKv, OutcomeUnknown, RequestError, RequestRefused,
 };
 use quorate_core::{
     Change, Config, Envelope, GoalEnd, MemberId, Membership, Message, SnapshotMeta,

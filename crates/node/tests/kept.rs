@@ -6,9 +6,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use quorate::driver::{Applier, CommandId, MachineJobDone, MemberStartup, StartError, start};
 use quorate::{
-    Applier, BadSnapshot, CommandId, Config, DriverOptions, EntryId, StoreIdentity, Index, Machine,
-    MachineJobDone, MemberId, MemberStartup, Membership, SnapshotChunks, StartError, start, MachineError};
+    BadSnapshot, Config, DriverOptions, EntryId, Index, Machine, MachineError, MemberId,
+    Membership, SnapshotChunks, StoreIdentity,
+};
 use quorate_core::{BootError, Entries, Entry, Payload, SnapshotMeta};
 use quorate_storage::{FileDisk, StoreConfig};
 
@@ -106,7 +108,9 @@ fn what_was_kept_is_followed_and_not_run() {
 fn there_is_no_snapshot_of_a_state_that_is_past() {
     let mut applier = resumed(5);
     applier.apply(&commands(2..=4)).unwrap();
-    assert!(matches!(applier.capture(meta(4)).unwrap(), MachineJobDone::TooLate(at) if at.id.index == 4));
+    assert!(
+        matches!(applier.capture(meta(4)).unwrap(), MachineJobDone::TooLate(at) if at.id.index == 4)
+    );
     assert_eq!(applier.machine().saved, 0);
     applier.apply(&commands(5..=5)).unwrap();
     assert!(matches!(applier.capture(meta(5)).unwrap(), MachineJobDone::Captured { .. }));

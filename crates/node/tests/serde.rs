@@ -5,9 +5,8 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use quorate::{
-    DriverOptions, OutcomeUnknown, RequestError, RequestRefused, RequestReply, RequestToken,
-};
+use quorate::driver::{RequestReply, RequestToken};
+use quorate::{DriverOptions, OutcomeUnknown, RequestError, RequestRefused};
 use quorate_core::{EndedGoal, EntryId, GoalEnd, MemberId, Refusal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

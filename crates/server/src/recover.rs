@@ -9,9 +9,10 @@ use std::fmt;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
+use quorate::driver::{Applier, MemberStartup, StartError, StartedMember, seed, start};
 use quorate::{
-    Applier, ChangeRefusal, DriverOptions, FileDisk, MemberId, MemberSet, MemberStartup,
-    Membership, StartError, StartedMember, StoreConfig, seed, start,
+    ChangeRefusal, DriverOptions, FileDisk, MachineFailed, MemberId, MemberSet, Membership,
+    StoreConfig,
 };
 use quorate_kv::{Kv, KvSnapshotError, MemoryTable, TableError};
 use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
@@ -420,6 +421,7 @@ impl fmt::Display for RecoverError {
             Self::Start(why) => write!(f, "data directory: {why}"),
             Self::Read(why) => write!(f, "data directory: {why}"),
             Self::Table(why) => write!(f, "{why}"),
+            Self::Machine(why) => write!(f, "{why}"),
             Self::System(why) => write!(f, "data directory: {why}"),
         }
     }

@@ -31,6 +31,8 @@ pub(crate) enum Question {
     /// Only by this member, and only as the leader of this term.
     ProposeIn(Term, Bytes),
     Read(Bytes),
+    ReadLocal(Bytes),
+    Barrier,
     Change(Box<Change>, u64),
     Transfer(MemberId),
 }

@@ -198,6 +198,11 @@ impl Member {
                 counters.reads.add(1);
                 self.driver.read(question)
             }
+            Question::ReadLocal(query) => self.driver.read_local(query),
+            Question::Barrier => {
+                counters.reads.add(1);
+                self.driver.barrier()
+            }
             Question::Change(change, ticks) => self.driver.change(*change, ticks),
             Question::Transfer(to) => self.driver.transfer(to),
         };
@@ -556,7 +561,10 @@ impl Member {
         while let Ok(request) = self.mailbox.clients.try_recv() {
             self.on_request(request);
         }
-        self.driver.stop();
+        match &why {
+            StopReason::Stopped => self.driver.stop(),
+            failed => self.driver.fail(&failed.to_string()),
+        }
         for (ticket, answer) in self.driver.take().answers {
             self.state.waiting.answer(ticket, answer);
         }

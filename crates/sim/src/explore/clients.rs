@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use quorate::{RequestError, RequestOutcome, RequestReply, RequestToken};
+use quorate::RequestError;
+use quorate::driver::{RequestOutcome, RequestReply, RequestToken};
 use quorate_core::RequestId;
 
 use super::machine::numbered;

@@ -1,7 +1,7 @@
 //! The machine of simulated members: the one that is tried, and a note of what ran.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate::{BadSnapshot, StoreIdentity, Machine, MachineError, SnapshotChunks};
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity};
 use quorate_core::{Index, Membership};
 
 use crate::checkers::Violation;

@@ -2,7 +2,7 @@
 //! threads, here they are events.
 
 use bytes::Bytes;
-use quorate::{MachineJob, MachineJobDone};
+use quorate::driver::{MachineJob, MachineJobDone};
 use quorate_core::{RequestId, SnapshotMeta};
 use quorate_storage::{Store, StoreError};
 
@@ -159,7 +159,7 @@ impl World {
             MachineJob::Query(token, query) => process.applier.query(token, query.as_ref()),
             MachineJob::Snapshot(meta) => process.applier.capture(meta),
             MachineJob::Install(meta) => {
-                match quorate::install(&mut process.store, &mut process.applier, &meta) {
+                match quorate::driver::install(&mut process.store, &mut process.applier, &meta) {
                     Ok(done) => Ok(done),
                     Err(why) => return Ok(Err(why.to_string())),
                 }

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate::{Applier, BadSnapshot, CommandId, Machine, MachineError, SnapshotChunks};
+use quorate::driver::{Applier, CommandId};
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 use quorate_core::{Entries, Entry, EntryId, Index, MemberId, Membership, SnapshotMeta};
 
 /// Counts what it runs.

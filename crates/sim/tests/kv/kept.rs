@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, StoreIdentity, Machine, MachineError, SnapshotChunks};
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity};
 use quorate_kv::{AnyTable, BatchConfig, Kv, RedbTable};
 use quorate_sim::explore::{Workload, try_machine};
 use quorate_sim::faulty_disk::FaultyDisk;
