@@ -170,7 +170,7 @@ fn a_table_is_kept_for_its_owner() {
     {
         let mut machine = open();
         assert_eq!(machine.resume(&other), 0, "{place}");
-        assert_eq!((machine.read().revision(), machine.read().keys_known()), (1, 0));
+        assert_eq!((machine.read().revision(), machine.read().key_count()), (1, 0));
         machine.apply(9, &command).unwrap();
         machine.save().unwrap();
     }

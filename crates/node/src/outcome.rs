@@ -196,9 +196,7 @@ impl RequestRefused {
 pub(crate) fn is_transient(refusal: &Refusal) -> bool {
     matches!(
         refusal,
-        Refusal::NotLeader { .. }
-            | Refusal::Transferring { .. }
-            | Refusal::LeaderRemoved
+        Refusal::NotLeader { .. } | Refusal::Transferring { .. } | Refusal::LeaderRemoved
     )
 }
 
