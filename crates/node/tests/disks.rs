@@ -186,11 +186,10 @@ async fn a_broken_disk_ends_its_member_with_the_reason() {
     let ended = in_time("the end", node.wait_stopped()).await;
     assert!(matches!(&ended, StopReason::Disk(why) if why.to_string() == "the test broke it"));
     assert_eq!(ended.to_string(), "its disk failed: the test broke it");
-    assert_eq!(
-        node.propose(put("a", "3")).await,
-        Err(RequestError::Refused(RequestRefused::Stopped))
-    );
-    assert_eq!(node.status().await.unwrap_err(), RequestError::Refused(RequestRefused::Stopped));
+    let reason = "its disk failed: the test broke it".to_owned();
+    let failed = RequestError::Refused(RequestRefused::MemberFailed { reason });
+    assert_eq!(node.propose(put("a", "3")).await.unwrap_err(), failed);
+    assert_eq!(node.status().await.unwrap_err(), failed);
     let other = &members.nodes[(leader + 1) % 3];
     until_done("a write", async || other.propose(put("a", "4")).await).await;
 }
