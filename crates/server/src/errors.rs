@@ -99,9 +99,9 @@ fn of_unknown(why: &OutcomeUnknown) -> (Code, String) {
             (Code::Unavailable, TIMED_OUT_CONNECTION)
         }
         OutcomeUnknown::GoalAbandoned(_) => (Code::Unavailable, TIMED_OUT_LEADER),
-        OutcomeUnknown::Removed
-        | OutcomeUnknown::Stopped
-        | OutcomeUnknown::MemberFailed { .. } => (Code::Unavailable, STOPPED),
+        OutcomeUnknown::Removed | OutcomeUnknown::Stopped | OutcomeUnknown::MemberFailed { .. } => {
+            (Code::Unavailable, STOPPED)
+        }
         other => return (Code::Unknown, format!("etcdserver: {other}")),
     };
     (code, text.into())

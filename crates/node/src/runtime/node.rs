@@ -13,13 +13,13 @@ use quorate_core::{
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::aside::LeaderView;
 use super::config::{NodeConfig, NodeError};
 use super::host::Host;
-use super::inquiry::{LeaderQuery, QUESTION_BYTES_MAX};
-use super::mailbox::{Completion, Control, Lane, Question, Request, lock};
-use super::member::Shared;
+use super::leader_query::{LeaderQuery, QUESTION_BYTES_MAX};
+use super::mailbox::{BatchQueue, ClientRequest, Completion, Control, RequestKind, lock};
+use super::member::SharedState;
 use super::metrics::Metrics;
+use super::side_messages::LeaderView;
 use super::status::{MembershipWatch, NodeStatus, StopReason};
 use super::storage::Storage;
 use super::transport::{MemberKey, Transport};
@@ -33,11 +33,11 @@ use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply}
 #[derive(Clone)]
 pub struct Node {
     key: MemberKey,
-    requests: mpsc::Sender<Request>,
-    done: Arc<Lane<Completion>>,
+    requests: mpsc::Sender<ClientRequest>,
+    done: Arc<BatchQueue<Completion>>,
     controls: Arc<Semaphore>,
     asking: Arc<Semaphore>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     host: Host,
 }
 
@@ -88,9 +88,9 @@ impl Node {
 
     pub(crate) fn new(
         key: MemberKey,
-        requests: mpsc::Sender<Request>,
-        done: Arc<Lane<Completion>>,
-        shared: Arc<Shared>,
+        requests: mpsc::Sender<ClientRequest>,
+        done: Arc<BatchQueue<Completion>>,
+        shared: Arc<SharedState>,
         host: Host,
     ) -> Self {
         let controls = Arc::new(Semaphore::new(CONTROLS_MAX));
@@ -111,7 +111,7 @@ impl Node {
     /// Runs a command on every member's machine, once. Done means that it is committed
     /// and has run here.
     pub async fn propose(&self, command: impl Into<Bytes>) -> Result<CommandReply, RequestError> {
-        match self.ask(Question::Propose(command.into())).await? {
+        match self.ask(RequestKind::Propose(command.into())).await? {
             RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
@@ -125,7 +125,7 @@ impl Node {
         term: Term,
         command: impl Into<Bytes>,
     ) -> Result<CommandReply, RequestError> {
-        match self.ask(Question::ProposeIn(term, command.into())).await? {
+        match self.ask(RequestKind::ProposeIn(term, command.into())).await? {
             RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
@@ -134,7 +134,7 @@ impl Node {
     /// Asks the machine something, and gets an answer that is not older than the
     /// question: everything that anybody was told to be done before is in it.
     pub async fn read(&self, question: impl Into<Bytes>) -> Result<Bytes, RequestError> {
-        match self.ask(Question::Read(question.into())).await? {
+        match self.ask(RequestKind::Read(question.into())).await? {
             RequestReply::Read { reply, .. } => Ok(reply),
             _ => Err(MISMATCH),
         }
@@ -144,7 +144,7 @@ impl Node {
     /// member's machine. Returns the newest entry that has run. For applications that look into
     /// their machine themselves: what they then see is not stale.
     pub async fn barrier(&self) -> Result<Index, RequestError> {
-        match self.ask(Question::Barrier).await? {
+        match self.ask(RequestKind::Barrier).await? {
             RequestReply::Read { index, .. } => Ok(index),
             _ => Err(MISMATCH),
         }
@@ -155,7 +155,7 @@ impl Node {
     /// entry whose effect it shows. Later local reads of the same member never show less, until
     /// it is restarted.
     pub async fn read_local(&self, query: impl Into<Bytes>) -> Result<LocalRead, RequestError> {
-        match self.ask(Question::ReadLocal(query.into())).await? {
+        match self.ask(RequestKind::ReadLocal(query.into())).await? {
             RequestReply::Read { index, reply } => Ok(LocalRead { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
@@ -278,7 +278,7 @@ impl Node {
 
     /// Makes this member the leader.
     pub async fn transfer(&self, to: MemberId) -> Result<(), RequestError> {
-        self.ask(Question::Transfer(to)).await.map(|_| ())
+        self.ask(RequestKind::Transfer(to)).await.map(|_| ())
     }
 
     /// Takes a snapshot of the machine now. Returns its index when it is durable.
@@ -448,12 +448,12 @@ impl Node {
     }
 
     async fn ask_change(&self, change: Change, ticks: u64) -> Result<RequestReply, RequestError> {
-        self.ask(Question::Change(Box::new(change), ticks)).await
+        self.ask(RequestKind::Change(Box::new(change), ticks)).await
     }
 
-    async fn ask(&self, question: Question) -> Result<RequestReply, RequestError> {
+    async fn ask(&self, question: RequestKind) -> Result<RequestReply, RequestError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.requests.send(Request { question, reply }).await;
+        let sent = self.requests.send(ClientRequest { question, reply }).await;
         sent.map_err(|_| self.stopped())?;
         match answer.await {
             Ok(outcome) => outcome,
