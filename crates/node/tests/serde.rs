@@ -6,7 +6,8 @@ use std::fmt::Debug;
 
 use bytes::Bytes;
 use quorate::{Answer, Done, Options, Refused, Ticket, Unknown};
-use quorate_core::{EndedGoal, EntryId, GoalEnd, MemberId, Refusal};
+use quorate_core::membership::{EndedGoal, GoalEnd};
+use quorate_core::{EntryId, MemberId, Refusal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

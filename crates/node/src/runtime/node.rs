@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_core::{
-    Change, ChangeRefusal, EndedGoal, EntryId, GoalEnd, Index, MemberId, MemberInfo, MemberSet,
-    Membership, Plan, Refusal, RoleKind, Term, View, plan,
+use quorate_core::membership::{
+    ChangeRefusal, EndedGoal, GoalEnd, MemberInfo, Plan, PlanContext, plan,
 };
+use quorate_core::status::RoleKind;
+use quorate_core::{Change, EntryId, Index, MemberId, MemberSet, Membership, Refusal, Term};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -206,7 +207,7 @@ impl Node {
             Ok(Done::GoalEnded(ended)) => Ok(ended),
             // Nothing has to be done, but perhaps waited for.
             Err(Failed::Refused(Refused::ByLeader(Refusal::Change(
-                ChangeRefusal::AlreadyThere,
+                ChangeRefusal::AlreadyReached,
             )))) => {
                 let id = self.leader_view().await?.newest;
                 self.settled(id).await?;
@@ -267,7 +268,7 @@ impl Node {
     }
 
     /// What the leader sees of its members, wherever it is.
-    pub async fn view(&self) -> Result<View, Failed> {
+    pub async fn view(&self) -> Result<PlanContext, Failed> {
         self.leader_view().await.map(|told| told.view)
     }
 

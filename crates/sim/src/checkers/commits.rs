@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use quorate_core::{Activation, EntryId, MemberId, Membership};
+use quorate_core::config::Activation;
+use quorate_core::{EntryId, MemberId, Membership};
 
 use super::{Durable, Violation, ensure, has_quorum};
 

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quorate_core::{Entry, EntryId, Index, MemberId, Membership, RoleKind, Term};
+use quorate_core::status::RoleKind;
+use quorate_core::{Entry, EntryId, Index, MemberId, Membership, Term};
 
 use super::{MemberView, Violation, ensure};
 

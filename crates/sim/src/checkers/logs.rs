@@ -1,6 +1,6 @@
 //! I2, logs that share an entry share all before it; I3, a leader's log only grows.
 
-use quorate_core::RoleKind;
+use quorate_core::status::RoleKind;
 
 use super::{MemberView, Violation, ensure};
 

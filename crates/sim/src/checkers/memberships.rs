@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use quorate_core::{Activation, RoleKind};
+use quorate_core::config::Activation;
+use quorate_core::status::RoleKind;
 
 use super::{MemberView, Violation, ensure, quorums_meet};
 

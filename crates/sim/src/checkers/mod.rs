@@ -43,7 +43,7 @@ pub struct Violation {
 
 impl Violation {
     pub fn new(rule: &'static str, what: impl Into<String>) -> Self {
-        Self { rule, what: what.into() }
+        Self { rule, what: crate::short_ids::short_ids(&what.into()) }
     }
 }
 

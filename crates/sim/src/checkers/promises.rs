@@ -1,6 +1,7 @@
 //! I12: no promise leaves a member before its disk keeps it.
 
-use quorate_core::{AppendReply, Envelope, HardState, Message};
+use quorate_core::message::{AppendReply, Message};
+use quorate_core::{Envelope, HardState};
 
 use super::{Durable, Violation, ensure};
 
@@ -19,7 +20,7 @@ pub fn promise_is_durable(envelope: &Envelope, disk: &Durable) -> Result<(), Vio
 }
 
 /// A candidate asks for votes with a term and a log that its disk holds: after a crash
-/// it could ask again in the same term with less. With etcd's manners it does not wait.
+/// it could ask again in the same term with less. With etcd's rules it does not wait.
 pub fn candidacy_is_durable(envelope: &Envelope, disk: &Durable) -> Result<(), Violation> {
     let Message::Vote(asked) = &envelope.message else { return Ok(()) };
     let HardState { term, vote, .. } = disk.hard_state;

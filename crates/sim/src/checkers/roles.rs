@@ -1,6 +1,7 @@
 //! I11: who may stand for election, and who may lead.
 
-use quorate_core::{Activation, RoleKind};
+use quorate_core::config::Activation;
+use quorate_core::status::RoleKind;
 
 use super::{MemberView, Violation, ensure};
 

@@ -3,9 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use quorate_core::config::Activation;
+use quorate_core::membership::LoggedChange;
+use quorate_core::message::{AppendReply, Message, Vote, VoteReply};
+use quorate_core::status::RoleKind;
 use quorate_core::{
-    Activation, AppendReply, Change, Entry, EntryId, Envelope, HardState, Index, LoggedChange,
-    MemberId, Membership, Message, Payload, RoleKind, SnapshotMeta, Term, Vote, VoteReply,
+    Change, Entry, EntryId, Envelope, HardState, Index, MemberId, Membership, Payload,
+    SnapshotMeta, Term,
 };
 
 use super::electable::{self, Elector, Rules};

@@ -8,9 +8,13 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use quorate_core::config::Activation;
+use quorate_core::membership::EndedGoal;
+use quorate_core::message::{AppendReply, Message};
+use quorate_core::status::RoleKind;
 use quorate_core::{
-    Activation, AppendReply, Boot, EndedGoal, Entries, EntryId, Envelope, HardState, Index,
-    MemberId, Membership, Message, Payload, Raft, RoleKind, Save, SnapshotMeta, Term,
+    Boot, Entries, EntryId, Envelope, HardState, Index, MemberId, Membership, Payload, Raft, Save,
+    SnapshotMeta, Term,
 };
 
 use crate::checkers::{Violation, has_quorum, quorums_meet};

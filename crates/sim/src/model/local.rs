@@ -6,9 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use quorate_core::status::RoleKind;
 use quorate_core::{
     Change, Config, EntryId, Envelope, Event, Index, Input, MemberId, Membership, Output, Raft,
-    RequestId, RoleKind, Save, SaveId, SnapshotMeta, Status, invariants,
+    RequestId, Save, SaveId, SnapshotMeta, Status, invariants,
 };
 
 use crate::checkers::{
@@ -235,7 +236,7 @@ impl<'a> Run<'a> {
         for load in load {
             let (from, to) = (load.range.start, load.range.end);
             let entries = self.local.disk.read(from, to, load.bytes_max);
-            self.step(Input::Loaded(load.reader, entries))?;
+            self.step(Input::Loaded(load.target, entries))?;
         }
         if let Some(to) = trim {
             Arc::make_mut(&mut self.local.disk).trim(to);
@@ -248,7 +249,7 @@ impl<'a> Run<'a> {
         let disk = durable(&self.local.synced);
         for envelope in envelopes.into_iter().filter(|envelope| envelope.from != envelope.to) {
             promise_is_durable(&envelope, &disk)?;
-            if !self.fixed.config.manners.every_reply_waits {
+            if !self.fixed.config.etcd_compat.every_reply_waits {
                 candidacy_is_durable(&envelope, &disk)?;
             }
             self.sends.push(envelope);
@@ -317,7 +318,7 @@ const STEPS_MAX: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
-    use quorate_core::Message;
+    use quorate_core::message::Message;
 
     use super::super::search::tests::{Seen, seen};
     use super::*;

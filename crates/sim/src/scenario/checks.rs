@@ -7,9 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use quorate_core::{
-    AppendReply, Entry, Envelope, HardState, Index, MemberId, MemberSet, Membership, Message, Term,
-};
+use quorate_core::message::{AppendReply, Message};
+use quorate_core::{Entry, Envelope, HardState, Index, MemberId, MemberSet, Membership, Term};
 
 use super::disk::Disk;
 use super::message::envelope_text;
