@@ -23,7 +23,7 @@ pub use goal::{
     EndedGoal, Goal, GoalEnd, GoalStep, Plan, PlanContext, PlannedStep, next_step, plan,
 };
 pub use parts::MembershipParts;
-pub use quorum::{Quorum, VoteResult};
+pub use quorum::{Quorum, VoteResult, quorum_size};
 pub use refusal::ChangeRefusal;
 
 use crate::{Activation, EntryId, Index, MemberId, MemberSet, mutant};
@@ -74,6 +74,14 @@ pub struct MemberInfo {
     /// Where it stands. Members of one zone may fail together; empty for unknown.
     #[cfg_attr(feature = "serde", serde(with = "crate::opaque"))]
     pub zone: Bytes,
+}
+
+impl MemberInfo {
+    /// A member that is reached at this address. The core does not interpret it: the TCP
+    /// transport of the `quorate` crate expects `host:port`.
+    pub fn address(address: impl Into<String>) -> Self {
+        Self { info: address.into().into(), ..Self::default() }
+    }
 }
 
 impl Membership {

@@ -11,7 +11,7 @@ use quorate_core::message::{
 use quorate_core::{
     Change, Entries, EntryId, Envelope, MemberId, Refusal, RequestId, SnapshotMeta,
 };
-use quorate_storage::codec::{Code, DecodeError};
+use quorate_storage::codec::{Codec, DecodeError};
 
 use super::frame::Body;
 
