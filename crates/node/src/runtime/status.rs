@@ -119,14 +119,14 @@ impl MembershipEvent {
 #[derive(Debug)]
 pub struct MembershipWatch {
     pub(crate) news: broadcast::Receiver<MembershipEvent>,
-    pub(crate) now: watch::Receiver<Known>,
-    pub(crate) first: Option<Known>,
+    pub(crate) now: watch::Receiver<KnownMembership>,
+    pub(crate) first: Option<KnownMembership>,
     pub(crate) ended: watch::Receiver<Option<StopReason>>,
 }
 
 /// What is known about the membership at any moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownMembership {
     pub(crate) id: EntryId,
     pub(crate) membership: Arc<Membership>,
     pub(crate) settled: Index,
@@ -153,7 +153,7 @@ impl MembershipWatch {
                 }
             }
         };
-        let Known { id, membership, settled } = now;
+        let KnownMembership { id, membership, settled } = now;
         Some(MembershipEvent::Current { id, membership, settled: settled >= id.index })
     }
 }
