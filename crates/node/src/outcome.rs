@@ -4,7 +4,8 @@ use std::error::Error;
 use std::fmt;
 
 use bytes::Bytes;
-use quorate_core::{ChangeRefusal, EndedGoal, EntryId, Index, MemberId, Refusal};
+use quorate_core::membership::{ChangeRefusal, EndedGoal};
+use quorate_core::{EntryId, Index, MemberId, Refusal};
 
 /// How a request ended.
 pub type RequestOutcome = Result<RequestReply, RequestError>;

@@ -13,9 +13,9 @@ use quorate::driver::{
 use quorate::{
     DriverOptions, KvCommand, KvReply, MemoryKv, OutcomeUnknown, RequestError, RequestRefused,
 };
-use quorate_core::{
-    Change, Config, Envelope, GoalEnd, MemberId, Membership, Message, SnapshotMeta,
-};
+use quorate_core::membership::GoalEnd;
+use quorate_core::message::Message;
+use quorate_core::{Change, Config, Envelope, MemberId, Membership, SnapshotMeta};
 use quorate_storage::{FileDisk, Store, StoreConfig};
 
 struct Member {
@@ -88,7 +88,7 @@ impl Cluster {
             }
             for load in work.load {
                 let entries = member.store.load(load.range.clone(), load.bytes_max).unwrap();
-                member.driver.loaded(load.reader, entries);
+                member.driver.loaded(load.target, entries);
             }
             if let Some(index) = work.trim {
                 member.store.trim(index).unwrap();
