@@ -186,7 +186,7 @@ async fn propose(
 fn stop(runtime: &Runtime, cluster: Cluster) {
     runtime.block_on(async {
         for node in cluster.nodes {
-            node.end().await;
+            node.stop_now().await;
             node.host().clone().stop().await;
         }
     });

@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("it was {:?} before entry {}", reply.bytes, reply.index);
     println!("member 3 says it is {:?}", nodes[2].read("colour").await?);
 
-    let added = nodes[0].add_learner(MemberId(4), MemberInfo::default(), false).await?;
+    let added = nodes[0].add_learner(MemberId(4), MemberInfo::default()).await?;
     let fourth = start(NodeConfig::join(42, 4, added.index)).await?;
     let voters = [2, 3, 4].map(MemberId);
     for step in fourth.plan(voters, []).await?.steps {

@@ -57,7 +57,8 @@ pub use memory_network::{MemoryNetwork, MemoryTransport};
 pub use runtime::*;
 #[cfg(feature = "runtime")]
 pub use tcp::{
-    AddressOf, InquiryError, OnRoundTrip, Plain, Secure, Securing, Stream, TcpConfig, TcpTransport,
+    AddressResolver, ConnectionSecurity, DiscoveryError, PeerStream, Plaintext, RoundTripCallback,
+    SecurityFuture, TcpConfig, TcpTransport,
 };
 
 // What is asked for and answered with, so that most users need no other crate.

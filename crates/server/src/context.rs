@@ -172,7 +172,7 @@ impl Context {
         let mut stage = self.stage.subscribe();
         tokio::select! {
             _ = stage.wait_for(|stage| *stage == Stage::Closing) => server_stopped(),
-            _ = self.node.ended() => server_stopped(),
+            _ = self.node.wait_stopped() => server_stopped(),
             () = self.leader_lost(), if wants_leader => no_leader(),
         }
     }

@@ -21,7 +21,7 @@ use bytes::Bytes;
 pub use change::{Change, ChangeKind, LoggedChange, Operation, Transition};
 pub use goal::{EndedGoal, Goal, GoalEnd, Plan, PlannedStep, Step, View, next_step, plan};
 pub use parts::MembershipParts;
-pub use quorum::{Count, Quorum};
+pub use quorum::{Count, Quorum, quorum_size};
 pub use refusal::ChangeRefusal;
 
 use crate::{Activation, EntryId, Index, MemberId, MemberSet, mutant};

@@ -13,14 +13,14 @@ use quorate_core::{
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::aside::LeaderView;
 use super::config::{NodeConfig, NodeError};
 use super::host::Host;
-use super::inquiry::{Inquiry, QUESTION_BYTES_MAX};
-use super::mailbox::{Completion, Control, Lane, Question, Request, lock};
-use super::member::Shared;
+use super::leader_query::{LeaderQuery, QUESTION_BYTES_MAX};
+use super::mailbox::{BatchQueue, ClientRequest, Completion, Control, RequestKind, lock};
+use super::member::SharedState;
 use super::metrics::Metrics;
-use super::status::{Ended, MembershipWatch, NodeStatus};
+use super::side_messages::LeaderView;
+use super::status::{MembershipWatch, NodeStatus, StopReason};
 use super::storage::Storage;
 use super::transport::{MemberKey, Transport};
 use crate::machine::Machine;
@@ -33,11 +33,11 @@ use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply}
 #[derive(Clone)]
 pub struct Node {
     key: MemberKey,
-    requests: mpsc::Sender<Request>,
-    done: Arc<Lane<Completion>>,
+    requests: mpsc::Sender<ClientRequest>,
+    done: Arc<BatchQueue<Completion>>,
     controls: Arc<Semaphore>,
     asking: Arc<Semaphore>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     host: Host,
 }
 
@@ -69,9 +69,9 @@ impl Node {
 
     pub(crate) fn new(
         key: MemberKey,
-        requests: mpsc::Sender<Request>,
-        done: Arc<Lane<Completion>>,
-        shared: Arc<Shared>,
+        requests: mpsc::Sender<ClientRequest>,
+        done: Arc<BatchQueue<Completion>>,
+        shared: Arc<SharedState>,
         host: Host,
     ) -> Self {
         let controls = Arc::new(Semaphore::new(CONTROLS_MAX));
@@ -92,7 +92,7 @@ impl Node {
     /// Runs a command on every member's machine, once. Done means that it is committed
     /// and has run here.
     pub async fn propose(&self, command: impl Into<Bytes>) -> Result<CommandReply, RequestError> {
-        match self.ask(Question::Propose(command.into())).await? {
+        match self.ask(RequestKind::Propose(command.into())).await? {
             RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
@@ -106,7 +106,7 @@ impl Node {
         term: Term,
         command: impl Into<Bytes>,
     ) -> Result<CommandReply, RequestError> {
-        match self.ask(Question::ProposeIn(term, command.into())).await? {
+        match self.ask(RequestKind::ProposeIn(term, command.into())).await? {
             RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
@@ -115,31 +115,26 @@ impl Node {
     /// Asks the machine something, and gets an answer that is not older than the
     /// question: everything that anybody was told to be done before is in it.
     pub async fn read(&self, question: impl Into<Bytes>) -> Result<Bytes, RequestError> {
-        match self.ask(Question::Read(question.into())).await? {
+        match self.ask(RequestKind::Read(question.into())).await? {
             RequestReply::Read { reply } => Ok(reply),
             _ => Err(MISMATCH),
         }
     }
 
-    /// Lets a new member receive the log, without a vote. Returns the entry that added it:
-    /// start the new member with its index ([`NodeConfig::join`]). With `wait`, returns
-    /// when the new member has caught up, for as long as that takes.
+    /// Adds a learner: a member that receives the log and has no vote. Returns the entry that
+    /// added it: start the new member with its index ([`NodeConfig::join`]), then wait with
+    /// [`Node::wait_caught_up`] before it gets a vote.
     pub async fn add_learner(
         &self,
         id: MemberId,
         info: MemberInfo,
-        wait: bool,
     ) -> Result<EntryId, RequestError> {
-        let added = self.change(Change::add_learner(id).with_info(id, info)).await?;
-        if wait {
-            self.caught_up(id).await?;
-        }
-        Ok(added)
+        self.change(Change::add_learner(id).with_info(id, info)).await
     }
 
     /// Waits until this member is so near the end of the log that it could vote without
     /// harm. Refused when it is no member.
-    pub async fn caught_up(&self, id: MemberId) -> Result<(), RequestError> {
+    pub async fn wait_caught_up(&self, id: MemberId) -> Result<(), RequestError> {
         loop {
             if let Ok(LeaderView { newest, view }) = self.leader_view().await {
                 if view.caught_up.contains(id) {
@@ -169,12 +164,12 @@ impl Node {
     }
 
     /// Any change. Done means settled: any majority of the new membership can go on by
-    /// itself. What is not settled after [`CHANGE_TICKS`] ends as unknown.
+    /// itself. What is not settled after [`CHANGE_TIMEOUT_TICKS`] ends as unknown.
     ///
     /// While another change is in flight it waits a few seconds before it is refused: a
     /// leader that has just won, or that has just seen a disk, logs one of its own.
     pub async fn change(&self, change: Change) -> Result<EntryId, RequestError> {
-        match self.ask_change(change, CHANGE_TICKS).await? {
+        match self.ask_change(change, CHANGE_TIMEOUT_TICKS).await? {
             RequestReply::Changed { id } => Ok(id),
             RequestReply::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
             RequestReply::GoalEnded(ended) => {
@@ -206,7 +201,7 @@ impl Node {
                 ChangeRefusal::AlreadyThere,
             )))) => {
                 let id = self.leader_view().await?.newest;
-                self.settled(id).await?;
+                self.wait_settled(id).await?;
                 Ok(EndedGoal { id, end: GoalEnd::Reached, at: id })
             }
             Ok(_) => Err(MISMATCH),
@@ -241,7 +236,7 @@ impl Node {
 
     /// Makes this member the leader.
     pub async fn transfer(&self, to: MemberId) -> Result<(), RequestError> {
-        self.ask(Question::Transfer(to)).await.map(|_| ())
+        self.ask(RequestKind::Transfer(to)).await.map(|_| ())
     }
 
     /// Takes a snapshot of the machine now. Returns its index when it is durable.
@@ -282,7 +277,7 @@ impl Node {
         }
     }
 
-    /// Asks the application where the leader is ([`Node::inquiries`]) something that only
+    /// Asks the application where the leader is ([`Node::leader_queries`]) something that only
     /// it knows. Small, and harmless to ask twice: a question that is refused may have been
     /// heard, and nothing stands in the log.
     pub async fn ask_leader(&self, question: impl Into<Bytes>) -> Result<Bytes, RequestError> {
@@ -302,7 +297,7 @@ impl Node {
     /// application that uses [`Node::ask_leader`] takes this once, and answers; nobody can
     /// take it a second time. Who was deposed may not know: confirm with [`Node::read`] what
     /// only a leader may say.
-    pub fn inquiries(&self) -> Option<mpsc::Receiver<Inquiry>> {
+    pub fn leader_queries(&self) -> Option<mpsc::Receiver<LeaderQuery>> {
         lock(&self.shared.inquiries).take()
     }
 
@@ -342,7 +337,7 @@ impl Node {
     }
 
     /// Waits until this membership, or a later one, is known here to be settled.
-    pub async fn settled(&self, id: EntryId) -> Result<(), RequestError> {
+    pub async fn wait_settled(&self, id: EntryId) -> Result<(), RequestError> {
         let mut known = self.shared.known.subscribe();
         let mut ended = self.shared.ended.subscribe();
         tokio::select! {
@@ -365,17 +360,17 @@ impl Node {
     /// Stops this member in good order: a leader hands over first, if it can. Other
     /// members of the process go on; when it was the only one, [`Host::stop`] closes the
     /// connections.
-    pub async fn stop(&self) -> Ended {
+    pub async fn stop(&self) -> StopReason {
         if self.is_leader() {
             self.hand_over().await;
         }
-        self.end().await
+        self.stop_now().await
     }
 
     /// Stops this member at once, as it is.
-    pub async fn end(&self) -> Ended {
+    pub async fn stop_now(&self) -> StopReason {
         self.done.push(Completion::Control(Control::Stop));
-        self.ended().await
+        self.wait_stopped().await
     }
 
     async fn hand_over(&self) {
@@ -392,10 +387,10 @@ impl Node {
     }
 
     /// Waits until this member has ended, and says why.
-    pub async fn ended(&self) -> Ended {
+    pub async fn wait_stopped(&self) -> StopReason {
         let mut ended = self.shared.ended.subscribe();
         let why = ended.wait_for(Option::is_some).await;
-        why.ok().and_then(|why| why.clone()).unwrap_or(Ended::Stopped)
+        why.ok().and_then(|why| why.clone()).unwrap_or(StopReason::Stopped)
     }
 
     fn ended_now(&self) -> Option<RequestError> {
@@ -406,7 +401,7 @@ impl Node {
     async fn ask_change(&self, change: Change, ticks: u64) -> Result<RequestReply, RequestError> {
         let patient_until = Instant::now() + CHANGE_PATIENCE;
         loop {
-            let asked = self.ask(Question::Change(Box::new(change.clone()), ticks)).await;
+            let asked = self.ask(RequestKind::Change(Box::new(change.clone()), ticks)).await;
             match asked {
                 Err(RequestError::Refused(why))
                     if passes(&why) && Instant::now() < patient_until =>
@@ -418,9 +413,9 @@ impl Node {
         }
     }
 
-    async fn ask(&self, question: Question) -> Result<RequestReply, RequestError> {
+    async fn ask(&self, question: RequestKind) -> Result<RequestReply, RequestError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.requests.send(Request { question, reply }).await;
+        let sent = self.requests.send(ClientRequest { question, reply }).await;
         sent.map_err(|_| STOPPED)?;
         match answer.await {
             Ok(outcome) => outcome,
@@ -464,7 +459,7 @@ fn passes(why: &RequestRefused) -> bool {
 }
 
 /// Ticks after which a change that is not settled ends as unknown.
-pub const CHANGE_TICKS: u64 = 600;
+pub const CHANGE_TIMEOUT_TICKS: u64 = 600;
 
 const STOPPED: RequestError = RequestError::Refused(RequestRefused::Stopped);
 /// No question is answered by another kind of answer.

@@ -8,8 +8,8 @@ use quorate_storage::{Store, StoreError};
 
 use super::member::DiskWork;
 use super::shared_disk::SharedDisk;
-use super::world::{Checked, Happening, World};
-use crate::checkers::Violation;
+use super::world::{Happening, World};
+use crate::checkers::{Checked, Violation};
 
 impl World {
     /// Gives everything that waits to the disk, if it is idle.
@@ -76,9 +76,7 @@ impl World {
         let store = &mut process.store;
         let done = match work {
             DiskWork::Save(save) => {
-                if synced {
-                    self.watch.on_saved(place, id, &save)?;
-                }
+                self.invariants.saved(id, &save, synced)?;
                 process.driver.saved(save.id);
                 Ok(())
             }
@@ -170,7 +168,7 @@ impl World {
                 let index = meta.id.index;
                 process.applier.machine().survives_capture((self.machine)())?;
                 let chunks: Vec<Bytes> = chunks.collect();
-                self.watch.on_state(id, index, hash_of(&chunks))?;
+                self.invariants.captured(id, index, hash_of(&chunks))?;
                 process.disk_waits.push(DiskWork::Capture(meta, chunks));
             }
             MachineJobDone::Installed { meta, origins } => {

@@ -253,7 +253,7 @@ mod tests {
         context.run(&Command::LeaseRevoke(7)).await.unwrap();
         lessor.forget(&context, 7);
         assert!(!counts());
-        node.end().await;
+        node.stop_now().await;
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::{
-    ChangeRefusal, EndedGoal, EntryId, GoalEnd, Membership, MembershipNews, NodeStatus, Refusal,
+    ChangeRefusal, EndedGoal, EntryId, GoalEnd, Membership, MembershipEvent, NodeStatus, Refusal,
     RequestError, RequestRefused, Step,
 };
 use quorate_core::GoalStatus;
@@ -56,9 +56,9 @@ impl MembershipService {
         let mut news = self.context.node.watch_membership();
         while let Some(heard) = news.next().await {
             let found = match heard {
-                MembershipNews::GoalEnded(ended) if ended.id == id => Some(ended),
-                MembershipNews::Now { membership, settled: true, .. }
-                | MembershipNews::Settled { membership, .. } => {
+                MembershipEvent::GoalEnded(ended) if ended.id == id => Some(ended),
+                MembershipEvent::Current { membership, settled: true, .. }
+                | MembershipEvent::Settled { membership, .. } => {
                     membership.ended_goals().iter().find(|ended| ended.id == id).copied()
                 }
                 _ => None,

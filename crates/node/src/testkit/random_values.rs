@@ -11,12 +11,12 @@ use quorate_core::{
 };
 
 /// Draws numbers (SplitMix64).
-pub(crate) struct Chance(u64);
+pub(crate) struct RandomValues(u64);
 
 /// How many kinds of messages there are, a snapshot left out.
 pub(crate) const MESSAGE_KINDS: u64 = 15;
 
-impl Chance {
+impl RandomValues {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -104,14 +104,14 @@ impl Chance {
     /// Entries that follow each other, as in a log.
     pub(crate) fn entries(&mut self) -> Entries {
         let first = self.below(1 << 40);
-        let entry = |chance: &mut Self, nth| {
-            let payload = if chance.below(4) == 0 {
-                let (change, membership) = (chance.change(), chance.membership());
+        let entry = |random: &mut Self, nth| {
+            let payload = if random.below(4) == 0 {
+                let (change, membership) = (random.change(), random.membership());
                 Payload::Change(Arc::new(LoggedChange { change, membership }))
             } else {
-                Payload::Command(chance.bytes())
+                Payload::Command(random.bytes())
             };
-            Entry { id: EntryId::new(chance.number(), first + nth), payload }
+            Entry { id: EntryId::new(random.number(), first + nth), payload }
         };
         (0..self.below(6)).map(|nth| entry(self, nth)).collect()
     }

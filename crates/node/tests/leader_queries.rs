@@ -57,14 +57,14 @@ async fn until_answered(node: &Node, question: &str) -> Bytes {
 async fn the_leader_answers_whoever_asks() {
     let nodes = start().await;
     for node in &nodes {
-        let mut inquiries = node.inquiries().unwrap();
-        assert!(node.inquiries().is_none(), "taken once");
+        let mut queries = node.leader_queries().unwrap();
+        assert!(node.leader_queries().is_none(), "taken once");
         let id = node.id();
         tokio::spawn(async move {
-            while let Some(inquiry) = inquiries.recv().await {
-                let question = String::from_utf8_lossy(inquiry.question()).into_owned();
-                let from = inquiry.from();
-                inquiry.answer(format!("{question} of {from} heard by {id}"));
+            while let Some(query) = queries.recv().await {
+                let question = String::from_utf8_lossy(query.payload()).into_owned();
+                let from = query.from();
+                query.reply(format!("{question} of {from} heard by {id}"));
             }
         });
     }
@@ -77,7 +77,7 @@ async fn the_leader_answers_whoever_asks() {
         assert!(by_leader, "{answer:?}");
     }
     for node in &nodes {
-        node.end().await;
+        node.stop_now().await;
     }
 }
 
@@ -96,11 +96,11 @@ async fn who_gets_no_answer_is_told_so() {
         assert!(matches!(asked.await.unwrap(), Err(RequestError::Refused(_))));
     }
     // An application that drops what it is asked refuses.
-    drop(leader.inquiries().unwrap());
+    drop(leader.leader_queries().unwrap());
     let dropped = leader.ask_leader("anyone?").await;
     assert_eq!(dropped, Err(RequestError::Refused(RequestRefused::NoLeader)));
     for node in &nodes {
-        node.end().await;
+        node.stop_now().await;
     }
 }
 
@@ -131,6 +131,6 @@ async fn a_command_for_one_term_is_run_by_its_leader_or_never() {
     let late = leader.propose_in(term, command).await;
     assert!(matches!(late, Err(RequestError::Refused(RequestRefused::ByLeader(_)))), "{late:?}");
     for node in &nodes {
-        node.end().await;
+        node.stop_now().await;
     }
 }
