@@ -8,7 +8,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use quorate_core::{MemberId, MemberInfo};
+use quorate_core::MemberId;
+use quorate_core::membership::MemberInfo;
 use tokio::sync::{mpsc, watch};
 
 use crate::runtime::{

@@ -222,9 +222,9 @@ impl OpenSlot {
                 self.must_sync |= save.must_sync;
                 self.saves += 1;
             }
-            DiskJob::Load(Load { reader, range, bytes_max }) => {
+            DiskJob::Load(Load { target, range, bytes_max }) => {
                 let entries = storage.load(range, bytes_max)?;
-                self.slot.done.push(Completion::Loaded(reader, entries));
+                self.slot.done.push(Completion::Loaded(target, entries));
             }
             DiskJob::Trim(index) => storage.trim(index)?,
             DiskJob::Begin(meta, reply) => drop(reply.send(storage.begin_snapshot(meta))),

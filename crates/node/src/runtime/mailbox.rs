@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate_core::{
-    Change, Entries, Envelope, Index, MemberId, Reader, SaveId, SnapshotMeta, Term,
+    Change, Entries, Envelope, Index, LoadTarget, MemberId, SaveId, SnapshotMeta, Term,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -64,7 +64,7 @@ pub(crate) enum Control {
 pub(crate) enum Completion {
     Saved(SaveId),
     Jobs(Vec<MachineJobDone>),
-    Loaded(Reader, Entries),
+    Loaded(LoadTarget, Entries),
     /// A capture of the machine is durable.
     SnapshotSaved(SnapshotMeta),
     /// It is not: the next one may be.

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quorate_core::{Dropped, Envelope, Event, Index, MemberId, MemberInfo, Membership, Message};
+use quorate_core::membership::MemberInfo;
+use quorate_core::message::Message;
+use quorate_core::{Dropped, Envelope, Event, Index, MemberId, Membership};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -76,7 +78,7 @@ pub(crate) struct TaskState {
     jobs_waiting: usize,
     peers: BTreeMap<MemberId, MemberInfo>,
     snapshot_wanted: Vec<(Index, oneshot::Sender<Result<Index, RequestRefused>>)>,
-    disowned: Option<(MemberId, quorate_core::Identity)>,
+    disowned: Option<(MemberId, quorate_core::message::Identity)>,
     /// How often a leader knew more of this log than is there.
     missed: u32,
     ended: Option<StopReason>,
@@ -254,7 +256,7 @@ impl Member {
         let (from, incarnation) = (envelope.from, envelope.incarnation);
         let dropped = self.driver.receive(envelope);
         match dropped {
-            Some(Dropped::OtherIncarnation { .. } | Dropped::OtherJoiner { .. }) => {
+            Some(Dropped::OtherIncarnation { .. } | Dropped::OtherJoinIndex { .. }) => {
                 self.turn_away(from, incarnation);
             }
             Some(Dropped::CommitBeyondLog { commit, last }) => self.miss_entries(commit, last),
@@ -300,7 +302,7 @@ impl Member {
                     self.driver.job_done(job);
                 }
             }
-            Completion::Loaded(reader, entries) => self.driver.loaded(reader, entries),
+            Completion::Loaded(target, entries) => self.driver.loaded(target, entries),
             Completion::SnapshotSaved(meta) => {
                 counters.snapshots_taken.add(1);
                 self.driver.snapshot_saved(meta.id.index);
@@ -406,7 +408,7 @@ impl Member {
 
     fn own_view(&self) -> Option<LeaderView> {
         let raft = self.driver.raft();
-        let view = raft.leader_view()?;
+        let view = raft.plan_context()?;
         Some(LeaderView { newest: raft.newest_membership_id(), view })
     }
 
@@ -512,7 +514,7 @@ impl Member {
             }
             Event::GoalStep { step } => info!(%member, %step, "goal's next step"),
             Event::GoalEnded(ended) => info!(%member, goal = %ended.id, "goal ended"),
-            Event::Disowned { by, known } => {
+            Event::IdentityRejected { by, known } => {
                 warn!(%member, %by, "disowned: add this member anew, under a new id");
                 self.state.disowned = Some((*by, *known));
             }

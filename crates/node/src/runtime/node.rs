@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_core::{
-    Change, ChangeRefusal, EndedGoal, EntryId, GoalEnd, Index, MemberId, MemberInfo, MemberSet,
-    Membership, Plan, Refusal, RoleKind, Term, View, plan,
+use quorate_core::membership::{
+    ChangeRefusal, EndedGoal, GoalEnd, MemberInfo, Plan, PlanContext, plan,
 };
+use quorate_core::status::RoleKind;
+use quorate_core::{Change, EntryId, Index, MemberId, MemberSet, Membership, Refusal, Term};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -200,7 +201,7 @@ impl Node {
             Ok(RequestReply::GoalEnded(ended)) => Ok(ended),
             // Nothing has to be done, but perhaps waited for.
             Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
-                ChangeRefusal::AlreadyThere,
+                ChangeRefusal::AlreadyReached,
             )))) => {
                 let id = self.leader_view().await?.newest;
                 self.wait_settled(id).await?;
@@ -263,7 +264,7 @@ impl Node {
     }
 
     /// What the leader sees of its members, wherever it is.
-    pub async fn view(&self) -> Result<View, RequestError> {
+    pub async fn view(&self) -> Result<PlanContext, RequestError> {
         self.leader_view().await.map(|told| told.view)
     }
 

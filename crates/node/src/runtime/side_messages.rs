@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use quorate_core::{EntryId, MemberId, MemberSet, View};
+use quorate_core::membership::PlanContext;
+use quorate_core::{EntryId, MemberId, MemberSet};
 use quorate_storage::codec::{Codec, DecodeError, Decoder};
 use tokio::sync::oneshot;
 
@@ -16,7 +17,7 @@ use crate::outcome::RequestRefused;
 pub(crate) struct LeaderView {
     /// The newest membership in its log.
     pub(crate) newest: EntryId,
-    pub(crate) view: View,
+    pub(crate) view: PlanContext,
 }
 
 /// One of these, as bytes. A version that knows more kinds sends them only to those who
@@ -83,7 +84,7 @@ impl SideMessage {
             VIEW_REPLY if !bool::decode(&mut from)? => Self::ViewReply(number, None),
             VIEW_REPLY => {
                 let newest = EntryId::decode(&mut from)?;
-                let view = View {
+                let view = PlanContext {
                     leader: MemberId::decode(&mut from)?,
                     caught_up: MemberSet::decode(&mut from)?,
                     coming: MemberSet::decode(&mut from)?,
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood_and_nothing_less() {
-        let view = View {
+        let view = PlanContext {
             leader: MemberId(3),
             caught_up: [1, 2, 3].map(MemberId).into_iter().collect(),
             coming: [7].map(MemberId).into_iter().collect(),

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_core::{Envelope, Message, SnapshotMeta};
+use quorate_core::message::Message;
+use quorate_core::{Envelope, SnapshotMeta};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
 

@@ -4,9 +4,9 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use quorate_core::{
-    EndedGoal, EntryId, Event, Identity, Index, MemberId, Membership, Status, Step,
-};
+use quorate_core::membership::{EndedGoal, GoalStep};
+use quorate_core::message::Identity;
+use quorate_core::{EntryId, Event, Index, MemberId, Membership, Status};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
@@ -98,7 +98,7 @@ pub enum MembershipEvent {
         membership: Arc<Membership>,
     },
     /// The leader is here: the goal's next step is due.
-    GoalStep(Step),
+    GoalStep(GoalStep),
     /// A goal is pursued no more, and what came of it is settled.
     GoalEnded(EndedGoal),
 }

@@ -13,7 +13,8 @@ use std::future::Future;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use quorate_core::{Envelope, MemberId, MemberInfo, SnapshotMeta};
+use quorate_core::membership::MemberInfo;
+use quorate_core::{Envelope, MemberId, SnapshotMeta};
 
 use super::inbox::Inbox;
 use super::snapshots::OutgoingSnapshot;

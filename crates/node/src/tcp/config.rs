@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_core::MemberInfo;
+use quorate_core::membership::MemberInfo;
 
 use super::security::{ConnectionSecurity, Plaintext};
 

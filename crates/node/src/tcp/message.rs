@@ -5,9 +5,11 @@
 
 use bytes::Bytes;
 use prost::Oneof;
+use quorate_core::message::{
+    Append, AppendReply, Heartbeat, HeartbeatReply, Identity, Message, Proposal, Vote, VoteReply,
+};
 use quorate_core::{
-    Append, AppendReply, Change, Entries, EntryId, Envelope, Heartbeat, HeartbeatReply, Identity,
-    MemberId, Message, Proposal, Refusal, RequestId, SnapshotMeta, Vote, VoteReply,
+    Change, Entries, EntryId, Envelope, MemberId, Refusal, RequestId, SnapshotMeta,
 };
 use quorate_storage::codec::{Codec, DecodeError};
 
@@ -309,7 +311,7 @@ impl MessageBody {
                 Self::ReadReply(ReplyHead::new(*request, id, result.as_ref().err()))
             }
             Message::Transfer(to) => Self::Transfer(to.0),
-            Message::Disowned(Identity { incarnation, joined_at }) => {
+            Message::IdentityRejected(Identity { incarnation, joined_at }) => {
                 let (incarnation, joined_at) = (*incarnation, *joined_at);
                 Self::Disowned(DisownedHead { incarnation, joined_at })
             }
@@ -358,7 +360,7 @@ impl MessageBody {
             }
             Self::Transfer(to) => Message::Transfer(MemberId(to)),
             Self::Disowned(DisownedHead { incarnation, joined_at }) => {
-                Message::Disowned(Identity { incarnation, joined_at })
+                Message::IdentityRejected(Identity { incarnation, joined_at })
             }
         })
     }

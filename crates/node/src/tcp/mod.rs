@@ -32,7 +32,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quorate_core::{Entries, Envelope, MemberId, MemberInfo, Message};
+use quorate_core::membership::MemberInfo;
+use quorate_core::message::Message;
+use quorate_core::{Entries, Envelope, MemberId};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 

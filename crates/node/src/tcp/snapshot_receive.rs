@@ -4,7 +4,8 @@
 use std::future::Future;
 use std::pin::pin;
 
-use quorate_core::{Envelope, Message};
+use quorate_core::Envelope;
+use quorate_core::message::Message;
 use tokio::time::sleep;
 use tracing::{info, warn};
 

@@ -2,9 +2,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use quorate_core::{
-    Append, Entry, EntryId, Heartbeat, HeartbeatReply, Payload, Proposal, RequestId,
-};
+use quorate_core::message::{Append, Heartbeat, HeartbeatReply, Proposal};
+use quorate_core::{Entry, EntryId, Payload, RequestId};
 
 use super::frame::{Frame, FrameBatch, FrameKind, ReadError, take_frame};
 use super::message::MalformedMessage;

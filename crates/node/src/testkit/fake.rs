@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_core::{Boot, Entries, EntryId, Envelope, Index, MemberId, MemberInfo, Save};
-use quorate_core::{Membership, Message, SnapshotMeta};
+use quorate_core::membership::MemberInfo;
+use quorate_core::message::Message;
+use quorate_core::{Boot, Entries, EntryId, Envelope, Index, MemberId, Save};
+use quorate_core::{Membership, SnapshotMeta};
 use quorate_storage::StoreIdentity;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;

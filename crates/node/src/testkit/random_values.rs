@@ -3,11 +3,16 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use quorate_core::config::Activation;
+use quorate_core::membership::{
+    ChangeKind, LoggedChange, MemberInfo, MembershipParts, Operation, Transition,
+};
+use quorate_core::message::{
+    Append, AppendReply, Heartbeat, HeartbeatReply, Identity, Message, Proposal, Vote, VoteReply,
+};
 use quorate_core::{
-    Activation, Append, AppendReply, Change, ChangeKind, Entries, Entry, EntryId, Heartbeat,
-    HeartbeatReply, Identity, LoggedChange, MemberId, MemberInfo, MemberSet, Membership,
-    MembershipParts, Message, Operation, Payload, Proposal, Refusal, RequestId, SnapshotMeta,
-    Transition, Vote, VoteReply,
+    Change, Entries, Entry, EntryId, MemberId, MemberSet, Membership, Payload, Refusal, RequestId,
+    SnapshotMeta,
 };
 
 /// Draws numbers (SplitMix64).
@@ -182,7 +187,7 @@ impl RandomValues {
             12 if self.flip() => Message::ReadReply(self.request(), Ok(self.number())),
             12 => Message::ReadReply(self.request(), Err(self.refusal())),
             13 => Message::Transfer(self.id()),
-            _ => Message::Disowned(Identity {
+            _ => Message::IdentityRejected(Identity {
                 incarnation: self.flip().then(|| self.number()),
                 joined_at: self.number(),
             }),

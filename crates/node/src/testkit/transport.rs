@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_core::{
-    Envelope, Heartbeat, MemberId, MemberInfo, Message, Proposal, RequestId, SnapshotMeta,
-};
+use quorate_core::membership::MemberInfo;
+use quorate_core::message::{Heartbeat, Message, Proposal};
+use quorate_core::{Envelope, MemberId, RequestId, SnapshotMeta};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::fake::{FakeMember, Process, Received, TIMEOUT};
