@@ -62,7 +62,6 @@ pub mod invariants;
 mod log;
 mod membership;
 mod message;
-pub mod mutants;
 #[cfg(feature = "serde")]
 pub mod opaque;
 mod progress;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use quorate_core::{
     Boot, BootError, Change, Config, Dropped, Entries, EntryId, Envelope, Event, Index, Input,
-    Load, MemberId, Message, Raft, Reader, Save, SaveId, SnapshotMeta, Taken, Term, mutant,
+    Load, MemberId, Message, Raft, Reader, Save, SaveId, SnapshotMeta, Taken, Term,
 };
 
 use crate::answer::{Answer, Done, Refused, Unknown};
@@ -382,12 +382,7 @@ impl Driver {
         if let Some(save) = &mut output.save {
             let then_send = std::mem::take(&mut save.then_send);
             let install = save.install.clone();
-            if mutant!(SendBeforeSaved) {
-                self.send.extend(then_send);
-                self.saving.push_back(Saving { id: save.id, then_send: Vec::new(), install });
-            } else {
-                self.saving.push_back(Saving { id: save.id, then_send, install });
-            }
+            self.saving.push_back(Saving { id: save.id, then_send, install });
         }
         for (attempt, id) in output.accepted {
             self.on_accepted(attempt, id);
@@ -447,7 +442,7 @@ impl Driver {
     fn ask_machine(&mut self) {
         let handed = self.handed.index;
         while let Some(read) = self.confirmed.first_entry()
-            && (*read.key() <= handed || mutant!(ReadBeforeApplied))
+            && *read.key() <= handed
         {
             for ticket in read.remove() {
                 let Some(open) = self.requests.get_mut(ticket) else { continue };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use quorate_core::{
-    Boot, BootError, Config, EntryId, Index, Membership, MembershipParts, SnapshotMeta, mutant,
+    Boot, BootError, Config, EntryId, Index, Membership, MembershipParts, SnapshotMeta,
 };
 use quorate_storage::{
     CreateError, Disk, Identity, OpenError, Opened, Store, StoreConfig, StoreError,
@@ -99,7 +99,7 @@ pub(crate) fn first_mark(
 ) -> (Identity, Boot) {
     let joined_at = match (&first, config.joined_at) {
         (Some(_), _) => 0,
-        (None, 0) if !mutant!(NeverJoinedIsFirst) => Config::NEVER_JOINED,
+        (None, 0) => Config::NEVER_JOINED,
         (None, index) => index,
     };
     let Config { id: member, incarnation, .. } = *config;

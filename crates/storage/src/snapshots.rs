@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use crc32c::crc32c_append;
-use quorate_core::{EntryId, SnapshotMeta, mutant};
+use quorate_core::{EntryId, SnapshotMeta};
 
 use crate::Disk;
 use crate::codec::{Code, DecodeError, Decoder};
@@ -129,9 +129,7 @@ impl<F: Clone> SnapshotWriter<F> {
         let footer = self.totals.footer(self.head_checksum);
         disk.write_at(&self.file, self.end, &footer)
             .map_err(Failure::when(Doing::Write, self.name))?;
-        if !mutant!(SnapshotRenamedUnsynced) {
-            disk.sync(&self.file).map_err(Failure::when(Doing::Sync, self.name))?;
-        }
+        disk.sync(&self.file).map_err(Failure::when(Doing::Sync, self.name))?;
         Ok(SealedSnapshot { meta: self.meta, name: self.name })
     }
 
@@ -148,9 +146,7 @@ impl SealedSnapshot {
         let to = FileName::Snapshot(self.meta.id);
         disk.rename(&self.name.to_string(), &to.to_string())
             .map_err(Failure::when(Doing::Rename, self.name))?;
-        if !mutant!(InstallBeforeSnapshot) {
-            disk.sync_dir().map_err(Failure::when(Doing::Sync, FileName::Directory))?;
-        }
+        disk.sync_dir().map_err(Failure::when(Doing::Sync, FileName::Directory))?;
         Ok(self.meta.id)
     }
 }

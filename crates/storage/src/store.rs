@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use bytes::Bytes;
-use quorate_core::{Boot, Entries, EntryId, Index, MemberId, Save, SnapshotMeta, mutant};
+use quorate_core::{Boot, Entries, EntryId, Index, MemberId, Save, SnapshotMeta};
 
 use crate::Disk;
 use crate::error::{Corruption, CreateError, Damage, Doing, Failure, OpenError, StoreError};
@@ -276,8 +276,7 @@ impl<D: Disk> Store<D> {
     fn drop_covered(&mut self, index: Index, newest: EntryId) -> Result<(), Failure> {
         self.wal.drop_up_to(&mut self.disk, index)?;
         let old = self.snapshots.iter().copied().filter(|id| id.index < newest.index);
-        let wanted = |id: &EntryId| self.wanted.contains(id) && !mutant!(WantedSnapshotDropped);
-        let old: Vec<EntryId> = old.filter(|id| !wanted(id)).collect();
+        let old: Vec<EntryId> = old.filter(|id| !self.wanted.contains(id)).collect();
         for id in old {
             let name = FileName::Snapshot(id);
             self.disk.remove(&name.to_string()).map_err(Failure::when(Doing::Remove, name))?;
@@ -312,11 +311,6 @@ impl<D: Disk> Store<D> {
     /// Makes a snapshot durable and gives it its name.
     pub fn finish_snapshot(&mut self, writer: SnapshotWriter<D::File>) -> Result<(), StoreError> {
         self.check()?;
-        let index = writer.meta().id.index;
-        if mutant!(TrimBeforeSnapshot) && self.wal.log.holds(writer.meta().id) {
-            let dropped = self.wal.drop_up_to(&mut self.disk, index);
-            self.guard(dropped)?;
-        }
         let sealed = writer.seal(&mut self.disk);
         let sealed = self.guard(sealed)?;
         self.publish_snapshot(sealed)
