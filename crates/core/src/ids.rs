@@ -17,6 +17,12 @@ pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MemberId(pub u64);
 
+impl From<u64> for MemberId {
+    fn from(id: u64) -> Self {
+        Self(id)
+    }
+}
+
 impl fmt::Display for MemberId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "m{}", self.0)

@@ -12,8 +12,8 @@ use quorate_core::{MemberId, MemberInfo};
 use tokio::sync::{mpsc, watch};
 
 use crate::runtime::{
-    Inbox, Introduction, LandingError, MemberKey, OutgoingSnapshot, Parcel, Rejected, Transport,
-    TransportError, lock,
+    Inbox, Introduction, MemberKey, OutgoingSnapshot, PeerMessage, RejectReason,
+    SnapshotReceiveError, Transport, TransportError, lock,
 };
 
 /// Parcels sent together that wait for one member.
@@ -45,7 +45,7 @@ struct Home {
 
 struct Delivery {
     pair: Introduction,
-    parcels: Vec<Parcel>,
+    parcels: Vec<PeerMessage>,
 }
 
 impl MemoryNetwork {
@@ -129,7 +129,7 @@ impl MemoryTransport {
         }
     }
 
-    fn send_to(&self, pair: Introduction, parcels: Vec<Parcel>) {
+    fn send_to(&self, pair: Introduction, parcels: Vec<PeerMessage>) {
         let to = MemberKey { cluster: pair.from.cluster, member: pair.to };
         let sent = match self.network.home(pair.from, to) {
             None => Err("dropped_unreachable"),
@@ -177,9 +177,9 @@ impl Transport for MemoryTransport {
     /// Members need no address here.
     fn set_peers(&self, _key: MemberKey, _peers: Vec<(MemberId, MemberInfo)>) {}
 
-    fn send(&self, key: MemberKey, parcels: Vec<Parcel>) {
+    fn send(&self, key: MemberKey, parcels: Vec<PeerMessage>) {
         let Some(incarnation) = lock(&self.own).get(&key).copied() else { return };
-        let mut by_peer: BTreeMap<MemberId, Vec<Parcel>> = BTreeMap::new();
+        let mut by_peer: BTreeMap<MemberId, Vec<PeerMessage>> = BTreeMap::new();
         for parcel in parcels {
             by_peer.entry(parcel.to()).or_default().push(parcel);
         }
@@ -216,7 +216,7 @@ impl Transport for MemoryTransport {
     }
 
     /// Who is not let in is asked about with every delivery: there is nothing to close.
-    fn turn_away(&self, _key: MemberKey, _from: MemberId, why: Rejected) {
+    fn reject(&self, _key: MemberKey, _from: MemberId, why: RejectReason) {
         self.count(why.name());
     }
 
@@ -267,9 +267,9 @@ async fn move_snapshot(
     inbox: Inbox,
     to: MemberKey,
     mut snapshot: OutgoingSnapshot,
-) -> Result<(), LandingError> {
+) -> Result<(), SnapshotReceiveError> {
     let mut landing = inbox.begin_snapshot(to, snapshot.envelope().clone()).await?;
-    while let Some(chunk) = snapshot.next_chunk().await.map_err(LandingError::Disk)? {
+    while let Some(chunk) = snapshot.next_chunk().await.map_err(SnapshotReceiveError::Disk)? {
         landing.append(chunk).await?;
     }
     landing.finish().await?;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{
-    Failed, KvCommand, MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig, Refusal, Refused,
+    KvCommand, MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig, Refusal, RequestError,
+    RequestRefused,
 };
 
 const MEMBERS: u64 = 3;
@@ -56,14 +57,14 @@ async fn until_answered(node: &Node, question: &str) -> Bytes {
 async fn the_leader_answers_whoever_asks() {
     let nodes = start().await;
     for node in &nodes {
-        let mut inquiries = node.inquiries().unwrap();
-        assert!(node.inquiries().is_none(), "taken once");
+        let mut queries = node.leader_queries().unwrap();
+        assert!(node.leader_queries().is_none(), "taken once");
         let id = node.id();
         tokio::spawn(async move {
-            while let Some(inquiry) = inquiries.recv().await {
-                let question = String::from_utf8_lossy(inquiry.question()).into_owned();
-                let from = inquiry.from();
-                inquiry.answer(format!("{question} of {from} heard by {id}"));
+            while let Some(query) = queries.recv().await {
+                let question = String::from_utf8_lossy(query.payload()).into_owned();
+                let from = query.from();
+                query.reply(format!("{question} of {from} heard by {id}"));
             }
         });
     }
@@ -76,7 +77,7 @@ async fn the_leader_answers_whoever_asks() {
         assert!(by_leader, "{answer:?}");
     }
     for node in &nodes {
-        node.end().await;
+        node.stop_now().await;
     }
 }
 
@@ -85,18 +86,21 @@ async fn who_gets_no_answer_is_told_so() {
     let nodes = start().await;
     let leader = leader(&nodes).await;
     let large = leader.ask_leader(vec![0; 65 << 10]).await;
-    assert!(matches!(large, Err(Failed::Refused(Refused::TooLarge { .. }))), "{large:?}");
+    assert!(
+        matches!(large, Err(RequestError::Refused(RequestRefused::TooLarge { .. }))),
+        "{large:?}"
+    );
     // Nobody takes them: whether asked here or elsewhere, the wait ends.
     for node in &nodes {
         let asked = tokio::time::timeout(Duration::from_secs(60), node.ask_leader("anyone?"));
-        assert!(matches!(asked.await.unwrap(), Err(Failed::Refused(_))));
+        assert!(matches!(asked.await.unwrap(), Err(RequestError::Refused(_))));
     }
     // An application that drops what it is asked refuses.
-    drop(leader.inquiries().unwrap());
+    drop(leader.leader_queries().unwrap());
     let dropped = leader.ask_leader("anyone?").await;
-    assert_eq!(dropped, Err(Failed::Refused(Refused::NoLeader)));
+    assert_eq!(dropped, Err(RequestError::Refused(RequestRefused::NoLeader)));
     for node in &nodes {
-        node.end().await;
+        node.stop_now().await;
     }
 }
 
@@ -114,7 +118,9 @@ async fn a_command_for_one_term_is_run_by_its_leader_or_never() {
     let follower = nodes.iter().find(|node| node.id() != leader.id()).unwrap();
     for (node, term) in [(follower, term), (leader, term - 1), (leader, term + 99)] {
         let refused = node.propose_in(term, command.clone()).await;
-        let Err(Failed::Refused(Refused::ByLeader(why))) = refused else { panic!("{refused:?}") };
+        let Err(RequestError::Refused(RequestRefused::ByLeader(why))) = refused else {
+            panic!("{refused:?}")
+        };
         assert!(matches!(why, Refusal::NotLeader { .. }), "{why:?}");
     }
     // Who has handed over logs nothing more of its term.
@@ -123,8 +129,8 @@ async fn a_command_for_one_term_is_run_by_its_leader_or_never() {
     });
     handed.await.unwrap();
     let late = leader.propose_in(term, command).await;
-    assert!(matches!(late, Err(Failed::Refused(Refused::ByLeader(_)))), "{late:?}");
+    assert!(matches!(late, Err(RequestError::Refused(RequestRefused::ByLeader(_)))), "{late:?}");
     for node in &nodes {
-        node.end().await;
+        node.stop_now().await;
     }
 }

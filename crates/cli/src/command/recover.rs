@@ -5,8 +5,8 @@
 //! confirmation for exactly that.
 
 use quorate_server::Url;
-use quorate_server::config::{self, Config, Wanted};
-use quorate_server::recover::{Examined, Forced, RecoverError, examine, recover};
+use quorate_server::config::{self, Config, Invocation};
+use quorate_server::recover::{ForcedCluster, RecoverError, RecoveryPlan, plan_recovery, recover};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::RecoverArguments;
@@ -19,12 +19,12 @@ pub(crate) fn run(asked: &RecoverArguments) -> Result<(), Failure> {
     let failed = |why: RecoverError| {
         Failure::because(&format!("cannot recover {}", asked.data_dir.display()), &why)
     };
-    let examined = examine(&config).map_err(failed)?;
-    if examined.members.len() == 1 {
-        alone(&examined);
+    let plan = plan_recovery(&config).map_err(failed)?;
+    if plan.members.len() == 1 {
+        alone(&plan);
         return Ok(());
     }
-    let wanted = confirmation(&examined);
+    let wanted = confirmation(&plan);
     match &asked.confirm {
         Some(given) if *given == wanted => {}
         Some(given) => {
@@ -33,20 +33,20 @@ pub(crate) fn run(asked: &RecoverArguments) -> Result<(), Failure> {
             )));
         }
         None => {
-            consequences(&examined).iter().for_each(|text| line(text));
+            consequences(&plan).iter().for_each(|text| line(text));
             line(&format!("to do it: {} --confirm {wanted}", command(asked)));
             return Ok(());
         }
     }
     match recover(&config).map_err(failed)? {
-        None => alone(&examined),
-        Some(forced) => done(&examined, &forced, asked),
+        None => alone(&plan),
+        Some(forced) => done(&plan, &forced, asked),
     }
     Ok(())
 }
 
-fn alone(examined: &Examined) {
-    line(&format!("{} is the only member of its cluster; nothing was changed", examined.name));
+fn alone(plan: &RecoveryPlan) {
+    line(&format!("{} is the only member of its cluster; nothing was changed", plan.name));
     line("start it, then 'quorate member add' or 'quorate member set' give it company");
 }
 
@@ -60,8 +60,8 @@ fn wanted(asked: &RecoverArguments) -> Result<Config, Failure> {
             Failure::usage(format!("{why}; write a=http://10.0.0.1:2380,b=http://10.0.0.2:2380"))
         };
         match config::parse(flags, []).map_err(|why| odd(why.to_string()))? {
-            Wanted::Run(read) => config = *read,
-            Wanted::Help | Wanted::Version => {
+            Invocation::Run(read) => config = *read,
+            Invocation::Help | Invocation::Version => {
                 return Err(odd("--members names nobody".to_string()));
             }
         }
@@ -85,11 +85,11 @@ fn command(asked: &RecoverArguments) -> String {
 }
 
 /// Fits this state and this wish only: what was looked at is what is done.
-fn confirmation(examined: &Examined) -> String {
-    let Examined { cluster_id, committed, last, .. } = examined;
+fn confirmation(plan: &RecoveryPlan) -> String {
+    let RecoveryPlan { cluster_id, committed, last, .. } = plan;
     let mut text = format!("{}-{committed}-{last}", hex(*cluster_id));
-    let moves = examined.moves_to.as_ref().map(|urls| (&examined.name, urls));
-    let wished = examined.company.iter().map(|(name, urls)| (name, urls)).chain(moves);
+    let moves = plan.new_peer_urls.as_ref().map(|urls| (&plan.name, urls));
+    let wished = plan.joining_members.iter().map(|(name, urls)| (name, urls)).chain(moves);
     let mut wished: Vec<_> = wished.map(|(name, urls)| pair(name, urls)).collect();
     if !wished.is_empty() {
         wished.sort();
@@ -105,18 +105,18 @@ fn pair(name: &str, urls: &[Url]) -> String {
     urls.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-fn consequences(examined: &Examined) -> Vec<String> {
-    let others = examined.members.iter().filter(|(id, _)| *id != examined.member);
+fn consequences(plan: &RecoveryPlan) -> Vec<String> {
+    let others = plan.members.iter().filter(|(id, _)| *id != plan.member);
     let others: Vec<_> = others.map(|(id, name)| format!("{name} ({})", hex(id.0))).collect();
-    let unsure = examined.last.saturating_sub(examined.committed);
+    let unsure = plan.last.saturating_sub(plan.committed);
     let mut lines = vec![
         format!(
             "{} ({}) of cluster {} holds revision {} (entry {})",
-            examined.name,
-            hex(examined.member.0),
-            hex(examined.cluster_id),
-            examined.revision,
-            examined.last
+            plan.name,
+            hex(plan.member.0),
+            hex(plan.cluster_id),
+            plan.revision,
+            plan.last
         ),
         format!("these would be members no more: {}", listed(&others)),
         format!("this would be kept: {}", kept(unsure)),
@@ -125,14 +125,15 @@ fn consequences(examined: &Examined) -> Vec<String> {
             .to_string(),
         "old members are refused by the new cluster: it has another id".to_string(),
     ];
-    if let Some(urls) = &examined.moves_to {
-        lines.push(format!("its peers would find it at {}", pair(&examined.name, urls)));
+    if let Some(urls) = &plan.new_peer_urls {
+        lines.push(format!("its peers would find it at {}", pair(&plan.name, urls)));
     }
-    let company: Vec<_> = examined.company.iter().map(|(name, urls)| pair(name, urls)).collect();
-    if !company.is_empty() {
+    let joining_members: Vec<_> =
+        plan.joining_members.iter().map(|(name, urls)| pair(name, urls)).collect();
+    if !joining_members.is_empty() {
         lines.push(format!(
             "these would join it with empty directories, and vote once they have caught up: {}",
-            company.join(", ")
+            joining_members.join(", ")
         ));
     }
     lines
@@ -155,15 +156,15 @@ fn kept(unsure: u64) -> String {
     }
 }
 
-fn done(examined: &Examined, forced: &Forced, asked: &RecoverArguments) {
+fn done(plan: &RecoveryPlan, forced: &ForcedCluster, asked: &RecoverArguments) {
     let (id, member) = (hex(forced.cluster_id), hex(forced.member.0));
-    line(&format!("what was there before is in {}", forced.before.display()));
-    if examined.company.is_empty() {
+    line(&format!("what was there before is in {}", forced.old_directory.display()));
+    if plan.joining_members.is_empty() {
         line(&format!("cluster {id} has one member, {member}; start it, then add others"));
         return;
     }
     line(&format!("cluster {id} has one member, {member}; start it"));
-    let names: Vec<_> = examined.company.iter().map(|(name, _)| name.as_str()).collect();
+    let names: Vec<_> = plan.joining_members.iter().map(|(name, _)| name.as_str()).collect();
     line(&format!("then start {}, each with an empty directory and", names.join(", ")));
     line("");
     line("ETCD_INITIAL_CLUSTER_STATE=\"existing\"");

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use quorate_proto::etcdserverpb as etcd;
-use quorate_server::config::{self, Config, Wanted};
-use quorate_server::recover::{self, Restoring};
-use quorate_server::snapshot_file::{About, SnapshotFile};
+use quorate_server::config::{self, Config, Invocation};
+use quorate_server::recover::{self, RestoreOptions};
+use quorate_server::snapshot_file::{SnapshotFile, SnapshotHeader};
 use serde_json::json;
 
 use crate::arguments::{ClientArguments, RestoreArguments, SnapshotCommand, WriteOut};
@@ -72,24 +72,25 @@ fn status(path: &Path, write_out: WriteOut) -> Result<(), Failure> {
     let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
     // etcd's files have the same end; what is in them is not known here.
     let ours = File::open(path).ok().and_then(|file| SnapshotFile::open(file).ok());
-    let about = ours.map(|ours| ours.about);
+    let header = ours.map(|ours| ours.header);
     match write_out {
         WriteOut::Json => print::json(&json!({
             "bytes": size,
             "sha256": sum,
-            "revision": about.map(|about| about.revision),
-            "applied": about.map(|about| about.applied),
-            "clusterID": about.map(|about| about.cluster_id),
+            "revision": header.map(|header| header.revision),
+            "applied": header.map(|header| header.applied),
+            "clusterID": header.map(|header| header.cluster_id),
         })),
         WriteOut::Table => {
             let mut table = Table::new(&["SIZE", "REVISION", "APPLIED", "CLUSTER", "SHA-256"]);
-            let known =
-                |text: &dyn Fn(&About) -> String| about.as_ref().map_or(String::new(), text);
+            let known = |text: &dyn Fn(&SnapshotHeader) -> String| {
+                header.as_ref().map_or(String::new(), text)
+            };
             table.row([
                 bytes(size),
-                known(&|about| about.revision.to_string()),
-                known(&|about| about.applied.to_string()),
-                known(&|about| hex(about.cluster_id)),
+                known(&|header| header.revision.to_string()),
+                known(&|header| header.applied.to_string()),
+                known(&|header| hex(header.cluster_id)),
                 sum,
             ]);
             print::out(&table.text());
@@ -109,16 +110,18 @@ fn restore(asked: &RestoreArguments) -> Result<(), Failure> {
     let unreadable =
         |why: io::Error| Failure::because(&format!("cannot read {}", asked.file.display()), &why);
     let file = File::open(&asked.file).map_err(unreadable)?;
-    let how =
-        Restoring { bump_revision: asked.bump_revision, skip_hash_check: asked.skip_hash_check };
+    let how = RestoreOptions {
+        bump_revision: asked.bump_revision,
+        skip_hash_check: asked.skip_hash_check,
+    };
     let restored = recover::restore(&config, file, how).map_err(|why| {
         Failure::because(&format!("cannot restore {}", asked.file.display()), &why)
     })?;
-    let (about, data_dir) = (restored.about, config.data_dir.display());
+    let (header, data_dir) = (restored.header, config.data_dir.display());
     print::line(&format!(
         "restored revision {} of cluster {} to {data_dir}, for the new cluster {}",
-        about.revision,
-        hex(about.cluster_id),
+        header.revision,
+        hex(header.cluster_id),
         hex(restored.cluster_id)
     ));
     if asked.mark_compacted {
@@ -146,7 +149,9 @@ fn restored_config(asked: &RestoreArguments) -> Result<Config, Failure> {
     let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_string(), value.clone()]);
     // Variables are for servers: what is not said here is not meant.
     let wanted = config::parse(flags, []).map_err(|why| Failure::usage(why.to_string()))?;
-    let Wanted::Run(config) = wanted else { return Err(Failure::usage("nothing to restore to")) };
+    let Invocation::Run(config) = wanted else {
+        return Err(Failure::usage("nothing to restore to"));
+    };
     Ok(*config)
 }
 

@@ -31,6 +31,11 @@ impl Quorum for Count {
     const ALL: Self = Self::Won;
 }
 
+/// How many of these voters make a quorum: more than half.
+pub const fn quorum_size(voters: usize) -> usize {
+    voters / 2 + 1
+}
+
 impl Membership {
     /// The greatest value that a majority of every majority reaches: for match
     /// indexes what is committed, for votes how the election stands, for times how
@@ -80,6 +85,6 @@ fn many<T: Quorum>(voters: &[MemberId], value: &impl Fn(MemberId) -> T) -> T {
         *slot = value(*id);
     }
     // Sorted upwards, a majority stands at or above this place.
-    let place = voters.len() - (voters.len() / 2 + 1);
+    let place = voters.len() - quorum_size(voters.len());
     *values.select_nth_unstable(place).1
 }

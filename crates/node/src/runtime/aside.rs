@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use quorate_core::{EntryId, MemberId, MemberSet, View};
-use quorate_storage::codec::{Code, DecodeError, Decoder};
+use quorate_storage::codec::{Codec, DecodeError, Decoder};
 use tokio::sync::oneshot;
 
-use crate::answer::Refused;
+use crate::outcome::RequestRefused;
 
 /// What a leader sees of its members, and of which membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(crate) struct LeaderView {
 /// One of these, as bytes. A version that knows more kinds sends them only to those who
 /// asked for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Aside {
+pub(crate) enum SideMessage {
     AskView(u64),
     /// Nothing when the one who was asked does not lead.
     ToldView(u64, Option<LeaderView>),
@@ -37,7 +37,7 @@ const TOLD_VIEW: u8 = 2;
 const ASK: u8 = 3;
 const TOLD: u8 = 4;
 
-impl Aside {
+impl SideMessage {
     pub(crate) fn to_bytes(&self) -> Bytes {
         let mut bytes = Vec::new();
         match self {
@@ -94,45 +94,45 @@ impl Aside {
             ASK => Self::Ask(number, Bytes::decode(&mut from)?),
             TOLD if !bool::decode(&mut from)? => Self::Told(number, None),
             TOLD => Self::Told(number, Some(Bytes::decode(&mut from)?)),
-            _ => return Err(DecodeError::UnknownCase),
+            _ => return Err(DecodeError::InvalidValue),
         };
-        if from.left() == 0 { Ok(aside) } else { Err(DecodeError::LeftOver) }
+        if from.remaining() == 0 { Ok(aside) } else { Err(DecodeError::TrailingBytes) }
     }
 }
 
 /// Who waits for what a leader elsewhere says.
 #[derive(Default)]
-pub(crate) struct Asides {
+pub(crate) struct SideRequests {
     last: u64,
     views: BTreeMap<u64, Waiting<LeaderView>>,
     answers: BTreeMap<u64, Waiting<Bytes>>,
 }
 
 struct Waiting<T> {
-    reply: oneshot::Sender<Result<T, Refused>>,
+    reply: oneshot::Sender<Result<T, RequestRefused>>,
     ticks_left: u32,
 }
 
-impl Asides {
+impl SideRequests {
     pub(crate) fn ask_view(
         &mut self,
-        reply: oneshot::Sender<Result<LeaderView, Refused>>,
+        reply: oneshot::Sender<Result<LeaderView, RequestRefused>>,
         ticks: u32,
-    ) -> Aside {
+    ) -> SideMessage {
         self.last += 1;
         self.views.insert(self.last, Waiting { reply, ticks_left: ticks });
-        Aside::AskView(self.last)
+        SideMessage::AskView(self.last)
     }
 
     pub(crate) fn ask(
         &mut self,
         question: Bytes,
-        reply: oneshot::Sender<Result<Bytes, Refused>>,
+        reply: oneshot::Sender<Result<Bytes, RequestRefused>>,
         ticks: u32,
-    ) -> Aside {
+    ) -> SideMessage {
         self.last += 1;
         self.answers.insert(self.last, Waiting { reply, ticks_left: ticks });
-        Aside::Ask(self.last, question)
+        SideMessage::Ask(self.last, question)
     }
 
     pub(crate) fn told_view(&mut self, number: u64, view: Option<LeaderView>) {
@@ -151,7 +151,7 @@ impl Asides {
 
 fn tell<T>(open: &mut BTreeMap<u64, Waiting<T>>, number: u64, told: Option<T>) {
     if let Some(waiting) = open.remove(&number) {
-        let _ = waiting.reply.send(told.ok_or(Refused::NoLeader));
+        let _ = waiting.reply.send(told.ok_or(RequestRefused::NoLeader));
     }
 }
 
@@ -182,18 +182,18 @@ mod tests {
         };
         let told = LeaderView { newest: EntryId::new(4, 9), view };
         let said = [
-            Aside::AskView(7),
-            Aside::ToldView(8, None),
-            Aside::ToldView(9, Some(told)),
-            Aside::Ask(10, "how long".into()),
-            Aside::Told(11, None),
-            Aside::Told(12, Some("long".into())),
+            SideMessage::AskView(7),
+            SideMessage::ToldView(8, None),
+            SideMessage::ToldView(9, Some(told)),
+            SideMessage::Ask(10, "how long".into()),
+            SideMessage::Told(11, None),
+            SideMessage::Told(12, Some("long".into())),
         ];
         for aside in said {
             let bytes = aside.to_bytes();
-            assert_eq!(Aside::from_bytes(bytes.clone()), Ok(aside));
+            assert_eq!(SideMessage::from_bytes(bytes.clone()), Ok(aside));
             for cut in 0..bytes.len() {
-                assert!(Aside::from_bytes(bytes.slice(..cut)).is_err());
+                assert!(SideMessage::from_bytes(bytes.slice(..cut)).is_err());
             }
         }
     }

@@ -14,8 +14,8 @@ use quorate_core::{EntryId, Envelope, Index, Load, Save, SaveId, SnapshotMeta};
 use tokio::sync::oneshot;
 
 use super::mailbox::{Completion, Lane, lock};
-use super::metrics::{Counters, Observer};
-use super::status::Ended;
+use super::metrics::{Counters, NodeObserver};
+use super::status::StopReason;
 use super::storage::{SnapshotSink, SnapshotSource, Storage, StorageError};
 
 /// The thread, for as long as somebody holds this.
@@ -55,7 +55,7 @@ pub(crate) struct Slot {
     pub(crate) storage: Box<dyn Storage>,
     pub(crate) done: Arc<Lane<Completion>>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) observer: Arc<dyn NodeObserver>,
 }
 
 impl DiskThread {
@@ -223,7 +223,7 @@ impl Worker {
     /// A disk that failed is not asked again.
     fn fail(&mut self, number: u64, why: StorageError) {
         if let Some(open) = self.slots.remove(&number) {
-            open.slot.done.push(Completion::Ended(Ended::Disk(why.into())));
+            open.slot.done.push(Completion::Ended(StopReason::Disk(why.into())));
         }
     }
 }

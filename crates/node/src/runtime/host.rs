@@ -17,8 +17,8 @@ use super::inquiry::INQUIRIES_WAITING_MAX;
 use super::mailbox::{Completion, Lane, Mailbox, lock};
 use super::member::{Member, Shared, State};
 use super::node::Node;
-use super::status::{Ended, Known};
-use super::storage::{Opened, Storage};
+use super::status::{Known, StopReason};
+use super::storage::{Storage, StoredState};
 use super::transport::{MemberKey, Transport};
 use crate::applier::Applier;
 use crate::driver::Driver;
@@ -54,7 +54,7 @@ impl Host {
     /// It listens as soon as it has its first member: nobody finds the door closed.
     pub fn start(tick: Duration, transport: impl Transport) -> Result<Self, NodeError> {
         if tick.is_zero() {
-            return Err(NodeError::NoTick);
+            return Err(NodeError::ZeroTick);
         }
         let transport: Arc<dyn Transport> = Arc::new(transport);
         let doors = Arc::new(Doors::default());
@@ -104,14 +104,14 @@ fn wake<M: Machine>(
     let activation = config.raft.activation;
     let first = config.first.map(|membership| membership.with_activation(activation));
     let (mark, first) = first_mark(config.cluster, &config.raft, first);
-    let Opened { identity, boots, boot } =
+    let StoredState { identity, boots, boot } =
         storage.open(mark, &first).map_err(NodeError::Storage)?;
     let mut waking = Waking::new(config.raft, identity, boots, boot, machine);
     let snapshot = waking.boot.snapshot.clone();
     if snapshot.id.index > 0 {
         let source = storage.open_snapshot(snapshot.id).map_err(NodeError::Storage)?;
         install(&mut waking.applier, &snapshot, source).map_err(|ended| match ended {
-            Ended::Snapshot(id, why) => NodeError::Snapshot(id, why),
+            StopReason::Snapshot(id, why) => NodeError::Snapshot(id, why),
             ended => NodeError::Storage(ended.into()),
         })?;
         storage.release_snapshot(snapshot.id);
@@ -153,7 +153,7 @@ impl Parts {
         let door = Arc::new(Door::new(deliveries, disk.clone(), shared.known.subscribe()));
         if !self.doors.add(key, Arc::clone(&door)) {
             tokio::spawn(async move { disk.close().await });
-            return Err(NodeError::RunsAlready(key));
+            return Err(NodeError::AlreadyRunning(key));
         }
         if let Err(why) = self.listen() {
             self.doors.remove(key);
@@ -212,7 +212,7 @@ impl Parts {
                 disk.close().await;
             }
             parts.doors.remove(key);
-            shared.ended.send_replace(Some(ran.unwrap_or(Ended::Panicked)));
+            shared.ended.send_replace(Some(ran.unwrap_or(StopReason::Panicked)));
         });
     }
 }
@@ -241,7 +241,7 @@ fn watch_apply<M: Machine + Send + 'static>(
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
         if tokio::spawn(apply.run()).await.is_err() {
-            done.push(Completion::Ended(Ended::MachinePanicked));
+            done.push(Completion::Ended(StopReason::MachinePanicked));
         }
     })
 }

@@ -10,9 +10,9 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use super::disk_thread::DiskHandle;
 use super::mailbox::FromPeers;
 use super::presence::Presence;
-use super::snapshots::{IncomingSnapshot, LandingError};
+use super::snapshots::{IncomingSnapshot, SnapshotReceiveError};
 use super::status::Known;
-use super::transport::{Introduction, MemberKey, Parcel, Rejected, Resident};
+use super::transport::{HostedMember, Introduction, MemberKey, PeerMessage, RejectReason};
 
 /// The way from a transport to the members of this process. Cheap to clone.
 #[derive(Clone)]
@@ -65,40 +65,48 @@ impl Inbox {
 
     /// Whether a member that lives here wants to hear from this one. To be asked before
     /// anything else is read from it.
-    pub fn admit(&self, introduction: &Introduction) -> Result<(), Rejected> {
+    pub fn admit(&self, introduction: &Introduction) -> Result<(), RejectReason> {
         let Introduction { from, incarnation, to } = *introduction;
         let members = read(&self.doors.members);
         let Some(door) = members.get(&MemberKey { cluster: from.cluster, member: to }) else {
             let known = members.keys().any(|key| key.cluster == from.cluster);
-            return Err(if known { Rejected::OtherMember } else { Rejected::ForeignCluster });
+            return Err(if known {
+                RejectReason::OtherMember
+            } else {
+                RejectReason::ForeignCluster
+            });
         };
         let gate = read(&door.gate);
         if gate.removed.contains(&from.member) {
-            return Err(Rejected::Removed);
+            return Err(RejectReason::Removed);
         }
         if gate.not_themselves.contains(&(from.member, incarnation)) {
-            return Err(Rejected::NotItself);
+            return Err(RejectReason::NotItself);
         }
         Ok(())
     }
 
     /// Who lives here, and which membership counts for each: for one who asks before it
     /// joins. Of many, the first ones; without those who have yet to join themselves.
-    pub fn residents(&self, count_max: usize) -> Vec<Resident> {
+    pub fn hosted_members(&self, count_max: usize) -> Vec<HostedMember> {
         let members = read(&self.doors.members);
         let resident = |(key, door): (&MemberKey, &Arc<Door>)| {
             let Known { id, membership, .. } = door.known.borrow().clone();
-            Resident { key: *key, membership: SnapshotMeta { id, membership } }
+            HostedMember { key: *key, membership: SnapshotMeta { id, membership } }
         };
-        let joined = |resident: &Resident| !resident.membership.membership.is_empty();
+        let joined = |resident: &HostedMember| !resident.membership.membership.is_empty();
         members.iter().map(resident).filter(joined).take(count_max).collect()
     }
 
     /// Hands parcels to a member, in their order. Waits while it is busy: do not read on
     /// from the same peer meanwhile.
-    pub async fn deliver(&self, to: MemberKey, parcels: Vec<Parcel>) -> Result<(), Gone> {
-        let peers = self.door(to).ok_or(Gone)?.peers.clone();
-        peers.send(FromPeers::Parcels(parcels)).await.map_err(|_| Gone)
+    pub async fn deliver(
+        &self,
+        to: MemberKey,
+        parcels: Vec<PeerMessage>,
+    ) -> Result<(), MemberStopped> {
+        let peers = self.door(to).ok_or(MemberStopped)?.peers.clone();
+        peers.send(FromPeers::Parcels(parcels)).await.map_err(|_| MemberStopped)
     }
 
     /// Parcels to this peer are being lost: there is no way to it, or it takes them too
@@ -117,8 +125,8 @@ impl Inbox {
         &self,
         key: MemberKey,
         envelope: Envelope,
-    ) -> Result<IncomingSnapshot, LandingError> {
-        let door = self.door(key).ok_or(LandingError::Gone)?;
+    ) -> Result<IncomingSnapshot, SnapshotReceiveError> {
+        let door = self.door(key).ok_or(SnapshotReceiveError::Stopped)?;
         IncomingSnapshot::begin(door, envelope).await
     }
 
@@ -158,15 +166,15 @@ impl Doors {
 
 /// The member is not there any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gone;
+pub struct MemberStopped;
 
-impl fmt::Display for Gone {
+impl fmt::Display for MemberStopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the member is stopped")
     }
 }
 
-impl std::error::Error for Gone {}
+impl std::error::Error for MemberStopped {}
 
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)

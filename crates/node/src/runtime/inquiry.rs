@@ -8,14 +8,14 @@ use bytes::Bytes;
 use quorate_core::MemberId;
 use tokio::sync::oneshot;
 
-use super::aside::Aside;
-use super::transport::{MemberKey, Parcel, Transport};
-use crate::answer::Refused;
+use super::aside::SideMessage;
+use super::transport::{MemberKey, PeerMessage, Transport};
+use crate::outcome::RequestRefused;
 
 /// A question to the application at the leader; see
-/// [`Node::inquiries`](crate::Node::inquiries). Dropped without an answer, it tells the one
+/// [`Node::leader_queries`](crate::Node::leader_queries). Dropped without an answer, it tells the one
 /// who asked to try again.
-pub struct Inquiry {
+pub struct LeaderQuery {
     from: MemberId,
     question: Bytes,
     asker: Option<Asker>,
@@ -23,11 +23,11 @@ pub struct Inquiry {
 
 /// Where the answer goes.
 pub(crate) enum Asker {
-    Here(oneshot::Sender<Result<Bytes, Refused>>),
+    Here(oneshot::Sender<Result<Bytes, RequestRefused>>),
     Elsewhere { key: MemberKey, transport: Arc<dyn Transport>, number: u64 },
 }
 
-impl Inquiry {
+impl LeaderQuery {
     pub(crate) fn new(from: MemberId, question: Bytes, asker: Asker) -> Self {
         Self { from, question, asker: Some(asker) }
     }
@@ -38,23 +38,23 @@ impl Inquiry {
     }
 
     /// What it asks. It comes from another process: it may be anything.
-    pub fn question(&self) -> &Bytes {
+    pub fn payload(&self) -> &Bytes {
         &self.question
     }
 
     /// Answers it. Whether the answer arrives nobody knows.
-    pub fn answer(mut self, answer: impl Into<Bytes>) {
+    pub fn reply(mut self, answer: impl Into<Bytes>) {
         self.tell(Some(answer.into()));
     }
 
     fn tell(&mut self, answer: Option<Bytes>) {
         match self.asker.take() {
             Some(Asker::Here(reply)) => {
-                let _ = reply.send(answer.ok_or(Refused::NoLeader));
+                let _ = reply.send(answer.ok_or(RequestRefused::NoLeader));
             }
             Some(Asker::Elsewhere { key, transport, number }) => {
-                let bytes = Aside::Told(number, answer).to_bytes();
-                let parcel = Parcel::Aside { from: key.member, to: self.from, bytes };
+                let bytes = SideMessage::Told(number, answer).to_bytes();
+                let parcel = PeerMessage::Side { from: key.member, to: self.from, bytes };
                 transport.send(key, vec![parcel]);
             }
             None => {}
@@ -62,15 +62,15 @@ impl Inquiry {
     }
 }
 
-impl Drop for Inquiry {
+impl Drop for LeaderQuery {
     fn drop(&mut self) {
         self.tell(None);
     }
 }
 
-impl fmt::Debug for Inquiry {
+impl fmt::Debug for LeaderQuery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inquiry").field("from", &self.from).finish_non_exhaustive()
+        f.debug_struct("LeaderQuery").field("from", &self.from).finish_non_exhaustive()
     }
 }
 

@@ -14,20 +14,20 @@ use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 
 use super::apply_task::ForMachine;
-use super::aside::{Aside, Asides, LeaderView};
+use super::aside::{LeaderView, SideMessage, SideRequests};
 use super::clock::Clock;
 use super::disk_thread::DiskHandle;
 use super::inbox::{Door, write};
-use super::inquiry::{Asker, Inquiry};
+use super::inquiry::{Asker, LeaderQuery};
 use super::mailbox::{Completion, Control, FromPeers, Lane, Mailbox, Question, Request, lock};
-use super::metrics::{Counters, Observer};
+use super::metrics::{Counters, NodeObserver};
 use super::snapshots::OutgoingSnapshot;
-use super::status::{Ended, Known, MembershipNews, NodeStatus};
-use super::transport::{MemberKey, Parcel, Rejected, Transport};
+use super::status::{Known, MembershipEvent, NodeStatus, StopReason};
+use super::transport::{MemberKey, PeerMessage, RejectReason, Transport};
 use super::waiting::Waiting;
-use crate::answer::Refused;
-use crate::applier::Job;
-use crate::driver::{Driver, Work};
+use crate::applier::MachineJob;
+use crate::driver::{Driver, DriverOutput};
+use crate::outcome::RequestRefused;
 
 /// A member's task, with everything it reaches.
 pub(crate) struct Member {
@@ -40,7 +40,7 @@ pub(crate) struct Member {
     pub(crate) jobs: Arc<Lane<ForMachine>>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) door: Arc<Door>,
-    pub(crate) inquiries: mpsc::Sender<Inquiry>,
+    pub(crate) inquiries: mpsc::Sender<LeaderQuery>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: State,
     /// The machine's task.
@@ -52,15 +52,15 @@ pub(crate) struct Member {
 /// What others may see of a member without asking it.
 pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
-    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) observer: Arc<dyn NodeObserver>,
     pub(crate) dropped: std::sync::Mutex<BTreeMap<&'static str, u64>>,
     /// Until the application takes it.
-    pub(crate) inquiries: std::sync::Mutex<Option<mpsc::Receiver<Inquiry>>>,
+    pub(crate) inquiries: std::sync::Mutex<Option<mpsc::Receiver<LeaderQuery>>>,
     pub(crate) term: AtomicU64,
     pub(crate) leader: watch::Sender<Option<MemberId>>,
     pub(crate) known: watch::Sender<Known>,
-    pub(crate) news: broadcast::Sender<MembershipNews>,
-    pub(crate) ended: watch::Sender<Option<Ended>>,
+    pub(crate) news: broadcast::Sender<MembershipEvent>,
+    pub(crate) ended: watch::Sender<Option<StopReason>>,
 }
 
 /// What the task remembers from turn to turn.
@@ -68,15 +68,15 @@ pub(crate) struct State {
     pub(crate) waiting: Waiting,
     /// When something was last set going while clients were listened to.
     handed_out: Instant,
-    asides: Asides,
+    asides: SideRequests,
     saves_waiting: usize,
     jobs_waiting: usize,
     peers: BTreeMap<MemberId, MemberInfo>,
-    snapshot_wanted: Vec<(Index, oneshot::Sender<Result<Index, Refused>>)>,
+    snapshot_wanted: Vec<(Index, oneshot::Sender<Result<Index, RequestRefused>>)>,
     disowned: Option<(MemberId, quorate_core::Identity)>,
     /// How often a leader knew more of this log than is there.
     missed: u32,
-    ended: Option<Ended>,
+    ended: Option<StopReason>,
     completions: Vec<Completion>,
     from_peers: Vec<FromPeers>,
     requests: Vec<Request>,
@@ -100,7 +100,7 @@ impl State {
         Self {
             waiting: Waiting::default(),
             handed_out: Instant::now(),
-            asides: Asides::default(),
+            asides: SideRequests::default(),
             saves_waiting: 0,
             jobs_waiting: 0,
             peers: BTreeMap::new(),
@@ -117,7 +117,7 @@ impl State {
 
 impl Member {
     /// Until it is stopped or fails; says why.
-    pub(crate) async fn run(mut self) -> Ended {
+    pub(crate) async fn run(mut self) -> StopReason {
         let membership = Arc::clone(self.driver.raft().membership());
         self.meet(&membership);
         while self.state.ended.is_none() {
@@ -218,30 +218,30 @@ impl Member {
         }
     }
 
-    fn on_parcel(&mut self, parcel: Parcel) {
+    fn on_parcel(&mut self, parcel: PeerMessage) {
         match parcel {
             // A snapshot without its bytes is none.
-            Parcel::Message(Envelope { message: Message::Snapshot(_), .. }) => {}
-            Parcel::Message(envelope) => self.receive(envelope),
-            Parcel::Aside { from, to, bytes } if to == self.key.member => {
-                match Aside::from_bytes(bytes) {
-                    Ok(Aside::AskView(number)) => {
-                        let told = Aside::ToldView(number, self.own_view());
+            PeerMessage::Raft(Envelope { message: Message::Snapshot(_), .. }) => {}
+            PeerMessage::Raft(envelope) => self.receive(envelope),
+            PeerMessage::Side { from, to, bytes } if to == self.key.member => {
+                match SideMessage::from_bytes(bytes) {
+                    Ok(SideMessage::AskView(number)) => {
+                        let told = SideMessage::ToldView(number, self.own_view());
                         self.say(from, &told);
                     }
-                    Ok(Aside::ToldView(number, view)) => {
+                    Ok(SideMessage::ToldView(number, view)) => {
                         self.state.asides.told_view(number, view);
                     }
-                    Ok(Aside::Ask(number, question)) => {
+                    Ok(SideMessage::Ask(number, question)) => {
                         let transport = Arc::clone(&self.transport);
                         let asker = Asker::Elsewhere { key: self.key, transport, number };
-                        self.pass_on(Inquiry::new(from, question, asker));
+                        self.pass_on(LeaderQuery::new(from, question, asker));
                     }
-                    Ok(Aside::Told(number, answer)) => self.state.asides.told(number, answer),
+                    Ok(SideMessage::Told(number, answer)) => self.state.asides.told(number, answer),
                     Err(why) => debug!(member = %self.key, %from, %why, "aside not understood"),
                 }
             }
-            Parcel::Aside { .. } => {}
+            PeerMessage::Side { .. } => {}
         }
     }
 
@@ -279,7 +279,7 @@ impl Member {
         drop(gate);
         warn!(member = %self.key, %from, "not the disk that is known by this id: turned away");
         self.hand_out();
-        self.transport.turn_away(self.key, from, Rejected::NotItself);
+        self.transport.reject(self.key, from, RejectReason::NotItself);
     }
 
     fn on_completion(&mut self, completion: Completion) {
@@ -305,7 +305,7 @@ impl Member {
                 self.driver.snapshot_given_up();
                 let failed = self.state.snapshot_wanted.extract_if(.., |(at, _)| *at <= index);
                 for (_, reply) in failed {
-                    let _ = reply.send(Err(Refused::SnapshotFailed));
+                    let _ = reply.send(Err(RequestRefused::SnapshotFailed));
                 }
             }
             Completion::SnapshotSent(to, arrived) => {
@@ -343,7 +343,7 @@ impl Member {
             }
             Control::Trim(index) => self.driver.trim(index),
             Control::Campaign => self.driver.campaign(),
-            Control::Stop => self.state.ended = Some(Ended::Stopped),
+            Control::Stop => self.state.ended = Some(StopReason::Stopped),
         }
     }
 
@@ -354,7 +354,7 @@ impl Member {
         }
     }
 
-    fn on_view_wanted(&mut self, reply: oneshot::Sender<Result<LeaderView, Refused>>) {
+    fn on_view_wanted(&mut self, reply: oneshot::Sender<Result<LeaderView, RequestRefused>>) {
         if let Some(view) = self.own_view() {
             let _ = reply.send(Ok(view));
             return;
@@ -366,15 +366,19 @@ impl Member {
                 self.say(leader, &aside);
             }
             None => {
-                let _ = reply.send(Err(Refused::NoLeader));
+                let _ = reply.send(Err(RequestRefused::NoLeader));
             }
         }
     }
 
-    fn ask_leader(&mut self, question: Bytes, reply: oneshot::Sender<Result<Bytes, Refused>>) {
+    fn ask_leader(
+        &mut self,
+        question: Bytes,
+        reply: oneshot::Sender<Result<Bytes, RequestRefused>>,
+    ) {
         match self.driver.raft().leader() {
             Some(leader) if leader == self.key.member => {
-                self.pass_on(Inquiry::new(leader, question, Asker::Here(reply)));
+                self.pass_on(LeaderQuery::new(leader, question, Asker::Here(reply)));
             }
             Some(leader) => {
                 let ticks = self.driver.raft().config().election_ticks;
@@ -382,14 +386,14 @@ impl Member {
                 self.say(leader, &aside);
             }
             None => {
-                let _ = reply.send(Err(Refused::NoLeader));
+                let _ = reply.send(Err(RequestRefused::NoLeader));
             }
         }
     }
 
     /// To the application here. If this member does not lead, or too many wait already, the
     /// inquiry is dropped, and tells so.
-    fn pass_on(&self, inquiry: Inquiry) {
+    fn pass_on(&self, inquiry: LeaderQuery) {
         if self.driver.raft().leader() == Some(self.key.member) {
             let _ = self.inquiries.try_send(inquiry);
         }
@@ -401,8 +405,8 @@ impl Member {
         Some(LeaderView { newest: raft.newest_membership_id(), view })
     }
 
-    fn say(&self, to: MemberId, aside: &Aside) {
-        let parcel = Parcel::Aside { from: self.key.member, to, bytes: aside.to_bytes() };
+    fn say(&self, to: MemberId, aside: &SideMessage) {
+        let parcel = PeerMessage::Side { from: self.key.member, to, bytes: aside.to_bytes() };
         self.transport.send(self.key, vec![parcel]);
     }
 
@@ -429,7 +433,7 @@ impl Member {
         counters.saves_waiting.set(self.state.saves_waiting as u64);
     }
 
-    fn hand_out_work(&mut self, work: Work) {
+    fn hand_out_work(&mut self, work: DriverOutput) {
         // Peers and the disk work at the same time.
         if let Some(save) = work.save {
             self.state.saves_waiting += 1;
@@ -437,14 +441,14 @@ impl Member {
         }
         if !work.send.is_empty() {
             self.shared.counters.sent.add(work.send.len() as u64);
-            let parcels = work.send.into_iter().map(Parcel::Message).collect();
+            let parcels = work.send.into_iter().map(PeerMessage::Raft).collect();
             self.transport.send(self.key, parcels);
         }
         for job in work.jobs {
-            if let Job::Apply(entries) = &job {
+            if let MachineJob::Apply(entries) = &job {
                 self.tell_committed(entries);
             }
-            let reports = !matches!(job, Job::Snapshot(_));
+            let reports = !matches!(job, MachineJob::Snapshot(_));
             self.state.jobs_waiting += usize::from(reports);
             self.jobs.push(ForMachine::Job(job));
         }
@@ -473,7 +477,7 @@ impl Member {
             if let Some(change) = entry.change() {
                 let membership = Arc::clone(&change.membership);
                 let _ =
-                    self.shared.news.send(MembershipNews::Committed { id: entry.id, membership });
+                    self.shared.news.send(MembershipEvent::Committed { id: entry.id, membership });
             }
         }
     }
@@ -509,7 +513,7 @@ impl Member {
             }
             other => debug!(%member, ?other, "event"),
         }
-        if let Some(news) = MembershipNews::of(event) {
+        if let Some(news) = MembershipEvent::of(event) {
             let _ = self.shared.news.send(news);
         }
     }
@@ -543,8 +547,8 @@ impl Member {
 
     /// Everybody gets an answer, and nothing holds on to the disk any more, so that the
     /// member can be started again.
-    async fn finish(mut self) -> Ended {
-        let why = self.state.ended.take().unwrap_or(Ended::Stopped);
+    async fn finish(mut self) -> StopReason {
+        let why = self.state.ended.take().unwrap_or(StopReason::Stopped);
         info!(member = %self.key, %why, "ended");
         self.transport.remove_member(self.key);
         self.mailbox.peers.close();
@@ -565,7 +569,7 @@ impl Member {
         let closed = self.disk.close().await;
         lock(&self.shared.dropped).clone_from(self.driver.dropped());
         match (why, closed) {
-            (Ended::Stopped, Some(Err(failed))) => Ended::Disk(failed.into()),
+            (StopReason::Stopped, Some(Err(failed))) => StopReason::Disk(failed.into()),
             (why, _) => why,
         }
     }

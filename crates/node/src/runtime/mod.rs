@@ -31,17 +31,17 @@ mod waiting;
 
 pub(crate) use mailbox::lock;
 
-pub use config::{NodeConfig, NodeError, at};
+pub use config::{NodeConfig, NodeError};
 pub use directory::DirectoryStorage;
 pub use host::Host;
-pub use inbox::{Gone, Inbox};
-pub use inquiry::Inquiry;
+pub use inbox::{Inbox, MemberStopped};
+pub use inquiry::LeaderQuery;
 pub use memory_storage::MemoryStorage;
-pub use metrics::{Metrics, Observer};
-pub use node::{CHANGE_TICKS, Failed, Node, Reply};
-pub use snapshots::{IncomingSnapshot, LandingError, OutgoingSnapshot};
-pub use status::{Ended, MembershipNews, MembershipWatch, NodeStatus};
-pub use storage::{Opened, SnapshotSink, SnapshotSource, Storage, StorageError};
+pub use metrics::{Metrics, NodeObserver};
+pub use node::{CHANGE_TIMEOUT_TICKS, CommandReply, Node};
+pub use snapshots::{IncomingSnapshot, OutgoingSnapshot, SnapshotReceiveError};
+pub use status::{MembershipEvent, MembershipWatch, NodeStatus, StopReason};
+pub use storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 pub use transport::{
-    Introduction, MemberKey, Parcel, Rejected, Resident, Transport, TransportError,
+    HostedMember, Introduction, MemberKey, PeerMessage, RejectReason, Transport, TransportError,
 };

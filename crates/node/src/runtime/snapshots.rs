@@ -87,29 +87,34 @@ pub struct IncomingSnapshot {
 }
 
 impl IncomingSnapshot {
-    pub(crate) async fn begin(door: Arc<Door>, envelope: Envelope) -> Result<Self, LandingError> {
+    pub(crate) async fn begin(
+        door: Arc<Door>,
+        envelope: Envelope,
+    ) -> Result<Self, SnapshotReceiveError> {
         let Message::Snapshot(meta) = &envelope.message else {
-            return Err(LandingError::NoSnapshot);
+            return Err(SnapshotReceiveError::NoSnapshot);
         };
         let place = Arc::clone(&door.landings).try_acquire_owned();
-        let place = place.map_err(|_| LandingError::Busy)?;
-        let sink = door.disk.begin_snapshot(meta.clone()).await.ok_or(LandingError::Gone)?;
-        let sink = Some((sink.map_err(LandingError::Disk)?, door.presence.disk_user()));
+        let place = place.map_err(|_| SnapshotReceiveError::Busy)?;
+        let sink =
+            door.disk.begin_snapshot(meta.clone()).await.ok_or(SnapshotReceiveError::Stopped)?;
+        let sink = Some((sink.map_err(SnapshotReceiveError::Disk)?, door.presence.disk_user()));
         Ok(Self { door, envelope, sink, bytes: 0, _place: place })
     }
 
     /// Adds bytes at its end. They are on the disk when this is done, so that whoever
     /// sends can be slowed down to what the disk takes.
-    pub async fn append(&mut self, bytes: Bytes) -> Result<(), LandingError> {
-        let (mut sink, user) = self.sink.take().ok_or(LandingError::Gone)?;
+    pub async fn append(&mut self, bytes: Bytes) -> Result<(), SnapshotReceiveError> {
+        let (mut sink, user) = self.sink.take().ok_or(SnapshotReceiveError::Stopped)?;
         if user.is_over() {
-            return Err(LandingError::Gone);
+            return Err(SnapshotReceiveError::Stopped);
         }
         self.bytes += bytes.len() as u64;
         let appended = spawn_blocking(move || (sink.append(&bytes), sink, user)).await;
-        let (appended, sink, user) = appended.map_err(|why| LandingError::Disk(why.into()))?;
+        let (appended, sink, user) =
+            appended.map_err(|why| SnapshotReceiveError::Disk(why.into()))?;
         self.sink = Some((sink, user));
-        appended.map_err(LandingError::Disk)
+        appended.map_err(SnapshotReceiveError::Disk)
     }
 
     /// How many bytes were appended.
@@ -118,21 +123,23 @@ impl IncomingSnapshot {
     }
 
     /// All of it is here: makes it durable and tells the member.
-    pub async fn finish(mut self) -> Result<(), LandingError> {
-        let (sink, user) = self.sink.take().ok_or(LandingError::Gone)?;
+    pub async fn finish(mut self) -> Result<(), SnapshotReceiveError> {
+        let (sink, user) = self.sink.take().ok_or(SnapshotReceiveError::Stopped)?;
         let finished = spawn_blocking(move || {
             let finished = sink.finish();
             drop(user);
             finished
         });
         let finished = finished.await;
-        finished.map_err(|why| LandingError::Disk(why.into()))?.map_err(LandingError::Disk)?;
+        finished
+            .map_err(|why| SnapshotReceiveError::Disk(why.into()))?
+            .map_err(SnapshotReceiveError::Disk)?;
         let Message::Snapshot(SnapshotMeta { id, .. }) = &self.envelope.message else {
-            return Err(LandingError::NoSnapshot);
+            return Err(SnapshotReceiveError::NoSnapshot);
         };
-        self.door.disk.adopt_snapshot(*id).await.ok_or(LandingError::Gone)?;
+        self.door.disk.adopt_snapshot(*id).await.ok_or(SnapshotReceiveError::Stopped)?;
         let told = self.door.peers.send(FromPeers::Landed(Box::new(self.envelope.clone()))).await;
-        told.map_err(|_| LandingError::Gone)
+        told.map_err(|_| SnapshotReceiveError::Stopped)
     }
 }
 
@@ -145,7 +152,7 @@ impl fmt::Debug for IncomingSnapshot {
 /// Why a snapshot was not received. The member goes on as before.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum LandingError {
+pub enum SnapshotReceiveError {
     /// The message that came with it announces none.
     NoSnapshot,
     /// Others are being received. Try again later.
@@ -153,21 +160,21 @@ pub enum LandingError {
     /// It cannot be written.
     Disk(StorageError),
     /// The member is not there any more.
-    Gone,
+    Stopped,
 }
 
-impl fmt::Display for LandingError {
+impl fmt::Display for SnapshotReceiveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSnapshot => write!(f, "the message announces no snapshot"),
             Self::Busy => write!(f, "other snapshots are being received"),
             Self::Disk(why) => write!(f, "{why}"),
-            Self::Gone => write!(f, "the member is stopped"),
+            Self::Stopped => write!(f, "the member is stopped"),
         }
     }
 }
 
-impl std::error::Error for LandingError {}
+impl std::error::Error for SnapshotReceiveError {}
 
 /// It was given up while a part was being read.
 #[derive(Clone, Copy, Debug)]

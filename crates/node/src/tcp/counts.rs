@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::runtime::Rejected;
+use crate::runtime::RejectReason;
 
 macro_rules! counted {
     ($($(#[$doc:meta])* $case:ident = $name:literal),* $(,)?) => {
@@ -79,13 +79,13 @@ counted! {
     SnapshotsBroken = "snapshots_broken",
 }
 
-impl From<Rejected> for Counted {
-    fn from(why: Rejected) -> Self {
+impl From<RejectReason> for Counted {
+    fn from(why: RejectReason) -> Self {
         match why {
-            Rejected::ForeignCluster => Self::ForeignCluster,
-            Rejected::OtherMember => Self::OtherMember,
-            Rejected::Removed => Self::Removed,
-            Rejected::NotItself => Self::NotItself,
+            RejectReason::ForeignCluster => Self::ForeignCluster,
+            RejectReason::OtherMember => Self::OtherMember,
+            RejectReason::Removed => Self::Removed,
+            RejectReason::NotItself => Self::NotItself,
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use super::counts::Counted;
 use super::incoming::serve;
 use super::shared::Shared;
-use crate::runtime::{MemberKey, Rejected, lock};
+use crate::runtime::{MemberKey, RejectReason, lock};
 use quorate_core::MemberId;
 
 /// Every connection that somebody else opened, by a number of its own.
@@ -27,12 +27,12 @@ pub(crate) struct Guests {
 /// Whom the conversation of a connection has to turn away.
 #[derive(Default)]
 pub(crate) struct TurnedAway {
-    list: Mutex<Vec<(MemberKey, MemberId, Rejected)>>,
+    list: Mutex<Vec<(MemberKey, MemberId, RejectReason)>>,
     pub(crate) filled: Notify,
 }
 
 impl TurnedAway {
-    pub(crate) fn take(&self) -> Vec<(MemberKey, MemberId, Rejected)> {
+    pub(crate) fn take(&self) -> Vec<(MemberKey, MemberId, RejectReason)> {
         std::mem::take(&mut *lock(&self.list))
     }
 }
@@ -62,7 +62,7 @@ impl Guests {
         }
     }
 
-    pub(crate) fn turn_away(&self, key: MemberKey, from: MemberId, why: Rejected) {
+    pub(crate) fn turn_away(&self, key: MemberKey, from: MemberId, why: RejectReason) {
         for guest in self.identified.values() {
             let mut list = lock(&guest.list);
             if !list.contains(&(key, from, why)) {

@@ -14,8 +14,8 @@ use super::config::TcpConfig;
 use super::counts::{Counted, Counts};
 use super::frame::{Batch, FOR_EVER, FrameReader, HEADER_BYTES, Kind, ReadError};
 use super::message::Undecodable;
-use super::secure::Stream;
-use crate::runtime::{Introduction, MemberKey, Rejected};
+use super::secure::PeerStream;
+use crate::runtime::{Introduction, MemberKey, RejectReason};
 
 pub(crate) const MAGIC: [u8; 8] = *b"quorate\n";
 
@@ -99,21 +99,21 @@ impl IntroduceHead {
     }
 }
 
-impl From<Rejected> for RefusedHead {
-    fn from(why: Rejected) -> Self {
+impl From<RejectReason> for RefusedHead {
+    fn from(why: RejectReason) -> Self {
         let reason = match why {
-            Rejected::ForeignCluster => 1,
-            Rejected::OtherMember => 2,
-            Rejected::Removed => 3,
-            Rejected::NotItself => 4,
+            RejectReason::ForeignCluster => 1,
+            RejectReason::OtherMember => 2,
+            RejectReason::Removed => 3,
+            RejectReason::NotItself => 4,
         };
         Self { reason, text: why.to_string() }
     }
 }
 
 /// The two directions of a connection.
-pub(crate) type Reader = FrameReader<ReadHalf<Box<dyn Stream>>>;
-pub(crate) type Writer = WriteHalf<Box<dyn Stream>>;
+pub(crate) type Reader = FrameReader<ReadHalf<Box<dyn PeerStream>>>;
+pub(crate) type Writer = WriteHalf<Box<dyn PeerStream>>;
 
 /// Connects and says hello. An error is text for the log.
 pub(crate) async fn dial(

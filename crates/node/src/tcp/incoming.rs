@@ -19,7 +19,7 @@ use super::inquiry;
 use super::message::{MessageHead, Nothing};
 use super::shared::Shared;
 use super::snapshot_receive;
-use crate::runtime::{Inbox, Introduction, MemberKey, Parcel, Rejected, lock};
+use crate::runtime::{Inbox, Introduction, MemberKey, PeerMessage, RejectReason, lock};
 
 /// Pause after the system refused to accept: it lacks something that others hold.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -151,7 +151,7 @@ pub(crate) struct Guest<'a> {
     /// Numbers grow: up to here every one was opened, and maybe closed again.
     channel_last: u32,
     /// What was heard and not yet delivered.
-    arrived: Vec<(MemberKey, Vec<Parcel>)>,
+    arrived: Vec<(MemberKey, Vec<PeerMessage>)>,
 }
 
 impl Guest<'_> {
@@ -244,7 +244,7 @@ impl Guest<'_> {
         Ok(())
     }
 
-    fn refuse(&mut self, channel: u32, pair: Introduction, why: Rejected) {
+    fn refuse(&mut self, channel: u32, pair: Introduction, why: RejectReason) {
         let Introduction { from, to, .. } = pair;
         warn!(peer = %from, member = %to, address = self.greeted.address, %why, "not let in");
         self.shared.counts.one(why.into());
@@ -262,11 +262,11 @@ impl Guest<'_> {
         };
         let from = pair.from.member;
         let parcel = match frame.kind {
-            Kind::Aside => Parcel::Aside { from, to: pair.to, bytes: frame.body },
+            Kind::Aside => PeerMessage::Side { from, to: pair.to, bytes: frame.body },
             _ => {
                 let incarnation = pair.incarnation;
                 MessageHead::decode(&frame.head, frame.body, from, incarnation, pair.to)
-                    .map(Parcel::Message)
+                    .map(PeerMessage::Raft)
                     .map_err(|_| Hangup::Counted(Counted::Malformed))?
             }
         };
@@ -288,7 +288,7 @@ impl Guest<'_> {
     }
 
     /// The gate knows which disk is meant. Where it does not, everybody of that name is.
-    fn turn_away(&mut self, to: MemberKey, from: quorate_core::MemberId, why: Rejected) {
+    fn turn_away(&mut self, to: MemberKey, from: quorate_core::MemberId, why: RejectReason) {
         let meant = |pair: &Introduction| addressee(pair) == to && pair.from.member == from;
         let closed = self.recheck(meant);
         if closed > 0 {
@@ -315,7 +315,7 @@ impl Guest<'_> {
         count
     }
 
-    fn close(&mut self, channel: u32, pair: Introduction, why: Rejected) {
+    fn close(&mut self, channel: u32, pair: Introduction, why: RejectReason) {
         self.channels.remove(&channel);
         self.forget(pair);
         self.refuse(channel, pair, why);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_core::{MemberId, SnapshotMeta};
-use quorate_storage::codec::Code;
+use quorate_storage::codec::Codec;
 use tokio::time::timeout;
 
 use super::counts::Counted;
@@ -16,7 +16,7 @@ use super::frame::{Batch, FOR_EVER, Kind};
 use super::handshake::{Purpose, Writer, dial};
 use super::message::Undecodable;
 use super::shared::Shared;
-use crate::runtime::{Inbox, MemberKey, Resident};
+use crate::runtime::{HostedMember, Inbox, MemberKey};
 
 /// No answer names more.
 const RESIDENTS_MAX: usize = 64;
@@ -43,30 +43,30 @@ struct ResidentHead {
 
 /// Why nobody said who lives there. Ask another one, or again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InquiryError {
+pub struct DiscoveryError {
     why: String,
 }
 
-impl fmt::Display for InquiryError {
+impl fmt::Display for DiscoveryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.why)
     }
 }
 
-impl std::error::Error for InquiryError {}
+impl std::error::Error for DiscoveryError {}
 
 pub(crate) async fn ask(
     shared: &Shared,
     address: &str,
     patience: Duration,
-) -> Result<Vec<Resident>, InquiryError> {
+) -> Result<Vec<HostedMember>, DiscoveryError> {
     let asked = timeout(patience, converse(shared, address)).await;
     asked
         .unwrap_or_else(|_| Err("no answer in time".to_owned()))
-        .map_err(|why| InquiryError { why })
+        .map_err(|why| DiscoveryError { why })
 }
 
-async fn converse(shared: &Shared, address: &str) -> Result<Vec<Resident>, String> {
+async fn converse(shared: &Shared, address: &str) -> Result<Vec<HostedMember>, String> {
     let Shared { config, counts, advertise, .. } = shared;
     let (mut reader, _writer) = dial(config, counts, address, advertise, Purpose::Inquiry).await?;
     reader.set_frame_bytes_max(ANSWER_BYTES_MAX);
@@ -77,11 +77,11 @@ async fn converse(shared: &Shared, address: &str) -> Result<Vec<Resident>, Strin
     decode(&frame.head).map_err(|_| "an answer that cannot be read".to_owned())
 }
 
-fn decode(head: &[u8]) -> Result<Vec<Resident>, Undecodable> {
+fn decode(head: &[u8]) -> Result<Vec<HostedMember>, Undecodable> {
     let ResidentsHead { residents } = prost::Message::decode(head)?;
     let resident = |ResidentHead { cluster, member, membership }| {
         let key = MemberKey { cluster, member: MemberId(member) };
-        Ok(Resident { key, membership: SnapshotMeta::from_bytes(membership)? })
+        Ok(HostedMember { key, membership: SnapshotMeta::from_bytes(membership)? })
     };
     residents.into_iter().map(resident).collect()
 }
@@ -89,7 +89,7 @@ fn decode(head: &[u8]) -> Result<Vec<Resident>, Undecodable> {
 /// Says who lives here.
 pub(crate) async fn answer(inbox: &Inbox, writer: &mut Writer, shared: &Shared) {
     shared.counts.one(Counted::Inquired);
-    let residents = inbox.residents(RESIDENTS_MAX).into_iter().map(|resident| ResidentHead {
+    let residents = inbox.hosted_members(RESIDENTS_MAX).into_iter().map(|resident| ResidentHead {
         cluster: resident.key.cluster,
         member: resident.key.member.0,
         membership: resident.membership.to_bytes().into(),

@@ -36,13 +36,13 @@ use quorate_core::{Entries, Envelope, MemberId, MemberInfo, Message};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-pub use config::{AddressOf, OnRoundTrip, TcpConfig};
-pub use inquiry::InquiryError;
-pub use secure::{Plain, Secure, Securing, Stream};
+pub use config::{AddressResolver, RoundTripCallback, TcpConfig};
+pub use inquiry::DiscoveryError;
+pub use secure::{ConnectionSecurity, PeerStream, Plaintext, SecurityFuture};
 
 use crate::runtime::{
-    Inbox, Introduction, MemberKey, OutgoingSnapshot, Parcel, Rejected, Resident, Transport,
-    TransportError, lock,
+    HostedMember, Inbox, Introduction, MemberKey, OutgoingSnapshot, PeerMessage, RejectReason,
+    Transport, TransportError, lock,
 };
 use counts::Counted;
 use frame::Body;
@@ -83,11 +83,11 @@ impl TcpTransport {
     /// Asks the process at this `host:port` which members live there, and what each of them
     /// knows of its cluster: for one that is to join and has yet to find out who it is.
     /// Nothing has to be started for it.
-    pub async fn inquire(
+    pub async fn discover(
         &self,
         address: &str,
         patience: Duration,
-    ) -> Result<Vec<Resident>, InquiryError> {
+    ) -> Result<Vec<HostedMember>, DiscoveryError> {
         inquiry::ask(&self.shared, address, patience).await
     }
 
@@ -128,12 +128,13 @@ impl Transport for TcpTransport {
     }
 
     fn set_peers(&self, key: MemberKey, peers: Vec<(MemberId, MemberInfo)>) {
-        let address_of = &self.shared.config.address_of;
-        let peers = peers.iter().filter_map(|(id, info)| Some((*id, address_of(info)?))).collect();
+        let resolve_address = &self.shared.config.resolve_address;
+        let peers =
+            peers.iter().filter_map(|(id, info)| Some((*id, resolve_address(info)?))).collect();
         lock(&self.shared.routes).set_peers(key, peers);
     }
 
-    fn send(&self, key: MemberKey, parcels: Vec<Parcel>) {
+    fn send(&self, key: MemberKey, parcels: Vec<PeerMessage>) {
         let (mut bodies, now) = (SharedBodies::default(), Instant::now());
         for parcel in parcels {
             let Some(route) = self.shared.route(key, parcel.to()) else {
@@ -152,7 +153,7 @@ impl Transport for TcpTransport {
         snapshot_send::send_snapshot(&self.shared, key, snapshot);
     }
 
-    fn turn_away(&self, key: MemberKey, from: MemberId, why: Rejected) {
+    fn reject(&self, key: MemberKey, from: MemberId, why: RejectReason) {
         lock(&self.shared.guests).turn_away(key, from, why);
     }
 
@@ -173,17 +174,17 @@ impl Transport for TcpTransport {
 /// A parcel as it waits for its turn on the channel of this pair.
 fn queued(
     pair: Introduction,
-    parcel: Parcel,
+    parcel: PeerMessage,
     bodies: &mut SharedBodies,
     now: Instant,
 ) -> Result<Queued, Unsendable> {
     match parcel {
-        Parcel::Aside { from, bytes, .. } if from == pair.from.member => {
+        PeerMessage::Side { from, bytes, .. } if from == pair.from.member => {
             Ok(Queued::aside(pair, Body::new(bytes), now))
         }
-        Parcel::Aside { .. } => Err(Unsendable),
-        Parcel::Message(Envelope { message: Message::Snapshot(_), .. }) => Err(Unsendable),
-        Parcel::Message(envelope) => {
+        PeerMessage::Side { .. } => Err(Unsendable),
+        PeerMessage::Raft(Envelope { message: Message::Snapshot(_), .. }) => Err(Unsendable),
+        PeerMessage::Raft(envelope) => {
             let head = MessageHead::new(&envelope, pair.from.member, pair.incarnation)?;
             let body = match &envelope.message {
                 Message::Append(append) if !append.entries.is_empty() => {

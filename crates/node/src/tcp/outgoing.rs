@@ -151,7 +151,7 @@ impl LinkTask {
         sleep(pause).await;
     }
 
-    async fn converse(&self, reader: Reader, writer: Writer) -> Ended {
+    async fn converse(&self, reader: Reader, writer: Writer) -> ConnectionEnd {
         {
             let mut queue = lock(&self.core.queue);
             let stale = queue.drop_stale(self.shared.config.stale_after);
@@ -176,11 +176,11 @@ impl LinkTask {
         // What was on its way may be lost: who relied on it has to hear that.
         let pairs = lock(&self.core.queue).disconnected();
         pairs.into_iter().for_each(|pair| self.shared.unreachable(pair));
-        Ended { why, heard }
+        ConnectionEnd { why, heard }
     }
 }
 
-struct Ended {
+struct ConnectionEnd {
     why: String,
     /// Somebody was welcome there.
     heard: bool,

@@ -12,7 +12,7 @@ use super::config::TcpConfig;
 use super::counts::Counted;
 use super::frame::{Batch, Body, HEADER_BYTES, Kind};
 use super::message::{MessageHead, Nothing};
-use crate::runtime::{Introduction, MemberKey, Rejected};
+use crate::runtime::{Introduction, MemberKey, RejectReason};
 
 /// Something to be sent on the channel of this pair of members.
 pub(crate) struct Queued {
@@ -223,7 +223,7 @@ impl Queue {
         let news = before.is_none_or(|before| before.reason != reason);
         let pause = before.map_or(config.refused_min, |before| before.pause * 2);
         // One that does not live there may be on its way; the others have to be added anew.
-        let passes = [Rejected::ForeignCluster, Rejected::OtherMember];
+        let passes = [RejectReason::ForeignCluster, RejectReason::OtherMember];
         let passes = passes.iter().any(|why| why.to_string() == reason);
         let max = if passes { PASSING_REFUSALS * config.refused_min } else { config.refused_max };
         let pause = pause.min(max);

@@ -13,7 +13,7 @@ use super::frame::{Frame, Kind};
 use super::incoming::{Guest, Hangup, addressee};
 use super::message::{MessageHead, Nothing};
 use super::snapshot_stream::{ChunkHead, EndHead, Passed, SnapshotRefusedHead};
-use crate::runtime::{Introduction, LandingError};
+use crate::runtime::{Introduction, SnapshotReceiveError};
 
 /// Receives what this frame begins, and answers what became of it.
 pub(crate) async fn receive(
@@ -59,7 +59,7 @@ fn announced(begin: Frame, pair: Introduction) -> Result<(Envelope, u64), Hangup
 /// Why a snapshot did not land.
 enum Failure {
     /// The member does not take it.
-    Refused(LandingError),
+    Refused(SnapshotReceiveError),
     /// Its sender did not do as it should, or the connection broke.
     Broken(Hangup),
 }

@@ -87,7 +87,7 @@ async fn transmit(
     head.snapshot_bytes = snapshot.bytes();
     let (reader, writer) =
         dial(config, counts, address, advertise, Purpose::Snapshot).await.map_err(lost)?;
-    let mut stream = Stream { shared, reader, writer, batch: Batch::default() };
+    let mut stream = SnapshotStream { shared, reader, writer, batch: Batch::default() };
     stream.batch.push(Kind::Introduce, CHANNEL, &IntroduceHead::from(pair));
     stream.batch.push(Kind::SnapshotBegin, CHANNEL, &head);
     stream.write().await?;
@@ -107,14 +107,14 @@ async fn transmit(
     answer(&mut stream.reader, config.silence_timeout).await
 }
 
-struct Stream<'a> {
+struct SnapshotStream<'a> {
     shared: &'a Shared,
     reader: Reader,
     writer: Writer,
     batch: Batch,
 }
 
-impl Stream<'_> {
+impl SnapshotStream<'_> {
     /// Writes what is in the batch. Nothing has to be heard meanwhile; an answer that comes
     /// too early ends it.
     async fn write(&mut self) -> Result<(), Failure> {

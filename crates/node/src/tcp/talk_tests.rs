@@ -9,7 +9,7 @@ use tokio::io::BufStream;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::secure::{Securing, Stream};
+use super::secure::{PeerStream, SecurityFuture};
 use super::*;
 use crate::testkit::fake::{FakeMember, Heard, PATIENCE, Process};
 
@@ -25,7 +25,7 @@ fn config() -> TcpConfig {
 
 async fn process(config: TcpConfig) -> Process {
     let transport = TcpTransport::bind(config).await.unwrap();
-    let info = crate::runtime::at(transport.advertised());
+    let info = MemberInfo::address(transport.advertised());
     Process::start(Box::new(transport), info).unwrap()
 }
 
@@ -33,8 +33,8 @@ fn key(cluster: u64, member: MemberId) -> MemberKey {
     MemberKey { cluster, member }
 }
 
-fn aside(from: MemberId, to: MemberId, number: u8) -> Parcel {
-    Parcel::Aside { from, to, bytes: vec![number].into() }
+fn aside(from: MemberId, to: MemberId, number: u8) -> PeerMessage {
+    PeerMessage::Side { from, to, bytes: vec![number].into() }
 }
 
 /// Says it until it is heard. Says what else was heard meanwhile.
@@ -43,7 +43,7 @@ async fn talk(
     from: &FakeMember,
     to: &mut FakeMember,
     number: u8,
-) -> Vec<Parcel> {
+) -> Vec<PeerMessage> {
     let parcel = aside(from.key.member, to.key.member, number);
     let mut others = Vec::new();
     let began = Instant::now();
@@ -120,13 +120,13 @@ async fn a_process_that_comes_back_is_found_again_and_hears_nothing_stale() {
 /// Keeps back what is not flushed.
 struct Buffered;
 
-impl Secure for Buffered {
-    fn dial<'a>(&'a self, stream: TcpStream, _address: &'a str) -> Securing<'a> {
-        Box::pin(async { Ok(Box::new(BufStream::new(stream)) as Box<dyn Stream>) })
+impl ConnectionSecurity for Buffered {
+    fn dial<'a>(&'a self, stream: TcpStream, _address: &'a str) -> SecurityFuture<'a> {
+        Box::pin(async { Ok(Box::new(BufStream::new(stream)) as Box<dyn PeerStream>) })
     }
 
-    fn accept(&self, stream: TcpStream) -> Securing<'_> {
-        Box::pin(async { Ok(Box::new(BufStream::new(stream)) as Box<dyn Stream>) })
+    fn accept(&self, stream: TcpStream) -> SecurityFuture<'_> {
+        Box::pin(async { Ok(Box::new(BufStream::new(stream)) as Box<dyn PeerStream>) })
     }
 }
 
@@ -208,7 +208,7 @@ async fn who_lives_there_is_told_to_anybody_who_asks() {
     let _one = there.add(key(9, ONE), 3, 64);
     let asker = TcpTransport::bind(config()).await.unwrap();
     let address = std::str::from_utf8(&there.info().info).unwrap();
-    let residents = asker.inquire(address, PATIENCE).await.unwrap();
+    let residents = asker.discover(address, PATIENCE).await.unwrap();
     let keys: Vec<MemberKey> = residents.iter().map(|resident| resident.key).collect();
     assert_eq!(keys, [key(7, TWO), key(9, ONE)]);
     assert!(residents[0].membership.membership.is_voter(TWO));
@@ -217,5 +217,5 @@ async fn who_lives_there_is_told_to_anybody_who_asks() {
     let nobody = asker.local_address().to_string();
     drop(asker);
     let asker = TcpTransport::bind(config()).await.unwrap();
-    assert!(asker.inquire(&nobody, PATIENCE).await.is_err());
+    assert!(asker.discover(&nobody, PATIENCE).await.is_err());
 }

@@ -342,6 +342,6 @@ fn cost_of_an_append_to_two_peers() {
 }
 
 fn prepare(pair: Introduction, envelope: Envelope, bodies: &mut SharedBodies) -> Queued {
-    queued(pair, Parcel::Message(envelope), bodies, Instant::now())
+    queued(pair, PeerMessage::Raft(envelope), bodies, Instant::now())
         .unwrap_or_else(|_| panic!("unsendable"))
 }

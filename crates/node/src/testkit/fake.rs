@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use quorate_core::{Boot, Entries, EntryId, Envelope, Index, MemberId, MemberInfo, Save};
 use quorate_core::{Membership, Message, SnapshotMeta};
-use quorate_storage::Identity;
+use quorate_storage::StoreIdentity;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
@@ -21,8 +21,8 @@ use crate::runtime::metrics::Counters;
 use crate::runtime::presence::Presence;
 use crate::runtime::status::Known;
 use crate::runtime::{
-    Inbox, MemberKey, Opened, OutgoingSnapshot, Parcel, SnapshotSink, SnapshotSource, Storage,
-    StorageError, Transport, lock,
+    Inbox, MemberKey, OutgoingSnapshot, PeerMessage, SnapshotSink, SnapshotSource, Storage,
+    StorageError, StoredState, Transport, lock,
 };
 
 /// However slow the machine: only something that never happens takes this long.
@@ -91,7 +91,7 @@ pub(crate) struct FakeMember {
 /// What a fake member heard.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    Parcels(Vec<Parcel>),
+    Parcels(Vec<PeerMessage>),
     Unreachable(MemberId),
     Lost,
     Landed(Box<Envelope>),
@@ -160,8 +160,8 @@ pub(crate) struct FakeDisk {
 struct FakeStorage(Arc<FakeDisk>);
 
 impl Storage for FakeStorage {
-    fn open(&mut self, identity: Identity, first: &Boot) -> Result<Opened, StorageError> {
-        Ok(Opened { identity, boots: 1, boot: first.clone() })
+    fn open(&mut self, identity: StoreIdentity, first: &Boot) -> Result<StoredState, StorageError> {
+        Ok(StoredState { identity, boots: 1, boot: first.clone() })
     }
 
     fn write(&mut self, _save: &Save) -> Result<(), StorageError> {

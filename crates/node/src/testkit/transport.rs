@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::chance::{Chance, MESSAGE_KINDS};
 use super::fake::{FakeMember, Heard, PATIENCE, Process};
 use crate::runtime::inbox::write;
-use crate::runtime::{MemberKey, Parcel, Rejected, Transport, lock};
+use crate::runtime::{MemberKey, PeerMessage, RejectReason, Transport, lock};
 
 /// A transport for the suite, and what a membership says about members that live on it.
 pub struct Made {
@@ -141,14 +141,14 @@ async fn stop(process: &Process) -> Result<(), Failure> {
 }
 
 /// A message by which its number can be told.
-fn numbered(from: &FakeMember, to: MemberId, number: u64) -> Parcel {
+fn numbered(from: &FakeMember, to: MemberId, number: u64) -> PeerMessage {
     let heartbeat = Heartbeat { commit: 0, round: number, sent_at: 0, settled: 0 };
-    Parcel::Message(from.envelope(to, 1, Message::Heartbeat(heartbeat)))
+    PeerMessage::Raft(from.envelope(to, 1, Message::Heartbeat(heartbeat)))
 }
 
-fn number(parcel: &Parcel) -> Option<u64> {
+fn number(parcel: &PeerMessage) -> Option<u64> {
     match parcel {
-        Parcel::Message(Envelope { message: Message::Heartbeat(heartbeat), .. }) => {
+        PeerMessage::Raft(Envelope { message: Message::Heartbeat(heartbeat), .. }) => {
             Some(heartbeat.round)
         }
         _ => None,
@@ -159,9 +159,9 @@ fn number(parcel: &Parcel) -> Option<u64> {
 async fn exchange(
     from: (&Process, &FakeMember),
     to: &mut FakeMember,
-    parcel: &Parcel,
-    is_it: impl Fn(&Parcel) -> bool,
-) -> Result<Parcel, Failure> {
+    parcel: &PeerMessage,
+    is_it: impl Fn(&PeerMessage) -> bool,
+) -> Result<PeerMessage, Failure> {
     let (process, member) = from;
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
@@ -191,10 +191,10 @@ async fn what_is_sent_arrives_unaltered(make: Make<'_>) -> Result<(), Failure> {
             // Passed on for somebody else: in its name.
             envelope = Envelope { from: THREE, incarnation: 0, ..envelope };
         }
-        let sent = Parcel::Message(envelope);
-        let is_it = |parcel: &Parcel| match parcel {
-            Parcel::Message(envelope) => envelope.term == round + 1,
-            Parcel::Aside { .. } => false,
+        let sent = PeerMessage::Raft(envelope);
+        let is_it = |parcel: &PeerMessage| match parcel {
+            PeerMessage::Raft(envelope) => envelope.term == round + 1,
+            PeerMessage::Side { .. } => false,
         };
         let heard = exchange((&pair.here, &pair.one), &mut pair.two, &sent, is_it).await?;
         if heard != sent {
@@ -202,8 +202,8 @@ async fn what_is_sent_arrives_unaltered(make: Make<'_>) -> Result<(), Failure> {
         }
     }
     for _ in 0..20 {
-        let sent = Parcel::Aside { from: ONE, to: TWO, bytes: chance.bytes() };
-        let is_it = |parcel: &Parcel| *parcel == sent;
+        let sent = PeerMessage::Side { from: ONE, to: TWO, bytes: chance.bytes() };
+        let is_it = |parcel: &PeerMessage| *parcel == sent;
         exchange((&pair.here, &pair.one), &mut pair.two, &sent, is_it).await?;
     }
     pair.stop().await
@@ -249,10 +249,10 @@ async fn clusters_do_not_mix(make: Make<'_>) -> Result<(), Failure> {
     for round in 0..50 {
         let (even, odd) = (2 * round, 2 * round + 1);
         let sent = numbered(&pair.one, TWO, even);
-        let is_it = |parcel: &Parcel| number(parcel).is_some_and(|n| n % 2 == 1 || n == even);
+        let is_it = |parcel: &PeerMessage| number(parcel).is_some_and(|n| n % 2 == 1 || n == even);
         let heard = exchange((&pair.here, &pair.one), &mut pair.two, &sent, is_it).await?;
         let sent_there = numbered(&one, TWO, odd);
-        let is_it = |parcel: &Parcel| number(parcel).is_some_and(|n| n % 2 == 0 || n == odd);
+        let is_it = |parcel: &PeerMessage| number(parcel).is_some_and(|n| n % 2 == 0 || n == odd);
         let heard_there = exchange((&pair.here, &one), &mut two, &sent_there, is_it).await?;
         if heard != sent || heard_there != sent_there {
             return Err(Failure::new("a member heard what was said in another cluster"));
@@ -284,10 +284,10 @@ async fn strangers_are_answered(make: Make<'_>) -> Result<(), Failure> {
     let mut pair = Pair::new(make, 64).await?;
     pair.there.introduce(&pair.two, &[]);
     let question = numbered(&pair.one, TWO, 1);
-    let is_it = |parcel: &Parcel| *parcel == question;
+    let is_it = |parcel: &PeerMessage| *parcel == question;
     exchange((&pair.here, &pair.one), &mut pair.two, &question, is_it).await?;
     let answer = numbered(&pair.two, ONE, 2);
-    let is_it = |parcel: &Parcel| *parcel == answer;
+    let is_it = |parcel: &PeerMessage| *parcel == answer;
     exchange((&pair.there, &pair.two), &mut pair.one, &answer, is_it).await?;
     pair.stop().await
 }
@@ -300,7 +300,7 @@ async fn a_busy_member_makes_others_drop(make: Make<'_>) -> Result<(), Failure> 
     let deadline = Instant::now() + PATIENCE;
     loop {
         let message = Message::Propose(RequestId(1), Proposal::Command(command.clone()));
-        let parcel = Parcel::Message(pair.one.envelope(TWO, 1, message));
+        let parcel = PeerMessage::Raft(pair.one.envelope(TWO, 1, message));
         pair.here.transport.send(pair.one.key, vec![parcel]);
         if let Some(Heard::Unreachable(TWO)) = pair.one.hear_within(Duration::from_millis(1)).await
         {
@@ -413,7 +413,7 @@ async fn who_is_turned_away_is_not_heard_any_more(make: Make<'_>) -> Result<(), 
     exchange((&pair.here, &pair.one), &mut pair.two, &first, |parcel| *parcel == first).await?;
     let incarnation = pair.one.incarnation;
     write(&pair.two.door.gate).not_themselves.push((ONE, incarnation));
-    pair.there.transport.turn_away(pair.two.key, ONE, Rejected::NotItself);
+    pair.there.transport.reject(pair.two.key, ONE, RejectReason::NotItself);
     // What was on its way may still come.
     let deadline = Instant::now() + PATIENCE;
     let (mut round, mut quiet) = (1, 0);

@@ -137,20 +137,6 @@ impl MemberView {
     }
 }
 
-impl Durable {
-    /// Would wake up knowing that the entry at this index is committed: it was saved,
-    /// or a later membership stands in the log, which proves the one before it.
-    pub fn knows_committed(&self, index: Index, activation: Activation) -> bool {
-        let known = memberships(&self.snapshot, &self.log);
-        let proven = match activation {
-            Activation::OnApply => known.iter().rev().nth(1).map_or(0, |(id, _)| id.index),
-            Activation::OnAppend => 0,
-        };
-        let saved = self.hard_state.commit.max(self.snapshot.id.index);
-        index <= saved.max(proven)
-    }
-}
-
 fn memberships(snapshot: &SnapshotMeta, log: &LogView) -> Vec<(EntryId, Arc<Membership>)> {
     let first = (snapshot.id, Arc::clone(&snapshot.membership));
     let newer = log.entries.iter().filter(|entry| entry.id.index > snapshot.id.index);

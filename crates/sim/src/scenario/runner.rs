@@ -306,7 +306,7 @@ mod tests {
         let lost = "cluster m1 m2 m3\ncampaign m1\nsettle\ncut m1 -> m3\npropose m1 x\nsettle\n\
                     crash m1 m2\nwipe m2\nrestart m2\ntick m3 10\ncampaign m3\nsettle\n";
         let why = failure(lost).unwrap();
-        assert_eq!(why, "15: I4 violated: m3 leads term 3 without 2.3\"x\", which m1 applied");
+        assert_eq!(why, "15: I4 violated: m3 leads term 3 without 2.3, committed in term 2");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::context::Context;
 /// Run as a task beside the services; it ends with the node.
 pub(crate) async fn finish_compactions(context: Context) {
     tokio::select! {
-        _ = context.node.ended() => {}
+        _ = context.node.wait_stopped() => {}
         () = finish_all(&context) => {}
     }
 }
@@ -22,7 +22,7 @@ async fn finish_all(context: &Context) {
         clock.tick().await;
         while context.node.is_leader() && context.store.read().is_compacting() {
             // One after the other: clients come first.
-            if context.run(&Command::Nothing).await.is_err() {
+            if context.run(&Command::Noop).await.is_err() {
                 break;
             }
         }

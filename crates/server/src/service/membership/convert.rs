@@ -1,10 +1,10 @@
 //! Our values as they go over the wire.
 
 use quorate::{
-    Activation, EndedGoal, EntryId, GoalEnd, MemberId, MemberSet, Membership, MembershipNews,
+    Activation, EndedGoal, EntryId, GoalEnd, MemberId, MemberSet, Membership, MembershipEvent,
     Operation, PlannedStep, RoleKind, Step, View,
 };
-use quorate_core::{Flow, LogStatus, PeerStatus};
+use quorate_core::{Flow, LogStatus, PeerStatus, quorum_size};
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::{membership_news, operation, peer, step, tolerance};
 
@@ -27,7 +27,7 @@ fn small(count: usize) -> u32 {
 }
 
 fn quorum_of(voters: &MemberSet) -> u32 {
-    small(voters.len() / 2 + 1)
+    small(quorum_size(voters.len()))
 }
 
 pub(super) fn record(membership: &Membership) -> v1::MembershipRecord {
@@ -228,17 +228,17 @@ pub(super) fn log(from: &LogStatus) -> v1::LogStatus {
 }
 
 /// None for news that this version of the wire has no words for.
-pub(super) fn news(from: &MembershipNews) -> Option<v1::MembershipNews> {
+pub(super) fn news(from: &MembershipEvent) -> Option<v1::MembershipNews> {
     use membership_news::{News, Now};
     let news = match from {
-        MembershipNews::Now { membership, settled, .. } => {
+        MembershipEvent::Current { membership, settled, .. } => {
             News::Now(Now { membership: Some(record(membership)), settled: *settled })
         }
-        MembershipNews::Committed { membership, .. } => News::Committed(record(membership)),
-        MembershipNews::Counts { membership, .. } => News::Counts(record(membership)),
-        MembershipNews::Settled { membership, .. } => News::Settled(record(membership)),
-        MembershipNews::Step(due) => News::Step(step(due)),
-        MembershipNews::GoalEnded(goal) => News::GoalEnded(ended(goal)),
+        MembershipEvent::Committed { membership, .. } => News::Committed(record(membership)),
+        MembershipEvent::InEffect { membership, .. } => News::Counts(record(membership)),
+        MembershipEvent::Settled { membership, .. } => News::Settled(record(membership)),
+        MembershipEvent::GoalStep(due) => News::Step(step(due)),
+        MembershipEvent::GoalEnded(goal) => News::GoalEnded(ended(goal)),
         _ => return None,
     };
     Some(v1::MembershipNews { news: Some(news) })
