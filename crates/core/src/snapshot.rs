@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::membership::history::History;
 use crate::progress::Flow;
 use crate::role::Role;
-use crate::{Dropped, EntryId, Index, MemberId, Message, Raft, SnapshotMeta, Taken};
+use crate::{Accepted, Dropped, EntryId, Index, MemberId, Message, Raft, SnapshotMeta};
 
 /// A snapshot that was accepted but is not durable yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +37,7 @@ impl Raft {
         &mut self,
         from: MemberId,
         meta: SnapshotMeta,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let index = meta.id.index;
         if index <= self.log.commit || !self.is_member_of(&meta) {
             self.reply_matches(from, self.log.commit);
@@ -51,14 +51,15 @@ impl Raft {
         }
         self.restore(meta);
         self.reply_matches(from, index);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// A newcomer may be sent a snapshot from before the change that added it: its
     /// role follows from the log after it. etcd refuses that.
     /// Shown by scenarios/snapshot_older_than_the_joiner.txt.
     fn is_member_of(&self, meta: &SnapshotMeta) -> bool {
-        !self.config.manners.snapshot_must_name_receiver || meta.membership.contains(self.config.id)
+        !self.config.etcd_compat.snapshot_must_name_receiver
+            || meta.membership.contains(self.config.id)
     }
 
     fn restore(&mut self, meta: SnapshotMeta) {
@@ -78,7 +79,7 @@ impl Raft {
         &mut self,
         id: MemberId,
         arrived: bool,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let Some(leader) = self.role.leader_mut() else { return Err(Dropped::NotForRole) };
         let Some(peer) = leader.peer_mut(id) else {
             return Err(Dropped::UnknownSender { from: id });
@@ -91,11 +92,11 @@ impl Raft {
         } else {
             peer.progress.snapshot_lost();
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// The state machine was captured here.
-    pub(crate) fn on_snapshotted(&mut self, index: Index) -> Result<Taken, Dropped> {
+    pub(crate) fn on_snapshotted(&mut self, index: Index) -> Result<Accepted, Dropped> {
         let newest = self.snapshot.id.index;
         if index <= newest || index > self.log.applied {
             return Err(Dropped::NotSnapshotted { newest });
@@ -108,7 +109,7 @@ impl Raft {
         self.memberships.trim(index);
         self.trim_wanted = index.saturating_sub(self.config.trim_keep_entries);
         self.trim_if_free();
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// Trims what the newest snapshot makes unnecessary, except what a peer that
@@ -141,7 +142,7 @@ impl Raft {
     }
 
     /// Somebody who knows better wants the log gone up to here.
-    pub(crate) fn on_trim(&mut self, index: Index) -> Result<Taken, Dropped> {
+    pub(crate) fn on_trim(&mut self, index: Index) -> Result<Accepted, Dropped> {
         let newest = self.snapshot.id.index;
         if index > newest || index > self.log.applied {
             return Err(Dropped::NotSnapshotted { newest });
@@ -150,7 +151,7 @@ impl Raft {
             return Err(Dropped::NothingToDo);
         }
         self.trim(index);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     fn trim(&mut self, to: Index) {

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quorate_core::{
-    Activation, EntryId, Index, MemberId, Membership, RoleKind, SnapshotMeta, Term,
-};
+use quorate_core::config::Activation;
+use quorate_core::status::RoleKind;
+use quorate_core::{EntryId, Index, MemberId, Membership, SnapshotMeta, Term};
 
 use super::entries::payload_hash;
 use super::member::{DiskRecord, RaisedCommit};

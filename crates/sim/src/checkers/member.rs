@@ -7,9 +7,13 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use quorate_core::config::Activation;
+use quorate_core::membership::EndedGoal;
+use quorate_core::message::{AppendReply, Message};
+use quorate_core::status::RoleKind;
 use quorate_core::{
-    Activation, AppendReply, Boot, Config, EndedGoal, Entries, EntryId, Envelope, HardState, Index,
-    MemberId, Membership, Message, Raft, RoleKind, Save, SnapshotMeta, Term,
+    Boot, Config, Entries, EntryId, Envelope, HardState, Index, MemberId, Membership, Raft, Save,
+    SnapshotMeta, Term,
 };
 
 use super::log::LogRecord;
@@ -91,7 +95,7 @@ impl MemberRecord {
         Self {
             id: config.id,
             activation: config.activation,
-            votes_wait: !config.manners.every_reply_waits,
+            votes_wait: !config.etcd_compat.every_reply_waits,
             settles: config.liveness.settle,
             joined_at: config.joined_at,
             requested: LogRecord::default(),

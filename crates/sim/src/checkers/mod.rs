@@ -46,7 +46,7 @@ pub type Checked = Result<(), Violation>;
 
 impl Violation {
     pub fn new(rule: &'static str, what: impl Into<String>) -> Self {
-        Self { rule, what: what.into() }
+        Self { rule, what: crate::short_ids::short_ids(&what.into()) }
     }
 }
 

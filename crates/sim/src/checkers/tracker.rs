@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use quorate_core::membership::EndedGoal;
 use quorate_core::{
-    Boot, EndedGoal, Entries, EntryId, Envelope, Event, Index, MemberId, Membership, Output, Raft,
-    Save,
+    Boot, Entries, EntryId, Envelope, Event, Index, MemberId, Membership, Output, Raft, Save,
 };
 
 use super::entries::EntryRegister;

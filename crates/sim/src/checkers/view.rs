@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use quorate_core::config::Activation;
+use quorate_core::status::RoleKind;
 use quorate_core::{
-    Activation, Entry, EntryId, HardState, Index, MemberId, Membership, Raft, RoleKind,
-    SnapshotMeta, Term,
+    Entry, EntryId, HardState, Index, MemberId, Membership, Raft, SnapshotMeta, Term,
 };
 
 /// One member at one moment: what it believes, and what its disk holds. Of a member

@@ -247,7 +247,7 @@ impl<'a> Run<'a> {
         for load in load {
             let (from, to) = (load.range.start, load.range.end);
             let entries = self.local.disk.read(from, to, load.bytes_max);
-            self.step(Input::Loaded(load.reader, entries))?;
+            self.step(Input::Loaded(load.target, entries))?;
         }
         if let Some(to) = trim {
             Arc::make_mut(&mut self.local.disk).trim(to);
@@ -322,7 +322,7 @@ const STEPS_MAX: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
-    use quorate_core::Message;
+    use quorate_core::message::Message;
 
     use super::super::search::tests::{Seen, seen};
     use super::*;

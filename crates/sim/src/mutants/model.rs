@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use quorate_core::Activation;
+use quorate_core::config::Activation;
 
 use super::hunt::{Effort, Hunter, Kill};
 use super::mutant::{Means, Mutant};
