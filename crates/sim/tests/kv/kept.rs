@@ -60,7 +60,7 @@ impl Machine for Kept {
         self.disk = SharedDisk::new(found.unwrap_or_default());
         let table = RedbTable::open(self.disk.clone(), "kv", 1 << 20).unwrap();
         let kv = Kv::open(table.into()).unwrap();
-        self.kv = kv.with_batch_config(BatchConfig { commands: 2, durable_every: 2 });
+        self.kv = kv.with_batch_config(BatchConfig::default().commands(2).durable_every(2));
         let had = self.kv.applied();
         let kept = Machine::resume(&mut self.kv, owner);
         if had > 0 {

@@ -26,7 +26,7 @@ fn memory() -> Kv<MemoryTable> {
 
 fn redb() -> Kv<RedbTable> {
     let table = RedbTable::open(SharedDisk::default(), "kv", 1 << 20).unwrap();
-    Kv::open(table).unwrap().with_batch_config(BatchConfig { commands: 7, durable_every: 3 })
+    Kv::open(table).unwrap().with_batch_config(BatchConfig::default().commands(7).durable_every(3))
 }
 
 fn was_put_to_the_test(report: &Report) {
