@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate_core::{Entries, Index, MemberId, Membership, Payload, SnapshotMeta, mutant};
+use quorate_core::{Entries, Index, MemberId, Membership, Payload, SnapshotMeta};
 use quorate_storage::StoreIdentity;
 
 use crate::command_id::{CommandDedup, CommandId, Verdict};
@@ -175,7 +175,7 @@ impl<M: Machine> Applier<M> {
         let mut outcomes = Vec::new();
         for entry in entries.chunks().flatten() {
             let index = entry.id.index;
-            if index <= self.applied && !mutant!(AppliedEntryRunsAgain) {
+            if index <= self.applied {
                 continue;
             }
             assert!(index == self.applied + 1, "entry {index} runs after {}", self.applied);
@@ -261,11 +261,7 @@ impl<M: Machine> Applier<M> {
         let mut head = BytesMut::new();
         head.put_u8(FORMAT);
         head.put_u64_le(self.applied);
-        if mutant!(SnapshotForgetsOrigins) {
-            CommandDedup::default().encode(&mut head);
-        } else {
-            self.origins.encode(&mut head);
-        }
+        self.origins.encode(&mut head);
         let head = std::iter::once(framed(&head.freeze()));
         let state = self.machine.snapshot().flat_map(split).map(|chunk| framed(&chunk));
         Box::new(head.chain(state))

@@ -9,7 +9,7 @@
 use bytes::Bytes;
 use quorate_core::{
     Accepted, Dropped, Entries, EntryId, Event, Index, Input, Membership, Refusal, RequestId,
-    SnapshotMeta, Term, mutant,
+    SnapshotMeta, Term,
 };
 
 use crate::applier::{CommandOutcome, MachineJob};
@@ -191,7 +191,7 @@ impl Driver {
         let Some(open) = self.requests.get_mut(ticket) else { return };
         open.offers = open.offers.saturating_sub(1);
         let harmless = matches!(open.asked, Asked::Read(_));
-        let certain = open.offers == 0 || harmless || mutant!(RefusedAfterManyOffers);
+        let certain = open.offers == 0 || harmless;
         if certain {
             open.stage = Stage::Waiting;
             open.offers = 0;
@@ -249,7 +249,7 @@ impl Driver {
 
     /// A snapshot took the place of entries: what they would have told is lost.
     pub(crate) fn on_installed(&mut self, meta: &SnapshotMeta, origins: &CommandDedup) {
-        let passed = |open: &Open| open.stage != Stage::Waiting && !mutant!(PassedIsNotAnswered);
+        let passed = |open: &Open| open.stage != Stage::Waiting;
         for ticket in self.requests.tickets(passed) {
             let origin = CommandId { number: ticket.0, ..self.own };
             let Some(open) = self.requests.get_mut(ticket) else { continue };
@@ -407,6 +407,6 @@ fn may_be_offered(open: &Open) -> bool {
         (_, Stage::Waiting) => true,
         (Asked::Command(_), Stage::Offered | Stage::Logged(_)) => true,
         (Asked::Read(_) | Asked::Transfer(_), Stage::Offered) => true,
-        _ => mutant!(ChangeOfferedAgain) && matches!(open.asked, Asked::Change(_)),
+        _ => false,
     }
 }

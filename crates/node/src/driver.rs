@@ -12,7 +12,7 @@ use bytes::Bytes;
 use quorate_core::message::Message;
 use quorate_core::{
     Accepted, Boot, BootError, Change, Config, Dropped, Entries, EntryId, Envelope, Event, Index,
-    Input, Load, LoadTarget, MemberId, Raft, Save, SaveId, SnapshotMeta, Term, mutant,
+    Input, Load, LoadTarget, MemberId, Raft, Save, SaveId, SnapshotMeta, Term,
 };
 
 pub use crate::applier::{Applier, CommandOutcome, MachineJob, MachineJobDone};
@@ -445,12 +445,7 @@ impl Driver {
         if let Some(save) = &mut output.save {
             let then_send = std::mem::take(&mut save.then_send);
             let install = save.install.clone();
-            if mutant!(SendBeforeSaved) {
-                self.send.extend(then_send);
-                self.saving.push_back(Saving { id: save.id, then_send: Vec::new(), install });
-            } else {
-                self.saving.push_back(Saving { id: save.id, then_send, install });
-            }
+            self.saving.push_back(Saving { id: save.id, then_send, install });
         }
         for (attempt, id) in output.accepted {
             self.on_accepted(attempt, id);
@@ -510,7 +505,7 @@ impl Driver {
     fn ask_machine(&mut self) {
         let handed = self.handed.index;
         while let Some(read) = self.confirmed.first_entry()
-            && (*read.key() <= handed || mutant!(ReadBeforeApplied))
+            && *read.key() <= handed
         {
             for ticket in read.remove() {
                 let Some(open) = self.requests.get_mut(ticket) else { continue };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use quorate_core::membership::MembershipParts;
-use quorate_core::{Boot, BootError, Config, EntryId, Index, Membership, SnapshotMeta, mutant};
+use quorate_core::{Boot, BootError, Config, EntryId, Index, Membership, SnapshotMeta};
 use quorate_storage::{
     CreateError, Disk, OpenError, OpenedStore, Store, StoreConfig, StoreError, StoreIdentity,
 };
@@ -98,7 +98,7 @@ pub(crate) fn first_mark(
 ) -> (StoreIdentity, Boot) {
     let joined_at = match (&first, config.joined_at) {
         (Some(_), _) => 0,
-        (None, 0) if !mutant!(NeverJoinedIsFirst) => Config::NEVER_JOINED,
+        (None, 0) => Config::NEVER_JOINED,
         (None, index) => index,
     };
     let Config { id: member, incarnation, .. } = *config;

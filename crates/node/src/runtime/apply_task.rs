@@ -8,9 +8,10 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
+use super::batch_queue::BatchQueue;
 use super::disk_thread::DiskHandle;
 use super::disk_use::{DiskUse, DiskUses};
-use super::mailbox::{BatchQueue, Completion};
+use super::mailbox::Completion;
 use super::metrics::{Counters, NodeObserver};
 use super::status::StopReason;
 use super::storage::{SnapshotSource, StorageError};
@@ -44,7 +45,7 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
         let mut batch = Vec::new();
         loop {
             self.jobs.ready().await;
-            self.jobs.take(&mut batch);
+            self.jobs.take_all(&mut batch);
             let jobs = std::mem::take(&mut batch);
             let ran = if self.blocking {
                 let Some((task, ran)) = self.run_blocking(jobs).await else { return };

@@ -14,15 +14,17 @@ use quorate_core::{Change, EntryId, Index, MemberId, MemberSet, Membership, Refu
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::batch_queue::BatchQueue;
 use super::config::{NodeConfig, NodeError};
 use super::host::Host;
 use super::leader_query::{LeaderQuery, QUESTION_BYTES_MAX};
-use super::mailbox::{BatchQueue, ClientRequest, Completion, Control, RequestKind, lock};
+use super::mailbox::{ClientRequest, Completion, Control, RequestKind};
 use super::member::SharedState;
 use super::metrics::Metrics;
 use super::side_messages::LeaderView;
 use super::status::{MembershipWatch, NodeStatus, StopReason};
 use super::storage::Storage;
+use super::sync::lock;
 use super::transport::{MemberKey, Transport};
 use crate::machine::Machine;
 use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply};
@@ -79,7 +81,7 @@ impl Node {
         machine: M,
         transport: impl Transport,
     ) -> Result<Self, NodeError> {
-        let host = Host::start(config.tick, transport)?;
+        let host = Host::start_for_one(config.tick, transport)?;
         let started = host.start_member(config, storage, machine).await;
         if started.is_err() {
             host.stop().await;
@@ -400,9 +402,10 @@ impl Node {
         }
     }
 
-    /// Stops this member in good order: a leader hands over first, if it can. Other
-    /// members of the process go on; when it was the only one, [`Host::stop`] closes the
-    /// connections.
+    /// Stops this member gracefully: a leader transfers its leadership first, if it can. When
+    /// this returns, all that the member used is free: its directory, its tasks and, of a
+    /// member that was started with [`Node::start`], also the listener and the threads. It can
+    /// be started again at once. Members that share a [`Host`] keep running.
     pub async fn stop(&self) -> StopReason {
         if self.is_leader() {
             self.hand_over().await;
@@ -410,7 +413,7 @@ impl Node {
         self.stop_now().await
     }
 
-    /// Stops this member at once, as it is.
+    /// Stops this member without a transfer of leadership; otherwise as [`Node::stop`].
     pub async fn stop_now(&self) -> StopReason {
         self.done.push(Completion::Control(Control::Stop));
         self.wait_stopped().await
