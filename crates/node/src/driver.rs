@@ -310,7 +310,7 @@ impl Driver {
     /// Tells the core of the saves that are durable and, if they carry a snapshot, installed.
     fn report_saved(&mut self) {
         let before_install = self.installs.front().map(|(save, _)| save.0 - 1);
-        let newest = self.durable.min(before_install.map_or(u64::MAX, |_| u64::MAX));
+        let newest = self.durable.min(before_install.unwrap_or(u64::MAX));
         if newest > self.reported {
             self.reported = newest;
             let _ = self.step(Input::Saved(SaveId(newest)));
