@@ -74,11 +74,11 @@ impl TestCluster {
     fn settle(&mut self) {
         loop {
             let Some(id) =
-                self.members.iter().find(|(_, m)| m.driver.has_work()).map(|(id, _)| *id)
+                self.members.iter().find(|(_, m)| m.driver.has_output()).map(|(id, _)| *id)
             else {
                 return;
             };
-            let output = self.member(id).driver.take();
+            let output = self.member(id).driver.take_output();
             let member = self.member(id);
             if let Some(save) = output.save {
                 member.store.write(&save).unwrap();
@@ -98,7 +98,7 @@ impl TestCluster {
             if let Some(index) = output.trim {
                 member.store.trim(index).unwrap();
             }
-            let ended = output.answers.into_iter();
+            let ended = output.outcomes.into_iter();
             let outcomes: Vec<_> = ended.map(|(token, outcome)| ((id, token), outcome)).collect();
             for (key, outcome) in outcomes {
                 assert_eq!(self.outcomes.insert(key, outcome), None, "{key:?} ends twice");
@@ -123,7 +123,10 @@ impl TestCluster {
             member.write_snapshot(meta, chunks);
             member.driver.receive(envelope);
         });
-        self.member(from).driver.snapshot_sent(to, arrived.is_some());
+        match arrived {
+            Some(()) => self.member(from).driver.snapshot_sent(to),
+            None => self.member(from).driver.snapshot_lost(to),
+        }
     }
 
     fn ticks(&mut self, count: u64) {
