@@ -1,6 +1,8 @@
 //! How many more failures a cluster tolerates, computed from the members' replies: for servers
 //! that do not report it. Quorate's leader reports it, with joint memberships and zones.
 
+use quorate_server::quorum_size;
+
 use crate::print::counted;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +14,7 @@ pub(crate) struct VoterCount {
 
 impl VoterCount {
     pub(crate) fn quorum(self) -> u64 {
-        self.voters / 2 + 1
+        quorum_size(self.voters as usize) as u64
     }
 
     pub(crate) fn has_quorum(self) -> bool {

@@ -4,6 +4,7 @@
 //! [`next_step`] decides; this file only looks at the peers for it, and acts. And
 //! before a change of votes it counts who could carry it.
 
+use crate::membership::quorum_size;
 use crate::membership::{
     Change, ChangeRefusal, Membership, Operation, Plan, Step, View, next_step, plan,
 };
@@ -247,7 +248,7 @@ impl Raft {
         }
         let able = |id| leader.peer(id).is_some_and(|peer| self.is_able(leader, peer));
         for majority in next.majorities() {
-            let (voters, quorum) = (majority.len(), majority.len() / 2 + 1);
+            let (voters, quorum) = (majority.len(), quorum_size(majority.len()));
             let live = majority.iter().filter(|id| able(*id)).count();
             if live < quorum {
                 return Err(ChangeRefusal::NotCarried { voters, quorum, live });

@@ -91,6 +91,7 @@ pub use config::{Activation, Config, ConfigError, Liveness, Manners, ReadMode};
 pub use entry::{Entries, Entry, Payload};
 pub use goals::GoalStatus;
 pub use ids::{EntryId, Index, MemberId, MemberSet, RequestId, SaveId, Term};
+pub use membership::quorum_size;
 pub use membership::{
     Change, ChangeKind, ChangeRefusal, Count, EndedGoal, Goal, GoalEnd, LoggedChange, MemberInfo,
     Membership, MembershipError, MembershipParts, Operation, Plan, PlannedStep, Quorum, Step,

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use quorate::{
-    DirectoryStorage, KvCommand, KvReply, MemberId, MembershipNews, MemoryKv, Node, NodeConfig,
-    TcpConfig, TcpTransport, at,
+    DirectoryStorage, KvCommand, KvReply, MemberId, MemberInfo, MembershipNews, MemoryKv, Node,
+    NodeConfig, TcpConfig, TcpTransport,
 };
 use tokio::time::Instant;
 
@@ -48,7 +48,7 @@ async fn main() -> Result<(), AnyError> {
     for old in 1..=3u64 {
         let new = old + 3;
         let transport = listen().await?;
-        let address = at(transport.local_address().to_string());
+        let address = MemberInfo::address(transport.local_address().to_string());
         // Ask who stays: who is removed does not hear how it went.
         let speaker = nodes[usize::try_from(old)? % 3].clone();
         let plan = speaker.plan(after(old), []).await?;

@@ -4,7 +4,7 @@
 
 mod support;
 
-use quorate::{Ended, Failed, MembershipNews, NodeConfig, NodeError, Refused};
+use quorate::{Ended, MembershipNews, NodeConfig, NodeError, RequestError, RequestRefused};
 use quorate_core::{GoalEnd, MemberId};
 use support::{CLUSTER, Clients, Cluster, flip_byte, get, in_time, put, until_done, wait_for};
 
@@ -58,7 +58,10 @@ async fn leadership_moves_where_it_is_asked_to() {
     until_done("a transfer", async || third.unwrap().transfer(other.id()).await).await;
     wait_for("the other leads", async || other.is_leader().then_some(())).await;
     let stranger = other.transfer(MemberId(9)).await;
-    assert!(matches!(stranger, Err(Failed::Refused(Refused::ByLeader(_)))), "{stranger:?}");
+    assert!(
+        matches!(stranger, Err(RequestError::Refused(RequestRefused::ByLeader(_)))),
+        "{stranger:?}"
+    );
     cluster.stop().await;
 }
 
@@ -73,7 +76,7 @@ async fn stopping_the_leader_hands_over_first() {
     wait_for("another leads", async || others().find(|node| node.is_leader()).map(|_| ())).await;
     assert_eq!(get(others().next().unwrap(), "a").await.as_deref(), Some("1"));
     let late = leader.propose(put("a", "2")).await;
-    assert_eq!(late, Err(Failed::Refused(Refused::Stopped)));
+    assert_eq!(late, Err(RequestError::Refused(RequestRefused::Stopped)));
     cluster.stop().await;
 }
 

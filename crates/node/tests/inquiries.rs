@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{
-    Failed, KvCommand, MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig, Refusal, Refused,
+    KvCommand, MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig, Refusal, RequestError,
+    RequestRefused,
 };
 
 const MEMBERS: u64 = 3;
@@ -85,16 +86,19 @@ async fn who_gets_no_answer_is_told_so() {
     let nodes = start().await;
     let leader = leader(&nodes).await;
     let large = leader.ask_leader(vec![0; 65 << 10]).await;
-    assert!(matches!(large, Err(Failed::Refused(Refused::TooLarge { .. }))), "{large:?}");
+    assert!(
+        matches!(large, Err(RequestError::Refused(RequestRefused::TooLarge { .. }))),
+        "{large:?}"
+    );
     // Nobody takes them: whether asked here or elsewhere, the wait ends.
     for node in &nodes {
         let asked = tokio::time::timeout(Duration::from_secs(60), node.ask_leader("anyone?"));
-        assert!(matches!(asked.await.unwrap(), Err(Failed::Refused(_))));
+        assert!(matches!(asked.await.unwrap(), Err(RequestError::Refused(_))));
     }
     // An application that drops what it is asked refuses.
     drop(leader.inquiries().unwrap());
     let dropped = leader.ask_leader("anyone?").await;
-    assert_eq!(dropped, Err(Failed::Refused(Refused::NoLeader)));
+    assert_eq!(dropped, Err(RequestError::Refused(RequestRefused::NoLeader)));
     for node in &nodes {
         node.end().await;
     }
@@ -114,7 +118,9 @@ async fn a_command_for_one_term_is_run_by_its_leader_or_never() {
     let follower = nodes.iter().find(|node| node.id() != leader.id()).unwrap();
     for (node, term) in [(follower, term), (leader, term - 1), (leader, term + 99)] {
         let refused = node.propose_in(term, command.clone()).await;
-        let Err(Failed::Refused(Refused::ByLeader(why))) = refused else { panic!("{refused:?}") };
+        let Err(RequestError::Refused(RequestRefused::ByLeader(why))) = refused else {
+            panic!("{refused:?}")
+        };
         assert!(matches!(why, Refusal::NotLeader { .. }), "{why:?}");
     }
     // Who has handed over logs nothing more of its term.
@@ -123,7 +129,7 @@ async fn a_command_for_one_term_is_run_by_its_leader_or_never() {
     });
     handed.await.unwrap();
     let late = leader.propose_in(term, command).await;
-    assert!(matches!(late, Err(Failed::Refused(Refused::ByLeader(_)))), "{late:?}");
+    assert!(matches!(late, Err(RequestError::Refused(RequestRefused::ByLeader(_)))), "{late:?}");
     for node in &nodes {
         node.end().await;
     }

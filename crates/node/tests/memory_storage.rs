@@ -14,7 +14,7 @@ use quorate::{
     Parcel, Rejected, Storage, Transport, TransportError,
 };
 use quorate_core::{Boot, Entry, EntryId, MemberId, MemberInfo, Save, SaveId, SnapshotMeta};
-use quorate_storage::Identity;
+use quorate_storage::StoreIdentity;
 
 #[tokio::test]
 async fn a_member_that_is_started_again_finds_its_data() {
@@ -132,4 +132,5 @@ fn what_does_not_continue_the_log_is_refused() {
     assert_eq!(storage.trim(1).unwrap_err().to_string(), "newest snapshot is at 0");
 }
 
-const MARK: Identity = Identity { cluster: 1, member: MemberId(1), incarnation: 5, joined_at: 0 };
+const MARK: StoreIdentity =
+    StoreIdentity { cluster: 1, member: MemberId(1), incarnation: 5, joined_at: 0 };

@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use quorate::{FileDisk, MemberId, Membership, NodeConfig, Options, Resident, TcpTransport};
+use quorate::{DriverOptions, FileDisk, MemberId, Membership, NodeConfig, Resident, TcpTransport};
 use quorate_storage::{OpenError, Store};
 use sha1::{Digest, Sha1};
 use tokio::time::Instant;
@@ -28,7 +28,7 @@ pub(crate) async fn prepare(
     transport: &TcpTransport,
 ) -> Result<NodeConfig, BootstrapError> {
     let mut disk = FileDisk::open(store_directory(config)).map_err(BootstrapError::Directory)?;
-    let owner = Store::owner(&mut disk).map_err(BootstrapError::Store)?;
+    let owner = Store::read_identity(&mut disk).map_err(BootstrapError::Store)?;
     let node = match (owner, config.initial_cluster_state) {
         (Some(identity), _) => {
             let node = NodeConfig::join(identity.cluster, identity.member.0, identity.joined_at);
@@ -51,7 +51,7 @@ fn with_times(mut node: NodeConfig, config: &Config) -> NodeConfig {
     node.raft.heartbeat_ticks = 1;
     node.raft.election_ticks = u32::try_from(ticks(config.election_timeout)).unwrap_or(u32::MAX);
     node.raft.pre_vote = config.pre_vote;
-    node.options = Options {
+    node.options = DriverOptions {
         // As long as etcd's clients are used to wait.
         request_ticks: ticks(Duration::from_secs(5) + 2 * config.election_timeout),
         snapshot_entries: config.snapshot_count.max(1),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate::{Failed, Node};
-use quorate_kv::{AnyTable, Command, KvError, Question, Reply, SharedKv, check};
+use quorate::{Node, RequestError};
+use quorate_kv::{AnyTable, Command, KvError, KvReply, Query, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
 use tokio::sync::watch;
 use tonic::metadata::MetadataMap;
@@ -122,7 +122,7 @@ impl Context {
     }
 
     /// Runs a command on every member, once, and decodes what the data model said.
-    pub(crate) async fn run(&self, command: &Command) -> Result<Reply, Status> {
+    pub(crate) async fn run(&self, command: &Command) -> Result<KvReply, Status> {
         let command = command.encode();
         if command.len() > self.limits.request_bytes_max {
             return Err(refused(KvError::RequestTooLarge));
@@ -132,12 +132,12 @@ impl Context {
 
     /// Runs a command that only the leader of this term may decide on; refused if that is
     /// not this member.
-    pub(crate) async fn run_in(&self, term: u64, command: &Command) -> Result<Reply, Status> {
+    pub(crate) async fn run_in(&self, term: u64, command: &Command) -> Result<KvReply, Status> {
         decode(self.node.propose_in(term, command.encode()).await)
     }
 
     /// Looks up what the store has, however old.
-    pub(crate) fn look_up(&self, question: &Question) -> Result<Reply, Status> {
+    pub(crate) fn look_up(&self, question: &Query) -> Result<KvReply, Status> {
         served(self.store.read().query(question).map_err(|why| table(&why))?)
     }
 
@@ -191,13 +191,13 @@ impl Context {
     }
 }
 
-fn decode(reply: Result<quorate::Reply, Failed>) -> Result<Reply, Status> {
+fn decode(reply: Result<quorate::CommandReply, RequestError>) -> Result<KvReply, Status> {
     let reply = reply.map_err(|why| failed(&why))?;
-    let reply = Reply::decode(&reply.bytes);
+    let reply = KvReply::decode(&reply.bytes);
     served(reply.ok_or_else(|| Status::internal("etcdserver: reply not understood"))?)
 }
 
-fn served(reply: Reply) -> Result<Reply, Status> {
+fn served(reply: KvReply) -> Result<KvReply, Status> {
     match reply.result {
         Ok(_) => Ok(reply),
         Err(why) => Err(refused(why)),

@@ -1,16 +1,16 @@
 //! The only place where our errors become gRPC's: codes, and etcd's exact texts, which
 //! clients compare. Where ours says more than etcd's text, it goes along as metadata.
 
-use quorate::{ChangeRefusal, Failed, Refusal, Refused, Unknown};
+use quorate::{ChangeRefusal, OutcomeUnknown, Refusal, RequestError, RequestRefused};
 use quorate_kv::{KvError, TableError};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 /// What a request that is not done is answered with.
-pub(crate) fn failed(why: &Failed) -> Status {
+pub(crate) fn failed(why: &RequestError) -> Status {
     let (code, text) = match why {
-        Failed::Refused(why) => of_refused(why),
-        Failed::Unknown(why) => of_unknown(why),
+        RequestError::Refused(why) => of_refused(why),
+        RequestError::Unknown(why) => of_unknown(why),
     };
     with_reason(Status::new(code, text), &why.to_string())
 }
@@ -72,28 +72,32 @@ const NOT_ENOUGH_STARTED: &str =
 const MEMBER_NOT_FOUND: &str = "etcdserver: member not found";
 const MEMBER_EXISTS: &str = "etcdserver: member ID already exist";
 
-fn of_refused(why: &Refused) -> (Code, String) {
+fn of_refused(why: &RequestRefused) -> (Code, String) {
     let (code, text) = match why {
-        Refused::ByLeader(why) => return of_refusal(why),
-        Refused::NoLeader => (Code::Unavailable, NO_LEADER),
-        Refused::ReadTimedOut => (Code::Unavailable, TIMED_OUT),
-        Refused::TooManyRequests { .. } => (Code::ResourceExhausted, TOO_MANY_REQUESTS),
-        Refused::TooLarge { .. } => (Code::InvalidArgument, TOO_LARGE),
-        Refused::Overtaken { .. } => (Code::Unavailable, LEADER_CHANGED),
-        Refused::TransferAborted => (Code::Unknown, TIMED_OUT_TRANSFER),
+        RequestRefused::ByLeader(why) => return of_refusal(why),
+        RequestRefused::NoLeader => (Code::Unavailable, NO_LEADER),
+        RequestRefused::ReadTimedOut => (Code::Unavailable, TIMED_OUT),
+        RequestRefused::TooManyRequests { .. } => (Code::ResourceExhausted, TOO_MANY_REQUESTS),
+        RequestRefused::TooLarge { .. } => (Code::InvalidArgument, TOO_LARGE),
+        RequestRefused::Overwritten { .. } => (Code::Unavailable, LEADER_CHANGED),
+        RequestRefused::TransferAborted => (Code::Unknown, TIMED_OUT_TRANSFER),
         // A member that was removed is one that serves no more.
-        Refused::NotMember | Refused::Stopped => (Code::Unavailable, STOPPED),
+        RequestRefused::NotMember | RequestRefused::Stopped => (Code::Unavailable, STOPPED),
         other => return (Code::Unknown, format!("etcdserver: {other}")),
     };
     (code, text.into())
 }
 
-fn of_unknown(why: &Unknown) -> (Code, String) {
+fn of_unknown(why: &OutcomeUnknown) -> (Code, String) {
     let (code, text) = match why {
-        Unknown::TimedOut | Unknown::NotSettledInTime { .. } => (Code::Unavailable, TIMED_OUT),
-        Unknown::ReplyLost | Unknown::PassedBySnapshot => (Code::Unavailable, TIMED_OUT_CONNECTION),
-        Unknown::GivenUp(_) => (Code::Unavailable, TIMED_OUT_LEADER),
-        Unknown::Removed | Unknown::Stopped => (Code::Unavailable, STOPPED),
+        OutcomeUnknown::TimedOut | OutcomeUnknown::NotSettledInTime { .. } => {
+            (Code::Unavailable, TIMED_OUT)
+        }
+        OutcomeUnknown::ReplyLost | OutcomeUnknown::PassedBySnapshot => {
+            (Code::Unavailable, TIMED_OUT_CONNECTION)
+        }
+        OutcomeUnknown::GoalAbandoned(_) => (Code::Unavailable, TIMED_OUT_LEADER),
+        OutcomeUnknown::Removed | OutcomeUnknown::Stopped => (Code::Unavailable, STOPPED),
         other => return (Code::Unknown, format!("etcdserver: {other}")),
     };
     (code, text.into())
@@ -190,19 +194,27 @@ mod tests {
     #[test]
     fn every_end_of_a_request_has_etcds_code_and_text() {
         let id = EntryId::new(3, 7);
-        let leader = |why| Failed::Refused(Refused::ByLeader(why));
+        let leader = |why| RequestError::Refused(RequestRefused::ByLeader(why));
         let change = |why| leader(Refusal::Change(why));
         let goal = EndedGoal { id, end: GoalEnd::Cancelled, at: id };
         let member = MemberId(9);
         let table = [
-            (Failed::Refused(Refused::NoLeader), 14, "etcdserver: no leader"),
-            (Failed::Refused(Refused::ReadTimedOut), 14, TIMED_OUT),
-            (Failed::Refused(Refused::TooManyRequests { limit: 1 }), 8, TOO_MANY_REQUESTS),
-            (Failed::Refused(Refused::TooLarge { bytes: 2, limit: 1 }), 3, TOO_LARGE),
-            (Failed::Refused(Refused::NotMember), 14, "etcdserver: server stopped"),
-            (Failed::Refused(Refused::Stopped), 14, "etcdserver: server stopped"),
-            (Failed::Refused(Refused::Overtaken { by: id }), 14, "etcdserver: leader changed"),
-            (Failed::Refused(Refused::TransferAborted), 2, TIMED_OUT_TRANSFER),
+            (RequestError::Refused(RequestRefused::NoLeader), 14, "etcdserver: no leader"),
+            (RequestError::Refused(RequestRefused::ReadTimedOut), 14, TIMED_OUT),
+            (
+                RequestError::Refused(RequestRefused::TooManyRequests { limit: 1 }),
+                8,
+                TOO_MANY_REQUESTS,
+            ),
+            (RequestError::Refused(RequestRefused::TooLarge { bytes: 2, limit: 1 }), 3, TOO_LARGE),
+            (RequestError::Refused(RequestRefused::NotMember), 14, "etcdserver: server stopped"),
+            (RequestError::Refused(RequestRefused::Stopped), 14, "etcdserver: server stopped"),
+            (
+                RequestError::Refused(RequestRefused::Overwritten { by: id }),
+                14,
+                "etcdserver: leader changed",
+            ),
+            (RequestError::Refused(RequestRefused::TransferAborted), 2, TIMED_OUT_TRANSFER),
             (leader(Refusal::NotLeader { leader: None }), 14, "etcdserver: leader changed"),
             (leader(Refusal::Transferring { to: member }), 14, "etcdserver: leader changed"),
             (leader(Refusal::LeaderRemoved), 14, "etcdserver: leader changed"),
@@ -243,13 +255,13 @@ mod tests {
                 14,
                 "etcdserver: no entry of this leader's term is committed yet",
             ),
-            (Failed::Unknown(Unknown::TimedOut), 14, "etcdserver: request timed out"),
-            (Failed::Unknown(Unknown::NotSettledInTime { id }), 14, TIMED_OUT),
-            (Failed::Unknown(Unknown::ReplyLost), 14, TIMED_OUT_CONNECTION),
-            (Failed::Unknown(Unknown::PassedBySnapshot), 14, TIMED_OUT_CONNECTION),
-            (Failed::Unknown(Unknown::GivenUp(goal)), 14, TIMED_OUT_LEADER),
-            (Failed::Unknown(Unknown::Removed), 14, "etcdserver: server stopped"),
-            (Failed::Unknown(Unknown::Stopped), 14, "etcdserver: server stopped"),
+            (RequestError::Unknown(OutcomeUnknown::TimedOut), 14, "etcdserver: request timed out"),
+            (RequestError::Unknown(OutcomeUnknown::NotSettledInTime { id }), 14, TIMED_OUT),
+            (RequestError::Unknown(OutcomeUnknown::ReplyLost), 14, TIMED_OUT_CONNECTION),
+            (RequestError::Unknown(OutcomeUnknown::PassedBySnapshot), 14, TIMED_OUT_CONNECTION),
+            (RequestError::Unknown(OutcomeUnknown::GoalAbandoned(goal)), 14, TIMED_OUT_LEADER),
+            (RequestError::Unknown(OutcomeUnknown::Removed), 14, "etcdserver: server stopped"),
+            (RequestError::Unknown(OutcomeUnknown::Stopped), 14, "etcdserver: server stopped"),
         ];
         for (why, code, text) in table {
             let status = failed(&why);

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use quorate::{
-    Change, ChangeRefusal, EntryId, Failed, MemberId, MemberInfo, MemberSet, Membership,
-    MembershipNews, Node, Operation, Refusal, Refused, Unknown,
+    Change, ChangeRefusal, EntryId, MemberId, MemberInfo, MemberSet, Membership, MembershipNews,
+    Node, Operation, OutcomeUnknown, Refusal, RequestError, RequestRefused,
 };
 use tokio::time::Instant;
 
@@ -151,19 +151,19 @@ impl Wish {
 /// Why one attempt came to nothing.
 enum Missed {
     /// Look, and ask again.
-    ForNow(Failed),
-    ForGood(Failed),
+    ForNow(RequestError),
+    ForGood(RequestError),
 }
 
-impl From<Failed> for Missed {
-    fn from(why: Failed) -> Self {
+impl From<RequestError> for Missed {
+    fn from(why: RequestError) -> Self {
         if may_pass(&why) { Self::ForNow(why) } else { Self::ForGood(why) }
     }
 }
 
 /// Makes it happen, and returns when what the wish is about is settled. The rest of a goal,
 /// such as the vote of one that has yet to start, is left to the leader.
-pub(crate) async fn fulfil(node: &Node, wish: &Wish) -> Result<(), Failed> {
+pub(crate) async fn fulfil(node: &Node, wish: &Wish) -> Result<(), RequestError> {
     let deadline = Instant::now() + PATIENCE;
     let mut asked = false;
     loop {
@@ -204,8 +204,8 @@ async fn attempt(
         tokio::select! {
             answer = &mut asked, if !answered => match answer {
                 // Who goes itself is told nothing more, and sees by itself that it is out.
-                Err(Failed::Unknown(_)) if goes => answered = true,
-                Err(Failed::Unknown(Unknown::GivenUp(_))) => answered = true,
+                Err(RequestError::Unknown(_)) if goes => answered = true,
+                Err(RequestError::Unknown(OutcomeUnknown::GoalAbandoned(_))) => answered = true,
                 Err(why) => return Err(why.into()),
                 Ok(_) if wish.is_fulfilled(&node.membership()) => return Ok(()),
                 Ok(_) => answered = true,
@@ -220,14 +220,14 @@ async fn attempt(
                 | Some(MembershipNews::Now { membership, .. })
                     if goes && wish.is_fulfilled(&membership) => return Ok(()),
                 Some(_) => {}
-                None => return Err(Missed::ForGood(Failed::Refused(Refused::Stopped))),
+                None => return Err(Missed::ForGood(RequestError::Refused(RequestRefused::Stopped))),
             },
             // What the old leader was asked, the new one may never hear of.
             () = &mut lost, if !answered => {
-                return Err(Missed::ForNow(Failed::Unknown(Unknown::TimedOut)));
+                return Err(Missed::ForNow(RequestError::Unknown(OutcomeUnknown::TimedOut)));
             }
             () = tokio::time::sleep_until(deadline) => {
-                return Err(Missed::ForGood(Failed::Unknown(Unknown::TimedOut)));
+                return Err(Missed::ForGood(RequestError::Unknown(OutcomeUnknown::TimedOut)));
             }
         }
     }
@@ -249,7 +249,7 @@ async fn leader_lost(node: &Node) {
 }
 
 /// Logs a goal, and returns the entry that set it as soon as it is committed.
-pub(crate) async fn begin(node: &Node, change: Change) -> Result<EntryId, Failed> {
+pub(crate) async fn begin(node: &Node, change: Change) -> Result<EntryId, RequestError> {
     let before = node.membership().goal().map(|goal| goal.id);
     loop {
         if let Some(begun) = begin_with_leader(node, change.clone(), before).await {
@@ -268,7 +268,7 @@ async fn begin_with_leader(
     node: &Node,
     change: Change,
     before: Option<EntryId>,
-) -> Option<Result<EntryId, Failed>> {
+) -> Option<Result<EntryId, RequestError>> {
     let mut news = node.watch_membership();
     let asked = node.change(change);
     tokio::pin!(asked);
@@ -284,7 +284,7 @@ async fn begin_with_leader(
                     }
                 }
                 Some(_) => {}
-                None => return Some(Err(Failed::Refused(Refused::Stopped))),
+                None => return Some(Err(RequestError::Refused(RequestRefused::Stopped))),
             },
             () = &mut lost => return None,
         }
@@ -296,8 +296,10 @@ fn new_goal(now: &Membership, before: Option<EntryId>) -> Option<EntryId> {
 }
 
 /// Somebody else was quicker, or a change is on its way: look, and ask again.
-fn may_pass(why: &Failed) -> bool {
-    let Failed::Refused(Refused::ByLeader(Refusal::Change(why))) = why else { return false };
+fn may_pass(why: &RequestError) -> bool {
+    let RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(why))) = why else {
+        return false;
+    };
     matches!(
         why,
         ChangeRefusal::Stale { .. }

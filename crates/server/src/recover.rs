@@ -10,23 +10,23 @@ use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
 use quorate::{
-    Applier, ChangeRefusal, FileDisk, MemberId, MemberSet, Membership, Options, StartError,
-    Started, Startup, StoreConfig, seed, start,
+    Applier, ChangeRefusal, DriverOptions, FileDisk, MemberId, MemberSet, MemberStartup,
+    Membership, StartError, StartedMember, StoreConfig, seed, start,
 };
-use quorate_kv::{InstallError, Kv, MemoryTable, TableError};
-use quorate_storage::{CreateError, Identity, OpenError, Store, StoreError};
+use quorate_kv::{Kv, KvSnapshotError, MemoryTable, TableError};
+use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
 
 use crate::bootstrap::{
     BootstrapError, Founding, cluster_id, founding, member_id, store_directory,
 };
 use crate::config::Config;
 use crate::member_info::Info;
-use crate::snapshot_file::{About, SnapshotFile, SnapshotFileError};
+use crate::snapshot_file::{SnapshotFile, SnapshotFileError, SnapshotHeader};
 use crate::url::Url;
 
 /// How a backup is brought back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Restoring {
+pub struct RestoreOptions {
     /// Clients may have seen later revisions than the backup has. Above 0, the revision is
     /// raised by so much, and nothing from before can be read or watched: who holds on to
     /// what was lost is told that it is compacted, instead of misled.
@@ -39,7 +39,7 @@ pub struct Restoring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restored {
     /// Of the backup.
-    pub about: About,
+    pub header: SnapshotHeader,
     pub cluster_id: u64,
     /// At which the new cluster begins.
     pub revision: i64,
@@ -55,7 +55,7 @@ pub struct Restored {
 pub fn restore<F: Read + Seek>(
     config: &Config,
     file: F,
-    how: Restoring,
+    how: RestoreOptions,
 ) -> Result<Restored, RecoverError> {
     let Founding { cluster, own, membership } = founding(config)?;
     let opened = match how.skip_hash_check {
@@ -63,23 +63,24 @@ pub fn restore<F: Read + Seek>(
         false => SnapshotFile::open(file),
     };
     let file = opened.map_err(RecoverError::File)?;
-    let about = file.about;
+    let header = file.header;
     let mut kv = empty()?;
     let mut chunks = file.chunks().map_err(RecoverError::File)?;
     kv.install(&mut chunks).map_err(RecoverError::Install)?;
-    kv.begin_anew(how.bump_revision, how.bump_revision > 0).map_err(RecoverError::Table)?;
+    kv.reset_for_new_cluster(how.bump_revision, how.bump_revision > 0)
+        .map_err(RecoverError::Table)?;
     let contents = u64::from(kv.hash().map_err(RecoverError::Table)?);
-    let cluster = cluster_id(&[cluster, about.cluster_id, about.applied, contents]);
+    let cluster = cluster_id(&[cluster, header.cluster_id, header.applied, contents]);
     let revision = kv.revision();
-    let identity = Identity { cluster, member: own, incarnation: draw()?, joined_at: 0 };
+    let identity = StoreIdentity { cluster, member: own, incarnation: draw()?, joined_at: 0 };
     let mut disk = open(&store_directory(config))?;
     sow(&mut disk, identity, membership, kv)?;
-    Ok(Restored { about, cluster_id: cluster, revision })
+    Ok(Restored { header, cluster_id: cluster, revision })
 }
 
 /// What a stopped member's disk holds, and whom it counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Examined {
+pub struct RecoveryPlan {
     pub cluster_id: u64,
     pub member: MemberId,
     /// The name that it goes by.
@@ -93,13 +94,13 @@ pub struct Examined {
     /// The newest revision with everything that it holds.
     pub revision: i64,
     /// Who is to join it in the new cluster, and where.
-    pub company: Vec<(String, Vec<Url>)>,
+    pub joining_members: Vec<(String, Vec<Url>)>,
     /// Where it will be, if elsewhere than now.
-    pub moves_to: Option<Vec<Url>>,
+    pub new_peer_urls: Option<Vec<Url>>,
 }
 
 /// Looks at what [`recover`] would make a cluster of. Nothing is given up.
-pub fn examine(config: &Config) -> Result<Examined, RecoverError> {
+pub fn plan_recovery(config: &Config) -> Result<RecoveryPlan, RecoverError> {
     finish(config)?;
     let directory = store_directory(config);
     // Looking must not make what was not there.
@@ -107,14 +108,14 @@ pub fn examine(config: &Config) -> Result<Examined, RecoverError> {
         return Err(RecoverError::Empty);
     }
     let mut disk = open(&directory)?;
-    let owner = Store::owner(&mut disk).map_err(RecoverError::Open)?;
+    let owner = Store::read_identity(&mut disk).map_err(RecoverError::Open)?;
     let old = owner.ok_or(RecoverError::Empty)?;
     let Replayed { applier, membership, committed } = replay(disk, old)?;
     let last = applier.applied();
     let named = |id: &MemberId| (*id, Info::of(&membership, *id).name);
     let own = Info::of(&membership, old.member);
     let Company { own: wished, others } = Company::named(config, &own)?;
-    Ok(Examined {
+    Ok(RecoveryPlan {
         cluster_id: old.cluster,
         member: old.member,
         name: own.name.clone(),
@@ -122,22 +123,22 @@ pub fn examine(config: &Config) -> Result<Examined, RecoverError> {
         committed,
         last,
         revision: applier.into_machine().revision(),
-        company: others,
-        moves_to: wished.filter(|urls| !own.is_at(urls)),
+        joining_members: others,
+        new_peer_urls: wished.filter(|urls| !own.is_at(urls)),
     })
 }
 
 /// What was made of one member's disk, and what was not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forced {
+pub struct ForcedCluster {
     pub cluster_id: u64,
     pub member: MemberId,
     /// The newest entry that is part of the new cluster.
-    pub kept: u64,
+    pub last_index: u64,
     /// How many of those this disk did not know to be committed.
-    pub unsure: u64,
+    pub uncommitted: u64,
     /// Where the old directory is now.
-    pub before: PathBuf,
+    pub old_directory: PathBuf,
 }
 
 /// Makes this member, with its data, the only one of a new cluster. None when it is the only
@@ -146,14 +147,14 @@ pub struct Forced {
 /// Everything in the log is kept, also what the disk does not know to be committed: a client
 /// may have been told that it is. To drop it would lose such a write; to keep it can only
 /// make one happen whose client was told nothing.
-pub fn force_new_cluster(config: &Config) -> Result<Option<Forced>, RecoverError> {
+pub fn force_new_cluster(config: &Config) -> Result<Option<ForcedCluster>, RecoverError> {
     begin_with(config, |_| Ok(Company::default()))
 }
 
 /// The same, with the members of the initial cluster, if one is given, as its goal: they join
 /// with empty disks and get their votes when they have caught up. Their old disks are of no
 /// use: what is on them may be something else.
-pub fn recover(config: &Config) -> Result<Option<Forced>, RecoverError> {
+pub fn recover(config: &Config) -> Result<Option<ForcedCluster>, RecoverError> {
     begin_with(config, |own| Company::named(config, own))
 }
 
@@ -175,34 +176,40 @@ pub(crate) fn finish(config: &Config) -> Result<(), RecoverError> {
 
 fn begin_with(
     config: &Config,
-    company: impl FnOnce(&Info) -> Result<Company, RecoverError>,
-) -> Result<Option<Forced>, RecoverError> {
+    joining_members: impl FnOnce(&Info) -> Result<Company, RecoverError>,
+) -> Result<Option<ForcedCluster>, RecoverError> {
     finish(config)?;
     let directory = store_directory(config);
     let mut disk = open(&directory)?;
-    let owner = Store::owner(&mut disk).map_err(RecoverError::Open)?;
+    let owner = Store::read_identity(&mut disk).map_err(RecoverError::Open)?;
     let old = owner.ok_or(RecoverError::Empty)?;
     let Replayed { applier, membership, committed } = replay(disk, old)?;
     let own = old.member;
-    let company = company(&Info::of(&membership, own))?;
+    let joining_members = joining_members(&Info::of(&membership, own))?;
     if membership.members().as_slice() == [own] && membership.is_voter(own) {
         return Ok(None);
     }
-    let kept = applier.applied();
+    let last_index = applier.applied();
     let incarnation = draw()?;
     let cluster = cluster_id(&[old.cluster, incarnation]);
-    let first = company.first_membership(own, &membership)?;
+    let first = joining_members.first_membership(own, &membership)?;
     let fresh = beside(&directory, &format!("{MADE}{incarnation:x}"));
-    let identity = Identity { cluster, member: own, incarnation, joined_at: 0 };
+    let identity = StoreIdentity { cluster, member: own, incarnation, joined_at: 0 };
     let machine = applier.into_machine();
     sow(&mut open(&fresh)?, identity, first, machine)?;
-    let before = beside(&directory, &format!("{BEFORE}{cluster:x}"));
-    std::fs::rename(&directory, &before).map_err(RecoverError::System)?;
+    let old_directory = beside(&directory, &format!("{BEFORE}{cluster:x}"));
+    std::fs::rename(&directory, &old_directory).map_err(RecoverError::System)?;
     std::fs::rename(&fresh, &directory).map_err(RecoverError::System)?;
     sync_parent(&directory).map_err(RecoverError::System)?;
-    let unsure = kept.saturating_sub(committed);
-    tracing::warn!(kept, unsure, "forced a new cluster of this member alone");
-    Ok(Some(Forced { cluster_id: cluster, member: own, kept, unsure, before }))
+    let uncommitted = last_index.saturating_sub(committed);
+    tracing::warn!(last_index, uncommitted, "forced a new cluster of this member alone");
+    Ok(Some(ForcedCluster {
+        cluster_id: cluster,
+        member: own,
+        last_index,
+        uncommitted,
+        old_directory,
+    }))
 }
 
 /// Who is to be in a new cluster beside the one that it begins with.
@@ -272,18 +279,18 @@ struct Replayed {
     committed: u64,
 }
 
-fn replay(disk: FileDisk, old: Identity) -> Result<Replayed, RecoverError> {
+fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> {
     let mut config = quorate::Config::new(old.member);
     config.incarnation = old.incarnation;
-    let startup = Startup {
+    let startup = MemberStartup {
         cluster: old.cluster,
         config,
-        options: Options::default(),
+        options: DriverOptions::default(),
         store: StoreConfig::default(),
         first: None,
     };
     let started = start(disk, empty()?, startup).map_err(RecoverError::Start)?;
-    let Started { driver, mut applier, mut store, boot } = started;
+    let StartedMember { driver, mut applier, mut store, boot } = started;
     let status = driver.raft().status();
     let last = status.log.last.index;
     let mut membership = status.membership;
@@ -304,7 +311,7 @@ fn replay(disk: FileDisk, old: Identity) -> Result<Replayed, RecoverError> {
 
 fn sow(
     disk: &mut FileDisk,
-    identity: Identity,
+    identity: StoreIdentity,
     membership: Membership,
     kv: Kv<MemoryTable>,
 ) -> Result<(), RecoverError> {
@@ -368,7 +375,7 @@ pub enum RecoverError {
     /// The file is no snapshot of ours, or is damaged.
     File(SnapshotFileError),
     /// What is in the file is no data of ours.
-    Install(InstallError),
+    Install(KvSnapshotError),
     /// The directory is in use, or cannot be written.
     Create(CreateError),
     /// The directory cannot be read.

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 /// What the head of a file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct About {
+pub struct SnapshotHeader {
     pub cluster_id: u64,
     /// The newest revision in it.
     pub revision: i64,
@@ -30,7 +30,7 @@ const CHUNK_BYTES_MAX: u32 = 1 << 30;
 
 /// A file piece by piece.
 pub(crate) struct Writer<C> {
-    about: About,
+    header: SnapshotHeader,
     chunks: C,
     digest: Sha256,
     written: u64,
@@ -45,17 +45,17 @@ enum Next {
 }
 
 impl<C: Iterator<Item = Bytes>> Writer<C> {
-    pub(crate) fn new(about: About, chunks: C) -> Self {
-        Self { about, chunks, digest: Sha256::new(), written: 0, next: Next::Head }
+    pub(crate) fn new(header: SnapshotHeader, chunks: C) -> Self {
+        Self { header, chunks, digest: Sha256::new(), written: 0, next: Next::Head }
     }
 
     fn head(&self) -> Bytes {
         let mut head = BytesMut::with_capacity(HEAD_BYTES);
         head.put_slice(MAGIC);
         head.put_u32_le(FORMAT);
-        head.put_u64_le(self.about.cluster_id);
-        head.put_i64_le(self.about.revision);
-        head.put_u64_le(self.about.applied);
+        head.put_u64_le(self.header.cluster_id);
+        head.put_i64_le(self.header.revision);
+        head.put_u64_le(self.header.applied);
         head.freeze()
     }
 
@@ -103,7 +103,7 @@ impl<C: Iterator<Item = Bytes>> Iterator for Writer<C> {
 #[derive(Debug)]
 pub struct SnapshotFile<F> {
     file: F,
-    pub about: About,
+    pub header: SnapshotHeader,
     /// All of it.
     pub bytes: u64,
 }
@@ -145,7 +145,7 @@ impl From<io::Error> for SnapshotFileError {
 impl<F: Read + Seek> SnapshotFile<F> {
     /// Reads all of it and compares the checksum.
     pub fn open(file: F) -> Result<Self, SnapshotFileError> {
-        let Self { mut file, about, bytes } = Self::open_unchecked(file)?;
+        let Self { mut file, header, bytes } = Self::open_unchecked(file)?;
         if bytes % BLOCK_BYTES != DIGEST_BYTES {
             return Err(SnapshotFileError::Damaged);
         }
@@ -157,7 +157,7 @@ impl<F: Read + Seek> SnapshotFile<F> {
         if digest.finalize()[..] != expected {
             return Err(SnapshotFileError::Damaged);
         }
-        Ok(Self { file, about, bytes })
+        Ok(Self { file, header, bytes })
     }
 
     /// Reads the head only. The checksum at the end may be missing; each chunk has one of its
@@ -169,8 +169,8 @@ impl<F: Read + Seek> SnapshotFile<F> {
         if bytes >= HEAD_BYTES as u64 {
             file.read_exact(&mut head)?;
         }
-        let about = read_head(&head).ok_or(SnapshotFileError::Foreign)?;
-        Ok(Self { file, about, bytes })
+        let header = read_head(&head).ok_or(SnapshotFileError::Foreign)?;
+        Ok(Self { file, header, bytes })
     }
 
     /// What [`Kv::install`](quorate_kv::Kv::install) takes. If the file cannot be read any
@@ -182,13 +182,13 @@ impl<F: Read + Seek> SnapshotFile<F> {
     }
 }
 
-fn read_head(mut head: &[u8]) -> Option<About> {
+fn read_head(mut head: &[u8]) -> Option<SnapshotHeader> {
     let magic = head.split_off(..MAGIC.len())?;
     let format = head.try_get_u32_le().ok()?;
     let cluster_id = head.try_get_u64_le().ok()?;
     let revision = head.try_get_i64_le().ok()?;
     let applied = head.try_get_u64_le().ok()?;
-    (magic == MAGIC && format == FORMAT).then_some(About { cluster_id, revision, applied })
+    (magic == MAGIC && format == FORMAT).then_some(SnapshotHeader { cluster_id, revision, applied })
 }
 
 fn read_chunk(file: &mut impl Read) -> Option<Bytes> {
@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    const ABOUT: About = About { cluster_id: 7, revision: 301, applied: 300 };
+    const ABOUT: SnapshotHeader = SnapshotHeader { cluster_id: 7, revision: 301, applied: 300 };
 
     fn store() -> Kv<MemoryTable> {
         let mut kv = Kv::open(MemoryTable::default()).unwrap();
@@ -233,7 +233,7 @@ mod tests {
         let bytes = file_of(&kv);
         assert_eq!(bytes.len() % 512, 32, "etcdctl checks this");
         let file = SnapshotFile::open(Cursor::new(&bytes)).unwrap();
-        assert_eq!(file.about, ABOUT);
+        assert_eq!(file.header, ABOUT);
         assert_eq!(file.bytes, bytes.len() as u64);
         let mut other = Kv::open(MemoryTable::default()).unwrap();
         other.install(&mut file.chunks().unwrap()).unwrap();

@@ -34,7 +34,7 @@ fn open_or_renew(directory: &Path) -> Result<Kv<AnyTable>, TableError> {
     let mut disk = FileDisk::open(directory).map_err(TableError::Disk)?;
     lock(&mut disk).map_err(TableError::Disk)?;
     match open_redb(&disk) {
-        Err(why) if why.is_damage() => {
+        Err(why) if why.is_corruption() => {
             tracing::warn!(%why, "the table is damaged; it is made anew of snapshot and log");
             disk.remove(FILE).map_err(TableError::Disk)?;
             open_redb(&disk)

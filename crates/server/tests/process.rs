@@ -9,7 +9,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use quorate_server::config::{self, Wanted};
+use quorate_server::config::{self, Invocation};
 use serde_json::Value;
 use support::{PATIENCE, Place, put, put_begun};
 use tempfile::TempDir;
@@ -19,7 +19,8 @@ use tempfile::TempDir;
 #[ignore = "started by the other tests here, as a process"]
 fn child() {
     let Ok(words) = std::env::var(WORDS) else { return };
-    let Wanted::Run(config) = config::parse(words.lines().map(str::to_owned), []).unwrap() else {
+    let Invocation::Run(config) = config::parse(words.lines().map(str::to_owned), []).unwrap()
+    else {
         panic!("{words}");
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();

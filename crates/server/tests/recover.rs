@@ -10,7 +10,7 @@ use quorate_proto::etcdserverpb::SnapshotRequest;
 use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use quorate_server::Running;
 use quorate_server::config::ClusterState;
-use quorate_server::recover::{RecoverError, Restoring, force_new_cluster, restore};
+use quorate_server::recover::{RecoverError, RestoreOptions, force_new_cluster, restore};
 use support::{Place, start_all};
 
 async fn backup(place: &Place) -> Vec<u8> {
@@ -38,15 +38,15 @@ async fn a_backup_comes_back_as_a_new_cluster() {
     let places = [&b, &c];
     for place in places {
         let config = place.config(&places, ClusterState::New);
-        let restored = restore(&config, Cursor::new(&file), Restoring::default()).unwrap();
-        assert_eq!((restored.about.revision, restored.revision), (21, 21));
-        let again = restore(&config, Cursor::new(&file), Restoring::default()).unwrap_err();
+        let restored = restore(&config, Cursor::new(&file), RestoreOptions::default()).unwrap();
+        assert_eq!((restored.header.revision, restored.revision), (21, 21));
+        let again = restore(&config, Cursor::new(&file), RestoreOptions::default()).unwrap_err();
         assert!(matches!(again, RecoverError::Create(_)), "{again}");
     }
     let mut damaged = file.clone();
     damaged[1000] ^= 1;
     let config = a.config(&[&a], ClusterState::New);
-    let refused = restore(&config, Cursor::new(damaged), Restoring::default()).unwrap_err();
+    let refused = restore(&config, Cursor::new(damaged), RestoreOptions::default()).unwrap_err();
     assert!(matches!(refused, RecoverError::File(_)), "{refused}");
 
     let new = start_all(&places).await;

@@ -5,8 +5,8 @@
 //! exactly that state.
 
 use quorate_server::Url;
-use quorate_server::config::{self, Config, Wanted};
-use quorate_server::recover::{Examined, Forced, RecoverError, examine, recover};
+use quorate_server::config::{self, Config, Invocation};
+use quorate_server::recover::{ForcedCluster, RecoverError, RecoveryPlan, plan_recovery, recover};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::RecoverArguments;
@@ -19,12 +19,12 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), CliError> {
     let failed = |error: RecoverError| {
         CliError::with_cause(&format!("cannot recover {}", arguments.data_dir.display()), &error)
     };
-    let examined = examine(&config).map_err(failed)?;
-    if examined.members.len() == 1 {
-        print_nothing_to_do(&examined);
+    let plan = plan_recovery(&config).map_err(failed)?;
+    if plan.members.len() == 1 {
+        print_nothing_to_do(&plan);
         return Ok(());
     }
-    let expected = confirmation(&examined);
+    let expected = confirmation(&plan);
     match &arguments.confirm {
         Some(given) if *given == expected => {}
         Some(given) => {
@@ -33,20 +33,20 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), CliError> {
             )));
         }
         None => {
-            consequences(&examined).iter().for_each(|text| line(text));
+            consequences(&plan).iter().for_each(|text| line(text));
             line(&format!("to recover, run: {} --confirm {expected}", command_line(arguments)));
             return Ok(());
         }
     }
     match recover(&config).map_err(failed)? {
-        None => print_nothing_to_do(&examined),
-        Some(forced) => print_next_steps(&examined, &forced, arguments),
+        None => print_nothing_to_do(&plan),
+        Some(forced) => print_next_steps(&plan, &forced, arguments),
     }
     Ok(())
 }
 
-fn print_nothing_to_do(examined: &Examined) {
-    line(&format!("{} is the only member of its cluster; nothing was changed", examined.name));
+fn print_nothing_to_do(plan: &RecoveryPlan) {
+    line(&format!("{} is the only member of its cluster; nothing was changed", plan.name));
     line("start it, then add members with 'quorate member add' or 'quorate member set'");
 }
 
@@ -62,8 +62,8 @@ fn server_config(arguments: &RecoverArguments) -> Result<Config, CliError> {
             CliError::usage(format!("{problem}; an example is {example}"))
         };
         match config::parse(flags, []).map_err(|error| invalid(error.to_string()))? {
-            Wanted::Run(read) => config = *read,
-            Wanted::Help | Wanted::Version => {
+            Invocation::Run(read) => config = *read,
+            Invocation::Help | Invocation::Version => {
                 return Err(invalid("--members is empty".to_string()));
             }
         }
@@ -91,11 +91,11 @@ fn command_line(arguments: &RecoverArguments) -> String {
 }
 
 /// Valid for this state and these members only: the command does exactly what it has shown.
-fn confirmation(examined: &Examined) -> String {
-    let Examined { cluster_id, committed, last, .. } = examined;
+fn confirmation(plan: &RecoveryPlan) -> String {
+    let RecoveryPlan { cluster_id, committed, last, .. } = plan;
     let mut text = format!("{}-{committed}-{last}", hex_id(*cluster_id));
-    let moves = examined.moves_to.as_ref().map(|urls| (&examined.name, urls));
-    let members = examined.company.iter().map(|(name, urls)| (name, urls)).chain(moves);
+    let moves = plan.new_peer_urls.as_ref().map(|urls| (&plan.name, urls));
+    let members = plan.joining_members.iter().map(|(name, urls)| (name, urls)).chain(moves);
     let mut members: Vec<_> = members.map(|(name, urls)| pair(name, urls)).collect();
     if !members.is_empty() {
         members.sort();
@@ -111,17 +111,17 @@ fn pair(name: &str, urls: &[Url]) -> String {
     urls.iter().map(pair).collect::<Vec<_>>().join(",")
 }
 
-fn consequences(examined: &Examined) -> Vec<String> {
-    let others = examined.members.iter().filter(|(id, _)| *id != examined.member);
+fn consequences(plan: &RecoveryPlan) -> Vec<String> {
+    let others = plan.members.iter().filter(|(id, _)| *id != plan.member);
     let others: Vec<_> = others.map(|(id, name)| named_id(name, id.0)).collect();
-    let uncertain = examined.last.saturating_sub(examined.committed);
+    let uncertain = plan.last.saturating_sub(plan.committed);
     let mut lines = vec![
         format!(
             "{} of cluster {} holds revision {} (entry {})",
-            named_id(&examined.name, examined.member.0),
-            hex_id(examined.cluster_id),
-            examined.revision,
-            examined.last
+            named_id(&plan.name, plan.member.0),
+            hex_id(plan.cluster_id),
+            plan.revision,
+            plan.last
         ),
         format!("members that would be removed: {}", listed(&others)),
         format!("data that would be kept: {}", kept(uncertain)),
@@ -130,14 +130,15 @@ fn consequences(examined: &Examined) -> Vec<String> {
             .to_string(),
         "the new cluster gets a new id and rejects the old members".to_string(),
     ];
-    if let Some(urls) = &examined.moves_to {
-        lines.push(format!("its new peer URLs: {}", pair(&examined.name, urls)));
+    if let Some(urls) = &plan.new_peer_urls {
+        lines.push(format!("its new peer URLs: {}", pair(&plan.name, urls)));
     }
-    let company: Vec<_> = examined.company.iter().map(|(name, urls)| pair(name, urls)).collect();
-    if !company.is_empty() {
+    let joining_members: Vec<_> =
+        plan.joining_members.iter().map(|(name, urls)| pair(name, urls)).collect();
+    if !joining_members.is_empty() {
         lines.push(format!(
             "members that would join with empty data directories, as voters once caught up: {}",
-            company.join(", ")
+            joining_members.join(", ")
         ));
     }
     lines
@@ -158,15 +159,15 @@ fn kept(uncertain: u64) -> String {
     }
 }
 
-fn print_next_steps(examined: &Examined, forced: &Forced, arguments: &RecoverArguments) {
-    let (id, member) = (hex_id(forced.cluster_id), named_id(&examined.name, forced.member.0));
-    line(&format!("the previous data is in {}", forced.before.display()));
-    if examined.company.is_empty() {
+fn print_next_steps(plan: &RecoveryPlan, forced: &ForcedCluster, arguments: &RecoverArguments) {
+    let (id, member) = (hex_id(forced.cluster_id), named_id(&plan.name, forced.member.0));
+    line(&format!("the previous data is in {}", forced.old_directory.display()));
+    if plan.joining_members.is_empty() {
         line(&format!("cluster {id} has one member, {member}; start it, then add more members"));
         return;
     }
     line(&format!("cluster {id} has one member, {member}; start it"));
-    let names: Vec<_> = examined.company.iter().map(|(name, _)| name.as_str()).collect();
+    let names: Vec<_> = plan.joining_members.iter().map(|(name, _)| name.as_str()).collect();
     line(&format!(
         "then start {}, each with an empty data directory and these variables:",
         names.join(", ")

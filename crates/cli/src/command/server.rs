@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use quorate_server::config::{self, Wanted};
+use quorate_server::config::{self, Invocation};
 
 use crate::error::CliError;
 use crate::examples::SERVER_HELP;
@@ -14,14 +14,14 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<(), CliError> {
     let variables = std::env::vars_os();
     let variables = variables
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let wanted = config::parse(arguments, variables);
-    match wanted.map_err(|error| CliError::usage(error.to_string()))? {
-        Wanted::Help => print::line(SERVER_HELP),
-        Wanted::Version => {
+    let invocation = config::parse(arguments, variables);
+    match invocation.map_err(|error| CliError::usage(error.to_string()))? {
+        Invocation::Help => print::line(SERVER_HELP),
+        Invocation::Version => {
             print::line(&format!("etcd Version: {}", quorate_server::ETCD_VERSION));
             print::line(&format!("Quorate Version: {}", env!("CARGO_PKG_VERSION")));
         }
-        Wanted::Run(config) => serve(*config)?,
+        Invocation::Run(config) => serve(*config)?,
     }
     Ok(())
 }

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use quorate_proto::etcdserverpb as etcd;
-use quorate_server::config::{self, Config, Wanted};
-use quorate_server::recover::{self, Restoring};
-use quorate_server::snapshot_file::{About, SnapshotFile};
+use quorate_server::config::{self, Config, Invocation};
+use quorate_server::recover::{self, RestoreOptions};
+use quorate_server::snapshot_file::{SnapshotFile, SnapshotHeader};
 use serde_json::json;
 
 use crate::arguments::{ClientArguments, RestoreArguments, SnapshotCommand, WriteOut};
@@ -74,24 +74,26 @@ fn status(path: &Path, write_out: WriteOut) -> Result<(), CliError> {
     let checksum: String = checksum.iter().map(|byte| format!("{byte:02x}")).collect();
     // etcd's files have the same checksum, but a content that this program cannot read.
     let snapshot = File::open(path).ok().and_then(|file| SnapshotFile::open(file).ok());
-    let about = snapshot.map(|snapshot| snapshot.about);
+    let header = snapshot.map(|snapshot| snapshot.header);
     match write_out {
         WriteOut::Json => print::json(&json!({
             "bytes": size,
             "sha256": checksum,
-            "revision": about.map(|about| about.revision),
-            "applied": about.map(|about| about.applied),
-            "clusterID": about.map(|about| hex_id(about.cluster_id)),
+            "revision": header.map(|header| header.revision),
+            "applied": header.map(|header| header.applied),
+            "clusterID": header.map(|header| hex_id(header.cluster_id)),
         })),
         WriteOut::Table => {
             let mut table =
                 Table::new(&["SIZE", "REVISION", "APPLIED INDEX", "CLUSTER ID", "SHA-256"]);
-            let cell = |text: &dyn Fn(&About) -> String| about.as_ref().map_or(String::new(), text);
+            let cell = |text: &dyn Fn(&SnapshotHeader) -> String| {
+                header.as_ref().map_or(String::new(), text)
+            };
             table.row([
                 bytes(size),
-                cell(&|about| about.revision.to_string()),
-                cell(&|about| about.applied.to_string()),
-                cell(&|about| hex_id(about.cluster_id)),
+                cell(&|header| header.revision.to_string()),
+                cell(&|header| header.applied.to_string()),
+                cell(&|header| hex_id(header.cluster_id)),
                 checksum,
             ]);
             print::out(&table.text());
@@ -109,18 +111,18 @@ fn restore(arguments: &RestoreArguments) -> Result<(), CliError> {
     let file = File::open(&arguments.file).map_err(|error| {
         CliError::with_cause(&format!("cannot read {}", arguments.file.display()), &error)
     })?;
-    let options = Restoring {
+    let options = RestoreOptions {
         bump_revision: arguments.bump_revision,
         skip_hash_check: arguments.skip_hash_check,
     };
     let restored = recover::restore(&config, file, options).map_err(|error| {
         CliError::with_cause(&format!("cannot restore {}", arguments.file.display()), &error)
     })?;
-    let (about, data_dir) = (restored.about, config.data_dir.display());
+    let (header, data_dir) = (restored.header, config.data_dir.display());
     print::line(&format!(
         "restored revision {} of cluster {} to {data_dir}, for the new cluster {}",
-        about.revision,
-        hex_id(about.cluster_id),
+        header.revision,
+        hex_id(header.cluster_id),
         hex_id(restored.cluster_id)
     ));
     if arguments.mark_compacted {
@@ -147,8 +149,9 @@ fn restore_config(arguments: &RestoreArguments) -> Result<Config, CliError> {
     flags.extend(arguments.wal_dir.as_ref().map(|path| ("--wal-dir", path)));
     let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_string(), value.clone()]);
     // ETCD_* variables configure servers, not this command.
-    let wanted = config::parse(flags, []).map_err(|error| CliError::usage(error.to_string()))?;
-    let Wanted::Run(config) = wanted else {
+    let invocation =
+        config::parse(flags, []).map_err(|error| CliError::usage(error.to_string()))?;
+    let Invocation::Run(config) = invocation else {
         return Err(CliError::usage("this is not a server configuration"));
     };
     Ok(*config)

@@ -31,6 +31,11 @@ impl Quorum for Count {
     const ALL: Self = Self::Won;
 }
 
+/// How many of these voters make a quorum: more than half.
+pub const fn quorum_size(voters: usize) -> usize {
+    voters / 2 + 1
+}
+
 impl Membership {
     /// The greatest value that a majority of every majority reaches: for match
     /// indexes what is committed, for votes how the election stands, for times how
@@ -85,6 +90,6 @@ fn many<T: Quorum>(voters: &[MemberId], value: &impl Fn(MemberId) -> T) -> T {
     }
     // Sorted upwards, a majority stands at or above this place.
     let half = usize::from(mutant!(HalfIsEnough) && voters.len().is_multiple_of(2));
-    let place = voters.len() - (voters.len() / 2 + 1) + half;
+    let place = voters.len() - quorum_size(voters.len()) + half;
     *values.select_nth_unstable(place).1
 }

@@ -14,12 +14,12 @@ use super::metrics::{Counters, Observer};
 use super::presence::{DiskUser, Presence};
 use super::status::Ended;
 use super::storage::{SnapshotSource, StorageError};
-use crate::applier::{Applier, Job, JobDone};
-use crate::machine::{Chunks, Machine};
+use crate::applier::{Applier, MachineJob, MachineJobDone};
+use crate::machine::{Machine, SnapshotChunks};
 
 /// For the machine.
 pub(crate) enum ForMachine {
-    Job(Job),
+    Job(MachineJob),
     Stop,
 }
 
@@ -88,17 +88,17 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
                 self.report(&mut done);
             }
             match job {
-                ForMachine::Job(Job::Apply(entries)) => done.push(self.apply(&entries)),
-                ForMachine::Job(Job::Query(ticket, question)) => {
+                ForMachine::Job(MachineJob::Apply(entries)) => done.push(self.apply(&entries)),
+                ForMachine::Job(MachineJob::Query(ticket, question)) => {
                     done.push(self.applier.query(ticket, &question));
                 }
-                ForMachine::Job(Job::Snapshot(meta)) => {
+                ForMachine::Job(MachineJob::Snapshot(meta)) => {
                     // A capture may be durable before the rest of this batch has run: the
                     // core has to hear first that what it holds is applied.
                     self.report(&mut done);
                     self.capture(meta);
                 }
-                ForMachine::Job(Job::Install(meta)) => {
+                ForMachine::Job(MachineJob::Install(meta)) => {
                     return Ran { done, then: Then::Install(meta, jobs.collect()) };
                 }
                 ForMachine::Stop => {
@@ -110,13 +110,13 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
         Ran { done, then: Then::GoOn }
     }
 
-    fn report(&self, done: &mut Vec<JobDone>) {
+    fn report(&self, done: &mut Vec<MachineJobDone>) {
         if !done.is_empty() {
             self.done.push(Completion::Jobs(std::mem::take(done)));
         }
     }
 
-    fn apply(&mut self, entries: &Entries) -> JobDone {
+    fn apply(&mut self, entries: &Entries) -> MachineJobDone {
         let began = Instant::now();
         let done = self.applier.apply(entries);
         let (took, count) = (began.elapsed(), entries.len() as u64);
@@ -128,7 +128,7 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
     fn capture(&mut self, meta: SnapshotMeta) {
         let (disk, done) = (self.disk.clone(), Arc::clone(&self.done));
         let index = meta.id.index;
-        let JobDone::Captured { meta, chunks } = self.applier.capture(meta) else {
+        let MachineJobDone::Captured { meta, chunks } = self.applier.capture(meta) else {
             done.push(Completion::SnapshotGivenUp(index));
             return;
         };
@@ -175,7 +175,7 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
 
 /// What became of a batch of jobs.
 struct Ran {
-    done: Vec<JobDone>,
+    done: Vec<MachineJobDone>,
     then: Then,
 }
 
@@ -191,7 +191,7 @@ pub(crate) fn install<M: Machine>(
     applier: &mut Applier<M>,
     meta: &SnapshotMeta,
     mut source: Box<dyn SnapshotSource>,
-) -> Result<JobDone, Ended> {
+) -> Result<MachineJobDone, Ended> {
     let mut failed = None;
     let chunks = std::iter::from_fn(|| {
         source.next_chunk().unwrap_or_else(|why| {
@@ -209,7 +209,7 @@ pub(crate) fn install<M: Machine>(
 async fn write_capture(
     disk: &DiskHandle,
     meta: SnapshotMeta,
-    chunks: Chunks,
+    chunks: SnapshotChunks,
     user: DiskUser,
 ) -> Result<(), StorageError> {
     let id = meta.id;

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use quorate_core::{EntryId, MemberId, MemberSet, View};
-use quorate_storage::codec::{Code, DecodeError, Decoder};
+use quorate_storage::codec::{Codec, DecodeError, Decoder};
 use tokio::sync::oneshot;
 
-use crate::answer::Refused;
+use crate::outcome::RequestRefused;
 
 /// What a leader sees of its members, and of which membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,9 +94,9 @@ impl Aside {
             ASK => Self::Ask(number, Bytes::decode(&mut from)?),
             TOLD if !bool::decode(&mut from)? => Self::Told(number, None),
             TOLD => Self::Told(number, Some(Bytes::decode(&mut from)?)),
-            _ => return Err(DecodeError::UnknownCase),
+            _ => return Err(DecodeError::InvalidValue),
         };
-        if from.left() == 0 { Ok(aside) } else { Err(DecodeError::LeftOver) }
+        if from.remaining() == 0 { Ok(aside) } else { Err(DecodeError::TrailingBytes) }
     }
 }
 
@@ -109,14 +109,14 @@ pub(crate) struct Asides {
 }
 
 struct Waiting<T> {
-    reply: oneshot::Sender<Result<T, Refused>>,
+    reply: oneshot::Sender<Result<T, RequestRefused>>,
     ticks_left: u32,
 }
 
 impl Asides {
     pub(crate) fn ask_view(
         &mut self,
-        reply: oneshot::Sender<Result<LeaderView, Refused>>,
+        reply: oneshot::Sender<Result<LeaderView, RequestRefused>>,
         ticks: u32,
     ) -> Aside {
         self.last += 1;
@@ -127,7 +127,7 @@ impl Asides {
     pub(crate) fn ask(
         &mut self,
         question: Bytes,
-        reply: oneshot::Sender<Result<Bytes, Refused>>,
+        reply: oneshot::Sender<Result<Bytes, RequestRefused>>,
         ticks: u32,
     ) -> Aside {
         self.last += 1;
@@ -151,7 +151,7 @@ impl Asides {
 
 fn tell<T>(open: &mut BTreeMap<u64, Waiting<T>>, number: u64, told: Option<T>) {
     if let Some(waiting) = open.remove(&number) {
-        let _ = waiting.reply.send(told.ok_or(Refused::NoLeader));
+        let _ = waiting.reply.send(told.ok_or(RequestRefused::NoLeader));
     }
 }
 

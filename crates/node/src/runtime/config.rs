@@ -9,8 +9,8 @@ use quorate_core::{BootError, Config, EntryId, Index, MemberId, MemberInfo, Memb
 use super::metrics::Observer;
 use super::storage::StorageError;
 use super::transport::{MemberKey, TransportError};
-use crate::applier::InstallError;
-use crate::driver::Options;
+use crate::applier::SnapshotInstallError;
+use crate::driver::DriverOptions;
 
 /// Settings of one member. [`NodeConfig::first`] and [`NodeConfig::join`] fill in what
 /// most want; every field may be changed after.
@@ -23,7 +23,7 @@ pub struct NodeConfig {
     /// seed are drawn at random where they are 0.
     pub raft: Config,
     /// How long requests wait, and when snapshots are taken.
-    pub options: Options,
+    pub options: DriverOptions,
     /// The first membership of a new cluster, the same for each of its members; none for
     /// a member that joins. Only counts on an empty disk.
     pub first: Option<Membership>,
@@ -48,8 +48,10 @@ impl NodeConfig {
         id: u64,
         members: impl IntoIterator<Item = (u64, A)>,
     ) -> Self {
-        let members: Vec<(MemberId, MemberInfo)> =
-            members.into_iter().map(|(id, address)| (MemberId(id), at(address))).collect();
+        let members: Vec<(MemberId, MemberInfo)> = members
+            .into_iter()
+            .map(|(id, address)| (MemberId(id), MemberInfo::address(address)))
+            .collect();
         let mut first = Membership::new(members.iter().map(|(id, _)| *id), []);
         for (id, info) in members {
             first = first.with_info(id, info);
@@ -69,7 +71,7 @@ impl NodeConfig {
         Self {
             cluster,
             raft: Config::new(MemberId(id)),
-            options: Options::default(),
+            options: DriverOptions::default(),
             first: None,
             tick: Duration::from_millis(100),
             mailbox_requests: 8_192,
@@ -88,11 +90,6 @@ impl NodeConfig {
     pub(crate) fn key(&self) -> MemberKey {
         MemberKey { cluster: self.cluster, member: self.raft.id }
     }
-}
-
-/// A member that the transport that comes with Quorate reaches at this `host:port`.
-pub fn at(address: impl Into<String>) -> MemberInfo {
-    MemberInfo { info: address.into().into(), ..MemberInfo::default() }
 }
 
 impl fmt::Debug for NodeConfig {
@@ -118,7 +115,7 @@ pub enum NodeError {
     /// What the disk says does not fit together, or not with the config.
     Boot(BootError),
     /// The newest snapshot is not one of this machine.
-    Snapshot(EntryId, InstallError),
+    Snapshot(EntryId, SnapshotInstallError),
     /// The machine panicked while it was made of the newest snapshot.
     MachinePanicked,
     /// Nobody could be listened to.

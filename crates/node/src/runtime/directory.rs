@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use quorate_core::{Boot, Entries, EntryId, Index, Save, SnapshotMeta};
 use quorate_storage::{
-    Disk, FileDisk, Identity, SnapshotReader, SnapshotWriter, Store, StoreConfig,
+    Disk, FileDisk, SnapshotReader, SnapshotWriter, Store, StoreConfig, StoreIdentity,
 };
 
 use super::storage::{Opened, SnapshotSink, SnapshotSource, Storage, StorageError};
@@ -55,11 +55,11 @@ where
     D: Disk + Clone + Send + 'static,
     D::File: Send,
 {
-    fn open(&mut self, mark: Identity, first: &Boot) -> Result<Opened, StorageError> {
+    fn open(&mut self, mark: StoreIdentity, first: &Boot) -> Result<Opened, StorageError> {
         let State::Closed(disk) = &mut self.state else { return Err(NotOpen.into()) };
         let disk = disk.take().ok_or(NotOpen)?;
         let opened = Store::open_or_create(disk, mark, first, &self.config)?;
-        let quorate_storage::Opened { store, boot, identity, boots } = opened;
+        let quorate_storage::OpenedStore { store, boot, identity, boots } = opened;
         self.state = State::Open(Box::new(store));
         Ok(Opened { identity, boots, boot })
     }

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::aside::Aside;
 use super::transport::{MemberKey, Parcel, Transport};
-use crate::answer::Refused;
+use crate::outcome::RequestRefused;
 
 /// A question to the application at the leader; see
 /// [`Node::inquiries`](crate::Node::inquiries). Dropped without an answer, it tells the one
@@ -23,7 +23,7 @@ pub struct Inquiry {
 
 /// Where the answer goes.
 pub(crate) enum Asker {
-    Here(oneshot::Sender<Result<Bytes, Refused>>),
+    Here(oneshot::Sender<Result<Bytes, RequestRefused>>),
     Elsewhere { key: MemberKey, transport: Arc<dyn Transport>, number: u64 },
 }
 
@@ -50,7 +50,7 @@ impl Inquiry {
     fn tell(&mut self, answer: Option<Bytes>) {
         match self.asker.take() {
             Some(Asker::Here(reply)) => {
-                let _ = reply.send(answer.ok_or(Refused::NoLeader));
+                let _ = reply.send(answer.ok_or(RequestRefused::NoLeader));
             }
             Some(Asker::Elsewhere { key, transport, number }) => {
                 let bytes = Aside::Told(number, answer).to_bytes();

@@ -17,13 +17,13 @@ use super::aside::LeaderView;
 use super::status::{Ended, NodeStatus};
 use super::storage::SnapshotSource;
 use super::transport::Parcel;
-use crate::answer::{Answer, Refused};
-use crate::applier::JobDone;
+use crate::applier::MachineJobDone;
+use crate::outcome::{RequestOutcome, RequestRefused};
 
 /// What a client asks, and where the answer goes.
 pub(crate) struct Request {
     pub(crate) question: Question,
-    pub(crate) reply: oneshot::Sender<Answer>,
+    pub(crate) reply: oneshot::Sender<RequestOutcome>,
 }
 
 pub(crate) enum Question {
@@ -49,11 +49,11 @@ pub(crate) enum FromPeers {
 pub(crate) enum Control {
     Status(oneshot::Sender<Box<NodeStatus>>),
     /// What the leader sees, from wherever it is.
-    View(oneshot::Sender<Result<LeaderView, Refused>>),
+    View(oneshot::Sender<Result<LeaderView, RequestRefused>>),
     /// For the application where the leader is.
-    AskLeader(Bytes, oneshot::Sender<Result<Bytes, Refused>>),
+    AskLeader(Bytes, oneshot::Sender<Result<Bytes, RequestRefused>>),
     /// Answered when a snapshot of what is applied now, or of more, is durable.
-    Snapshot(oneshot::Sender<Result<Index, Refused>>),
+    Snapshot(oneshot::Sender<Result<Index, RequestRefused>>),
     Trim(Index),
     Campaign,
     Stop,
@@ -62,7 +62,7 @@ pub(crate) enum Control {
 /// What has become of something that the member set going.
 pub(crate) enum Completion {
     Saved(SaveId),
-    Jobs(Vec<JobDone>),
+    Jobs(Vec<MachineJobDone>),
     Loaded(Reader, Entries),
     /// A capture of the machine is durable.
     SnapshotSaved(SnapshotMeta),

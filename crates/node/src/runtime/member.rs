@@ -25,9 +25,9 @@ use super::snapshots::OutgoingSnapshot;
 use super::status::{Ended, Known, MembershipNews, NodeStatus};
 use super::transport::{MemberKey, Parcel, Rejected, Transport};
 use super::waiting::Waiting;
-use crate::answer::Refused;
-use crate::applier::Job;
-use crate::driver::{Driver, Work};
+use crate::applier::MachineJob;
+use crate::driver::{Driver, DriverOutput};
+use crate::outcome::RequestRefused;
 
 /// A member's task, with everything it reaches.
 pub(crate) struct Member {
@@ -72,7 +72,7 @@ pub(crate) struct State {
     saves_waiting: usize,
     jobs_waiting: usize,
     peers: BTreeMap<MemberId, MemberInfo>,
-    snapshot_wanted: Vec<(Index, oneshot::Sender<Result<Index, Refused>>)>,
+    snapshot_wanted: Vec<(Index, oneshot::Sender<Result<Index, RequestRefused>>)>,
     disowned: Option<(MemberId, quorate_core::Identity)>,
     /// How often a leader knew more of this log than is there.
     missed: u32,
@@ -305,7 +305,7 @@ impl Member {
                 self.driver.snapshot_given_up();
                 let failed = self.state.snapshot_wanted.extract_if(.., |(at, _)| *at <= index);
                 for (_, reply) in failed {
-                    let _ = reply.send(Err(Refused::SnapshotFailed));
+                    let _ = reply.send(Err(RequestRefused::SnapshotFailed));
                 }
             }
             Completion::SnapshotSent(to, arrived) => {
@@ -354,7 +354,7 @@ impl Member {
         }
     }
 
-    fn on_view_wanted(&mut self, reply: oneshot::Sender<Result<LeaderView, Refused>>) {
+    fn on_view_wanted(&mut self, reply: oneshot::Sender<Result<LeaderView, RequestRefused>>) {
         if let Some(view) = self.own_view() {
             let _ = reply.send(Ok(view));
             return;
@@ -366,12 +366,16 @@ impl Member {
                 self.say(leader, &aside);
             }
             None => {
-                let _ = reply.send(Err(Refused::NoLeader));
+                let _ = reply.send(Err(RequestRefused::NoLeader));
             }
         }
     }
 
-    fn ask_leader(&mut self, question: Bytes, reply: oneshot::Sender<Result<Bytes, Refused>>) {
+    fn ask_leader(
+        &mut self,
+        question: Bytes,
+        reply: oneshot::Sender<Result<Bytes, RequestRefused>>,
+    ) {
         match self.driver.raft().leader() {
             Some(leader) if leader == self.key.member => {
                 self.pass_on(Inquiry::new(leader, question, Asker::Here(reply)));
@@ -382,7 +386,7 @@ impl Member {
                 self.say(leader, &aside);
             }
             None => {
-                let _ = reply.send(Err(Refused::NoLeader));
+                let _ = reply.send(Err(RequestRefused::NoLeader));
             }
         }
     }
@@ -429,7 +433,7 @@ impl Member {
         counters.saves_waiting.set(self.state.saves_waiting as u64);
     }
 
-    fn hand_out_work(&mut self, work: Work) {
+    fn hand_out_work(&mut self, work: DriverOutput) {
         // Peers and the disk work at the same time.
         if let Some(save) = work.save {
             self.state.saves_waiting += 1;
@@ -441,10 +445,10 @@ impl Member {
             self.transport.send(self.key, parcels);
         }
         for job in work.jobs {
-            if let Job::Apply(entries) = &job {
+            if let MachineJob::Apply(entries) = &job {
                 self.tell_committed(entries);
             }
-            let reports = !matches!(job, Job::Snapshot(_));
+            let reports = !matches!(job, MachineJob::Snapshot(_));
             self.state.jobs_waiting += usize::from(reports);
             self.jobs.push(ForMachine::Job(job));
         }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use quorate_core::{Boot, Entries, EntryId, Index, MemberId, Save, SnapshotMeta};
-use quorate_storage::{Identity, StoreError};
+use quorate_storage::{StoreError, StoreIdentity};
 
 use super::mailbox::lock;
 use super::memory_log::Log;
@@ -88,7 +88,7 @@ impl fmt::Debug for MemoryStorage {
 }
 
 impl Storage for MemoryStorage {
-    fn open(&mut self, mark: Identity, first: &Boot) -> Result<Opened, StorageError> {
+    fn open(&mut self, mark: StoreIdentity, first: &Boot) -> Result<Opened, StorageError> {
         if self.life.is_some() {
             return Err(Unusable::InUse.into());
         }
@@ -161,7 +161,7 @@ impl Storage for MemoryStorage {
 /// What clones share.
 #[derive(Default)]
 struct Place {
-    mark: Option<Identity>,
+    mark: Option<StoreIdentity>,
     boots: u64,
     /// Counts opens and crashes; a handle of an older one is of no use.
     life: u64,
@@ -180,7 +180,7 @@ struct Place {
 }
 
 impl Place {
-    fn open(&mut self, mark: Identity, first: &Boot) -> Result<Opened, Unusable> {
+    fn open(&mut self, mark: StoreIdentity, first: &Boot) -> Result<Opened, Unusable> {
         if self.is_open {
             return Err(Unusable::InUse);
         }
@@ -228,7 +228,7 @@ impl Place {
         let replaces = install.is_none() && first <= self.newest_snapshot().index;
         let last = install.unwrap_or(self.written.last());
         if replaces || !self.written.is_continued_by(save) {
-            return Err(StoreError::DoesNotFollow { last }.into());
+            return Err(StoreError::NotContiguous { last }.into());
         }
         self.written.apply(save);
         self.wanted.extend(install);
@@ -286,7 +286,7 @@ impl Place {
     }
 }
 
-fn check_owner(found: Identity, wanted: Identity) -> Result<(), Unusable> {
+fn check_owner(found: StoreIdentity, wanted: StoreIdentity) -> Result<(), Unusable> {
     if found.cluster != wanted.cluster {
         return Err(Unusable::OtherCluster { found: found.cluster, wanted: wanted.cluster });
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quorate_core::{Event, Index};
 
-use crate::answer::Answer;
+use crate::outcome::{RequestError, RequestOutcome};
 
 /// Called by a running member when something happens. Everything here is called on the
 /// member's own threads: be quick, and do not block.
@@ -118,11 +118,11 @@ impl Counters {
         self.sync_nanos.add(nanos(took));
     }
 
-    pub(crate) fn count_answer(&self, answer: &Answer) {
+    pub(crate) fn count_answer(&self, answer: &RequestOutcome) {
         match answer {
-            Answer::Done(_) => self.done.add(1),
-            Answer::Refused(_) => self.refused.add(1),
-            Answer::Unknown(_) => self.unknown.add(1),
+            Ok(_) => self.done.add(1),
+            Err(RequestError::Refused(_)) => self.refused.add(1),
+            Err(RequestError::Unknown(_)) => self.unknown.add(1),
         }
     }
 

@@ -31,14 +31,14 @@ mod waiting;
 
 pub(crate) use mailbox::lock;
 
-pub use config::{NodeConfig, NodeError, at};
+pub use config::{NodeConfig, NodeError};
 pub use directory::DirectoryStorage;
 pub use host::Host;
 pub use inbox::{Gone, Inbox};
 pub use inquiry::Inquiry;
 pub use memory_storage::MemoryStorage;
 pub use metrics::{Metrics, Observer};
-pub use node::{CHANGE_TICKS, Failed, Node, Reply};
+pub use node::{CHANGE_TICKS, CommandReply, Node};
 pub use snapshots::{IncomingSnapshot, LandingError, OutgoingSnapshot};
 pub use status::{Ended, MembershipNews, MembershipWatch, NodeStatus};
 pub use storage::{Opened, SnapshotSink, SnapshotSource, Storage, StorageError};

@@ -23,8 +23,8 @@ use super::metrics::Metrics;
 use super::status::{Ended, MembershipWatch, NodeStatus};
 use super::storage::Storage;
 use super::transport::{MemberKey, Transport};
-use crate::answer::{Answer, Done, Refused, Unknown};
 use crate::machine::Machine;
+use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply};
 
 /// A running member. Clones are handles of the same one; it runs until it is stopped,
 /// whether somebody holds a handle or not.
@@ -43,20 +43,11 @@ pub struct Node {
 
 /// What a command came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct CommandReply {
     /// Where it stands in the log.
     pub index: Index,
     /// What the machine said.
     pub bytes: Bytes,
-}
-
-/// Why a request is not done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failed {
-    /// It did not happen and never will. Asking again is safe.
-    Refused(Refused),
-    /// It may have happened, or may still. Look before asking again.
-    Unknown(Unknown),
 }
 
 impl Node {
@@ -100,9 +91,9 @@ impl Node {
 
     /// Runs a command on every member's machine, once. Done means that it is committed
     /// and has run here.
-    pub async fn propose(&self, command: impl Into<Bytes>) -> Result<Reply, Failed> {
+    pub async fn propose(&self, command: impl Into<Bytes>) -> Result<CommandReply, RequestError> {
         match self.ask(Question::Propose(command.into())).await? {
-            Done::Ran { index, reply } => Ok(Reply { index, bytes: reply }),
+            RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
     }
@@ -110,18 +101,22 @@ impl Node {
     /// Runs a command if this member leads in this term ([`Node::term`]), by its own log and
     /// no other: it is not passed on, and no later leader is offered it. For what only a
     /// leader may decide, and what would be wrong once another leads.
-    pub async fn propose_in(&self, term: Term, command: impl Into<Bytes>) -> Result<Reply, Failed> {
+    pub async fn propose_in(
+        &self,
+        term: Term,
+        command: impl Into<Bytes>,
+    ) -> Result<CommandReply, RequestError> {
         match self.ask(Question::ProposeIn(term, command.into())).await? {
-            Done::Ran { index, reply } => Ok(Reply { index, bytes: reply }),
+            RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
     }
 
     /// Asks the machine something, and gets an answer that is not older than the
     /// question: everything that anybody was told to be done before is in it.
-    pub async fn read(&self, question: impl Into<Bytes>) -> Result<Bytes, Failed> {
+    pub async fn read(&self, question: impl Into<Bytes>) -> Result<Bytes, RequestError> {
         match self.ask(Question::Read(question.into())).await? {
-            Done::Read { reply } => Ok(reply),
+            RequestReply::Read { reply } => Ok(reply),
             _ => Err(MISMATCH),
         }
     }
@@ -134,7 +129,7 @@ impl Node {
         id: MemberId,
         info: MemberInfo,
         wait: bool,
-    ) -> Result<EntryId, Failed> {
+    ) -> Result<EntryId, RequestError> {
         let added = self.change(Change::add_learner(id).with_info(id, info)).await?;
         if wait {
             self.caught_up(id).await?;
@@ -144,7 +139,7 @@ impl Node {
 
     /// Waits until this member is so near the end of the log that it could vote without
     /// harm. Refused when it is no member.
-    pub async fn caught_up(&self, id: MemberId) -> Result<(), Failed> {
+    pub async fn caught_up(&self, id: MemberId) -> Result<(), RequestError> {
         loop {
             if let Ok(LeaderView { newest, view }) = self.leader_view().await {
                 if view.caught_up.contains(id) {
@@ -153,7 +148,7 @@ impl Node {
                 // Who is behind the leader may not have heard of a new member yet.
                 let known = self.shared.known.borrow().clone();
                 if known.id.index >= newest.index && !known.membership.contains(id) {
-                    return Err(Failed::Refused(Refused::NotMember));
+                    return Err(RequestError::Refused(RequestRefused::NotMember));
                 }
             }
             if let Some(ended) = self.ended_now() {
@@ -169,7 +164,7 @@ impl Node {
         &self,
         voters: impl IntoIterator<Item = MemberId>,
         retain: bool,
-    ) -> Result<EntryId, Failed> {
+    ) -> Result<EntryId, RequestError> {
         self.change(Change::set_voters(voters, retain)).await
     }
 
@@ -178,11 +173,13 @@ impl Node {
     ///
     /// While another change is in flight it waits a few seconds before it is refused: a
     /// leader that has just won, or that has just seen a disk, logs one of its own.
-    pub async fn change(&self, change: Change) -> Result<EntryId, Failed> {
+    pub async fn change(&self, change: Change) -> Result<EntryId, RequestError> {
         match self.ask_change(change, CHANGE_TICKS).await? {
-            Done::Changed { id } => Ok(id),
-            Done::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
-            Done::GoalEnded(ended) => Err(Failed::Unknown(Unknown::GivenUp(ended))),
+            RequestReply::Changed { id } => Ok(id),
+            RequestReply::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
+            RequestReply::GoalEnded(ended) => {
+                Err(RequestError::Unknown(OutcomeUnknown::GoalAbandoned(ended)))
+            }
             _ => Err(MISMATCH),
         }
     }
@@ -197,15 +194,15 @@ impl Node {
         voters: impl IntoIterator<Item = MemberId>,
         learners: impl IntoIterator<Item = MemberId>,
         infos: impl IntoIterator<Item = (MemberId, MemberInfo)>,
-    ) -> Result<EndedGoal, Failed> {
+    ) -> Result<EndedGoal, RequestError> {
         let mut change = Change::goal(voters, learners);
         for (id, info) in infos {
             change = change.with_info(id, info);
         }
         match self.ask_change(change, u64::MAX).await {
-            Ok(Done::GoalEnded(ended)) => Ok(ended),
+            Ok(RequestReply::GoalEnded(ended)) => Ok(ended),
             // Nothing has to be done, but perhaps waited for.
-            Err(Failed::Refused(Refused::ByLeader(Refusal::Change(
+            Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
                 ChangeRefusal::AlreadyThere,
             )))) => {
                 let id = self.leader_view().await?.newest;
@@ -223,31 +220,33 @@ impl Node {
         &self,
         voters: impl IntoIterator<Item = MemberId>,
         learners: impl IntoIterator<Item = MemberId>,
-    ) -> Result<Plan, Failed> {
+    ) -> Result<Plan, RequestError> {
         let (voters, learners): (MemberSet, MemberSet) =
             (voters.into_iter().collect(), learners.into_iter().collect());
         let LeaderView { newest, view } = self.leader_view().await?;
         let mut known = self.shared.known.subscribe();
         let arrived = known.wait_for(|known| known.id.index >= newest.index);
         let known = tokio::time::timeout(VIEW_PATIENCE, arrived).await;
-        let Ok(Ok(known)) = known else { return Err(Failed::Refused(Refused::NoLeader)) };
+        let Ok(Ok(known)) = known else {
+            return Err(RequestError::Refused(RequestRefused::NoLeader));
+        };
         let planned = plan(&known.membership, &view, &voters, &learners);
-        planned.map_err(|why| Failed::Refused(Refused::ByLeader(Refusal::Change(why))))
+        planned.map_err(|why| RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(why))))
     }
 
     /// Back to where the change under way began.
-    pub async fn cancel(&self) -> Result<EntryId, Failed> {
+    pub async fn cancel(&self) -> Result<EntryId, RequestError> {
         self.change(Change::cancel()).await
     }
 
     /// Makes this member the leader.
-    pub async fn transfer(&self, to: MemberId) -> Result<(), Failed> {
+    pub async fn transfer(&self, to: MemberId) -> Result<(), RequestError> {
         self.ask(Question::Transfer(to)).await.map(|_| ())
     }
 
     /// Takes a snapshot of the machine now. Returns its index when it is durable.
-    pub async fn snapshot(&self) -> Result<Index, Failed> {
-        self.control(Control::Snapshot).await?.map_err(Failed::Refused)
+    pub async fn snapshot(&self) -> Result<Index, RequestError> {
+        self.control(Control::Snapshot).await?.map_err(RequestError::Refused)
     }
 
     /// Drops the log up to here, as far as a snapshot covers it, even if a peer will then
@@ -262,22 +261,22 @@ impl Node {
     }
 
     /// A picture of this member. Answered also when its disk hangs.
-    pub async fn status(&self) -> Result<NodeStatus, Failed> {
+    pub async fn status(&self) -> Result<NodeStatus, RequestError> {
         self.control(Control::Status).await.map(|status| *status)
     }
 
     /// What the leader sees of its members, wherever it is.
-    pub async fn view(&self) -> Result<View, Failed> {
+    pub async fn view(&self) -> Result<View, RequestError> {
         self.leader_view().await.map(|told| told.view)
     }
 
     /// As other requests do, it waits for a leader.
-    async fn leader_view(&self) -> Result<LeaderView, Failed> {
+    async fn leader_view(&self) -> Result<LeaderView, RequestError> {
         let deadline = Instant::now() + VIEW_PATIENCE;
         loop {
             match self.control(Control::View).await? {
                 Ok(view) => return Ok(view),
-                Err(why) if Instant::now() >= deadline => return Err(Failed::Refused(why)),
+                Err(why) if Instant::now() >= deadline => return Err(RequestError::Refused(why)),
                 Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
             }
         }
@@ -286,16 +285,16 @@ impl Node {
     /// Asks the application where the leader is ([`Node::inquiries`]) something that only
     /// it knows. Small, and harmless to ask twice: a question that is refused may have been
     /// heard, and nothing stands in the log.
-    pub async fn ask_leader(&self, question: impl Into<Bytes>) -> Result<Bytes, Failed> {
+    pub async fn ask_leader(&self, question: impl Into<Bytes>) -> Result<Bytes, RequestError> {
         let question = question.into();
         if question.len() > QUESTION_BYTES_MAX {
             let (bytes, limit) = (question.len(), QUESTION_BYTES_MAX);
-            return Err(Failed::Refused(Refused::TooLarge { bytes, limit }));
+            return Err(RequestError::Refused(RequestRefused::TooLarge { bytes, limit }));
         }
         let asked = self.control_of(&self.asking, |reply| Control::AskLeader(question, reply));
         match tokio::time::timeout(ANSWER_PATIENCE, asked).await {
-            Ok(answer) => answer?.map_err(Failed::Refused),
-            Err(_) => Err(Failed::Refused(Refused::ReadTimedOut)),
+            Ok(answer) => answer?.map_err(RequestError::Refused),
+            Err(_) => Err(RequestError::Refused(RequestRefused::ReadTimedOut)),
         }
     }
 
@@ -343,7 +342,7 @@ impl Node {
     }
 
     /// Waits until this membership, or a later one, is known here to be settled.
-    pub async fn settled(&self, id: EntryId) -> Result<(), Failed> {
+    pub async fn settled(&self, id: EntryId) -> Result<(), RequestError> {
         let mut known = self.shared.known.subscribe();
         let mut ended = self.shared.ended.subscribe();
         tokio::select! {
@@ -399,17 +398,19 @@ impl Node {
         why.ok().and_then(|why| why.clone()).unwrap_or(Ended::Stopped)
     }
 
-    fn ended_now(&self) -> Option<Failed> {
+    fn ended_now(&self) -> Option<RequestError> {
         self.shared.ended.borrow().as_ref().map(|_| STOPPED)
     }
 
     /// What was refused did not happen, so asking again is safe.
-    async fn ask_change(&self, change: Change, ticks: u64) -> Result<Done, Failed> {
+    async fn ask_change(&self, change: Change, ticks: u64) -> Result<RequestReply, RequestError> {
         let patient_until = Instant::now() + CHANGE_PATIENCE;
         loop {
             let asked = self.ask(Question::Change(Box::new(change.clone()), ticks)).await;
             match asked {
-                Err(Failed::Refused(why)) if passes(&why) && Instant::now() < patient_until => {
+                Err(RequestError::Refused(why))
+                    if passes(&why) && Instant::now() < patient_until =>
+                {
                     tokio::time::sleep(LOOK_AGAIN).await;
                 }
                 asked => return asked,
@@ -417,22 +418,20 @@ impl Node {
         }
     }
 
-    async fn ask(&self, question: Question) -> Result<Done, Failed> {
+    async fn ask(&self, question: Question) -> Result<RequestReply, RequestError> {
         let (reply, answer) = oneshot::channel();
         let sent = self.requests.send(Request { question, reply }).await;
         sent.map_err(|_| STOPPED)?;
         match answer.await {
-            Ok(Answer::Done(done)) => Ok(done),
-            Ok(Answer::Refused(why)) => Err(Failed::Refused(why)),
-            Ok(Answer::Unknown(why)) => Err(Failed::Unknown(why)),
-            Err(_) => Err(Failed::Unknown(Unknown::Stopped)),
+            Ok(outcome) => outcome,
+            Err(_) => Err(RequestError::Unknown(OutcomeUnknown::Stopped)),
         }
     }
 
     async fn control<T>(
         &self,
         control: impl FnOnce(oneshot::Sender<T>) -> Control,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, RequestError> {
         self.control_of(&self.controls, control).await
     }
 
@@ -440,7 +439,7 @@ impl Node {
         &self,
         permits: &Semaphore,
         control: impl FnOnce(oneshot::Sender<T>) -> Control,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, RequestError> {
         let _permit = permits.acquire().await;
         let (reply, answer) = oneshot::channel();
         let mut ended = self.shared.ended.subscribe();
@@ -458,29 +457,18 @@ impl fmt::Debug for Node {
     }
 }
 
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(why) => write!(f, "refused: {why}"),
-            Self::Unknown(why) => write!(f, "unknown: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for Failed {}
-
 /// Refusals of a change that a moment's patience cures.
-fn passes(why: &Refused) -> bool {
-    let Refused::ByLeader(Refusal::Change(why)) = why else { return false };
+fn passes(why: &RequestRefused) -> bool {
+    let RequestRefused::ByLeader(Refusal::Change(why)) = why else { return false };
     matches!(why, ChangeRefusal::InFlight { .. } | ChangeRefusal::NoOwnCommit)
 }
 
 /// Ticks after which a change that is not settled ends as unknown.
 pub const CHANGE_TICKS: u64 = 600;
 
-const STOPPED: Failed = Failed::Refused(Refused::Stopped);
+const STOPPED: RequestError = RequestError::Refused(RequestRefused::Stopped);
 /// No question is answered by another kind of answer.
-const MISMATCH: Failed = Failed::Unknown(Unknown::Stopped);
+const MISMATCH: RequestError = RequestError::Unknown(OutcomeUnknown::Stopped);
 /// How many may look at a member at once.
 const CONTROLS_MAX: usize = 64;
 /// How many may ask the leader's application at once.

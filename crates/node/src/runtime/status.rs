@@ -10,7 +10,7 @@ use quorate_core::{
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
-use crate::applier::InstallError;
+use crate::applier::SnapshotInstallError;
 
 /// A picture of a running member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub enum Ended {
     /// mend it before a restart.
     MachinePanicked,
     /// A snapshot that the cluster agreed on is not one of this machine.
-    Snapshot(EntryId, InstallError),
+    Snapshot(EntryId, SnapshotInstallError),
     /// The member itself panicked: a bug. Nothing wrong was written.
     Panicked,
 }

@@ -4,21 +4,21 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tokio::sync::oneshot;
 
-use crate::answer::Answer;
-use crate::requests::Ticket;
+use crate::outcome::RequestOutcome;
+use crate::requests::RequestToken;
 
 /// Where answers go, by ticket. Those of commands and reads grow by one, so a queue is a map;
 /// those of changes are few, and far from them.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    replies: VecDeque<Option<oneshot::Sender<Answer>>>,
+    replies: VecDeque<Option<oneshot::Sender<RequestOutcome>>>,
     /// The ticket of the first place in `replies`.
     first: u64,
-    others: BTreeMap<Ticket, oneshot::Sender<Answer>>,
+    others: BTreeMap<RequestToken, oneshot::Sender<RequestOutcome>>,
 }
 
 impl Waiting {
-    pub(crate) fn insert(&mut self, ticket: Ticket, reply: oneshot::Sender<Answer>) {
+    pub(crate) fn insert(&mut self, ticket: RequestToken, reply: oneshot::Sender<RequestOutcome>) {
         if self.replies.is_empty() && !ticket.is_slow() {
             self.first = ticket.0;
         }
@@ -30,7 +30,7 @@ impl Waiting {
     }
 
     /// The one who asked may not wait any more.
-    pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer) {
+    pub(crate) fn answer(&mut self, ticket: RequestToken, answer: RequestOutcome) {
         let place = ticket.0.checked_sub(self.first).and_then(|place| usize::try_from(place).ok());
         let reply = place.and_then(|place| self.replies.get_mut(place)).and_then(Option::take);
         if let Some(reply) = reply.or_else(|| self.others.remove(&ticket)) {

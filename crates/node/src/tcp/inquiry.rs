@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_core::{MemberId, SnapshotMeta};
-use quorate_storage::codec::Code;
+use quorate_storage::codec::Codec;
 use tokio::time::timeout;
 
 use super::counts::Counted;

@@ -9,7 +9,7 @@ use quorate_core::{
     Append, AppendReply, Change, Entries, EntryId, Envelope, Heartbeat, HeartbeatReply, Identity,
     MemberId, Message, Proposal, Refusal, RequestId, SnapshotMeta, Vote, VoteReply,
 };
-use quorate_storage::codec::{Code, DecodeError};
+use quorate_storage::codec::{Codec, DecodeError};
 
 use super::frame::Body;
 

@@ -25,7 +25,7 @@ fn config() -> TcpConfig {
 
 async fn process(config: TcpConfig) -> Process {
     let transport = TcpTransport::bind(config).await.unwrap();
-    let info = crate::runtime::at(transport.advertised());
+    let info = quorate_core::MemberInfo::address(transport.advertised());
     Process::start(Box::new(transport), info).unwrap()
 }
 

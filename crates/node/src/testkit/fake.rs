@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use quorate_core::{Boot, Entries, EntryId, Envelope, Index, MemberId, MemberInfo, Save};
 use quorate_core::{Membership, Message, SnapshotMeta};
-use quorate_storage::Identity;
+use quorate_storage::StoreIdentity;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
@@ -160,7 +160,7 @@ pub(crate) struct FakeDisk {
 struct FakeStorage(Arc<FakeDisk>);
 
 impl Storage for FakeStorage {
-    fn open(&mut self, identity: Identity, first: &Boot) -> Result<Opened, StorageError> {
+    fn open(&mut self, identity: StoreIdentity, first: &Boot) -> Result<Opened, StorageError> {
         Ok(Opened { identity, boots: 1, boot: first.clone() })
     }
 

@@ -9,7 +9,7 @@ mod wire;
 use std::time::Duration;
 
 use quorate_core::{MemberId, Membership, SnapshotMeta};
-use quorate_storage::codec::Code;
+use quorate_storage::codec::Codec;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};

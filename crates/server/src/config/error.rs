@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::flags::Missing;
+use super::flags::UnsupportedFeature;
 
 /// What is wrong with what was given. Nothing was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum ConfigError {
     /// A value that does not fit its flag.
     BadValue { flag: String, found: String, wanted: String },
     /// A flag whose neglect would do harm, and that is not served.
-    NotServed { flag: String, found: String, missing: Missing },
+    NotServed { flag: String, found: String, missing: UnsupportedFeature },
     /// The file cannot be read, or is no YAML mapping.
     File { path: String, why: String },
 }

@@ -16,14 +16,14 @@ pub(crate) enum Kind {
     SwitchWithoutEffect,
     /// Asks for what is not done here, and to go on without it would be worse than not to
     /// start: refused, unless its value asks for nothing.
-    Refused(Missing),
+    Refused(UnsupportedFeature),
     /// The same, and without a value it is on.
-    SwitchRefused(Missing),
+    SwitchRefused(UnsupportedFeature),
 }
 
 /// What a flag asks for and does not get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum UnsupportedFeature {
     /// Certificates and encryption.
     Tls,
     /// Tokens that clients have to show.
@@ -34,7 +34,7 @@ pub enum Missing {
     Discovery,
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for UnsupportedFeature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tls => "TLS is not served yet: what it should protect would go in clear",
@@ -63,7 +63,7 @@ pub(crate) fn kind(name: &str) -> Option<Kind> {
     } else if let Some((_, missing)) = VALUES_REFUSED.iter().find(|(known, _)| *known == name) {
         Some(Kind::Refused(*missing))
     } else if listed(SWITCHES_REFUSED) {
-        Some(Kind::SwitchRefused(Missing::Tls))
+        Some(Kind::SwitchRefused(UnsupportedFeature::Tls))
     } else {
         None
     }
@@ -191,28 +191,28 @@ const SWITCHES_WITHOUT_EFFECT: &[&str] = &[
     "unsafe-no-fsync",
 ];
 
-const VALUES_REFUSED: &[(&str, Missing)] = &[
-    ("auth-token", Missing::Authentication),
-    ("cert-file", Missing::Tls),
-    ("client-cert-allowed-hostname", Missing::Tls),
-    ("client-cert-file", Missing::Tls),
-    ("client-crl-file", Missing::Tls),
-    ("client-key-file", Missing::Tls),
-    ("discovery", Missing::Discovery),
-    ("discovery-endpoints", Missing::Discovery),
-    ("discovery-srv", Missing::Discovery),
-    ("discovery-token", Missing::Discovery),
-    ("host-whitelist", Missing::HostNames),
-    ("key-file", Missing::Tls),
-    ("peer-cert-allowed-cn", Missing::Tls),
-    ("peer-cert-allowed-hostname", Missing::Tls),
-    ("peer-cert-file", Missing::Tls),
-    ("peer-client-cert-file", Missing::Tls),
-    ("peer-client-key-file", Missing::Tls),
-    ("peer-crl-file", Missing::Tls),
-    ("peer-key-file", Missing::Tls),
-    ("peer-trusted-ca-file", Missing::Tls),
-    ("trusted-ca-file", Missing::Tls),
+const VALUES_REFUSED: &[(&str, UnsupportedFeature)] = &[
+    ("auth-token", UnsupportedFeature::Authentication),
+    ("cert-file", UnsupportedFeature::Tls),
+    ("client-cert-allowed-hostname", UnsupportedFeature::Tls),
+    ("client-cert-file", UnsupportedFeature::Tls),
+    ("client-crl-file", UnsupportedFeature::Tls),
+    ("client-key-file", UnsupportedFeature::Tls),
+    ("discovery", UnsupportedFeature::Discovery),
+    ("discovery-endpoints", UnsupportedFeature::Discovery),
+    ("discovery-srv", UnsupportedFeature::Discovery),
+    ("discovery-token", UnsupportedFeature::Discovery),
+    ("host-whitelist", UnsupportedFeature::HostNames),
+    ("key-file", UnsupportedFeature::Tls),
+    ("peer-cert-allowed-cn", UnsupportedFeature::Tls),
+    ("peer-cert-allowed-hostname", UnsupportedFeature::Tls),
+    ("peer-cert-file", UnsupportedFeature::Tls),
+    ("peer-client-cert-file", UnsupportedFeature::Tls),
+    ("peer-client-key-file", UnsupportedFeature::Tls),
+    ("peer-crl-file", UnsupportedFeature::Tls),
+    ("peer-key-file", UnsupportedFeature::Tls),
+    ("peer-trusted-ca-file", UnsupportedFeature::Tls),
+    ("trusted-ca-file", UnsupportedFeature::Tls),
 ];
 
 const SWITCHES_REFUSED: &[&str] =

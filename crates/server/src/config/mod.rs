@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use error::ConfigError;
-pub use flags::Missing;
+pub use flags::UnsupportedFeature;
 use settings::Settings;
 
 use crate::url::Url;
@@ -91,24 +91,24 @@ pub enum AutoCompaction {
 
 /// What a command line asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Invocation {
     Run(Box<Config>),
     Help,
     Version,
 }
 
 /// Reads a command line, without the name of the program, and the variables beside it.
-pub fn parse<A, E>(args: A, env: E) -> Result<Wanted, ConfigError>
+pub fn parse<A, E>(args: A, env: E) -> Result<Invocation, ConfigError>
 where
     A: IntoIterator<Item = String>,
     E: IntoIterator<Item = (String, String)>,
 {
     let mut given = Settings::from_args(args)?;
     if given.is_on("help")? {
-        return Ok(Wanted::Help);
+        return Ok(Invocation::Help);
     }
     if given.is_on("version")? {
-        return Ok(Wanted::Version);
+        return Ok(Invocation::Version);
     }
     given.add_env(env);
     let settings = match given.text("config-file") {
@@ -123,7 +123,7 @@ where
         None => given,
     };
     settings.check_served()?;
-    Config::from_settings(&settings).map(|config| Wanted::Run(Box::new(config)))
+    Config::from_settings(&settings).map(|config| Invocation::Run(Box::new(config)))
 }
 
 impl Default for Config {

@@ -7,7 +7,7 @@ fn words(line: &str) -> Vec<String> {
 fn run(line: &str, env: &[(&str, &str)]) -> Result<Config, ConfigError> {
     let env = env.iter().map(|(name, value)| (name.to_string(), value.to_string()));
     match parse(words(line), env)? {
-        Wanted::Run(config) => Ok(*config),
+        Invocation::Run(config) => Ok(*config),
         other => panic!("{other:?}"),
     }
 }
@@ -149,21 +149,21 @@ fn what_asks_for_protection_is_refused_wherever_it_stands() {
         assert_eq!(run(&format!("--{name} --name a"), &[]).unwrap_err().to_string(), told);
     }
     for (line, missing) in [
-        ("--peer-cert-file=x", Missing::Tls),
-        ("--peer-key-file=x", Missing::Tls),
-        ("--peer-client-cert-file=x", Missing::Tls),
-        ("--peer-client-key-file=x", Missing::Tls),
-        ("--peer-trusted-ca-file=x", Missing::Tls),
-        ("--peer-crl-file=x", Missing::Tls),
-        ("--peer-cert-allowed-cn=x", Missing::Tls),
-        ("--peer-cert-allowed-hostname=x", Missing::Tls),
-        ("--client-cert-file=x", Missing::Tls),
-        ("--client-cert-allowed-hostname=x", Missing::Tls),
-        ("--auth-token=jwt,pub-key=a,sign-method=RS256", Missing::Authentication),
-        ("--host-whitelist=example.com", Missing::HostNames),
-        ("--discovery=https://discovery/1", Missing::Discovery),
-        ("--discovery-srv=example.com", Missing::Discovery),
-        ("--discovery-endpoints=h:1", Missing::Discovery),
+        ("--peer-cert-file=x", UnsupportedFeature::Tls),
+        ("--peer-key-file=x", UnsupportedFeature::Tls),
+        ("--peer-client-cert-file=x", UnsupportedFeature::Tls),
+        ("--peer-client-key-file=x", UnsupportedFeature::Tls),
+        ("--peer-trusted-ca-file=x", UnsupportedFeature::Tls),
+        ("--peer-crl-file=x", UnsupportedFeature::Tls),
+        ("--peer-cert-allowed-cn=x", UnsupportedFeature::Tls),
+        ("--peer-cert-allowed-hostname=x", UnsupportedFeature::Tls),
+        ("--client-cert-file=x", UnsupportedFeature::Tls),
+        ("--client-cert-allowed-hostname=x", UnsupportedFeature::Tls),
+        ("--auth-token=jwt,pub-key=a,sign-method=RS256", UnsupportedFeature::Authentication),
+        ("--host-whitelist=example.com", UnsupportedFeature::HostNames),
+        ("--discovery=https://discovery/1", UnsupportedFeature::Discovery),
+        ("--discovery-srv=example.com", UnsupportedFeature::Discovery),
+        ("--discovery-endpoints=h:1", UnsupportedFeature::Discovery),
     ] {
         match run(line, &[]) {
             Err(ConfigError::NotServed { missing: found, .. }) => assert_eq!(found, missing),
@@ -262,8 +262,11 @@ fn values_mean_what_they_mean_to_etcd() {
         run("--listen-client-urls=http://0.0.0.0:1 --advertise-client-urls=http://h:1", &[]);
     assert_eq!(config.unwrap().advertise_client_urls, [Url::parse("http://h:1").unwrap()]);
     assert!(run("--metrics=extensive", &[]).unwrap().extensive_metrics);
-    assert!(matches!(parse(words("--help"), []), Ok(Wanted::Help)));
-    assert!(matches!(parse(words("-h"), []), Ok(Wanted::Help)));
-    assert!(matches!(parse(words("--version"), []), Ok(Wanted::Version)));
-    assert!(matches!(parse(words(""), [("ETCD_VERSION".into(), "3".into())]), Ok(Wanted::Run(_))));
+    assert!(matches!(parse(words("--help"), []), Ok(Invocation::Help)));
+    assert!(matches!(parse(words("-h"), []), Ok(Invocation::Help)));
+    assert!(matches!(parse(words("--version"), []), Ok(Invocation::Version)));
+    assert!(matches!(
+        parse(words(""), [("ETCD_VERSION".into(), "3".into())]),
+        Ok(Invocation::Run(_))
+    ));
 }

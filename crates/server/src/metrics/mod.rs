@@ -85,7 +85,7 @@ fn store(page: &mut Page, context: &Context) {
     page.gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "What of it is in use.", used);
     let quota = kv.quota().bytes;
     page.gauge("etcd_server_quota_backend_bytes", "How large the data may grow.", quota);
-    page.gauge("etcd_debugging_mvcc_keys_total", "Keys, deleted ones too.", kv.keys_known());
+    page.gauge("etcd_debugging_mvcc_keys_total", "Keys, deleted ones too.", kv.key_count());
     page.gauge("etcd_debugging_mvcc_watcher_total", "Watchers.", watchers);
     let (now, compacted) = (kv.revision(), kv.compact_revision().max(0));
     page.gauge("etcd_debugging_mvcc_current_revision", "The newest revision.", now);

@@ -5,6 +5,7 @@
 //! only what could not be carried, and says the arithmetic.
 
 use quorate::{MemberId, Membership};
+use quorate_core::quorum_size;
 use quorate_proto::etcdserverpb::cluster_server::Cluster;
 use quorate_proto::etcdserverpb::{
     Member, MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse,
@@ -50,7 +51,7 @@ impl ClusterService {
     /// Whether so many of these voters are live and caught up that they can decide.
     async fn check_carried(&self, target: &Target) -> Result<(), Status> {
         let view = self.context.node.view().await.map_err(|why| failed(&why))?;
-        let (voters, quorum) = (target.voters.len(), target.voters.len() / 2 + 1);
+        let (voters, quorum) = (target.voters.len(), quorum_size(target.voters.len()));
         let live = target.voters.iter().filter(|id| view.caught_up.contains(*id)).count();
         if live >= quorum {
             return Ok(());

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use quorate::MemberId;
-use quorate_kv::{Alarm, AlarmKind, Command, HashOutcome, Outcome, Question, Reply, TableError};
+use quorate_kv::{Alarm, AlarmKind, Command, HashOutcome, KvOutcome, KvReply, Query, TableError};
 use quorate_proto::etcdserverpb::alarm_request::AlarmAction;
 use quorate_proto::etcdserverpb::maintenance_server::Maintenance;
 use quorate_proto::etcdserverpb::{
@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status, async_trait};
 
 use crate::context::{Context, Needs, Store};
 use crate::errors::{bad_leader_transferee, failed, no_leader, not_leader, refused, table};
-use crate::snapshot_file::{About, Writer};
+use crate::snapshot_file::{SnapshotHeader, Writer};
 
 /// The version of etcd whose API this is. Clients compare it.
 pub const ETCD_VERSION: &str = "3.5.30";
@@ -40,9 +40,9 @@ impl MaintenanceService {
         Ok(self.alarms(reply.revision, reply.result.ok()))
     }
 
-    fn alarms(&self, revision: i64, outcome: Option<Outcome>) -> AlarmResponse {
+    fn alarms(&self, revision: i64, outcome: Option<KvOutcome>) -> AlarmResponse {
         let alarms = match outcome {
-            Some(Outcome::Alarms(alarms)) => alarms.into_iter().map(alarm_member).collect(),
+            Some(KvOutcome::Alarms(alarms)) => alarms.into_iter().map(alarm_member).collect(),
             _ => Vec::new(),
         };
         AlarmResponse { header: Some(self.context.header(revision)), alarms }
@@ -66,7 +66,7 @@ impl Maintenance for MaintenanceService {
         let response = match (request.action(), alarm) {
             (AlarmAction::Get, _) => {
                 self.context.catch_up().await?;
-                let reply = self.context.look_up(&Question::Alarms)?;
+                let reply = self.context.look_up(&Query::Alarms)?;
                 let mut response = self.alarms(reply.revision, reply.result.ok());
                 let wanted = request.alarm();
                 response.alarms.retain(|it| wanted == AlarmType::None || it.alarm() == wanted);
@@ -144,7 +144,7 @@ impl Maintenance for MaintenanceService {
         let store = self.context.store.clone();
         let done = spawn_blocking(move || {
             let kv = store.read();
-            let (revision, hash) = (kv.revision(), kv.hash_later()?);
+            let (revision, hash) = (kv.revision(), kv.deferred_hash()?);
             drop(kv);
             hash().map(|hash| (hash, revision))
         });
@@ -163,7 +163,8 @@ impl Maintenance for MaintenanceService {
         let store = self.context.store.clone();
         let done = spawn_blocking(move || hash_kv(&store, revision));
         let reply = done.await.map_err(|why| Status::internal(why.to_string()))??;
-        let Ok(Outcome::Hash(HashOutcome { hash, compact_revision, hash_revision })) = reply.result
+        let Ok(KvOutcome::Hash(HashOutcome { hash, compact_revision, hash_revision })) =
+            reply.result
         else {
             return Err(Status::internal("etcdserver: reply of another kind"));
         };
@@ -180,18 +181,18 @@ impl Maintenance for MaintenanceService {
         self.context.admit(&request, Needs::Member)?;
         let kv = self.context.store.read();
         let chunks = kv.snapshot().map_err(|why| table(&why))?;
-        let about = About {
+        let file_header = SnapshotHeader {
             cluster_id: self.context.cluster_id,
             revision: kv.revision(),
             applied: kv.applied(),
         };
         let mut left = kv.bytes_in_use();
         drop(kv);
-        let header = self.context.header(about.revision);
+        let header = self.context.header(file_header.revision);
         let (responses, stream) = mpsc::channel(RESPONSES_WAITING_MAX);
         // No thread waits for a client that does not read: there are only so many.
         tokio::spawn(async move {
-            let mut blobs = Writer::new(about, chunks).peekable();
+            let mut blobs = Writer::new(file_header, chunks).peekable();
             while let Some(blob) = blobs.next() {
                 // An estimate, and nothing only at the end.
                 left = left.saturating_sub(blob.len() as u64).max(1);
@@ -235,10 +236,10 @@ impl Maintenance for MaintenanceService {
 }
 
 /// In pieces, so that commands run between them.
-fn hash_kv(store: &Store, revision: i64) -> Result<Reply, Status> {
-    let mut hashing = store.read().hash_in_pieces(revision).map_err(refused)?;
+fn hash_kv(store: &Store, revision: i64) -> Result<KvReply, Status> {
+    let mut hashing = store.read().start_hash(revision).map_err(refused)?;
     loop {
-        let piece = store.read().hash_piece(&mut hashing, ROWS_AT_ONCE);
+        let piece = store.read().continue_hash(&mut hashing, ROWS_AT_ONCE);
         if !piece.map_err(|why| table(&why))?.map_err(refused)? {
             return Ok(hashing.finish());
         }

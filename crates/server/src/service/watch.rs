@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_kv::{
-    Event, EventKind, Keys, KvError, PollLimits, Polled, Wake, WatchRequest as Wanted, WatcherId,
-    fragments,
+    KeyRange, KvError, PollLimits, WakeFn, WatchEvent, WatchEventKind, WatchPoll,
+    WatchRequest as Wanted, WatcherId, split_events,
 };
 use quorate_proto::etcdserverpb::watch_request::RequestUnion;
 use quorate_proto::etcdserverpb::watch_server::Watch;
@@ -65,7 +65,7 @@ struct Talk {
     /// Those that may have news, each once.
     ready: VecDeque<WatcherId>,
     woken: Arc<Woken>,
-    wake: Wake,
+    wake: WakeFn,
     next_id: i64,
     /// The client asked how far everything is, and not everything was told yet.
     progress_wanted: bool,
@@ -95,7 +95,7 @@ struct Over;
 impl Talk {
     fn new(context: Context, responses: mpsc::Sender<Result<WatchResponse, Status>>) -> Self {
         let woken = Arc::new(Woken::default());
-        let wake: Wake = Arc::new({
+        let wake: WakeFn = Arc::new({
             let woken = Arc::clone(&woken);
             move |watcher| {
                 woken.watchers.lock().unwrap_or_else(PoisonError::into_inner).insert(watcher);
@@ -203,7 +203,7 @@ impl Talk {
 
     /// The id of a new watch, or why there will be none, in etcd's words.
     fn id_for(&mut self, request: &WatchCreateRequest) -> Result<i64, &'static str> {
-        let Keys { key, range_end } = &keys(request);
+        let KeyRange { key, range_end } = &keys(request);
         if request.start_revision < 0 {
             return Err(KvError::Compacted.text());
         }
@@ -260,16 +260,16 @@ impl Talk {
         let Some(watch) = self.watches.get_mut(&id) else { return Ok(()) };
         watch.queued = false;
         match self.context.store.poll_watch(watcher, PollLimits::default()) {
-            Ok(Polled::Idle) => return Ok(()),
-            Ok(Polled::Gone) => {
+            Ok(WatchPoll::Idle) => return Ok(()),
+            Ok(WatchPoll::Gone) => {
                 self.forget(id);
                 return Ok(());
             }
-            Ok(Polled::Compacted { compact_revision }) => {
+            Ok(WatchPoll::Compacted { compact_revision }) => {
                 return self.end_compacted(id, compact_revision).await;
             }
-            Ok(Polled::Again) => tokio::task::yield_now().await,
-            Ok(Polled::Events { revision, events }) => {
+            Ok(WatchPoll::Again) => tokio::task::yield_now().await,
+            Ok(WatchPoll::Events { revision, events }) => {
                 watch.heard = true;
                 let fragment = watch.fragment;
                 self.send_events(id, fragment, revision, events).await?;
@@ -291,7 +291,7 @@ impl Talk {
         watch_id: i64,
         fragment: bool,
         revision: i64,
-        events: Vec<Event>,
+        events: Vec<WatchEvent>,
     ) -> Result<(), Over> {
         let header = Some(self.context.header(revision));
         if !fragment {
@@ -299,7 +299,7 @@ impl Talk {
             let told = WatchResponse { header, watch_id, events, ..Default::default() };
             return self.send(told).await;
         }
-        let pieces = fragments(&events, self.context.limits.request_bytes_max + OVERHEAD_BYTES);
+        let pieces = split_events(&events, self.context.limits.request_bytes_max + OVERHEAD_BYTES);
         let last = pieces.len().saturating_sub(1);
         for (place, piece) in pieces.into_iter().enumerate() {
             let events = piece.iter().cloned().map(event).collect();
@@ -400,16 +400,16 @@ fn wanted(request: &WatchCreateRequest) -> Wanted {
 }
 
 /// An empty key stands for the first one.
-fn keys(request: &WatchCreateRequest) -> Keys {
+fn keys(request: &WatchCreateRequest) -> KeyRange {
     let first = Bytes::from_static(b"\0");
     let key = if request.key.is_empty() { first } else { request.key.clone() };
-    Keys { key, range_end: request.range_end.clone() }
+    KeyRange { key, range_end: request.range_end.clone() }
 }
 
-fn event(event: Event) -> mvccpb::Event {
+fn event(event: WatchEvent) -> mvccpb::Event {
     let kind = match event.kind {
-        EventKind::Put => EventType::Put,
-        EventKind::Delete => EventType::Delete,
+        WatchEventKind::Put => EventType::Put,
+        WatchEventKind::Delete => EventType::Delete,
     };
     mvccpb::Event {
         r#type: kind as i32,

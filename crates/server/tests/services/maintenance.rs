@@ -71,11 +71,11 @@ async fn a_snapshot_comes_back() {
     assert_eq!(left.iter().filter(|left| **left == 0).count(), 1);
     assert_eq!(left.last(), Some(&0));
     let file = SnapshotFile::open(Cursor::new(file)).unwrap();
-    assert_eq!((file.about.cluster_id, file.about.revision), (CLUSTER, revision));
+    assert_eq!((file.header.cluster_id, file.header.revision), (CLUSTER, revision));
     let mut kv = Kv::open(MemoryTable::default()).unwrap();
-    let applied = file.about.applied;
+    let applied = file.header.applied;
     kv.install(&mut file.chunks().unwrap()).unwrap();
-    assert_eq!((kv.revision(), kv.applied(), kv.keys_known()), (revision, applied, 300));
+    assert_eq!((kv.revision(), kv.applied(), kv.key_count()), (revision, applied, 300));
     let hash = member.maintenance().hash(HashRequest {}).await.unwrap().into_inner().hash;
     assert_eq!(kv.hash().unwrap(), hash);
     member.stop().await;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quorate::{Options, StartError, Started, Startup};
+use quorate::{DriverOptions, MemberStartup, StartError, StartedMember};
 use quorate_core::{EntryId, MemberId, Membership};
 use quorate_storage::{OpenError, StoreConfig, StoreError};
 
@@ -102,27 +102,27 @@ impl World {
         Noting::new((self.machine)())
     }
 
-    fn startup(&self, place: usize) -> Startup {
+    fn startup(&self, place: usize) -> MemberStartup {
         let Setting { segment_bytes, tail_bytes, .. } = self.setting;
         let member = &self.members[place];
         let mut config = self.setting.config(member.id, member.incarnation, member.run);
         config.joined_at = member.joined_at;
-        Startup {
+        MemberStartup {
             cluster: 7,
             config,
-            options: Options {
+            options: DriverOptions {
                 request_ticks: 6 * self.setting.election_ticks,
                 retry_ticks: 2 * self.setting.election_ticks,
                 snapshot_entries: self.setting.snapshot_entries.max(1),
-                ..Options::default()
+                ..DriverOptions::default()
             },
             store: StoreConfig { segment_bytes, tail_bytes_max: tail_bytes },
             first: (!self.begun).then(|| (*self.first).clone()),
         }
     }
 
-    fn on_started(&mut self, place: usize, started: Started<SharedDisk, Noting>) -> Checked {
-        let Started { driver, applier, store, boot } = started;
+    fn on_started(&mut self, place: usize, started: StartedMember<SharedDisk, Noting>) -> Checked {
+        let StartedMember { driver, applier, store, boot } = started;
         let resumed = boot.applied.max(applier.kept());
         let member = &mut self.members[place];
         let (id, run) = (member.id, member.run);
@@ -151,7 +151,7 @@ impl World {
         let id = member.id;
         let damaged = matches!(
             why,
-            StartError::Open(OpenError::Corrupt(_) | OpenError::OtherVersion { .. })
+            StartError::Open(OpenError::Corrupt(_) | OpenError::UnsupportedVersion { .. })
                 | StartError::Read(StoreError::Corrupt(_))
         );
         if damaged && member.flipped {

@@ -39,7 +39,7 @@ pub struct Trial {
 ///
 /// ```
 /// use bytes::Bytes;
-/// use quorate::{BadSnapshot, Chunks, Machine};
+/// use quorate::{BadSnapshot, SnapshotChunks, Machine};
 /// use quorate_sim::explore::{Workload, try_machine};
 /// use quorate_sim::random::Random;
 ///
@@ -57,7 +57,7 @@ pub struct Trial {
 ///         Bytes::copy_from_slice(&self.0.to_le_bytes())
 ///     }
 ///
-///     fn snapshot(&self) -> Chunks {
+///     fn snapshot(&self) -> SnapshotChunks {
 ///         Box::new(std::iter::once(self.query(&Bytes::new())))
 ///     }
 ///

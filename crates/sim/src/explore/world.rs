@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate::{Answer, Job, Ticket, Work};
+use quorate::{DriverOutput, MachineJob, RequestOutcome, RequestToken};
 use quorate_core::{
     AppendReply, Entries, EntryId, Envelope, Event, MemberId, Membership, Message, Payload,
     RoleKind, Term,
@@ -304,8 +304,8 @@ impl World {
         Ok(())
     }
 
-    fn route(&mut self, place: usize, work: Work) -> Checked {
-        let Work { save, send, snapshots, jobs, load, trim, answers, events } = work;
+    fn route(&mut self, place: usize, work: DriverOutput) -> Checked {
+        let DriverOutput { save, send, snapshots, jobs, load, trim, answers, events } = work;
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         if let Some(save) = save {
             let raft = process.driver.raft();
@@ -323,12 +323,12 @@ impl World {
         let id = self.members[place].id;
         for job in &jobs {
             match job {
-                Job::Apply(entries) => {
+                MachineJob::Apply(entries) => {
                     self.watch.on_apply(place, id, entries)?;
                     self.on_committed(entries)?;
                 }
-                Job::Install(meta) => self.watch.on_install(place, meta.id.index),
-                Job::Query(..) | Job::Snapshot(_) => {}
+                MachineJob::Install(meta) => self.watch.on_install(place, meta.id.index),
+                MachineJob::Query(..) | MachineJob::Snapshot(_) => {}
             }
         }
         if let Some(process) = &mut self.members[place].process {
@@ -406,7 +406,12 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn on_answer(&mut self, place: usize, ticket: Ticket, answer: &Answer) -> Checked {
+    pub(crate) fn on_answer(
+        &mut self,
+        place: usize,
+        ticket: RequestToken,
+        answer: &RequestOutcome,
+    ) -> Checked {
         let asked = (place, self.members[place].run, ticket);
         if let Some(fits) = self.admin.answered(asked, answer, &mut self.report) {
             return fits.map_err(|why| Violation::new("R2", why));

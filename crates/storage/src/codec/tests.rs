@@ -136,7 +136,7 @@ fn every_part_of_an_encoding_is_too_short_and_nothing_may_follow() {
             assert_eq!(part, Err(DecodeError::TooShort), "{end} of {}", whole.len());
         }
         let longer: Bytes = [&whole[..], &[0]].concat().into();
-        assert_eq!(LoggedChange::from_bytes(longer), Err(DecodeError::LeftOver));
+        assert_eq!(LoggedChange::from_bytes(longer), Err(DecodeError::TrailingBytes));
     }
 }
 
@@ -237,5 +237,5 @@ fn refusals_come_back_and_unknown_ones_are_named_as_such() {
         assert_eq!(Refusal::from_bytes(refusal.to_bytes().into()), Ok(refusal));
     }
     let unknown = (31u8, vec![0u64]).to_bytes();
-    assert_eq!(Refusal::from_bytes(unknown.into()), Err(DecodeError::UnknownCase));
+    assert_eq!(Refusal::from_bytes(unknown.into()), Err(DecodeError::InvalidValue));
 }

@@ -22,7 +22,7 @@ async fn finish_all(context: &Context) {
         clock.tick().await;
         while context.node.is_leader() && context.store.read().is_compacting() {
             // One after the other: clients come first.
-            if context.run(&Command::Nothing).await.is_err() {
+            if context.run(&Command::Noop).await.is_err() {
                 break;
             }
         }

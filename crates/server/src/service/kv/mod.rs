@@ -10,8 +10,8 @@ use std::iter::Peekable;
 use std::vec::IntoIter;
 
 use quorate_kv::{
-    Command, Compact, Kv as Data, KvError, Outcome, Question, Range, RangeInPieces, RangeOutcome,
-    Reply, Table, check,
+    Command, Compact, IncrementalRange, Kv as Data, KvError, KvOutcome, KvReply, Query, Range,
+    RangeOutcome, Table, check,
 };
 use quorate_proto::etcdserverpb::kv_server::Kv;
 use quorate_proto::etcdserverpb::{
@@ -53,7 +53,7 @@ impl KvService {
         let store = &self.context.store;
         let (mut reading, mut more) = {
             let kv = store.read();
-            let mut reading = kv.range_in_pieces(range).map_err(refused)?;
+            let mut reading = kv.start_range(range).map_err(refused)?;
             let more = read_some(&kv, &mut reading)?;
             (reading, more)
         };
@@ -61,9 +61,9 @@ impl KvService {
             tokio::task::yield_now().await;
             more = read_some(&store.read(), &mut reading)?;
         }
-        let Reply { revision, result } = finish(reading).await?;
+        let KvReply { revision, result } = finish(reading).await?;
         match result {
-            Ok(Outcome::Range(found)) => Ok((revision, found)),
+            Ok(KvOutcome::Range(found)) => Ok((revision, found)),
             other => Err(mismatch(&other)),
         }
     }
@@ -75,7 +75,7 @@ impl KvService {
             let mut commands = JoinSet::new();
             for _ in 0..COMMANDS_AT_ONCE {
                 let context = self.context.clone();
-                commands.spawn(async move { context.run(&Command::Nothing).await.map(|_| ()) });
+                commands.spawn(async move { context.run(&Command::Noop).await.map(|_| ()) });
             }
             while let Some(done) = commands.join_next().await {
                 done.map_err(|why| Status::internal(why.to_string()))??;
@@ -112,9 +112,9 @@ impl Kv for KvService {
         self.context.admit(&request, Needs::Voter)?;
         let put = convert::put(request.into_inner());
         check::put(&put).map_err(refused)?;
-        let Reply { revision, result } = self.context.run(&Command::Put(put)).await?;
+        let KvReply { revision, result } = self.context.run(&Command::Put(put)).await?;
         match result {
-            Ok(Outcome::Put(done)) => {
+            Ok(KvOutcome::Put(done)) => {
                 let header = Some(self.context.header(revision));
                 Ok(Response::new(convert::put_response(header, done)))
             }
@@ -129,9 +129,10 @@ impl Kv for KvService {
         self.context.admit(&request, Needs::Voter)?;
         let deletion = convert::delete_range(request.into_inner());
         check::delete_range(&deletion).map_err(refused)?;
-        let Reply { revision, result } = self.context.run(&Command::DeleteRange(deletion)).await?;
+        let KvReply { revision, result } =
+            self.context.run(&Command::DeleteRange(deletion)).await?;
         match result {
-            Ok(Outcome::DeleteRange(done)) => {
+            Ok(KvOutcome::DeleteRange(done)) => {
                 let header = Some(self.context.header(revision));
                 Ok(Response::new(convert::delete_response(header, done)))
             }
@@ -144,16 +145,16 @@ impl Kv for KvService {
         let serializable = is_serializable(request.get_ref());
         let txn = convert::txn(request.into_inner()).map_err(refused)?;
         check::txn(&txn, self.context.limits.txn_requests_max).map_err(refused)?;
-        let Reply { revision, result } = if txn.is_read_only() {
+        let KvReply { revision, result } = if txn.is_read_only() {
             if !serializable {
                 self.context.catch_up().await?;
             }
-            self.context.look_up(&Question::Txn(txn))?
+            self.context.look_up(&Query::Txn(txn))?
         } else {
             self.context.run(&Command::Txn(txn)).await?
         };
         match result {
-            Ok(Outcome::Txn(done)) => {
+            Ok(KvOutcome::Txn(done)) => {
                 let header = Some(self.context.header(revision));
                 Ok(Response::new(convert::txn_response(header, done)))
             }
@@ -177,13 +178,13 @@ impl Kv for KvService {
 }
 
 /// Whether there is more.
-fn read_some(kv: &Data<impl Table>, reading: &mut RangeInPieces) -> Result<bool, Status> {
-    let piece = kv.read_piece(reading, KEYS_AT_ONCE).map_err(|why| table(&why))?;
+fn read_some(kv: &Data<impl Table>, reading: &mut IncrementalRange) -> Result<bool, Status> {
+    let piece = kv.continue_range(reading, KEYS_AT_ONCE).map_err(|why| table(&why))?;
     piece.map_err(refused)
 }
 
 /// Sorting many takes too long for a thread that others wait for.
-async fn finish(reading: RangeInPieces) -> Result<Reply, Status> {
+async fn finish(reading: IncrementalRange) -> Result<KvReply, Status> {
     if reading.len() <= KEYS_AT_ONCE {
         return Ok(reading.finish());
     }
@@ -201,7 +202,7 @@ fn is_serializable(txn: &TxnRequest) -> bool {
 }
 
 /// A command that is not understood, or ran before and lost its reply.
-fn mismatch(result: &Result<Outcome, KvError>) -> Status {
+fn mismatch(result: &Result<KvOutcome, KvError>) -> Status {
     match result {
         Err(why) => refused(*why),
         Ok(_) => Status::internal("etcdserver: reply of another kind"),

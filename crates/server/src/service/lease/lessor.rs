@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate::{Failed, Refused};
-use quorate_kv::{Command, Deadlines, Grants, LeaseCheckpoint, Renewal};
+use quorate::{RequestError, RequestRefused};
+use quorate_kv::{Command, LeaseCheckpoint, LeaseDeadlines, LeaseGrants, LeaseRenewal};
 use tokio::time::Instant;
 use tonic::Status;
 
@@ -24,7 +24,7 @@ pub(crate) struct Lessor {
 
 struct Leading {
     term: u64,
-    deadlines: Deadlines,
+    deadlines: LeaseDeadlines,
 }
 
 /// What a member may ask the leader about a lease.
@@ -65,20 +65,20 @@ impl Lessor {
         let limits = &context.limits;
         let (grace, every) = (millis(limits.lease_grace), millis(limits.lease_checkpoint_every));
         let kv = context.store.read();
-        let deadlines = Deadlines::new(kv.leases(), self.now(), grace, every);
+        let deadlines = LeaseDeadlines::new(kv.leases(), self.now(), grace, every);
         drop(kv);
         *self.lock() = Some(Leading { term, deadlines });
     }
 
     pub(super) fn end(&self, store: &Store) {
         *self.lock() = None;
-        store.ignore_grants();
+        store.stop_tracking_grants();
     }
 
     /// Leases that have ended, as far as is known here.
     pub(super) fn ended(&self, context: &Context, count_max: usize) -> Vec<i64> {
         let now = self.now();
-        self.with(context, |deadlines| deadlines.ended(now, count_max)).unwrap_or_default()
+        self.with(context, |deadlines| deadlines.expired(now, count_max)).unwrap_or_default()
     }
 
     pub(super) fn checkpoints_due(&self, context: &Context) -> Vec<LeaseCheckpoint> {
@@ -97,17 +97,17 @@ impl Lessor {
     }
 
     /// The deadlines, with what was granted meanwhile.
-    fn with<R>(&self, context: &Context, act: impl FnOnce(&mut Deadlines) -> R) -> Option<R> {
+    fn with<R>(&self, context: &Context, act: impl FnOnce(&mut LeaseDeadlines) -> R) -> Option<R> {
         let now = self.now();
         let mut leading = self.lock();
         let deadlines = &mut leading.as_mut()?.deadlines;
         match context.store.take_grants() {
-            Grants::These(grants) => {
+            LeaseGrants::Granted(grants) => {
                 for (id, ttl) in grants {
                     deadlines.grant(id, ttl, now);
                 }
             }
-            Grants::Unheard | Grants::TooMany => {
+            LeaseGrants::NotTracked | LeaseGrants::Overflowed => {
                 let kv = context.store.read();
                 for (id, lease) in kv.leases() {
                     if deadlines.seconds_left(id, now).is_none() {
@@ -147,7 +147,7 @@ impl Lessor {
             }
             Ask::Renew(_) => {
                 let renewed = self.with(context, |deadlines| deadlines.renew(id, now))?;
-                let Some(Renewal { ttl, clear }) = renewed else { return Some(None) };
+                let Some(LeaseRenewal { ttl, clear }) = renewed else { return Some(None) };
                 let Some(clear) = clear else { return Some(Some(ttl)) };
                 let cleared = context.run_in(term, &Command::LeaseCheckpoint(vec![clear])).await;
                 if cleared.is_err() {
@@ -168,11 +168,11 @@ pub(super) async fn ask_leader(context: &Context, ask: Ask) -> Result<Told, Stat
         let why = match context.node.ask_leader(ask.encode()).await {
             Ok(answer) => match decode_told(answer) {
                 Some(told) => return Ok(told),
-                None => Failed::Refused(Refused::NoLeader),
+                None => RequestError::Refused(RequestRefused::NoLeader),
             },
             Err(why) => why,
         };
-        let stopped = why == Failed::Refused(Refused::Stopped);
+        let stopped = why == RequestError::Refused(RequestRefused::Stopped);
         if stopped || Instant::now() >= deadline {
             return Err(failed(&why));
         }

@@ -10,7 +10,7 @@ pub(crate) use lessor::Lessor;
 use std::hash::{BuildHasher, RandomState};
 
 use lessor::{Ask, ask_leader};
-use quorate_kv::{Command, KvError, LeaseGrant, Outcome, Question, check};
+use quorate_kv::{Command, KvError, KvOutcome, LeaseGrant, Query, check};
 use quorate_proto::etcdserverpb::lease_server::Lease;
 use quorate_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
@@ -98,7 +98,7 @@ impl Lease for LeaseService {
         let LeaseTimeToLiveRequest { id, keys } = request.into_inner();
         self.context.catch_up().await?;
         let told = ask_leader(&self.context, Ask::TimeLeft(id)).await?;
-        let lease = self.context.look_up(&Question::Lease(id));
+        let lease = self.context.look_up(&Query::Lease(id));
         let revision = self.context.store.read().revision();
         let mut response = LeaseTimeToLiveResponse {
             header: Some(self.context.header(revision)),
@@ -107,7 +107,7 @@ impl Lease for LeaseService {
             granted_ttl: 0,
             keys: Vec::new(),
         };
-        if let (Some(left), Ok(Ok(Outcome::Lease(lease)))) = (told, lease.map(|it| it.result)) {
+        if let (Some(left), Ok(Ok(KvOutcome::Lease(lease)))) = (told, lease.map(|it| it.result)) {
             response.ttl = left;
             response.granted_ttl = lease.ttl;
             if keys {
@@ -123,9 +123,9 @@ impl Lease for LeaseService {
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
         self.context.admit(&request, Needs::Voter)?;
         self.context.catch_up().await?;
-        let reply = self.context.look_up(&Question::Leases)?;
+        let reply = self.context.look_up(&Query::Leases)?;
         let ids = match reply.result {
-            Ok(Outcome::Leases(ids)) => ids,
+            Ok(KvOutcome::Leases(ids)) => ids,
             _ => Vec::new(),
         };
         let header = Some(self.context.header(reply.revision));

@@ -4,7 +4,7 @@ use quorate::{
     Activation, EndedGoal, EntryId, GoalEnd, MemberId, MemberSet, Membership, MembershipNews,
     Operation, PlannedStep, RoleKind, Step, View,
 };
-use quorate_core::{Flow, LogStatus, PeerStatus};
+use quorate_core::{Flow, LogStatus, PeerStatus, quorum_size};
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::{membership_news, operation, peer, step, tolerance};
 
@@ -27,7 +27,7 @@ fn small(count: usize) -> u32 {
 }
 
 fn quorum_of(voters: &MemberSet) -> u32 {
-    small(voters.len() / 2 + 1)
+    small(quorum_size(voters.len()))
 }
 
 pub(super) fn record(membership: &Membership) -> v1::MembershipRecord {

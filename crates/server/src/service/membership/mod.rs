@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::{
-    ChangeRefusal, EndedGoal, EntryId, Failed, GoalEnd, Membership, MembershipNews, NodeStatus,
-    Refusal, Refused, Step,
+    ChangeRefusal, EndedGoal, EntryId, GoalEnd, Membership, MembershipNews, NodeStatus, Refusal,
+    RequestError, RequestRefused, Step,
 };
 use quorate_core::GoalStatus;
 use quorate_proto::quorate::v1;
@@ -103,7 +103,7 @@ impl Service for MembershipService {
         let (goal_id, end) = match begin(&self.context.node, resolved.change(expected)).await {
             Ok(id) if wait => (id, Some(self.ended(id).await?)),
             Ok(id) => (id, None),
-            Err(Failed::Refused(Refused::ByLeader(Refusal::Change(
+            Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
                 ChangeRefusal::AlreadyThere,
             )))) => {
                 let id = self.membership().since();
@@ -133,7 +133,7 @@ impl Service for MembershipService {
         if stale {
             let newest = membership.since();
             let why = Refusal::Change(ChangeRefusal::Stale { newest });
-            return Err(failed(&Failed::Refused(Refused::ByLeader(why))));
+            return Err(failed(&RequestError::Refused(RequestRefused::ByLeader(why))));
         }
         let resolved = Resolved::new(target, &membership)?;
         let (voters, learners) = (resolved.voters.iter(), resolved.learners.iter());

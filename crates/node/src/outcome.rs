@@ -5,24 +5,25 @@ use std::fmt;
 use bytes::Bytes;
 use quorate_core::{EndedGoal, EntryId, Index, MemberId, Refusal};
 
-/// The end of a request.
+/// How a request ended.
+pub type RequestOutcome = Result<RequestReply, RequestError>;
+
+/// Why a request is not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Answer {
-    /// It happened.
-    Done(Done),
+pub enum RequestError {
     /// It did not happen and never will. Asking again is safe.
-    Refused(Refused),
+    Refused(RequestRefused),
     /// It may have happened, or may still. Look before asking again.
-    Unknown(Unknown),
+    Unknown(OutcomeUnknown),
 }
 
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Done {
+pub enum RequestReply {
     /// The command ran, once.
     Ran {
         /// The entry that carried it.
@@ -60,7 +61,7 @@ pub enum Done {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
-pub enum Refused {
+pub enum RequestRefused {
     /// The leader would not take it, and says why.
     ByLeader(Refusal),
     /// Nobody led, for as long as the request was allowed to wait.
@@ -69,10 +70,10 @@ pub enum Refused {
     ReadTimedOut,
     /// Too many requests are open here. Ask after a pause.
     TooManyRequests {
-        /// [`Options::requests_max`](crate::Options::requests_max).
+        /// [`DriverOptions::requests_max`](crate::DriverOptions::requests_max).
         limit: usize,
     },
-    /// The command is longer than [`Options::command_bytes_max`](crate::Options).
+    /// The command is longer than [`DriverOptions::command_bytes_max`](crate::DriverOptions).
     TooLarge {
         /// How long it is.
         bytes: usize,
@@ -84,7 +85,7 @@ pub enum Refused {
     /// This member is not in the cluster. Ask another one.
     NotMember,
     /// A newer leader put another entry in its place.
-    Overtaken {
+    Overwritten {
         /// The committed entry that stands there.
         by: EntryId,
     },
@@ -99,7 +100,7 @@ pub enum Refused {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
-pub enum Unknown {
+pub enum OutcomeUnknown {
     /// A leader may have taken it; no word came in time.
     TimedOut,
     /// The change is committed at `id`, but it was not settled, or its goal had not
@@ -114,14 +115,44 @@ pub enum Unknown {
     PassedBySnapshot,
     /// The goal that would have led there is pursued no more: somebody cancelled or
     /// replaced it. Parts of it may have been done.
-    GivenUp(EndedGoal),
+    GoalAbandoned(EndedGoal),
     /// This member was removed from the cluster meanwhile. Ask one that is in it.
     Removed,
     /// This member was stopped.
     Stopped,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(why) => write!(f, "refused: {why}"),
+            Self::Unknown(why) => write!(f, "unknown: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for RequestError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Refused(why) => Some(why),
+            Self::Unknown(why) => Some(why),
+        }
+    }
+}
+
+impl From<RequestRefused> for RequestError {
+    fn from(why: RequestRefused) -> Self {
+        Self::Refused(why)
+    }
+}
+
+impl From<OutcomeUnknown> for RequestError {
+    fn from(why: OutcomeUnknown) -> Self {
+        Self::Unknown(why)
+    }
+}
+
+impl fmt::Display for RequestRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ByLeader(why) => write!(f, "{why}"),
@@ -133,14 +164,14 @@ impl fmt::Display for Refused {
             }
             Self::SnapshotFailed => write!(f, "the snapshot could not be written"),
             Self::NotMember => write!(f, "this member is not in the cluster"),
-            Self::Overtaken { by } => write!(f, "a newer leader logged {by} in its place"),
+            Self::Overwritten { by } => write!(f, "a newer leader logged {by} in its place"),
             Self::TransferAborted => write!(f, "the transfer of leadership was given up"),
             Self::Stopped => write!(f, "this member was stopped"),
         }
     }
 }
 
-impl fmt::Display for Unknown {
+impl fmt::Display for OutcomeUnknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TimedOut => write!(f, "no word from the leader in time; it may have happened"),
@@ -149,12 +180,14 @@ impl fmt::Display for Unknown {
             }
             Self::ReplyLost => write!(f, "it ran, but its reply was lost to a snapshot"),
             Self::PassedBySnapshot => write!(f, "a snapshot passed it; it may have happened"),
-            Self::GivenUp(goal) => write!(f, "the goal of {} was given up at {}", goal.id, goal.at),
+            Self::GoalAbandoned(goal) => {
+                write!(f, "the goal of {} was given up at {}", goal.id, goal.at)
+            }
             Self::Removed => write!(f, "this member was removed; it may have happened"),
             Self::Stopped => write!(f, "this member was stopped; it may have happened"),
         }
     }
 }
 
-impl std::error::Error for Refused {}
-impl std::error::Error for Unknown {}
+impl std::error::Error for RequestRefused {}
+impl std::error::Error for OutcomeUnknown {}

@@ -1,4 +1,11 @@
-//! Sizes of files, words, arrows between crates, and paths that documents name.
+//! The rules of this repository that a program can check: sizes of files, words, idioms, names of
+//! types, dependencies between crates, code that lives in one place, paths that documents name.
+
+mod dependencies;
+mod idioms;
+mod places;
+mod prose;
+mod type_names;
 
 use std::fs;
 use std::io;
@@ -6,12 +13,12 @@ use std::path::{Path, PathBuf};
 
 /// No source file grows beyond this.
 const LINES_MAX: usize = 700;
-/// `raft.rs` holds the struct and the dispatch; the rest has a conversation to live in.
+/// `raft.rs` holds the struct and the dispatch; everything else belongs to a conversation.
 const RAFT_LINES_MAX: usize = 400;
-/// Nobody reads this: what it is made from is read.
+/// Generated code: its sources are what people read.
 const GENERATED: &str = "crates/proto/src/generated/";
 
-/// Words that have a better one here (see docs/glossary.md), where they may not be.
+/// Words that have a better one here (docs/glossary.md).
 const WORDS: &[(&str, &str)] = &[
     ("replica", "member"),
     ("replicas", "members"),
@@ -26,23 +33,7 @@ const WORDS: &[(&str, &str)] = &[
     ("raft_node", "node"),
 ];
 
-/// Which crate may depend on which of ours.
-const ARROWS: &[(&str, &[&str])] = &[
-    ("core", &[]),
-    ("proto", &[]),
-    ("storage", &["quorate-core"]),
-    ("node", &["quorate-core", "quorate-storage"]),
-    // The kv machine knows of Raft only where it is asked to be a machine of the node.
-    ("kv", &["quorate-storage", "quorate"]),
-    ("sim", &["quorate-core", "quorate-storage", "quorate"]),
-    ("bench", &["quorate", "quorate-core"]),
-    ("cli", &["quorate-proto", "quorate-server"]),
-];
-
-/// What core may depend on at all.
-const CORE_DEPENDENCIES: &[&str] = &["bytes"];
-/// What core may depend on for who asks for it.
-const CORE_OPTIONAL_DEPENDENCIES: &[&str] = &["serde"];
+pub(crate) use idioms::report as idiom_report;
 
 pub(crate) fn check(root: &Path) -> io::Result<Vec<String>> {
     let mut faults = Vec::new();
@@ -52,9 +43,10 @@ pub(crate) fn check(root: &Path) -> io::Result<Vec<String>> {
         check_size(&name, &text, &mut faults);
         check_words(&name, &text, &mut faults);
     }
-    for (folder, allowed) in ARROWS {
-        check_arrows(root, folder, allowed, &mut faults)?;
-    }
+    dependencies::check(root, &mut faults)?;
+    idioms::check(root, &mut faults)?;
+    places::check(root, &mut faults)?;
+    type_names::check(root, &mut faults)?;
     check_named_paths(root, "ARCHITECTURE.md", &mut faults)?;
     check_scenarios(root, &mut faults)?;
     Ok(faults)
@@ -67,13 +59,13 @@ fn check_size(name: &str, text: &str, faults: &mut Vec<String>) {
     let lines = text.lines().count();
     let max = if name == "crates/core/src/raft.rs" { RAFT_LINES_MAX } else { LINES_MAX };
     if lines > max {
-        faults.push(format!("{name}: {lines} lines, at most {max}: split it by conversation"));
+        faults.push(format!("{name}: {lines} lines, at most {max}: split it by topic"));
     }
 }
 
 fn check_words(name: &str, text: &str, faults: &mut Vec<String>) {
-    // The recorded traces speak etcd's language, and so does what plays them; the
-    // peers that we measure speak their own.
+    // The conformance player uses etcd's words, as the recorded traces do, and the
+    // benchmarks use those of the libraries they measure.
     let ours = ["crates/core/src", "crates/sim/src/scenario"];
     if !ours.iter().any(|folder| name.starts_with(folder)) {
         return;
@@ -88,38 +80,7 @@ fn check_words(name: &str, text: &str, faults: &mut Vec<String>) {
     }
 }
 
-fn check_arrows(
-    root: &Path,
-    folder: &str,
-    allowed: &[&str],
-    faults: &mut Vec<String>,
-) -> io::Result<()> {
-    let manifest = root.join("crates").join(folder).join("Cargo.toml");
-    let mut section = String::new();
-    for line in fs::read_to_string(&manifest)?.lines() {
-        if line.starts_with('[') {
-            section = line.trim_matches(['[', ']']).to_string();
-            continue;
-        }
-        let Some((key, wanted)) = line.split_once(['=', '.']) else { continue };
-        let key = key.trim();
-        if section != "dependencies" || key.is_empty() {
-            continue;
-        }
-        if key.starts_with("quorate") && !allowed.contains(&key) {
-            faults.push(format!("{folder} must not depend on {key}"));
-        }
-        let asked_for = wanted.contains("optional = true");
-        let fits_core = CORE_DEPENDENCIES.contains(&key)
-            || asked_for && CORE_OPTIONAL_DEPENDENCIES.contains(&key);
-        if folder == "core" && !fits_core {
-            faults.push(format!("core must not depend on {key}"));
-        }
-    }
-    Ok(())
-}
-
-/// Every path in backticks that looks like one of ours has to exist.
+/// Every path of this repository that the document names in backticks must exist.
 fn check_named_paths(root: &Path, document: &str, faults: &mut Vec<String>) -> io::Result<()> {
     let text = fs::read_to_string(root.join(document))?;
     for (number, line) in text.lines().enumerate() {
@@ -135,8 +96,8 @@ fn check_named_paths(root: &Path, document: &str, faults: &mut Vec<String>) -> i
     Ok(())
 }
 
-/// A scenario says first what it covers, then what would go wrong otherwise. A
-/// comment in the core that names a scenario names one that is there.
+/// The first line of a scenario says what it covers. A scenario that a comment in the core
+/// names must exist.
 fn check_scenarios(root: &Path, faults: &mut Vec<String>) -> io::Result<()> {
     let folder = root.join("crates/core/tests/scenarios");
     for file in files(&folder, "txt")? {
@@ -158,7 +119,7 @@ fn check_scenarios(root: &Path, faults: &mut Vec<String>) -> io::Result<()> {
     Ok(())
 }
 
-/// All files below a folder with this ending, in order; build output left out.
+/// All files below a folder with this ending, sorted, without build output and hidden folders.
 fn files(folder: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut todo = vec![folder.to_path_buf()];
@@ -210,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_house_is_tidy() {
+    fn the_repository_is_tidy() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let faults = check(root).unwrap();
         assert!(faults.is_empty(), "{faults:#?}");

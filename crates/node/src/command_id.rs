@@ -2,7 +2,7 @@
 //!
 //! A request that was passed on to a leader which then fell silent is offered again
 //! to the next one, and both copies may be committed. Each carries the same origin;
-//! [`Origins`] remembers, as part of the replicated state, which ones have run.
+//! [`CommandDedup`] remembers, as part of the replicated state, which ones have run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use quorate_core::{MemberId, Membership, mutant};
 
 /// The address of one request: no two requests ever share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Origin {
+pub struct CommandId {
     /// Where the client asked.
     pub member: MemberId,
     /// The disk of that member.
@@ -28,7 +28,7 @@ pub struct Origin {
 const FORMAT: u8 = 1;
 const HEADER_BYTES_MAX: usize = 1 + 8 + 4 * 10;
 
-impl Origin {
+impl CommandId {
     /// The command with its origin in front: what goes into the log.
     pub fn seal(self, command: &[u8]) -> Bytes {
         let mut sealed = BytesMut::with_capacity(HEADER_BYTES_MAX + command.len());
@@ -86,7 +86,7 @@ fn take_number(from: &mut Bytes) -> Option<u64> {
 /// Which requests have run, of every member. Equal on all members that have applied
 /// the same entries, and part of every snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Origins {
+pub struct CommandDedup {
     disks: BTreeMap<(MemberId, u64), Seen>,
 }
 
@@ -109,13 +109,13 @@ pub(crate) enum Verdict {
     Foreign,
 }
 
-impl Origins {
+impl CommandDedup {
     /// Numbers remembered one by one. A request that is this far behind the newest
     /// one of its member counts as run: its member gave it up long ago.
     pub const WINDOW: usize = 1 << 16;
 
     /// Notes that a command of this origin is about to run.
-    pub(crate) fn admit(&mut self, origin: Origin, membership: &Membership) -> Verdict {
+    pub(crate) fn admit(&mut self, origin: CommandId, membership: &Membership) -> Verdict {
         if !membership.contains(origin.member) {
             return Verdict::Foreign;
         }
@@ -140,7 +140,7 @@ impl Origins {
     }
 
     /// Whether a command of this origin has run, as far as is remembered.
-    pub fn has_run(&self, origin: Origin) -> bool {
+    pub fn has_run(&self, origin: CommandId) -> bool {
         let seen = self.disks.get(&(origin.member, origin.incarnation));
         seen.is_some_and(|seen| seen.boot == origin.boot && seen.contains(origin.number))
     }
@@ -160,7 +160,7 @@ impl Origins {
         }
     }
 
-    /// Nothing when the bytes are not what [`Origins::encode`] wrote.
+    /// Nothing when the bytes are not what [`CommandDedup::encode`] wrote.
     pub(crate) fn decode(from: &mut Bytes) -> Option<Self> {
         let mut disks = BTreeMap::new();
         for _ in 0..from.try_get_u32_le().ok()? {
@@ -208,7 +208,9 @@ impl Seen {
     /// What follows the floor without a gap becomes part of it, and so does the
     /// lowest when there are too many to remember one by one.
     fn sink(&mut self) {
-        while self.above.first() == Some(&(self.floor + 1)) || self.above.len() > Origins::WINDOW {
+        while self.above.first() == Some(&(self.floor + 1))
+            || self.above.len() > CommandDedup::WINDOW
+        {
             let Some(lowest) = self.above.pop_first() else { break };
             self.floor = lowest;
         }
@@ -219,8 +221,8 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn origin(number: u64) -> Origin {
-        Origin { member: MemberId(1), incarnation: 7, boot: 2, number, open_from: 1 }
+    fn origin(number: u64) -> CommandId {
+        CommandId { member: MemberId(1), incarnation: 7, boot: 2, number, open_from: 1 }
     }
 
     fn members() -> Membership {
@@ -230,18 +232,18 @@ mod tests {
     #[test]
     fn a_sealed_command_opens_again() {
         let sealed = origin(5).seal(b"hello");
-        assert_eq!(Origin::open(&sealed), Some((origin(5), Bytes::from_static(b"hello"))));
-        assert_eq!(Origin::open(&Bytes::new()), None);
+        assert_eq!(CommandId::open(&sealed), Some((origin(5), Bytes::from_static(b"hello"))));
+        assert_eq!(CommandId::open(&Bytes::new()), None);
         for cut in 0..sealed.len() - b"hello".len() {
-            assert_eq!(Origin::open(&sealed.slice(..cut)), None);
+            assert_eq!(CommandId::open(&sealed.slice(..cut)), None);
         }
-        let large = Origin { boot: u64::MAX, open_from: 5, ..origin(u64::MAX) };
-        assert_eq!(Origin::open(&large.seal(b"")), Some((large, Bytes::new())));
+        let large = CommandId { boot: u64::MAX, open_from: 5, ..origin(u64::MAX) };
+        assert_eq!(CommandId::open(&large.seal(b"")), Some((large, Bytes::new())));
     }
 
     #[test]
     fn every_number_runs_once_in_any_order() {
-        let mut origins = Origins::default();
+        let mut origins = CommandDedup::default();
         for number in [3, 1, 2, 5] {
             assert_eq!(origins.admit(origin(number), &members()), Verdict::Run);
             assert!(origins.has_run(origin(number)));
@@ -256,8 +258,8 @@ mod tests {
 
     #[test]
     fn what_was_given_up_does_not_run_after_what_came_later() {
-        let mut origins = Origins::default();
-        let later = Origin { open_from: 4, ..origin(6) };
+        let mut origins = CommandDedup::default();
+        let later = CommandId { open_from: 4, ..origin(6) };
         assert_eq!(origins.admit(later, &members()), Verdict::Run);
         assert_eq!(origins.admit(origin(3), &members()), Verdict::Repeated);
         assert_eq!(origins.admit(origin(4), &members()), Verdict::Run);
@@ -268,46 +270,46 @@ mod tests {
 
     #[test]
     fn a_restart_counts_anew_and_ends_what_was_before() {
-        let mut origins = Origins::default();
+        let mut origins = CommandDedup::default();
         origins.admit(origin(9), &members());
-        let again = Origin { boot: 3, ..origin(9) };
+        let again = CommandId { boot: 3, ..origin(9) };
         assert_eq!(origins.admit(again, &members()), Verdict::Run);
         assert_eq!(origins.admit(origin(10), &members()), Verdict::Repeated);
     }
 
     #[test]
     fn strangers_do_not_run_and_leave_nothing() {
-        let mut origins = Origins::default();
-        let stranger = Origin { member: MemberId(9), ..origin(1) };
+        let mut origins = CommandDedup::default();
+        let stranger = CommandId { member: MemberId(9), ..origin(1) };
         assert_eq!(origins.admit(stranger, &members()), Verdict::Foreign);
-        assert_eq!(origins, Origins::default());
+        assert_eq!(origins, CommandDedup::default());
         origins.admit(origin(1), &members());
         origins.keep_members(&Membership::new([MemberId(2)], []));
-        assert_eq!(origins, Origins::default());
+        assert_eq!(origins, CommandDedup::default());
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut origins = Origins::default();
-        for number in 0..2 * Origins::WINDOW as u64 {
+        let mut origins = CommandDedup::default();
+        for number in 0..2 * CommandDedup::WINDOW as u64 {
             origins.admit(origin(2 + 2 * number), &members());
         }
-        assert!(origins.disks[&(MemberId(1), 7)].above.len() <= Origins::WINDOW);
+        assert!(origins.disks[&(MemberId(1), 7)].above.len() <= CommandDedup::WINDOW);
         assert_eq!(origins.admit(origin(1), &members()), Verdict::Repeated);
     }
 
     #[test]
     fn what_was_encoded_is_decoded() {
-        let mut origins = Origins::default();
+        let mut origins = CommandDedup::default();
         for number in [1, 2, 7, 9] {
             origins.admit(origin(number), &members());
         }
         let mut bytes = BytesMut::new();
         origins.encode(&mut bytes);
         let bytes = bytes.freeze();
-        assert_eq!(Origins::decode(&mut bytes.clone()), Some(origins));
+        assert_eq!(CommandDedup::decode(&mut bytes.clone()), Some(origins));
         for cut in 0..bytes.len() {
-            assert_eq!(Origins::decode(&mut bytes.slice(..cut)), None);
+            assert_eq!(CommandDedup::decode(&mut bytes.slice(..cut)), None);
         }
     }
 }
