@@ -168,7 +168,7 @@ pub(crate) enum MemberCommand {
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Show the steps of such a change, and which losses would stop the cluster during each.
+    /// Show the steps to the given members, and which losses would stop the cluster during each.
     ///
     /// Changes nothing.
     #[command(after_help = PLAN_EXAMPLES)]

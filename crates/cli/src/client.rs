@@ -239,21 +239,20 @@ pub(crate) fn endpoints(
 }
 
 fn url(address: &str) -> Result<String, CliError> {
-    match address.split_once("://") {
-        None => url(&format!("http://{address}")),
-        Some(("http", rest)) => match rest.trim_end_matches('/').rsplit_once(':') {
+    match address.split_once("://").unwrap_or(("http", address)) {
+        ("http", rest) => match rest.trim_end_matches('/').rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
-                Ok(address.to_string())
+                Ok(format!("http://{rest}"))
             }
             Some(_) => Err(CliError::usage(format!("'{address}' is not HOST:PORT"))),
             None => Err(CliError::usage(format!(
                 "'{address}' has no port; write HOST:PORT (etcd's client port is 2379)"
             ))),
         },
-        Some(("https", _)) => Err(CliError::usage(format!(
+        ("https", _) => Err(CliError::usage(format!(
             "'{address}' needs TLS, which this command does not support yet; use http://"
         ))),
-        Some((scheme, _)) => Err(CliError::usage(format!(
+        (scheme, _) => Err(CliError::usage(format!(
             "'{address}' has the unsupported scheme '{scheme}://'; write HOST:PORT or http://HOST:PORT"
         ))),
     }

@@ -54,7 +54,8 @@ impl fmt::Display for CliError {
 /// servers send the reason in addition to etcd's text, which clients compare.
 pub(crate) fn status_text(status: &Status) -> String {
     let text = message_with_causes(status);
-    match status.metadata().get("quorate-reason").and_then(|reason| reason.to_str().ok()) {
+    let reason = status.metadata().get("quorate-reason").and_then(|reason| reason.to_str().ok());
+    match reason.map(|reason| reason.strip_prefix("refused: ").unwrap_or(reason)) {
         Some(reason) if !text.contains(reason) => format!("{text}: {reason}"),
         _ => text,
     }

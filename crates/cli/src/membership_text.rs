@@ -117,14 +117,16 @@ impl MemberNames {
             first += &format!(", waiting for {}", self.labels(&progress.awaited));
         }
         let mut lines = vec![first];
-        lines.extend(progress.behind.iter().map(|behind| {
+        let awaited =
+            |behind: &&wire::goal_progress::Behind| progress.awaited.contains(&behind.member_id);
+        lines.extend(progress.behind.iter().filter(awaited).map(|behind| {
             let matched = last_index.saturating_sub(behind.entries);
             format!(
                 "  {} {} {} behind, {}",
                 self.name_or_id(behind.member_id),
                 progress_bar(matched, last_index),
                 counted(behind.entries, "entry", "entries"),
-                counted(u64::from(behind.rounds), "round", "rounds"),
+                counted(u64::from(behind.rounds), "catch-up round", "catch-up rounds"),
             )
         }));
         lines.extend(progress.held_up.as_ref().map(|why| format!("  blocked: {}", why.text)));
@@ -238,13 +240,16 @@ mod tests {
             since_millis: 2_500,
             awaited: vec![3],
             held_up: Some(wire::Refusal { text: "2 of 4 live".to_string(), ..Default::default() }),
-            behind: vec![wire::goal_progress::Behind { member_id: 3, entries: 50, rounds: 1 }],
+            behind: vec![
+                wire::goal_progress::Behind { member_id: 2, entries: 0, rounds: 9 },
+                wire::goal_progress::Behind { member_id: 3, entries: 50, rounds: 1 },
+            ],
         };
         assert_eq!(
             names().progress(&progress, 100),
             [
                 "catch up: c (2 s), waiting for c (0000000000000003)",
-                "  c [##########----------] 50 entries behind, 1 round",
+                "  c [##########----------] 50 entries behind, 1 catch-up round",
                 "  blocked: 2 of 4 live",
             ]
         );

@@ -96,6 +96,7 @@ async fn query(member: etcd::Member, arguments: &ClientArguments) -> MemberRepor
 
 fn role(report: &MemberReport) -> &'static str {
     match &report.reply {
+        Err(_) if report.member.client_urls.is_empty() => "unstarted",
         Err(_) => "unreachable",
         Ok(status) if status.leader == report.member.id => "leader",
         Ok(status) if status.is_learner => "learner",
@@ -252,7 +253,12 @@ mod tests {
             ..Default::default()
         };
         MemberReport {
-            member: etcd::Member { id, is_learner: learner, ..Default::default() },
+            member: etcd::Member {
+                id,
+                is_learner: learner,
+                client_urls: vec!["http://h:1".to_string()],
+                ..Default::default()
+            },
             endpoint: String::new(),
             reply: reply.map(status).map_err(str::to_string),
         }

@@ -137,7 +137,7 @@ async fn print_memberships(view: &LiveView, connection: &Connection) -> Result<(
             Some(News::Now(now)) => names.learn(now.membership.as_ref()),
             Some(News::Counts(record)) => {
                 names.learn(Some(&record));
-                view.print(&format!("  {}", names.membership(&record)));
+                view.print(&format!("  active membership: {}", names.membership(&record)));
             }
             _ => {}
         }
