@@ -188,7 +188,7 @@ impl Fleet<'_> {
         process.wait_exit(name);
     }
 
-    /// A removed member that starts again is told so and exits; the others are not affected.
+    /// A removed member that starts again logs that and exits; the others are not affected.
     fn start_removed(&self, name: &str) {
         let number: usize = name.trim_start_matches('m').parse().unwrap();
         self.initial.spawn(number).wait_exit(name);

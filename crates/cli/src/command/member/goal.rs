@@ -255,7 +255,7 @@ mod tests {
             ..Default::default()
         }));
         let text = plan_table(&names, &plan);
-        assert!(text.contains("| 1 | settle | {m1 m2 m3} | m1+m2 "), "{text}");
+        assert!(text.contains("| 1 | settle | {m1 m2 m3}   | m1+m2 "), "{text}");
         let json = plan_json(&names, &plan);
         assert_eq!(
             json["steps"][0]["stopsCommits"],
