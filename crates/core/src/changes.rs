@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::membership::{Change, ChangeKind, ChangeRefusal, LoggedChange, Membership, Step};
+use crate::membership::{Change, ChangeKind, ChangeRefusal, GoalStep, LoggedChange, Membership};
 use crate::role::Role;
 use crate::{
-    Activation, Dropped, Entry, EntryId, Envelope, Event, MemberId, Message, Payload, Proposal,
-    Raft, Refusal, RequestId, Taken, Term, mutant,
+    Accepted, Activation, Dropped, Entry, EntryId, Envelope, Event, MemberId, Message, Payload,
+    Proposal, Raft, Refusal, RequestId, Term,
 };
 
 impl Raft {
@@ -20,29 +20,29 @@ impl Raft {
         &mut self,
         request: RequestId,
         command: Bytes,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         if !self.role.is_leader() {
             return self.pass_on(request, Proposal::Command(command));
         }
-        Ok(Taken::Logged(self.propose(Payload::Command(command))?))
+        Ok(Accepted::Logged(self.propose(Payload::Command(command))?))
     }
 
     pub(crate) fn on_change(
         &mut self,
         request: RequestId,
         change: Change,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         if !self.role.is_leader() {
             return self.pass_on(request, Proposal::Change(Box::new(change)));
         }
-        Ok(Taken::Logged(self.propose_change(change)?))
+        Ok(Accepted::Logged(self.propose_change(change)?))
     }
 
-    fn pass_on(&mut self, request: RequestId, proposal: Proposal) -> Result<Taken, Dropped> {
+    fn pass_on(&mut self, request: RequestId, proposal: Proposal) -> Result<Accepted, Dropped> {
         match self.leader {
             Some(leader) if self.config.forward_proposals => {
                 self.send(leader, Message::Propose(request, proposal));
-                Ok(Taken::Forwarded(leader))
+                Ok(Accepted::Forwarded(leader))
             }
             _ => Err(self.not_leader().into()),
         }
@@ -55,14 +55,14 @@ impl Raft {
         term: Term,
         request: RequestId,
         proposal: Proposal,
-    ) -> Result<Taken, Dropped> {
-        let silent = self.config.manners.forwarders_hear_nothing;
+    ) -> Result<Accepted, Dropped> {
+        let silent = self.config.etcd_compat.forwarders_hear_nothing;
         if let (Some(leader), true) = (self.leader.filter(|_| !self.role.is_leader()), silent) {
             // Who hears nothing cannot ask elsewhere: it is done in its name.
             let message = Message::Propose(request, proposal);
             let envelope = self.config.envelope(leader, self.term, message);
             self.out.send.push(Envelope { from, incarnation: 0, ..envelope });
-            return Ok(Taken::Forwarded(leader));
+            return Ok(Accepted::Forwarded(leader));
         }
         if !silent {
             self.check_not_repeated(from, term, request)?;
@@ -74,13 +74,13 @@ impl Raft {
         if !silent {
             self.send(from, Message::ProposeReply(request, result.clone()));
         }
-        Ok(Taken::Logged(result?))
+        Ok(Accepted::Logged(result?))
     }
 
     /// What was passed on to the leader of `term` is taken or refused here only once, and
     /// only by that leader, in that term. Anything else is dropped without an answer: it
     /// may be a copy of what was taken.
-    /// Shown by scenarios/proposal_copies_are_not_taken.txt.
+    /// Shown by scenarios/proposal_duplicates_are_dropped.txt.
     fn check_not_repeated(
         &mut self,
         from: MemberId,
@@ -94,9 +94,6 @@ impl Raft {
         if self.role.is_leader() && term > self.term {
             return Err(Dropped::NotForRole);
         }
-        if mutant!(CopyIsTaken) {
-            return Ok(());
-        }
         self.replay.take(term, from, request)
     }
 
@@ -105,19 +102,19 @@ impl Raft {
         &mut self,
         request: RequestId,
         reply: Result<EntryId, Refusal>,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         match reply {
             Ok(id) => self.out.accepted.push((request, id)),
             Err(refusal) => self.out.refused.push((request, refusal)),
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     fn propose_change(&mut self, change: Change) -> Result<EntryId, Refusal> {
         self.check_takes_proposals()?;
         match self.resolve(&change) {
             Ok(next) => self.log_membership(change, next),
-            Err(_) if self.config.manners.refused_change_logs_empty => {
+            Err(_) if self.config.etcd_compat.refused_change_logs_empty => {
                 self.propose(Payload::Command(Bytes::new()))
             }
             Err(refusal) => Err(Refusal::Change(refusal)),
@@ -154,9 +151,7 @@ impl Raft {
             // The target of a transfer must catch up with a log that stands still.
             Role::Leader(leader) => match (leader.transfer, leader.own) {
                 (None, Some(_)) => Ok(()),
-                (Some(_), _) if mutant!(ProposalsDuringTransfer) => Ok(()),
                 (Some(transfer), _) => Err(Refusal::Transferring { to: transfer.to }),
-                (None, None) if mutant!(RemovedLeaderTakesProposals) => Ok(()),
                 (None, None) => Err(Refusal::LeaderRemoved),
             },
             _ => Err(self.not_leader()),
@@ -170,8 +165,8 @@ impl Raft {
         let waiting = leader.uncommitted_bytes;
         // With nothing waiting any size is taken, and an empty payload always is:
         // opening a term and leaving a joint must not be refused.
-        let any_size = (waiting == 0 || bytes == 0) && !mutant!(EmptyEntryIsRefused);
-        let exceeds = waiting.saturating_add(bytes) > limit && !mutant!(WaitingBytesHaveNoEnd);
+        let any_size = waiting == 0 || bytes == 0;
+        let exceeds = waiting.saturating_add(bytes) > limit;
         if !any_size && exceeds {
             return Err(Refusal::TooMuchUncommitted { waiting, limit });
         }
@@ -204,29 +199,27 @@ impl Raft {
         self.check_no_change_in_flight()?;
         let newest = self.memberships.newest();
         let since = newest.since();
-        let stale = change.expected.is_some_and(|expected| expected != since);
-        if stale && !mutant!(ExpectationIsIgnored) {
+        if change.expected.is_some_and(|expected| expected != since) {
             return Err(ChangeRefusal::Stale { newest: since });
         }
         let now = &newest.membership;
         // What is said about a member neither helps nor hinders a goal.
-        // Shown by scenarios/goal_goes_on_while_a_member_is_described.txt.
+        // Shown by scenarios/goal_continues_after_member_info_update.txt.
         let harmless = change.only_describes()
             || matches!(change.kind, ChangeKind::Cancel | ChangeKind::Goal { .. });
-        if now.goal().is_some() && !harmless && !mutant!(GoalIsInterrupted) {
+        if now.goal().is_some() && !harmless {
             return Err(ChangeRefusal::GoalInProgress);
         }
-        let next = now.resolve(change, &self.config.manners)?;
+        let next = now.resolve(change, &self.config.etcd_compat)?;
         if self.config.liveness.demote_before_removal
-            && !mutant!(VoterRemovedDirectly)
             && let Some(id) = now.voter_removed_by(&next)
         {
             return Err(ChangeRefusal::RemovesVoterDirectly { id });
         }
-        if self.has_to_be_carried(change) && !mutant!(ChangeIsNotCarried) {
+        if self.has_to_be_carried(change) {
             self.check_carried(now, &next)?;
         }
-        if !self.config.manners.ids_return && !mutant!(RemovedIdReturns) {
+        if !self.config.etcd_compat.ids_return {
             now.check_newcomers(&next)?;
         }
         Ok(next)
@@ -237,7 +230,7 @@ impl Raft {
     /// either, and a leader that was just elected has heard of nobody yet.
     /// Shown by scenarios/goal_just_elected_leader_cancels.txt.
     fn has_to_be_carried(&self, change: &Change) -> bool {
-        let back = change.kind == ChangeKind::Cancel && !mutant!(CancelWaitsToBeCarried);
+        let back = change.kind == ChangeKind::Cancel;
         !(change.is_leave() || back) || self.leaving_burns_bridges()
     }
 
@@ -246,7 +239,7 @@ impl Raft {
         match self.config.activation {
             Activation::OnApply => {
                 let (index, applied) = (leader.change_pending, self.log.applied);
-                if index > applied && !mutant!(SecondChangeAtOnce) {
+                if index > applied {
                     return Err(ChangeRefusal::InFlight { index, applied });
                 }
             }
@@ -254,11 +247,11 @@ impl Raft {
                 // Before that it may not know that another leader's membership is
                 // committed, and both would count.
                 // Shown by scenarios/onappend_change_waits_for_own_term_commit.txt.
-                if self.log.commit < leader.first_own && !mutant!(ChangeBeforeOwnCommit) {
+                if self.log.commit < leader.first_own {
                     return Err(ChangeRefusal::NoOwnCommit);
                 }
                 let index = self.memberships.newest().id.index;
-                if index > self.log.commit && !mutant!(SecondChangeAtOnce) {
+                if index > self.log.commit {
                     return Err(ChangeRefusal::InFlight { index, applied: self.log.commit });
                 }
             }
@@ -279,32 +272,23 @@ impl Raft {
     /// Leaving a joint is the duty of whoever leads, not of who entered it. Asked
     /// again with every entry applied, so that neither a crash nor a transfer in
     /// between leaves the cluster joint.
-    /// Shown by scenarios/joint_next_leader_leaves.txt.
+    /// Shown by scenarios/joint_left_by_next_leader.txt.
     pub(crate) fn leave_if_due(&mut self) {
         if self.role.is_leader()
-            && self.is_to_be_left()
-            && (mutant!(JointIsLeftTooEarly) || self.check_no_change_in_flight().is_ok())
+            && self.membership().auto_leave()
+            && self.check_no_change_in_flight().is_ok()
         {
             if self.membership().goal().is_some() {
-                self.note_step(Some(Step::Leave));
+                self.note_step(Some(GoalStep::Leave));
             }
             let now = self.memberships.newest().membership.clone();
-            let held_up = self.held_up(&now, &Step::Leave).is_some();
-            if held_up && !mutant!(JointIsLeftTooEarly) {
+            if self.held_up(&now, &GoalStep::Leave).is_some() {
                 self.leave_due = true;
-            } else if let Ok(next) = now.take_step(&Step::Leave) {
+            } else if let Ok(next) = now.take_step(&GoalStep::Leave) {
                 // Refused while leadership is moving; then it is the next leader's.
                 let _ = self.log_membership(Change::leave(), next);
             }
         }
-    }
-
-    /// The membership that counts is a joint that whoever leads has to leave.
-    fn is_to_be_left(&self) -> bool {
-        let membership = self.membership();
-        let others = mutant!(OnlyWhoEnteredLeaves) && self.counting.term != self.term;
-        let explicit = mutant!(ExplicitJointIsLeft) && membership.is_joint();
-        (membership.auto_leave() || explicit) && !others && !mutant!(JointIsNotLeft)
     }
 
     /// Notices that another membership counts than before, and acts on it.
@@ -323,29 +307,25 @@ impl Raft {
         };
         leader.follow(&membership, last, &self.config);
         if !membership.is_voter(self.config.id) && !self.leads_on_its_way_out() {
-            if self.config.step_down_on_removal && !mutant!(RemovedLeaderStays) {
+            if self.config.step_down_on_removal {
                 self.become_follower(self.term, None);
             }
             return;
         }
-        if !mutant!(SmallerQuorumCommitsNothing) && self.commit_by_quorum() {
+        if self.commit_by_quorum() {
             self.broadcast_append();
-        } else if !mutant!(NewcomerWaitsForHeartbeat) {
+        } else {
             self.broadcast_entries(); // New members need not wait for a heartbeat.
         }
-        if !mutant!(TransferOutlivesItsTarget) {
-            self.abort_transfer_if_target_left();
-        }
-        if !mutant!(SmallerQuorumConfirmsNothing) {
-            self.finish_round_if_confirmed();
-        }
+        self.abort_transfer_if_target_left();
+        self.finish_round_if_confirmed();
         self.duties_due = true;
     }
 
     /// Who learned by a vote that it counts need not wait for a timeout.
     fn stand_soon_if_taught(&mut self) {
         let taught = std::mem::replace(&mut self.taught, false);
-        if taught && self.leader.is_none() && !mutant!(TaughtWaitsForTimeout) {
+        if taught && self.leader.is_none() {
             self.timer.elapsed = self.timer.timeout;
         }
     }

@@ -6,14 +6,14 @@
 
 use bytes::Bytes;
 
-use crate::membership::Count;
-use crate::refusal::CampaignBar;
+use crate::membership::VoteResult;
+use crate::refusal::CampaignBlocked;
 use crate::replay::Replay;
 use crate::role::{Leader, Role, Tally};
 use crate::saves::OwnVote;
 use crate::{
-    Activation, Dropped, EntryId, MemberId, Message, Payload, Raft, ReadMode, RoleKind, Taken,
-    Term, Vote, VoteReply, ids::NUMBER_MAX, mutant, mutants,
+    Accepted, Activation, Dropped, EntryId, MemberId, Message, Payload, Raft, ReadMode, RoleKind,
+    Term, Vote, VoteReply, ids::NUMBER_MAX,
 };
 
 /// How an election begins.
@@ -27,45 +27,42 @@ pub(crate) enum Campaign {
 }
 
 impl Raft {
-    pub(crate) fn on_campaign(&mut self) -> Result<Taken, Dropped> {
+    pub(crate) fn on_campaign(&mut self) -> Result<Accepted, Dropped> {
         self.campaign(if self.config.pre_vote { Campaign::Pre } else { Campaign::Real })
     }
 
     /// The only way into an election, by whatever door it was reached.
-    pub(crate) fn campaign(&mut self, kind: Campaign) -> Result<Taken, Dropped> {
+    pub(crate) fn campaign(&mut self, kind: Campaign) -> Result<Accepted, Dropped> {
         if let Some(bar) = self.campaign_bar(kind) {
             return Err(Dropped::MayNotCampaign(bar));
         }
         self.ask_for_votes(kind);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
-    fn campaign_bar(&self, kind: Campaign) -> Option<CampaignBar> {
+    fn campaign_bar(&self, kind: Campaign) -> Option<CampaignBlocked> {
         if self.role.is_leader() {
-            Some(CampaignBar::AlreadyLeader)
+            Some(CampaignBlocked::AlreadyLeader)
         } else if !self.is_itself() {
-            Some(CampaignBar::NotItself)
+            Some(CampaignBlocked::IdentityMismatch)
         } else if !self.may_stand() {
-            Some(CampaignBar::NotVoter)
-        } else if !mutant!(CampaignBeforeJoining) && !self.has_joined() {
-            Some(CampaignBar::NotJoinedYet)
-        } else if !mutant!(CampaignWhileInstalling) && self.installing.is_some() {
-            Some(CampaignBar::SnapshotNotInstalled)
+            Some(CampaignBlocked::NotVoter)
+        } else if !self.has_joined() {
+            Some(CampaignBlocked::NotJoinedYet)
+        } else if self.installing.is_some() {
+            Some(CampaignBlocked::SnapshotNotInstalled)
         } else if self.config.activation == Activation::OnApply
             && self.memberships.any_between(self.log.applying, self.log.commit)
-            && !mutant!(CampaignUnapplied)
-            && !(mutant!(TransferUnapplied) && kind == Campaign::Forced)
         {
             // Votes would be counted by a membership that is no longer the newest
             // committed one; two such steps behind, two leaders are possible.
-            // Shown by scenarios/membership_committed_not_applied_bars_campaign.txt.
-            Some(CampaignBar::MembershipNotApplied)
-        } else if self.timer.loyal > 0 && kind != Campaign::Forced && !mutant!(CampaignAgainstLease)
-        {
-            // Shown by scenarios/read_lease_and_a_campaign_by_request.txt.
-            Some(CampaignBar::LeaderHoldsLease)
+            // Shown by scenarios/membership_unapplied_change_blocks_campaign.txt.
+            Some(CampaignBlocked::MembershipNotApplied)
+        } else if self.timer.loyal > 0 && kind != Campaign::Forced {
+            // Shown by scenarios/read_lease_blocks_requested_campaign.txt.
+            Some(CampaignBlocked::LeaderHoldsLease)
         } else if self.term + 2 >= NUMBER_MAX {
-            Some(CampaignBar::TermsExhausted)
+            Some(CampaignBlocked::TermsExhausted)
         } else {
             None
         }
@@ -80,7 +77,7 @@ impl Raft {
     /// is newer: with a membership that counts before it is committed, the only one
     /// with the newest log may be a learner in it. Its own vote counts only where it
     /// is a voter.
-    /// Shown by scenarios/onappend_learner_with_the_newest_log.txt.
+    /// Shown by scenarios/onappend_learner_with_the_newest_log_campaigns.txt.
     fn may_stand(&self) -> bool {
         self.is_itself() && self.may_stand_by_role()
     }
@@ -89,14 +86,11 @@ impl Raft {
     /// promised something else.
     fn is_itself(&self) -> bool {
         let (id, membership) = (self.config.id, self.membership());
-        mutant!(WipedDiskStands)
-            || !membership.contains(id)
-            || self.config.is_known_as(membership.identity(id))
+        !membership.contains(id) || self.config.is_known_as(membership.identity(id))
     }
 
     fn may_stand_by_role(&self) -> bool {
-        mutant!(LearnerStands)
-            || self.membership().is_voter(self.config.id)
+        self.membership().is_voter(self.config.id)
             || self.config.activation == Activation::OnAppend
                 && self.holds_newer_log
                 && !self.membership().is_empty()
@@ -104,10 +98,9 @@ impl Raft {
 
     /// The entry that added this member is here, or it is a first member. Before that,
     /// what it reads may be about somebody else who had its id.
-    /// Shown by scenarios/identity_joiner_does_not_stand_early.txt.
+    /// Shown by scenarios/identity_joiner_does_not_campaign_early.txt.
     fn has_joined(&self) -> bool {
         match self.config.activation {
-            _ if mutant!(JoinedByLog) => self.log.last().index >= self.config.joined_at,
             Activation::OnApply => self.log.commit >= self.config.joined_at,
             Activation::OnAppend => self.log.last().index >= self.config.joined_at,
         }
@@ -123,10 +116,7 @@ impl Raft {
     }
 
     pub(crate) fn vote_reply(&self, granted: bool) -> VoteReply {
-        let silent =
-            mutant!(GrantTellsNothing) && granted || mutant!(RefusalTellsNothing) && !granted;
-        let committed = if silent { EntryId::ZERO } else { self.committed_membership() };
-        VoteReply { granted, committed }
+        VoteReply { granted, committed: self.committed_membership() }
     }
 
     /// Somebody knows this membership to be committed. If we hold that very entry,
@@ -135,10 +125,10 @@ impl Raft {
     /// Shown by scenarios/liveness_joint_promoted_member_learns_by_votes.txt.
     pub(crate) fn learn_commit(&mut self, id: EntryId) {
         let useful = self.config.liveness.votes_tell_commit
-            && (mutant!(LeaderIsTaught) || !self.role.is_leader())
+            && !self.role.is_leader()
             && id.index > self.log.commit
-            && (mutant!(TaughtWithoutTheEntry) || self.log.holds(id));
-        if !useful || mutant!(TaughtNothing) {
+            && self.log.holds(id);
+        if !useful {
             return;
         }
         self.commit_to(id.index);
@@ -146,7 +136,7 @@ impl Raft {
             return; // It counted already, and so did the votes of a candidate.
         }
         self.taught = true;
-        if self.role.kind() != RoleKind::Follower && !mutant!(TaughtCandidateGoesOn) {
+        if self.role.kind() != RoleKind::Follower {
             self.become_follower(self.term, None);
         }
     }
@@ -162,10 +152,11 @@ impl Raft {
             self.set_role(Role::Candidate(Tally::default()));
         }
         self.set_leader(None);
-        let silent = mutant!(VoteTellsNothing);
-        let committed = if silent { EntryId::ZERO } else { self.committed_membership() };
-        let forced = kind == Campaign::Forced && !mutant!(ForcedVoteIsNotMarked);
-        let vote = Vote { last: self.log.last(), forced, committed };
+        let vote = Vote {
+            last: self.log.last(),
+            forced: kind == Campaign::Forced,
+            committed: self.committed_membership(),
+        };
         for to in self.membership().voters().iter() {
             if to == self.config.id {
                 self.promise_own_vote(OwnVote { term, pre: kind == Campaign::Pre });
@@ -173,7 +164,7 @@ impl Raft {
             }
             if kind == Campaign::Pre {
                 self.out.send.push(self.config.envelope(to, term, Message::PreVote(vote)));
-            } else if self.config.manners.every_reply_waits || mutant!(VoteAskedBeforeSave) {
+            } else if self.config.etcd_compat.every_reply_waits {
                 self.send(to, Message::Vote(vote));
             } else {
                 // Not before the disk knows the term and the log it speaks of: after a
@@ -188,7 +179,7 @@ impl Raft {
     /// A candidate's own vote is durable.
     pub(crate) fn count_own_vote(&mut self, vote: OwnVote) {
         let current = if vote.pre { self.term + 1 } else { self.term };
-        if mutant!(OldOwnVoteCounts) || vote.term == current {
+        if vote.term == current {
             // It may be over by now: then the vote counts nowhere.
             let _ = self.on_vote_reply(self.config.id, vote.pre, true);
         }
@@ -196,11 +187,9 @@ impl Raft {
 
     /// A candidate asks for our vote. Newer terms are ours by now, older ones are
     /// dropped, and who has just heard from a leader does not get here.
-    pub(crate) fn on_vote(&mut self, from: MemberId, vote: Vote) -> Result<Taken, Dropped> {
-        let free = self.vote.map_or(self.leader.is_none(), |member| member == from)
-            || mutant!(VoteTwice)
-            || mutant!(VoteBesideLeader) && self.vote.is_none();
-        let granted = free && self.is_up_to_date(vote.last) && !self.is_shy();
+    pub(crate) fn on_vote(&mut self, from: MemberId, vote: Vote) -> Result<Accepted, Dropped> {
+        let free = self.vote.map_or(self.leader.is_none(), |member| member == from);
+        let granted = free && self.is_up_to_date(vote.last);
         if granted {
             self.vote = Some(from);
             self.timer.wait_again();
@@ -214,7 +203,7 @@ impl Raft {
         // Shown by scenarios/learner_must_vote_when_asked.txt.
         let reply = Message::VoteReply(self.vote_reply(granted));
         self.send_when_saved(from, self.term, reply);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// "Would you vote for me?" The answer binds nobody.
@@ -223,26 +212,23 @@ impl Raft {
         from: MemberId,
         term: Term,
         vote: Vote,
-    ) -> Result<Taken, Dropped> {
-        if mutant!(PreVoteRaisesTerm) && term > self.term {
-            self.become_follower(term, None);
-        }
+    ) -> Result<Accepted, Dropped> {
         let free =
             term > self.term || self.vote.map_or(self.leader.is_none(), |member| member == from);
-        let granted = free && self.is_up_to_date(vote.last) && !self.is_shy();
+        let granted = free && self.is_up_to_date(vote.last);
         self.note_refusal(free, granted);
         // A yes repeats the term that was asked about; a no tells our own, from
         // which a candidate that is behind learns.
         let term = if granted { term } else { self.term };
         let reply = Message::PreVoteReply(self.vote_reply(granted));
         self.send_when_saved(from, term, reply);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// Who would have voted, but for its own newer log, gains the right to stand, until
     /// a leader is heard.
     fn note_refusal(&mut self, free: bool, granted: bool) {
-        if free && !granted && !mutant!(NewerLogMayNotStand) {
+        if free && !granted {
             self.holds_newer_log = true;
         }
     }
@@ -251,16 +237,7 @@ impl Raft {
     /// what a newer term committed.
     /// Shown by scenarios/election_longer_stale_log_loses.txt.
     fn is_up_to_date(&self, last: EntryId) -> bool {
-        let own = self.log.last();
-        if mutant!(VoteByLength) {
-            return last.index >= own.index;
-        }
-        mutant!(VoteForOlderLog) || last >= own
-    }
-
-    /// A learner that would not vote: never, but for a mutant.
-    fn is_shy(&self) -> bool {
-        mutant!(LearnerRefusesVote) && !self.membership().is_voter(self.config.id)
+        last >= self.log.last()
     }
 
     /// A leader was heard from less than an election timeout ago, or, after a
@@ -269,7 +246,7 @@ impl Raft {
         let heard = self.config.check_quorum
             && self.leader.is_some()
             && self.timer.elapsed < self.config.election_ticks;
-        heard && !mutant!(LeaderAliveIsForgotten) || self.timer.loyal > 0
+        heard || self.timer.loyal > 0
     }
 
     pub(crate) fn on_vote_reply(
@@ -277,36 +254,30 @@ impl Raft {
         from: MemberId,
         pre: bool,
         granted: bool,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let wanted = if pre { RoleKind::PreCandidate } else { RoleKind::Candidate };
         if self.role.kind() != wanted {
-            return Err(Dropped::Unasked); // Won or lost already: no news.
+            return Err(Dropped::Unsolicited); // Won or lost already: no news.
         }
         if let Some(tally) = self.role.tally_mut() {
             tally.record(from, granted);
         }
         match self.count_votes() {
-            Count::Won if pre && mutant!(PreVoteWonSkipsTheDoor) => {
-                self.ask_for_votes(Campaign::Real)
-            }
-            Count::Won if pre => {
+            VoteResult::Won if pre => {
                 // Through the same door: what bars a campaign may have come since.
                 if self.campaign(Campaign::Real).is_err() {
                     self.become_follower(self.term, None);
                 }
             }
-            Count::Won => self.become_leader(),
-            Count::Lost => self.become_follower(self.term, None),
-            Count::Open => {}
+            VoteResult::Won => self.become_leader(),
+            VoteResult::Lost => self.become_follower(self.term, None),
+            VoteResult::Pending => {}
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
-    fn count_votes(&self) -> Count {
-        let Some(tally) = self.role.tally() else { return Count::Open };
-        if mutant!(JointElectsByOutgoing) {
-            return mutants::outgoing_of(self.membership()).count(|id| tally.reply(id));
-        }
+    fn count_votes(&self) -> VoteResult {
+        let Some(tally) = self.role.tally() else { return VoteResult::Pending };
         self.membership().count(|id| tally.reply(id))
     }
 
@@ -320,15 +291,13 @@ impl Raft {
         self.on_own_commit_saved(self.saves.durable_commit);
         // Entries of older terms become committed only together with one of this.
         // Shown by scenarios/commit_old_term_needs_own_term.txt.
-        if !mutant!(TermOpensWithoutEntry) {
-            self.append_own(Payload::Command(Bytes::new()));
-        }
+        self.append_own(Payload::Command(Bytes::new()));
         self.broadcast_append();
     }
 
     /// Stops believing in the leader, without a new term: the next candidate that
     /// asks may win.
-    pub(crate) fn on_forget_leader(&mut self) -> Result<Taken, Dropped> {
+    pub(crate) fn on_forget_leader(&mut self) -> Result<Accepted, Dropped> {
         if matches!(self.config.reads, ReadMode::LeaderLease { .. }) {
             return Err(Dropped::LeaseReads);
         }
@@ -336,27 +305,25 @@ impl Raft {
             return Err(Dropped::NothingToDo);
         }
         self.set_leader(None);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// The leader's process may have ended. Others will have noticed as well: a short draw
     /// keeps them apart, and is long enough to hear a leader that lives.
     /// Shown by scenarios/hint_lost_connection_elects_soon.txt.
-    pub(crate) fn on_connection_lost(&mut self, peer: MemberId) -> Result<Taken, Dropped> {
-        if matches!(self.config.reads, ReadMode::LeaderLease { .. }) && !mutant!(HintBreaksLease) {
+    pub(crate) fn on_connection_lost(&mut self, peer: MemberId) -> Result<Accepted, Dropped> {
+        if matches!(self.config.reads, ReadMode::LeaderLease { .. }) {
             return Err(Dropped::LeaseReads);
         }
         let asks_first = self.config.pre_vote && self.config.check_quorum;
-        if !asks_first && !mutant!(HintNeedsNoPreVote) {
-            return Err(Dropped::AsksNobodyFirst);
+        if !asks_first {
+            return Err(Dropped::NeedsPreVote);
         }
         if self.role.kind() != RoleKind::Follower || self.leader != Some(peer) {
             return Err(Dropped::NothingToDo);
         }
         self.set_leader(None);
-        if !mutant!(HintIsNotTaken) {
-            self.timer.hurry(&self.config);
-        }
-        Ok(Taken::Done)
+        self.timer.hurry(&self.config);
+        Ok(Accepted::Done)
     }
 }

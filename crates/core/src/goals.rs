@@ -6,17 +6,17 @@
 
 use crate::membership::quorum_size;
 use crate::membership::{
-    Change, ChangeRefusal, Membership, Operation, Plan, Step, View, next_step, plan,
+    Change, ChangeRefusal, GoalStep, Membership, Operation, Plan, PlanContext, next_step, plan,
 };
 use crate::progress::{Flow, Peer};
 use crate::role::Leader;
-use crate::{Activation, Event, Index, MemberId, MemberSet, Raft, Refusal, mutant};
+use crate::{Activation, Event, Index, MemberId, MemberSet, Raft, Refusal};
 
 /// The way of a goal, as its leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GoalStatus {
-    pub step: Step,
+    pub step: GoalStep,
     /// Ticks since the step became due.
     pub since_ticks: u64,
     /// Why a step that could be taken is not: who could carry it is missing, or a zone
@@ -77,9 +77,7 @@ impl Raft {
     pub(crate) fn pursue_goal(&mut self) {
         let Some(leader) = self.role.leader() else { return };
         let newest = &self.memberships.newest().membership;
-        let inherited = self.memberships.newest().id.term < self.term;
-        let left = mutant!(GoalDiesWithItsLeader) && inherited;
-        if newest.goal().is_none() || leader.transfer.is_some() || left {
+        if newest.goal().is_none() || leader.transfer.is_some() {
             return;
         }
         if self.check_no_change_in_flight().is_err() {
@@ -89,7 +87,7 @@ impl Raft {
         let step = next_step(&newest, &self.view(leader));
         self.note_step(step.clone());
         match step {
-            Some(Step::HandOver(heirs)) => self.hand_over_to_one_of(&heirs),
+            Some(GoalStep::HandOver(heirs)) => self.hand_over_to_one_of(&heirs),
             Some(step) if !step.is_wait() => self.take_step(&newest, &step),
             _ => {}
         }
@@ -104,19 +102,19 @@ impl Raft {
     }
 
     /// What this member sees of the others, if it leads: what its plans rest on.
-    pub fn leader_view(&self) -> Option<View> {
+    pub fn plan_context(&self) -> Option<PlanContext> {
         self.role.leader().map(|leader| self.view(leader))
     }
 
-    fn take_step(&mut self, now: &Membership, step: &Step) {
-        if self.held_up(now, step).is_some() && !mutant!(GoalMovesVotesUncarried) {
+    fn take_step(&mut self, now: &Membership, step: &GoalStep) {
+        if self.held_up(now, step).is_some() {
             return;
         }
         let Ok(next) = now.take_step(step) else { return };
         let change = match step {
-            Step::MoveVotes(operations) => Change::new(operations.iter().copied()),
-            Step::AddLearners(ids) => Change::new(ids.iter().map(Operation::Learner)),
-            Step::RemoveLearners(ids) => Change::new(ids.iter().map(Operation::Remove)),
+            GoalStep::MoveVotes(operations) => Change::new(operations.iter().copied()),
+            GoalStep::AddLearners(ids) => Change::new(ids.iter().map(Operation::Learner)),
+            GoalStep::RemoveLearners(ids) => Change::new(ids.iter().map(Operation::Remove)),
             _ => Change::leave(),
         };
         // Refused only while this leader takes no proposals at all: tried again.
@@ -125,10 +123,10 @@ impl Raft {
 
     /// Why a step has to wait. Entering a joint cannot be undone without a majority of
     /// every part of it; and out of it, see below.
-    pub(crate) fn held_up(&self, now: &Membership, step: &Step) -> Option<ChangeRefusal> {
+    pub(crate) fn held_up(&self, now: &Membership, step: &GoalStep) -> Option<ChangeRefusal> {
         let checked = match step {
-            Step::MoveVotes(_) => true,
-            Step::Leave => self.leaving_burns_bridges(),
+            GoalStep::MoveVotes(_) => true,
+            GoalStep::Leave => self.leaving_burns_bridges(),
             _ => false,
         };
         let next = now.take_step(step).ok().filter(|_| checked)?;
@@ -138,24 +136,24 @@ impl Raft {
     /// Where a membership counts as soon as it is logged, the other majority of a joint
     /// counts no more from then on: left towards the dead half, the living one could not
     /// take it back.
-    /// Shown by scenarios/onappend_joint_is_not_left_towards_the_dead.txt.
+    /// Shown by scenarios/onappend_joint_not_left_for_dead_majority.txt.
     pub(crate) fn leaving_burns_bridges(&self) -> bool {
         self.config.activation == Activation::OnAppend
     }
 
     /// Asks one heir after the other, with a pause in between in which clients are
     /// served: one that does not take over must not keep everybody waiting.
-    /// Shown by scenarios/goal_handover_tries_another_heir.txt.
+    /// Shown by scenarios/goal_handover_tries_another_successor.txt.
     fn hand_over_to_one_of(&mut self, heirs: &MemberSet) {
         let pause = 2 * u64::from(self.config.election_ticks);
         let Some(leader) = self.role.leader_mut() else { return };
-        if leader.clock < leader.hand_over_after && !mutant!(HandOverWithoutPause) {
+        if leader.clock < leader.hand_over_after {
             return;
         }
         leader.hand_over_after = leader.clock + pause;
         let tried = leader.heir_tried;
         let best = leader.peers.iter().filter(|peer| heirs.contains(peer.id)).max_by_key(|peer| {
-            let fresh = mutant!(SameHeirAgain) || Some(peer.id) != tried;
+            let fresh = Some(peer.id) != tried;
             (fresh, peer.progress.matched, std::cmp::Reverse(peer.id))
         });
         let best = best.map(|peer| peer.id);
@@ -165,7 +163,7 @@ impl Raft {
         }
     }
 
-    pub(crate) fn note_step(&mut self, step: Option<Step>) {
+    pub(crate) fn note_step(&mut self, step: Option<GoalStep>) {
         let Some(leader) = self.role.leader_mut() else { return };
         if leader.step != step {
             leader.step.clone_from(&step);
@@ -176,12 +174,12 @@ impl Raft {
         }
     }
 
-    fn view(&self, leader: &Leader) -> View {
+    fn view(&self, leader: &Leader) -> PlanContext {
         let able = leader.peers.iter().filter(|peer| self.is_able(leader, peer));
         let patience = PATIENCE_TIMEOUTS * u64::from(self.config.election_ticks);
         let patient = leader.clock - leader.followed_at < patience;
         let coming = leader.peers.iter().filter(|peer| patient && self.is_heard(leader, peer));
-        View {
+        PlanContext {
             leader: self.config.id,
             caught_up: able.map(|peer| peer.id).collect(),
             coming: coming.map(|peer| peer.id).collect(),
@@ -196,7 +194,7 @@ impl Raft {
     pub(crate) fn name_disks(&mut self) {
         let Some(leader) = self.role.leader() else { return };
         let newest = &self.memberships.newest().membership;
-        let busy = newest.is_joint() || newest.goal().is_some() || mutant!(DisksAreNotNamed);
+        let busy = newest.is_joint() || newest.goal().is_some();
         if self.config.incarnation == 0 || busy {
             return;
         }
@@ -219,8 +217,7 @@ impl Raft {
 
     /// Live, and so near the end of the log that it can be counted on.
     fn is_able(&self, leader: &Leader, peer: &Peer) -> bool {
-        let near = mutant!(LaggingMemberIsAble)
-            || peer.rounds.finished > 0 && peer.progress.matched >= leader.pace.before;
+        let near = peer.rounds.finished > 0 && peer.progress.matched >= leader.pace.before;
         let keeps_up = near && peer.progress.flow == Flow::Replicate;
         peer.id == self.config.id || keeps_up && self.is_heard(leader, peer)
     }
@@ -228,7 +225,7 @@ impl Raft {
     /// Has answered lately, or was added so lately that it could not.
     fn is_heard(&self, leader: &Leader, peer: &Peer) -> bool {
         let silent = leader.clock.saturating_sub(peer.answered_at);
-        silent < 2 * u64::from(self.config.election_ticks) || mutant!(SilentMemberIsAble)
+        silent < 2 * u64::from(self.config.election_ticks)
     }
 
     /// Whether each majority of the next membership could decide at once, by what
@@ -242,8 +239,7 @@ impl Raft {
         if !self.config.pre_flight || now.majorities() == next.majorities() {
             return Ok(());
         }
-        let blocks = now.blocking_zone().is_none() && next.blocking_zone().is_some();
-        if blocks && !mutant!(ZoneMayBlock) {
+        if now.blocking_zone().is_none() && next.blocking_zone().is_some() {
             return Err(ChangeRefusal::ZoneWouldBlock);
         }
         let able = |id| leader.peer(id).is_some_and(|peer| self.is_able(leader, peer));
@@ -251,7 +247,7 @@ impl Raft {
             let (voters, quorum) = (majority.len(), quorum_size(majority.len()));
             let live = majority.iter().filter(|id| able(*id)).count();
             if live < quorum {
-                return Err(ChangeRefusal::NotCarried { voters, quorum, live });
+                return Err(ChangeRefusal::QuorumNotReady { voters, quorum, live });
             }
         }
         Ok(())

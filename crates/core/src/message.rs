@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::membership::Membership;
-use crate::{Change, Config, Entries, EntryId, Index, MemberId, Refusal, RequestId, Term, mutant};
+use crate::{Change, Config, Entries, EntryId, Index, MemberId, Refusal, RequestId, Term};
 
 use bytes::Bytes;
 
@@ -57,7 +57,7 @@ pub enum Message {
     /// A follower passes on an operator's wish that this member should lead.
     Transfer(MemberId),
     /// Answers a promise that does not count: the member of that id is another one.
-    Disowned(Identity),
+    IdentityRejected(Identity),
 }
 
 /// Who a member is, beside its id.
@@ -170,7 +170,7 @@ impl Config {
     pub(crate) fn is_known_as(&self, known: Identity) -> bool {
         let told_apart = self.incarnation != 0;
         known.incarnation.is_none_or(|named| named == self.incarnation)
-            && (!told_apart || known.joined_at == self.joined_at || mutant!(EntryIsNotCompared))
+            && (!told_apart || known.joined_at == self.joined_at)
     }
 }
 
@@ -214,6 +214,6 @@ impl Message {
     /// sender's term only says whom it takes for the leader; and news about who the
     /// receiver is.
     pub(crate) fn is_termless(&self) -> bool {
-        matches!(self, Self::Propose(..) | Self::Read(_) | Self::Disowned(_))
+        matches!(self, Self::Propose(..) | Self::Read(_) | Self::IdentityRejected(_))
     }
 }

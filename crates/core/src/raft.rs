@@ -15,8 +15,8 @@ use crate::settled::Reports;
 use crate::snapshot::Installing;
 use crate::timer::Timer;
 use crate::{
-    Activation, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input, MemberId,
-    Message, Output, Reader, Refusal, RequestId, SnapshotMeta, Taken, Term, mutant,
+    Accepted, Activation, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input,
+    LoadTarget, MemberId, Message, Output, Refusal, RequestId, SnapshotMeta, Term,
 };
 
 /// One member of a Raft cluster, as a value. It does nothing by itself: see
@@ -79,7 +79,7 @@ impl Raft {
         config.check().map_err(BootError::Config)?;
         let (log, memberships) = boot.check(config.activation)?;
         // A leader that is forgotten by now may still count on us.
-        let loyal = if mutant!(StartForgetsLease) { 0 } else { config.loyal_ticks() };
+        let loyal = config.loyal_ticks();
         let seed = config.seed ^ config.id.0.rotate_left(32);
         let mut raft = Self {
             timer: Timer::new(&config, seed, loyal),
@@ -113,7 +113,7 @@ impl Raft {
 
     /// Lets something happen to this member. The error says why it had no effect;
     /// every such reason is normal somewhere in the life of a cluster.
-    pub fn step(&mut self, input: Input) -> Result<Taken, Dropped> {
+    pub fn step(&mut self, input: Input) -> Result<Accepted, Dropped> {
         let taken = self.dispatch(input);
         if self.duties_due {
             self.do_duties();
@@ -121,7 +121,7 @@ impl Raft {
         taken
     }
 
-    fn dispatch(&mut self, input: Input) -> Result<Taken, Dropped> {
+    fn dispatch(&mut self, input: Input) -> Result<Accepted, Dropped> {
         match input {
             Input::Tick => self.on_tick(),
             Input::Received(envelope) => self.on_received(envelope),
@@ -135,8 +135,10 @@ impl Raft {
             Input::Trim(index) => self.on_trim(index),
             Input::SnapshotSent(peer) => self.on_snapshot_report(peer, true),
             Input::SnapshotLost(peer) => self.on_snapshot_report(peer, false),
-            Input::Loaded(Reader::Peer(peer), entries) => self.on_loaded_for_peer(peer, &entries),
-            Input::Loaded(Reader::Machine, entries) => self.on_loaded_to_apply(&entries),
+            Input::Loaded(LoadTarget::Peer(peer), entries) => {
+                self.on_loaded_for_peer(peer, &entries)
+            }
+            Input::Loaded(LoadTarget::Machine, entries) => self.on_loaded_to_apply(&entries),
             Input::Unreachable(peer) => self.on_unreachable(peer),
             Input::ConnectionLost(peer) => self.on_connection_lost(peer),
             Input::Campaign => self.on_campaign(),
@@ -200,8 +202,7 @@ impl Raft {
     /// The membership as of this entry, for a snapshot there. Not older than the
     /// newest snapshot, not newer than the log.
     pub fn membership_at(&self, index: Index) -> Arc<Membership> {
-        let at = if mutant!(SnapshotTakesNewest) { Index::MAX } else { index };
-        self.memberships.counts(at).membership.clone().captured()
+        self.memberships.counts(index).membership.clone()
     }
 
     /// Replaces the timeout that was drawn, until the next one is: for stories in
@@ -215,9 +216,8 @@ impl Raft {
     /// handed to the state machine, or the newest one in the log.
     pub(crate) fn membership_known(&self) -> &Known {
         match self.config.activation {
-            Activation::OnApply if mutant!(CountsBeforeItIsApplied) => self.memberships.newest(),
-            Activation::OnAppend if !mutant!(CountsOnlyWhenApplied) => self.memberships.newest(),
-            _ => self.memberships.counts(self.log.applying),
+            Activation::OnApply => self.memberships.counts(self.log.applying),
+            Activation::OnAppend => self.memberships.newest(),
         }
     }
 
@@ -229,7 +229,7 @@ impl Raft {
         Refusal::NotLeader { leader: self.leader }
     }
 
-    fn on_tick(&mut self) -> Result<Taken, Dropped> {
+    fn on_tick(&mut self) -> Result<Accepted, Dropped> {
         self.timer.tick();
         if self.role.is_leader() {
             self.on_leader_tick();
@@ -237,10 +237,10 @@ impl Raft {
             self.timer.begin_campaign();
             return self.on_campaign();
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
-    fn on_received(&mut self, envelope: Envelope) -> Result<Taken, Dropped> {
+    fn on_received(&mut self, envelope: Envelope) -> Result<Accepted, Dropped> {
         self.check_envelope(&envelope)?;
         self.check_identity(&envelope)?;
         let Envelope { from, term, message, .. } = envelope;
@@ -259,9 +259,9 @@ impl Raft {
         }
         match message {
             // A lease binds in whatever term it is asked about.
-            // Shown by scenarios/read_lease_after_a_late_refusal.txt.
+            // Shown by scenarios/read_lease_survives_late_prevote_refusal.txt.
             Message::PreVote(vote) | Message::Vote(vote)
-                if !vote.forced && self.timer.loyal > 0 && !mutant!(LeaseDoesNotBind) =>
+                if !vote.forced && self.timer.loyal > 0 =>
             {
                 Err(Dropped::LeaderAlive { leader: self.leader })
             }
@@ -290,7 +290,7 @@ impl Raft {
             Message::Transfer(_) => Err(self.not_leader().into()),
             Message::Propose(request, proposal) => self.on_forwarded(from, term, request, proposal),
             Message::Read(request) => self.on_forwarded_read(from, request),
-            Message::Disowned(known) => self.on_disowned(from, known),
+            Message::IdentityRejected(known) => self.on_disowned(from, known),
         }
     }
 
@@ -299,7 +299,7 @@ impl Raft {
         self.duties_due = false;
         self.check_settled();
         self.report_goal_ends();
-        if std::mem::replace(&mut self.leave_due, false) || mutant!(JointIsLeftTooEarly) {
+        if std::mem::replace(&mut self.leave_due, false) {
             self.leave_if_due();
         }
         self.pursue_goal();

@@ -7,9 +7,7 @@
 //! that the leader does not know what was.
 
 use crate::progress::Peer;
-use crate::{
-    Dropped, Index, MemberId, Message, Raft, ReadMode, Refusal, RequestId, Taken, mutant, mutants,
-};
+use crate::{Accepted, Dropped, Index, MemberId, Message, Raft, ReadMode, Refusal, RequestId};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Reads {
@@ -46,20 +44,20 @@ impl Reads {
 }
 
 impl Raft {
-    pub(crate) fn on_read(&mut self, request: RequestId) -> Result<Taken, Dropped> {
+    pub(crate) fn on_read(&mut self, request: RequestId) -> Result<Accepted, Dropped> {
         if self.role.is_leader() {
             return Ok(self.queue_read(self.config.id, request)?);
         }
         let Some(leader) = self.leader else { return Err(self.not_leader().into()) };
         self.send(leader, Message::Read(request));
-        Ok(Taken::Forwarded(leader))
+        Ok(Accepted::Forwarded(leader))
     }
 
     pub(crate) fn on_forwarded_read(
         &mut self,
         from: MemberId,
         request: RequestId,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let queued = if self.role.is_leader() {
             self.queue_read(from, request)
         } else {
@@ -75,28 +73,23 @@ impl Raft {
         &mut self,
         request: RequestId,
         reply: Result<Index, Refusal>,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         match reply {
             Ok(index) => self.out.served.push((request, index)),
             Err(refusal) => self.out.refused.push((request, refusal)),
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
-    fn queue_read(&mut self, from: MemberId, request: RequestId) -> Result<Taken, Refusal> {
+    fn queue_read(&mut self, from: MemberId, request: RequestId) -> Result<Accepted, Refusal> {
         let limit = self.config.reads_waiting_max;
         let refusal = self.not_leader();
         let Some(leader) = self.role.leader_mut() else { return Err(refusal) };
         if leader.reads.waiting() >= limit {
             return Err(Refusal::TooManyReads { limit });
         }
-        match &mut leader.reads.open {
-            Some(round) if mutant!(ReadJoinsTheOpenRound) => {
-                round.reads.push(Waiting { from, request });
-            }
-            _ => leader.reads.waiting.push(Waiting { from, request }),
-        }
-        Ok(Taken::Waits)
+        leader.reads.waiting.push(Waiting { from, request });
+        Ok(Accepted::Queued)
     }
 
     /// Reads wait, no round is open, and this leader knows what is committed.
@@ -105,7 +98,7 @@ impl Raft {
         self.role.leader().is_some_and(|leader| {
             !leader.reads.waiting.is_empty()
                 && leader.reads.open.is_none()
-                && (mutant!(ReadBeforeOwnCommit) || self.log.commit >= leader.first_own)
+                && self.log.commit >= leader.first_own
         })
     }
 
@@ -115,9 +108,9 @@ impl Raft {
             return;
         }
         let index = self.log.commit;
-        let votes = mutant!(LeaverReadsAlone) || self.membership().is_voter(self.config.id);
+        let votes = self.membership().is_voter(self.config.id);
         let alone = self.membership().is_single() && votes;
-        let sure = alone || self.holds_lease() || mutant!(ReadUnconfirmed);
+        let sure = alone || self.holds_lease();
         let Some(leader) = self.role.leader_mut() else { return };
         let reads = std::mem::take(&mut leader.reads.waiting);
         if sure {
@@ -136,21 +129,18 @@ impl Raft {
     fn holds_lease(&self) -> bool {
         let ReadMode::LeaderLease { drift_ticks } = self.config.reads else { return false };
         let Some(leader) = self.role.leader() else { return false };
-        let drift_ticks = if mutant!(LeaseWithoutDrift) { 0 } else { drift_ticks };
         let lease = u64::from(self.config.election_ticks - drift_ticks);
         let own = self.config.id;
         let heard_at = self.membership().quorum(|id| match leader.peer(id) {
             Some(peer) if id != own => peer.heard_at,
             _ => leader.clock,
         });
-        let given_up = leader.lease_given_up && !mutant!(LeaseKeptInTransfer);
-        !given_up && leader.clock < heard_at.saturating_add(lease)
+        !leader.lease_given_up && leader.clock < heard_at.saturating_add(lease)
     }
 
     /// A peer still followed us when it answered a heartbeat of this round.
     pub(crate) fn on_round_confirmed(&mut self, slot: usize, round: u64) {
         let Some(leader) = self.role.leader_mut() else { return };
-        let round = if mutant!(LateReplyConfirms) { leader.reads.begun } else { round };
         let peer: &mut Peer = &mut leader.peers[slot];
         if round > peer.round && round <= leader.reads.begun {
             peer.round = round;
@@ -170,12 +160,7 @@ impl Raft {
             Some(_) => begun,
             None => 0,
         };
-        let confirmed = if mutant!(JointReadsByIncoming) {
-            mutants::incoming_of(self.membership()).quorum(round)
-        } else {
-            self.membership().quorum(round)
-        };
-        if confirmed < begun {
+        if self.membership().quorum(round) < begun {
             return;
         }
         let round = self.role.leader_mut().and_then(|leader| leader.reads.open.take());
@@ -196,9 +181,6 @@ impl Raft {
 
     /// A leader that leads no longer can confirm nothing.
     pub(crate) fn refuse_reads(&mut self, reads: Reads) {
-        if mutant!(ReadsForgotten) {
-            return;
-        }
         let open = reads.open.into_iter().flat_map(|round| round.reads);
         for read in open.chain(reads.waiting) {
             let refusal = Refusal::NotLeader { leader: None };

@@ -9,40 +9,40 @@ use crate::progress::{Flow, Wanted};
 use crate::role::Role;
 use crate::validate::check_entries;
 use crate::{
-    Append, AppendReply, Dropped, Entries, EntryId, Heartbeat, HeartbeatReply, Index, Load,
-    Malformed, MemberId, Message, Raft, Reader, Taken, mutant,
+    Accepted, Append, AppendReply, Dropped, Entries, EntryId, Heartbeat, HeartbeatReply, Index,
+    Load, LoadTarget, Malformed, MemberId, Message, Raft,
 };
 
 impl Raft {
     /// The leader says what follows `prev` in its log.
-    pub(crate) fn on_append(&mut self, from: MemberId, append: Append) -> Result<Taken, Dropped> {
+    pub(crate) fn on_append(
+        &mut self,
+        from: MemberId,
+        append: Append,
+    ) -> Result<Accepted, Dropped> {
         let commit = self.log.commit;
         let told = append.entries.last().map_or(append.prev, |entry| entry.id);
-        if append.prev.index < commit && !mutant!(CommittedEntryIsCut) {
+        if append.prev.index < commit {
             // Late, or from a leader that does not know how far we are. If even one
             // entry were another than the committed one, it could only come from a
             // leader that was deposed, and what we have must not count for it.
             let common = told.index.min(commit);
-            let known = common >= self.log.base().index && !mutant!(ContradictionIsAcknowledged);
+            let known = common >= self.log.base().index;
             if known && !self.would_hold(&append, common) {
                 return Err(Dropped::ContradictsCommitted { index: common, commit });
             }
             self.reply_matches(from, commit);
-            return Ok(Taken::Done);
+            return Ok(Accepted::Done);
         }
-        let skips = mutant!(PrevNotCompared) && append.prev.index <= self.log.last().index;
-        if !skips && !self.log.holds(append.prev) {
+        if !self.log.holds(append.prev) {
             self.reply_differs(from, append.prev);
-            return Ok(Taken::Done);
+            return Ok(Accepted::Done);
         }
         let commit = append.commit;
         self.take_entries(append)?;
-        let last = self.log.last().index;
-        let clamp = if mutant!(CommitBeyondWhatMatches) { last } else { told.index };
-        self.commit_to(commit.min(clamp));
-        let matched = if mutant!(AcknowledgesItsWholeLog) { last } else { told.index };
-        self.reply_matches(from, matched);
-        Ok(Taken::Done)
+        self.commit_to(commit.min(told.index));
+        self.reply_matches(from, told.index);
+        Ok(Accepted::Done)
     }
 
     /// The append's entry at this index, or its `prev`, is the one in our log.
@@ -56,16 +56,13 @@ impl Raft {
 
     /// Appends what is new, cutting what contradicts it.
     fn take_entries(&mut self, append: Append) -> Result<(), Dropped> {
-        if mutant!(EveryAppendCuts) && append.prev.index < self.log.last().index {
-            self.cut(append.prev.index.max(self.log.commit) + 1);
-        }
         let last = self.log.last().index;
         let mut new = Entries::new();
         if append.prev.index == last {
             new = append.entries;
         } else if let Some(first) = append.entries.iter().find(|entry| !self.log.holds(entry.id)) {
-            let from = if mutant!(ConflictIsKept) { last + 1 } else { first.id.index };
-            if from <= self.log.commit && !mutant!(CommittedEntryIsCut) {
+            let from = first.id.index;
+            if from <= self.log.commit {
                 let commit = self.log.commit;
                 return Err(Dropped::ContradictsCommitted { index: from, commit });
             }
@@ -94,13 +91,8 @@ impl Raft {
         self.memberships.truncate(from);
     }
 
-    /// The commit index that survives a crash of this member.
-    fn commit_to_tell(&self) -> Index {
-        if mutant!(RepliesTellUnsavedCommit) { self.log.commit } else { self.saves.durable_commit }
-    }
-
     pub(crate) fn reply_matches(&mut self, to: MemberId, index: Index) {
-        let commit = self.commit_to_tell();
+        let commit = self.saves.durable_commit;
         let reply = Message::AppendReply(AppendReply::Matches { index, commit });
         self.send_when_saved(to, self.term, reply);
     }
@@ -110,11 +102,7 @@ impl Raft {
         // in between can be the same: one answer skips a whole diverged tail.
         // Shown by scenarios/replication_conflict_skips_terms.txt.
         let index = prev.index.min(self.log.last().index);
-        let hint = if mutant!(ConflictStepsByOne) {
-            EntryId::new(0, index.min(prev.index.saturating_sub(1)))
-        } else {
-            self.log.newest_not_above(index, prev.term)
-        };
+        let hint = self.log.newest_not_above(index, prev.term);
         let reply = AppendReply::Differs { prev: prev.index, hint };
         self.send_when_saved(to, self.term, Message::AppendReply(reply));
     }
@@ -123,9 +111,9 @@ impl Raft {
         &mut self,
         from: MemberId,
         heartbeat: Heartbeat,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let (commit, last) = (heartbeat.commit, self.log.last().index);
-        if commit > last && !mutant!(HeartbeatBeyondLogIsTaken) {
+        if commit > last {
             // The leader tells only what it knows us to hold: we lost it, or it lies. A
             // new disk shows itself, or in a quiet cluster nobody would ever notice.
             // Shown by scenarios/identity_swapped_learner_starts_over.txt.
@@ -137,25 +125,23 @@ impl Raft {
         self.commit_to(commit);
         let Heartbeat { round, sent_at, settled, .. } = heartbeat;
         self.hear_settled(from, settled);
-        let reply = HeartbeatReply { round, sent_at, commit: self.commit_to_tell() };
+        let reply = HeartbeatReply { round, sent_at, commit: self.saves.durable_commit };
         self.send(from, Message::HeartbeatReply(reply));
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     pub(crate) fn on_append_reply(
         &mut self,
         from: MemberId,
         reply: AppendReply,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let last = self.log.last().index;
         let Some(leader) = self.role.leader_mut() else { return Err(Dropped::NotForRole) };
         let Some(slot) = leader.slot(from) else { return Err(Dropped::UnknownSender { from }) };
         leader.peers[slot].answered_at = leader.clock;
         let progress = &mut leader.peers[slot].progress;
         match reply {
-            AppendReply::Matches { index, .. }
-                if index > last && !mutant!(MatchBeyondLogIsTaken) =>
-            {
+            AppendReply::Matches { index, .. } if index > last => {
                 return Err(Malformed::MatchBeyondLog.into());
             }
             AppendReply::Matches { index, commit } => {
@@ -170,10 +156,10 @@ impl Raft {
             // The envelope's term was all it had to say; it equals ours by now.
             AppendReply::OldTerm => {
                 progress.active = true;
-                return Err(Dropped::Unasked);
+                return Err(Dropped::Unsolicited);
             }
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     fn on_differs(&mut self, slot: usize, prev: Index, hint: EntryId) {
@@ -205,13 +191,13 @@ impl Raft {
         // A probe that is answered ends the probing, even without news.
         let news = progress.match_to(index);
         let ends_probe = || progress.matched == index && progress.flow == Flow::Probe;
-        if !(news || !mutant!(ProbeWithoutNewsGoesOn) && ends_probe()) {
+        if !(news || ends_probe()) {
             return;
         }
         match progress.flow {
             Flow::Probe => progress.become_replicate(),
             // However it got that far: the log can take it from there.
-            Flow::Snapshot(_) if progress.matched >= base && !mutant!(SnapshotNeverEnds) => {
+            Flow::Snapshot(_) if progress.matched >= base => {
                 progress.become_probe();
                 progress.become_replicate();
             }
@@ -238,7 +224,7 @@ impl Raft {
         &mut self,
         from: MemberId,
         reply: HeartbeatReply,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let last = self.log.last().index;
         let Some(leader) = self.role.leader_mut() else { return Err(Dropped::NotForRole) };
         let clock = leader.clock;
@@ -246,12 +232,9 @@ impl Raft {
         let peer = &mut leader.peers[slot];
         peer.progress.active = true;
         peer.answered_at = clock;
-        if !mutant!(HeartbeatFreesNoProbe) {
-            peer.progress.unpause();
-        }
+        peer.progress.unpause();
         if reply.sent_at <= clock {
-            let sent_at = if mutant!(LeaseFromTheAnswer) { clock } else { reply.sent_at };
-            peer.heard_at = peer.heard_at.max(sent_at);
+            peer.heard_at = peer.heard_at.max(reply.sent_at);
         }
         let behind = peer.progress.matched < last || peer.progress.flow == Flow::Probe;
         if behind {
@@ -259,7 +242,7 @@ impl Raft {
         }
         self.on_round_confirmed(slot, reply.round);
         self.on_commit_known(from, reply.commit);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     pub(crate) fn on_leader_tick(&mut self) {
@@ -271,7 +254,7 @@ impl Raft {
         }
         if self.timer.elapsed >= self.config.election_ticks {
             self.timer.elapsed = 0;
-            if self.config.check_quorum && !self.check_quorum() && !mutant!(QuorumNotChecked) {
+            if self.config.check_quorum && !self.check_quorum() {
                 self.become_follower(self.term, None);
                 return;
             }
@@ -305,31 +288,30 @@ impl Raft {
         let (round, sent_at) = (leader.reads.round(), leader.clock);
         for peer in leader.peers.iter_mut().filter(|peer| peer.id != own) {
             // Never beyond what the peer is known to hold.
-            let matched = peer.progress.matched;
-            let commit = if mutant!(HeartbeatTellsAll) { commit } else { commit.min(matched) };
+            let commit = commit.min(peer.progress.matched);
             peer.progress.told_commit(commit);
             let message = Message::Heartbeat(Heartbeat { commit, round, sent_at, settled });
             self.out.send.push(self.config.envelope(peer.id, term, message));
         }
     }
 
-    pub(crate) fn on_unreachable(&mut self, peer: MemberId) -> Result<Taken, Dropped> {
+    pub(crate) fn on_unreachable(&mut self, peer: MemberId) -> Result<Accepted, Dropped> {
         let Some(leader) = self.role.leader_mut() else { return Err(Dropped::NotForRole) };
         let Some(peer) = leader.peer_mut(peer) else {
             return Err(Dropped::UnknownSender { from: peer });
         };
         // What was sent ahead is probably lost: find out where the peer is.
-        if peer.progress.flow == Flow::Replicate && !mutant!(UnreachableIsIgnored) {
+        if peer.progress.flow == Flow::Replicate {
             peer.progress.become_probe();
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     pub(crate) fn on_loaded_for_peer(
         &mut self,
         id: MemberId,
         entries: &Entries,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let Some(leader) = self.role.leader_mut() else { return Err(Dropped::NothingPending) };
         let Some(slot) = leader.slot(id).filter(|slot| leader.peers[*slot].loading) else {
             return Err(Dropped::NothingPending);
@@ -346,7 +328,7 @@ impl Raft {
         };
         self.emit(slot, prev, entries.clone());
         self.send_entries(slot);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// The entry before these, if they are what our log holds there.
@@ -360,7 +342,7 @@ impl Raft {
 
     /// An append to everybody, if only to tell them the commit index.
     pub(crate) fn broadcast_append(&mut self) {
-        if self.config.manners.coalesce {
+        if self.config.etcd_compat.coalesce {
             if let Some(leader) = self.role.leader_mut() {
                 leader.broadcast = Wanted::Append;
             }
@@ -396,7 +378,7 @@ impl Raft {
 
     /// With coalescing, remembers what to send until the output is taken.
     fn want(&mut self, slot: usize, wanted: Wanted) -> bool {
-        let coalesce = self.config.manners.coalesce;
+        let coalesce = self.config.etcd_compat.coalesce;
         if coalesce && let Some(leader) = self.role.leader_mut() {
             let peer = &mut leader.peers[slot];
             peer.wanted = peer.wanted.max(wanted);
@@ -455,7 +437,7 @@ impl Raft {
                         let range = next..self.log.last().index + 1;
                         let bytes_max = self.config.append_bytes_max;
                         self.out.load.push(Load {
-                            reader: Reader::Peer(peer.id),
+                            target: LoadTarget::Peer(peer.id),
                             range,
                             bytes_max,
                         });

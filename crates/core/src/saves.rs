@@ -3,14 +3,14 @@
 //! Promises ride in the save that makes them true. A save that is on its way is
 //! remembered with how much of the log it holds; when that part of the log is cut,
 //! the memory is cut too, so a late completion acknowledges nothing that was
-//! written since (scenarios/save_late_completion_of_a_cut_tail.txt).
+//! written since (scenarios/save_late_completion_of_truncated_tail.txt).
 
 use std::collections::VecDeque;
 
-use crate::{AppendReply, Dropped, Event};
 use crate::{
-    EntryId, Envelope, HardState, Index, MemberId, Message, Raft, Save, SaveId, Taken, Term, mutant,
+    Accepted, EntryId, Envelope, HardState, Index, MemberId, Message, Raft, Save, SaveId, Term,
 };
+use crate::{AppendReply, Dropped, Event};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Saves {
@@ -65,9 +65,7 @@ impl Saves {
     /// The log was cut from here on.
     pub(crate) fn truncate(&mut self, from: Index) {
         for save in &mut self.in_flight {
-            if !mutant!(LateSaveCountsAfterCut) {
-                save.last = save.last.min(from - 1);
-            }
+            save.last = save.last.min(from - 1);
         }
     }
 }
@@ -86,18 +84,13 @@ impl Raft {
     /// Sends a promise once what it rests on is durable; at once when it is.
     pub(crate) fn send_when_saved(&mut self, to: MemberId, term: Term, message: Message) {
         let envelope = self.config.envelope(to, term, message);
-        let waits = self.config.manners.every_reply_waits || self.has_unsaved_promises();
-        let early = match envelope.message {
-            Message::VoteReply(_) => mutant!(VoteReplyBeforeSave),
-            Message::AppendReply(_) => mutant!(AppendReplyBeforeSave),
-            _ => false,
-        };
-        if !waits || early {
+        let waits = self.config.etcd_compat.every_reply_waits || self.has_unsaved_promises();
+        if !waits {
             self.out.send.push(envelope);
             return;
         }
         // A follower that took several appends since the last output says so once.
-        if self.config.manners.coalesce
+        if self.config.etcd_compat.coalesce
             && let Some(last) = self.saves.promises.send.last_mut()
             && let (
                 Message::AppendReply(AppendReply::Matches { index: told, .. }),
@@ -123,9 +116,7 @@ impl Raft {
     /// Votes for itself: counted when it is durable. A pre-vote promises nothing,
     /// so with an idle disk it counts at once.
     pub(crate) fn promise_own_vote(&mut self, vote: OwnVote) {
-        if mutant!(OwnVoteBeforeSave) {
-            self.count_own_vote(vote);
-        } else if self.config.manners.every_reply_waits {
+        if self.config.etcd_compat.every_reply_waits {
             let reply = self.vote_reply(true);
             let message =
                 if vote.pre { Message::PreVoteReply(reply) } else { Message::VoteReply(reply) };
@@ -139,13 +130,10 @@ impl Raft {
 
     /// The leader's own copy of an entry counts when it is durable.
     pub(crate) fn promise_own_append(&mut self, index: Index) {
-        if self.config.manners.every_reply_waits {
+        if self.config.etcd_compat.every_reply_waits {
             let reply = Message::AppendReply(AppendReply::Matches { index, commit: 0 });
             self.send_when_saved(self.config.id, self.term, reply);
             self.saves.promises.appends.push(index);
-        }
-        if mutant!(OwnAppendBeforeSave) {
-            self.on_own_saved(index);
         }
     }
 
@@ -163,9 +151,8 @@ impl Raft {
         let (told, now) = (self.saves.handed, self.hard_state());
         (told.term, told.vote) != (now.term, now.vote)
             || told.commit != now.commit
-                && (self.config.manners.commit_saved_alone
-                    || !mutant!(MembershipCommitNotSaved)
-                        && self.memberships.any_between(told.commit, now.commit))
+                && (self.config.etcd_compat.commit_saved_alone
+                    || self.memberships.any_between(told.commit, now.commit))
     }
 
     pub(crate) fn take_save(&mut self) -> Option<Save> {
@@ -193,8 +180,7 @@ impl Raft {
         let must_sync = !entries.is_empty()
             || install.is_some()
             || (told.term, told.vote) != (now.term, now.vote)
-            || !mutant!(MembershipCommitNotSynced)
-                && self.memberships.any_between(told.commit, now.commit);
+            || self.memberships.any_between(told.commit, now.commit);
         self.saves.in_flight.push_back(InFlight {
             id,
             last: self.log.handed(),
@@ -202,15 +188,12 @@ impl Raft {
             promises,
             install: install.as_ref().map(|meta| meta.id),
         });
-        let mut hard_state = (told != now).then_some(now);
-        if mutant!(VoteNotSaved) {
-            hard_state = hard_state.map(|state| HardState { vote: None, ..state });
-        }
+        let hard_state = (told != now).then_some(now);
         Some(Save { id, hard_state, entries, install, must_sync, then_send })
     }
 
     /// The disk holds this save and every one before it.
-    pub(crate) fn on_saved(&mut self, id: SaveId) -> Result<Taken, Dropped> {
+    pub(crate) fn on_saved(&mut self, id: SaveId) -> Result<Accepted, Dropped> {
         if id.0 > self.saves.newest || self.saves.in_flight.front().is_none_or(|old| old.id > id) {
             return Err(Dropped::NothingPending);
         }
@@ -230,7 +213,7 @@ impl Raft {
                 self.on_installed(installed);
             }
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// A leader's own disk has caught up: it counts like any follower's.

@@ -8,7 +8,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use quorate::{DriverOptions, FileDisk, MemberId, Membership, NodeConfig, Resident, TcpTransport};
+use quorate::{
+    DriverOptions, FileDisk, HostedMember, MemberId, Membership, NodeConfig, TcpTransport,
+};
 use quorate_storage::{OpenError, Store};
 use sha1::{Digest, Sha1};
 use tokio::time::Instant;
@@ -31,7 +33,7 @@ pub(crate) async fn prepare(
     let owner = Store::read_identity(&mut disk).map_err(BootstrapError::Store)?;
     let node = match (owner, config.initial_cluster_state) {
         (Some(identity), _) => {
-            let node = NodeConfig::join(identity.cluster, identity.member.0, identity.joined_at);
+            let node = NodeConfig::join(identity.cluster, identity.member, identity.joined_at);
             tracing::info!(cluster_id = %hex(identity.cluster), member_id = %hex(identity.member.0),
                 "restarting; the initial cluster is ignored");
             node
@@ -64,7 +66,7 @@ fn with_times(mut node: NodeConfig, config: &Config) -> NodeConfig {
 async fn found(config: &Config, transport: &TcpTransport) -> Result<NodeConfig, BootstrapError> {
     let Founding { cluster, own, membership } = founding(config)?;
     check_not_known(config, transport, cluster, own).await?;
-    let mut node = NodeConfig::join(cluster, own.0, 0);
+    let mut node = NodeConfig::join(cluster, own, 0);
     node.first = Some(membership);
     Ok(node)
 }
@@ -157,7 +159,7 @@ async fn join_running(
 fn find_own(
     config: &Config,
     given: &[(String, Vec<Url>)],
-    resident: &Resident,
+    resident: &HostedMember,
 ) -> Result<NodeConfig, BootstrapError> {
     let membership = &resident.membership.membership;
     let sorted = |mut urls: Vec<String>| {
@@ -192,12 +194,12 @@ fn find_own(
     if membership.incarnation(*id).is_some() || membership.joined_at(*id) == 0 {
         return Err(BootstrapError::AlreadyBootstrapped { id: id.0 });
     }
-    Ok(NodeConfig::join(resident.key.cluster, id.0, membership.joined_at(*id)))
+    Ok(NodeConfig::join(resident.key.cluster, *id, membership.joined_at(*id)))
 }
 
 /// What the others said.
 struct Asked {
-    residents: Vec<Resident>,
+    residents: Vec<HostedMember>,
     failures: String,
 }
 
@@ -205,7 +207,7 @@ async fn inquire(config: &Config, transport: &TcpTransport, patience: Duration) 
     let mut asked = Asked { residents: Vec::new(), failures: String::new() };
     let others = config.first_members().into_iter().filter(|(name, _)| *name != config.name);
     for url in others.flat_map(|(_, urls)| urls) {
-        match transport.inquire(&url.address(), patience).await {
+        match transport.discover(&url.address(), patience).await {
             Ok(residents) => asked.residents.extend(residents),
             Err(why) => asked.failures.push_str(&format!(" {url}: {why};")),
         }

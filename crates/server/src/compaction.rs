@@ -116,7 +116,7 @@ mod tests {
             look(&context, mode, &mut seen, began + *at).await;
             compacted.push(context.store.read().compact_revision().max(0));
         }
-        context.node.end().await;
+        context.node.stop_now().await;
         compacted
     }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use quorate::{Node, RequestError};
 use quorate_kv::{AnyTable, Command, KvError, KvReply, Query, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
@@ -143,7 +142,7 @@ impl Context {
 
     /// After this the store shows everything that was done before it was called.
     pub(crate) async fn catch_up(&self) -> Result<(), Status> {
-        match self.node.read(Bytes::new()).await {
+        match self.node.barrier().await {
             Ok(_) => Ok(()),
             Err(why) => {
                 Tally::one(&self.tally.reads_not_confirmed);
@@ -172,7 +171,7 @@ impl Context {
         let mut stage = self.stage.subscribe();
         tokio::select! {
             _ = stage.wait_for(|stage| *stage == Stage::Closing) => server_stopped(),
-            _ = self.node.ended() => server_stopped(),
+            _ = self.node.wait_stopped() => server_stopped(),
             () = self.leader_lost(), if wants_leader => no_leader(),
         }
     }

@@ -15,7 +15,7 @@ use crate::url::Url;
 /// All of them, until the member ends.
 pub(crate) async fn run(context: Context, config: Config) {
     let ended = async {
-        context.node.ended().await;
+        context.node.wait_stopped().await;
     };
     tokio::select! {
         () = ended => {}

@@ -82,7 +82,9 @@ fn of_refused(why: &RequestRefused) -> (Code, String) {
         RequestRefused::Overwritten { .. } => (Code::Unavailable, LEADER_CHANGED),
         RequestRefused::TransferAborted => (Code::Unknown, TIMED_OUT_TRANSFER),
         // A member that was removed is one that serves no more.
-        RequestRefused::NotMember | RequestRefused::Stopped => (Code::Unavailable, STOPPED),
+        RequestRefused::NotMember
+        | RequestRefused::Stopped
+        | RequestRefused::MemberFailed { .. } => (Code::Unavailable, STOPPED),
         other => return (Code::Unknown, format!("etcdserver: {other}")),
     };
     (code, text.into())
@@ -97,7 +99,9 @@ fn of_unknown(why: &OutcomeUnknown) -> (Code, String) {
             (Code::Unavailable, TIMED_OUT_CONNECTION)
         }
         OutcomeUnknown::GoalAbandoned(_) => (Code::Unavailable, TIMED_OUT_LEADER),
-        OutcomeUnknown::Removed | OutcomeUnknown::Stopped => (Code::Unavailable, STOPPED),
+        OutcomeUnknown::Removed | OutcomeUnknown::Stopped | OutcomeUnknown::MemberFailed { .. } => {
+            (Code::Unavailable, STOPPED)
+        }
         other => return (Code::Unknown, format!("etcdserver: {other}")),
     };
     (code, text.into())
@@ -121,7 +125,7 @@ fn of_refusal(why: &Refusal) -> (Code, String) {
 /// etcd has words for few of these; the others are told in ours.
 fn of_change(why: &ChangeRefusal) -> (Code, String) {
     let (code, text) = match why {
-        ChangeRefusal::NotCarried { .. } | ChangeRefusal::ZoneWouldBlock => {
+        ChangeRefusal::QuorumNotReady { .. } | ChangeRefusal::ZoneWouldBlock => {
             (Code::Unavailable, UNHEALTHY)
         }
         ChangeRefusal::NoVotersLeft => (Code::FailedPrecondition, NOT_ENOUGH_STARTED),
@@ -230,7 +234,7 @@ mod tests {
                 "etcdserver: bad leader transferee",
             ),
             (
-                change(ChangeRefusal::NotCarried { voters: 4, quorum: 3, live: 2 }),
+                change(ChangeRefusal::QuorumNotReady { voters: 4, quorum: 3, live: 2 }),
                 14,
                 "etcdserver: unhealthy cluster",
             ),

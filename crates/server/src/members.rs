@@ -5,9 +5,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use quorate::{
-    Change, ChangeRefusal, EntryId, MemberId, MemberInfo, MemberSet, Membership, MembershipNews,
+    Change, ChangeRefusal, EntryId, MemberId, MemberInfo, MemberSet, Membership, MembershipEvent,
     Node, Operation, OutcomeUnknown, Refusal, RequestError, RequestRefused,
 };
 use tokio::time::Instant;
@@ -211,13 +210,13 @@ async fn attempt(
                 Ok(_) => answered = true,
             },
             heard = news.next() => match heard {
-                Some(MembershipNews::Settled { membership, .. })
-                | Some(MembershipNews::Now { membership, settled: true, .. })
+                Some(MembershipEvent::Settled { membership, .. })
+                | Some(MembershipEvent::Current { membership, settled: true, .. })
                     if wish.is_fulfilled(&membership) => return Ok(()),
                 // Who goes itself does not hear that it is settled. It went as a learner, and
                 // that was.
-                Some(MembershipNews::Counts { membership, .. })
-                | Some(MembershipNews::Now { membership, .. })
+                Some(MembershipEvent::InEffect { membership, .. })
+                | Some(MembershipEvent::Current { membership, .. })
                     if goes && wish.is_fulfilled(&membership) => return Ok(()),
                 Some(_) => {}
                 None => return Err(Missed::ForGood(RequestError::Refused(RequestRefused::Stopped))),
@@ -256,7 +255,7 @@ pub(crate) async fn begin(node: &Node, change: Change) -> Result<EntryId, Reques
             return begun;
         }
         // Of what the old leader logged, all that will ever count is known after this.
-        node.read(Bytes::new()).await?;
+        node.barrier().await?;
         if let Some(id) = new_goal(&node.membership(), before) {
             return Ok(id);
         }
@@ -278,7 +277,7 @@ async fn begin_with_leader(
         tokio::select! {
             answer = &mut asked => return Some(answer),
             heard = news.next() => match heard {
-                Some(MembershipNews::Committed { membership, .. }) => {
+                Some(MembershipEvent::Committed { membership, .. }) => {
                     if let Some(id) = new_goal(&membership, before) {
                         return Some(Ok(id));
                     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::{
-    DirectoryStorage, Ended, FileDisk, Node, NodeError, StoreConfig, TcpConfig, TcpTransport,
+    DirectoryStorage, FileDisk, Node, NodeError, StopReason, StoreConfig, TcpConfig, TcpTransport,
 };
 use quorate_kv::TableError;
 use tokio::net::TcpListener;
@@ -51,7 +51,7 @@ pub async fn run(config: Config) -> Result<(), ServerError> {
     };
     notify("READY=1");
     let ended = tokio::select! {
-        ended = running.node.ended() => Some(ended),
+        ended = running.node.wait_stopped() => Some(ended),
         () = running.removed() => None,
         signal = signals.next() => {
             tracing::info!(signal, "received a signal; shutting down");
@@ -67,7 +67,7 @@ pub async fn run(config: Config) -> Result<(), ServerError> {
         }
     }
     match ended {
-        Some(why) if !matches!(why, Ended::Stopped) => Err(ServerError::Ended(why)),
+        Some(why) if !matches!(why, StopReason::Stopped) => Err(ServerError::Ended(why)),
         _ => Ok(()),
     }
 }
@@ -98,7 +98,7 @@ impl Running {
             force_new_cluster(&config).map_err(ServerError::Recover)?;
         }
         let mut node_config = prepare(&config, &transport).await?;
-        node_config.observer = Arc::clone(&measured) as Arc<dyn quorate::Observer>;
+        node_config.observer = Arc::clone(&measured) as Arc<dyn quorate::NodeObserver>;
         let cluster_id = node_config.cluster;
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
         let storage = DirectoryStorage::on(disk, StoreConfig::default());
@@ -222,7 +222,7 @@ impl Running {
             () = drain(self.serving, self.drain_timeout) => {}
             () = refuse_to_lead(&self.node) => {}
         }
-        self.node.end().await;
+        self.node.stop_now().await;
         self.node.host().clone().stop().await;
     }
 
@@ -230,7 +230,7 @@ impl Running {
     pub async fn end(self) {
         self.duties.abort();
         self.serving.iter().for_each(JoinHandle::abort);
-        self.node.end().await;
+        self.node.stop_now().await;
         self.node.host().clone().stop().await;
     }
 }
@@ -297,7 +297,7 @@ async fn bind_peers(
     };
     let mut tcp = TcpConfig::new(*first);
     tcp.listen_also = others.to_vec();
-    tcp.address_of = Arc::new(address_of);
+    tcp.resolve_address = Arc::new(address_of);
     let measured = Arc::clone(measured);
     tcp.on_round_trip = Arc::new(move |address, took| measured.on_round_trip(address, took));
     let advertised = config.initial_advertise_peer_urls.first();
@@ -347,7 +347,7 @@ pub enum ServerError {
     Table(TableError),
     System(io::Error),
     /// The member ended by itself.
-    Ended(Ended),
+    Ended(StopReason),
     /// A second signal ended it before it had stopped in good order.
     Interrupted,
     /// No new cluster can be made of what the disk holds.

@@ -1,6 +1,6 @@
 //! Explores the small scopes to the end, and shows that the explorer finds what is wrong.
 
-use quorate_core::Activation;
+use quorate_core::config::Activation;
 use quorate_sim::model::{Bounds, Checks, Expects, Limits, Network, Report, Scope, run, scopes};
 
 fn scope(name: &str) -> Scope {
@@ -109,15 +109,4 @@ fn a_limit_cuts_a_run() {
     shallow.bounds = Bounds { depth: 3, ..shallow.bounds };
     let cut = run(&shallow, Activation::OnApply, Limits::default()).unwrap();
     assert!(!cut.exhausted && cut.depth == 3);
-}
-
-#[cfg(feature = "mutants")]
-#[test]
-fn a_vote_for_an_older_log_is_noticed() {
-    use quorate_core::mutants::{Mutant, switch};
-    switch(Some(Mutant::VoteForOlderLog));
-    let report = run(&scope("three-voters"), Activation::OnApply, Limits::default()).unwrap();
-    switch(None);
-    let broken = report.broken.unwrap();
-    assert!(["I4", "I5", "I10"].contains(&broken.violation.rule), "{}", broken.violation);
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{ChangeRefusal, MemberInfo, Membership};
-use crate::config::Manners;
-use crate::{EntryId, MemberId, MemberSet, mutant};
+use crate::config::EtcdCompat;
+use crate::{EntryId, MemberId, MemberSet};
 
 /// A wish to alter the membership.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -238,8 +238,12 @@ impl Operation {
 
 impl Membership {
     /// What a change makes of this membership, or why it is not possible.
-    pub fn resolve(&self, change: &Change, manners: &Manners) -> Result<Self, ChangeRefusal> {
-        if !manners.ignore_member_zero
+    pub fn resolve(
+        &self,
+        change: &Change,
+        etcd_compat: &EtcdCompat,
+    ) -> Result<Self, ChangeRefusal> {
+        if !etcd_compat.ignore_member_zero
             && change.operations().iter().any(|operation| operation.member().0 == 0)
         {
             return Err(ChangeRefusal::MemberZero);
@@ -248,13 +252,13 @@ impl Membership {
             ChangeKind::V1(operation) => self.simple(&[*operation]),
             ChangeKind::Operations { operations, .. } if operations.is_empty() => self.leave(),
             ChangeKind::Operations { operations, transition } => {
-                self.operations(operations, *transition, manners)
+                self.operations(operations, *transition, etcd_compat)
             }
             ChangeKind::Majorities(majorities) => self.go_to(majorities),
             ChangeKind::AddLearners(ids) => {
                 let new = ids.iter().filter(|id| !self.contains(*id)).map(Operation::Learner);
                 let new: Vec<Operation> = new.collect();
-                if new.is_empty() { Err(ChangeRefusal::AlreadyThere) } else { self.simple(&new) }
+                if new.is_empty() { Err(ChangeRefusal::AlreadyReached) } else { self.simple(&new) }
             }
             ChangeKind::SetVoters { voters, retain } => self.set_voters(voters, *retain),
             ChangeKind::EditVoters { add, remove, retain } => {
@@ -289,22 +293,22 @@ impl Membership {
         let demoted = now.iter().filter(|id| !voters.contains(*id)).map(Operation::Learner);
         let operations: Vec<Operation> = promoted.chain(demoted).collect();
         if operations.is_empty() {
-            return Err(ChangeRefusal::AlreadyThere);
+            return Err(ChangeRefusal::AlreadyReached);
         }
-        self.operations(&operations, Transition::Auto, &Manners::default())
+        self.operations(&operations, Transition::Auto, &EtcdCompat::default())
     }
 
     fn operations(
         &self,
         operations: &[Operation],
         transition: Transition,
-        manners: &Manners,
+        etcd_compat: &EtcdCompat,
     ) -> Result<Self, ChangeRefusal> {
         if self.is_joint() {
             return Err(ChangeRefusal::AlreadyJoint);
         }
         match transition {
-            Transition::Auto if manners.auto_counts_operations && operations.len() > 1 => {
+            Transition::Auto if etcd_compat.auto_counts_operations && operations.len() > 1 => {
                 self.enter_joint(operations, true)
             }
             Transition::Auto => match self.simple(operations) {
@@ -322,8 +326,7 @@ impl Membership {
             return Err(ChangeRefusal::SimpleInJoint);
         }
         let next = self.operate(operations)?;
-        let many = self.incoming().difference_count(next.incoming()) > 1;
-        if many && !mutant!(ManyVotersInOneStep) {
+        if self.incoming().difference_count(next.incoming()) > 1 {
             return Err(ChangeRefusal::ManyVoters);
         }
         next.checked()
@@ -339,7 +342,7 @@ impl Membership {
             return Err(ChangeRefusal::AlreadyJoint);
         }
         if self.incoming().is_empty() {
-            return Err(ChangeRefusal::NoVotersToJoin);
+            return Err(ChangeRefusal::NoVotersForJoint);
         }
         let mut joint = self.clone();
         joint.majorities.push(self.incoming().clone());
@@ -355,9 +358,7 @@ impl Membership {
         let mut next = self.clone();
         next.majorities.truncate(1);
         for id in std::mem::take(&mut next.learners_next).iter() {
-            if !mutant!(LeavingForgetsLearners) {
-                next.learners.insert(id);
-            }
+            next.learners.insert(id);
         }
         next.auto_leave = false;
         next.checked()
@@ -373,9 +374,7 @@ impl Membership {
         // on its way out becomes one when that goes.
         for id in self.voters().iter().chain(next.voters().iter()) {
             if !next.is_voter(id) {
-                if !mutant!(GoingBackForgetsLearners) {
-                    next.learners.insert(id);
-                }
+                next.learners.insert(id);
             } else if !next.incoming().contains(id) {
                 next.learners.remove(id);
                 next.learners_next.insert(id);
@@ -391,14 +390,9 @@ impl Membership {
     /// majority of the one equals some majority of the other, or differs by one
     /// voter. Majorities are compared with majorities, never with unions of them.
     pub fn may_become(&self, next: &Self) -> bool {
-        if mutant!(UnionsAreCompared) {
-            return self.voters().difference_count(&next.voters()) <= 1;
-        }
-        mutant!(AnyStepIsSafe)
-            || self
-                .majorities
-                .iter()
-                .any(|old| next.majorities.iter().any(|new| old.difference_count(new) <= 1))
+        self.majorities
+            .iter()
+            .any(|old| next.majorities.iter().any(|new| old.difference_count(new) <= 1))
     }
 
     /// A voter that would go without having been a learner: by this step, or by the
@@ -406,9 +400,6 @@ impl Membership {
     pub fn voter_removed_by(&self, next: &Self) -> Option<MemberId> {
         let gone = self.voters().iter().find(|id| !next.contains(*id));
         let stays = |id| next.incoming().contains(id) || next.learners_next.contains(id);
-        if mutant!(ExitRemovesVoters) {
-            return gone;
-        }
         gone.or_else(|| next.voters().iter().find(|id| !stays(*id)))
     }
 
@@ -425,7 +416,7 @@ impl Membership {
                 Operation::Update(_) => {}
             }
         }
-        if next.incoming().is_empty() && !mutant!(LastVoterMayGo) {
+        if next.incoming().is_empty() {
             return Err(ChangeRefusal::NoVotersLeft);
         }
         Ok(next)
@@ -441,7 +432,7 @@ impl Membership {
         self.majorities[0].remove(id);
         // A voter of the outgoing majority still votes there: it becomes a learner
         // when the joint is left, since nobody may be both at a time.
-        if self.leaves(id) && !mutant!(DemotedAtOnceInJoint) {
+        if self.leaves(id) {
             self.learners_next.insert(id);
         } else {
             self.learners.insert(id);
@@ -461,7 +452,7 @@ impl Membership {
     fn checked(self) -> Result<Self, ChangeRefusal> {
         match self.check() {
             Ok(()) => Ok(self),
-            Err(why) => Err(ChangeRefusal::Impossible(why)),
+            Err(why) => Err(ChangeRefusal::InvalidMembership(why)),
         }
     }
 }
@@ -510,6 +501,6 @@ impl fmt::Display for Operation {
             Self::Remove(_) => 'r',
             Self::Update(_) => 'u',
         };
-        write!(f, "{letter}{}", self.member().0)
+        write!(f, "{letter}{}", self.member())
     }
 }

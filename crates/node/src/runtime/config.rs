@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_core::{BootError, Config, EntryId, Index, MemberId, MemberInfo, Membership};
+use quorate_core::membership::MemberInfo;
+use quorate_core::{BootError, Config, EntryId, Index, MemberId, Membership};
 
-use super::metrics::Observer;
+use super::metrics::NodeObserver;
 use super::storage::StorageError;
 use super::transport::{MemberKey, TransportError};
 use crate::applier::SnapshotInstallError;
@@ -37,40 +38,40 @@ pub struct NodeConfig {
     /// that. Costs a few microseconds for each batch of commands.
     pub machine_blocks: bool,
     /// Hears of everything that happens.
-    pub observer: Arc<dyn Observer>,
+    pub observer: Arc<dyn NodeObserver>,
 }
 
 impl NodeConfig {
     /// A first member of a new cluster, of which all first members are given with the
     /// information that the transport needs to reach them: for TCP, `host:port`.
-    pub fn first<A: Into<String>>(
+    pub fn first<I: Into<MemberId>, A: Into<String>>(
         cluster: u64,
-        id: u64,
-        members: impl IntoIterator<Item = (u64, A)>,
+        id: impl Into<MemberId>,
+        members: impl IntoIterator<Item = (I, A)>,
     ) -> Self {
         let members: Vec<(MemberId, MemberInfo)> = members
             .into_iter()
-            .map(|(id, address)| (MemberId(id), MemberInfo::address(address)))
+            .map(|(id, address)| (id.into(), MemberInfo::address(address)))
             .collect();
         let mut first = Membership::new(members.iter().map(|(id, _)| *id), []);
         for (id, info) in members {
             first = first.with_info(id, info);
         }
-        Self { first: Some(first), ..Self::new(cluster, id) }
+        Self { first: Some(first), ..Self::new(cluster, id.into()) }
     }
 
     /// A member that joins a running cluster: `joined_at` is the entry that added it, as
     /// [`Node::add_learner`](crate::Node::add_learner) answered.
-    pub fn join(cluster: u64, id: u64, joined_at: Index) -> Self {
-        let mut config = Self::new(cluster, id);
+    pub fn join(cluster: u64, id: impl Into<MemberId>, joined_at: Index) -> Self {
+        let mut config = Self::new(cluster, id.into());
         config.raft.joined_at = joined_at;
         config
     }
 
-    fn new(cluster: u64, id: u64) -> Self {
+    fn new(cluster: u64, id: MemberId) -> Self {
         Self {
             cluster,
-            raft: Config::new(MemberId(id)),
+            raft: Config::new(id),
             options: DriverOptions::default(),
             first: None,
             tick: Duration::from_millis(100),
@@ -107,9 +108,11 @@ impl fmt::Debug for NodeConfig {
 #[non_exhaustive]
 pub enum NodeError {
     /// A tick has to take some time.
-    NoTick,
-    /// A member of this name runs in this process already.
-    RunsAlready(MemberKey),
+    ZeroTick,
+    /// The host was stopped. Start another one.
+    HostStopped,
+    /// A member with this cluster and id already runs on this host.
+    AlreadyRunning(MemberKey),
     /// What is on the disk cannot be read, is another member's, or is damaged.
     Storage(StorageError),
     /// What the disk says does not fit together, or not with the config.
@@ -127,8 +130,9 @@ pub enum NodeError {
 impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoTick => write!(f, "a tick takes no time, want some"),
-            Self::RunsAlready(key) => write!(f, "{key} runs in this process already"),
+            Self::ZeroTick => write!(f, "a tick takes no time, want some"),
+            Self::HostStopped => write!(f, "the host is stopped"),
+            Self::AlreadyRunning(key) => write!(f, "{key} already runs on this host"),
             Self::Storage(why) => write!(f, "{why}"),
             Self::Boot(why) => write!(f, "{why}"),
             Self::Snapshot(id, why) => write!(f, "snapshot {id}: {why}"),

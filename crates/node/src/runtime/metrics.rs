@@ -10,7 +10,7 @@ use crate::outcome::{RequestError, RequestOutcome};
 
 /// Called by a running member when something happens. Everything here is called on the
 /// member's own threads: be quick, and do not block.
-pub trait Observer: Send + Sync + 'static {
+pub trait NodeObserver: Send + Sync + 'static {
     /// A role, leader or membership changed, a change settled, a goal moved on, …
     fn on_event(&self, _event: &Event) {}
 
@@ -22,7 +22,7 @@ pub trait Observer: Send + Sync + 'static {
 }
 
 /// Observes nothing.
-impl Observer for () {}
+impl NodeObserver for () {}
 
 /// Numbers about a running member, as of one moment. All but the two gauges only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,22 +6,25 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_core::{
-    Change, ChangeRefusal, EndedGoal, EntryId, GoalEnd, Index, MemberId, MemberInfo, MemberSet,
-    Membership, Plan, Refusal, RoleKind, Term, View, plan,
+use quorate_core::membership::{
+    ChangeRefusal, EndedGoal, GoalEnd, MemberInfo, Plan, PlanContext, plan,
 };
+use quorate_core::status::RoleKind;
+use quorate_core::{Change, EntryId, Index, MemberId, MemberSet, Membership, Refusal, Term};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::aside::LeaderView;
+use super::batch_queue::BatchQueue;
 use super::config::{NodeConfig, NodeError};
 use super::host::Host;
-use super::inquiry::{Inquiry, QUESTION_BYTES_MAX};
-use super::mailbox::{Completion, Control, Lane, Question, Request, lock};
-use super::member::Shared;
+use super::leader_query::{LeaderQuery, QUESTION_BYTES_MAX};
+use super::mailbox::{ClientRequest, Completion, Control, RequestKind};
+use super::member::SharedState;
 use super::metrics::Metrics;
-use super::status::{Ended, MembershipWatch, NodeStatus};
+use super::side_messages::LeaderView;
+use super::status::{MembershipWatch, NodeStatus, StopReason};
 use super::storage::Storage;
+use super::sync::lock;
 use super::transport::{MemberKey, Transport};
 use crate::machine::Machine;
 use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply};
@@ -33,11 +36,11 @@ use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply}
 #[derive(Clone)]
 pub struct Node {
     key: MemberKey,
-    requests: mpsc::Sender<Request>,
-    done: Arc<Lane<Completion>>,
+    requests: mpsc::Sender<ClientRequest>,
+    done: Arc<BatchQueue<Completion>>,
     controls: Arc<Semaphore>,
     asking: Arc<Semaphore>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     host: Host,
 }
 
@@ -50,6 +53,25 @@ pub struct CommandReply {
     pub bytes: Bytes,
 }
 
+/// What a local read returns: see [`Node::read_local`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LocalRead {
+    /// The newest entry whose effect the reply shows.
+    pub index: Index,
+    /// What the machine returned.
+    pub bytes: Bytes,
+}
+
+/// What happens to voters that [`Node::change_voters`] leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemovedVoters {
+    /// They stay members, without a vote.
+    BecomeLearners,
+    /// They leave the cluster, once they are learners and that is settled.
+    Leave,
+}
+
 impl Node {
     /// Starts a member that has ticker, disk thread and connections to itself; see
     /// [`Host`] for many in one process. Has to be called within a tokio runtime.
@@ -59,7 +81,7 @@ impl Node {
         machine: M,
         transport: impl Transport,
     ) -> Result<Self, NodeError> {
-        let host = Host::start(config.tick, transport)?;
+        let host = Host::start_for_one(config.tick, transport)?;
         let started = host.start_member(config, storage, machine).await;
         if started.is_err() {
             host.stop().await;
@@ -69,9 +91,9 @@ impl Node {
 
     pub(crate) fn new(
         key: MemberKey,
-        requests: mpsc::Sender<Request>,
-        done: Arc<Lane<Completion>>,
-        shared: Arc<Shared>,
+        requests: mpsc::Sender<ClientRequest>,
+        done: Arc<BatchQueue<Completion>>,
+        shared: Arc<SharedState>,
         host: Host,
     ) -> Self {
         let controls = Arc::new(Semaphore::new(CONTROLS_MAX));
@@ -92,7 +114,7 @@ impl Node {
     /// Runs a command on every member's machine, once. Done means that it is committed
     /// and has run here.
     pub async fn propose(&self, command: impl Into<Bytes>) -> Result<CommandReply, RequestError> {
-        match self.ask(Question::Propose(command.into())).await? {
+        match self.ask(RequestKind::Propose(command.into())).await? {
             RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
@@ -106,7 +128,7 @@ impl Node {
         term: Term,
         command: impl Into<Bytes>,
     ) -> Result<CommandReply, RequestError> {
-        match self.ask(Question::ProposeIn(term, command.into())).await? {
+        match self.ask(RequestKind::ProposeIn(term, command.into())).await? {
             RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
@@ -115,31 +137,47 @@ impl Node {
     /// Asks the machine something, and gets an answer that is not older than the
     /// question: everything that anybody was told to be done before is in it.
     pub async fn read(&self, question: impl Into<Bytes>) -> Result<Bytes, RequestError> {
-        match self.ask(Question::Read(question.into())).await? {
-            RequestReply::Read { reply } => Ok(reply),
+        match self.ask(RequestKind::Read(question.into())).await? {
+            RequestReply::Read { reply, .. } => Ok(reply),
             _ => Err(MISMATCH),
         }
     }
 
-    /// Lets a new member receive the log, without a vote. Returns the entry that added it:
-    /// start the new member with its index ([`NodeConfig::join`]). With `wait`, returns
-    /// when the new member has caught up, for as long as that takes.
+    /// Waits until every command that was acknowledged before this call has run on this
+    /// member's machine. Returns the newest entry that has run. For applications that look into
+    /// their machine themselves: what they then see is not stale.
+    pub async fn barrier(&self) -> Result<Index, RequestError> {
+        match self.ask(RequestKind::Barrier).await? {
+            RequestReply::Read { index, .. } => Ok(index),
+            _ => Err(MISMATCH),
+        }
+    }
+
+    /// Runs a query on this member's machine as it is, without asking the leader: fast, and
+    /// possible without a quorum. The reply may be stale; [`LocalRead::index`] is the newest
+    /// entry whose effect it shows. Later local reads of the same member never show less, until
+    /// it is restarted.
+    pub async fn read_local(&self, query: impl Into<Bytes>) -> Result<LocalRead, RequestError> {
+        match self.ask(RequestKind::ReadLocal(query.into())).await? {
+            RequestReply::Read { index, reply } => Ok(LocalRead { index, bytes: reply }),
+            _ => Err(MISMATCH),
+        }
+    }
+
+    /// Adds a learner: a member that receives the log and has no vote. Returns the entry that
+    /// added it: start the new member with its index ([`NodeConfig::join`]), then wait with
+    /// [`Node::wait_caught_up`] before it gets a vote.
     pub async fn add_learner(
         &self,
         id: MemberId,
         info: MemberInfo,
-        wait: bool,
     ) -> Result<EntryId, RequestError> {
-        let added = self.change(Change::add_learner(id).with_info(id, info)).await?;
-        if wait {
-            self.caught_up(id).await?;
-        }
-        Ok(added)
+        self.change(Change::add_learner(id).with_info(id, info)).await
     }
 
     /// Waits until this member is so near the end of the log that it could vote without
     /// harm. Refused when it is no member.
-    pub async fn caught_up(&self, id: MemberId) -> Result<(), RequestError> {
+    pub async fn wait_caught_up(&self, id: MemberId) -> Result<(), RequestError> {
         loop {
             if let Ok(LeaderView { newest, view }) = self.leader_view().await {
                 if view.caught_up.contains(id) {
@@ -158,23 +196,25 @@ impl Node {
         }
     }
 
-    /// Exactly these voters, all of them members already. Who loses its vote stays as a
-    /// learner with `retain`, and goes in the end without it. Done means settled.
+    /// Makes exactly these members the voters; all of them must be members already. Done means
+    /// settled.
     pub async fn change_voters(
         &self,
         voters: impl IntoIterator<Item = MemberId>,
-        retain: bool,
+        removed: RemovedVoters,
     ) -> Result<EntryId, RequestError> {
+        let retain = removed == RemovedVoters::BecomeLearners;
         self.change(Change::set_voters(voters, retain)).await
     }
 
     /// Any change. Done means settled: any majority of the new membership can go on by
-    /// itself. What is not settled after [`CHANGE_TICKS`] ends as unknown.
+    /// itself. What is not settled after [`CHANGE_TIMEOUT_TICKS`] ends as unknown.
     ///
-    /// While another change is in flight it waits a few seconds before it is refused: a
-    /// leader that has just won, or that has just seen a disk, logs one of its own.
+    /// While another change is in progress, this one waits; it is refused after
+    /// [`DriverOptions::request_ticks`](crate::DriverOptions::request_ticks). A leader
+    /// that has just won, or has just seen the disk of a member, logs a change itself.
     pub async fn change(&self, change: Change) -> Result<EntryId, RequestError> {
-        match self.ask_change(change, CHANGE_TICKS).await? {
+        match self.ask_change(change, CHANGE_TIMEOUT_TICKS).await? {
             RequestReply::Changed { id } => Ok(id),
             RequestReply::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
             RequestReply::GoalEnded(ended) => {
@@ -203,10 +243,10 @@ impl Node {
             Ok(RequestReply::GoalEnded(ended)) => Ok(ended),
             // Nothing has to be done, but perhaps waited for.
             Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
-                ChangeRefusal::AlreadyThere,
+                ChangeRefusal::AlreadyReached,
             )))) => {
                 let id = self.leader_view().await?.newest;
-                self.settled(id).await?;
+                self.wait_settled(id).await?;
                 Ok(EndedGoal { id, end: GoalEnd::Reached, at: id })
             }
             Ok(_) => Err(MISMATCH),
@@ -241,7 +281,7 @@ impl Node {
 
     /// Makes this member the leader.
     pub async fn transfer(&self, to: MemberId) -> Result<(), RequestError> {
-        self.ask(Question::Transfer(to)).await.map(|_| ())
+        self.ask(RequestKind::Transfer(to)).await.map(|_| ())
     }
 
     /// Takes a snapshot of the machine now. Returns its index when it is durable.
@@ -266,7 +306,7 @@ impl Node {
     }
 
     /// What the leader sees of its members, wherever it is.
-    pub async fn view(&self) -> Result<View, RequestError> {
+    pub async fn view(&self) -> Result<PlanContext, RequestError> {
         self.leader_view().await.map(|told| told.view)
     }
 
@@ -282,7 +322,7 @@ impl Node {
         }
     }
 
-    /// Asks the application where the leader is ([`Node::inquiries`]) something that only
+    /// Asks the application where the leader is ([`Node::leader_queries`]) something that only
     /// it knows. Small, and harmless to ask twice: a question that is refused may have been
     /// heard, and nothing stands in the log.
     pub async fn ask_leader(&self, question: impl Into<Bytes>) -> Result<Bytes, RequestError> {
@@ -302,7 +342,7 @@ impl Node {
     /// application that uses [`Node::ask_leader`] takes this once, and answers; nobody can
     /// take it a second time. Who was deposed may not know: confirm with [`Node::read`] what
     /// only a leader may say.
-    pub fn inquiries(&self) -> Option<mpsc::Receiver<Inquiry>> {
+    pub fn leader_queries(&self) -> Option<mpsc::Receiver<LeaderQuery>> {
         lock(&self.shared.inquiries).take()
     }
 
@@ -342,14 +382,14 @@ impl Node {
     }
 
     /// Waits until this membership, or a later one, is known here to be settled.
-    pub async fn settled(&self, id: EntryId) -> Result<(), RequestError> {
+    pub async fn wait_settled(&self, id: EntryId) -> Result<(), RequestError> {
         let mut known = self.shared.known.subscribe();
         let mut ended = self.shared.ended.subscribe();
         tokio::select! {
             settled = known.wait_for(|known| known.settled >= id.index) => {
-                settled.map(|_| ()).map_err(|_| STOPPED)
+                settled.map(|_| ()).map_err(|_| self.stopped())
             }
-            _ = ended.wait_for(Option::is_some) => Err(STOPPED),
+            _ = ended.wait_for(Option::is_some) => Err(self.stopped()),
         }
     }
 
@@ -362,20 +402,21 @@ impl Node {
         }
     }
 
-    /// Stops this member in good order: a leader hands over first, if it can. Other
-    /// members of the process go on; when it was the only one, [`Host::stop`] closes the
-    /// connections.
-    pub async fn stop(&self) -> Ended {
+    /// Stops this member gracefully: a leader transfers its leadership first, if it can. When
+    /// this returns, all that the member used is free: its directory, its tasks and, of a
+    /// member that was started with [`Node::start`], also the listener and the threads. It can
+    /// be started again at once. Members that share a [`Host`] keep running.
+    pub async fn stop(&self) -> StopReason {
         if self.is_leader() {
             self.hand_over().await;
         }
-        self.end().await
+        self.stop_now().await
     }
 
-    /// Stops this member at once, as it is.
-    pub async fn end(&self) -> Ended {
+    /// Stops this member without a transfer of leadership; otherwise as [`Node::stop`].
+    pub async fn stop_now(&self) -> StopReason {
         self.done.push(Completion::Control(Control::Stop));
-        self.ended().await
+        self.wait_stopped().await
     }
 
     async fn hand_over(&self) {
@@ -392,36 +433,32 @@ impl Node {
     }
 
     /// Waits until this member has ended, and says why.
-    pub async fn ended(&self) -> Ended {
+    pub async fn wait_stopped(&self) -> StopReason {
         let mut ended = self.shared.ended.subscribe();
         let why = ended.wait_for(Option::is_some).await;
-        why.ok().and_then(|why| why.clone()).unwrap_or(Ended::Stopped)
+        why.ok().and_then(|why| why.clone()).unwrap_or(StopReason::Stopped)
     }
 
     fn ended_now(&self) -> Option<RequestError> {
-        self.shared.ended.borrow().as_ref().map(|_| STOPPED)
+        self.shared.ended.borrow().is_some().then(|| self.stopped())
     }
 
-    /// What was refused did not happen, so asking again is safe.
-    async fn ask_change(&self, change: Change, ticks: u64) -> Result<RequestReply, RequestError> {
-        let patient_until = Instant::now() + CHANGE_PATIENCE;
-        loop {
-            let asked = self.ask(Question::Change(Box::new(change.clone()), ticks)).await;
-            match asked {
-                Err(RequestError::Refused(why))
-                    if passes(&why) && Instant::now() < patient_until =>
-                {
-                    tokio::time::sleep(LOOK_AGAIN).await;
-                }
-                asked => return asked,
-            }
+    /// The error of requests to a member that has stopped.
+    fn stopped(&self) -> RequestError {
+        match &*self.shared.ended.borrow() {
+            None | Some(StopReason::Stopped) => RequestRefused::Stopped.into(),
+            Some(failed) => RequestRefused::MemberFailed { reason: failed.to_string() }.into(),
         }
     }
 
-    async fn ask(&self, question: Question) -> Result<RequestReply, RequestError> {
+    async fn ask_change(&self, change: Change, ticks: u64) -> Result<RequestReply, RequestError> {
+        self.ask(RequestKind::Change(Box::new(change), ticks)).await
+    }
+
+    async fn ask(&self, question: RequestKind) -> Result<RequestReply, RequestError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.requests.send(Request { question, reply }).await;
-        sent.map_err(|_| STOPPED)?;
+        let sent = self.requests.send(ClientRequest { question, reply }).await;
+        sent.map_err(|_| self.stopped())?;
         match answer.await {
             Ok(outcome) => outcome,
             Err(_) => Err(RequestError::Unknown(OutcomeUnknown::Stopped)),
@@ -445,8 +482,8 @@ impl Node {
         let mut ended = self.shared.ended.subscribe();
         self.done.push(Completion::Control(control(reply)));
         tokio::select! {
-            answer = answer => answer.map_err(|_| STOPPED),
-            _ = ended.wait_for(Option::is_some) => Err(STOPPED),
+            answer = answer => answer.map_err(|_| self.stopped()),
+            _ = ended.wait_for(Option::is_some) => Err(self.stopped()),
         }
     }
 }
@@ -457,16 +494,9 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Refusals of a change that a moment's patience cures.
-fn passes(why: &RequestRefused) -> bool {
-    let RequestRefused::ByLeader(Refusal::Change(why)) = why else { return false };
-    matches!(why, ChangeRefusal::InFlight { .. } | ChangeRefusal::NoOwnCommit)
-}
-
 /// Ticks after which a change that is not settled ends as unknown.
-pub const CHANGE_TICKS: u64 = 600;
+pub const CHANGE_TIMEOUT_TICKS: u64 = 600;
 
-const STOPPED: RequestError = RequestError::Refused(RequestRefused::Stopped);
 /// No question is answered by another kind of answer.
 const MISMATCH: RequestError = RequestError::Unknown(OutcomeUnknown::Stopped);
 /// How many may look at a member at once.
@@ -475,6 +505,5 @@ const CONTROLS_MAX: usize = 64;
 const ASKING_MAX: usize = 1_024;
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-const CHANGE_PATIENCE: Duration = Duration::from_secs(5);
 const VIEW_PATIENCE: Duration = Duration::from_secs(5);
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(5);

@@ -87,7 +87,7 @@ impl Cluster {
         let address = transport.local_address().to_string();
         let speaker = self.any().clone();
         let added = until_done("a learner is added", async || {
-            speaker.add_learner(MemberId(id), MemberInfo::address(&address), false).await
+            speaker.add_learner(MemberId(id), MemberInfo::address(&address)).await
         });
         let added = added.await;
         self.addresses.insert(id, address);
@@ -97,8 +97,7 @@ impl Cluster {
     /// Ends a member without any good-bye, and frees its port.
     pub(crate) async fn end(&mut self, id: u64) {
         let node = self.nodes.remove(&id).unwrap();
-        node.end().await;
-        node.host().clone().stop().await;
+        node.stop_now().await;
     }
 
     /// Starts a member again, on the same files and port.
@@ -122,8 +121,7 @@ impl Cluster {
 
     pub(crate) async fn stop(self) {
         for node in self.nodes.values() {
-            node.end().await;
-            node.host().clone().stop().await;
+            node.stop_now().await;
         }
     }
 }

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
-use quorate::{RequestError, RequestOutcome, RequestReply};
-use quorate_core::{Change, Index, MemberId, Membership, Operation, Transition};
+use quorate::RequestError;
+use quorate::driver::{RequestOutcome, RequestReply};
+use quorate_core::membership::{Operation, Transition};
+use quorate_core::{Change, Index, MemberId, Membership};
 
 use super::action::What;
 use super::clients::Asked;

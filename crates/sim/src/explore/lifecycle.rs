@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use quorate::{DriverOptions, MemberStartup, StartError, StartedMember};
+use quorate::DriverOptions;
+use quorate::driver::{MemberStartup, StartError, StartedMember};
 use quorate_core::{EntryId, MemberId, Membership};
 use quorate_storage::{OpenError, StoreConfig, StoreError};
 
@@ -11,8 +12,8 @@ use super::machine::Noting;
 use super::member::{Fate, Member, Process};
 use super::setting::{Setting, TICK};
 use super::shared_disk::SharedDisk;
-use super::world::{Checked, Happening, World, place_of};
-use crate::checkers::Violation;
+use super::world::{Happening, World, place_of};
+use crate::checkers::{Checked, Violation};
 use crate::random::Random;
 
 impl World {
@@ -62,7 +63,6 @@ impl World {
             disk_delay: self.setting.disk_delay.max(1),
             random,
         });
-        self.watch.add_member();
         id
     }
 
@@ -92,7 +92,7 @@ impl World {
         member.mend_disk();
         let startup = self.startup(place);
         let disk = self.members[place].disk.clone();
-        match quorate::start(disk, self.new_machine(), startup) {
+        match quorate::driver::start(disk, self.new_machine(), startup) {
             Ok(started) => self.on_started(place, started),
             Err(why) => self.on_not_started(place, &why),
         }
@@ -138,7 +138,9 @@ impl World {
                 boot.hard_state.term, boot.hard_state.commit
             )
         });
-        self.watch.on_start(place, id, &boot)?;
+        if let Some(process) = &self.members[place].process {
+            self.invariants.started(process.driver.raft(), &boot)?;
+        }
         self.clients.answers.resumed(id, resumed);
         let first = 1 + self.members[place].random.below(tick_every);
         self.schedule(self.now + first, Happening::Tick { place, run });
@@ -157,7 +159,7 @@ impl World {
         if damaged && member.flipped {
             member.fate = Fate::Lost;
             self.report.count("corruption reported");
-            self.watch.on_disk_lost(place, self.members[place].id);
+            self.invariants.disk_lost(self.members[place].id);
             return Ok(());
         }
         let failed = matches!(
@@ -222,7 +224,7 @@ impl World {
         member.joined_at = 0;
         member.fate = Fate::Lost;
         member.wiped = true;
-        self.watch.on_disk_lost(place, self.members[place].id);
+        self.invariants.disk_lost(self.members[place].id);
         let at = self.now + self.random.below(5 * TICK);
         self.schedule(at, Happening::Starts { place });
     }
@@ -244,7 +246,7 @@ impl World {
             let disk = self.members[foreign].disk.copy();
             disk.inner().heal();
             disk.inner().stop_after(None);
-            let started = quorate::start(disk, self.new_machine(), self.startup(place));
+            let started = quorate::driver::start(disk, self.new_machine(), self.startup(place));
             let refused = matches!(started, Err(StartError::Open(OpenError::OtherMember { .. })));
             if !refused {
                 let id = self.members[place].id;

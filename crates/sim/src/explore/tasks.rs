@@ -2,14 +2,14 @@
 //! threads, here they are events.
 
 use bytes::Bytes;
-use quorate::{MachineJob, MachineJobDone};
+use quorate::driver::{MachineJob, MachineJobDone};
 use quorate_core::{RequestId, SnapshotMeta};
 use quorate_storage::{Store, StoreError};
 
 use super::member::DiskWork;
 use super::shared_disk::SharedDisk;
-use super::world::{Checked, Happening, World};
-use crate::checkers::Violation;
+use super::world::{Happening, World};
+use crate::checkers::{Checked, Violation};
 
 impl World {
     /// Gives everything that waits to the disk, if it is idle.
@@ -76,16 +76,14 @@ impl World {
         let store = &mut process.store;
         let done = match work {
             DiskWork::Save(save) => {
-                if synced {
-                    self.watch.on_saved(place, id, &save)?;
-                }
+                self.invariants.saved(id, &save, synced)?;
                 process.driver.saved(save.id);
                 Ok(())
             }
             DiskWork::Load(load) => {
                 let entries = store.load(load.range.clone(), load.bytes_max);
                 let entries = entries.map_err(|why| why.to_string());
-                entries.map(|entries| process.driver.loaded(load.reader, entries))
+                entries.map(|entries| process.driver.loaded(load.target, entries))
             }
             DiskWork::Trim(index) => store.trim(index).map_err(|why| why.to_string()),
             DiskWork::Capture(meta, chunks) => {
@@ -156,21 +154,25 @@ impl World {
         let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
         let done = match job {
             MachineJob::Apply(entries) => process.applier.apply(&entries),
-            MachineJob::Query(ticket, question) => process.applier.query(ticket, &question),
+            MachineJob::Query(token, query) => process.applier.query(token, query.as_ref()),
             MachineJob::Snapshot(meta) => process.applier.capture(meta),
             MachineJob::Install(meta) => {
-                match quorate::install(&mut process.store, &mut process.applier, &meta) {
-                    Ok(done) => done,
+                match quorate::driver::install(&mut process.store, &mut process.applier, &meta) {
+                    Ok(done) => Ok(done),
                     Err(why) => return Ok(Err(why.to_string())),
                 }
             }
+        };
+        let done = match done {
+            Ok(done) => done,
+            Err(why) => return Ok(Err(why.to_string())),
         };
         match done {
             MachineJobDone::Captured { meta, chunks } => {
                 let index = meta.id.index;
                 process.applier.machine().survives_capture((self.machine)())?;
                 let chunks: Vec<Bytes> = chunks.collect();
-                self.watch.on_state(id, index, hash_of(&chunks))?;
+                self.invariants.captured(id, index, hash_of(&chunks))?;
                 process.disk_waits.push(DiskWork::Capture(meta, chunks));
             }
             MachineJobDone::Installed { meta, origins } => {

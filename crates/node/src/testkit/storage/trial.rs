@@ -11,7 +11,7 @@ use quorate_storage::StoreIdentity;
 
 use super::Place;
 use super::model::{MEMBER, Model, content, entry};
-use crate::{Opened, SnapshotSink, SnapshotSource, Storage, StorageError};
+use crate::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 
 /// What is wrong with a storage, in words.
 pub(super) struct Wrong(pub(super) String);
@@ -126,7 +126,7 @@ impl Trial {
         Ok(Self { place, storage, ..self })
     }
 
-    fn check_opened(&mut self, opened: Opened, end: End) -> Outcome {
+    fn check_opened(&mut self, opened: StoredState, end: End) -> Outcome {
         same("the identity that marks the place", &opened.identity, &self.identity)?;
         if opened.boots <= self.boots {
             let why = format!("opens were counted up to {}, now {}", self.boots, opened.boots);

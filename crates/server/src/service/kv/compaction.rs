@@ -10,7 +10,7 @@ use crate::context::Context;
 /// Run as a task beside the services; it ends with the node.
 pub(crate) async fn finish_compactions(context: Context) {
     tokio::select! {
-        _ = context.node.ended() => {}
+        _ = context.node.wait_stopped() => {}
         () = finish_all(&context) => {}
     }
 }

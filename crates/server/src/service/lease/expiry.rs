@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use quorate::Inquiry;
+use quorate::LeaderQuery;
 use quorate_kv::{Command, KvError};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -28,20 +28,20 @@ impl Expiry {
 
     pub(crate) async fn run(mut self) {
         let node = self.context.node.clone();
-        let Some(mut inquiries) = node.inquiries() else {
+        let Some(mut queries) = node.leader_queries() else {
             warn!("somebody else answers for leases already");
             return;
         };
         let mut leader = node.watch_leader();
         let mut clock = interval(LOOK_EVERY);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let ended = node.ended();
+        let ended = node.wait_stopped();
         tokio::pin!(ended);
         loop {
             let room = self.under_way.len() < UNDER_WAY_MAX;
             tokio::select! {
                 _ = &mut ended => break,
-                Some(inquiry) = inquiries.recv(), if room => self.answer(inquiry),
+                Some(query) = queries.recv(), if room => self.answer(query),
                 Some(_) = self.under_way.join_next(), if !self.under_way.is_empty() => {}
                 _ = clock.tick() => self.look(),
                 changed = leader.changed() => match changed {
@@ -76,13 +76,13 @@ impl Expiry {
         }
     }
 
-    fn answer(&mut self, inquiry: Inquiry) {
+    fn answer(&mut self, query: LeaderQuery) {
         // Nobody of this version asks anything else; unanswered, it is asked again elsewhere.
-        let Some(ask) = Ask::decode(inquiry.question().clone()) else { return };
+        let Some(ask) = Ask::decode(query.payload().clone()) else { return };
         let context = self.context.clone();
         self.under_way.spawn(async move {
             if let Some(told) = context.lessor.answer(&context, ask).await {
-                inquiry.answer(encode_told(told));
+                query.reply(encode_told(told));
             }
         });
     }
