@@ -7,7 +7,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use quorate_core::{Entry, EntryId, MemberId, Payload, Term};
 
-use super::{Checked, LogView, ensure, name};
+use super::{Checked, ensure, name};
+use crate::cluster::LogView;
 
 /// Every entry that was ever logged.
 #[derive(Clone, Debug, Default)]

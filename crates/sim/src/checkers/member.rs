@@ -13,7 +13,8 @@ use quorate_core::{
 };
 
 use super::log::LogRecord;
-use super::{Checked, Durable, MemberView, Violation, ensure, name, quorums_meet};
+use super::{Checked, MemberView, Violation, ensure, name, quorums_meet};
+use crate::cluster::DiskState;
 
 /// One member, kept up to date as things happen to it.
 #[derive(Clone, Debug)]
@@ -391,7 +392,7 @@ impl MemberRecord {
 }
 
 impl DiskRecord {
-    pub(crate) fn of_view(disk: &Durable) -> Self {
+    pub(crate) fn of_view(disk: &DiskState) -> Self {
         Self {
             log: LogRecord::of_view(&disk.log, &disk.snapshot),
             hard_state: disk.hard_state,
