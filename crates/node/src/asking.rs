@@ -8,8 +8,8 @@
 
 use bytes::Bytes;
 use quorate_core::{
-    Dropped, Entries, EntryId, Event, Index, Input, Membership, Refusal, RequestId, SnapshotMeta,
-    Taken, Term, mutant,
+    Accepted, Dropped, Entries, EntryId, Event, Index, Input, Membership, Refusal, RequestId,
+    SnapshotMeta, Term, mutant,
 };
 
 use crate::applier::CommandOutcome;
@@ -98,12 +98,12 @@ impl Driver {
             Asked::Transfer(to) => Input::Transfer(*to),
         };
         match self.step(input) {
-            Ok(Taken::Logged(id)) => self.set_stage(ticket, Stage::Logged(id)),
-            Ok(Taken::Forwarded(_) | Taken::Waits) => {
+            Ok(Accepted::Logged(id)) => self.set_stage(ticket, Stage::Logged(id)),
+            Ok(Accepted::Forwarded(_) | Accepted::Queued) => {
                 self.requests.expect(ticket, attempt);
                 self.set_stage(ticket, Stage::Offered);
             }
-            Ok(Taken::Done) => self.set_stage(ticket, Stage::Offered),
+            Ok(Accepted::Done) => self.set_stage(ticket, Stage::Offered),
             Err(Dropped::NothingToDo) => self.on_nothing_to_do(ticket),
             Err(Dropped::Refused(refusal)) => self.on_not_taken(ticket, refusal),
             Err(_) => {}

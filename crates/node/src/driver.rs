@@ -9,9 +9,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
+use quorate_core::message::Message;
 use quorate_core::{
-    Boot, BootError, Change, Config, Dropped, Entries, EntryId, Envelope, Event, Index, Input,
-    Load, MemberId, Message, Raft, Reader, Save, SaveId, SnapshotMeta, Taken, Term, mutant,
+    Accepted, Boot, BootError, Change, Config, Dropped, Entries, EntryId, Envelope, Event, Index,
+    Input, Load, LoadTarget, MemberId, Raft, Save, SaveId, SnapshotMeta, Term, mutant,
 };
 
 use crate::applier::{MachineJob, MachineJobDone};
@@ -329,8 +330,8 @@ impl Driver {
     }
 
     /// Entries that [`DriverOutput::load`] asked for.
-    pub fn loaded(&mut self, reader: Reader, entries: Entries) {
-        let _ = self.step(Input::Loaded(reader, entries));
+    pub fn loaded(&mut self, target: LoadTarget, entries: Entries) {
+        let _ = self.step(Input::Loaded(target, entries));
     }
 
     /// Messages to this peer are being lost.
@@ -420,7 +421,7 @@ impl Driver {
         }
     }
 
-    pub(crate) fn step(&mut self, input: Input) -> Result<Taken, Dropped> {
+    pub(crate) fn step(&mut self, input: Input) -> Result<Accepted, Dropped> {
         let taken = self.raft.step(input);
         if let Err(why) = &taken {
             *self.dropped.entry(why.name()).or_default() += 1;

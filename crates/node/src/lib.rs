@@ -62,10 +62,14 @@ pub use tcp::{
 };
 
 // What is asked for and answered with, so that most users need no other crate.
+pub use quorate_core::config::{Activation, ReadMode};
+pub use quorate_core::membership::{
+    ChangeRefusal, EndedGoal, GoalEnd, GoalStep, MemberInfo, Operation, Plan, PlanContext,
+    PlannedStep, Transition,
+};
+pub use quorate_core::status::RoleKind;
 pub use quorate_core::{
-    Activation, Change, ChangeRefusal, Config, EndedGoal, EntryId, Event, GoalEnd, Index, MemberId,
-    MemberInfo, MemberSet, Membership, Operation, Plan, PlannedStep, ReadMode, Refusal, RoleKind,
-    Step, Transition, View,
+    Change, Config, EntryId, Event, Index, MemberId, MemberSet, Membership, Refusal,
 };
 pub use quorate_storage::{FileDisk, StoreConfig, StoreIdentity};
 

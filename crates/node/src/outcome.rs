@@ -3,7 +3,8 @@
 use std::fmt;
 
 use bytes::Bytes;
-use quorate_core::{EndedGoal, EntryId, Index, MemberId, Refusal};
+use quorate_core::membership::EndedGoal;
+use quorate_core::{EntryId, Index, MemberId, Refusal};
 
 /// How a request ended.
 pub type RequestOutcome = Result<RequestReply, RequestError>;

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use quorate_core::{
-    Boot, BootError, Config, EntryId, Index, Membership, MembershipParts, SnapshotMeta, mutant,
-};
+use quorate_core::membership::MembershipParts;
+use quorate_core::{Boot, BootError, Config, EntryId, Index, Membership, SnapshotMeta, mutant};
 use quorate_storage::{
     CreateError, Disk, OpenError, OpenedStore, Store, StoreConfig, StoreError, StoreIdentity,
 };

@@ -5,7 +5,8 @@
 mod support;
 
 use quorate::{MembershipEvent, NodeConfig, NodeError, RequestError, RequestRefused, StopReason};
-use quorate_core::{GoalEnd, MemberId};
+use quorate_core::MemberId;
+use quorate_core::membership::GoalEnd;
 use support::{CLUSTER, Clients, Cluster, flip_byte, get, in_time, put, until_done, wait_for};
 
 fn ids<const N: usize>(ids: [u64; N]) -> [MemberId; N] {

@@ -11,9 +11,9 @@ use quorate::{
     MemoryKv, OutcomeUnknown, RequestError, RequestOutcome, RequestRefused, RequestReply,
     RequestToken, install, start,
 };
-use quorate_core::{
-    Change, Config, Envelope, GoalEnd, MemberId, Membership, Message, SnapshotMeta,
-};
+use quorate_core::membership::GoalEnd;
+use quorate_core::message::Message;
+use quorate_core::{Change, Config, Envelope, MemberId, Membership, SnapshotMeta};
 use quorate_storage::{FileDisk, Store, StoreConfig};
 
 struct Member {
@@ -86,7 +86,7 @@ impl Cluster {
             }
             for load in work.load {
                 let entries = member.store.load(load.range.clone(), load.bytes_max).unwrap();
-                member.driver.loaded(load.reader, entries);
+                member.driver.loaded(load.target, entries);
             }
             if let Some(index) = work.trim {
                 member.store.trim(index).unwrap();

@@ -13,7 +13,8 @@ use quorate::{
     Inbox, KvCommand, MemberKey, MemoryKv, MemoryStorage, Node, NodeConfig, OutgoingSnapshot,
     PeerMessage, RejectReason, Storage, Transport, TransportError,
 };
-use quorate_core::{Boot, Entry, EntryId, MemberId, MemberInfo, Save, SaveId, SnapshotMeta};
+use quorate_core::membership::MemberInfo;
+use quorate_core::{Boot, Entry, EntryId, MemberId, Save, SaveId, SnapshotMeta};
 use quorate_storage::StoreIdentity;
 
 #[tokio::test]

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use quorate::{
     DriverOptions, OutcomeUnknown, RequestError, RequestRefused, RequestReply, RequestToken,
 };
-use quorate_core::{EndedGoal, EntryId, GoalEnd, MemberId, Refusal};
+use quorate_core::membership::{EndedGoal, GoalEnd};
+use quorate_core::{EntryId, MemberId, Refusal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

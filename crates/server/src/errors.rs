@@ -121,7 +121,7 @@ fn of_refusal(why: &Refusal) -> (Code, String) {
 /// etcd has words for few of these; the others are told in ours.
 fn of_change(why: &ChangeRefusal) -> (Code, String) {
     let (code, text) = match why {
-        ChangeRefusal::NotCarried { .. } | ChangeRefusal::ZoneWouldBlock => {
+        ChangeRefusal::QuorumNotReady { .. } | ChangeRefusal::ZoneWouldBlock => {
             (Code::Unavailable, UNHEALTHY)
         }
         ChangeRefusal::NoVotersLeft => (Code::FailedPrecondition, NOT_ENOUGH_STARTED),
@@ -230,7 +230,7 @@ mod tests {
                 "etcdserver: bad leader transferee",
             ),
             (
-                change(ChangeRefusal::NotCarried { voters: 4, quorum: 3, live: 2 }),
+                change(ChangeRefusal::QuorumNotReady { voters: 4, quorum: 3, live: 2 }),
                 14,
                 "etcdserver: unhealthy cluster",
             ),

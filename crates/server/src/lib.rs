@@ -33,7 +33,7 @@ mod url;
 
 pub use bootstrap::BootstrapError;
 pub use context::{Context, Limits, Store};
-pub use quorate_core::quorum_size;
+pub use quorate_core::membership::quorum_size;
 pub use server::{Running, ServerError, run};
 pub use service::maintenance::ETCD_VERSION;
 pub use service::services;

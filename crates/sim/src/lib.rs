@@ -24,4 +24,5 @@ pub mod model;
 pub mod mutants;
 pub mod random;
 pub mod scenario;
+pub mod short_ids;
 pub mod storage_check;

@@ -178,7 +178,10 @@ fn the_directory_of_somebody_else_is_refused_with_both_sides_named() {
         Store::open(FileDisk::open(&path).unwrap(), expected, &CONFIG).map(|_| ()).unwrap_err()
     };
     assert_eq!(open(0xc2, 7).to_string(), "directory is of cluster c1, want c2");
-    assert_eq!(open(0xc1, 8).to_string(), "directory is of member m7, want m8");
+    assert_eq!(
+        open(0xc1, 8).to_string(),
+        "directory is of member 0000000000000007, want 0000000000000008"
+    );
     let segment = path.join(FileName::Segment(1).to_string());
     let mut bytes = fs::read(&segment).unwrap();
     bytes[8] = 2;

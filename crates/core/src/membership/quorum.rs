@@ -21,13 +21,13 @@ impl Quorum for bool {
 /// How an election stands. Ordered, so that a quorum of it is again a count: the
 /// best that a majority of voters still supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Count {
+pub enum VoteResult {
     Lost,
-    Open,
+    Pending,
     Won,
 }
 
-impl Quorum for Count {
+impl Quorum for VoteResult {
     const ALL: Self = Self::Won;
 }
 
@@ -48,11 +48,11 @@ impl Membership {
     }
 
     /// How an election stands, given each voter's reply so far.
-    pub fn count(&self, vote: impl Fn(MemberId) -> Option<bool>) -> Count {
+    pub fn count(&self, vote: impl Fn(MemberId) -> Option<bool>) -> VoteResult {
         self.quorum(|id| match vote(id) {
-            Some(true) => Count::Won,
-            Some(false) => Count::Lost,
-            None => Count::Open,
+            Some(true) => VoteResult::Won,
+            Some(false) => VoteResult::Lost,
+            None => VoteResult::Pending,
         })
     }
 }

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_core::{BootError, Config, EntryId, Index, MemberId, MemberInfo, Membership};
+use quorate_core::membership::MemberInfo;
+use quorate_core::{BootError, Config, EntryId, Index, MemberId, Membership};
 
 use super::metrics::NodeObserver;
 use super::storage::StorageError;

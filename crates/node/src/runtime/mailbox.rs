@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use quorate_core::{
-    Change, Entries, Envelope, Index, MemberId, Reader, SaveId, SnapshotMeta, Term,
+    Change, Entries, Envelope, Index, LoadTarget, MemberId, SaveId, SnapshotMeta, Term,
 };
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::aside::LeaderView;
+use super::side_messages::LeaderView;
 use super::status::{NodeStatus, StopReason};
 use super::storage::SnapshotSource;
 use super::transport::PeerMessage;
@@ -21,12 +21,12 @@ use crate::applier::MachineJobDone;
 use crate::outcome::{RequestOutcome, RequestRefused};
 
 /// What a client asks, and where the answer goes.
-pub(crate) struct Request {
-    pub(crate) question: Question,
+pub(crate) struct ClientRequest {
+    pub(crate) question: RequestKind,
     pub(crate) reply: oneshot::Sender<RequestOutcome>,
 }
 
-pub(crate) enum Question {
+pub(crate) enum RequestKind {
     Propose(Bytes),
     /// Only by this member, and only as the leader of this term.
     ProposeIn(Term, Bytes),
@@ -37,11 +37,11 @@ pub(crate) enum Question {
 
 /// What the transport brings.
 pub(crate) enum FromPeers {
-    Parcels(Vec<PeerMessage>),
+    Messages(Vec<PeerMessage>),
     Unreachable(MemberId),
     ConnectionLost(MemberId),
     /// A snapshot is on the disk, all of it.
-    Landed(Box<Envelope>),
+    SnapshotReceived(Box<Envelope>),
 }
 
 /// What an operator asks: answered even when the member takes nothing more from clients.
@@ -63,7 +63,7 @@ pub(crate) enum Control {
 pub(crate) enum Completion {
     Saved(SaveId),
     Jobs(Vec<MachineJobDone>),
-    Loaded(Reader, Entries),
+    Loaded(LoadTarget, Entries),
     /// A capture of the machine is durable.
     SnapshotSaved(SnapshotMeta),
     /// It is not: the next one may be.
@@ -77,19 +77,19 @@ pub(crate) enum Completion {
 
 /// The receiving end.
 pub(crate) struct Mailbox {
-    pub(crate) clients: mpsc::Receiver<Request>,
+    pub(crate) clients: mpsc::Receiver<ClientRequest>,
     pub(crate) peers: mpsc::Receiver<FromPeers>,
-    pub(crate) done: Arc<Lane<Completion>>,
+    pub(crate) done: Arc<BatchQueue<Completion>>,
 }
 
 /// A queue of things under way, taken all at once.
-pub(crate) struct Lane<T> {
+pub(crate) struct BatchQueue<T> {
     /// None when nobody will look any more.
     items: Mutex<Option<Vec<T>>>,
     ready: Notify,
 }
 
-impl<T> Lane<T> {
+impl<T> BatchQueue<T> {
     pub(crate) fn new() -> Self {
         Self { items: Mutex::new(Some(Vec::new())), ready: Notify::new() }
     }

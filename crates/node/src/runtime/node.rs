@@ -6,20 +6,21 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_core::{
-    Change, ChangeRefusal, EndedGoal, EntryId, GoalEnd, Index, MemberId, MemberInfo, MemberSet,
-    Membership, Plan, Refusal, RoleKind, Term, View, plan,
+use quorate_core::membership::{
+    ChangeRefusal, EndedGoal, GoalEnd, MemberInfo, Plan, PlanContext, plan,
 };
+use quorate_core::status::RoleKind;
+use quorate_core::{Change, EntryId, Index, MemberId, MemberSet, Membership, Refusal, Term};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::aside::LeaderView;
 use super::config::{NodeConfig, NodeError};
 use super::host::Host;
-use super::inquiry::{LeaderQuery, QUESTION_BYTES_MAX};
-use super::mailbox::{Completion, Control, Lane, Question, Request, lock};
-use super::member::Shared;
+use super::leader_query::{LeaderQuery, QUESTION_BYTES_MAX};
+use super::mailbox::{BatchQueue, ClientRequest, Completion, Control, RequestKind, lock};
+use super::member::SharedState;
 use super::metrics::Metrics;
+use super::side_messages::LeaderView;
 use super::status::{MembershipWatch, NodeStatus, StopReason};
 use super::storage::Storage;
 use super::transport::{MemberKey, Transport};
@@ -33,11 +34,11 @@ use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply}
 #[derive(Clone)]
 pub struct Node {
     key: MemberKey,
-    requests: mpsc::Sender<Request>,
-    done: Arc<Lane<Completion>>,
+    requests: mpsc::Sender<ClientRequest>,
+    done: Arc<BatchQueue<Completion>>,
     controls: Arc<Semaphore>,
     asking: Arc<Semaphore>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     host: Host,
 }
 
@@ -69,9 +70,9 @@ impl Node {
 
     pub(crate) fn new(
         key: MemberKey,
-        requests: mpsc::Sender<Request>,
-        done: Arc<Lane<Completion>>,
-        shared: Arc<Shared>,
+        requests: mpsc::Sender<ClientRequest>,
+        done: Arc<BatchQueue<Completion>>,
+        shared: Arc<SharedState>,
         host: Host,
     ) -> Self {
         let controls = Arc::new(Semaphore::new(CONTROLS_MAX));
@@ -92,7 +93,7 @@ impl Node {
     /// Runs a command on every member's machine, once. Done means that it is committed
     /// and has run here.
     pub async fn propose(&self, command: impl Into<Bytes>) -> Result<CommandReply, RequestError> {
-        match self.ask(Question::Propose(command.into())).await? {
+        match self.ask(RequestKind::Propose(command.into())).await? {
             RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
@@ -106,7 +107,7 @@ impl Node {
         term: Term,
         command: impl Into<Bytes>,
     ) -> Result<CommandReply, RequestError> {
-        match self.ask(Question::ProposeIn(term, command.into())).await? {
+        match self.ask(RequestKind::ProposeIn(term, command.into())).await? {
             RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
@@ -115,7 +116,7 @@ impl Node {
     /// Asks the machine something, and gets an answer that is not older than the
     /// question: everything that anybody was told to be done before is in it.
     pub async fn read(&self, question: impl Into<Bytes>) -> Result<Bytes, RequestError> {
-        match self.ask(Question::Read(question.into())).await? {
+        match self.ask(RequestKind::Read(question.into())).await? {
             RequestReply::Read { reply } => Ok(reply),
             _ => Err(MISMATCH),
         }
@@ -198,7 +199,7 @@ impl Node {
             Ok(RequestReply::GoalEnded(ended)) => Ok(ended),
             // Nothing has to be done, but perhaps waited for.
             Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
-                ChangeRefusal::AlreadyThere,
+                ChangeRefusal::AlreadyReached,
             )))) => {
                 let id = self.leader_view().await?.newest;
                 self.wait_settled(id).await?;
@@ -236,7 +237,7 @@ impl Node {
 
     /// Makes this member the leader.
     pub async fn transfer(&self, to: MemberId) -> Result<(), RequestError> {
-        self.ask(Question::Transfer(to)).await.map(|_| ())
+        self.ask(RequestKind::Transfer(to)).await.map(|_| ())
     }
 
     /// Takes a snapshot of the machine now. Returns its index when it is durable.
@@ -261,7 +262,7 @@ impl Node {
     }
 
     /// What the leader sees of its members, wherever it is.
-    pub async fn view(&self) -> Result<View, RequestError> {
+    pub async fn view(&self) -> Result<PlanContext, RequestError> {
         self.leader_view().await.map(|told| told.view)
     }
 
@@ -401,7 +402,7 @@ impl Node {
     async fn ask_change(&self, change: Change, ticks: u64) -> Result<RequestReply, RequestError> {
         let patient_until = Instant::now() + CHANGE_PATIENCE;
         loop {
-            let asked = self.ask(Question::Change(Box::new(change.clone()), ticks)).await;
+            let asked = self.ask(RequestKind::Change(Box::new(change.clone()), ticks)).await;
             match asked {
                 Err(RequestError::Refused(why))
                     if passes(&why) && Instant::now() < patient_until =>
@@ -413,9 +414,9 @@ impl Node {
         }
     }
 
-    async fn ask(&self, question: Question) -> Result<RequestReply, RequestError> {
+    async fn ask(&self, question: RequestKind) -> Result<RequestReply, RequestError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.requests.send(Request { question, reply }).await;
+        let sent = self.requests.send(ClientRequest { question, reply }).await;
         sent.map_err(|_| STOPPED)?;
         match answer.await {
             Ok(outcome) => outcome,

@@ -5,13 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_core::{Envelope, Message, SnapshotMeta};
+use quorate_core::message::Message;
+use quorate_core::{Envelope, SnapshotMeta};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
 
-use super::inbox::Door;
-use super::mailbox::{Completion, FromPeers, Lane};
-use super::presence::DiskUser;
+use super::disk_use::DiskUse;
+use super::inbox::LocalMember;
+use super::mailbox::{BatchQueue, Completion, FromPeers};
 use super::storage::{SnapshotSink, SnapshotSource, StorageError};
 
 /// A snapshot to be sent. Dropped before [`OutgoingSnapshot::arrived`] was called, it
@@ -19,8 +20,8 @@ use super::storage::{SnapshotSink, SnapshotSource, StorageError};
 pub struct OutgoingSnapshot {
     envelope: Envelope,
     bytes: u64,
-    source: Option<(Box<dyn SnapshotSource>, DiskUser)>,
-    done: Arc<Lane<Completion>>,
+    source: Option<(Box<dyn SnapshotSource>, DiskUse)>,
+    done: Arc<BatchQueue<Completion>>,
     arrived: bool,
 }
 
@@ -28,8 +29,8 @@ impl OutgoingSnapshot {
     pub(crate) fn new(
         envelope: Envelope,
         source: Box<dyn SnapshotSource>,
-        user: DiskUser,
-        done: Arc<Lane<Completion>>,
+        user: DiskUse,
+        done: Arc<BatchQueue<Completion>>,
     ) -> Self {
         let bytes = source.bytes();
         Self { envelope, bytes, source: Some((source, user)), done, arrived: false }
@@ -48,9 +49,9 @@ impl OutgoingSnapshot {
     /// The next bytes; none at the end. After an error, or when it was given up halfway,
     /// there is nothing more to read.
     pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, StorageError> {
-        let (mut source, user) = self.source.take().ok_or(GivenUp)?;
-        if user.is_over() {
-            return Err(GivenUp.into());
+        let (mut source, user) = self.source.take().ok_or(SnapshotReadAborted)?;
+        if user.is_cancelled() {
+            return Err(SnapshotReadAborted.into());
         }
         let read = spawn_blocking(move || (source.next_chunk(), source, user)).await;
         let (read, source, user) = read?;
@@ -79,34 +80,34 @@ impl fmt::Debug for OutgoingSnapshot {
 /// A snapshot that a peer sends. Dropped before [`IncomingSnapshot::finish`], nothing of
 /// it remains.
 pub struct IncomingSnapshot {
-    door: Arc<Door>,
+    local: Arc<LocalMember>,
     envelope: Envelope,
-    sink: Option<(Box<dyn SnapshotSink>, DiskUser)>,
+    sink: Option<(Box<dyn SnapshotSink>, DiskUse)>,
     bytes: u64,
     _place: OwnedSemaphorePermit,
 }
 
 impl IncomingSnapshot {
     pub(crate) async fn begin(
-        door: Arc<Door>,
+        local: Arc<LocalMember>,
         envelope: Envelope,
     ) -> Result<Self, SnapshotReceiveError> {
         let Message::Snapshot(meta) = &envelope.message else {
             return Err(SnapshotReceiveError::NoSnapshot);
         };
-        let place = Arc::clone(&door.landings).try_acquire_owned();
+        let place = Arc::clone(&local.snapshot_permits).try_acquire_owned();
         let place = place.map_err(|_| SnapshotReceiveError::Busy)?;
         let sink =
-            door.disk.begin_snapshot(meta.clone()).await.ok_or(SnapshotReceiveError::Stopped)?;
-        let sink = Some((sink.map_err(SnapshotReceiveError::Disk)?, door.presence.disk_user()));
-        Ok(Self { door, envelope, sink, bytes: 0, _place: place })
+            local.disk.begin_snapshot(meta.clone()).await.ok_or(SnapshotReceiveError::Stopped)?;
+        let sink = Some((sink.map_err(SnapshotReceiveError::Disk)?, local.disk_uses.begin_use()));
+        Ok(Self { local, envelope, sink, bytes: 0, _place: place })
     }
 
     /// Adds bytes at its end. They are on the disk when this is done, so that whoever
     /// sends can be slowed down to what the disk takes.
     pub async fn append(&mut self, bytes: Bytes) -> Result<(), SnapshotReceiveError> {
         let (mut sink, user) = self.sink.take().ok_or(SnapshotReceiveError::Stopped)?;
-        if user.is_over() {
+        if user.is_cancelled() {
             return Err(SnapshotReceiveError::Stopped);
         }
         self.bytes += bytes.len() as u64;
@@ -137,8 +138,12 @@ impl IncomingSnapshot {
         let Message::Snapshot(SnapshotMeta { id, .. }) = &self.envelope.message else {
             return Err(SnapshotReceiveError::NoSnapshot);
         };
-        self.door.disk.adopt_snapshot(*id).await.ok_or(SnapshotReceiveError::Stopped)?;
-        let told = self.door.peers.send(FromPeers::Landed(Box::new(self.envelope.clone()))).await;
+        self.local.disk.adopt_snapshot(*id).await.ok_or(SnapshotReceiveError::Stopped)?;
+        let told = self
+            .local
+            .peers
+            .send(FromPeers::SnapshotReceived(Box::new(self.envelope.clone())))
+            .await;
         told.map_err(|_| SnapshotReceiveError::Stopped)
     }
 }
@@ -178,12 +183,12 @@ impl std::error::Error for SnapshotReceiveError {}
 
 /// It was given up while a part was being read.
 #[derive(Clone, Copy, Debug)]
-struct GivenUp;
+struct SnapshotReadAborted;
 
-impl fmt::Display for GivenUp {
+impl fmt::Display for SnapshotReadAborted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("reading the snapshot was given up")
     }
 }
 
-impl std::error::Error for GivenUp {}
+impl std::error::Error for SnapshotReadAborted {}

@@ -4,9 +4,9 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use quorate_core::{
-    EndedGoal, EntryId, Event, Identity, Index, MemberId, Membership, Status, Step,
-};
+use quorate_core::membership::{EndedGoal, GoalStep};
+use quorate_core::message::Identity;
+use quorate_core::{EntryId, Event, Index, MemberId, Membership, Status};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
@@ -98,7 +98,7 @@ pub enum MembershipEvent {
         membership: Arc<Membership>,
     },
     /// The leader is here: the goal's next step is due.
-    GoalStep(Step),
+    GoalStep(GoalStep),
     /// A goal is pursued no more, and what came of it is settled.
     GoalEnded(EndedGoal),
 }
@@ -119,14 +119,14 @@ impl MembershipEvent {
 #[derive(Debug)]
 pub struct MembershipWatch {
     pub(crate) news: broadcast::Receiver<MembershipEvent>,
-    pub(crate) now: watch::Receiver<Known>,
-    pub(crate) first: Option<Known>,
+    pub(crate) now: watch::Receiver<KnownMembership>,
+    pub(crate) first: Option<KnownMembership>,
     pub(crate) ended: watch::Receiver<Option<StopReason>>,
 }
 
 /// What is known about the membership at any moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownMembership {
     pub(crate) id: EntryId,
     pub(crate) membership: Arc<Membership>,
     pub(crate) settled: Index,
@@ -153,7 +153,7 @@ impl MembershipWatch {
                 }
             }
         };
-        let Known { id, membership, settled } = now;
+        let KnownMembership { id, membership, settled } = now;
         Some(MembershipEvent::Current { id, membership, settled: settled >= id.index })
     }
 }

@@ -13,7 +13,8 @@ use std::future::Future;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use quorate_core::{Envelope, MemberId, MemberInfo, SnapshotMeta};
+use quorate_core::membership::MemberInfo;
+use quorate_core::{Envelope, MemberId, SnapshotMeta};
 
 use super::inbox::Inbox;
 use super::snapshots::OutgoingSnapshot;
@@ -87,7 +88,7 @@ impl PeerMessage {
     }
 }
 
-/// Carries parcels and snapshots between processes, for any number of members here.
+/// Carries messages and snapshots between processes, for any number of members here.
 ///
 /// All calls come from within a tokio runtime, and none may block.
 pub trait Transport: Send + Sync + 'static {
@@ -106,7 +107,7 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Sends these, in this order to each peer. What cannot be sent is dropped, and the
     /// inbox told that the peer is unreachable.
-    fn send(&self, key: MemberKey, parcels: Vec<PeerMessage>);
+    fn send(&self, key: MemberKey, messages: Vec<PeerMessage>);
 
     /// Sends a snapshot with all its bytes to the peer that [`OutgoingSnapshot::envelope`]
     /// names. Whatever becomes of it, the snapshot itself reports when it is dropped.

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_core::MemberInfo;
+use quorate_core::membership::MemberInfo;
 
-use super::secure::{ConnectionSecurity, Plaintext};
+use super::security::{ConnectionSecurity, Plaintext};
 
 /// Where a peer is reached, by what its cluster says about it.
 pub type AddressResolver = Arc<dyn Fn(&MemberInfo) -> Option<String> + Send + Sync>;
@@ -30,7 +30,7 @@ pub struct TcpConfig {
     /// Told how long an address took to answer a sign of life. Be quick: the connection waits.
     pub on_round_trip: RoundTripCallback,
     /// What stands between TCP and the frames. By default nothing.
-    pub secure: Arc<dyn ConnectionSecurity>,
+    pub security: Arc<dyn ConnectionSecurity>,
 
     /// No frame may be longer.
     pub frame_bytes_max: usize,
@@ -63,7 +63,7 @@ pub struct TcpConfig {
     /// The longest pause before trying such a peer again.
     pub refused_max: Duration,
 
-    /// Connections that have not said who they are. The oldest has to go for a new one.
+    /// Connections that have not message who they are. The oldest has to go for a new one.
     pub unidentified_max: usize,
     /// Connections that have.
     pub identified_max: usize,
@@ -87,7 +87,7 @@ impl TcpConfig {
             advertise: String::new(),
             resolve_address: Arc::new(whole_info),
             on_round_trip: Arc::new(|_, _| {}),
-            secure: Arc::new(Plaintext),
+            security: Arc::new(Plaintext),
             frame_bytes_max: 64 << 20,
             queue_frames_max: 16 << 10,
             queue_bytes_max: 64 << 20,

@@ -5,7 +5,7 @@
 //! only what could not be carried, and says the arithmetic.
 
 use quorate::{MemberId, Membership};
-use quorate_core::quorum_size;
+use quorate_core::membership::quorum_size;
 use quorate_proto::etcdserverpb::cluster_server::Cluster;
 use quorate_proto::etcdserverpb::{
     Member, MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse,

@@ -9,7 +9,8 @@
 
 use std::sync::Arc;
 
-use quorate_core::{Activation, EntryId, Index, MemberId, Membership};
+use quorate_core::config::Activation;
+use quorate_core::{EntryId, Index, MemberId, Membership};
 
 use super::{DiskRecord, History, MemberView, Violation, has_quorum};
 

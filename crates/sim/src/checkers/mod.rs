@@ -47,7 +47,7 @@ pub type Checked = Result<(), Violation>;
 
 impl Violation {
     pub fn new(rule: &'static str, what: impl Into<String>) -> Self {
-        Self { rule, what: what.into() }
+        Self { rule, what: crate::short_ids::short_ids(&what.into()) }
     }
 
     /// A panic of the code under test.
@@ -88,11 +88,6 @@ fn ensure(holds: bool, rule: &'static str, what: impl FnOnce() -> String) -> Che
 #[cold]
 fn violated(rule: &'static str, what: impl FnOnce() -> String) -> Checked {
     Err(Violation::new(rule, what()))
-}
-
-/// A member as stories and violations name it: `m1`.
-pub(crate) fn name(id: MemberId) -> String {
-    format!("m{}", id.0)
 }
 
 /// The message of a panic.

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use quorate_core::config::Activation;
+use quorate_core::membership::LoggedChange;
+use quorate_core::message::{AppendReply, Message, Vote, VoteReply};
+use quorate_core::status::RoleKind;
 use quorate_core::{
-    Activation, AppendReply, Boot, Change, Config, Entry, EntryId, Envelope, HardState, Index,
-    Input, LoggedChange, MemberId, Membership, Message, Payload, Raft, RoleKind, Save, SaveId,
-    SnapshotMeta, Term, Vote, VoteReply,
+    Boot, Change, Config, Entry, EntryId, Envelope, HardState, Index, Input, MemberId, Membership,
+    Payload, Raft, Save, SaveId, SnapshotMeta, Term,
 };
 
 use super::electable::{self, Elector, Rules};

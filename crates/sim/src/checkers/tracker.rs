@@ -8,15 +8,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use quorate_core::membership::EndedGoal;
 use quorate_core::{
-    Boot, EndedGoal, Entries, EntryId, Envelope, Event, Index, MemberId, Membership, Output, Raft,
-    Save,
+    Boot, Entries, EntryId, Envelope, Event, Index, MemberId, Membership, Output, Raft, Save,
 };
 
 use super::entries::EntryRegister;
 use super::history::{commit_is_on_quorum, settled_is_known};
 use super::member::{DiskRecord, MemberRecord};
-use super::{Checked, History, MemberChecks, ensure, name};
+use super::{Checked, History, MemberChecks, ensure};
 
 /// What happened in a cluster so far.
 #[derive(Clone, Debug, Default)]
@@ -94,7 +94,7 @@ impl Invariants {
             return Ok(());
         }
         let before = member.requested.id_at(first - 1);
-        ensure(before.is_some(), "I2", || format!("{} saves {first} after a gap", name(id)))?;
+        ensure(before.is_some(), "I2", || format!("{} saves {first} after a gap", id))?;
         let mut before = before.map_or(0, |before| before.term);
         for entry in save.entries.chunks().flatten() {
             self.entries.log(id, entry, before)?;
@@ -190,7 +190,7 @@ impl Invariants {
     pub(crate) fn captured(&mut self, id: MemberId, index: Index, hash: u64) -> Checked {
         let first = *self.states.entry(index).or_insert(hash);
         ensure(first == hash, "I5", || {
-            format!("the machine of {} is in a different state at {index}", name(id))
+            format!("the machine of {} is in a different state at {index}", id)
         })
     }
 }

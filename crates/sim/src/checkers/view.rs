@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use quorate_core::{
-    Activation, EntryId, Index, MemberId, Membership, Raft, RoleKind, SnapshotMeta, Term,
-};
+use quorate_core::config::Activation;
+use quorate_core::status::RoleKind;
+use quorate_core::{EntryId, Index, MemberId, Membership, Raft, SnapshotMeta, Term};
 
 use crate::cluster::{DiskState, LogView};
 

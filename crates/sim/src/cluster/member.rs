@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use quorate_core::{
-    Boot, BootError, Config, Dropped, Entries, Index, Input, Load, MemberId, Output, Raft, Save,
-    SnapshotMeta, Taken, invariants,
+    Accepted, Boot, BootError, Config, Dropped, Entries, Index, Input, Load, MemberId, Output,
+    Raft, Save, SnapshotMeta, invariants,
 };
 
 use super::DiskState;
@@ -73,7 +73,7 @@ impl CoreMember {
     }
 
     /// Gives the core an input.
-    pub(crate) fn step(&mut self, input: Input) -> Result<Result<Taken, Dropped>, Violation> {
+    pub(crate) fn step(&mut self, input: Input) -> Result<Result<Accepted, Dropped>, Violation> {
         let Some(raft) = &mut self.raft else {
             return Err(Violation::new("assert", "a member that is down gets no input"));
         };
@@ -140,8 +140,8 @@ impl CoreMember {
 
     /// Reads for the oldest load.
     pub(crate) fn read_load(&mut self) -> Option<Input> {
-        let Load { reader, range, bytes_max } = self.loads.pop_front()?;
-        Some(Input::Loaded(reader, self.disk.read(range.start, range.end, bytes_max)))
+        let Load { target, range, bytes_max } = self.loads.pop_front()?;
+        Some(Input::Loaded(target, self.disk.read(range.start, range.end, bytes_max)))
     }
 
     /// The machine was captured as of this index, durably. Nothing when the core refuses.

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use quorate::{RequestError, RequestOutcome, RequestReply};
-use quorate_core::{Change, Index, MemberId, Membership, Operation, Transition};
+use quorate_core::membership::{Operation, Transition};
+use quorate_core::{Change, Index, MemberId, Membership};
 
 use super::action::What;
 use super::clients::Asked;

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quorate::Machine as _;
-use quorate_core::{Change, ChangeKind, MemberId, MemberSet, Membership};
+use quorate_core::membership::ChangeKind;
+use quorate_core::{Change, MemberId, MemberSet, Membership};
 
 use super::member::{Fate, Member};
 use super::rerun::{self, Reached};

@@ -83,7 +83,7 @@ impl World {
             DiskWork::Load(load) => {
                 let entries = store.load(load.range.clone(), load.bytes_max);
                 let entries = entries.map_err(|why| why.to_string());
-                entries.map(|entries| process.driver.loaded(load.reader, entries))
+                entries.map(|entries| process.driver.loaded(load.target, entries))
             }
             DiskWork::Trim(index) => store.trim(index).map_err(|why| why.to_string()),
             DiskWork::Capture(meta, chunks) => {

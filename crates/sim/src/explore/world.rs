@@ -10,10 +10,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate::{DriverOutput, MachineJob, RequestOutcome, RequestToken};
-use quorate_core::{
-    AppendReply, Entries, EntryId, Envelope, Event, MemberId, Membership, Message, Payload,
-    RoleKind, Term,
-};
+use quorate_core::message::{AppendReply, Message};
+use quorate_core::status::RoleKind;
+use quorate_core::{Entries, EntryId, Envelope, Event, MemberId, Membership, Payload, Term};
 use quorate_storage::{Store, StoreError};
 
 use super::Trace;

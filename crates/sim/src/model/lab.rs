@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use quorate_core::{Change, EntryId, Envelope, Index, MemberId, Membership, RoleKind, Term};
+use quorate_core::status::RoleKind;
+use quorate_core::{Change, EntryId, Envelope, Index, MemberId, Membership, Term};
 
 use super::intern::{Interner, Pairs, pair};
 use super::local::{Act, Fixed, Performed};

@@ -245,7 +245,7 @@ const STEPS_MAX: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
-    use quorate_core::Message;
+    use quorate_core::message::Message;
 
     use super::super::search::tests::{Seen, seen};
     use super::*;

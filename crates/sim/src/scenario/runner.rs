@@ -5,7 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use quorate_core::Activation;
+use quorate_core::config::Activation;
+
+use crate::short_ids::short_ids;
 
 use super::command::Command;
 use super::story::{Block, Line, Mistake, Plays, Story, Transcript, activation_text};
@@ -88,7 +90,7 @@ fn perform_block(
         let next = rest.filter_map(|line| line.command_under(world.activation)).next();
         let played = perform_line(world, line, next);
         pages.push(world.page.tear_off());
-        played.map_err(|why| Mistake { line: line.number, why })?;
+        played.map_err(|why| Mistake { line: line.number, why: short_ids(&why) })?;
     }
     Ok(())
 }

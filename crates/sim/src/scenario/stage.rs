@@ -3,7 +3,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use quorate_core::{Activation, Change, Config, Envelope, MemberId};
+use quorate_core::config::Activation;
+use quorate_core::{Change, Config, Envelope, MemberId};
 
 use super::command::Command;
 use super::message::{envelope_text, kind};

@@ -6,10 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quorate_core::config::Activation;
+use quorate_core::event::SettledEvidence;
+use quorate_core::status::RoleKind;
 use quorate_core::{
-    Activation, Dropped, Envelope, Event, Evidence, Index, Input, MemberId, Membership, Output,
-    Raft, Reader, RequestId, RoleKind, Status, Taken,
+    Accepted, Dropped, Envelope, Event, Index, Input, LoadTarget, MemberId, Membership, Output,
+    Raft, RequestId, Status,
 };
+
+use crate::short_ids::short_ids;
 
 use super::command::Work;
 use super::member::Member;
@@ -105,7 +110,7 @@ impl World {
         id: MemberId,
         what: &str,
         input: Input,
-    ) -> Result<Result<Taken, Dropped>, String> {
+    ) -> Result<Result<Accepted, Dropped>, String> {
         let taken = self.stepping(id)?.core.step(input).map_err(text)?;
         if let Err(dropped) = &taken {
             self.show_drop(id, what, dropped);
@@ -134,7 +139,7 @@ impl World {
 
     fn show_drop(&mut self, id: MemberId, what: &str, dropped: &Dropped) {
         let refused = matches!(dropped, Dropped::Refused(_));
-        let why = dropped.to_string();
+        let why = short_ids(&dropped.to_string());
         if refused {
             self.page.tell("requests", format!("{id} {what} refused: {why}"));
         } else if is_late(dropped, what) && !self.close_up {
@@ -242,7 +247,7 @@ impl World {
             self.say_request(id, request, format!("served at {index}"));
         }
         for (request, refusal) in output.refused {
-            let why = refusal.to_string();
+            let why = short_ids(&refusal.to_string());
             self.requests.refused(request, &why);
             self.say_request(id, request, format!("refused: {why}"));
             self.drops.push(Drop { refused: true, name: "refused", why });
@@ -265,9 +270,9 @@ impl World {
             member.core.applies.push_back(output.apply);
         }
         for load in output.load {
-            let reader = match load.reader {
-                Reader::Peer(id) => id.to_string(),
-                Reader::Machine => "its machine".to_owned(),
+            let reader = match load.target {
+                LoadTarget::Peer(id) => id.to_string(),
+                LoadTarget::Machine => "its machine".to_owned(),
             };
             let text = format!("{}..{} for {reader}", load.range.start, load.range.end);
             self.page.tell("loads", format!("{id} load {text}{}", member.loads.suffix()));
@@ -344,7 +349,7 @@ impl World {
                     self.page.tell("memberships", line);
                 }
             }
-            Event::Disowned { by, known } => {
+            Event::IdentityRejected { by, known } => {
                 self.member_mut(id)?.disowned = Some(*by);
                 self.page.say(format!(
                     "{id} is disowned by {by}, which knows {}",
@@ -370,19 +375,19 @@ fn is_late(dropped: &Dropped, what: &str) -> bool {
     what.contains("Reply from") && !matches!(dropped, Dropped::Malformed(_))
 }
 
-fn evidence_text(evidence: &Evidence) -> String {
+fn evidence_text(evidence: &SettledEvidence) -> String {
     match evidence {
-        Evidence::Counted(known) => {
+        SettledEvidence::Counted(known) => {
             let known: Vec<String> =
                 known.iter().map(|(id, commit)| format!("{id}:{commit}")).collect();
             format!("known=({})", known.join(" "))
         }
-        Evidence::ToldBy(leader) => format!("says {leader}"),
+        SettledEvidence::ReportedBy(leader) => format!("says {leader}"),
     }
 }
 
-fn aborted(why: quorate_core::AbortedBecause) -> &'static str {
-    use quorate_core::AbortedBecause::{Replaced, TargetLeft, TimedOut};
+fn aborted(why: quorate_core::event::AbortReason) -> &'static str {
+    use quorate_core::event::AbortReason::{Replaced, TargetLeft, TimedOut};
     match why {
         TimedOut => "it did not take over in time",
         TargetLeft => "it is no longer a voter",

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use quorate_core::membership::LoggedChange;
 use quorate_core::{
-    Boot, Change, Config, Entry, EntryId, HardState, LoggedChange, MemberId, Membership, Payload,
-    Raft, Save, SaveId, SnapshotMeta, mutant,
+    Boot, Change, Config, Entry, EntryId, HardState, MemberId, Membership, Payload, Raft, Save,
+    SaveId, SnapshotMeta, mutant,
 };
 use quorate_storage::{OpenedStore, StoreConfig, StoreIdentity, StoreOwner};
 

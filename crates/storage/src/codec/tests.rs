@@ -1,9 +1,13 @@
 use std::sync::Arc;
 
+use quorate_core::config::Activation;
+use quorate_core::membership::{
+    ChangeKind, EndedGoal, Goal, GoalEnd, LoggedChange, MemberInfo, MembershipParts, Operation,
+    Transition,
+};
 use quorate_core::{
-    Activation, Change, ChangeKind, EndedGoal, Entries, Entry, EntryId, Goal, GoalEnd,
-    LoggedChange, MemberId, MemberInfo, MemberSet, Membership, MembershipParts, Operation, Payload,
-    Refusal, SnapshotMeta, Transition,
+    Change, Entries, Entry, EntryId, MemberId, MemberSet, Membership, Payload, Refusal,
+    SnapshotMeta,
 };
 
 use super::*;

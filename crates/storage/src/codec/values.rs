@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use quorate_core::{
-    Activation, Change, ChangeKind, EndedGoal, EntryId, Goal, GoalEnd, LoggedChange, MemberId,
-    MemberInfo, MemberSet, Membership, MembershipParts, Operation, Refusal, SnapshotMeta,
+use quorate_core::config::Activation;
+use quorate_core::membership::{
+    ChangeKind, EndedGoal, Goal, GoalEnd, LoggedChange, MemberInfo, MembershipParts, Operation,
     Transition,
 };
+use quorate_core::{Change, EntryId, MemberId, MemberSet, Membership, Refusal, SnapshotMeta};
 
 use super::{Codec, DecodeError, Decoder};
 

@@ -1,10 +1,11 @@
 //! Our values as they go over the wire.
 
 use quorate::{
-    Activation, EndedGoal, EntryId, GoalEnd, MemberId, MemberSet, Membership, MembershipEvent,
-    Operation, PlannedStep, RoleKind, Step, View,
+    Activation, EndedGoal, EntryId, GoalEnd, GoalStep, MemberId, MemberSet, Membership,
+    MembershipEvent, Operation, PlanContext, PlannedStep, RoleKind,
 };
-use quorate_core::{Flow, LogStatus, PeerStatus, quorum_size};
+use quorate_core::membership::quorum_size;
+use quorate_core::status::{Flow, LogStatus, PeerStatus};
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::{membership_news, operation, peer, step, tolerance};
 
@@ -102,19 +103,19 @@ pub(super) fn ended(goal: &EndedGoal) -> v1::EndedGoal {
     v1::EndedGoal { id: Some(entry(goal.id)), end: end.into(), at: Some(entry(goal.at)) }
 }
 
-pub(super) fn step(from: &Step) -> v1::Step {
+pub(super) fn step(from: &GoalStep) -> v1::Step {
     let members = |set: &MemberSet| v1::MemberIds { ids: ids(set) };
     let kind = match from {
-        Step::AddLearners(set) => Some(step::Kind::AddLearners(members(set))),
-        Step::CatchUp(set) => Some(step::Kind::CatchUp(members(set))),
-        Step::HandOver(set) => Some(step::Kind::HandOver(members(set))),
-        Step::MoveVotes(operations) => {
+        GoalStep::AddLearners(set) => Some(step::Kind::AddLearners(members(set))),
+        GoalStep::CatchUp(set) => Some(step::Kind::CatchUp(members(set))),
+        GoalStep::HandOver(set) => Some(step::Kind::HandOver(members(set))),
+        GoalStep::MoveVotes(operations) => {
             let operations = operations.iter().map(|one| moved(*one)).collect();
             Some(step::Kind::MoveVotes(step::MoveVotes { operations }))
         }
-        Step::Leave => Some(step::Kind::Leave(step::Leave {})),
-        Step::Settle => Some(step::Kind::Settle(step::Settle {})),
-        Step::RemoveLearners(set) => Some(step::Kind::RemoveLearners(members(set))),
+        GoalStep::Leave => Some(step::Kind::Leave(step::Leave {})),
+        GoalStep::Settle => Some(step::Kind::Settle(step::Settle {})),
+        GoalStep::RemoveLearners(set) => Some(step::Kind::RemoveLearners(members(set))),
     };
     v1::Step { text: from.to_string(), kind }
 }
@@ -175,7 +176,7 @@ fn stopping(membership: &Membership, live: &MemberSet) -> Vec<MemberSet> {
     found
 }
 
-pub(super) fn view(from: &View) -> v1::LeaderView {
+pub(super) fn view(from: &PlanContext) -> v1::LeaderView {
     v1::LeaderView {
         leader_id: from.leader.0,
         caught_up: ids(&from.caught_up),

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::{
-    ChangeRefusal, EndedGoal, EntryId, GoalEnd, Membership, MembershipEvent, NodeStatus, Refusal,
-    RequestError, RequestRefused, Step,
+    ChangeRefusal, EndedGoal, EntryId, GoalEnd, GoalStep, Membership, MembershipEvent, NodeStatus,
+    Refusal, RequestError, RequestRefused,
 };
-use quorate_core::GoalStatus;
+use quorate_core::status::GoalStatus;
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::membership_server::Membership as Service;
 use tokio::sync::mpsc;
@@ -72,7 +72,7 @@ impl MembershipService {
 
     fn progress(&self, goal: &GoalStatus) -> v1::GoalProgress {
         let awaited = match &goal.step {
-            Step::CatchUp(ids) | Step::HandOver(ids) => convert::ids(ids),
+            GoalStep::CatchUp(ids) | GoalStep::HandOver(ids) => convert::ids(ids),
             _ => Vec::new(),
         };
         let tick = u64::try_from(self.tick.as_millis()).unwrap_or(u64::MAX);
@@ -104,7 +104,7 @@ impl Service for MembershipService {
             Ok(id) if wait => (id, Some(self.ended(id).await?)),
             Ok(id) => (id, None),
             Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
-                ChangeRefusal::AlreadyThere,
+                ChangeRefusal::AlreadyReached,
             )))) => {
                 let id = self.membership().since();
                 (id, Some(EndedGoal { id, end: GoalEnd::Reached, at: id }))

@@ -9,9 +9,9 @@ use tokio::io::BufStream;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::secure::{PeerStream, SecurityFuture};
+use super::security::{PeerStream, SecurityFuture};
 use super::*;
-use crate::testkit::fake::{FakeMember, Heard, PATIENCE, Process};
+use crate::testkit::fake::{FakeMember, Process, Received, TIMEOUT};
 
 const ONE: MemberId = MemberId(1);
 const TWO: MemberId = MemberId(2);
@@ -33,7 +33,7 @@ fn key(cluster: u64, member: MemberId) -> MemberKey {
     MemberKey { cluster, member }
 }
 
-fn aside(from: MemberId, to: MemberId, number: u8) -> PeerMessage {
+fn side_message(from: MemberId, to: MemberId, number: u8) -> PeerMessage {
     PeerMessage::Side { from, to, bytes: vec![number].into() }
 }
 
@@ -44,16 +44,16 @@ async fn talk(
     to: &mut FakeMember,
     number: u8,
 ) -> Vec<PeerMessage> {
-    let parcel = aside(from.key.member, to.key.member, number);
+    let message = side_message(from.key.member, to.key.member, number);
     let mut others = Vec::new();
     let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        process.transport.send(from.key, vec![parcel.clone()]);
+    while began.elapsed() < TIMEOUT {
+        process.transport.send(from.key, vec![message.clone()]);
         while let Some(heard) = to.hear_within(Duration::from_millis(100)).await {
-            let Heard::Parcels(parcels) = heard else { continue };
-            others.extend(parcels);
-            if others.last() == Some(&parcel) {
-                others.retain(|other| *other != parcel);
+            let Received::Messages(messages) = heard else { continue };
+            others.extend(messages);
+            if others.last() == Some(&message) {
+                others.retain(|other| *other != message);
                 return others;
             }
         }
@@ -97,13 +97,14 @@ async fn a_process_that_comes_back_is_found_again_and_hears_nothing_stale() {
     there.transport.stop().await;
     let mut lost = false;
     while !lost {
-        lost = matches!(one.hear("that the connection is lost").await, Ok(Heard::Lost));
+        lost =
+            matches!(one.hear("that the connection is lost").await, Ok(Received::ConnectionLost));
     }
     let failed = || here.transport.counts()["connect_failed"];
     let began = Instant::now();
     while failed() < 2 {
-        assert!(began.elapsed() < PATIENCE, "it is not dialled again");
-        here.transport.send(one.key, vec![aside(ONE, TWO, 7)]);
+        assert!(began.elapsed() < TIMEOUT, "it is not dialled again");
+        here.transport.send(one.key, vec![side_message(ONE, TWO, 7)]);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     tokio::time::sleep(config().stale_after + Duration::from_millis(100)).await;
@@ -132,7 +133,7 @@ impl ConnectionSecurity for Buffered {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn something_may_stand_between_tcp_and_the_frames() {
-    let secure = || TcpConfig { secure: Arc::new(Buffered), ..config() };
+    let secure = || TcpConfig { security: Arc::new(Buffered), ..config() };
     let (here, there) = (process(secure()).await, process(secure()).await);
     let mut one = here.add(key(1, ONE), 1, 64);
     let mut two = there.add(key(1, TWO), 2, 64);
@@ -150,7 +151,7 @@ async fn send_snapshot(process: &Process, one: &FakeMember, two: &mut FakeMember
     let snapshot = one.snapshot(envelope, vec![Bytes::from(vec![5; bytes])]);
     process.transport.send_snapshot(one.key, snapshot);
     assert_eq!(one.reported().await, Ok((TWO, true)));
-    while !matches!(two.hear("that a snapshot landed").await, Ok(Heard::Landed(_))) {}
+    while !matches!(two.hear("that a snapshot landed").await, Ok(Received::Snapshot(_))) {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -194,7 +195,7 @@ async fn a_member_that_leaves_frees_its_channel() {
     talk(&here, &stays, &mut two, 1).await;
     talk(&here, &goes, &mut other, 1).await;
     here.transport.remove_member(goes.key);
-    while !matches!(other.hear("that its peer is gone").await.unwrap(), Heard::Lost) {}
+    while !matches!(other.hear("that its peer is gone").await.unwrap(), Received::ConnectionLost) {}
     talk(&here, &stays, &mut two, 2).await;
     assert_eq!(here.transport.counts()["connected"], 1);
     here.transport.stop().await;
@@ -208,14 +209,14 @@ async fn who_lives_there_is_told_to_anybody_who_asks() {
     let _one = there.add(key(9, ONE), 3, 64);
     let asker = TcpTransport::bind(config()).await.unwrap();
     let address = std::str::from_utf8(&there.info().info).unwrap();
-    let residents = asker.discover(address, PATIENCE).await.unwrap();
-    let keys: Vec<MemberKey> = residents.iter().map(|resident| resident.key).collect();
+    let members = asker.discover(address, TIMEOUT).await.unwrap();
+    let keys: Vec<MemberKey> = members.iter().map(|member| member.key).collect();
     assert_eq!(keys, [key(7, TWO), key(9, ONE)]);
-    assert!(residents[0].membership.membership.is_voter(TWO));
+    assert!(members[0].membership.membership.is_voter(TWO));
     assert_eq!(there.transport.counts()["inquiries_answered"], 1);
 
     let nobody = asker.local_address().to_string();
     drop(asker);
     let asker = TcpTransport::bind(config()).await.unwrap();
-    assert!(asker.discover(&nobody, PATIENCE).await.is_err());
+    assert!(asker.discover(&nobody, TIMEOUT).await.is_err());
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use quorate_core::MemberId;
 use tokio::sync::oneshot;
 
-use super::aside::SideMessage;
+use super::side_messages::SideMessage;
 use super::transport::{MemberKey, PeerMessage, Transport};
 use crate::outcome::RequestRefused;
 
@@ -18,18 +18,18 @@ use crate::outcome::RequestRefused;
 pub struct LeaderQuery {
     from: MemberId,
     question: Bytes,
-    asker: Option<Asker>,
+    reply_to: Option<ReplyTo>,
 }
 
 /// Where the answer goes.
-pub(crate) enum Asker {
-    Here(oneshot::Sender<Result<Bytes, RequestRefused>>),
-    Elsewhere { key: MemberKey, transport: Arc<dyn Transport>, number: u64 },
+pub(crate) enum ReplyTo {
+    Local(oneshot::Sender<Result<Bytes, RequestRefused>>),
+    Remote { key: MemberKey, transport: Arc<dyn Transport>, number: u64 },
 }
 
 impl LeaderQuery {
-    pub(crate) fn new(from: MemberId, question: Bytes, asker: Asker) -> Self {
-        Self { from, question, asker: Some(asker) }
+    pub(crate) fn new(from: MemberId, question: Bytes, reply_to: ReplyTo) -> Self {
+        Self { from, question, reply_to: Some(reply_to) }
     }
 
     /// The member whose application asks.
@@ -48,14 +48,14 @@ impl LeaderQuery {
     }
 
     fn tell(&mut self, answer: Option<Bytes>) {
-        match self.asker.take() {
-            Some(Asker::Here(reply)) => {
+        match self.reply_to.take() {
+            Some(ReplyTo::Local(reply)) => {
                 let _ = reply.send(answer.ok_or(RequestRefused::NoLeader));
             }
-            Some(Asker::Elsewhere { key, transport, number }) => {
-                let bytes = SideMessage::Told(number, answer).to_bytes();
-                let parcel = PeerMessage::Side { from: key.member, to: self.from, bytes };
-                transport.send(key, vec![parcel]);
+            Some(ReplyTo::Remote { key, transport, number }) => {
+                let bytes = SideMessage::QueryReply(number, answer).to_bytes();
+                let message = PeerMessage::Side { from: key.member, to: self.from, bytes };
+                transport.send(key, vec![message]);
             }
             None => {}
         }

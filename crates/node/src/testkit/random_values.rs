@@ -3,20 +3,25 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use quorate_core::config::Activation;
+use quorate_core::membership::{
+    ChangeKind, LoggedChange, MemberInfo, MembershipParts, Operation, Transition,
+};
+use quorate_core::message::{
+    Append, AppendReply, Heartbeat, HeartbeatReply, Identity, Message, Proposal, Vote, VoteReply,
+};
 use quorate_core::{
-    Activation, Append, AppendReply, Change, ChangeKind, Entries, Entry, EntryId, Heartbeat,
-    HeartbeatReply, Identity, LoggedChange, MemberId, MemberInfo, MemberSet, Membership,
-    MembershipParts, Message, Operation, Payload, Proposal, Refusal, RequestId, SnapshotMeta,
-    Transition, Vote, VoteReply,
+    Change, Entries, Entry, EntryId, MemberId, MemberSet, Membership, Payload, Refusal, RequestId,
+    SnapshotMeta,
 };
 
 /// Draws numbers (SplitMix64).
-pub(crate) struct Chance(u64);
+pub(crate) struct RandomValues(u64);
 
 /// How many kinds of messages there are, a snapshot left out.
 pub(crate) const MESSAGE_KINDS: u64 = 15;
 
-impl Chance {
+impl RandomValues {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -104,14 +109,14 @@ impl Chance {
     /// Entries that follow each other, as in a log.
     pub(crate) fn entries(&mut self) -> Entries {
         let first = self.below(1 << 40);
-        let entry = |chance: &mut Self, nth| {
-            let payload = if chance.below(4) == 0 {
-                let (change, membership) = (chance.change(), chance.membership());
+        let entry = |random: &mut Self, nth| {
+            let payload = if random.below(4) == 0 {
+                let (change, membership) = (random.change(), random.membership());
                 Payload::Change(Arc::new(LoggedChange { change, membership }))
             } else {
-                Payload::Command(chance.bytes())
+                Payload::Command(random.bytes())
             };
-            Entry { id: EntryId::new(chance.number(), first + nth), payload }
+            Entry { id: EntryId::new(random.number(), first + nth), payload }
         };
         (0..self.below(6)).map(|nth| entry(self, nth)).collect()
     }
@@ -182,7 +187,7 @@ impl Chance {
             12 if self.flip() => Message::ReadReply(self.request(), Ok(self.number())),
             12 => Message::ReadReply(self.request(), Err(self.refusal())),
             13 => Message::Transfer(self.id()),
-            _ => Message::Disowned(Identity {
+            _ => Message::IdentityRejected(Identity {
                 incarnation: self.flip().then(|| self.number()),
                 joined_at: self.number(),
             }),

@@ -27,7 +27,7 @@ pub trait ConnectionSecurity: Send + Sync + 'static {
     fn accept(&self, stream: TcpStream) -> SecurityFuture<'_>;
 }
 
-/// Nothing in between: for networks that nobody else is on.
+/// EmptyHead in between: for networks that nobody else is on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plaintext;
 

@@ -1,6 +1,6 @@
 //! What waits to be written to one address: bounded, and fair between members.
 //!
-//! Nothing here waits. What finds no place is dropped, and the caller told, so that the
+//! EmptyHead here waits. What finds no place is dropped, and the advertised_peer told, so that the
 //! member can be.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -9,55 +9,55 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::config::TcpConfig;
-use super::counts::Counted;
-use super::frame::{Batch, Body, HEADER_BYTES, Kind};
-use super::message::{MessageHead, Nothing};
+use super::counters::TcpCounter;
+use super::frame::{FrameBatch, FrameBody, FrameKind, HEADER_BYTES};
+use super::message::{EmptyHead, MessageHead};
 use crate::runtime::{Introduction, MemberKey, RejectReason};
 
 /// Something to be sent on the channel of this pair of members.
-pub(crate) struct Queued {
+pub(crate) struct QueuedFrame {
     pub(crate) pair: Introduction,
-    content: Content,
+    content: FrameContent,
     at: Instant,
 }
 
-enum Content {
-    Message(Box<MessageHead>, Option<Body>),
-    Aside(Body),
+enum FrameContent {
+    Message(Box<MessageHead>, Option<FrameBody>),
+    SideMessage(FrameBody),
 }
 
 /// Without the body; near enough for a bound.
 const HEAD_BYTES: usize = HEADER_BYTES + 64;
 
-impl Queued {
+impl QueuedFrame {
     pub(crate) fn message(
         pair: Introduction,
         head: MessageHead,
-        body: Option<Body>,
+        body: Option<FrameBody>,
         at: Instant,
     ) -> Self {
-        Self { pair, content: Content::Message(Box::new(head), body), at }
+        Self { pair, content: FrameContent::Message(Box::new(head), body), at }
     }
 
-    pub(crate) fn aside(pair: Introduction, body: Body, at: Instant) -> Self {
-        Self { pair, content: Content::Aside(body), at }
+    pub(crate) fn side_message(pair: Introduction, body: FrameBody, at: Instant) -> Self {
+        Self { pair, content: FrameContent::SideMessage(body), at }
     }
 
     pub(crate) fn bytes(&self) -> usize {
         let body = match &self.content {
-            Content::Message(_, body) => body.as_ref(),
-            Content::Aside(body) => Some(body),
+            FrameContent::Message(_, body) => body.as_ref(),
+            FrameContent::SideMessage(body) => Some(body),
         };
         HEAD_BYTES + body.map_or(0, |body| body.bytes.len())
     }
 
-    pub(crate) fn push_to(&self, batch: &mut Batch, channel: u32) {
+    pub(crate) fn push_to(&self, batch: &mut FrameBatch, channel: u32) {
         match &self.content {
-            Content::Message(head, body) => {
-                batch.push_with_body(Kind::Message, channel, &**head, body.as_ref());
+            FrameContent::Message(head, body) => {
+                batch.push_with_body(FrameKind::Message, channel, &**head, body.as_ref());
             }
-            Content::Aside(body) => {
-                batch.push_with_body(Kind::Aside, channel, &Nothing {}, Some(body));
+            FrameContent::SideMessage(body) => {
+                batch.push_with_body(FrameKind::SideMessage, channel, &EmptyHead {}, Some(body));
             }
         }
     }
@@ -65,12 +65,12 @@ impl Queued {
 
 /// The queue of one address, with what is known about who may use it.
 #[derive(Default)]
-pub(crate) struct Queue {
-    waiting: VecDeque<Queued>,
+pub(crate) struct SendQueue {
+    waiting: VecDeque<QueuedFrame>,
     bytes: usize,
-    shares: BTreeMap<Introduction, Share>,
+    shares: BTreeMap<Introduction, QueueShare>,
     /// Pairs that the other side does not want to hear from for now.
-    refused: BTreeMap<Introduction, Refusal>,
+    refused: BTreeMap<Introduction, PairRefusal>,
     /// When members were last told that a peer is unreachable.
     told: BTreeMap<Introduction, Instant>,
     /// Pairs that have a channel, and those whose channel is to be closed.
@@ -83,12 +83,12 @@ pub(crate) struct Queue {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Share {
+struct QueueShare {
     frames: usize,
     bytes: usize,
 }
 
-struct Refusal {
+struct PairRefusal {
     reason: String,
     until: Instant,
     pause: Duration,
@@ -96,33 +96,33 @@ struct Refusal {
 
 /// What became of something that was to be queued.
 #[derive(Default)]
-pub(crate) struct Pushed {
+pub(crate) struct PushResult {
     /// What was dropped, if anything, as what to count it.
-    pub(crate) dropped: Option<(Counted, u64)>,
+    pub(crate) dropped: Option<(TcpCounter, u64)>,
     /// Say that the peer is unreachable.
     pub(crate) tell: bool,
     /// Somebody may sleep for lack of work.
     pub(crate) wake: bool,
 }
 
-impl Queue {
-    pub(crate) fn push(&mut self, queued: Queued, config: &TcpConfig) -> Pushed {
+impl SendQueue {
+    pub(crate) fn push(&mut self, queued: QueuedFrame, config: &TcpConfig) -> PushResult {
         let pair = queued.pair;
         let dropped = self.place(queued, config);
         let lost = dropped.is_some() || self.failing;
-        Pushed { dropped, tell: lost && self.may_tell(pair, config), wake: dropped.is_none() }
+        PushResult { dropped, tell: lost && self.may_tell(pair, config), wake: dropped.is_none() }
     }
 
-    fn place(&mut self, queued: Queued, config: &TcpConfig) -> Option<(Counted, u64)> {
+    fn place(&mut self, queued: QueuedFrame, config: &TcpConfig) -> Option<(TcpCounter, u64)> {
         if self.closed {
-            return Some((Counted::DroppedLost, 1));
+            return Some((TcpCounter::DroppedLost, 1));
         }
         if self.is_refused(&queued.pair, queued.at) {
-            return Some((Counted::DroppedRefused, 1));
+            return Some((TcpCounter::DroppedRefused, 1));
         }
         if self.online {
             if !self.has_place(&queued, config) {
-                return Some((Counted::DroppedFull, 1));
+                return Some((TcpCounter::DroppedFull, 1));
             }
             self.add(queued);
             return None;
@@ -136,12 +136,12 @@ impl Queue {
             self.pop();
             dropped += 1;
         }
-        (dropped > 0).then_some((Counted::DroppedStale, dropped))
+        (dropped > 0).then_some((TcpCounter::DroppedStale, dropped))
     }
 
     /// One pair gets at most what is still free: alone half of everything, and there is
     /// always something left for the next.
-    fn has_place(&self, queued: &Queued, config: &TcpConfig) -> bool {
+    fn has_place(&self, queued: &QueuedFrame, config: &TcpConfig) -> bool {
         let share = self.shares.get(&queued.pair).copied().unwrap_or_default();
         let frames_free = config.queue_frames_max.saturating_sub(self.waiting.len());
         let bytes_free = config.queue_bytes_max.saturating_sub(self.bytes);
@@ -149,7 +149,7 @@ impl Queue {
         share.frames < frames_free && (fits || self.waiting.is_empty())
     }
 
-    fn add(&mut self, queued: Queued) {
+    fn add(&mut self, queued: QueuedFrame) {
         let share = self.shares.entry(queued.pair).or_default();
         let bytes = queued.bytes();
         share.frames += 1;
@@ -158,7 +158,7 @@ impl Queue {
         self.waiting.push_back(queued);
     }
 
-    fn pop(&mut self) -> Option<Queued> {
+    fn pop(&mut self) -> Option<QueuedFrame> {
         let queued = self.waiting.pop_front()?;
         let bytes = queued.bytes();
         self.bytes -= bytes;
@@ -177,7 +177,7 @@ impl Queue {
     }
 
     /// The next ones, until so many bytes are in hand.
-    pub(crate) fn take(&mut self, bytes_max: usize, into: &mut Vec<Queued>) {
+    pub(crate) fn take(&mut self, bytes_max: usize, into: &mut Vec<QueuedFrame>) {
         let mut bytes = 0;
         while bytes < bytes_max {
             let Some(queued) = self.pop() else { return };
@@ -228,7 +228,7 @@ impl Queue {
         let max = if passes { PASSING_REFUSALS * config.refused_min } else { config.refused_max };
         let pause = pause.min(max);
         let until = Instant::now() + pause;
-        self.refused.insert(pair, Refusal { reason: reason.to_owned(), until, pause });
+        self.refused.insert(pair, PairRefusal { reason: reason.to_owned(), until, pause });
         news
     }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// A member's presence.
+/// A member's disk_uses.
 #[derive(Clone, Default)]
-pub(crate) struct Presence {
+pub(crate) struct DiskUses {
     shared: Arc<Shared>,
 }
 
@@ -18,14 +18,14 @@ struct Shared {
 }
 
 /// Held by what uses a member's disk beside its thread.
-pub(crate) struct DiskUser {
+pub(crate) struct DiskUse {
     shared: Arc<Shared>,
 }
 
-impl Presence {
-    pub(crate) fn disk_user(&self) -> DiskUser {
+impl DiskUses {
+    pub(crate) fn begin_use(&self) -> DiskUse {
         self.shared.users.fetch_add(1, Ordering::SeqCst);
-        DiskUser { shared: Arc::clone(&self.shared) }
+        DiskUse { shared: Arc::clone(&self.shared) }
     }
 
     /// Tells all users to let go, and waits until they have; not for ever, since one may
@@ -41,14 +41,14 @@ impl Presence {
     }
 }
 
-impl DiskUser {
+impl DiskUse {
     /// The member has ended: let go.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.shared.over.load(Ordering::SeqCst)
     }
 }
 
-impl Drop for DiskUser {
+impl Drop for DiskUse {
     fn drop(&mut self) {
         self.shared.users.fetch_sub(1, Ordering::SeqCst);
     }

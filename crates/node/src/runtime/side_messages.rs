@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use quorate_core::{EntryId, MemberId, MemberSet, View};
+use quorate_core::membership::PlanContext;
+use quorate_core::{EntryId, MemberId, MemberSet};
 use quorate_storage::codec::{Codec, DecodeError, Decoder};
 use tokio::sync::oneshot;
 
@@ -16,37 +17,37 @@ use crate::outcome::RequestRefused;
 pub(crate) struct LeaderView {
     /// The newest membership in its log.
     pub(crate) newest: EntryId,
-    pub(crate) view: View,
+    pub(crate) view: PlanContext,
 }
 
 /// One of these, as bytes. A version that knows more kinds sends them only to those who
 /// asked for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SideMessage {
-    AskView(u64),
+    ViewRequest(u64),
     /// Nothing when the one who was asked does not lead.
-    ToldView(u64, Option<LeaderView>),
+    ViewReply(u64, Option<LeaderView>),
     /// From an application to the one at the leader.
-    Ask(u64, Bytes),
+    Query(u64, Bytes),
     /// Nothing when the one who was asked does not lead, or has no answer.
-    Told(u64, Option<Bytes>),
+    QueryReply(u64, Option<Bytes>),
 }
 
-const ASK_VIEW: u8 = 1;
-const TOLD_VIEW: u8 = 2;
-const ASK: u8 = 3;
-const TOLD: u8 = 4;
+const VIEW_REQUEST: u8 = 1;
+const VIEW_REPLY: u8 = 2;
+const QUERY: u8 = 3;
+const QUERY_REPLY: u8 = 4;
 
 impl SideMessage {
     pub(crate) fn to_bytes(&self) -> Bytes {
         let mut bytes = Vec::new();
         match self {
-            Self::AskView(number) => {
-                bytes.push(ASK_VIEW);
+            Self::ViewRequest(number) => {
+                bytes.push(VIEW_REQUEST);
                 number.encode(&mut bytes);
             }
-            Self::ToldView(number, view) => {
-                bytes.push(TOLD_VIEW);
+            Self::ViewReply(number, view) => {
+                bytes.push(VIEW_REPLY);
                 number.encode(&mut bytes);
                 view.is_some().encode(&mut bytes);
                 if let Some(LeaderView { newest, view }) = view {
@@ -57,13 +58,13 @@ impl SideMessage {
                     view.settled.encode(&mut bytes);
                 }
             }
-            Self::Ask(number, question) => {
-                bytes.push(ASK);
+            Self::Query(number, question) => {
+                bytes.push(QUERY);
                 number.encode(&mut bytes);
                 question.encode(&mut bytes);
             }
-            Self::Told(number, answer) => {
-                bytes.push(TOLD);
+            Self::QueryReply(number, answer) => {
+                bytes.push(QUERY_REPLY);
                 number.encode(&mut bytes);
                 answer.is_some().encode(&mut bytes);
                 if let Some(answer) = answer {
@@ -78,25 +79,25 @@ impl SideMessage {
         let mut from = Decoder::new(bytes);
         let kind = u8::decode(&mut from)?;
         let number = u64::decode(&mut from)?;
-        let aside = match kind {
-            ASK_VIEW => Self::AskView(number),
-            TOLD_VIEW if !bool::decode(&mut from)? => Self::ToldView(number, None),
-            TOLD_VIEW => {
+        let message = match kind {
+            VIEW_REQUEST => Self::ViewRequest(number),
+            VIEW_REPLY if !bool::decode(&mut from)? => Self::ViewReply(number, None),
+            VIEW_REPLY => {
                 let newest = EntryId::decode(&mut from)?;
-                let view = View {
+                let view = PlanContext {
                     leader: MemberId::decode(&mut from)?,
                     caught_up: MemberSet::decode(&mut from)?,
                     coming: MemberSet::decode(&mut from)?,
                     settled: bool::decode(&mut from)?,
                 };
-                Self::ToldView(number, Some(LeaderView { newest, view }))
+                Self::ViewReply(number, Some(LeaderView { newest, view }))
             }
-            ASK => Self::Ask(number, Bytes::decode(&mut from)?),
-            TOLD if !bool::decode(&mut from)? => Self::Told(number, None),
-            TOLD => Self::Told(number, Some(Bytes::decode(&mut from)?)),
+            QUERY => Self::Query(number, Bytes::decode(&mut from)?),
+            QUERY_REPLY if !bool::decode(&mut from)? => Self::QueryReply(number, None),
+            QUERY_REPLY => Self::QueryReply(number, Some(Bytes::decode(&mut from)?)),
             _ => return Err(DecodeError::InvalidValue),
         };
-        if from.remaining() == 0 { Ok(aside) } else { Err(DecodeError::TrailingBytes) }
+        if from.remaining() == 0 { Ok(message) } else { Err(DecodeError::TrailingBytes) }
     }
 }
 
@@ -104,42 +105,42 @@ impl SideMessage {
 #[derive(Default)]
 pub(crate) struct SideRequests {
     last: u64,
-    views: BTreeMap<u64, Waiting<LeaderView>>,
-    answers: BTreeMap<u64, Waiting<Bytes>>,
+    views: BTreeMap<u64, PendingReply<LeaderView>>,
+    answers: BTreeMap<u64, PendingReply<Bytes>>,
 }
 
-struct Waiting<T> {
+struct PendingReply<T> {
     reply: oneshot::Sender<Result<T, RequestRefused>>,
     ticks_left: u32,
 }
 
 impl SideRequests {
-    pub(crate) fn ask_view(
+    pub(crate) fn request_view(
         &mut self,
         reply: oneshot::Sender<Result<LeaderView, RequestRefused>>,
         ticks: u32,
     ) -> SideMessage {
         self.last += 1;
-        self.views.insert(self.last, Waiting { reply, ticks_left: ticks });
-        SideMessage::AskView(self.last)
+        self.views.insert(self.last, PendingReply { reply, ticks_left: ticks });
+        SideMessage::ViewRequest(self.last)
     }
 
-    pub(crate) fn ask(
+    pub(crate) fn query(
         &mut self,
         question: Bytes,
         reply: oneshot::Sender<Result<Bytes, RequestRefused>>,
         ticks: u32,
     ) -> SideMessage {
         self.last += 1;
-        self.answers.insert(self.last, Waiting { reply, ticks_left: ticks });
-        SideMessage::Ask(self.last, question)
+        self.answers.insert(self.last, PendingReply { reply, ticks_left: ticks });
+        SideMessage::Query(self.last, question)
     }
 
-    pub(crate) fn told_view(&mut self, number: u64, view: Option<LeaderView>) {
+    pub(crate) fn on_view_reply(&mut self, number: u64, view: Option<LeaderView>) {
         tell(&mut self.views, number, view);
     }
 
-    pub(crate) fn told(&mut self, number: u64, answer: Option<Bytes>) {
+    pub(crate) fn on_query_reply(&mut self, number: u64, answer: Option<Bytes>) {
         tell(&mut self.answers, number, answer);
     }
 
@@ -149,13 +150,13 @@ impl SideRequests {
     }
 }
 
-fn tell<T>(open: &mut BTreeMap<u64, Waiting<T>>, number: u64, told: Option<T>) {
+fn tell<T>(open: &mut BTreeMap<u64, PendingReply<T>>, number: u64, told: Option<T>) {
     if let Some(waiting) = open.remove(&number) {
         let _ = waiting.reply.send(told.ok_or(RequestRefused::NoLeader));
     }
 }
 
-fn tick<T>(open: &mut BTreeMap<u64, Waiting<T>>) {
+fn tick<T>(open: &mut BTreeMap<u64, PendingReply<T>>) {
     let mut late = Vec::new();
     for (number, waiting) in &mut *open {
         waiting.ticks_left = waiting.ticks_left.saturating_sub(1);
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood_and_nothing_less() {
-        let view = View {
+        let view = PlanContext {
             leader: MemberId(3),
             caught_up: [1, 2, 3].map(MemberId).into_iter().collect(),
             coming: [7].map(MemberId).into_iter().collect(),
@@ -182,16 +183,16 @@ mod tests {
         };
         let told = LeaderView { newest: EntryId::new(4, 9), view };
         let said = [
-            SideMessage::AskView(7),
-            SideMessage::ToldView(8, None),
-            SideMessage::ToldView(9, Some(told)),
-            SideMessage::Ask(10, "how long".into()),
-            SideMessage::Told(11, None),
-            SideMessage::Told(12, Some("long".into())),
+            SideMessage::ViewRequest(7),
+            SideMessage::ViewReply(8, None),
+            SideMessage::ViewReply(9, Some(told)),
+            SideMessage::Query(10, "how long".into()),
+            SideMessage::QueryReply(11, None),
+            SideMessage::QueryReply(12, Some("long".into())),
         ];
-        for aside in said {
-            let bytes = aside.to_bytes();
-            assert_eq!(SideMessage::from_bytes(bytes.clone()), Ok(aside));
+        for message in said {
+            let bytes = message.to_bytes();
+            assert_eq!(SideMessage::from_bytes(bytes.clone()), Ok(message));
             for cut in 0..bytes.len() {
                 assert!(SideMessage::from_bytes(bytes.slice(..cut)).is_err());
             }

@@ -10,14 +10,14 @@ use crate::requests::RequestToken;
 /// Where answers go, by ticket. Those of commands and reads grow by one, so a queue is a map;
 /// those of changes are few, and far from them.
 #[derive(Default)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingReplies {
     replies: VecDeque<Option<oneshot::Sender<RequestOutcome>>>,
     /// The ticket of the first place in `replies`.
     first: u64,
     others: BTreeMap<RequestToken, oneshot::Sender<RequestOutcome>>,
 }
 
-impl Waiting {
+impl PendingReplies {
     pub(crate) fn insert(&mut self, ticket: RequestToken, reply: oneshot::Sender<RequestOutcome>) {
         if self.replies.is_empty() && !ticket.is_slow() {
             self.first = ticket.0;

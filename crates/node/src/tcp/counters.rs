@@ -9,9 +9,9 @@ macro_rules! counted {
     ($($(#[$doc:meta])* $case:ident = $name:literal),* $(,)?) => {
         /// Something that can happen to a transport.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum Counted { $($(#[$doc])* $case),* }
+        pub(crate) enum TcpCounter { $($(#[$doc])* $case),* }
 
-        impl Counted {
+        impl TcpCounter {
             const ALL: &[(Self, &'static str)] = &[$((Self::$case, $name)),*];
         }
     };
@@ -50,7 +50,7 @@ counted! {
     RejectedByPeer = "rejected_by_peer",
 
     /// Somebody asked who lives here.
-    Inquired = "inquiries_answered",
+    DiscoveryAnswered = "inquiries_answered",
 
     BadMagic = "handshake_bad_magic",
     WrongVersion = "handshake_wrong_version",
@@ -79,7 +79,7 @@ counted! {
     SnapshotsBroken = "snapshots_broken",
 }
 
-impl From<RejectReason> for Counted {
+impl From<RejectReason> for TcpCounter {
     fn from(why: RejectReason) -> Self {
         match why {
             RejectReason::ForeignCluster => Self::ForeignCluster,
@@ -92,27 +92,27 @@ impl From<RejectReason> for Counted {
 
 /// A number for each.
 #[derive(Debug)]
-pub(crate) struct Counts {
+pub(crate) struct TcpCounters {
     numbers: Vec<AtomicU64>,
 }
 
-impl Default for Counts {
+impl Default for TcpCounters {
     fn default() -> Self {
-        Self { numbers: Counted::ALL.iter().map(|_| AtomicU64::new(0)).collect() }
+        Self { numbers: TcpCounter::ALL.iter().map(|_| AtomicU64::new(0)).collect() }
     }
 }
 
-impl Counts {
-    pub(crate) fn one(&self, what: Counted) {
+impl TcpCounters {
+    pub(crate) fn one(&self, what: TcpCounter) {
         self.add(what, 1);
     }
 
-    pub(crate) fn add(&self, what: Counted, more: u64) {
+    pub(crate) fn add(&self, what: TcpCounter, more: u64) {
         self.numbers[what as usize].fetch_add(more, Ordering::Relaxed);
     }
 
     pub(crate) fn by_name(&self) -> BTreeMap<&'static str, u64> {
-        let number = |what: Counted| self.numbers[what as usize].load(Ordering::Relaxed);
-        Counted::ALL.iter().map(|(what, name)| (*name, number(*what))).collect()
+        let number = |what: TcpCounter| self.numbers[what as usize].load(Ordering::Relaxed);
+        TcpCounter::ALL.iter().map(|(what, name)| (*name, number(*what))).collect()
     }
 }
