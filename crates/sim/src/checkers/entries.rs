@@ -29,7 +29,6 @@ impl EntryRegister {
         let logged = RegisteredEntry { payload: payload_hash(entry), before };
         let first = *self.entries.entry(entry.id).or_insert(logged);
         ensure(first == logged, "I2", || {
-            let member = member;
             format!("{member} holds {entry:?} after term {before}, another log has a different one")
         })
     }

@@ -92,7 +92,7 @@ impl History {
         match earlier.find(|known| !holds(known.id)) {
             None => Ok(()),
             Some(known) => super::violated("I4", || {
-                let (id, in_term) = (id, known.in_term);
+                let in_term = known.in_term;
                 format!("{id} leads term {term} without {}, committed in term {in_term}", known.id)
             }),
         }
@@ -112,7 +112,6 @@ impl History {
             return Ok(true);
         };
         ensure((known.id, known.payload) == (entry, payload), "I5", || {
-            let id = id;
             format!("{id} takes {entry} for committed, {} was committed before", known.id)
         })?;
         Ok(false)

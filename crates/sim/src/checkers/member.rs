@@ -416,7 +416,7 @@ impl DiskRecord {
 /// I11: a voter of the membership it counts by may campaign and lead. Two exceptions:
 /// where a membership counts before it is committed, a member that refused a vote because
 /// it alone has a newer log may campaign and win; and a leader that lost its vote leads
-/// until that is settled. A member that joined later holds the entry that added it.
+/// until that is settled, or longer where it is configured not to step down. A member that joined later holds the entry that added it.
 fn role_is_allowed(raft: &Raft) -> Checked {
     let (id, role) = (raft.config().id, raft.role());
     if role == RoleKind::Follower {
@@ -427,7 +427,8 @@ fn role_is_allowed(raft: &Raft) -> Checked {
     let leads = role == RoleKind::Leader;
     let allowed = membership.is_voter(id)
         || may_without_vote(leads, on_append, || {
-            let settled = raft.status().settled >= membership.since().index;
+            let settled = raft.config().step_down_on_removal
+                && raft.status().settled >= membership.since().index;
             (raft.holds_newer_log(), settled)
         });
     let reached = if on_append { log.last.index } else { log.commit };

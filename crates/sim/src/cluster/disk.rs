@@ -41,11 +41,20 @@ impl LogView {
 }
 
 impl DiskState {
+    /// The disk that a member with all of its log in memory starts from.
+    pub fn of_boot(boot: &Boot) -> Self {
+        Self {
+            hard_state: boot.hard_state,
+            snapshot: boot.snapshot.clone(),
+            log: LogView { base: boot.base, entries: boot.tail.iter().cloned().collect() },
+            applied: boot.applied,
+        }
+    }
+
     /// The first start of a cluster: the membership stands at 1.1, in a snapshot.
     pub(crate) fn first(membership: Membership, term: Term) -> Self {
-        let Boot { snapshot, base, applied, .. } = Boot::first(membership);
         let hard_state = HardState { term, commit: 1, ..HardState::default() };
-        Self { hard_state, snapshot, log: LogView { base, entries: Vec::new() }, applied }
+        Self { hard_state, ..Self::of_boot(&Boot::first(membership)) }
     }
 
     /// What a restarting member reads. Only the newest `tail` entries are handed
