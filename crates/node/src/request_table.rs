@@ -212,9 +212,9 @@ mod tests {
     #[test]
     fn a_long_change_does_not_keep_later_requests_in_the_table() {
         let mut requests = RequestTable::new(1);
-        let change = requests.insert(open(RequestBody::Change(Box::new(Change::leave()))));
+        let change = requests.insert(open_request(RequestBody::Change(Box::new(Change::leave()))));
         for number in 1..=1_000 {
-            let token = requests.insert(open(RequestBody::Command(Bytes::new())));
+            let token = requests.insert(open_request(RequestBody::Command(Bytes::new())));
             assert_eq!(token, RequestToken(number));
             assert!(requests.remove(token).is_some());
             assert!(requests.open.is_empty());
