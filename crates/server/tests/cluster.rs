@@ -8,11 +8,11 @@ use quorate_proto::etcdserverpb::{
     MemberAddRequest, MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest,
 };
 use quorate_server::config::ClusterState;
-use quorate_server::{BootstrapError, Running, ServerError};
-use support::{Place, names, start_all};
+use quorate_server::{BootstrapError, RunningServer, ServerError};
+use support::{TestMember, names, start_all};
 use tonic::{Code, Status};
 
-fn add(place: &Place, is_learner: bool) -> MemberAddRequest {
+fn add(place: &TestMember, is_learner: bool) -> MemberAddRequest {
     MemberAddRequest { peer_urls: vec![place.peer.to_string()], is_learner }
 }
 
@@ -22,7 +22,7 @@ fn told(why: &Status) -> (Code, &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fourth_comes_and_the_first_goes_while_it_serves() {
-    let [a, b, c, d] = ["a", "b", "c", "d"].map(Place::new);
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(TestMember::new);
     let mut running = start_all(&[&a, &b, &c]).await;
     a.put_surely("x", "1").await;
 
@@ -33,7 +33,8 @@ async fn a_fourth_comes_and_the_first_goes_while_it_serves() {
     b.put_surely("x", "2").await;
     running.push(d.start(&[&a, &b, &c, &d], ClusterState::Existing).await);
     b.members_until(|members| names(members).contains("d")).await;
-    let voter = |running: &Running| running.node().membership().is_voter(quorate::MemberId(id));
+    let voter =
+        |running: &RunningServer| running.node().membership().is_voter(quorate::MemberId(id));
     while !voter(&running[1]) {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
@@ -58,7 +59,7 @@ async fn a_fourth_comes_and_the_first_goes_while_it_serves() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_meet_while_one_waits_for_a_member_that_never_starts() {
-    let [a, b, c, d] = ["a", "b", "c", "d"].map(Place::new);
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(TestMember::new);
     let running = start_all(&[&a]).await;
     let mut cluster = a.cluster().await;
     for place in [&b, &c] {
@@ -78,7 +79,7 @@ async fn changes_meet_while_one_waits_for_a_member_that_never_starts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_is_refused_in_etcds_words() {
-    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
     let running = start_all(&[&a]).await;
     let own = running[0].node().id().0;
     let mut cluster = a.cluster().await;
@@ -137,15 +138,17 @@ async fn what_cannot_be_is_refused_in_etcds_words() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_does_not_belong_is_told_why() {
-    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
     let running = start_all(&[&a]).await;
-    let refused = |ended: Result<Running, ServerError>| match ended {
+    let refused = |ended: Result<RunningServer, ServerError>| match ended {
         Err(ServerError::Bootstrap(why)) => why,
         other => panic!("{other:?}"),
     };
-    let stranger = Running::start(b.config(&[&a, &b], ClusterState::Existing)).await;
-    let BootstrapError::Unequal { why, given, known } = refused(stranger) else { panic!() };
-    assert_eq!(why, "member count is unequal");
+    let stranger = RunningServer::start(b.config(&[&a, &b], ClusterState::Existing)).await;
+    let BootstrapError::UnequalClusters { reason, given, known } = refused(stranger) else {
+        panic!()
+    };
+    assert_eq!(reason, "member count is unequal");
     assert!(given.contains(&b.peer.to_string()) && !known.contains(&b.peer.to_string()));
 
     // A wiped disk under an old name.
@@ -153,12 +156,12 @@ async fn who_does_not_belong_is_told_why() {
     wiped.name = a.name.clone();
     wiped.initial_advertise_peer_urls = vec![a.peer.clone()];
     wiped.initial_cluster = vec![(a.name.clone(), a.peer.clone())];
-    let nobody = refused(Running::start(wiped).await);
-    assert!(matches!(nobody, BootstrapError::NobodyAnswers { .. }), "{nobody}");
+    let nobody = refused(RunningServer::start(wiped).await);
+    assert!(matches!(nobody, BootstrapError::NoMemberAnswers { .. }), "{nobody}");
 
     let mut unnamed = c.config(&[&a, &b], ClusterState::New);
     unnamed.name = "z".into();
-    let unnamed = refused(Running::start(unnamed).await);
+    let unnamed = refused(RunningServer::start(unnamed).await);
     assert!(unnamed.to_string().contains("found a,b"), "{unnamed}");
     for server in running {
         server.stop().await;
@@ -167,11 +170,11 @@ async fn who_does_not_belong_is_told_why() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_leader_costs_a_client_of_a_follower_no_answer() {
-    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
     let places = [&a, &b, &c];
     let mut running = start_all(&places).await;
     a.put_surely("x", "0").await;
-    let leads = |server: &Running| server.node().is_leader();
+    let leads = |server: &RunningServer| server.node().is_leader();
     let leader = running.iter().position(leads).unwrap();
     let follower = places[(leader + 1) % 3];
     let dead = running.remove(leader);
@@ -191,7 +194,7 @@ async fn a_dead_leader_costs_a_client_of_a_follower_no_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_told_to_remove_itself_does() {
-    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
     let places = [&a, &b, &c];
     let mut running = start_all(&places).await;
     let leader = running.iter().position(|server| server.node().is_leader()).unwrap();
@@ -210,7 +213,7 @@ async fn a_leader_that_is_told_to_remove_itself_does() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removal_that_could_not_be_carried_is_refused_with_the_arithmetic() {
-    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
     let places = [&a, &b, &c];
     let mut running = start_all(&places).await;
     let follower = running.iter().position(|server| !server.node().is_leader()).unwrap();
@@ -218,7 +221,7 @@ async fn a_removal_that_could_not_be_carried_is_refused_with_the_arithmetic() {
     let dead_id = dead.node().id().0;
     dead.end().await;
     let (asked, id) = {
-        let live: Vec<&&Place> =
+        let live: Vec<&&TestMember> =
             places.iter().enumerate().filter(|(at, _)| *at != follower).map(|(_, p)| p).collect();
         (live[0], running[1].node().id().0)
     };

@@ -5,16 +5,16 @@
 mod support;
 
 use quorate_server::config::ClusterState;
-use quorate_server::{Running, Url};
-use support::{Place, http_get as get};
+use quorate_server::{RunningServer, Url};
+use support::{TestMember, http_get as get};
 use tokio::net::TcpStream;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn health_version_and_metrics_are_told() {
-    let a = Place::new("a");
+    let a = TestMember::new("a");
     let mut config = a.config(&[&a], ClusterState::New);
     config.listen_metrics_urls = vec![Url::parse("http://127.0.0.1:0").unwrap()];
-    let server = Running::start(config).await.unwrap();
+    let server = RunningServer::start(config).await.unwrap();
     a.put_surely("x", "1").await;
     let (client, metrics) = (server.client_addresses()[0], server.metrics_addresses()[0]);
     let good = "HTTP/1.1 200 OK";
@@ -51,7 +51,7 @@ async fn health_version_and_metrics_are_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_without_a_leader_is_not_healthy() {
-    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
     let server = a.start(&[&a, &b, &c], ClusterState::New).await;
     let address = server.client_addresses()[0];
     let (line, body) = get(address, "/health").await;

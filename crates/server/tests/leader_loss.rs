@@ -16,8 +16,8 @@ use quorate_proto::etcdserverpb::{
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::membership_client::MembershipClient;
 use quorate_proto::quorate::v1::target_member::Member as Named;
-use quorate_server::Running;
-use support::{Place, put, start_all};
+use quorate_server::RunningServer;
+use support::{TestMember, put, start_all};
 use tokio::task::JoinSet;
 use tonic::{Response, Status};
 
@@ -46,14 +46,14 @@ impl Asked {
 
 /// A cluster, its leader taken out of it, and the places of who is left.
 struct Orphans {
-    leader: Running,
-    others: Vec<Running>,
-    follower: Place,
-    _places: [Place; 2],
+    leader: RunningServer,
+    others: Vec<RunningServer>,
+    follower: TestMember,
+    _places: [TestMember; 2],
 }
 
 async fn orphans() -> Orphans {
-    let mut places = Vec::from(["a", "b", "c"].map(Place::new));
+    let mut places = Vec::from(["a", "b", "c"].map(TestMember::new));
     let mut others = start_all(&places.iter().collect::<Vec<_>>()).await;
     let at = others.iter().position(|server| server.node().is_leader()).unwrap();
     let leader = others.remove(at);
@@ -108,7 +108,7 @@ async fn keys_and_leases() {
 #[tokio::test(flavor = "multi_thread")]
 async fn members() {
     let Orphans { leader, others, follower, _places } = orphans().await;
-    let new = Place::new("new");
+    let new = TestMember::new("new");
     let id = others[0].node().id().0;
     let moved = vec![follower.peer.to_string(), new.client.to_string()];
     let cluster = follower.cluster().await;
@@ -136,7 +136,7 @@ async fn members() {
 #[tokio::test(flavor = "multi_thread")]
 async fn goals() {
     let Orphans { leader, others, follower, _places } = orphans().await;
-    let new = Place::new("new");
+    let new = TestMember::new("new");
     let mut membership = MembershipClient::new(follower.channel().await);
     let by_name = |name: &str| v1::TargetMember { member: Some(Named::Name(name.into())) };
     let newcomer = v1::NewMember {

@@ -9,10 +9,10 @@ use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::membership_client::MembershipClient;
 use quorate_proto::quorate::v1::target_member::Member as Named;
 use quorate_server::config::ClusterState;
-use support::{Place, names, start_all};
+use support::{TestMember, names, start_all};
 use tonic::transport::Channel;
 
-async fn client(place: &Place) -> MembershipClient<Channel> {
+async fn client(place: &TestMember) -> MembershipClient<Channel> {
     MembershipClient::new(place.channel().await)
 }
 
@@ -20,7 +20,7 @@ fn by_name(name: &str) -> v1::TargetMember {
     v1::TargetMember { member: Some(Named::Name(name.into())) }
 }
 
-fn newcomer(place: &Place) -> v1::TargetMember {
+fn newcomer(place: &TestMember) -> v1::TargetMember {
     let new = v1::NewMember {
         name: place.name.clone(),
         peer_urls: vec![place.peer.to_string()],
@@ -35,7 +35,7 @@ fn target(voters: Vec<v1::TargetMember>) -> Option<v1::Target> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_is_replaced_by_one_goal() {
-    let [a, b, c, d] = ["a", "b", "c", "d"].map(Place::new);
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(TestMember::new);
     let mut running = start_all(&[&a, &b, &c]).await;
     let mut membership = client(&b).await;
     let status = membership.status(v1::StatusRequest {}).await.unwrap().into_inner();
@@ -79,7 +79,7 @@ async fn a_member_is_replaced_by_one_goal() {
 /// The address of a newcomer was wrong, and is put right while everybody waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_goal_goes_on_while_a_member_is_described() {
-    let [a, b, wrong] = ["a", "b", "b"].map(Place::new);
+    let [a, b, wrong] = ["a", "b", "b"].map(TestMember::new);
     let mut running = start_all(&[&a]).await;
     let mut membership = client(&a).await;
     let voters = vec![by_name("a"), newcomer(&wrong)];
@@ -112,7 +112,7 @@ async fn a_goal_goes_on_while_a_member_is_described() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_goal_that_waits_for_ever_is_cancelled() {
-    let [a, b] = ["a", "b"].map(Place::new);
+    let [a, b] = ["a", "b"].map(TestMember::new);
     let running = start_all(&[&a]).await;
     let mut membership = client(&a).await;
     let nobody = v1::TargetMember { member: Some(Named::Name("z".into())) };

@@ -10,11 +10,11 @@ use quorate_proto::etcdserverpb::watch_request::RequestUnion;
 use quorate_proto::etcdserverpb::{
     Compare, MemberPromoteRequest, RangeRequest, TxnRequest, WatchCreateRequest, WatchRequest,
 };
-use quorate_server::Running;
+use quorate_server::RunningServer;
 use quorate_server::config::ClusterState;
 use tokio_stream::wrappers::ReceiverStream;
 
-use support::{Place, http_get, put, start_all, wait_for};
+use support::{TestMember, http_get, put, start_all, wait_for};
 
 /// The value behind this name, with its labels.
 fn value(page: &str, name: &str) -> Option<f64> {
@@ -32,7 +32,7 @@ fn handled(code: &str, method: &str, kind: &str) -> String {
     name.replacen('{', &format!("{{grpc_code=\"{code}\","), 1)
 }
 
-async fn page(server: &Running) -> String {
+async fn page(server: &RunningServer) -> String {
     http_get(server.client_addresses()[0], "/metrics").await.1
 }
 
@@ -76,10 +76,10 @@ const NAMES: &[&str] = &[
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_names_are_there() {
-    let [a, b] = ["a", "b"].map(Place::new);
+    let [a, b] = ["a", "b"].map(TestMember::new);
     let mut config = a.config(&[&a, &b], ClusterState::New);
     config.extensive_metrics = true;
-    let first = Running::start(config).await.unwrap();
+    let first = RunningServer::start(config).await.unwrap();
     let second = b.start(&[&a, &b], ClusterState::New).await;
     a.put_surely("x", "1").await;
     let peer = format!("{{To=\"{:x}\"}}", second.node().id().0);
@@ -121,7 +121,7 @@ async fn all_names_are_there() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_are_counted_by_how_they_ended() {
-    let a = Place::new("a");
+    let a = TestMember::new("a");
     let server = start_all(&[&a]).await.pop().unwrap();
     let before = page(&server).await;
     let grown = |page: &str, name: &str| {
@@ -196,7 +196,7 @@ async fn calls_are_counted_by_how_they_ended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_about_health_are_counted() {
-    let a = Place::new("a");
+    let a = TestMember::new("a");
     let server = start_all(&[&a]).await.pop().unwrap();
     let address = server.client_addresses()[0];
     assert_eq!(http_get(address, "/health").await.0, "HTTP/1.1 200 OK");

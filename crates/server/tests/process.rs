@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use quorate_server::config::{self, Invocation};
 use serde_json::Value;
-use support::{PATIENCE, Place, put, put_begun};
+use support::{PATIENCE, TestMember, put, put_begun};
 use tempfile::TempDir;
 
 /// No test: what the others start. Without the variable it does nothing.
@@ -38,7 +38,7 @@ struct Process {
 }
 
 impl Process {
-    fn start(place: &Place, more: &[&str]) -> Self {
+    fn start(place: &TestMember, more: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("notify");
         let told = UnixDatagram::bind(&socket).unwrap();
@@ -97,7 +97,7 @@ fn messages(lines: &[Value]) -> Vec<&str> {
 #[test]
 fn a_signal_ends_it_in_good_order_and_all_of_it_is_told() {
     for name in ["TERM", "INT"] {
-        let place = Place::new("a");
+        let place = TestMember::new("a");
         let process = Process::start(&place, &[&format!("--initial-cluster=a={}", place.peer)]);
         assert_eq!(process.told(), "READY=1");
         process.signal(name);
@@ -122,7 +122,7 @@ fn a_signal_ends_it_in_good_order_and_all_of_it_is_told() {
 #[test]
 fn nothing_below_the_level_is_logged() {
     for (level, wanted) in [("warn", &["warn"][..]), ("error", &[]), ("panic", &[])] {
-        let place = Place::new("a");
+        let place = TestMember::new("a");
         let cluster = format!("--initial-cluster=a={}", place.peer);
         let level = format!("--log-level={level}");
         let process = Process::start(&place, &[&cluster, &level, "--logger=zap"]);
@@ -139,7 +139,7 @@ fn nothing_below_the_level_is_logged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_it_at_once() {
-    let [a, b] = ["a", "b"].map(Place::new);
+    let [a, b] = ["a", "b"].map(TestMember::new);
     let cluster = format!("--initial-cluster=a={},b={}", a.peer, b.peer);
     // Alone it has no leader: the request, and with it the end, would take for ever.
     let long = ["--drain-timeout=1000s", "--election-timeout=50000"];

@@ -8,12 +8,12 @@ use std::io::Cursor;
 
 use quorate_proto::etcdserverpb::SnapshotRequest;
 use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
-use quorate_server::Running;
+use quorate_server::RunningServer;
 use quorate_server::config::ClusterState;
 use quorate_server::recover::{RecoverError, RestoreOptions, force_new_cluster, restore};
-use support::{Place, start_all};
+use support::{TestMember, start_all};
 
-async fn backup(place: &Place) -> Vec<u8> {
+async fn backup(place: &TestMember) -> Vec<u8> {
     let mut maintenance = MaintenanceClient::new(place.channel().await);
     let mut stream = maintenance.snapshot(SnapshotRequest {}).await.unwrap().into_inner();
     let mut bytes = Vec::new();
@@ -25,7 +25,7 @@ async fn backup(place: &Place) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_comes_back_as_a_new_cluster() {
-    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
     let old = start_all(&[&a]).await;
     for number in 0..20 {
         a.put_surely(&format!("k{number}"), "old").await;
@@ -60,7 +60,7 @@ async fn a_backup_comes_back_as_a_new_cluster() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_member_of_three_goes_on_alone() {
-    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
     let places = [&a, &b, &c];
     let running = start_all(&places).await;
     a.put_surely("x", "1").await;
@@ -72,7 +72,7 @@ async fn one_member_of_three_goes_on_alone() {
 
     let mut config = a.config(&places, ClusterState::New);
     config.force_new_cluster = true;
-    let alone = Running::start(config.clone()).await.unwrap();
+    let alone = RunningServer::start(config.clone()).await.unwrap();
     assert_ne!(alone.cluster_id(), cluster, "the others must not be listened to");
     assert_eq!(a.get("x").await.as_deref(), Some("1"));
     a.put_surely("x", "2").await;
@@ -89,12 +89,12 @@ async fn one_member_of_three_goes_on_alone() {
     let (made, stands) = (config.data_dir.join("member-new-1f"), config.data_dir.join("member"));
     std::fs::rename(&stands, &made).unwrap();
     config.force_new_cluster = false;
-    let alone = Running::start(config).await.unwrap();
+    let alone = RunningServer::start(config).await.unwrap();
     assert_eq!(a.get("x").await.as_deref(), Some("3"));
     assert!(!made.exists());
     alone.stop().await;
 
-    let d = Place::new("d");
+    let d = TestMember::new("d");
     let nothing = force_new_cluster(&d.config(&[&d], ClusterState::New)).unwrap_err();
     assert!(matches!(nothing, RecoverError::Empty), "{nothing}");
 }

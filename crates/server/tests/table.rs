@@ -12,9 +12,9 @@ use quorate_proto::etcdserverpb::{
     CompactionRequest, DefragmentRequest, DeleteRangeRequest, HashKvRequest, StatusRequest,
     StatusResponse,
 };
-use quorate_server::Running;
+use quorate_server::RunningServer;
 use quorate_server::config::{ClusterState, TableKind};
-use support::{PATIENCE, Place};
+use support::{PATIENCE, TestMember};
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
@@ -24,26 +24,26 @@ type Fate<'a> = &'a dyn Fn(&PathBuf);
 /// So that there are snapshots, and a log behind them.
 const SNAPSHOT_COUNT: u64 = 40;
 
-async fn start(place: &Place, cluster: &[&Place], table: TableKind) -> Running {
+async fn start(place: &TestMember, cluster: &[&TestMember], table: TableKind) -> RunningServer {
     let mut config = place.config(cluster, ClusterState::New);
     (config.table, config.snapshot_count) = (table, SNAPSHOT_COUNT);
-    Running::start(config).await.unwrap()
+    RunningServer::start(config).await.unwrap()
 }
 
-fn file_of(place: &Place) -> PathBuf {
+fn file_of(place: &TestMember) -> PathBuf {
     place.directory().join("data/member/table/rows")
 }
 
-async fn maintenance(place: &Place) -> MaintenanceClient<Channel> {
+async fn maintenance(place: &TestMember) -> MaintenanceClient<Channel> {
     MaintenanceClient::new(place.channel().await)
 }
 
-async fn status(place: &Place) -> StatusResponse {
+async fn status(place: &TestMember) -> StatusResponse {
     maintenance(place).await.status(StatusRequest {}).await.unwrap().into_inner()
 }
 
 /// The hash of everything up to this revision, once it is there.
-async fn hash(place: &Place, revision: i64) -> u32 {
+async fn hash(place: &TestMember, revision: i64) -> u32 {
     let began = Instant::now();
     loop {
         let asked = maintenance(place).await.hash_kv(HashKvRequest { revision }).await;
@@ -55,7 +55,7 @@ async fn hash(place: &Place, revision: i64) -> u32 {
     }
 }
 
-async fn put_many(place: &Place, count: usize, value: &str) -> i64 {
+async fn put_many(place: &TestMember, count: usize, value: &str) -> i64 {
     for number in 0..count {
         place.put_surely(&format!("k{number}"), value).await;
     }
@@ -64,7 +64,7 @@ async fn put_many(place: &Place, count: usize, value: &str) -> i64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_start_finds_the_data_whatever_became_of_the_file() {
-    let a = Place::new("a");
+    let a = TestMember::new("a");
     let cluster = [&a];
     let running = start(&a, &cluster, TableKind::Redb).await;
     let mut revision = put_many(&a, 100, "first").await;
@@ -104,7 +104,7 @@ async fn every_start_finds_the_data_whatever_became_of_the_file() {
 /// A file that was put under another member is not that member's.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_of_another_is_not_taken_for_ones_own() {
-    let [a, b] = ["a", "b"].map(Place::new);
+    let [a, b] = ["a", "b"].map(TestMember::new);
     for (place, value) in [(&a, "of a"), (&b, "of b")] {
         let running = start(place, &[place], TableKind::Redb).await;
         put_many(place, 50, value).await;
@@ -118,8 +118,8 @@ async fn the_table_of_another_is_not_taken_for_ones_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_may_differ_in_their_tables() {
-    let places = ["a", "b", "c"].map(Place::new);
-    let cluster: Vec<&Place> = places.iter().collect();
+    let places = ["a", "b", "c"].map(TestMember::new);
+    let cluster: Vec<&TestMember> = places.iter().collect();
     let tables = [TableKind::Redb, TableKind::Memory, TableKind::Redb];
     let mut running = Vec::new();
     for (place, table) in places.iter().zip(tables) {
@@ -141,7 +141,7 @@ async fn members_may_differ_in_their_tables() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sizes_are_those_of_the_file_and_defragmentation_gives_space_back() {
-    let a = Place::new("a");
+    let a = TestMember::new("a");
     let running = start(&a, &[&a], TableKind::Redb).await;
     let revision = put_many(&a, 60, &"large".repeat(20_000)).await;
     let full = status(&a).await;

@@ -15,7 +15,7 @@ use quorate_proto::v3electionpb::election_client::ElectionClient;
 use quorate_proto::v3electionpb::{CampaignRequest, LeaderRequest};
 use quorate_proto::v3lockpb::lock_client::LockClient;
 use quorate_proto::v3lockpb::{LockRequest, UnlockRequest};
-use support::{Place, http_get, start_all};
+use support::{TestMember, http_get, start_all};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
@@ -35,7 +35,7 @@ async fn post(address: SocketAddr, path: &str, body: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn services_to_come_are_named() {
-    let a = Place::new("a");
+    let a = TestMember::new("a");
     let server = start_all(&[&a]).await.pop().unwrap();
     let channel = a.channel().await;
     let mut auth = AuthClient::new(channel.clone());
@@ -84,7 +84,7 @@ async fn services_to_come_are_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_call_is_unimplemented() {
-    let a = Place::new("a");
+    let a = TestMember::new("a");
     let server = start_all(&[&a]).await.pop().unwrap();
     let mut client = tonic::client::Grpc::new(a.channel().await);
     client.ready().await.unwrap();

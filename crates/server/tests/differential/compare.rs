@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 
-use crate::draw::{Asked, Draw};
+use crate::random_requests::{Asked, Draw};
 use crate::support::PATIENCE;
 
 /// etcd and ours, after the same requests.
@@ -43,7 +43,7 @@ struct Watching {
 }
 
 /// An answer without what differs by nature: its revision, and the rest as text.
-type Said = Result<(i64, String), (i32, String)>;
+type EventFields = Result<(i64, String), (i32, String)>;
 
 const WATCHES: usize = 30;
 
@@ -119,12 +119,12 @@ impl Side {
         }
     }
 
-    async fn ask(&mut self, asked: &Asked) -> Said {
+    async fn ask(&mut self, asked: &Asked) -> EventFields {
         let said = tokio::time::timeout(PATIENCE, self.ask_patiently(asked)).await;
         said.unwrap_or_else(|_| panic!("no answer to {asked:?}"))
     }
 
-    async fn ask_patiently(&mut self, asked: &Asked) -> Said {
+    async fn ask_patiently(&mut self, asked: &Asked) -> EventFields {
         let (kv, lease) = (&mut self.kv, &mut self.lease);
         match asked.clone() {
             Asked::Range(request) => said(kv.range(request).await, |it| &mut it.header),
@@ -205,7 +205,7 @@ impl Watching {
 fn said<T: Debug>(
     answer: Result<Response<T>, Status>,
     header: impl FnOnce(&mut T) -> &mut Option<ResponseHeader>,
-) -> Said {
+) -> EventFields {
     match answer {
         Ok(response) => {
             let mut response = response.into_inner();

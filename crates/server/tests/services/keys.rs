@@ -8,7 +8,7 @@ use quorate_proto::etcdserverpb::{
     CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp,
     StatusRequest, TxnRequest,
 };
-use quorate_server::Limits;
+use quorate_server::ServiceLimits;
 
 use crate::support::{CLUSTER, Member, from, get, put, text, wait_for, within};
 
@@ -18,7 +18,7 @@ fn part(request: Part) -> RequestOp {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_put_is_read_with_its_revisions() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     let first = member.put("a", "1").await;
     let previous = PutRequest { prev_kv: true, ..put("a", "2") };
     let done = within("a put", member.kv().put(previous)).await.unwrap().into_inner();
@@ -53,7 +53,7 @@ async fn a_put_is_read_with_its_revisions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ranges_are_limited_sorted_and_filtered() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     let first = member.put("a", "z").await;
     for (key, value) in [("b", "y"), ("c", "x"), ("a", "w")] {
         member.put(key, value).await;
@@ -99,7 +99,7 @@ async fn ranges_are_limited_sorted_and_filtered() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deletions_say_what_they_took() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     for key in ["a", "b", "c"] {
         member.put(key, "x").await;
     }
@@ -116,7 +116,7 @@ async fn deletions_say_what_they_took() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_compare_and_take_one_branch() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     let revision = member.put("a", "1").await;
     let compare = |result: CompareResult, target: CompareTarget, union: TargetUnion| Compare {
         result: result as i32,
@@ -176,7 +176,7 @@ async fn transactions_compare_and_take_one_branch() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_range_streams_in_pieces() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     let value = "v".repeat(300 << 10);
     for number in 0..9 {
         member.put(&format!("key {number}"), &value).await;
@@ -221,7 +221,7 @@ async fn bytes_in_use(member: &Member) -> i64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_physical_compaction_has_taken_the_rows_when_it_answers() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     let revision = write_twice(&member).await;
     let compaction = CompactionRequest { revision, physical: true };
     let done = within("it", member.kv().compact(compaction)).await.unwrap().into_inner();
@@ -235,7 +235,7 @@ async fn a_physical_compaction_has_taken_the_rows_when_it_answers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_compaction_is_finished_where_nobody_writes() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     let revision = write_twice(&member).await;
     let two_rounds = bytes_in_use(&member).await;
     let compaction = CompactionRequest { revision, physical: false };

@@ -4,7 +4,7 @@ use quorate_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest, LeaseRevokeRequest,
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
-use quorate_server::Limits;
+use quorate_server::ServiceLimits;
 
 use crate::support::{Member, get, text, wait_for, within};
 
@@ -36,7 +36,7 @@ pub(crate) async fn keep_alive(member: &Member, ids: &[i64]) -> Vec<i64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_are_granted_listed_and_revoked_with_their_keys() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     assert_eq!(grant(&member, 7, 60).await, (7, 60));
     let (drawn, ttl) = grant(&member, 0, 1).await;
     assert_eq!((drawn > 0, ttl), (true, 2), "no shorter than a leader may be missed");
@@ -63,7 +63,8 @@ async fn leases_are_granted_listed_and_revoked_with_their_keys() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_ends_with_its_keys_unless_it_is_kept_alive() {
-    let member = Member::alone(Limits { lease_ttl_min: 1, ..Limits::default() }).await;
+    let member =
+        Member::alone(ServiceLimits { lease_ttl_min: 1, ..ServiceLimits::default() }).await;
     grant(&member, 1, 5).await;
     grant(&member, 2, 600).await;
     member.put_with("short", "x", 1).await;

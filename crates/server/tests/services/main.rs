@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod errors;
 mod keys;
 mod leases;
 mod maintenance;
 mod members;
-mod refusals;
 mod support;
 mod watches;

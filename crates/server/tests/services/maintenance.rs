@@ -8,13 +8,13 @@ use quorate_proto::etcdserverpb::{
     SnapshotRequest, StatusRequest,
 };
 use quorate_server::snapshot_file::SnapshotFile;
-use quorate_server::{ETCD_VERSION, Limits};
+use quorate_server::{ETCD_VERSION, ServiceLimits};
 
 use crate::support::{CLUSTER, Member, within};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_says_how_it_is() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     let revision = member.put("a", "1").await;
     let status = within("it", member.maintenance().status(StatusRequest {})).await.unwrap();
     let status = status.into_inner();
@@ -34,7 +34,7 @@ async fn a_member_says_how_it_is() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hashes_tell_states_apart() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     let revision = member.put("a", "1").await;
     let hash_kv = async |revision| {
         let asked = member.maintenance().hash_kv(HashKvRequest { revision }).await;
@@ -55,7 +55,7 @@ async fn hashes_tell_states_apart() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_comes_back() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     let mut revision = 0;
     for number in 0..300 {
         revision = member.put(&format!("key {number}"), &"v".repeat(1_000)).await;
@@ -87,7 +87,7 @@ fn stalled_snapshots_hold_up_nobody() {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).max_blocking_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let member = Member::alone(Limits::default()).await;
+        let member = Member::alone(ServiceLimits::default()).await;
         let value = "v".repeat(1 << 20);
         for number in 0..12 {
             member.put(&format!("key {number}"), &value).await;

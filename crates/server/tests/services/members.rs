@@ -7,7 +7,7 @@ use quorate_proto::etcdserverpb::{
     AlarmRequest, LeaseGrantRequest, MoveLeaderRequest, RangeRequest, SnapshotRequest,
     StatusRequest, TxnRequest, WatchCreateRequest, WatchRequest, watch_request,
 };
-use quorate_server::Limits;
+use quorate_server::ServiceLimits;
 use tonic::{Code, Status};
 
 use crate::leases::{grant, keep_alive, time_to_live};
@@ -25,8 +25,8 @@ async fn three(network: &MemoryNetwork) -> Vec<Member> {
     members
 }
 
-fn limits() -> Limits {
-    Limits { lease_ttl_min: 1, ..Limits::default() }
+fn limits() -> ServiceLimits {
+    ServiceLimits { lease_ttl_min: 1, ..ServiceLimits::default() }
 }
 
 fn leader(members: &[Member]) -> &Member {
@@ -123,7 +123,7 @@ async fn a_learner_serves_what_etcds_do_and_reads_if_told() {
         let info = MemberInfo::default();
         let added = members[0].node.add_learner(MemberId(id), info, false).await.unwrap();
         let config = NodeConfig::join(CLUSTER, id, added.index);
-        let limits = Limits { learner_reads, ..limits() };
+        let limits = ServiceLimits { learner_reads, ..limits() };
         let learner = Member::start(&network, config, limits).await;
         wait_for("the data", async || {
             let request = RangeRequest { serializable: true, ..get("a") };

@@ -11,7 +11,7 @@ use quorate_proto::etcdserverpb::lease_client::LeaseClient;
 use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use quorate_proto::etcdserverpb::watch_client::WatchClient;
 use quorate_proto::etcdserverpb::{PutRequest, RangeRequest, RangeResponse};
-use quorate_server::{Context, Limits, Store, services};
+use quorate_server::{ServiceContext, ServiceLimits, SharedStore, services};
 use tokio::task::JoinHandle;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
@@ -20,20 +20,24 @@ pub(crate) const CLUSTER: u64 = 77;
 
 pub(crate) struct Member {
     pub(crate) node: Node,
-    store: Store,
-    pub(crate) context: Context,
+    store: SharedStore,
+    pub(crate) context: ServiceContext,
     pub(crate) channel: Channel,
     endpoint: Endpoint,
     serving: JoinHandle<()>,
 }
 
 impl Member {
-    pub(crate) async fn start(network: &MemoryNetwork, config: NodeConfig, limits: Limits) -> Self {
-        let store = Store::new(Kv::open(AnyTable::default()).unwrap());
+    pub(crate) async fn start(
+        network: &MemoryNetwork,
+        config: NodeConfig,
+        limits: ServiceLimits,
+    ) -> Self {
+        let store = SharedStore::new(Kv::open(AnyTable::default()).unwrap());
         let config = config.with_tick(Duration::from_millis(20));
         let storage = MemoryStorage::new();
         let node = Node::start(config, storage, store.clone(), network.transport()).await.unwrap();
-        let context = Context::new(node.clone(), store.clone(), CLUSTER, limits);
+        let context = ServiceContext::new(node.clone(), store.clone(), CLUSTER, limits);
         let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = incoming.local_addr().unwrap();
         let server = Server::builder().add_routes(services(&context));
@@ -46,7 +50,7 @@ impl Member {
     }
 
     /// A cluster of one, that leads.
-    pub(crate) async fn alone(limits: Limits) -> Self {
+    pub(crate) async fn alone(limits: ServiceLimits) -> Self {
         let config = NodeConfig::first(CLUSTER, 1, [(1, "")]);
         let member = Self::start(&MemoryNetwork::new(), config, limits).await;
         within("a leader", member.node.watch_leader().wait_for(Option::is_some)).await.unwrap();
@@ -69,7 +73,7 @@ impl Member {
         MaintenanceClient::new(self.channel.clone())
     }
 
-    /// Over a connection that nobody else uses.
+    /// Closed a connection that nobody else uses.
     pub(crate) fn other_maintenance(&self) -> MaintenanceClient<Channel> {
         MaintenanceClient::new(self.endpoint.connect_lazy())
     }

@@ -8,7 +8,7 @@ use quorate_proto::etcdserverpb::{
     CompactionRequest, DeleteRangeRequest, WatchCancelRequest, WatchCreateRequest,
     WatchProgressRequest, WatchRequest, WatchResponse,
 };
-use quorate_server::Limits;
+use quorate_server::ServiceLimits;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status, Streaming};
@@ -16,12 +16,12 @@ use tonic::{Code, Request, Status, Streaming};
 use crate::support::{Member, text, wait_for, within};
 
 /// A client's end of a stream.
-struct Talk {
+struct WatchStream {
     requests: mpsc::Sender<WatchRequest>,
     responses: Streaming<WatchResponse>,
 }
 
-impl Talk {
+impl WatchStream {
     async fn open(member: &Member) -> Self {
         let (requests, stream) = mpsc::channel(16);
         let mut request = Request::new(ReceiverStream::new(stream));
@@ -75,8 +75,8 @@ async fn delete(member: &Member, key: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_hear_what_they_asked_for() {
-    let member = Member::alone(Limits::default()).await;
-    let mut talk = Talk::open(&member).await;
+    let member = Member::alone(ServiceLimits::default()).await;
+    let mut talk = WatchStream::open(&member).await;
     let created = talk.create(of("a")).await;
     let header = created.header.unwrap();
     assert!(created.created && !created.canceled && created.events.is_empty());
@@ -118,8 +118,8 @@ async fn watches_hear_what_they_asked_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn filters_and_previous_values() {
-    let member = Member::alone(Limits::default()).await;
-    let mut talk = Talk::open(&member).await;
+    let member = Member::alone(ServiceLimits::default()).await;
+    let mut talk = WatchStream::open(&member).await;
     let only = |filter: FilterType, watch_id| WatchCreateRequest {
         filters: vec![filter as i32],
         watch_id,
@@ -141,11 +141,11 @@ async fn filters_and_previous_values() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn history_is_told_from_any_revision_that_is_left() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     for number in 1..=5 {
         member.put("a", &number.to_string()).await;
     }
-    let mut talk = Talk::open(&member).await;
+    let mut talk = WatchStream::open(&member).await;
     talk.create(WatchCreateRequest { start_revision: 3, ..of("a") }).await;
     let mut heard = Vec::new();
     while heard.len() < 4 {
@@ -174,13 +174,13 @@ async fn history_is_told_from_any_revision_that_is_left() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_revisions_come_in_fragments_if_asked() {
-    let limits = Limits { request_bytes_max: 1 << 20, ..Limits::default() };
+    let limits = ServiceLimits { request_bytes_max: 1 << 20, ..ServiceLimits::default() };
     let member = Member::alone(limits).await;
     let value = "v".repeat(700 << 10);
     for key in ["a", "b", "c", "d"] {
         member.put(key, &value).await;
     }
-    let mut talk = Talk::open(&member).await;
+    let mut talk = WatchStream::open(&member).await;
     let watch = WatchCreateRequest { start_revision: 5, watch_id: 1, ..all() };
     talk.create(WatchCreateRequest { fragment: true, prev_kv: true, ..watch.clone() }).await;
     // Four keys go in one revision, with what they were: some 2.8 MB.
@@ -192,7 +192,7 @@ async fn large_revisions_come_in_fragments_if_asked() {
         pieces.each_ref().map(|piece| (piece.fragment, piece.events.len())),
         [(true, 2), (false, 2)]
     );
-    let mut whole = Talk::open(&member).await;
+    let mut whole = WatchStream::open(&member).await;
     whole.create(WatchCreateRequest { start_revision: 6, prev_kv: true, ..watch }).await;
     let response = whole.next().await;
     assert_eq!((response.fragment, response.events.len()), (false, 4));
@@ -201,9 +201,12 @@ async fn large_revisions_come_in_fragments_if_asked() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn progress_is_told_when_asked_and_now_and_then() {
-    let limits = Limits { watch_progress_every: Duration::from_millis(300), ..Limits::default() };
+    let limits = ServiceLimits {
+        watch_progress_interval: Duration::from_millis(300),
+        ..ServiceLimits::default()
+    };
     let member = Member::alone(limits).await;
-    let mut talk = Talk::open(&member).await;
+    let mut talk = WatchStream::open(&member).await;
     talk.create(of("a")).await;
     let revision = member.put("b", "1").await;
     talk.ask(RequestUnion::ProgressRequest(WatchProgressRequest {})).await;
@@ -224,8 +227,8 @@ async fn progress_is_told_when_asked_and_now_and_then() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_client_misses_nothing_and_a_gone_one_leaves_nothing() {
-    let member = Member::alone(Limits::default()).await;
-    let mut talk = Talk::open(&member).await;
+    let member = Member::alone(ServiceLimits::default()).await;
+    let mut talk = WatchStream::open(&member).await;
     talk.create(all()).await;
     // Far more than what waits in buffers: nobody reads meanwhile.
     let value = "v".repeat(100 << 10);
@@ -239,7 +242,7 @@ async fn a_slow_client_misses_nothing_and_a_gone_one_leaves_nothing() {
     }
     let expected: Vec<String> = (0..300).map(|number| format!("key {number:03}")).collect();
     assert_eq!(heard, expected);
-    let mut second = Talk::open(&member).await;
+    let mut second = WatchStream::open(&member).await;
     for _ in 0..100 {
         second.create(of("a")).await;
     }

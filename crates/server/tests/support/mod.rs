@@ -11,7 +11,7 @@ use quorate_proto::etcdserverpb::cluster_client::ClusterClient;
 use quorate_proto::etcdserverpb::kv_client::KvClient;
 use quorate_proto::etcdserverpb::{Member, MemberListRequest, PutRequest, RangeRequest};
 use quorate_server::config::{ClusterState, Config};
-use quorate_server::{Running, Url};
+use quorate_server::{RunningServer, Url};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -23,14 +23,14 @@ use tonic::transport::Channel;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Where one member is, running or not.
-pub(crate) struct Place {
+pub(crate) struct TestMember {
     pub(crate) name: String,
     pub(crate) peer: Url,
     pub(crate) client: Url,
     directory: TempDir,
 }
 
-impl Place {
+impl TestMember {
     pub(crate) fn new(name: &str) -> Self {
         let url = |port: u16| Url::parse(&format!("http://127.0.0.1:{port}")).unwrap();
         let (peer, client) = (url(free_port()), url(free_port()));
@@ -58,8 +58,8 @@ impl Place {
         }
     }
 
-    pub(crate) async fn start(&self, cluster: &[&Self], state: ClusterState) -> Running {
-        Running::start(self.config(cluster, state)).await.unwrap()
+    pub(crate) async fn start(&self, cluster: &[&Self], state: ClusterState) -> RunningServer {
+        RunningServer::start(self.config(cluster, state)).await.unwrap()
     }
 
     pub(crate) async fn channel(&self) -> Channel {
@@ -174,7 +174,7 @@ pub(crate) fn names(members: &[Member]) -> BTreeSet<&str> {
 }
 
 /// All of them, once each has said who it is.
-pub(crate) async fn start_all(places: &[&Place]) -> Vec<Running> {
+pub(crate) async fn start_all(places: &[&TestMember]) -> Vec<RunningServer> {
     let mut running = Vec::new();
     for place in places {
         running.push(place.start(places, ClusterState::New).await);

@@ -10,18 +10,18 @@ use quorate_proto::etcdserverpb::{MemberAddRequest, RangeRequest};
 use quorate_proto::grpc::health::v1::HealthCheckRequest;
 use quorate_proto::grpc::health::v1::health_check_response::ServingStatus;
 use quorate_proto::grpc::health::v1::health_client::HealthClient;
-use quorate_server::Running;
+use quorate_server::RunningServer;
 use quorate_server::config::{AutoCompaction, ClusterState};
-use support::{PATIENCE, Place, names, start_all};
+use support::{PATIENCE, TestMember, names, start_all};
 use tokio::time::Instant;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn old_revisions_go_and_space_is_bounded() {
-    let a = Place::new("a");
+    let a = TestMember::new("a");
     let mut config = a.config(&[&a], ClusterState::New);
     config.auto_compaction = Some(AutoCompaction::Periodic(Duration::from_secs(2)));
     config.quota_backend_bytes = 10_000;
-    let server = Running::start(config).await.unwrap();
+    let server = RunningServer::start(config).await.unwrap();
     for number in 0..5 {
         a.put_surely("x", &number.to_string()).await;
     }
@@ -45,15 +45,15 @@ async fn old_revisions_go_and_space_is_bounded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn learners_get_their_vote_where_nobody_has_to_ask() {
-    let [a, b] = ["a", "b"].map(Place::new);
+    let [a, b] = ["a", "b"].map(TestMember::new);
     let mut config = a.config(&[&a], ClusterState::New);
     config.auto_promote = true;
-    let first = Running::start(config).await.unwrap();
+    let first = RunningServer::start(config).await.unwrap();
     a.members_until(|members| names(members).contains("a")).await;
     let add = MemberAddRequest { peer_urls: vec![b.peer.to_string()], is_learner: true };
     a.cluster().await.member_add(add).await.unwrap();
     let second = b.start(&[&a, &b], ClusterState::Existing).await;
-    let voters = |running: &Running| running.node().membership().voters().len();
+    let voters = |running: &RunningServer| running.node().membership().voters().len();
     let began = Instant::now();
     while voters(&first) < 2 {
         assert!(began.elapsed() < PATIENCE, "{}", first.node().membership());
@@ -65,14 +65,14 @@ async fn learners_get_their_vote_where_nobody_has_to_ask() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_client_address_is_told_after_a_restart() {
-    let [a, moved] = ["a", "a"].map(Place::new);
+    let [a, moved] = ["a", "a"].map(TestMember::new);
     for server in start_all(&[&a]).await {
         server.stop().await;
     }
     let mut config = a.config(&[&a], ClusterState::New);
     config.listen_client_urls = vec![moved.client.clone()];
     config.advertise_client_urls = vec![moved.client.clone()];
-    let server = Running::start(config).await.unwrap();
+    let server = RunningServer::start(config).await.unwrap();
     let there = moved.client.to_string();
     moved.members_until(|members| members[0].client_urls == [there.clone()]).await;
 

@@ -6,7 +6,7 @@ use quorate_proto::etcdserverpb::{
     HashKvRequest, LeaseGrantRequest, LeaseRevokeRequest, MoveLeaderRequest, PutRequest,
     RangeRequest, RequestOp, StatusRequest, TxnRequest, alarm_request,
 };
-use quorate_server::Limits;
+use quorate_server::ServiceLimits;
 use tonic::{Code, Response, Status};
 
 use crate::support::{Member, get, put, text, within};
@@ -37,7 +37,7 @@ const DUPLICATE: &str = "etcdserver: duplicate key given in txn request";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_requests_are_refused_in_etcds_words() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     let mut kv = member.kv();
     let mut cases = Cases::default();
     let invalid = Code::InvalidArgument;
@@ -92,7 +92,7 @@ async fn bad_requests_are_refused_in_etcds_words() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_and_maintenance_refuse_in_etcds_words() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     let (mut lease, mut maintenance) = (member.lease(), member.maintenance());
     let mut cases = Cases::default();
     cases.refused(lease.lease_revoke(LeaseRevokeRequest { id: 7 }).await, Code::NotFound, NO_LEASE);
@@ -115,7 +115,7 @@ async fn leases_and_maintenance_refuse_in_etcds_words() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_space_only_what_adds_is_refused() {
-    let member = Member::alone(Limits::default()).await;
+    let member = Member::alone(ServiceLimits::default()).await;
     member.put("a", "x").await;
     let mut maintenance = member.maintenance();
     let alarm = |action: alarm_request::AlarmAction| AlarmRequest {

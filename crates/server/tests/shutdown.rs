@@ -11,14 +11,14 @@ use quorate_proto::etcdserverpb::watch_client::WatchClient;
 use quorate_proto::grpc::health::v1::HealthCheckRequest;
 use quorate_proto::grpc::health::v1::health_check_response::ServingStatus;
 use quorate_proto::grpc::health::v1::health_client::HealthClient;
-use quorate_server::Running;
+use quorate_server::RunningServer;
 use quorate_server::config::ClusterState;
-use support::{PATIENCE, Place, http_get, start_all, wait_until};
+use support::{PATIENCE, TestMember, http_get, start_all, wait_until};
 use tokio::net::TcpStream;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_stops_hands_over_first_and_serves_meanwhile() {
-    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
     let places = [&a, &b, &c];
     let mut running = start_all(&places).await;
     let leader = running.iter().position(|server| server.node().is_leader()).unwrap();
@@ -64,13 +64,13 @@ async fn who_stops_hands_over_first_and_serves_meanwhile() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_begun_is_finished() {
-    let [a, b] = ["a", "b"].map(Place::new);
-    let start = async |place: &Place| {
+    let [a, b] = ["a", "b"].map(TestMember::new);
+    let start = async |place: &TestMember| {
         let mut config = place.config(&[&a, &b], ClusterState::New);
         // So long that the leader stays, and its request too, until the other one is back.
         config.election_timeout = Duration::from_secs(20);
         config.drain_timeout = PATIENCE;
-        Running::start(config).await.unwrap()
+        RunningServer::start(config).await.unwrap()
     };
     let (first, second) = (start(&a).await, start(&b).await);
     wait_until("a leads", || {
@@ -98,12 +98,12 @@ async fn what_was_begun_is_finished() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_never_ends_is_cut_off() {
-    let [a, b] = ["a", "b"].map(Place::new);
+    let [a, b] = ["a", "b"].map(TestMember::new);
     let mut config = a.config(&[&a, &b], ClusterState::New);
     config.drain_timeout = Duration::from_millis(100);
     // The request would wait for a leader for far longer than a test does.
     config.election_timeout = Duration::from_secs(1000);
-    let server = Running::start(config).await.unwrap();
+    let server = RunningServer::start(config).await.unwrap();
     let mut kv = a.kv().await;
     let put = tokio::spawn(async move { kv.put(support::put("x", "1")).await });
     support::put_begun(server.client_addresses()[0]).await;

@@ -5,12 +5,12 @@
 mod support;
 
 use quorate_server::config::ClusterState;
-use quorate_server::{Running, ServerError};
-use support::{Place, http_get, wait_for};
+use quorate_server::{RunningServer, ServerError};
+use support::{TestMember, http_get, wait_for};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn peers_and_clients_come_by_every_door() {
-    let [a, b, c, other] = ["a", "b", "c", "other"].map(Place::new);
+    let [a, b, c, other] = ["a", "b", "c", "other"].map(TestMember::new);
     let mut config = a.config(&[&a, &b, &c], ClusterState::New);
     config.listen_peer_urls.push(other.peer.clone());
     config.listen_client_urls.push(other.client.clone());
@@ -19,11 +19,11 @@ async fn peers_and_clients_come_by_every_door() {
     let mut places = config.initial_cluster.clone();
     places[0].1 = other.peer.clone();
     config.initial_cluster = places.clone();
-    let mut running = vec![Running::start(config).await.unwrap()];
+    let mut running = vec![RunningServer::start(config).await.unwrap()];
     for place in [&b, &c] {
         let mut config = place.config(&[&a, &b, &c], ClusterState::New);
         config.initial_cluster = places.clone();
-        running.push(Running::start(config).await.unwrap());
+        running.push(RunningServer::start(config).await.unwrap());
     }
     a.put_surely("x", "1").await;
     assert_eq!(other.get("x").await.as_deref(), Some("1"));
@@ -39,7 +39,7 @@ async fn peers_and_clients_come_by_every_door() {
     // One that is taken is named.
     let mut config = c.config(&[&c], ClusterState::New);
     config.listen_peer_urls.push(other.peer.clone());
-    let refused = Running::start(config).await.unwrap_err();
+    let refused = RunningServer::start(config).await.unwrap_err();
     let ServerError::Bind { url, .. } = &refused else { panic!("{refused}") };
     assert!(url.contains(&other.peer.to_string()), "{refused}");
     for server in running {

@@ -7,7 +7,7 @@ mod support;
 
 use std::process::Command;
 
-use support::{Place, start_all};
+use support::{TestMember, start_all};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoints_may_have_a_scheme() {
@@ -15,7 +15,7 @@ async fn endpoints_may_have_a_scheme() {
         eprintln!("skipped: etcdctl is not installed");
         return;
     }
-    let a = Place::new("a");
+    let a = TestMember::new("a");
     let server = start_all(&[&a]).await.pop().unwrap();
     let backup = a.directory().join("backup").display().to_string();
     for endpoint in [a.client.to_string(), a.client.address()] {
