@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate::{
-    BadSnapshot, Chunks, DirectoryStorage, Machine, Node, NodeConfig, TcpConfig, TcpTransport,
+    BadSnapshot, DirectoryStorage, Machine, Node, NodeConfig, SnapshotChunks, TcpConfig,
+    TcpTransport,
 };
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Runtime};
@@ -171,7 +172,7 @@ async fn propose(
     node: Node,
     size: usize,
     stop: Arc<AtomicBool>,
-) -> Result<Vec<Duration>, quorate::Failed> {
+) -> Result<Vec<Duration>, quorate::RequestError> {
     let command = Bytes::from(vec![7; size]);
     let mut latencies = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -185,7 +186,7 @@ async fn propose(
 fn stop(runtime: &Runtime, cluster: Cluster) {
     runtime.block_on(async {
         for node in cluster.nodes {
-            node.end().await;
+            node.stop_now().await;
             node.host().clone().stop().await;
         }
     });
@@ -231,7 +232,7 @@ impl Machine for Sum {
         Bytes::copy_from_slice(&self.bytes.to_le_bytes())
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         Box::new(std::iter::once(Bytes::copy_from_slice(&self.bytes.to_le_bytes())))
     }
 

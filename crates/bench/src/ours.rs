@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::hint::black_box;
 
+use quorate_core::status::RoleKind;
 use quorate_core::{
-    Boot, Config, Entries, Envelope, Index, Input, MemberId, MemberSet, Membership, Raft,
-    RequestId, RoleKind,
+    Boot, Config, Entries, Envelope, Index, Input, MemberId, MemberSet, Membership, Raft, RequestId,
 };
 
 use crate::cluster::{

@@ -1,6 +1,8 @@
 //! How many more failures a cluster bears, counted from outside: for servers that do not
 //! tell. Quorate's own leader counts by what it sees, joints and zones included.
 
+use quorate_server::quorum_size;
+
 use crate::print::counted;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +14,7 @@ pub(crate) struct Counted {
 
 impl Counted {
     pub(crate) fn quorum(self) -> u64 {
-        self.voters / 2 + 1
+        quorum_size(self.voters as usize) as u64
     }
 
     pub(crate) fn has_quorum(self) -> bool {

@@ -6,14 +6,12 @@
 //! commit, coalesced appends and batched reads for nothing.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::membership::{EndedGoal, Membership, Step};
 use crate::{
-    Change, Entries, EntryId, Envelope, Identity, Index, MemberId, Refusal, RequestId, RoleKind,
-    SaveId, SnapshotMeta, Term,
+    Change, Entries, EntryId, Envelope, Event, Index, MemberId, Refusal, RequestId, SaveId,
+    SnapshotMeta, Term,
 };
 
 /// Everything that can happen to a member. Nothing else moves it: no clock, no
@@ -52,7 +50,7 @@ pub enum Input {
     SnapshotLost(MemberId),
     /// Older entries that `Output::load` asked for, from the first one asked for
     /// on, as many as the reader liked; none when they could not be read.
-    Loaded(Reader, Entries),
+    Loaded(LoadTarget, Entries),
     /// Messages to this peer are being lost.
     Unreachable(MemberId),
     /// The connection to this peer was closed or broken, as it is when its process ends.
@@ -69,7 +67,7 @@ pub enum Input {
 
 /// What became of an input that was not dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum Accepted {
     /// Nothing to tell.
     Done,
     /// The proposal is in this member's log. It took effect once an entry of this
@@ -78,7 +76,7 @@ pub enum Taken {
     /// Passed on to the leader.
     Forwarded(MemberId),
     /// The read waits for its round.
-    Waits,
+    Queued,
 }
 
 /// Everything a member asks of the world since the last time it was asked.
@@ -133,7 +131,7 @@ pub struct HardState {
 /// A wish for entries that are on disk but no longer in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Load {
-    pub reader: Reader,
+    pub target: LoadTarget,
     /// The first is wanted, the rest welcome.
     pub range: Range<Index>,
     /// Stop reading when this much is in hand (but read one entry at least).
@@ -142,88 +140,9 @@ pub struct Load {
 
 /// Who waits for loaded entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reader {
+pub enum LoadTarget {
     /// A peer that is far behind.
     Peer(MemberId),
     /// This member's own state machine, after a restart.
     Machine,
-}
-
-/// Something an operator would like to see.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-#[non_exhaustive]
-pub enum Event {
-    Role {
-        from: RoleKind,
-        to: RoleKind,
-        term: Term,
-    },
-    /// Whom this member takes for the leader.
-    Leader {
-        leader: Option<MemberId>,
-        term: Term,
-    },
-    /// This membership counts from now on.
-    Membership {
-        id: EntryId,
-        membership: Arc<Membership>,
-    },
-    /// Any majority of this membership can now elect a leader by itself, also after
-    /// restarts: the change that brought it is done, and so is every one before. Told
-    /// once since the start, by every member.
-    Settled {
-        id: EntryId,
-        membership: Arc<Membership>,
-        evidence: Evidence,
-    },
-    /// The goal's next step is due: taken, or waited for.
-    GoalStep {
-        step: Step,
-    },
-    /// This goal is pursued no more, and the membership in which it ended is settled. Told
-    /// once since the start, by every member; after a start only if nothing has changed
-    /// since it ended.
-    GoalEnded(EndedGoal),
-    /// This member is not the one that others know by its id, and nothing it says
-    /// counts: its disk was wiped, swapped or restored, or it was removed and its id
-    /// given to somebody else. Add it anew, under a new id, with an empty disk.
-    Disowned {
-        by: MemberId,
-        known: Identity,
-    },
-    TransferBegan {
-        to: MemberId,
-    },
-    TransferAborted {
-        to: MemberId,
-        why: AbortedBecause,
-    },
-    /// A peer's snapshot replaced this member's log and state.
-    SnapshotInstalled(EntryId),
-}
-
-/// Why a member takes a membership for settled.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Evidence {
-    /// It leads, and counted: who durably knows how much to be committed.
-    Counted(Vec<(MemberId, Index)>),
-    /// Its leader said so.
-    ToldBy(MemberId),
-}
-
-/// Why a transfer of leadership came to nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum AbortedBecause {
-    /// The target did not take over within an election timeout.
-    TimedOut,
-    /// The target is no longer a voter.
-    TargetLeft,
-    /// Another transfer was asked for.
-    Replaced,
 }

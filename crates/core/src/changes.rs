@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::membership::{Change, ChangeKind, ChangeRefusal, LoggedChange, Membership, Step};
+use crate::membership::{Change, ChangeKind, ChangeRefusal, GoalStep, LoggedChange, Membership};
 use crate::role::Role;
 use crate::{
-    Activation, Dropped, Entry, EntryId, Envelope, Event, MemberId, Message, Payload, Proposal,
-    Raft, Refusal, RequestId, Taken, Term, mutant,
+    Accepted, Activation, Dropped, Entry, EntryId, Envelope, Event, MemberId, Message, Payload,
+    Proposal, Raft, Refusal, RequestId, Term, mutant,
 };
 
 impl Raft {
@@ -20,29 +20,29 @@ impl Raft {
         &mut self,
         request: RequestId,
         command: Bytes,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         if !self.role.is_leader() {
             return self.pass_on(request, Proposal::Command(command));
         }
-        Ok(Taken::Logged(self.propose(Payload::Command(command))?))
+        Ok(Accepted::Logged(self.propose(Payload::Command(command))?))
     }
 
     pub(crate) fn on_change(
         &mut self,
         request: RequestId,
         change: Change,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         if !self.role.is_leader() {
             return self.pass_on(request, Proposal::Change(Box::new(change)));
         }
-        Ok(Taken::Logged(self.propose_change(change)?))
+        Ok(Accepted::Logged(self.propose_change(change)?))
     }
 
-    fn pass_on(&mut self, request: RequestId, proposal: Proposal) -> Result<Taken, Dropped> {
+    fn pass_on(&mut self, request: RequestId, proposal: Proposal) -> Result<Accepted, Dropped> {
         match self.leader {
             Some(leader) if self.config.forward_proposals => {
                 self.send(leader, Message::Propose(request, proposal));
-                Ok(Taken::Forwarded(leader))
+                Ok(Accepted::Forwarded(leader))
             }
             _ => Err(self.not_leader().into()),
         }
@@ -55,14 +55,14 @@ impl Raft {
         term: Term,
         request: RequestId,
         proposal: Proposal,
-    ) -> Result<Taken, Dropped> {
-        let silent = self.config.manners.forwarders_hear_nothing;
+    ) -> Result<Accepted, Dropped> {
+        let silent = self.config.etcd_compat.forwarders_hear_nothing;
         if let (Some(leader), true) = (self.leader.filter(|_| !self.role.is_leader()), silent) {
             // Who hears nothing cannot ask elsewhere: it is done in its name.
             let message = Message::Propose(request, proposal);
             let envelope = self.config.envelope(leader, self.term, message);
             self.out.send.push(Envelope { from, incarnation: 0, ..envelope });
-            return Ok(Taken::Forwarded(leader));
+            return Ok(Accepted::Forwarded(leader));
         }
         if !silent {
             self.check_not_repeated(from, term, request)?;
@@ -74,7 +74,7 @@ impl Raft {
         if !silent {
             self.send(from, Message::ProposeReply(request, result.clone()));
         }
-        Ok(Taken::Logged(result?))
+        Ok(Accepted::Logged(result?))
     }
 
     /// What was passed on to the leader of `term` is taken or refused here only once, and
@@ -105,19 +105,19 @@ impl Raft {
         &mut self,
         request: RequestId,
         reply: Result<EntryId, Refusal>,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         match reply {
             Ok(id) => self.out.accepted.push((request, id)),
             Err(refusal) => self.out.refused.push((request, refusal)),
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     fn propose_change(&mut self, change: Change) -> Result<EntryId, Refusal> {
         self.check_takes_proposals()?;
         match self.resolve(&change) {
             Ok(next) => self.log_membership(change, next),
-            Err(_) if self.config.manners.refused_change_logs_empty => {
+            Err(_) if self.config.etcd_compat.refused_change_logs_empty => {
                 self.propose(Payload::Command(Bytes::new()))
             }
             Err(refusal) => Err(Refusal::Change(refusal)),
@@ -216,7 +216,7 @@ impl Raft {
         if now.goal().is_some() && !harmless && !mutant!(GoalIsInterrupted) {
             return Err(ChangeRefusal::GoalInProgress);
         }
-        let next = now.resolve(change, &self.config.manners)?;
+        let next = now.resolve(change, &self.config.etcd_compat)?;
         if self.config.liveness.demote_before_removal
             && !mutant!(VoterRemovedDirectly)
             && let Some(id) = now.voter_removed_by(&next)
@@ -226,7 +226,7 @@ impl Raft {
         if self.has_to_be_carried(change) && !mutant!(ChangeIsNotCarried) {
             self.check_carried(now, &next)?;
         }
-        if !self.config.manners.ids_return && !mutant!(RemovedIdReturns) {
+        if !self.config.etcd_compat.ids_return && !mutant!(RemovedIdReturns) {
             now.check_newcomers(&next)?;
         }
         Ok(next)
@@ -286,13 +286,13 @@ impl Raft {
             && (mutant!(JointIsLeftTooEarly) || self.check_no_change_in_flight().is_ok())
         {
             if self.membership().goal().is_some() {
-                self.note_step(Some(Step::Leave));
+                self.note_step(Some(GoalStep::Leave));
             }
             let now = self.memberships.newest().membership.clone();
-            let held_up = self.held_up(&now, &Step::Leave).is_some();
+            let held_up = self.held_up(&now, &GoalStep::Leave).is_some();
             if held_up && !mutant!(JointIsLeftTooEarly) {
                 self.leave_due = true;
-            } else if let Ok(next) = now.take_step(&Step::Leave) {
+            } else if let Ok(next) = now.take_step(&GoalStep::Leave) {
                 // Refused while leadership is moving; then it is the next leader's.
                 let _ = self.log_membership(Change::leave(), next);
             }

@@ -1,6 +1,8 @@
 //! When an entry is committed, and what is handed to the state machine.
 
-use crate::{Dropped, Entries, Index, Load, Malformed, Raft, Reader, Taken, mutant, mutants};
+use crate::{
+    Accepted, Dropped, Entries, Index, Load, LoadTarget, Malformed, Raft, mutant, mutants,
+};
 
 impl Raft {
     /// Raises the commit index to what a quorum holds. Only an entry of the own term
@@ -62,14 +64,14 @@ impl Raft {
         if self.log.must_load_to_apply() {
             if !std::mem::replace(&mut self.loading, true) {
                 let range = self.log.applying + 1..self.log.tail_first().min(to + 1);
-                self.out.load.push(Load { reader: Reader::Machine, range, bytes_max });
+                self.out.load.push(Load { target: LoadTarget::Machine, range, bytes_max });
             }
             return Entries::new();
         }
         self.log.take_to_apply(to, bytes_max)
     }
 
-    pub(crate) fn on_loaded_to_apply(&mut self, entries: &Entries) -> Result<Taken, Dropped> {
+    pub(crate) fn on_loaded_to_apply(&mut self, entries: &Entries) -> Result<Accepted, Dropped> {
         if !std::mem::replace(&mut self.loading, false) {
             return Err(Dropped::NothingPending);
         }
@@ -81,16 +83,16 @@ impl Raft {
             return Err(Malformed::WrongEntries.into());
         }
         self.out.loaded = entries.clone();
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
-    pub(crate) fn on_applied(&mut self, index: Index) -> Result<Taken, Dropped> {
+    pub(crate) fn on_applied(&mut self, index: Index) -> Result<Accepted, Dropped> {
         if index <= self.log.applied || index > self.log.applying {
             return Err(Dropped::NothingPending);
         }
         self.log.applied_to(index);
         self.duties_due = true;
         self.leave_due = true;
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 }

@@ -74,7 +74,7 @@ pub struct Config {
     /// Refuse a change of votes that too few live and caught-up voters could carry.
     pub pre_flight: bool,
     /// Differences in manner, not in safety, from etcd-io/raft.
-    pub manners: Manners,
+    pub etcd_compat: EtcdCompat,
 }
 
 /// When a membership begins to count. Chosen when a cluster is created and kept in
@@ -119,12 +119,12 @@ pub enum ReadMode {
     LeaderLease { drift_ticks: u32 },
 }
 
-/// Where a choice is open, how to choose. The default is ours; [`Manners::etcd`]
+/// Where a choice is open, how to choose. The default is ours; [`EtcdCompat::etcd`]
 /// is what the recorded traces of etcd-io/raft show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
-pub struct Manners {
+pub struct EtcdCompat {
     /// Appends wait for `take_output` and one message carries all that is new.
     pub coalesce: bool,
     /// Every append, vote and pre-vote reply, refusals and those to oneself too,
@@ -194,7 +194,7 @@ impl Config {
             activation: Activation::OnApply,
             liveness: Liveness::ALL,
             pre_flight: true,
-            manners: Manners::default(),
+            etcd_compat: EtcdCompat::default(),
         }
     }
 
@@ -223,7 +223,7 @@ impl Config {
             apply_unsaved: true,
             liveness: Liveness::NONE,
             pre_flight: false,
-            manners: Manners::etcd(),
+            etcd_compat: EtcdCompat::etcd(),
             ..Self::new(id)
         }
     }
@@ -231,7 +231,7 @@ impl Config {
     /// How long a leader that was heard may count on this member with its lease.
     pub(crate) fn loyal_ticks(&self) -> u32 {
         match self.reads {
-            ReadMode::LeaderLease { .. } if !self.manners.loose_leases => self.election_ticks,
+            ReadMode::LeaderLease { .. } if !self.etcd_compat.loose_leases => self.election_ticks,
             _ => 0,
         }
     }
@@ -298,7 +298,7 @@ impl Liveness {
         Self { votes_tell_commit: false, demote_before_removal: false, settle: false };
 }
 
-impl Default for Manners {
+impl Default for EtcdCompat {
     fn default() -> Self {
         Self {
             coalesce: true,
@@ -318,7 +318,7 @@ impl Default for Manners {
     }
 }
 
-impl Manners {
+impl EtcdCompat {
     pub const fn etcd() -> Self {
         Self {
             coalesce: false,

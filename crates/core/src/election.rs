@@ -6,13 +6,13 @@
 
 use bytes::Bytes;
 
-use crate::membership::Count;
-use crate::refusal::CampaignBar;
+use crate::membership::VoteResult;
+use crate::refusal::CampaignBlocked;
 use crate::replay::Replay;
 use crate::role::{Leader, Role, Tally};
 use crate::saves::OwnVote;
 use crate::{
-    Activation, Dropped, EntryId, MemberId, Message, Payload, Raft, ReadMode, RoleKind, Taken,
+    Accepted, Activation, Dropped, EntryId, MemberId, Message, Payload, Raft, ReadMode, RoleKind,
     Term, Vote, VoteReply, ids::NUMBER_MAX, mutant, mutants,
 };
 
@@ -27,30 +27,30 @@ pub(crate) enum Campaign {
 }
 
 impl Raft {
-    pub(crate) fn on_campaign(&mut self) -> Result<Taken, Dropped> {
+    pub(crate) fn on_campaign(&mut self) -> Result<Accepted, Dropped> {
         self.campaign(if self.config.pre_vote { Campaign::Pre } else { Campaign::Real })
     }
 
     /// The only way into an election, by whatever door it was reached.
-    pub(crate) fn campaign(&mut self, kind: Campaign) -> Result<Taken, Dropped> {
+    pub(crate) fn campaign(&mut self, kind: Campaign) -> Result<Accepted, Dropped> {
         if let Some(bar) = self.campaign_bar(kind) {
             return Err(Dropped::MayNotCampaign(bar));
         }
         self.ask_for_votes(kind);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
-    fn campaign_bar(&self, kind: Campaign) -> Option<CampaignBar> {
+    fn campaign_bar(&self, kind: Campaign) -> Option<CampaignBlocked> {
         if self.role.is_leader() {
-            Some(CampaignBar::AlreadyLeader)
+            Some(CampaignBlocked::AlreadyLeader)
         } else if !self.is_itself() {
-            Some(CampaignBar::NotItself)
+            Some(CampaignBlocked::IdentityMismatch)
         } else if !self.may_stand() {
-            Some(CampaignBar::NotVoter)
+            Some(CampaignBlocked::NotVoter)
         } else if !mutant!(CampaignBeforeJoining) && !self.has_joined() {
-            Some(CampaignBar::NotJoinedYet)
+            Some(CampaignBlocked::NotJoinedYet)
         } else if !mutant!(CampaignWhileInstalling) && self.installing.is_some() {
-            Some(CampaignBar::SnapshotNotInstalled)
+            Some(CampaignBlocked::SnapshotNotInstalled)
         } else if self.config.activation == Activation::OnApply
             && self.memberships.any_between(self.log.applying, self.log.commit)
             && !mutant!(CampaignUnapplied)
@@ -59,13 +59,13 @@ impl Raft {
             // Votes would be counted by a membership that is no longer the newest
             // committed one; two such steps behind, two leaders are possible.
             // Shown by scenarios/membership_committed_not_applied_bars_campaign.txt.
-            Some(CampaignBar::MembershipNotApplied)
+            Some(CampaignBlocked::MembershipNotApplied)
         } else if self.timer.loyal > 0 && kind != Campaign::Forced && !mutant!(CampaignAgainstLease)
         {
             // Shown by scenarios/read_lease_and_a_campaign_by_request.txt.
-            Some(CampaignBar::LeaderHoldsLease)
+            Some(CampaignBlocked::LeaderHoldsLease)
         } else if self.term + 2 >= NUMBER_MAX {
-            Some(CampaignBar::TermsExhausted)
+            Some(CampaignBlocked::TermsExhausted)
         } else {
             None
         }
@@ -173,7 +173,7 @@ impl Raft {
             }
             if kind == Campaign::Pre {
                 self.out.send.push(self.config.envelope(to, term, Message::PreVote(vote)));
-            } else if self.config.manners.every_reply_waits || mutant!(VoteAskedBeforeSave) {
+            } else if self.config.etcd_compat.every_reply_waits || mutant!(VoteAskedBeforeSave) {
                 self.send(to, Message::Vote(vote));
             } else {
                 // Not before the disk knows the term and the log it speaks of: after a
@@ -196,7 +196,7 @@ impl Raft {
 
     /// A candidate asks for our vote. Newer terms are ours by now, older ones are
     /// dropped, and who has just heard from a leader does not get here.
-    pub(crate) fn on_vote(&mut self, from: MemberId, vote: Vote) -> Result<Taken, Dropped> {
+    pub(crate) fn on_vote(&mut self, from: MemberId, vote: Vote) -> Result<Accepted, Dropped> {
         let free = self.vote.map_or(self.leader.is_none(), |member| member == from)
             || mutant!(VoteTwice)
             || mutant!(VoteBesideLeader) && self.vote.is_none();
@@ -214,7 +214,7 @@ impl Raft {
         // Shown by scenarios/learner_must_vote_when_asked.txt.
         let reply = Message::VoteReply(self.vote_reply(granted));
         self.send_when_saved(from, self.term, reply);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// "Would you vote for me?" The answer binds nobody.
@@ -223,7 +223,7 @@ impl Raft {
         from: MemberId,
         term: Term,
         vote: Vote,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         if mutant!(PreVoteRaisesTerm) && term > self.term {
             self.become_follower(term, None);
         }
@@ -236,7 +236,7 @@ impl Raft {
         let term = if granted { term } else { self.term };
         let reply = Message::PreVoteReply(self.vote_reply(granted));
         self.send_when_saved(from, term, reply);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// Who would have voted, but for its own newer log, gains the right to stand, until
@@ -277,33 +277,33 @@ impl Raft {
         from: MemberId,
         pre: bool,
         granted: bool,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let wanted = if pre { RoleKind::PreCandidate } else { RoleKind::Candidate };
         if self.role.kind() != wanted {
-            return Err(Dropped::Unasked); // Won or lost already: no news.
+            return Err(Dropped::Unsolicited); // Won or lost already: no news.
         }
         if let Some(tally) = self.role.tally_mut() {
             tally.record(from, granted);
         }
         match self.count_votes() {
-            Count::Won if pre && mutant!(PreVoteWonSkipsTheDoor) => {
+            VoteResult::Won if pre && mutant!(PreVoteWonSkipsTheDoor) => {
                 self.ask_for_votes(Campaign::Real)
             }
-            Count::Won if pre => {
+            VoteResult::Won if pre => {
                 // Through the same door: what bars a campaign may have come since.
                 if self.campaign(Campaign::Real).is_err() {
                     self.become_follower(self.term, None);
                 }
             }
-            Count::Won => self.become_leader(),
-            Count::Lost => self.become_follower(self.term, None),
-            Count::Open => {}
+            VoteResult::Won => self.become_leader(),
+            VoteResult::Lost => self.become_follower(self.term, None),
+            VoteResult::Pending => {}
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
-    fn count_votes(&self) -> Count {
-        let Some(tally) = self.role.tally() else { return Count::Open };
+    fn count_votes(&self) -> VoteResult {
+        let Some(tally) = self.role.tally() else { return VoteResult::Pending };
         if mutant!(JointElectsByOutgoing) {
             return mutants::outgoing_of(self.membership()).count(|id| tally.reply(id));
         }
@@ -328,7 +328,7 @@ impl Raft {
 
     /// Stops believing in the leader, without a new term: the next candidate that
     /// asks may win.
-    pub(crate) fn on_forget_leader(&mut self) -> Result<Taken, Dropped> {
+    pub(crate) fn on_forget_leader(&mut self) -> Result<Accepted, Dropped> {
         if matches!(self.config.reads, ReadMode::LeaderLease { .. }) {
             return Err(Dropped::LeaseReads);
         }
@@ -336,19 +336,19 @@ impl Raft {
             return Err(Dropped::NothingToDo);
         }
         self.set_leader(None);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// The leader's process may have ended. Others will have noticed as well: a short draw
     /// keeps them apart, and is long enough to hear a leader that lives.
     /// Shown by scenarios/hint_lost_connection_elects_soon.txt.
-    pub(crate) fn on_connection_lost(&mut self, peer: MemberId) -> Result<Taken, Dropped> {
+    pub(crate) fn on_connection_lost(&mut self, peer: MemberId) -> Result<Accepted, Dropped> {
         if matches!(self.config.reads, ReadMode::LeaderLease { .. }) && !mutant!(HintBreaksLease) {
             return Err(Dropped::LeaseReads);
         }
         let asks_first = self.config.pre_vote && self.config.check_quorum;
         if !asks_first && !mutant!(HintNeedsNoPreVote) {
-            return Err(Dropped::AsksNobodyFirst);
+            return Err(Dropped::NeedsPreVote);
         }
         if self.role.kind() != RoleKind::Follower || self.leader != Some(peer) {
             return Err(Dropped::NothingToDo);
@@ -357,6 +357,6 @@ impl Raft {
         if !mutant!(HintIsNotTaken) {
             self.timer.hurry(&self.config);
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 }

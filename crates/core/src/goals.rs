@@ -4,8 +4,9 @@
 //! [`next_step`] decides; this file only looks at the peers for it, and acts. And
 //! before a change of votes it counts who could carry it.
 
+use crate::membership::quorum_size;
 use crate::membership::{
-    Change, ChangeRefusal, Membership, Operation, Plan, Step, View, next_step, plan,
+    Change, ChangeRefusal, GoalStep, Membership, Operation, Plan, PlanContext, next_step, plan,
 };
 use crate::progress::{Flow, Peer};
 use crate::role::Leader;
@@ -15,7 +16,7 @@ use crate::{Activation, Event, Index, MemberId, MemberSet, Raft, Refusal, mutant
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GoalStatus {
-    pub step: Step,
+    pub step: GoalStep,
     /// Ticks since the step became due.
     pub since_ticks: u64,
     /// Why a step that could be taken is not: who could carry it is missing, or a zone
@@ -88,7 +89,7 @@ impl Raft {
         let step = next_step(&newest, &self.view(leader));
         self.note_step(step.clone());
         match step {
-            Some(Step::HandOver(heirs)) => self.hand_over_to_one_of(&heirs),
+            Some(GoalStep::HandOver(heirs)) => self.hand_over_to_one_of(&heirs),
             Some(step) if !step.is_wait() => self.take_step(&newest, &step),
             _ => {}
         }
@@ -103,19 +104,19 @@ impl Raft {
     }
 
     /// What this member sees of the others, if it leads: what its plans rest on.
-    pub fn leader_view(&self) -> Option<View> {
+    pub fn plan_context(&self) -> Option<PlanContext> {
         self.role.leader().map(|leader| self.view(leader))
     }
 
-    fn take_step(&mut self, now: &Membership, step: &Step) {
+    fn take_step(&mut self, now: &Membership, step: &GoalStep) {
         if self.held_up(now, step).is_some() && !mutant!(GoalMovesVotesUncarried) {
             return;
         }
         let Ok(next) = now.take_step(step) else { return };
         let change = match step {
-            Step::MoveVotes(operations) => Change::new(operations.iter().copied()),
-            Step::AddLearners(ids) => Change::new(ids.iter().map(Operation::Learner)),
-            Step::RemoveLearners(ids) => Change::new(ids.iter().map(Operation::Remove)),
+            GoalStep::MoveVotes(operations) => Change::new(operations.iter().copied()),
+            GoalStep::AddLearners(ids) => Change::new(ids.iter().map(Operation::Learner)),
+            GoalStep::RemoveLearners(ids) => Change::new(ids.iter().map(Operation::Remove)),
             _ => Change::leave(),
         };
         // Refused only while this leader takes no proposals at all: tried again.
@@ -124,10 +125,10 @@ impl Raft {
 
     /// Why a step has to wait. Entering a joint cannot be undone without a majority of
     /// every part of it; and out of it, see below.
-    pub(crate) fn held_up(&self, now: &Membership, step: &Step) -> Option<ChangeRefusal> {
+    pub(crate) fn held_up(&self, now: &Membership, step: &GoalStep) -> Option<ChangeRefusal> {
         let checked = match step {
-            Step::MoveVotes(_) => true,
-            Step::Leave => self.leaving_burns_bridges(),
+            GoalStep::MoveVotes(_) => true,
+            GoalStep::Leave => self.leaving_burns_bridges(),
             _ => false,
         };
         let next = now.take_step(step).ok().filter(|_| checked)?;
@@ -164,7 +165,7 @@ impl Raft {
         }
     }
 
-    pub(crate) fn note_step(&mut self, step: Option<Step>) {
+    pub(crate) fn note_step(&mut self, step: Option<GoalStep>) {
         let Some(leader) = self.role.leader_mut() else { return };
         if leader.step != step {
             leader.step.clone_from(&step);
@@ -175,12 +176,12 @@ impl Raft {
         }
     }
 
-    fn view(&self, leader: &Leader) -> View {
+    fn view(&self, leader: &Leader) -> PlanContext {
         let able = leader.peers.iter().filter(|peer| self.is_able(leader, peer));
         let patience = PATIENCE_TIMEOUTS * u64::from(self.config.election_ticks);
         let patient = leader.clock - leader.followed_at < patience;
         let coming = leader.peers.iter().filter(|peer| patient && self.is_heard(leader, peer));
-        View {
+        PlanContext {
             leader: self.config.id,
             caught_up: able.map(|peer| peer.id).collect(),
             coming: coming.map(|peer| peer.id).collect(),
@@ -247,10 +248,10 @@ impl Raft {
         }
         let able = |id| leader.peer(id).is_some_and(|peer| self.is_able(leader, peer));
         for majority in next.majorities() {
-            let (voters, quorum) = (majority.len(), majority.len() / 2 + 1);
+            let (voters, quorum) = (majority.len(), quorum_size(majority.len()));
             let live = majority.iter().filter(|id| able(*id)).count();
             if live < quorum {
-                return Err(ChangeRefusal::NotCarried { voters, quorum, live });
+                return Err(ChangeRefusal::QuorumNotReady { voters, quorum, live });
             }
         }
         Ok(())

@@ -17,9 +17,16 @@ pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MemberId(pub u64);
 
+impl From<u64> for MemberId {
+    fn from(id: u64) -> Self {
+        Self(id)
+    }
+}
+
+/// Sixteen lower-case hexadecimal digits, as etcd prints member ids.
 impl fmt::Display for MemberId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "m{}", self.0)
+        write!(f, "{:016x}", self.0)
     }
 }
 
@@ -152,14 +159,14 @@ impl<const N: usize> From<[u64; N]> for MemberSet {
     }
 }
 
-/// Plain numbers in order: `1 2 3`.
+/// The ids in order, separated by spaces.
 impl fmt::Display for MemberSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, id) in self.iter().enumerate() {
             if at > 0 {
                 f.write_str(" ")?;
             }
-            write!(f, "{}", id.0)?;
+            write!(f, "{id}")?;
         }
         Ok(())
     }

@@ -24,7 +24,7 @@
 //!
 //! # A cluster of one
 //! ```
-//! use quorate_core::{Boot, Config, Input, Membership, MemberId, Raft, RequestId, Taken};
+//! use quorate_core::{Boot, Config, Input, Membership, MemberId, Raft, RequestId, Accepted};
 //!
 //! let id = MemberId(1);
 //! let boot = Boot::first(Membership::new([id], []));
@@ -41,7 +41,7 @@
 //!     }
 //! }
 //! let taken = raft.step(Input::Propose(RequestId(7), "hello".into()))?;
-//! assert!(matches!(taken, Taken::Logged(_)));
+//! assert!(matches!(taken, Accepted::Logged(_)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -52,16 +52,17 @@ mod boundary;
 mod canonical;
 mod changes;
 mod commit;
-mod config;
+pub mod config;
 mod election;
 mod entry;
+pub mod event;
 mod goals;
 mod ids;
 mod inflight;
 pub mod invariants;
 mod log;
-mod membership;
-mod message;
+pub mod membership;
+pub mod message;
 pub mod mutants;
 #[cfg(feature = "serde")]
 pub mod opaque;
@@ -69,7 +70,7 @@ mod progress;
 mod raft;
 mod random;
 mod reads;
-mod refusal;
+pub mod refusal;
 mod refusal_parts;
 mod replay;
 mod replication;
@@ -77,30 +78,28 @@ mod role;
 mod saves;
 mod settled;
 mod snapshot;
-mod status;
+pub mod status;
 mod terms;
 mod timer;
 mod transfer;
 mod validate;
 
 pub use boot::{Boot, BootError};
-pub use boundary::{
-    AbortedBecause, Event, Evidence, HardState, Input, Load, Output, Reader, Save, Taken,
-};
-pub use config::{Activation, Config, ConfigError, Liveness, Manners, ReadMode};
+pub use boundary::{Accepted, HardState, Input, Load, LoadTarget, Output, Save};
+pub use config::{Config, ConfigError};
 pub use entry::{Entries, Entry, Payload};
-pub use goals::GoalStatus;
+pub use event::Event;
 pub use ids::{EntryId, Index, MemberId, MemberSet, RequestId, SaveId, Term};
-pub use membership::{
-    Change, ChangeKind, ChangeRefusal, Count, EndedGoal, Goal, GoalEnd, LoggedChange, MemberInfo,
-    Membership, MembershipError, MembershipParts, Operation, Plan, PlannedStep, Quorum, Step,
-    Transition, View, next_step, plan,
-};
-pub use message::{
-    Append, AppendReply, Envelope, Heartbeat, HeartbeatReply, Identity, Message, Proposal,
-    SnapshotMeta, Vote, VoteReply,
-};
-pub use progress::Flow;
+pub use membership::{Change, Membership};
+pub use message::{Envelope, SnapshotMeta};
 pub use raft::Raft;
-pub use refusal::{CampaignBar, Dropped, Malformed, Refusal};
-pub use status::{LogStatus, PeerStatus, RoleKind, Status};
+pub use refusal::{Dropped, Refusal};
+pub use status::Status;
+
+pub(crate) use config::{Activation, ReadMode};
+pub(crate) use event::SettledEvidence;
+pub(crate) use message::{
+    Append, AppendReply, Heartbeat, HeartbeatReply, Identity, Message, Proposal, Vote, VoteReply,
+};
+pub(crate) use refusal::Malformed;
+pub(crate) use status::{PeerStatus, RoleKind};

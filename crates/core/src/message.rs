@@ -57,7 +57,7 @@ pub enum Message {
     /// A follower passes on an operator's wish that this member should lead.
     Transfer(MemberId),
     /// Answers a promise that does not count: the member of that id is another one.
-    Disowned(Identity),
+    IdentityRejected(Identity),
 }
 
 /// Who a member is, beside its id.
@@ -214,6 +214,6 @@ impl Message {
     /// sender's term only says whom it takes for the leader; and news about who the
     /// receiver is.
     pub(crate) fn is_termless(&self) -> bool {
-        matches!(self, Self::Propose(..) | Self::Read(_) | Self::Disowned(_))
+        matches!(self, Self::Propose(..) | Self::Read(_) | Self::IdentityRejected(_))
     }
 }

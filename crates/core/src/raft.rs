@@ -15,8 +15,8 @@ use crate::settled::Reports;
 use crate::snapshot::Installing;
 use crate::timer::Timer;
 use crate::{
-    Activation, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input, MemberId,
-    Message, Output, Reader, Refusal, RequestId, SnapshotMeta, Taken, Term, mutant,
+    Accepted, Activation, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input,
+    LoadTarget, MemberId, Message, Output, Refusal, RequestId, SnapshotMeta, Term, mutant,
 };
 
 /// One member of a Raft cluster, as a value. It does nothing by itself: see
@@ -113,7 +113,7 @@ impl Raft {
 
     /// Lets something happen to this member. The error says why it had no effect;
     /// every such reason is normal somewhere in the life of a cluster.
-    pub fn step(&mut self, input: Input) -> Result<Taken, Dropped> {
+    pub fn step(&mut self, input: Input) -> Result<Accepted, Dropped> {
         let taken = self.dispatch(input);
         if self.duties_due {
             self.do_duties();
@@ -121,7 +121,7 @@ impl Raft {
         taken
     }
 
-    fn dispatch(&mut self, input: Input) -> Result<Taken, Dropped> {
+    fn dispatch(&mut self, input: Input) -> Result<Accepted, Dropped> {
         match input {
             Input::Tick => self.on_tick(),
             Input::Received(envelope) => self.on_received(envelope),
@@ -135,8 +135,10 @@ impl Raft {
             Input::Trim(index) => self.on_trim(index),
             Input::SnapshotSent(peer) => self.on_snapshot_report(peer, true),
             Input::SnapshotLost(peer) => self.on_snapshot_report(peer, false),
-            Input::Loaded(Reader::Peer(peer), entries) => self.on_loaded_for_peer(peer, &entries),
-            Input::Loaded(Reader::Machine, entries) => self.on_loaded_to_apply(&entries),
+            Input::Loaded(LoadTarget::Peer(peer), entries) => {
+                self.on_loaded_for_peer(peer, &entries)
+            }
+            Input::Loaded(LoadTarget::Machine, entries) => self.on_loaded_to_apply(&entries),
             Input::Unreachable(peer) => self.on_unreachable(peer),
             Input::ConnectionLost(peer) => self.on_connection_lost(peer),
             Input::Campaign => self.on_campaign(),
@@ -229,7 +231,7 @@ impl Raft {
         Refusal::NotLeader { leader: self.leader }
     }
 
-    fn on_tick(&mut self) -> Result<Taken, Dropped> {
+    fn on_tick(&mut self) -> Result<Accepted, Dropped> {
         self.timer.tick();
         if self.role.is_leader() {
             self.on_leader_tick();
@@ -237,10 +239,10 @@ impl Raft {
             self.timer.begin_campaign();
             return self.on_campaign();
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
-    fn on_received(&mut self, envelope: Envelope) -> Result<Taken, Dropped> {
+    fn on_received(&mut self, envelope: Envelope) -> Result<Accepted, Dropped> {
         self.check_envelope(&envelope)?;
         self.check_identity(&envelope)?;
         let Envelope { from, term, message, .. } = envelope;
@@ -290,7 +292,7 @@ impl Raft {
             Message::Transfer(_) => Err(self.not_leader().into()),
             Message::Propose(request, proposal) => self.on_forwarded(from, term, request, proposal),
             Message::Read(request) => self.on_forwarded_read(from, request),
-            Message::Disowned(known) => self.on_disowned(from, known),
+            Message::IdentityRejected(known) => self.on_disowned(from, known),
         }
     }
 

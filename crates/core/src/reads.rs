@@ -8,7 +8,8 @@
 
 use crate::progress::Peer;
 use crate::{
-    Dropped, Index, MemberId, Message, Raft, ReadMode, Refusal, RequestId, Taken, mutant, mutants,
+    Accepted, Dropped, Index, MemberId, Message, Raft, ReadMode, Refusal, RequestId, mutant,
+    mutants,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -46,20 +47,20 @@ impl Reads {
 }
 
 impl Raft {
-    pub(crate) fn on_read(&mut self, request: RequestId) -> Result<Taken, Dropped> {
+    pub(crate) fn on_read(&mut self, request: RequestId) -> Result<Accepted, Dropped> {
         if self.role.is_leader() {
             return Ok(self.queue_read(self.config.id, request)?);
         }
         let Some(leader) = self.leader else { return Err(self.not_leader().into()) };
         self.send(leader, Message::Read(request));
-        Ok(Taken::Forwarded(leader))
+        Ok(Accepted::Forwarded(leader))
     }
 
     pub(crate) fn on_forwarded_read(
         &mut self,
         from: MemberId,
         request: RequestId,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let queued = if self.role.is_leader() {
             self.queue_read(from, request)
         } else {
@@ -75,15 +76,15 @@ impl Raft {
         &mut self,
         request: RequestId,
         reply: Result<Index, Refusal>,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         match reply {
             Ok(index) => self.out.served.push((request, index)),
             Err(refusal) => self.out.refused.push((request, refusal)),
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
-    fn queue_read(&mut self, from: MemberId, request: RequestId) -> Result<Taken, Refusal> {
+    fn queue_read(&mut self, from: MemberId, request: RequestId) -> Result<Accepted, Refusal> {
         let limit = self.config.reads_waiting_max;
         let refusal = self.not_leader();
         let Some(leader) = self.role.leader_mut() else { return Err(refusal) };
@@ -96,7 +97,7 @@ impl Raft {
             }
             _ => leader.reads.waiting.push(Waiting { from, request }),
         }
-        Ok(Taken::Waits)
+        Ok(Accepted::Queued)
     }
 
     /// Reads wait, no round is open, and this leader knows what is committed.

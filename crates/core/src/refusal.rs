@@ -46,7 +46,7 @@ pub enum Dropped {
     OtherIncarnation { from: MemberId, incarnation: u64 },
     /// A promise by another member than the one that the membership means by this id:
     /// it was added by another entry. It has to be added anew, under a new id.
-    OtherJoiner { from: MemberId, joined_at: Index },
+    OtherJoinIndex { from: MemberId, joined_at: Index },
     /// No honest member sends this.
     Malformed(Malformed),
     /// From a term that is over.
@@ -57,7 +57,7 @@ pub enum Dropped {
     /// told.
     Repeated { from: MemberId, request: RequestId },
     /// A reply to a question that is settled or was never asked.
-    Unasked,
+    Unsolicited,
     /// A message that only another role could use.
     NotForRole,
     /// Two members claim to lead the same term.
@@ -69,7 +69,7 @@ pub enum Dropped {
     /// A snapshot of what this member already has, or is not part of.
     SnapshotNotNeeded,
     /// This member may not stand for election now.
-    MayNotCampaign(CampaignBar),
+    MayNotCampaign(CampaignBlocked),
     /// A completion of something that was not begun, or was completed before.
     NothingPending,
     /// There is no snapshot up to there, so the log may not be trimmed that far.
@@ -80,7 +80,7 @@ pub enum Dropped {
     LeaseReads,
     /// A hint that a leader is gone, to a member that could not find out whether that is
     /// so without disturbing it: turn pre-vote and check-quorum on.
-    AsksNobodyFirst,
+    NeedsPreVote,
 }
 
 /// What is wrong with a message that no honest member sends.
@@ -107,11 +107,11 @@ pub enum Malformed {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
-pub enum CampaignBar {
+pub enum CampaignBlocked {
     AlreadyLeader,
     NotVoter,
     /// The membership knows another disk, or another member, by this id.
-    NotItself,
+    IdentityMismatch,
     /// The entry that added this member has not arrived.
     NotJoinedYet,
     /// A committed membership is not applied yet: counting votes by an old one
@@ -131,12 +131,12 @@ impl Dropped {
             Self::WrongRecipient { .. } => "wrong_recipient",
             Self::UnknownSender { .. } => "unknown_sender",
             Self::OtherIncarnation { .. } => "other_incarnation",
-            Self::OtherJoiner { .. } => "other_joiner",
+            Self::OtherJoinIndex { .. } => "other_join_index",
             Self::Malformed(_) => "malformed",
             Self::OldTerm { .. } => "old_term",
             Self::LeaderAlive { .. } => "leader_alive",
             Self::Repeated { .. } => "repeated",
-            Self::Unasked => "unasked",
+            Self::Unsolicited => "unsolicited",
             Self::NotForRole => "not_for_role",
             Self::SecondLeader { .. } => "second_leader",
             Self::CommitBeyondLog { .. } => "commit_beyond_log",
@@ -147,7 +147,7 @@ impl Dropped {
             Self::NotSnapshotted { .. } => "not_snapshotted",
             Self::NothingToDo => "nothing_to_do",
             Self::LeaseReads => "lease_reads",
-            Self::AsksNobodyFirst => "asks_nobody_first",
+            Self::NeedsPreVote => "needs_pre_vote",
         }
     }
 }
@@ -178,7 +178,7 @@ impl fmt::Display for Dropped {
             Self::OtherIncarnation { from, incarnation } => {
                 write!(f, "{from} speaks with another disk, {incarnation}: add it anew")
             }
-            Self::OtherJoiner { from, joined_at } => {
+            Self::OtherJoinIndex { from, joined_at } => {
                 write!(f, "{from} is another one, added at {joined_at}: add it anew")
             }
             Self::Malformed(what) => write!(f, "malformed: {what}"),
@@ -188,7 +188,7 @@ impl fmt::Display for Dropped {
             Self::Repeated { from, request } => {
                 write!(f, "request {} of {from} may have been answered before", request.0)
             }
-            Self::Unasked => write!(f, "answers nothing that is open"),
+            Self::Unsolicited => write!(f, "answers nothing that is open"),
             Self::NotForRole => write!(f, "means nothing to this role"),
             Self::SecondLeader { from, leader } => {
                 write!(f, "{from} claims a term that {leader} leads")
@@ -205,7 +205,7 @@ impl fmt::Display for Dropped {
             Self::NotSnapshotted { newest } => write!(f, "newest snapshot is at {newest}"),
             Self::NothingToDo => write!(f, "nothing to do"),
             Self::LeaseReads => write!(f, "leader-lease reads forbid it"),
-            Self::AsksNobodyFirst => write!(f, "needs pre-vote and check-quorum"),
+            Self::NeedsPreVote => write!(f, "needs pre-vote and check-quorum"),
         }
     }
 }
@@ -227,12 +227,12 @@ impl fmt::Display for Malformed {
     }
 }
 
-impl fmt::Display for CampaignBar {
+impl fmt::Display for CampaignBlocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::AlreadyLeader => "leads already",
             Self::NotVoter => "not a voter",
-            Self::NotItself => "the member of this id is another one",
+            Self::IdentityMismatch => "the member of this id is another one",
             Self::NotJoinedYet => "the entry that added it has not arrived",
             Self::MembershipNotApplied => "a committed membership is not applied yet",
             Self::SnapshotNotInstalled => "a snapshot is not installed yet",

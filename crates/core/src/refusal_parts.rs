@@ -48,7 +48,7 @@ impl ChangeRefusal {
             Self::InFlight { index, applied } => (0, vec![index, applied]),
             Self::NoOwnCommit => (1, vec![]),
             Self::Stale { newest } => (2, vec![newest.term, newest.index]),
-            Self::NotCarried { voters, quorum, live } => {
+            Self::QuorumNotReady { voters, quorum, live } => {
                 (3, vec![voters as u64, quorum as u64, live as u64])
             }
             Self::ZoneWouldBlock => (4, vec![]),
@@ -59,28 +59,28 @@ impl ChangeRefusal {
             Self::SimpleInJoint => (9, vec![]),
             Self::ManyVoters => (10, vec![]),
             Self::NoVotersLeft => (11, vec![]),
-            Self::NoVotersToJoin => (12, vec![]),
+            Self::NoVotersForJoint => (12, vec![]),
             Self::MemberZero => (13, vec![]),
             Self::GoalInProgress => (14, vec![]),
-            Self::AlreadyThere => (15, vec![]),
+            Self::AlreadyReached => (15, vec![]),
             Self::AlreadyCancelled => (16, vec![]),
             Self::NothingToCancel => (17, vec![]),
             Self::IdUsedBefore { id } => (18, vec![id.0]),
             Self::UnknownMember { id } => (19, vec![id.0]),
-            Self::Impossible(why) => return why.to_parts(),
+            Self::InvalidMembership(why) => return why.to_parts(),
         };
         (CHANGE + case, numbers)
     }
 
     fn from_parts(case: u8, numbers: &[u64]) -> Option<Self> {
         if case >= IMPOSSIBLE {
-            return MembershipError::from_parts(case, numbers).map(Self::Impossible);
+            return MembershipError::from_parts(case, numbers).map(Self::InvalidMembership);
         }
         Some(match (case.checked_sub(CHANGE)?, numbers) {
             (0, &[index, applied]) => Self::InFlight { index, applied },
             (1, []) => Self::NoOwnCommit,
             (2, &[term, index]) => Self::Stale { newest: EntryId::new(term, index) },
-            (3, &[voters, quorum, live]) => Self::NotCarried {
+            (3, &[voters, quorum, live]) => Self::QuorumNotReady {
                 voters: voters.try_into().ok()?,
                 quorum: quorum.try_into().ok()?,
                 live: live.try_into().ok()?,
@@ -93,10 +93,10 @@ impl ChangeRefusal {
             (9, []) => Self::SimpleInJoint,
             (10, []) => Self::ManyVoters,
             (11, []) => Self::NoVotersLeft,
-            (12, []) => Self::NoVotersToJoin,
+            (12, []) => Self::NoVotersForJoint,
             (13, []) => Self::MemberZero,
             (14, []) => Self::GoalInProgress,
-            (15, []) => Self::AlreadyThere,
+            (15, []) => Self::AlreadyReached,
             (16, []) => Self::AlreadyCancelled,
             (17, []) => Self::NothingToCancel,
             (18, &[id]) => Self::IdUsedBefore { id: MemberId(id) },

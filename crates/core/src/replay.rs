@@ -2,7 +2,7 @@
 //!
 //! A copy that is refused after the first was taken would tell a client "did not happen"
 //! about something that happens. So a leader remembers, for each member, the numbers of
-//! the newest requests, and does so until it leads again. Not part of etcd's manners.
+//! the newest requests, and does so until it leads again. Not part of etcd's rules.
 
 use std::collections::BTreeMap;
 

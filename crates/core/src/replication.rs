@@ -9,13 +9,17 @@ use crate::progress::{Flow, Wanted};
 use crate::role::Role;
 use crate::validate::check_entries;
 use crate::{
-    Append, AppendReply, Dropped, Entries, EntryId, Heartbeat, HeartbeatReply, Index, Load,
-    Malformed, MemberId, Message, Raft, Reader, Taken, mutant,
+    Accepted, Append, AppendReply, Dropped, Entries, EntryId, Heartbeat, HeartbeatReply, Index,
+    Load, LoadTarget, Malformed, MemberId, Message, Raft, mutant,
 };
 
 impl Raft {
     /// The leader says what follows `prev` in its log.
-    pub(crate) fn on_append(&mut self, from: MemberId, append: Append) -> Result<Taken, Dropped> {
+    pub(crate) fn on_append(
+        &mut self,
+        from: MemberId,
+        append: Append,
+    ) -> Result<Accepted, Dropped> {
         let commit = self.log.commit;
         let told = append.entries.last().map_or(append.prev, |entry| entry.id);
         if append.prev.index < commit && !mutant!(CommittedEntryIsCut) {
@@ -28,12 +32,12 @@ impl Raft {
                 return Err(Dropped::ContradictsCommitted { index: common, commit });
             }
             self.reply_matches(from, commit);
-            return Ok(Taken::Done);
+            return Ok(Accepted::Done);
         }
         let skips = mutant!(PrevNotCompared) && append.prev.index <= self.log.last().index;
         if !skips && !self.log.holds(append.prev) {
             self.reply_differs(from, append.prev);
-            return Ok(Taken::Done);
+            return Ok(Accepted::Done);
         }
         let commit = append.commit;
         self.take_entries(append)?;
@@ -42,7 +46,7 @@ impl Raft {
         self.commit_to(commit.min(clamp));
         let matched = if mutant!(AcknowledgesItsWholeLog) { last } else { told.index };
         self.reply_matches(from, matched);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// The append's entry at this index, or its `prev`, is the one in our log.
@@ -123,7 +127,7 @@ impl Raft {
         &mut self,
         from: MemberId,
         heartbeat: Heartbeat,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let (commit, last) = (heartbeat.commit, self.log.last().index);
         if commit > last && !mutant!(HeartbeatBeyondLogIsTaken) {
             // The leader tells only what it knows us to hold: we lost it, or it lies. A
@@ -139,14 +143,14 @@ impl Raft {
         self.hear_settled(from, settled);
         let reply = HeartbeatReply { round, sent_at, commit: self.commit_to_tell() };
         self.send(from, Message::HeartbeatReply(reply));
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     pub(crate) fn on_append_reply(
         &mut self,
         from: MemberId,
         reply: AppendReply,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let last = self.log.last().index;
         let Some(leader) = self.role.leader_mut() else { return Err(Dropped::NotForRole) };
         let Some(slot) = leader.slot(from) else { return Err(Dropped::UnknownSender { from }) };
@@ -170,10 +174,10 @@ impl Raft {
             // The envelope's term was all it had to say; it equals ours by now.
             AppendReply::OldTerm => {
                 progress.active = true;
-                return Err(Dropped::Unasked);
+                return Err(Dropped::Unsolicited);
             }
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     fn on_differs(&mut self, slot: usize, prev: Index, hint: EntryId) {
@@ -238,7 +242,7 @@ impl Raft {
         &mut self,
         from: MemberId,
         reply: HeartbeatReply,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let last = self.log.last().index;
         let Some(leader) = self.role.leader_mut() else { return Err(Dropped::NotForRole) };
         let clock = leader.clock;
@@ -259,7 +263,7 @@ impl Raft {
         }
         self.on_round_confirmed(slot, reply.round);
         self.on_commit_known(from, reply.commit);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     pub(crate) fn on_leader_tick(&mut self) {
@@ -313,7 +317,7 @@ impl Raft {
         }
     }
 
-    pub(crate) fn on_unreachable(&mut self, peer: MemberId) -> Result<Taken, Dropped> {
+    pub(crate) fn on_unreachable(&mut self, peer: MemberId) -> Result<Accepted, Dropped> {
         let Some(leader) = self.role.leader_mut() else { return Err(Dropped::NotForRole) };
         let Some(peer) = leader.peer_mut(peer) else {
             return Err(Dropped::UnknownSender { from: peer });
@@ -322,14 +326,14 @@ impl Raft {
         if peer.progress.flow == Flow::Replicate && !mutant!(UnreachableIsIgnored) {
             peer.progress.become_probe();
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     pub(crate) fn on_loaded_for_peer(
         &mut self,
         id: MemberId,
         entries: &Entries,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let Some(leader) = self.role.leader_mut() else { return Err(Dropped::NothingPending) };
         let Some(slot) = leader.slot(id).filter(|slot| leader.peers[*slot].loading) else {
             return Err(Dropped::NothingPending);
@@ -346,7 +350,7 @@ impl Raft {
         };
         self.emit(slot, prev, entries.clone());
         self.send_entries(slot);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// The entry before these, if they are what our log holds there.
@@ -360,7 +364,7 @@ impl Raft {
 
     /// An append to everybody, if only to tell them the commit index.
     pub(crate) fn broadcast_append(&mut self) {
-        if self.config.manners.coalesce {
+        if self.config.etcd_compat.coalesce {
             if let Some(leader) = self.role.leader_mut() {
                 leader.broadcast = Wanted::Append;
             }
@@ -396,7 +400,7 @@ impl Raft {
 
     /// With coalescing, remembers what to send until the output is taken.
     fn want(&mut self, slot: usize, wanted: Wanted) -> bool {
-        let coalesce = self.config.manners.coalesce;
+        let coalesce = self.config.etcd_compat.coalesce;
         if coalesce && let Some(leader) = self.role.leader_mut() {
             let peer = &mut leader.peers[slot];
             peer.wanted = peer.wanted.max(wanted);
@@ -455,7 +459,7 @@ impl Raft {
                         let range = next..self.log.last().index + 1;
                         let bytes_max = self.config.append_bytes_max;
                         self.out.load.push(Load {
-                            reader: Reader::Peer(peer.id),
+                            target: LoadTarget::Peer(peer.id),
                             range,
                             bytes_max,
                         });

@@ -1,7 +1,7 @@
 //! Follower, candidate, leader: what each of them knows that the others do not.
 
 use crate::goals::Pace;
-use crate::membership::{Membership, Step};
+use crate::membership::{GoalStep, Membership};
 use crate::progress::{Peer, Progress, Wanted};
 use crate::reads::Reads;
 use crate::transfer::Transfer;
@@ -95,7 +95,7 @@ pub(crate) struct Leader {
     /// change of its own, or the end of what it inherited.
     pub(crate) change_pending: Index,
     /// The step towards the goal that is due, and since when.
-    pub(crate) step: Option<Step>,
+    pub(crate) step: Option<GoalStep>,
     pub(crate) step_since: u64,
     /// Where the log ended lately, to see who keeps pace.
     pub(crate) pace: Pace,

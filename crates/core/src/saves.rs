@@ -7,10 +7,11 @@
 
 use std::collections::VecDeque;
 
-use crate::{AppendReply, Dropped, Event};
 use crate::{
-    EntryId, Envelope, HardState, Index, MemberId, Message, Raft, Save, SaveId, Taken, Term, mutant,
+    Accepted, EntryId, Envelope, HardState, Index, MemberId, Message, Raft, Save, SaveId, Term,
+    mutant,
 };
+use crate::{AppendReply, Dropped, Event};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Saves {
@@ -86,7 +87,7 @@ impl Raft {
     /// Sends a promise once what it rests on is durable; at once when it is.
     pub(crate) fn send_when_saved(&mut self, to: MemberId, term: Term, message: Message) {
         let envelope = self.config.envelope(to, term, message);
-        let waits = self.config.manners.every_reply_waits || self.has_unsaved_promises();
+        let waits = self.config.etcd_compat.every_reply_waits || self.has_unsaved_promises();
         let early = match envelope.message {
             Message::VoteReply(_) => mutant!(VoteReplyBeforeSave),
             Message::AppendReply(_) => mutant!(AppendReplyBeforeSave),
@@ -97,7 +98,7 @@ impl Raft {
             return;
         }
         // A follower that took several appends since the last output says so once.
-        if self.config.manners.coalesce
+        if self.config.etcd_compat.coalesce
             && let Some(last) = self.saves.promises.send.last_mut()
             && let (
                 Message::AppendReply(AppendReply::Matches { index: told, .. }),
@@ -125,7 +126,7 @@ impl Raft {
     pub(crate) fn promise_own_vote(&mut self, vote: OwnVote) {
         if mutant!(OwnVoteBeforeSave) {
             self.count_own_vote(vote);
-        } else if self.config.manners.every_reply_waits {
+        } else if self.config.etcd_compat.every_reply_waits {
             let reply = self.vote_reply(true);
             let message =
                 if vote.pre { Message::PreVoteReply(reply) } else { Message::VoteReply(reply) };
@@ -139,7 +140,7 @@ impl Raft {
 
     /// The leader's own copy of an entry counts when it is durable.
     pub(crate) fn promise_own_append(&mut self, index: Index) {
-        if self.config.manners.every_reply_waits {
+        if self.config.etcd_compat.every_reply_waits {
             let reply = Message::AppendReply(AppendReply::Matches { index, commit: 0 });
             self.send_when_saved(self.config.id, self.term, reply);
             self.saves.promises.appends.push(index);
@@ -163,7 +164,7 @@ impl Raft {
         let (told, now) = (self.saves.handed, self.hard_state());
         (told.term, told.vote) != (now.term, now.vote)
             || told.commit != now.commit
-                && (self.config.manners.commit_saved_alone
+                && (self.config.etcd_compat.commit_saved_alone
                     || !mutant!(MembershipCommitNotSaved)
                         && self.memberships.any_between(told.commit, now.commit))
     }
@@ -210,7 +211,7 @@ impl Raft {
     }
 
     /// The disk holds this save and every one before it.
-    pub(crate) fn on_saved(&mut self, id: SaveId) -> Result<Taken, Dropped> {
+    pub(crate) fn on_saved(&mut self, id: SaveId) -> Result<Accepted, Dropped> {
         if id.0 > self.saves.newest || self.saves.in_flight.front().is_none_or(|old| old.id > id) {
             return Err(Dropped::NothingPending);
         }
@@ -230,7 +231,7 @@ impl Raft {
                 self.on_installed(installed);
             }
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// A leader's own disk has caught up: it counts like any follower's.

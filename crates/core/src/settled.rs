@@ -6,7 +6,7 @@ use crate::membership::history::Known;
 use crate::membership::{EndedGoal, GoalEnd};
 use crate::role::Role;
 use crate::{
-    Activation, EntryId, Event, Evidence, Identity, Index, MemberId, Message, Raft, mutant,
+    Activation, EntryId, Event, Identity, Index, MemberId, Message, Raft, SettledEvidence, mutant,
 };
 
 /// What this member has reported since it was started, so that nothing is told twice.
@@ -101,7 +101,7 @@ impl Raft {
         if settled {
             let evidence = leader.peers.iter().map(|peer| (peer.id, peer.committed)).collect();
             let known = known.clone();
-            self.report_settled(&known, Evidence::Counted(evidence));
+            self.report_settled(&known, SettledEvidence::Counted(evidence));
         }
     }
 
@@ -118,11 +118,11 @@ impl Raft {
         let known = self.memberships.counts(index).clone();
         // Where a snapshot took its place, a newer one is waited for.
         if known.since().index <= index {
-            self.report_settled(&known, Evidence::ToldBy(leader));
+            self.report_settled(&known, SettledEvidence::ReportedBy(leader));
         }
     }
 
-    fn report_settled(&mut self, known: &Known, evidence: Evidence) {
+    fn report_settled(&mut self, known: &Known, evidence: SettledEvidence) {
         let (id, membership) = (known.since(), known.membership.clone());
         self.reports.settled = id.index;
         self.out.events.push(Event::Settled { id, membership, evidence });

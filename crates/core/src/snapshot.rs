@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::membership::history::History;
 use crate::progress::Flow;
 use crate::role::Role;
-use crate::{Dropped, EntryId, Index, MemberId, Message, Raft, SnapshotMeta, Taken, mutant};
+use crate::{Accepted, Dropped, EntryId, Index, MemberId, Message, Raft, SnapshotMeta, mutant};
 
 /// A snapshot that was accepted but is not durable yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +37,7 @@ impl Raft {
         &mut self,
         from: MemberId,
         meta: SnapshotMeta,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let index = meta.id.index;
         let known = self.is_member_of(&meta);
         let old = index <= self.log.commit && !mutant!(OldSnapshotIsTaken);
@@ -53,7 +53,7 @@ impl Raft {
         }
         self.restore(meta);
         self.reply_matches(from, index);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// A newcomer may be sent a snapshot from before the change that added it: its
@@ -64,7 +64,7 @@ impl Raft {
         if mutant!(LeaverRefusesSnapshot) && membership.is_voter(id) {
             return membership.incoming().contains(id);
         }
-        let must_name = self.config.manners.snapshot_must_name_receiver;
+        let must_name = self.config.etcd_compat.snapshot_must_name_receiver;
         !(must_name || mutant!(StrangerRefusesSnapshot)) || membership.contains(id)
     }
 
@@ -87,7 +87,7 @@ impl Raft {
         &mut self,
         id: MemberId,
         arrived: bool,
-    ) -> Result<Taken, Dropped> {
+    ) -> Result<Accepted, Dropped> {
         let Some(leader) = self.role.leader_mut() else { return Err(Dropped::NotForRole) };
         let Some(peer) = leader.peer_mut(id) else {
             return Err(Dropped::UnknownSender { from: id });
@@ -100,11 +100,11 @@ impl Raft {
         } else {
             peer.progress.snapshot_lost();
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// The state machine was captured here.
-    pub(crate) fn on_snapshotted(&mut self, index: Index) -> Result<Taken, Dropped> {
+    pub(crate) fn on_snapshotted(&mut self, index: Index) -> Result<Accepted, Dropped> {
         let newest = self.snapshot.id.index;
         if index <= newest || index > self.log.applied && !mutant!(SnapshotBeyondApplied) {
             return Err(Dropped::NotSnapshotted { newest });
@@ -117,7 +117,7 @@ impl Raft {
         self.memberships.trim(index);
         self.trim_wanted = index.saturating_sub(self.config.trim_keep_entries);
         self.trim_if_free();
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     /// Trims what the newest snapshot makes unnecessary, except what a peer that
@@ -156,7 +156,7 @@ impl Raft {
     }
 
     /// Somebody who knows better wants the log gone up to here.
-    pub(crate) fn on_trim(&mut self, index: Index) -> Result<Taken, Dropped> {
+    pub(crate) fn on_trim(&mut self, index: Index) -> Result<Accepted, Dropped> {
         let newest = self.snapshot.id.index;
         if (index > newest || index > self.log.applied) && !mutant!(TrimBeyondSnapshot) {
             return Err(Dropped::NotSnapshotted { newest });
@@ -165,7 +165,7 @@ impl Raft {
             return Err(Dropped::NothingToDo);
         }
         self.trim(index);
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
     fn trim(&mut self, to: Index) {

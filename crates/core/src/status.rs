@@ -4,10 +4,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+pub use crate::goals::GoalStatus;
+pub use crate::progress::Flow;
+
 use crate::membership::Membership;
-use crate::progress::Flow;
 use crate::role::Role;
-use crate::{Entry, EntryId, GoalStatus, Index, MemberId, Raft, SnapshotMeta, Term};
+use crate::{Entry, EntryId, Index, MemberId, Raft, SnapshotMeta, Term};
 
 /// Follower, candidate or leader, without what they know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -44,7 +44,7 @@ impl Raft {
     /// Shown by scenarios/election_hopeless_candidate_does_not_delay.txt.
     fn learn_of_term(&mut self, term: Term) {
         let (elapsed, timeout) = (self.timer.elapsed, self.timer.timeout);
-        let restarts = self.role.is_leader() || self.config.manners.newer_term_restarts_timer;
+        let restarts = self.role.is_leader() || self.config.etcd_compat.newer_term_restarts_timer;
         self.become_follower(term, None);
         if !restarts && !mutant!(HopelessCandidateDelays) {
             (self.timer.elapsed, self.timer.timeout) = (elapsed, timeout);
@@ -59,7 +59,7 @@ impl Raft {
         term: Term,
         what: &Message,
     ) -> Result<(), Dropped> {
-        let manners = self.config.manners;
+        let etcd_compat = self.config.etcd_compat;
         match what {
             _ if mutants::counts_although_old(what) => return Ok(()),
             _ if mutants::is_not_answered(what) => {}
@@ -67,7 +67,9 @@ impl Raft {
             // term, must hear of the new one, or the two never talk again.
             // Shown by scenarios/checkquorum_higher_term_rejoins.txt.
             Message::Append(_) | Message::Heartbeat(_)
-                if self.config.check_quorum || self.config.pre_vote || !manners.old_term_silent =>
+                if self.config.check_quorum
+                    || self.config.pre_vote
+                    || !etcd_compat.old_term_silent =>
             {
                 let reply = Message::AppendReply(AppendReply::OldTerm);
                 self.send_when_saved(from, self.term, reply);
@@ -83,7 +85,7 @@ impl Raft {
             // Shown by scenarios/election_late_candidate_learns_the_term.txt.
             Message::Vote(vote)
                 if self.leader.is_none()
-                    && !manners.old_votes_unanswered
+                    && !etcd_compat.old_votes_unanswered
                     && !mutant!(OldVoteIsNotAnswered) =>
             {
                 self.give_way(vote.last);
@@ -101,7 +103,7 @@ impl Raft {
     /// time to try again: our own campaign would only raise the term that it is behind.
     /// Shown by scenarios/election_late_candidate_learns_the_term.txt.
     pub(crate) fn give_way(&mut self, last: EntryId) {
-        let patient = !self.config.manners.old_votes_unanswered && !mutant!(NobodyGivesWay);
+        let patient = !self.config.etcd_compat.old_votes_unanswered && !mutant!(NobodyGivesWay);
         if patient && !self.role.is_leader() && last > self.log.last() {
             self.timer.restart(&self.config);
         }

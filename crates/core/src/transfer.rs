@@ -4,9 +4,9 @@
 //! it to campaign at once. If nothing comes of it within an election timeout, it
 //! goes on leading.
 
-use crate::boundary::AbortedBecause;
 use crate::election::Campaign;
-use crate::{Dropped, Event, MemberId, Message, Raft, Refusal, RoleKind, Taken, mutant};
+use crate::event::AbortReason;
+use crate::{Accepted, Dropped, Event, MemberId, Message, Raft, Refusal, RoleKind, mutant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Transfer {
@@ -14,7 +14,7 @@ pub(crate) struct Transfer {
 }
 
 impl Raft {
-    pub(crate) fn on_transfer(&mut self, to: MemberId) -> Result<Taken, Dropped> {
+    pub(crate) fn on_transfer(&mut self, to: MemberId) -> Result<Accepted, Dropped> {
         let last = self.log.last().index;
         let is_voter = mutant!(TransferToLearner) || self.membership().is_voter(to);
         let Some(leader) = self.role.leader_mut() else { return self.forward_transfer(to) };
@@ -26,7 +26,7 @@ impl Raft {
         }
         let matched = leader.peers[slot].progress.matched;
         let caught_up = matched == last || mutant!(TransferTooEarly);
-        let called_off = self.abort_transfer(AbortedBecause::Replaced);
+        let called_off = self.abort_transfer(AbortReason::Replaced);
         if to == self.config.id {
             if !called_off {
                 return Err(Dropped::NothingToDo);
@@ -35,7 +35,7 @@ impl Raft {
             // Shown by scenarios/joint_cancelled_transfer_leaves.txt.
             self.duties_due = true;
             self.leave_due = !mutant!(CalledOffTransferLeavesNothing);
-            return Ok(Taken::Done);
+            return Ok(Accepted::Done);
         }
         // It has one election timeout from now.
         self.timer.elapsed = 0;
@@ -48,14 +48,14 @@ impl Raft {
         } else {
             self.send_append(slot);
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 
-    fn forward_transfer(&mut self, to: MemberId) -> Result<Taken, Dropped> {
+    fn forward_transfer(&mut self, to: MemberId) -> Result<Accepted, Dropped> {
         match self.leader {
             Some(leader) if self.role.kind() == RoleKind::Follower => {
                 self.send(leader, Message::Transfer(to));
-                Ok(Taken::Forwarded(leader))
+                Ok(Accepted::Forwarded(leader))
             }
             _ => Err(self.not_leader().into()),
         }
@@ -81,19 +81,19 @@ impl Raft {
     }
 
     /// The leader wants us to lead.
-    pub(crate) fn on_timeout_now(&mut self, from: MemberId) -> Result<Taken, Dropped> {
+    pub(crate) fn on_timeout_now(&mut self, from: MemberId) -> Result<Accepted, Dropped> {
         if self.role.kind() != RoleKind::Follower {
             return Err(Dropped::NotForRole);
         }
         if self.leader.is_some_and(|leader| leader != from) && !mutant!(AnybodyHandsOver) {
-            return Err(Dropped::Unasked); // Not from who leads this term.
+            return Err(Dropped::Unsolicited); // Not from who leads this term.
         }
         // Nobody is cut off here, so there is no need to ask first.
         self.campaign(Campaign::Forced)
     }
 
     pub(crate) fn on_transfer_timeout(&mut self) {
-        if !mutant!(TransferNeverEnds) && self.abort_transfer(AbortedBecause::TimedOut) {
+        if !mutant!(TransferNeverEnds) && self.abort_transfer(AbortReason::TimedOut) {
             self.duties_due = true;
             self.leave_due = !mutant!(LateTransferLeavesNothing);
         }
@@ -102,11 +102,11 @@ impl Raft {
     pub(crate) fn abort_transfer_if_target_left(&mut self) {
         let target = self.role.leader().and_then(|leader| leader.transfer);
         if target.is_some_and(|target| !self.membership().is_voter(target.to)) {
-            self.abort_transfer(AbortedBecause::TargetLeft);
+            self.abort_transfer(AbortReason::TargetLeft);
         }
     }
 
-    fn abort_transfer(&mut self, why: AbortedBecause) -> bool {
+    fn abort_transfer(&mut self, why: AbortReason) -> bool {
         let Some(open) = self.role.leader_mut().and_then(|leader| leader.transfer.take()) else {
             return false;
         };

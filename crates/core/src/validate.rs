@@ -5,8 +5,9 @@ use crate::membership::Membership;
 use crate::membership::history::History;
 use crate::progress::{Peer, Progress};
 use crate::{
-    Activation, Append, AppendReply, Boot, BootError, Config, Dropped, Entries, EntryId, Envelope,
-    Event, Identity, Index, Malformed, MemberId, Message, Raft, SnapshotMeta, Taken, Term, mutant,
+    Accepted, Activation, Append, AppendReply, Boot, BootError, Config, Dropped, Entries, EntryId,
+    Envelope, Event, Identity, Index, Malformed, MemberId, Message, Raft, SnapshotMeta, Term,
+    mutant,
 };
 
 use crate::ids::NUMBER_MAX;
@@ -63,7 +64,7 @@ impl Raft {
         if let Some(other) = self.other_than_known(envelope) {
             let known = self.membership().identity(from);
             if !mutant!(NobodyIsDisowned) {
-                self.send(from, Message::Disowned(known));
+                self.send(from, Message::IdentityRejected(known));
             }
             return Err(other);
         }
@@ -101,7 +102,7 @@ impl Raft {
             // Shown by scenarios/identity_newer_member_asks_a_laggard.txt.
             let asks = matches!(message, Message::Vote(_) | Message::PreVote(_));
             let newer = asks && joined_at > known.joined_at && !mutant!(NewerMemberIsRefused);
-            return (!newer).then_some(Dropped::OtherJoiner { from, joined_at });
+            return (!newer).then_some(Dropped::OtherJoinIndex { from, joined_at });
         }
         let other = known.incarnation.is_some_and(|named| named != incarnation);
         let other = other && !mutant!(WipedDiskPromises);
@@ -109,18 +110,22 @@ impl Raft {
     }
 
     /// Somebody's membership knows another one as the member of our id.
-    pub(crate) fn on_disowned(&mut self, by: MemberId, known: Identity) -> Result<Taken, Dropped> {
+    pub(crate) fn on_disowned(
+        &mut self,
+        by: MemberId,
+        known: Identity,
+    ) -> Result<Accepted, Dropped> {
         // Said by one that is behind, or answering what we were before a restart.
         let joined_at = self.config.joined_at;
         let joined = joined_at != Config::NEVER_JOINED || mutant!(NeverJoinedIsNotTold);
         let behind = known.joined_at < joined_at && joined;
         if behind || self.config.is_known_as(known) {
-            return Err(Dropped::Unasked);
+            return Err(Dropped::Unsolicited);
         }
         if self.reports.disowned.replace(known) != Some(known) {
-            self.out.events.push(Event::Disowned { by, known });
+            self.out.events.push(Event::IdentityRejected { by, known });
         }
-        Ok(Taken::Done)
+        Ok(Accepted::Done)
     }
 }
 

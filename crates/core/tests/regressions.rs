@@ -3,6 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use quorate_core::config::*;
+use quorate_core::membership::*;
+use quorate_core::message::*;
+use quorate_core::refusal::*;
+use quorate_core::status::*;
 use quorate_core::*;
 
 fn member(id: u64) -> MemberId {
@@ -439,7 +444,7 @@ fn membership_id_survives_a_snapshot() {
     one.step(Input::Campaign).unwrap();
     run(&mut one);
     let taken = one.step(Input::Change(RequestId(1), Change::add_learner(member(2)))).unwrap();
-    let Taken::Logged(change) = taken else { panic!("{taken:?}") };
+    let Accepted::Logged(change) = taken else { panic!("{taken:?}") };
     run(&mut one);
     for _ in 0..5 {
         one.step(Input::Propose(RequestId(1), "w".into())).unwrap();
@@ -523,8 +528,8 @@ fn a_leader_plans_without_acting() {
     assert_eq!(one, before);
     let steps: Vec<String> = plan.steps.iter().map(|planned| planned.step.to_string()).collect();
     // The learner never answered, so the plan begins by waiting for it.
-    assert_eq!(steps[0], "wait until (3) caught up");
-    assert_eq!(steps[1], "hand over to one of (2)");
+    assert_eq!(steps[0], "wait until (0000000000000003) caught up");
+    assert_eq!(steps[1], "hand over to one of (0000000000000002)");
     let refused = one.plan(&set(&[1, 2]), &set(&[3]));
-    assert_eq!(refused, Err(Refusal::Change(ChangeRefusal::AlreadyThere)));
+    assert_eq!(refused, Err(Refusal::Change(ChangeRefusal::AlreadyReached)));
 }

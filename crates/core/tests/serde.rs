@@ -6,12 +6,18 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use quorate_core::config::{Activation, EtcdCompat, Liveness, ReadMode};
+use quorate_core::event::{AbortReason, SettledEvidence};
+use quorate_core::membership::{
+    ChangeKind, ChangeRefusal, EndedGoal, GoalEnd, GoalStep, MemberInfo, MembershipError,
+    MembershipParts, Operation, PlanContext, Transition, plan,
+};
+use quorate_core::message::Identity;
+use quorate_core::refusal::{CampaignBlocked, Malformed};
+use quorate_core::status::{Flow, GoalStatus, LogStatus, PeerStatus, RoleKind};
 use quorate_core::{
-    AbortedBecause, Activation, Boot, CampaignBar, Change, ChangeKind, ChangeRefusal, Config,
-    ConfigError, Dropped, EndedGoal, EntryId, Event, Evidence, Flow, GoalEnd, GoalStatus, Identity,
-    Input, Liveness, LogStatus, Malformed, Manners, MemberId, MemberInfo, MemberSet, Membership,
-    MembershipError, MembershipParts, Operation, PeerStatus, Raft, ReadMode, Refusal, RequestId,
-    RoleKind, SaveId, SnapshotMeta, Status, Step, Transition, View, plan,
+    Boot, Change, Config, ConfigError, Dropped, EntryId, Event, Input, MemberId, MemberSet,
+    Membership, Raft, Refusal, RequestId, SaveId, SnapshotMeta, Status,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -81,15 +87,15 @@ fn settings() {
         Liveness { settle: false, ..Liveness::ALL },
         json!({"votes_tell_commit": true, "demote_before_removal": true, "settle": false}),
     );
-    comes_back(Manners::etcd());
+    comes_back(EtcdCompat::etcd());
 }
 
 #[test]
 fn what_a_config_leaves_out_has_its_default() {
-    let written = json!({"id": 3, "election_ticks": 20, "manners": {"coalesce": false}});
+    let written = json!({"id": 3, "election_ticks": 20, "etcd_compat": {"coalesce": false}});
     let read: Config = serde_json::from_value(written).unwrap();
-    let manners = Manners { coalesce: false, ..Manners::default() };
-    assert_eq!(read, Config { election_ticks: 20, manners, ..Config::new(id(3)) });
+    let etcd_compat = EtcdCompat { coalesce: false, ..EtcdCompat::default() };
+    assert_eq!(read, Config { election_ticks: 20, etcd_compat, ..Config::new(id(3)) });
     refused::<Config>(json!({"id": 3, "electoin_ticks": 20}), "unknown field `electoin_ticks`");
     let nobody: Config = serde_json::from_value(json!({})).unwrap();
     assert_eq!(nobody.check(), Err(ConfigError::MemberZero));
@@ -161,7 +167,7 @@ fn an_impossible_membership_is_refused() {
     let no_voters = "a majority has no voters";
     refused::<Membership>(
         json!({"majorities": [[1, 2]], "learners": [2]}),
-        "m2 is both voter and learner",
+        "0000000000000002 is both voter and learner",
     );
     refused::<Membership>(json!({"majorities": [[0, 1]]}), "member id 0 names nobody");
     refused::<Membership>(json!({"majorities": [[1], []]}), no_voters);
@@ -172,13 +178,16 @@ fn an_impossible_membership_is_refused() {
     );
     refused::<Membership>(
         json!({"majorities": [[1]], "joined": [[1, 4], [1, 5]]}),
-        "m1 is named twice",
+        "0000000000000001 is named twice",
     );
     refused::<Membership>(json!({"voters": [1]}), "unknown field `voters`");
     // The same door for what contains one.
     let at = json!({"term": 1, "index": 1});
     let both = json!({"majorities": [[1]], "learners": [1]});
-    refused::<SnapshotMeta>(json!({"id": at, "membership": both}), "m1 is both voter and learner");
+    refused::<SnapshotMeta>(
+        json!({"id": at, "membership": both}),
+        "0000000000000001 is both voter and learner",
+    );
 }
 
 #[test]
@@ -240,7 +249,7 @@ fn a_change_says_what_it_wants_and_no_condition_is_overlooked() {
 #[test]
 fn plans_and_steps() {
     let now = Membership::new([id(1), id(2), id(3)], []);
-    let view = View {
+    let view = PlanContext {
         leader: id(1),
         caught_up: [1, 2, 3].into(),
         coming: MemberSet::new(),
@@ -253,15 +262,15 @@ fn plans_and_steps() {
     assert_eq!(json["steps"][0]["membership"]["learners"], json!([4]));
     comes_back(way);
     comes_back(view);
-    both_ways(Step::CatchUp([4].into()), json!({"catch_up": [4]}));
-    both_ways(Step::HandOver([2].into()), json!({"hand_over": [2]}));
+    both_ways(GoalStep::CatchUp([4].into()), json!({"catch_up": [4]}));
+    both_ways(GoalStep::HandOver([2].into()), json!({"hand_over": [2]}));
     both_ways(
-        Step::MoveVotes(vec![Operation::Learner(id(1))]),
+        GoalStep::MoveVotes(vec![Operation::Learner(id(1))]),
         json!({"move_votes": [{"learner": 1}]}),
     );
-    both_ways(Step::Leave, json!("leave"));
-    both_ways(Step::Settle, json!("settle"));
-    both_ways(Step::RemoveLearners([1].into()), json!({"remove_learners": [1]}));
+    both_ways(GoalStep::Leave, json!("leave"));
+    both_ways(GoalStep::Settle, json!("settle"));
+    both_ways(GoalStep::RemoveLearners([1].into()), json!({"remove_learners": [1]}));
 }
 
 /// A leader by itself, with a goal that waits for a member that never comes.
@@ -310,9 +319,9 @@ fn parts_of_a_status() {
     both_ways(Flow::Snapshot(12), json!({"snapshot": 12}));
     both_ways(
         GoalStatus {
-            step: Step::Leave,
+            step: GoalStep::Leave,
             since_ticks: 4,
-            held_up: Some(ChangeRefusal::NotCarried { voters: 3, quorum: 2, live: 1 }),
+            held_up: Some(ChangeRefusal::QuorumNotReady { voters: 3, quorum: 2, live: 1 }),
             behind: vec![(id(2), 100, 1)],
         },
         json!({
@@ -330,7 +339,7 @@ fn refusals() {
     both_ways(Refusal::NotLeader { leader: Some(id(2)) }, json!({"not_leader": {"leader": 2}}));
     both_ways(Refusal::LeaderRemoved, json!("leader_removed"));
     both_ways(
-        Refusal::Change(ChangeRefusal::Impossible(MembershipError::VoterAndLearner(id(3)))),
+        Refusal::Change(ChangeRefusal::InvalidMembership(MembershipError::VoterAndLearner(id(3)))),
         json!({"change": {"impossible": {"voter_and_learner": 3}}}),
     );
     both_ways(
@@ -343,7 +352,7 @@ fn refusals() {
     );
     both_ways(Dropped::Malformed(Malformed::FromSelf), json!({"malformed": "from_self"}));
     both_ways(
-        Dropped::MayNotCampaign(CampaignBar::NotVoter),
+        Dropped::MayNotCampaign(CampaignBlocked::NotVoter),
         json!({"may_not_campaign": "not_voter"}),
     );
 }
@@ -361,18 +370,18 @@ fn events() {
     comes_back(Event::Settled {
         id: at,
         membership: Arc::clone(&membership),
-        evidence: Evidence::Counted(vec![(id(1), 4)]),
+        evidence: SettledEvidence::Counted(vec![(id(1), 4)]),
     });
-    comes_back(Event::Settled { id: at, membership, evidence: Evidence::ToldBy(id(2)) });
-    both_ways(Event::GoalStep { step: Step::Settle }, json!({"goal_step": {"step": "settle"}}));
+    comes_back(Event::Settled { id: at, membership, evidence: SettledEvidence::ReportedBy(id(2)) });
+    both_ways(Event::GoalStep { step: GoalStep::Settle }, json!({"goal_step": {"step": "settle"}}));
     comes_back(Event::GoalEnded(EndedGoal { id: at, end: GoalEnd::Replaced, at }));
-    comes_back(Event::Disowned {
+    comes_back(Event::IdentityRejected {
         by: id(2),
         known: Identity { incarnation: Some(1), joined_at: 0 },
     });
     comes_back(Event::TransferBegan { to: id(2) });
     both_ways(
-        Event::TransferAborted { to: id(2), why: AbortedBecause::TimedOut },
+        Event::TransferAborted { to: id(2), why: AbortReason::TimedOut },
         json!({"transfer_aborted": {"to": 2, "why": "timed_out"}}),
     );
     comes_back(Event::SnapshotInstalled(at));

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use quorate_kv::{
-    Command, Compact, DeleteRange, Keys, Kv, MemoryTable, Put, Question, Range, RedbTable, Table,
+    Command, Compact, DeleteRange, KeyRange, Kv, MemoryTable, Put, Query, Range, RedbTable, Table,
 };
 use quorate_storage::FileDisk;
 
@@ -45,22 +45,22 @@ fn measure<T: Table>(name: &str, mut kv: Kv<T>) -> Result<(), Box<dyn Error>> {
     time(name, "save", 1, || Ok(kv.save()?))?;
     time(name, "get of one key", PUTS, || {
         for number in 0..PUTS {
-            let keys = Keys::one(key(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % KEYS));
-            black_box(kv.query(&Question::Range(Range { keys, ..Range::default() }))?);
+            let keys = KeyRange::single(key(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % KEYS));
+            black_box(kv.query(&Query::Range(Range { keys, ..Range::default() }))?);
         }
         Ok(())
     })?;
     time(name, "range, per key of 100", PUTS, || {
         for number in 0..PUTS / 100 {
-            let keys = Keys { key: key(number * 7 % KEYS), range_end: "\0".into() };
-            let keys = Keys { range_end: key(number * 7 % KEYS + 100), ..keys };
-            black_box(kv.query(&Question::Range(Range { keys, ..Range::default() }))?);
+            let keys = KeyRange { key: key(number * 7 % KEYS), range_end: "\0".into() };
+            let keys = KeyRange { range_end: key(number * 7 % KEYS + 100), ..keys };
+            black_box(kv.query(&Query::Range(Range { keys, ..Range::default() }))?);
         }
         Ok(())
     })?;
     time(name, "count, per key of all", KEYS, || {
-        let range = Range { keys: Keys::all(), count_only: true, ..Range::default() };
-        black_box(kv.query(&Question::Range(range))?);
+        let range = Range { keys: KeyRange::all(), count_only: true, ..Range::default() };
+        black_box(kv.query(&Query::Range(range))?);
         Ok(())
     })?;
     let revision = kv.revision();
@@ -73,13 +73,13 @@ fn measure<T: Table>(name: &str, mut kv: Kv<T>) -> Result<(), Box<dyn Error>> {
         kv.apply(index, &Command::Compact(Compact { revision }))?;
         while kv.is_compacting() {
             index += 1;
-            kv.apply(index, &Command::Nothing)?;
+            kv.apply(index, &Command::Noop)?;
         }
         Ok(())
     })?;
     time(name, "deletion, per key", KEYS, || {
         index += 1;
-        let deletion = DeleteRange { keys: Keys::all(), prev_kv: false };
+        let deletion = DeleteRange { keys: KeyRange::all(), prev_kv: false };
         kv.apply(index, &Command::DeleteRange(deletion))?;
         Ok(())
     })?;

@@ -6,25 +6,25 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Chunks, Identity, Machine};
+use quorate::{BadSnapshot, Machine, SnapshotChunks, StoreIdentity};
 
-use crate::command::Question;
+use crate::command::Query;
 use crate::error::KvError;
 use crate::machine::{Applied, Kv};
-use crate::reply::{LeaseOutcome, Outcome, Reply};
-use crate::snapshot::{InstallError, Installation};
+use crate::reply::{KvOutcome, KvReply, LeaseOutcome};
+use crate::snapshot::{Installation, KvSnapshotError};
 use crate::table::{Table, TableError};
-use crate::watch::{Hub, PollLimits, Polled, Wake, WatchRequest, WatcherId};
+use crate::watch::{PollLimits, WakeFn, WatchHub, WatchPoll, WatchRequest, WatcherId};
 
-/// Commands are [`Command`](crate::Command)s, questions [`Question`]s, answers
-/// [`Reply`]s, as bytes.
+/// Commands are [`Command`](crate::Command)s, questions [`Query`]s, answers
+/// [`KvReply`]s, as bytes.
 ///
 /// # Panics
 ///
 /// When the table fails. A member that missed a write must not answer, and a crash is
 /// what the cluster is made for.
 impl<T: Table> Machine for Kv<T> {
-    fn resume(&mut self, owner: &Identity) -> u64 {
+    fn resume(&mut self, owner: &StoreIdentity) -> u64 {
         or_end(Self::resume(self, &mark_of(owner)))
     }
 
@@ -37,14 +37,14 @@ impl<T: Table> Machine for Kv<T> {
     }
 
     fn query(&self, question: &Bytes) -> Bytes {
-        let reply = match Question::decode(question) {
+        let reply = match Query::decode(question) {
             Some(question) => or_end(Self::query(self, &question)),
-            None => Reply { revision: self.revision(), result: Err(KvError::UnknownCommand) },
+            None => KvReply { revision: self.revision(), result: Err(KvError::UnknownCommand) },
         };
         reply.encode()
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         Box::new(or_end(Self::snapshot(self)))
     }
 
@@ -54,7 +54,7 @@ impl<T: Table> Machine for Kv<T> {
 }
 
 /// As bytes, what tells one disk of one member of one cluster from all others.
-fn mark_of(owner: &Identity) -> Vec<u8> {
+fn mark_of(owner: &StoreIdentity) -> Vec<u8> {
     let numbers = [owner.cluster, owner.member.0, owner.incarnation];
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
@@ -67,9 +67,9 @@ fn or_end<R>(result: Result<R, TableError>) -> R {
     }
 }
 
-fn or_bad<R>(result: Result<R, InstallError>) -> Result<R, BadSnapshot> {
+fn or_bad<R>(result: Result<R, KvSnapshotError>) -> Result<R, BadSnapshot> {
     match result {
-        Err(InstallError::Table(error)) => or_end(Err(error)),
+        Err(KvSnapshotError::Table(error)) => or_end(Err(error)),
         result => result.map_err(|_| BadSnapshot),
     }
 }
@@ -83,32 +83,32 @@ pub struct SharedKv<T> {
 struct Shared<T> {
     kv: RwLock<Kv<T>>,
     /// Taken after `kv`, never before.
-    hub: Mutex<Hub>,
+    hub: Mutex<WatchHub>,
     /// Taken after `kv`, never before.
-    grants: Mutex<Grants>,
+    grants: Mutex<LeaseGrants>,
 }
 
 /// What somebody who counts the time of leases has to hear of.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum Grants {
+pub enum LeaseGrants {
     /// Nobody listens: nothing is kept.
     #[default]
-    Unheard,
+    NotTracked,
     /// Granted since the last look: the id and the seconds of each.
-    These(Vec<(i64, i64)>),
+    Granted(Vec<(i64, i64)>),
     /// More than are kept. Look at all leases.
-    TooMany,
+    Overflowed,
 }
 
 /// Grants that are kept until somebody looks.
 const GRANTS_KEPT: usize = 65_536;
 
-impl Grants {
+impl LeaseGrants {
     fn add(&mut self, id: i64, ttl: i64) {
         match self {
-            Self::These(grants) if grants.len() < GRANTS_KEPT => grants.push((id, ttl)),
-            Self::These(_) => *self = Self::TooMany,
-            Self::Unheard | Self::TooMany => {}
+            Self::Granted(grants) if grants.len() < GRANTS_KEPT => grants.push((id, ttl)),
+            Self::Granted(_) => *self = Self::Overflowed,
+            Self::NotTracked | Self::Overflowed => {}
         }
     }
 }
@@ -121,7 +121,7 @@ impl<T> Clone for SharedKv<T> {
 
 impl<T: Table> SharedKv<T> {
     pub fn new(kv: Kv<T>) -> Self {
-        let hub = Mutex::new(Hub::new(kv.revision()));
+        let hub = Mutex::new(WatchHub::new(kv.revision()));
         let grants = Mutex::default();
         Self { shared: Arc::new(Shared { kv: RwLock::new(kv), hub, grants }) }
     }
@@ -136,33 +136,33 @@ impl<T: Table> SharedKv<T> {
         self.shared.kv.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hub(&self) -> MutexGuard<'_, Hub> {
+    fn hub(&self) -> MutexGuard<'_, WatchHub> {
         self.shared.hub.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn grants(&self) -> MutexGuard<'_, Grants> {
+    fn grants(&self) -> MutexGuard<'_, LeaseGrants> {
         self.shared.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The leases granted since this was last called, and from now on keeps them until the
     /// next call. Before the first call nothing was kept: look at all leases then.
-    pub fn take_grants(&self) -> Grants {
-        std::mem::replace(&mut *self.grants(), Grants::These(Vec::new()))
+    pub fn take_grants(&self) -> LeaseGrants {
+        std::mem::replace(&mut *self.grants(), LeaseGrants::Granted(Vec::new()))
     }
 
     /// Keeps no grants any more.
-    pub fn ignore_grants(&self) {
-        *self.grants() = Grants::Unheard;
+    pub fn stop_tracking_grants(&self) {
+        *self.grants() = LeaseGrants::NotTracked;
     }
 
     /// Begins to watch, and says at which revision the store is.
-    pub fn watch(&self, request: WatchRequest, wake: Wake) -> (WatcherId, i64) {
+    pub fn watch(&self, request: WatchRequest, wake: WakeFn) -> (WatcherId, i64) {
         let kv = self.read();
         let revision = kv.revision();
         (self.hub().create(request, revision, wake), revision)
     }
 
-    pub fn poll_watch(&self, id: WatcherId, limits: PollLimits) -> Result<Polled, TableError> {
+    pub fn poll_watch(&self, id: WatcherId, limits: PollLimits) -> Result<WatchPoll, TableError> {
         let kv = self.read();
         self.hub().poll(&kv, id, limits)
     }
@@ -171,7 +171,7 @@ impl<T: Table> SharedKv<T> {
         self.hub().cancel(id)
     }
 
-    /// See [`Hub::progress`].
+    /// See [`WatchHub::progress`].
     pub fn watch_progress(&self, id: WatcherId) -> Option<i64> {
         self.hub().progress(id)
     }
@@ -182,7 +182,7 @@ impl<T: Table> SharedKv<T> {
 }
 
 impl<T: Table> Machine for SharedKv<T> {
-    fn resume(&mut self, owner: &Identity) -> u64 {
+    fn resume(&mut self, owner: &StoreIdentity) -> u64 {
         let mut kv = self.write();
         let kept = Machine::resume(&mut *kv, owner);
         self.hub().restart(kv.revision());
@@ -199,7 +199,7 @@ impl<T: Table> Machine for SharedKv<T> {
         if !events.is_empty() {
             self.hub().publish(events);
         }
-        if let Ok(Outcome::Lease(LeaseOutcome { id, ttl, .. })) = &reply.result {
+        if let Ok(KvOutcome::Lease(LeaseOutcome { id, ttl, .. })) = &reply.result {
             self.grants().add(*id, *ttl);
         }
         drop(kv);
@@ -210,7 +210,7 @@ impl<T: Table> Machine for SharedKv<T> {
         Machine::query(&*self.read(), question)
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         Machine::snapshot(&*self.read())
     }
 
@@ -246,15 +246,17 @@ mod tests {
             shared.apply(id as u64, &command.encode());
             shared.clone()
         };
-        assert_eq!(grant(1).take_grants(), Grants::Unheard);
-        assert_eq!(grant(2).take_grants(), Grants::These(vec![(2, 60)]));
+        assert_eq!(grant(1).take_grants(), LeaseGrants::NotTracked);
+        assert_eq!(grant(2).take_grants(), LeaseGrants::Granted(vec![(2, 60)]));
         let shared = grant(3);
-        shared.ignore_grants();
-        assert_eq!(shared.take_grants(), Grants::Unheard);
+        shared.stop_tracking_grants();
+        assert_eq!(shared.take_grants(), LeaseGrants::NotTracked);
         let kept = GRANTS_KEPT as i64;
         let shared = (4..4 + kept).map(&mut grant).last().unwrap();
-        assert!(matches!(shared.take_grants(), Grants::These(all) if all.len() == GRANTS_KEPT));
+        assert!(
+            matches!(shared.take_grants(), LeaseGrants::Granted(all) if all.len() == GRANTS_KEPT)
+        );
         let shared = (4 + kept..=4 + 2 * kept).map(&mut grant).last().unwrap();
-        assert_eq!(shared.take_grants(), Grants::TooMany);
+        assert_eq!(shared.take_grants(), LeaseGrants::Overflowed);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::command::{Command, Quota, Request, Txn};
+use crate::command::{Command, Quota, Txn, TxnOperation};
 use crate::error::KvError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,7 +31,7 @@ impl AlarmKind {
         }
     }
 
-    pub fn numbered(number: u8) -> Option<Self> {
+    pub fn from_number(number: u8) -> Option<Self> {
         match number {
             1 => Some(Self::NoSpace),
             2 => Some(Self::Corrupt),
@@ -101,7 +101,7 @@ fn changes_data(command: &Command) -> bool {
         | Command::Compact(_)
         | Command::LeaseGrant(_)
         | Command::LeaseRevoke(_) => true,
-        Command::Nothing
+        Command::Noop
         | Command::LeaseCheckpoint(_)
         | Command::AlarmActivate(_)
         | Command::AlarmDisarm(_)
@@ -129,11 +129,11 @@ fn put_cost(key_bytes: usize, value_bytes: usize) -> u64 {
 
 /// That of its dearer branch.
 fn txn_cost(txn: &Txn) -> u64 {
-    let branch = |requests: &[Request]| -> u64 {
-        let cost = |request: &Request| match request {
-            Request::Put(put) => put_cost(put.key.len(), put.value.len()),
-            Request::Txn(txn) => txn_cost(txn),
-            Request::Range(_) | Request::DeleteRange(_) => 0,
+    let branch = |requests: &[TxnOperation]| -> u64 {
+        let cost = |request: &TxnOperation| match request {
+            TxnOperation::Put(put) => put_cost(put.key.len(), put.value.len()),
+            TxnOperation::Txn(txn) => txn_cost(txn),
+            TxnOperation::Range(_) | TxnOperation::DeleteRange(_) => 0,
         };
         requests.iter().map(cost).sum()
     };

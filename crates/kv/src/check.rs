@@ -7,7 +7,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
-use crate::command::{Command, DeleteRange, Keys, LeaseGrant, Put, Range, Request, Txn};
+use crate::command::{Command, DeleteRange, KeyRange, LeaseGrant, Put, Range, Txn, TxnOperation};
 use crate::covered::Covered;
 use crate::error::KvError;
 use crate::lease::LEASE_TTL_MAX;
@@ -22,7 +22,7 @@ pub fn command(command: &Command, requests_max: usize) -> Result<(), KvError> {
         Command::DeleteRange(request) => delete_range(request),
         Command::Txn(request) => txn(request, requests_max),
         Command::LeaseGrant(request) => lease_grant(request),
-        Command::Nothing
+        Command::Noop
         | Command::Compact(_)
         | Command::LeaseRevoke(_)
         | Command::LeaseCheckpoint(_)
@@ -53,7 +53,7 @@ pub fn delete_range(deletion: &DeleteRange) -> Result<(), KvError> {
     keys(&deletion.keys)
 }
 
-fn keys(keys: &Keys) -> Result<(), KvError> {
+fn keys(keys: &KeyRange) -> Result<(), KvError> {
     if keys.key.is_empty() { Err(KvError::EmptyKey) } else { Ok(()) }
 }
 
@@ -81,10 +81,10 @@ fn count_requests(txn: &Txn, requests_max: usize) -> Result<(), KvError> {
     }
     for request in txn.success.iter().chain(&txn.failure) {
         match request {
-            Request::Range(request) => range(request)?,
-            Request::Put(request) => put(request)?,
-            Request::DeleteRange(request) => delete_range(request)?,
-            Request::Txn(request) => count_requests(request, left)?,
+            TxnOperation::Range(request) => range(request)?,
+            TxnOperation::Put(request) => put(request)?,
+            TxnOperation::DeleteRange(request) => delete_range(request)?,
+            TxnOperation::Txn(request) => count_requests(request, left)?,
         }
     }
     Ok(())
@@ -108,15 +108,15 @@ impl<'a> Writes<'a> {
 
 /// A key is put at most once, and not in the same list as a deletion that covers it.
 /// The two branches of a nested transaction never run both, so they may put the same.
-fn writes(requests: &[Request]) -> Result<Writes<'_>, KvError> {
+fn writes(requests: &[TxnOperation]) -> Result<Writes<'_>, KvError> {
     let mut all = Writes::default();
     for request in requests {
-        if let Request::DeleteRange(deletion) = request {
+        if let TxnOperation::DeleteRange(deletion) = request {
             all.deletions.add(&deletion.keys);
         }
     }
     for request in requests {
-        let Request::Txn(txn) = request else { continue };
+        let TxnOperation::Txn(txn) = request else { continue };
         let success = writes(&txn.success)?;
         let failure = writes(&txn.failure)?;
         for key in success.puts.union(&failure.puts) {
@@ -126,7 +126,7 @@ fn writes(requests: &[Request]) -> Result<Writes<'_>, KvError> {
         all.deletions.add_all(failure.deletions);
     }
     for request in requests {
-        if let Request::Put(put) = request {
+        if let TxnOperation::Put(put) = request {
             all.put(&put.key)?;
         }
     }
@@ -135,8 +135,8 @@ fn writes(requests: &[Request]) -> Result<Writes<'_>, KvError> {
 
 type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-impl Keys {
-    pub fn one(key: impl Into<Bytes>) -> Self {
+impl KeyRange {
+    pub fn single(key: impl Into<Bytes>) -> Self {
         Self { key: key.into(), range_end: Bytes::new() }
     }
 
@@ -158,28 +158,28 @@ impl Keys {
         Self { key: Bytes::from_static(b"\0"), range_end: Bytes::from_static(b"\0") }
     }
 
-    pub fn is_one(&self) -> bool {
+    pub fn is_single(&self) -> bool {
         self.range_end.is_empty()
     }
 
-    pub fn is_open(&self) -> bool {
+    pub fn is_unbounded(&self) -> bool {
         self.range_end[..] == [0]
     }
 
     pub fn contains(&self, key: &[u8]) -> bool {
-        if self.is_one() {
+        if self.is_single() {
             return self.key[..] == *key;
         }
-        self.key[..] <= *key && (self.is_open() || *key < self.range_end[..])
+        self.key[..] <= *key && (self.is_unbounded() || *key < self.range_end[..])
     }
 
     /// `None` if the range holds nothing, because it ends before it begins.
     pub(crate) fn bounds(&self) -> Option<Bounds<'_>> {
         let start = Bound::Included(&self.key[..]);
-        if self.is_one() {
+        if self.is_single() {
             return Some((start, Bound::Included(&self.key[..])));
         }
-        if self.is_open() {
+        if self.is_unbounded() {
             return Some((start, Bound::Unbounded));
         }
         (self.key < self.range_end).then_some((start, Bound::Excluded(&self.range_end[..])))
@@ -190,20 +190,20 @@ impl Keys {
 mod tests {
     use super::*;
 
-    fn put_of(key: &'static str) -> Request {
-        Request::Put(Put { key: key.into(), ..Put::default() })
+    fn put_of(key: &'static str) -> TxnOperation {
+        TxnOperation::Put(Put { key: key.into(), ..Put::default() })
     }
 
-    fn deletion_of(key: &'static str, range_end: &'static str) -> Request {
-        let keys = Keys { key: key.into(), range_end: range_end.into() };
-        Request::DeleteRange(DeleteRange { keys, prev_kv: false })
+    fn deletion_of(key: &'static str, range_end: &'static str) -> TxnOperation {
+        let keys = KeyRange { key: key.into(), range_end: range_end.into() };
+        TxnOperation::DeleteRange(DeleteRange { keys, prev_kv: false })
     }
 
-    fn nested(success: Vec<Request>, failure: Vec<Request>) -> Request {
-        Request::Txn(Txn { compare: Vec::new(), success, failure })
+    fn nested(success: Vec<TxnOperation>, failure: Vec<TxnOperation>) -> TxnOperation {
+        TxnOperation::Txn(Txn { compare: Vec::new(), success, failure })
     }
 
-    fn judge(success: Vec<Request>) -> Result<(), KvError> {
+    fn judge(success: Vec<TxnOperation>) -> Result<(), KvError> {
         txn(&Txn { success, ..Txn::default() }, TXN_REQUESTS_MAX)
     }
 
@@ -233,10 +233,10 @@ mod tests {
 
     #[test]
     fn prefixes_end_where_nothing_begins_with_them() {
-        let end = |prefix: &'static [u8]| Keys::prefix(prefix).range_end;
+        let end = |prefix: &'static [u8]| KeyRange::prefix(prefix).range_end;
         assert_eq!(end(b"ab"), "ac");
         assert_eq!(end(b"a\xff"), "b");
         assert_eq!(end(b"\xff\xff"), "\0");
-        assert_eq!(Keys::prefix(&b""[..]), Keys::all());
+        assert_eq!(KeyRange::prefix(&b""[..]), KeyRange::all());
     }
 }

@@ -13,7 +13,7 @@ use crate::alarm::Alarm;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Does nothing, and says at which revision.
-    Nothing,
+    Noop,
     Put(Put),
     DeleteRange(DeleteRange),
     Txn(Txn),
@@ -30,9 +30,9 @@ pub enum Command {
 
 /// Something to look up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Question {
+pub enum Query {
     /// Only the revision.
-    Nothing,
+    Revision,
     Range(Range),
     /// A transaction without writes; one with writes is answered as if it had none.
     Txn(Txn),
@@ -46,7 +46,7 @@ pub enum Question {
 
 /// One key, or a range of keys, as etcd writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Keys {
+pub struct KeyRange {
     pub key: Bytes,
     /// Empty: just `key`. `"\0"`: all keys from `key` on. Otherwise the first key that
     /// is no longer meant.
@@ -69,13 +69,13 @@ pub struct Put {
 
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeleteRange {
-    pub keys: Keys,
+    pub keys: KeyRange,
     pub prev_kv: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Range {
-    pub keys: Keys,
+    pub keys: KeyRange,
     /// 0 for no limit.
     pub limit: i64,
     /// 0 for the current one.
@@ -113,12 +113,12 @@ pub enum SortTarget {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Txn {
     pub compare: Vec<Compare>,
-    pub success: Vec<Request>,
-    pub failure: Vec<Request>,
+    pub success: Vec<TxnOperation>,
+    pub failure: Vec<TxnOperation>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum TxnOperation {
     Range(Range),
     Put(Put),
     DeleteRange(DeleteRange),
@@ -128,7 +128,7 @@ pub enum Request {
 /// What must hold of a key, or of every key in a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compare {
-    pub keys: Keys,
+    pub keys: KeyRange,
     pub operator: CompareOperator,
     pub target: CompareTarget,
 }
@@ -189,9 +189,9 @@ impl Txn {
     /// Whether no request of it, in any branch, can write.
     pub fn is_read_only(&self) -> bool {
         self.success.iter().chain(&self.failure).all(|request| match request {
-            Request::Range(_) => true,
-            Request::Put(_) | Request::DeleteRange(_) => false,
-            Request::Txn(txn) => txn.is_read_only(),
+            TxnOperation::Range(_) => true,
+            TxnOperation::Put(_) | TxnOperation::DeleteRange(_) => false,
+            TxnOperation::Txn(txn) => txn.is_read_only(),
         })
     }
 }

@@ -7,7 +7,7 @@
 use crate::command::{Command, Compact};
 use crate::error::KvError;
 use crate::machine::{Kv, Stop};
-use crate::reply::Outcome;
+use crate::reply::KvOutcome;
 use crate::revision::RowKey;
 use crate::table::{Table, TableError};
 
@@ -18,7 +18,7 @@ const WORK_AT_ONCE: usize = 1_000;
 const WORK_PER_COMMAND: usize = 100;
 
 impl<T: Table> Kv<T> {
-    pub(crate) fn compact(&mut self, compact: Compact) -> Result<Outcome, Stop> {
+    pub(crate) fn compact(&mut self, compact: Compact) -> Result<KvOutcome, Stop> {
         if compact.revision <= self.state.compact_revision {
             return Err(KvError::Compacted.into());
         }
@@ -28,14 +28,18 @@ impl<T: Table> Kv<T> {
         self.state.compact_revision = compact.revision;
         self.begin_compacting();
         self.compact_some(WORK_AT_ONCE)?;
-        Ok(Outcome::Done)
+        Ok(KvOutcome::Done)
     }
 
     /// Makes the state the first of another cluster, as when a backup is restored: its
     /// log begins anew. Clients may have seen later revisions than the backup has; so
     /// the revision is raised by `bump`, and with `mark_compacted` nothing from before
     /// can be read or watched: who holds on to it is told, instead of misled.
-    pub fn begin_anew(&mut self, bump: u64, mark_compacted: bool) -> Result<(), TableError> {
+    pub fn reset_for_new_cluster(
+        &mut self,
+        bump: u64,
+        mark_compacted: bool,
+    ) -> Result<(), TableError> {
         self.state.applied = 0;
         self.state.revision = self.state.revision.saturating_add_unsigned(bump);
         if mark_compacted {
@@ -61,7 +65,7 @@ impl<T: Table> Kv<T> {
 
     /// A command that does nothing else does more of it.
     pub(crate) fn go_on_compacting(&mut self, command: &Command) -> Result<(), TableError> {
-        let is_free = matches!(command, Command::Nothing);
+        let is_free = matches!(command, Command::Noop);
         self.compact_some(if is_free { WORK_AT_ONCE } else { WORK_PER_COMMAND })
     }
 

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use crate::command::Keys;
+use crate::command::KeyRange;
 
 #[derive(Default)]
 pub(crate) struct Covered<'a> {
@@ -24,10 +24,10 @@ impl<'a> Covered<'a> {
         self.ranges.range(..=key).next_back().is_some_and(|(_, end)| end.is_past(key))
     }
 
-    pub(crate) fn add(&mut self, keys: &'a Keys) {
+    pub(crate) fn add(&mut self, keys: &'a KeyRange) {
         let end = match &keys.range_end {
-            _ if keys.is_one() => End::After(&keys.key),
-            _ if keys.is_open() => End::Never,
+            _ if keys.is_single() => End::After(&keys.key),
+            _ if keys.is_unbounded() => End::Never,
             end => End::Before(end),
         };
         if end.is_past(&keys.key) {
@@ -94,10 +94,10 @@ mod tests {
     #[test]
     fn what_is_covered_is_what_one_of_the_ranges_contains() {
         let bytes: [&'static [u8]; 6] = [b"", b"\0", b"a", b"a\0", b"b", b"c"];
-        let ranges: Vec<Keys> = bytes[1..]
+        let ranges: Vec<KeyRange> = bytes[1..]
             .iter()
             .flat_map(|key| bytes.iter().map(move |end| (*key, *end)))
-            .map(|(key, end)| Keys { key: key.into(), range_end: end.into() })
+            .map(|(key, end)| KeyRange { key: key.into(), range_end: end.into() })
             .collect();
         for first in &ranges {
             for second in &ranges {

@@ -11,7 +11,7 @@ use crate::command::LeaseCheckpoint;
 use crate::lease::Lease;
 
 #[derive(Clone, Debug)]
-pub struct Deadlines {
+pub struct LeaseDeadlines {
     leases: BTreeMap<i64, Deadline>,
     by_end: BTreeSet<(u64, i64)>,
     by_checkpoint: BTreeSet<(u64, i64)>,
@@ -32,7 +32,7 @@ struct Deadline {
 
 /// A lease begins anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Renewal {
+pub struct LeaseRenewal {
     /// In seconds.
     pub ttl: i64,
     /// Propose this checkpoint before answering: otherwise a new leader would go by
@@ -46,7 +46,7 @@ const ENDS_PER_SECOND_MAX: usize = 500;
 /// A lease whose revocation was proposed and did not happen is proposed again.
 const RETRY_MS: u64 = 3_000;
 
-impl Deadlines {
+impl LeaseDeadlines {
     /// For a member that begins to lead: every lease of the state gets what is left of
     /// it, counted from `now` plus `grace_ms`.
     pub fn new<'a>(
@@ -103,12 +103,12 @@ impl Deadlines {
     }
 
     /// A lease is kept alive; `None` if there is none, or if it has ended.
-    pub fn renew(&mut self, id: i64, now: u64) -> Option<Renewal> {
+    pub fn renew(&mut self, id: i64, now: u64) -> Option<LeaseRenewal> {
         let deadline = *self.leases.get(&id).filter(|deadline| !deadline.ended)?;
         let ttl_ms = deadline.ttl_ms;
         self.insert(id, ttl_ms, now.saturating_add(ttl_ms), now, false);
         let clear = deadline.checkpointed.then_some(LeaseCheckpoint { id, remaining: 0 });
-        Some(Renewal { ttl: (ttl_ms / 1_000) as i64, clear })
+        Some(LeaseRenewal { ttl: (ttl_ms / 1_000) as i64, clear })
     }
 
     /// Seconds until a lease ends, rounded down as etcd does; -1 for one that has ended
@@ -123,7 +123,7 @@ impl Deadlines {
 
     /// Leases to revoke: those that have ended, oldest first. They come again after a
     /// while, until they are removed.
-    pub fn ended(&mut self, now: u64, count_max: usize) -> Vec<i64> {
+    pub fn expired(&mut self, now: u64, count_max: usize) -> Vec<i64> {
         let due: Vec<_> = self.by_end.range(..=(now, i64::MAX)).take(count_max).copied().collect();
         for (ends, id) in &due {
             self.by_end.remove(&(*ends, *id));
@@ -186,25 +186,25 @@ mod tests {
     #[test]
     fn a_new_leader_ends_no_lease_early_and_not_all_at_once() {
         let leases = leases(1_200, 10);
-        let mut deadlines = Deadlines::new(leases.iter(), 5_000, 1_000, 0);
+        let mut deadlines = LeaseDeadlines::new(leases.iter(), 5_000, 1_000, 0);
         assert_eq!(deadlines.next_due(), Some(16_000));
-        assert!(deadlines.ended(15_999, 9_999).is_empty());
-        assert_eq!(deadlines.ended(16_000, 9_999).len(), 500);
-        assert_eq!(deadlines.ended(16_999, 9_999).len(), 0);
-        assert_eq!(deadlines.ended(17_000, 9_999).len(), 500);
-        assert_eq!(deadlines.ended(18_000, 9_999).len(), 200);
+        assert!(deadlines.expired(15_999, 9_999).is_empty());
+        assert_eq!(deadlines.expired(16_000, 9_999).len(), 500);
+        assert_eq!(deadlines.expired(16_999, 9_999).len(), 0);
+        assert_eq!(deadlines.expired(17_000, 9_999).len(), 500);
+        assert_eq!(deadlines.expired(18_000, 9_999).len(), 200);
     }
 
     #[test]
     fn what_a_checkpoint_left_counts_until_the_lease_is_renewed() {
         let mut leases = leases(1, 600);
-        let mut first = Deadlines::new(leases.iter(), 0, 0, 300_000);
+        let mut first = LeaseDeadlines::new(leases.iter(), 0, 0, 300_000);
         assert!(first.checkpoints_due(299_999, 10).is_empty());
         let due = first.checkpoints_due(300_500, 10);
         assert_eq!(due, [LeaseCheckpoint { id: 1, remaining: 300 }]);
         leases.checkpoint(due[0]);
 
-        let mut second = Deadlines::new(leases.iter(), 1_000, 0, 300_000);
+        let mut second = LeaseDeadlines::new(leases.iter(), 1_000, 0, 300_000);
         assert_eq!(second.seconds_left(1, 1_000), Some(300));
         let renewal = second.renew(1, 2_000).unwrap();
         assert_eq!(renewal.ttl, 600);
@@ -216,14 +216,14 @@ mod tests {
     #[test]
     fn an_ended_lease_is_not_renewed_and_is_announced_again() {
         let leases = leases(1, 5);
-        let mut deadlines = Deadlines::new(leases.iter(), 0, 0, 0);
+        let mut deadlines = LeaseDeadlines::new(leases.iter(), 0, 0, 0);
         deadlines.grant(2, 5, 0);
-        assert_eq!(deadlines.ended(5_000, 1), [1]);
+        assert_eq!(deadlines.expired(5_000, 1), [1]);
         assert_eq!(deadlines.renew(1, 5_001), None);
         assert_eq!(deadlines.renew(2, 5_001).map(|renewal| renewal.ttl), Some(5));
         assert_eq!(deadlines.seconds_left(1, 5_001), Some(-1));
-        assert_eq!(deadlines.ended(7_999, 9), [0i64; 0]);
-        assert_eq!(deadlines.ended(8_000, 9), [1]);
+        assert_eq!(deadlines.expired(7_999, 9), [0i64; 0]);
+        assert_eq!(deadlines.expired(8_000, 9), [1]);
         deadlines.remove(1);
         assert_eq!(deadlines.seconds_left(1, 8_000), None);
         assert_eq!(deadlines.next_due(), Some(10_001));

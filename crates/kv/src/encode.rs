@@ -9,9 +9,9 @@ use crate::codec::{
     take_list, take_number, take_signed,
 };
 use crate::command::{
-    Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, Keys, LeaseCheckpoint,
-    LeaseGrant, Put, Question, Quota, REQUEST_DEPTH_MAX, Range, Request, SortOrder, SortTarget,
-    Txn,
+    Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, KeyRange,
+    LeaseCheckpoint, LeaseGrant, Put, Query, Quota, REQUEST_DEPTH_MAX, Range, SortOrder,
+    SortTarget, Txn, TxnOperation,
 };
 
 const FORMAT: u8 = 1;
@@ -42,12 +42,12 @@ impl Command {
     }
 }
 
-impl Question {
+impl Query {
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(64);
         out.put_u8(FORMAT);
         match self {
-            Self::Nothing => out.put_u8(0),
+            Self::Revision => out.put_u8(0),
             Self::Range(range) => {
                 out.put_u8(1);
                 put_range(&mut out, range);
@@ -75,7 +75,7 @@ impl Question {
         let mut from = bytes.clone();
         let known = take_byte(&mut from)? == FORMAT;
         let question = match take_byte(&mut from)? {
-            0 => Self::Nothing,
+            0 => Self::Revision,
             1 => Self::Range(take_range(&mut from)?),
             2 => Self::Txn(take_txn(&mut from, 0)?),
             3 => Self::Lease(take_signed(&mut from)?),
@@ -90,7 +90,7 @@ impl Question {
 
 fn put_command(out: &mut BytesMut, command: &Command) {
     match command {
-        Command::Nothing => out.put_u8(0),
+        Command::Noop => out.put_u8(0),
         Command::Put(put) => {
             out.put_u8(1);
             put_put(out, put);
@@ -141,7 +141,7 @@ fn put_command(out: &mut BytesMut, command: &Command) {
 
 fn take_command(from: &mut Bytes) -> Option<Command> {
     Some(match take_byte(from)? {
-        0 => Command::Nothing,
+        0 => Command::Noop,
         1 => Command::Put(take_put(from)?),
         2 => Command::DeleteRange(take_deletion(from)?),
         3 => Command::Txn(take_txn(from, 0)?),
@@ -164,17 +164,17 @@ fn put_alarm(out: &mut BytesMut, alarm: &Alarm) {
 }
 
 fn take_alarm(from: &mut Bytes) -> Option<Alarm> {
-    let kind = AlarmKind::numbered(take_byte(from)?)?;
+    let kind = AlarmKind::from_number(take_byte(from)?)?;
     Some(Alarm { kind, member: take_number(from)? })
 }
 
-fn put_keys(out: &mut BytesMut, keys: &Keys) {
+fn put_keys(out: &mut BytesMut, keys: &KeyRange) {
     put_bytes(out, &keys.key);
     put_bytes(out, &keys.range_end);
 }
 
-fn take_keys(from: &mut Bytes) -> Option<Keys> {
-    Some(Keys { key: take_bytes(from)?, range_end: take_bytes(from)? })
+fn take_keys(from: &mut Bytes) -> Option<KeyRange> {
+    Some(KeyRange { key: take_bytes(from)?, range_end: take_bytes(from)? })
 }
 
 fn put_put(out: &mut BytesMut, put: &Put) {
@@ -267,33 +267,33 @@ fn take_txn(from: &mut Bytes, depth: usize) -> Option<Txn> {
     })
 }
 
-fn put_request(out: &mut BytesMut, request: &Request) {
+fn put_request(out: &mut BytesMut, request: &TxnOperation) {
     match request {
-        Request::Range(range) => {
+        TxnOperation::Range(range) => {
             out.put_u8(0);
             put_range(out, range);
         }
-        Request::Put(put) => {
+        TxnOperation::Put(put) => {
             out.put_u8(1);
             put_put(out, put);
         }
-        Request::DeleteRange(deletion) => {
+        TxnOperation::DeleteRange(deletion) => {
             out.put_u8(2);
             put_deletion(out, deletion);
         }
-        Request::Txn(txn) => {
+        TxnOperation::Txn(txn) => {
             out.put_u8(3);
             put_txn(out, txn);
         }
     }
 }
 
-fn take_request(from: &mut Bytes, depth: usize) -> Option<Request> {
+fn take_request(from: &mut Bytes, depth: usize) -> Option<TxnOperation> {
     Some(match take_byte(from)? {
-        0 => Request::Range(take_range(from)?),
-        1 => Request::Put(take_put(from)?),
-        2 => Request::DeleteRange(take_deletion(from)?),
-        3 => Request::Txn(take_txn(from, depth + 1)?),
+        0 => TxnOperation::Range(take_range(from)?),
+        1 => TxnOperation::Put(take_put(from)?),
+        2 => TxnOperation::DeleteRange(take_deletion(from)?),
+        3 => TxnOperation::Txn(take_txn(from, depth + 1)?),
         _ => return None,
     })
 }

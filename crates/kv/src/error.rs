@@ -68,7 +68,7 @@ impl KvError {
         ALL.iter().position(|error| *error == self).map_or(0, |place| place as u8)
     }
 
-    pub(crate) fn numbered(number: u8) -> Option<Self> {
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
         ALL.get(usize::from(number)).copied()
     }
 }

@@ -6,14 +6,14 @@ use bytes::Bytes;
 
 use crate::error::KvError;
 use crate::machine::{Kv, Stop};
-use crate::reply::{HashOutcome, Outcome, Reply};
+use crate::reply::{HashOutcome, KvOutcome, KvReply};
 use crate::revision::{Kind, RowKey, Write, read_row};
-use crate::table::{Rows, Table, TableError};
+use crate::table::{RowReader, Table, TableError};
 
 /// A hash that is made in pieces: commands may run between them, and it still is that of
 /// one revision.
 #[derive(Debug)]
-pub struct HashInPieces {
+pub struct IncrementalHash {
     asked: i64,
     /// Of the store when the hashing began.
     revision: i64,
@@ -21,10 +21,10 @@ pub struct HashInPieces {
     so_far: HashOutcome,
 }
 
-impl HashInPieces {
+impl IncrementalHash {
     /// What the question for the hash is answered with. Whole after the last piece.
-    pub fn finish(self) -> Reply {
-        Reply { revision: self.revision, result: Ok(Outcome::Hash(self.so_far)) }
+    pub fn finish(self) -> KvReply {
+        KvReply { revision: self.revision, result: Ok(KvOutcome::Hash(self.so_far)) }
     }
 }
 
@@ -32,7 +32,7 @@ impl<T: Table> Kv<T> {
     /// Begins with the hash of all revisions up to one (0: the current). What compaction is
     /// to take away does not count, whether it is gone or not: so members whose compactions
     /// are not equally far agree.
-    pub fn hash_in_pieces(&self, revision: i64) -> Result<HashInPieces, KvError> {
+    pub fn start_hash(&self, revision: i64) -> Result<IncrementalHash, KvError> {
         let compact_revision = self.state.compact_revision;
         if revision > 0 && revision < compact_revision {
             return Err(KvError::Compacted);
@@ -41,7 +41,7 @@ impl<T: Table> Kv<T> {
             return Err(KvError::FutureRevision);
         }
         let hash_revision = if revision > 0 { revision } else { self.state.revision };
-        Ok(HashInPieces {
+        Ok(IncrementalHash {
             asked: revision,
             revision: self.state.revision,
             next: RowKey::REVISIONS,
@@ -51,13 +51,13 @@ impl<T: Table> Kv<T> {
 
     /// Goes on with so many rows; whether there are more. After a compaction it begins
     /// anew.
-    pub fn hash_piece(
+    pub fn continue_hash(
         &self,
-        hashing: &mut HashInPieces,
+        hashing: &mut IncrementalHash,
         rows_max: usize,
     ) -> Result<Result<bool, KvError>, TableError> {
         if hashing.so_far.compact_revision != self.state.compact_revision {
-            match self.hash_in_pieces(hashing.asked) {
+            match self.start_hash(hashing.asked) {
                 Ok(anew) => *hashing = anew,
                 Err(why) => return Ok(Err(why)),
             }
@@ -90,8 +90,8 @@ impl<T: Table> Kv<T> {
     }
 
     pub(crate) fn hash_kv(&self, revision: i64) -> Result<HashOutcome, Stop> {
-        let mut hashing = self.hash_in_pieces(revision)?;
-        while self.hash_piece(&mut hashing, usize::MAX)?? {}
+        let mut hashing = self.start_hash(revision)?;
+        while self.continue_hash(&mut hashing, usize::MAX)?? {}
         Ok(hashing.so_far)
     }
 
@@ -115,7 +115,7 @@ impl<T: Table> Kv<T> {
     }
 
     /// The same, of the state as it is now, to be made while commands go on.
-    pub fn hash_later(
+    pub fn deferred_hash(
         &self,
     ) -> Result<impl FnOnce() -> Result<u32, TableError> + use<T>, TableError> {
         let (meta, view) = (self.state.meta_row(), self.table.view()?);
@@ -123,7 +123,7 @@ impl<T: Table> Kv<T> {
     }
 }
 
-fn hash_rows(meta: &Bytes, rows: &impl Rows) -> Result<u32, TableError> {
+fn hash_rows(meta: &Bytes, rows: &impl RowReader) -> Result<u32, TableError> {
     let mut hash = crc32c::crc32c(meta);
     rows.scan(RowKey::ALARMS, RowKey::END, &mut |key, row| {
         hash = add(hash, key, &row);

@@ -7,7 +7,7 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::command::Keys;
+use crate::command::KeyRange;
 use crate::revision::Revision;
 use crate::small_key::SmallKey;
 
@@ -122,12 +122,12 @@ impl Index {
     /// All keys of a range as they are seen at a revision, in order.
     pub(crate) fn range<'a>(
         &'a self,
-        keys: &'a Keys,
+        keys: &'a KeyRange,
         main: i64,
     ) -> impl Iterator<Item = (&'a [u8], Version)> {
         // Finding both ends of a range costs twice as much as finding one key.
-        let one = if keys.is_one() { self.keys.get_key_value(&keys.key[..]) } else { None };
-        let bounds = if keys.is_one() { None } else { keys.bounds() };
+        let one = if keys.is_single() { self.keys.get_key_value(&keys.key[..]) } else { None };
+        let bounds = if keys.is_single() { None } else { keys.bounds() };
         let several = bounds.map(|bounds| self.keys.range::<[u8], _>(bounds));
         one.into_iter().chain(several.into_iter().flatten()).filter_map(move |(key, history)| {
             let version = history.newest_at(main).filter(|version| !version.is_tombstone())?;

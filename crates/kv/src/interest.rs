@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use crate::command::Keys;
+use crate::command::KeyRange;
 use crate::watch::WatcherId;
 
 #[derive(Default)]
@@ -20,8 +20,8 @@ pub(crate) struct Interest {
 }
 
 impl Interest {
-    pub(crate) fn add(&mut self, keys: &Keys, id: WatcherId) {
-        if keys.is_one() {
+    pub(crate) fn add(&mut self, keys: &KeyRange, id: WatcherId) {
+        if keys.is_single() {
             self.by_key.entry(keys.key.clone()).or_default().insert(id);
         } else if is_prefix(keys) {
             let watchers = self.by_prefix.entry(keys.key.clone()).or_default();
@@ -34,8 +34,8 @@ impl Interest {
         }
     }
 
-    pub(crate) fn remove(&mut self, keys: &Keys, id: WatcherId) {
-        if keys.is_one() {
+    pub(crate) fn remove(&mut self, keys: &KeyRange, id: WatcherId) {
+        if keys.is_single() {
             remove(&mut self.by_key, &keys.key, id);
         } else if is_prefix(keys) {
             if remove(&mut self.by_prefix, &keys.key, id)
@@ -60,8 +60,8 @@ impl Interest {
     }
 }
 
-fn is_prefix(keys: &Keys) -> bool {
-    keys.range_end == Keys::prefix(keys.key.clone()).range_end
+fn is_prefix(keys: &KeyRange) -> bool {
+    keys.range_end == KeyRange::prefix(keys.key.clone()).range_end
 }
 
 /// Whether it was the last one under this key.
@@ -81,9 +81,9 @@ mod tests {
 
     const BYTES: [&[u8]; 9] = [b"", b"\0", b"a", b"a\0", b"aa", b"ab", b"b", b"\xff", b"\xff\xff"];
 
-    fn all_ranges() -> Vec<Keys> {
+    fn all_ranges() -> Vec<KeyRange> {
         let pairs = BYTES[1..].iter().flat_map(|key| BYTES.iter().map(move |end| (*key, *end)));
-        pairs.map(|(key, end)| Keys { key: key.into(), range_end: end.into() }).collect()
+        pairs.map(|(key, end)| KeyRange { key: key.into(), range_end: end.into() }).collect()
     }
 
     #[test]
@@ -109,7 +109,7 @@ mod tests {
     fn a_write_does_not_ask_those_who_watch_other_prefixes() {
         let mut interest = Interest::default();
         for number in 0..1_000 {
-            interest.add(&Keys::prefix(format!("/{number}/")), WatcherId(number));
+            interest.add(&KeyRange::prefix(format!("/{number}/")), WatcherId(number));
         }
         assert_eq!(interest.may_watch(b"/7/key").collect::<Vec<_>>(), [WatcherId(7)]);
         assert_eq!(interest.may_watch(b"/other").count(), 0);

@@ -1,5 +1,5 @@
 //! Leases as every member knows them: who holds how long, and which keys go with it.
-//! When one ends is decided by whoever leads; see [`deadlines`](crate::Deadlines).
+//! When one ends is decided by whoever leads; see [`deadlines`](crate::LeaseDeadlines).
 
 use std::collections::{BTreeMap, BTreeSet};
 

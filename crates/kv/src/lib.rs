@@ -1,28 +1,28 @@
 //! etcd's data model as a deterministic state machine.
 //!
-//! A [`Kv`] runs [`Command`]s and answers [`Question`]s. The same commands in the same
+//! A [`Kv`] runs [`Command`]s and answers [`Query`]s. The same commands in the same
 //! order make the same state, replies and hashes on every member: there is no clock, no
 //! chance, no order of hashing in here, no Raft and no socket. Rows lie in a [`Table`]:
 //! [`MemoryTable`], or [`RedbTable`] in a file of a [`Disk`](quorate_storage::Disk).
 //!
 //! ```
-//! use quorate_kv::{Command, Keys, Kv, MemoryTable, Outcome, Put, Question, Range};
+//! use quorate_kv::{Command, KeyRange, Kv, MemoryTable, KvOutcome, Put, Query, Range};
 //!
 //! let mut kv = Kv::open(MemoryTable::default())?;
 //! let put = Put { key: "greeting".into(), value: "hello".into(), ..Put::default() };
 //! let applied = kv.apply(1, &Command::Put(put))?;
 //! assert_eq!(applied.reply.revision, 2);
 //!
-//! let range = Range { keys: Keys::prefix("greet"), ..Range::default() };
-//! let reply = kv.query(&Question::Range(range))?;
-//! let Ok(Outcome::Range(found)) = reply.result else { unreachable!() };
+//! let range = Range { keys: KeyRange::prefix("greet"), ..Range::default() };
+//! let reply = kv.query(&Query::Range(range))?;
+//! let Ok(KvOutcome::Range(found)) = reply.result else { unreachable!() };
 //! assert_eq!(found.kvs[0].value, "hello");
 //! # Ok::<(), quorate_kv::TableError>(())
 //! ```
 //!
 //! What belongs to the data model and needs no state stands beside it: [`check`] judges
-//! requests before they are proposed; [`Hub`] tells watchers what commands wrote;
-//! [`Deadlines`] tells a leader when leases end, given the time.
+//! requests before they are proposed; [`WatchHub`] tells watchers what commands wrote;
+//! [`LeaseDeadlines`] tells a leader when leases end, given the time.
 //!
 //! # What is durable
 //!
@@ -73,27 +73,29 @@ mod txn;
 mod watch;
 
 #[cfg(feature = "machine")]
-pub use adapter::{Grants, SharedKv};
+pub use adapter::{LeaseGrants, SharedKv};
 pub use alarm::{Alarm, AlarmKind};
 pub use command::{
-    Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, Keys, LeaseCheckpoint,
-    LeaseGrant, Put, Question, Quota, Range, Request, SortOrder, SortTarget, Txn,
+    Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, KeyRange,
+    LeaseCheckpoint, LeaseGrant, Put, Query, Quota, Range, SortOrder, SortTarget, Txn,
+    TxnOperation,
 };
-pub use deadlines::{Deadlines, Renewal};
+pub use deadlines::{LeaseDeadlines, LeaseRenewal};
 pub use error::KvError;
-pub use hash::HashInPieces;
+pub use hash::IncrementalHash;
 pub use lease::{LEASE_TTL_MAX, Lease};
-pub use machine::{Applied, Batches, Kv};
-pub use range::RangeInPieces;
+pub use machine::{Applied, BatchConfig, Kv};
+pub use range::IncrementalRange;
 pub use reply::{
-    DeleteRangeOutcome, HashOutcome, KeyValue, LeaseOutcome, Outcome, PutOutcome, RangeOutcome,
-    Reply, Response, TxnOutcome,
+    DeleteRangeOutcome, HashOutcome, KeyValue, KvOutcome, KvReply, LeaseOutcome, PutOutcome,
+    RangeOutcome, TxnOperationReply, TxnOutcome,
 };
 pub use revision::{Revision, RowKey};
-pub use snapshot::{InstallError, Snapshot};
+pub use snapshot::{KvSnapshot, KvSnapshotError};
 pub use table::{
-    AnyTable, AnyView, MemoryTable, MemoryView, RedbTable, RedbView, Rows, Table, TableError,
+    AnyTable, AnyView, MemoryTable, MemoryView, RedbTable, RedbView, RowReader, Table, TableError,
 };
 pub use watch::{
-    Event, EventKind, Hub, PollLimits, Polled, Wake, WatchRequest, WatcherId, fragments,
+    PollLimits, WakeFn, WatchEvent, WatchEventKind, WatchHub, WatchPoll, WatchRequest, WatcherId,
+    split_events,
 };

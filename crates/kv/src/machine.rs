@@ -7,21 +7,21 @@ use bytes::Bytes;
 
 use crate::alarm::{Alarm, AlarmKind};
 use crate::check;
-use crate::command::{Command, LeaseCheckpoint, LeaseGrant, Question, Quota};
+use crate::command::{Command, LeaseCheckpoint, LeaseGrant, Query, Quota};
 use crate::error::KvError;
 use crate::lease::Lease;
-use crate::reply::{LeaseOutcome, Outcome, Reply};
+use crate::reply::{KvOutcome, KvReply, LeaseOutcome};
 use crate::revision::{RowKey, row_bytes};
 use crate::state::State;
 use crate::table::{Table, TableError};
-use crate::watch::Event;
+use crate::watch::WatchEvent;
 
 /// etcd's data model over a table. The same commands in the same order make the same
 /// state and the same replies, whatever the table.
 pub struct Kv<T> {
     pub(crate) table: T,
     pub(crate) state: State,
-    batches: Batches,
+    batches: BatchConfig,
     /// Commands since the last commit, and commits since the last durable one.
     uncommitted: u32,
     undurable: u32,
@@ -29,7 +29,7 @@ pub struct Kv<T> {
 
 /// How commands go into the table. No matter of the replicated state: members may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Batches {
+pub struct BatchConfig {
     /// So many commands make one transaction: all of them survive a crash, or none.
     pub commands: u32,
     /// Every so many transactions are made durable. A crash loses what came after; the
@@ -37,7 +37,7 @@ pub struct Batches {
     pub durable_every: u32,
 }
 
-impl Default for Batches {
+impl Default for BatchConfig {
     fn default() -> Self {
         Self { commands: 1_000, durable_every: 16 }
     }
@@ -46,9 +46,9 @@ impl Default for Batches {
 /// What became of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    pub reply: Reply,
+    pub reply: KvReply,
     /// What it wrote, for those who watch.
-    pub events: Vec<Event>,
+    pub events: Vec<WatchEvent>,
 }
 
 /// Why a command ended early.
@@ -75,7 +75,7 @@ impl<T: Table> Kv<T> {
     /// Goes on with what the table holds; an empty one is a store at revision 1.
     pub fn open(table: T) -> Result<Self, TableError> {
         let state = State::load(&table)?;
-        Ok(Self { table, state, batches: Batches::default(), uncommitted: 0, undurable: 0 })
+        Ok(Self { table, state, batches: BatchConfig::default(), uncommitted: 0, undurable: 0 })
     }
 
     /// Whose data it is, before any command: goes on with what the table has kept for this
@@ -89,7 +89,7 @@ impl<T: Table> Kv<T> {
     }
 
     #[must_use]
-    pub fn with_batches(self, batches: Batches) -> Self {
+    pub fn with_batch_config(self, batches: BatchConfig) -> Self {
         Self { batches, ..self }
     }
 
@@ -99,7 +99,7 @@ impl<T: Table> Kv<T> {
     /// After an error the machine must not be used again.
     pub fn apply(&mut self, index: u64, command: &Command) -> Result<Applied, TableError> {
         if index <= self.state.applied {
-            return Ok(self.answered(Ok(Outcome::Done), Vec::new()));
+            return Ok(self.answered(Ok(KvOutcome::Done), Vec::new()));
         }
         self.state.applied = index;
         self.go_on_compacting(command)?;
@@ -125,23 +125,23 @@ impl<T: Table> Kv<T> {
         match Command::decode(command) {
             Some(command) => self.apply(index, &command),
             None => {
-                let mut applied = self.apply(index, &Command::Nothing)?;
+                let mut applied = self.apply(index, &Command::Noop)?;
                 applied.reply.result = Err(KvError::UnknownCommand);
                 Ok(applied)
             }
         }
     }
 
-    fn run(&mut self, command: &Command, events: &mut Vec<Event>) -> Result<Outcome, Stop> {
+    fn run(&mut self, command: &Command, events: &mut Vec<WatchEvent>) -> Result<KvOutcome, Stop> {
         check::command(command, usize::MAX)?;
         self.refuse_by_alarm(command)?;
         match command {
-            Command::Nothing => Ok(Outcome::Done),
-            Command::Put(put) => self.put(put, events).map(Outcome::Put),
+            Command::Noop => Ok(KvOutcome::Done),
+            Command::Put(put) => self.put(put, events).map(KvOutcome::Put),
             Command::DeleteRange(deletion) => {
-                Ok(Outcome::DeleteRange(self.delete_range(deletion, events)?))
+                Ok(KvOutcome::DeleteRange(self.delete_range(deletion, events)?))
             }
-            Command::Txn(txn) => self.txn(txn, events).map(Outcome::Txn),
+            Command::Txn(txn) => self.txn(txn, events).map(KvOutcome::Txn),
             Command::Compact(compact) => self.compact(*compact),
             Command::LeaseGrant(grant) => self.grant(grant),
             Command::LeaseRevoke(id) => self.revoke(*id, events),
@@ -153,22 +153,22 @@ impl<T: Table> Kv<T> {
     }
 
     /// Answers a question from the state as it is.
-    pub fn query(&self, question: &Question) -> Result<Reply, TableError> {
+    pub fn query(&self, question: &Query) -> Result<KvReply, TableError> {
         let now = self.state.revision;
         let result = match question {
-            Question::Nothing => Ok(Outcome::Done),
-            Question::Range(range) => check::range(range)
+            Query::Revision => Ok(KvOutcome::Done),
+            Query::Range(range) => check::range(range)
                 .map_err(Stop::from)
-                .and_then(|()| self.read_range(range, now).map(Outcome::Range)),
-            Question::Txn(txn) => check::txn(txn, usize::MAX)
+                .and_then(|()| self.read_range(range, now).map(KvOutcome::Range)),
+            Query::Txn(txn) => check::txn(txn, usize::MAX)
                 .map_err(Stop::from)
-                .and_then(|()| self.read_txn(txn).map(Outcome::Txn)),
-            Question::Lease(id) => self.lease_outcome(*id).map_err(Stop::from),
-            Question::Leases => {
-                Ok(Outcome::Leases(self.state.leases.iter().map(|(id, _)| id).collect()))
+                .and_then(|()| self.read_txn(txn).map(KvOutcome::Txn)),
+            Query::Lease(id) => self.lease_outcome(*id).map_err(Stop::from),
+            Query::Leases => {
+                Ok(KvOutcome::Leases(self.state.leases.iter().map(|(id, _)| id).collect()))
             }
-            Question::Alarms => Ok(Outcome::Alarms(self.state.alarms.list())),
-            Question::HashKv(revision) => self.hash_kv(*revision).map(Outcome::Hash),
+            Query::Alarms => Ok(KvOutcome::Alarms(self.state.alarms.list())),
+            Query::HashKv(revision) => self.hash_kv(*revision).map(KvOutcome::Hash),
         };
         match result {
             Ok(outcome) => Ok(self.reply(Ok(outcome))),
@@ -177,12 +177,12 @@ impl<T: Table> Kv<T> {
         }
     }
 
-    fn answered(&self, result: Result<Outcome, KvError>, events: Vec<Event>) -> Applied {
+    fn answered(&self, result: Result<KvOutcome, KvError>, events: Vec<WatchEvent>) -> Applied {
         Applied { reply: self.reply(result), events }
     }
 
-    fn reply(&self, result: Result<Outcome, KvError>) -> Reply {
-        Reply { revision: self.state.revision, result }
+    fn reply(&self, result: Result<KvOutcome, KvError>) -> KvReply {
+        KvReply { revision: self.state.revision, result }
     }
 
     /// Makes everything that was applied survive a crash.
@@ -225,7 +225,7 @@ impl<T: Table> Kv<T> {
 
     /// Whether the state, as it is, would refuse this command for lack of space. Ask
     /// before proposing; the answer that counts is the reply.
-    pub fn lacks_space_for(&self, command: &Command) -> bool {
+    pub fn would_exceed_quota(&self, command: &Command) -> bool {
         let refused = self.state.alarms.refuse(command, self.state.row_bytes);
         refused.is_some_and(|refused| refused.error == KvError::NoSpace)
     }
@@ -234,7 +234,7 @@ impl<T: Table> Kv<T> {
         self.state.leases.get(id)
     }
 
-    /// All leases by id: what a new leader's [`Deadlines`](crate::Deadlines) begin with.
+    /// All leases by id: what a new leader's [`LeaseDeadlines`](crate::LeaseDeadlines) begin with.
     pub fn leases(&self) -> impl Iterator<Item = (i64, &Lease)> {
         self.state.leases.iter()
     }
@@ -250,7 +250,7 @@ impl<T: Table> Kv<T> {
     }
 
     /// How many keys are known, deleted ones included until they are compacted away.
-    pub fn keys_known(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         self.state.index.len()
     }
 
@@ -270,59 +270,59 @@ impl<T: Table> Kv<T> {
         Err(refused.error.into())
     }
 
-    fn activate(&mut self, alarm: Alarm) -> Result<Outcome, Stop> {
+    fn activate(&mut self, alarm: Alarm) -> Result<KvOutcome, Stop> {
         if self.state.alarms.activate(alarm) {
             self.table.put(alarm_row_key(alarm), Bytes::new())?;
         }
-        Ok(Outcome::Alarms(vec![alarm]))
+        Ok(KvOutcome::Alarms(vec![alarm]))
     }
 
     /// Answers with the alarms that were active, so with none or one.
-    fn disarm(&mut self, alarm: Alarm) -> Result<Outcome, Stop> {
+    fn disarm(&mut self, alarm: Alarm) -> Result<KvOutcome, Stop> {
         let was_active = self.state.alarms.disarm(alarm);
         if was_active {
             self.table.remove(alarm_row_key(alarm))?;
         }
-        Ok(Outcome::Alarms(was_active.then_some(alarm).into_iter().collect()))
+        Ok(KvOutcome::Alarms(was_active.then_some(alarm).into_iter().collect()))
     }
 
-    fn set_quota(&mut self, quota: Quota) -> Result<Outcome, Stop> {
+    fn set_quota(&mut self, quota: Quota) -> Result<KvOutcome, Stop> {
         self.state.alarms.quota = quota;
-        Ok(Outcome::Done)
+        Ok(KvOutcome::Done)
     }
 
-    fn grant(&mut self, grant: &LeaseGrant) -> Result<Outcome, Stop> {
+    fn grant(&mut self, grant: &LeaseGrant) -> Result<KvOutcome, Stop> {
         let lease = self.state.leases.grant(grant)?;
         let (row, ttl) = (lease.row(), lease.ttl);
         self.add_row(RowKey::lease(grant.id), row)?;
-        Ok(Outcome::Lease(LeaseOutcome { id: grant.id, ttl, ..LeaseOutcome::default() }))
+        Ok(KvOutcome::Lease(LeaseOutcome { id: grant.id, ttl, ..LeaseOutcome::default() }))
     }
 
     /// Deletes the keys of the lease in one revision.
-    fn revoke(&mut self, id: i64, events: &mut Vec<Event>) -> Result<Outcome, Stop> {
+    fn revoke(&mut self, id: i64, events: &mut Vec<WatchEvent>) -> Result<KvOutcome, Stop> {
         let lease = self.state.leases.revoke(id)?;
         self.remove_row(RowKey::lease(id), row_bytes(&lease.row()))?;
         for key in lease.keys() {
             self.delete_key(&Bytes::copy_from_slice(key), events)?;
         }
-        Ok(Outcome::Done)
+        Ok(KvOutcome::Done)
     }
 
-    fn checkpoint(&mut self, checkpoints: &[LeaseCheckpoint]) -> Result<Outcome, Stop> {
+    fn checkpoint(&mut self, checkpoints: &[LeaseCheckpoint]) -> Result<KvOutcome, Stop> {
         for checkpoint in checkpoints {
             // One that was revoked meanwhile needs no note.
             if let Some(lease) = self.state.leases.checkpoint(*checkpoint) {
                 self.table.put(RowKey::lease(checkpoint.id), lease.row())?;
             }
         }
-        Ok(Outcome::Done)
+        Ok(KvOutcome::Done)
     }
 
-    fn lease_outcome(&self, id: i64) -> Result<Outcome, KvError> {
+    fn lease_outcome(&self, id: i64) -> Result<KvOutcome, KvError> {
         let lease = self.state.leases.get(id).ok_or(KvError::LeaseNotFound)?;
         let keys = lease.keys().map(Bytes::copy_from_slice).collect();
         let Lease { ttl, remaining, .. } = *lease;
-        Ok(Outcome::Lease(LeaseOutcome { id, ttl, remaining, keys }))
+        Ok(KvOutcome::Lease(LeaseOutcome { id, ttl, remaining, keys }))
     }
 }
 

@@ -3,18 +3,18 @@
 use bytes::Bytes;
 
 use crate::check;
-use crate::command::{Keys, Range, SortOrder, SortTarget};
+use crate::command::{KeyRange, Range, SortOrder, SortTarget};
 use crate::error::KvError;
 use crate::index::Version;
 use crate::machine::{Kv, Stop};
-use crate::reply::{KeyValue, Outcome, RangeOutcome, Reply};
+use crate::reply::{KeyValue, KvOutcome, KvReply, RangeOutcome};
 use crate::revision::{RowKey, Write, read_row};
 use crate::table::{Table, TableError};
 
 /// A range that is read in pieces: commands may run between them, and it still shows one
 /// revision.
 #[derive(Debug)]
-pub struct RangeInPieces {
+pub struct IncrementalRange {
     range: Range,
     /// Of the store when the reading began.
     revision: i64,
@@ -25,7 +25,7 @@ pub struct RangeInPieces {
     found: RangeOutcome,
 }
 
-impl RangeInPieces {
+impl IncrementalRange {
     /// How many pairs were read so far.
     pub fn len(&self) -> usize {
         self.found.kvs.len()
@@ -36,36 +36,36 @@ impl RangeInPieces {
     }
 
     /// What a question for the range is answered with. Whole once there is no next piece.
-    pub fn finish(self) -> Reply {
+    pub fn finish(self) -> KvReply {
         let Self { range, revision, mut found, .. } = self;
         range.finish(&mut found);
-        Reply { revision, result: Ok(Outcome::Range(found)) }
+        KvReply { revision, result: Ok(KvOutcome::Range(found)) }
     }
 }
 
 impl<T: Table> Kv<T> {
     /// Begins to read a range, of the state as it is.
-    pub fn range_in_pieces(&self, range: Range) -> Result<RangeInPieces, KvError> {
+    pub fn start_range(&self, range: Range) -> Result<IncrementalRange, KvError> {
         check::range(&range)?;
         let revision = self.state.revision;
         let at = self.readable_revision(range.revision, revision)?;
         let next = Some(range.keys.key.clone());
-        Ok(RangeInPieces { range, revision, at, next, found: RangeOutcome::default() })
+        Ok(IncrementalRange { range, revision, at, next, found: RangeOutcome::default() })
     }
 
     /// Reads on, so many keys; whether there are more. Refused if what is read was compacted
     /// meanwhile.
-    pub fn read_piece(
+    pub fn continue_range(
         &self,
-        reading: &mut RangeInPieces,
+        reading: &mut IncrementalRange,
         keys_max: usize,
     ) -> Result<Result<bool, KvError>, TableError> {
         let Some(key) = reading.next.take() else { return Ok(Ok(false)) };
         if reading.at < self.state.compact_revision {
             return Ok(Err(KvError::Compacted));
         }
-        let RangeInPieces { range, at, next, found, .. } = reading;
-        let keys = Keys { key, range_end: range.keys.range_end.clone() };
+        let IncrementalRange { range, at, next, found, .. } = reading;
+        let keys = KeyRange { key, range_end: range.keys.range_end.clone() };
         let mut in_range = self.state.index.range(&keys, *at);
         for (_, version) in in_range.by_ref().take(keys_max) {
             self.find(range, version, found)?;

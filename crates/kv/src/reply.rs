@@ -12,15 +12,15 @@ use crate::error::KvError;
 
 /// The answer to one command or question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct KvReply {
     /// The revision of the store after the command: what etcd puts into headers.
     pub revision: i64,
-    pub result: Result<Outcome, KvError>,
+    pub result: Result<KvOutcome, KvError>,
 }
 
 /// What a command did, or what a question found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum KvOutcome {
     /// The command has no more to say; or it ran before, and is not run again.
     Done,
     Put(PutOutcome),
@@ -72,15 +72,15 @@ pub struct RangeOutcome {
 pub struct TxnOutcome {
     pub succeeded: bool,
     /// One for each request of the branch that was taken.
-    pub responses: Vec<Response>,
+    pub responses: Vec<TxnOperationReply>,
 }
 
 /// What one request of a transaction did, with the revision for its own header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Response {
+pub struct TxnOperationReply {
     /// 0 for a transaction inside another, as in etcd.
     pub revision: i64,
-    pub outcome: Outcome,
+    pub outcome: KvOutcome,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -104,7 +104,7 @@ pub struct HashOutcome {
 
 const FORMAT: u8 = 1;
 
-impl Reply {
+impl KvReply {
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(16);
         out.put_u8(FORMAT);
@@ -128,7 +128,7 @@ impl Reply {
         let known = take_byte(&mut from)? == FORMAT;
         let revision = take_signed(&mut from)?;
         let result = match take_byte(&mut from)? {
-            0 => Err(KvError::numbered(take_byte(&mut from)?)?),
+            0 => Err(KvError::from_number(take_byte(&mut from)?)?),
             1 => Ok(take_outcome(&mut from, 0)?),
             _ => return None,
         };
@@ -136,25 +136,25 @@ impl Reply {
     }
 }
 
-fn put_outcome(out: &mut BytesMut, outcome: &Outcome) {
+fn put_outcome(out: &mut BytesMut, outcome: &KvOutcome) {
     match outcome {
-        Outcome::Done => out.put_u8(0),
-        Outcome::Put(put) => {
+        KvOutcome::Done => out.put_u8(0),
+        KvOutcome::Put(put) => {
             out.put_u8(1);
             put_option(out, put.previous.as_ref(), put_kv);
         }
-        Outcome::DeleteRange(deletion) => {
+        KvOutcome::DeleteRange(deletion) => {
             out.put_u8(2);
             put_signed(out, deletion.deleted);
             put_list(out, &deletion.previous, put_kv);
         }
-        Outcome::Range(range) => {
+        KvOutcome::Range(range) => {
             out.put_u8(3);
             put_list(out, &range.kvs, put_kv);
             put_signed(out, range.count);
             put_flags(out, &[range.more]);
         }
-        Outcome::Txn(txn) => {
+        KvOutcome::Txn(txn) => {
             out.put_u8(4);
             put_flags(out, &[txn.succeeded]);
             put_list(out, &txn.responses, |out, response| {
@@ -162,25 +162,25 @@ fn put_outcome(out: &mut BytesMut, outcome: &Outcome) {
                 put_outcome(out, &response.outcome);
             });
         }
-        Outcome::Lease(lease) => {
+        KvOutcome::Lease(lease) => {
             out.put_u8(5);
             put_signed(out, lease.id);
             put_signed(out, lease.ttl);
             put_signed(out, lease.remaining);
             put_list(out, &lease.keys, |out, key| put_bytes(out, key));
         }
-        Outcome::Leases(ids) => {
+        KvOutcome::Leases(ids) => {
             out.put_u8(6);
             put_list(out, ids, |out, id| put_signed(out, *id));
         }
-        Outcome::Alarms(alarms) => {
+        KvOutcome::Alarms(alarms) => {
             out.put_u8(7);
             put_list(out, alarms, |out, alarm| {
                 put_number(out, alarm.member);
                 out.put_u8(alarm.kind.number());
             });
         }
-        Outcome::Hash(hash) => {
+        KvOutcome::Hash(hash) => {
             out.put_u8(8);
             put_number(out, u64::from(hash.hash));
             put_signed(out, hash.compact_revision);
@@ -189,14 +189,14 @@ fn put_outcome(out: &mut BytesMut, outcome: &Outcome) {
     }
 }
 
-fn take_outcome(from: &mut Bytes, depth: usize) -> Option<Outcome> {
+fn take_outcome(from: &mut Bytes, depth: usize) -> Option<KvOutcome> {
     if depth > REQUEST_DEPTH_MAX {
         return None;
     }
     Some(match take_byte(from)? {
-        0 => Outcome::Done,
-        1 => Outcome::Put(PutOutcome { previous: take_option(from, take_kv)? }),
-        2 => Outcome::DeleteRange(DeleteRangeOutcome {
+        0 => KvOutcome::Done,
+        1 => KvOutcome::Put(PutOutcome { previous: take_option(from, take_kv)? }),
+        2 => KvOutcome::DeleteRange(DeleteRangeOutcome {
             deleted: take_signed(from)?,
             previous: take_list(from, take_kv)?,
         }),
@@ -204,28 +204,28 @@ fn take_outcome(from: &mut Bytes, depth: usize) -> Option<Outcome> {
             let kvs = take_list(from, take_kv)?;
             let count = take_signed(from)?;
             let [more] = take_flags(from)?;
-            Outcome::Range(RangeOutcome { kvs, count, more })
+            KvOutcome::Range(RangeOutcome { kvs, count, more })
         }
         4 => {
             let [succeeded] = take_flags(from)?;
             let responses = take_list(from, |from| {
                 let revision = take_signed(from)?;
-                Some(Response { revision, outcome: take_outcome(from, depth + 1)? })
+                Some(TxnOperationReply { revision, outcome: take_outcome(from, depth + 1)? })
             })?;
-            Outcome::Txn(TxnOutcome { succeeded, responses })
+            KvOutcome::Txn(TxnOutcome { succeeded, responses })
         }
-        5 => Outcome::Lease(LeaseOutcome {
+        5 => KvOutcome::Lease(LeaseOutcome {
             id: take_signed(from)?,
             ttl: take_signed(from)?,
             remaining: take_signed(from)?,
             keys: take_list(from, take_bytes)?,
         }),
-        6 => Outcome::Leases(take_list(from, take_signed)?),
-        7 => Outcome::Alarms(take_list(from, |from| {
+        6 => KvOutcome::Leases(take_list(from, take_signed)?),
+        7 => KvOutcome::Alarms(take_list(from, |from| {
             let member = take_number(from)?;
-            Some(Alarm { kind: AlarmKind::numbered(take_byte(from)?)?, member })
+            Some(Alarm { kind: AlarmKind::from_number(take_byte(from)?)?, member })
         })?),
-        8 => Outcome::Hash(HashOutcome {
+        8 => KvOutcome::Hash(HashOutcome {
             hash: u32::try_from(take_number(from)?).ok()?,
             compact_revision: take_signed(from)?,
             hash_revision: take_signed(from)?,

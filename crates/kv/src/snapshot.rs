@@ -13,11 +13,11 @@ use crate::codec::{put_bytes, take_byte, take_bytes};
 use crate::machine::Kv;
 use crate::revision::RowKey;
 use crate::state::State;
-use crate::table::{Rows, Table, TableError};
+use crate::table::{RowReader, Table, TableError};
 
 /// The chunks of a snapshot, in order. If the table fails while it is read they end
 /// early, and nobody will take them for a whole.
-pub struct Snapshot<V> {
+pub struct KvSnapshot<V> {
     rows: V,
     meta: Bytes,
     next: Next,
@@ -36,14 +36,14 @@ enum Next {
 /// Why a snapshot was not installed.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum InstallError {
+pub enum KvSnapshotError {
     /// The bytes are no whole snapshot of this version. The state is what it was.
     Bad,
     /// The table failed, and with it the member.
     Table(TableError),
 }
 
-impl fmt::Display for InstallError {
+impl fmt::Display for KvSnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bad => write!(f, "snapshot is damaged, cut or of an unknown version"),
@@ -52,9 +52,9 @@ impl fmt::Display for InstallError {
     }
 }
 
-impl std::error::Error for InstallError {}
+impl std::error::Error for KvSnapshotError {}
 
-impl From<TableError> for InstallError {
+impl From<TableError> for KvSnapshotError {
     fn from(error: TableError) -> Self {
         Self::Table(error)
     }
@@ -69,14 +69,17 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 impl<T: Table> Kv<T> {
     /// The state as it is now.
-    pub fn snapshot(&self) -> Result<Snapshot<T::View>, TableError> {
+    pub fn snapshot(&self) -> Result<KvSnapshot<T::View>, TableError> {
         let (rows, meta) = (self.table.view()?, self.state.meta_row());
-        Ok(Snapshot { rows, meta, next: Next::Head, count: 0, checksum: 0 })
+        Ok(KvSnapshot { rows, meta, next: Next::Head, count: 0, checksum: 0 })
     }
 
     /// Replaces the state by one that was captured, on whatever table. A bad snapshot
     /// changes nothing.
-    pub fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), InstallError> {
+    pub fn install(
+        &mut self,
+        chunks: &mut dyn Iterator<Item = Bytes>,
+    ) -> Result<(), KvSnapshotError> {
         let mut installation = Installation::default();
         for chunk in chunks {
             if self.take_chunk(&mut installation, chunk)? {
@@ -84,7 +87,7 @@ impl<T: Table> Kv<T> {
             }
         }
         self.drop_install()?;
-        Err(InstallError::Bad)
+        Err(KvSnapshotError::Bad)
     }
 
     /// Puts the rows of a chunk aside; whether it was the last one. The state is the old
@@ -93,7 +96,7 @@ impl<T: Table> Kv<T> {
         &mut self,
         installation: &mut Installation,
         chunk: Bytes,
-    ) -> Result<bool, InstallError> {
+    ) -> Result<bool, KvSnapshotError> {
         match installation.arriving.open(chunk) {
             Some(Opened::Rows(rows)) => {
                 for (key, row) in rows {
@@ -104,7 +107,7 @@ impl<T: Table> Kv<T> {
             Some(Opened::Whole) => Ok(true),
             None => {
                 self.drop_install()?;
-                Err(InstallError::Bad)
+                Err(KvSnapshotError::Bad)
             }
         }
     }
@@ -112,7 +115,7 @@ impl<T: Table> Kv<T> {
     pub(crate) fn finish_install(
         &mut self,
         installation: Installation,
-    ) -> Result<(), InstallError> {
+    ) -> Result<(), KvSnapshotError> {
         self.table.replace_by_staged()?;
         self.state = installation.arriving.state;
         Ok(())
@@ -129,7 +132,7 @@ pub(crate) struct Installation {
     arriving: Arriving,
 }
 
-impl<V: Rows> Iterator for Snapshot<V> {
+impl<V: RowReader> Iterator for KvSnapshot<V> {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
@@ -159,7 +162,7 @@ impl<V: Rows> Iterator for Snapshot<V> {
     }
 }
 
-impl<V: Rows> Snapshot<V> {
+impl<V: RowReader> KvSnapshot<V> {
     fn put_rows(&mut self, from: RowKey, chunk: &mut BytesMut) -> Result<(), TableError> {
         chunk.put_u8(ROWS);
         let mut next = Next::Tail;

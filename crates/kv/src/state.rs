@@ -14,7 +14,7 @@ use crate::index::{Index, Version};
 use crate::lease::{Lease, Leases};
 use crate::machine::Kv;
 use crate::revision::{Kind, Revision, RowKey, Write, read_row, row_bytes};
-use crate::table::{Rows, Table, TableError};
+use crate::table::{RowReader, Table, TableError};
 
 #[derive(Clone, Debug)]
 pub(crate) struct State {
@@ -54,7 +54,7 @@ impl Default for State {
 const FORMAT: u8 = 1;
 
 impl State {
-    pub(crate) fn load(rows: &impl Rows) -> Result<Self, TableError> {
+    pub(crate) fn load(rows: &impl RowReader) -> Result<Self, TableError> {
         let mut state = Self::default();
         let mut bad = None;
         rows.scan(RowKey::META, RowKey::END, &mut |key, row| match state.take_in(key, row) {
@@ -76,7 +76,7 @@ impl State {
         match key.kind() {
             Kind::Meta => self.take_meta(row),
             Kind::Alarm { member, kind } => {
-                self.alarms.activate(Alarm { kind: AlarmKind::numbered(kind)?, member });
+                self.alarms.activate(Alarm { kind: AlarmKind::from_number(kind)?, member });
                 row.is_empty().then_some(())
             }
             Kind::Lease(id) => {

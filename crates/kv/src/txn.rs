@@ -5,16 +5,19 @@
 
 use bytes::Bytes;
 
-use crate::command::{Compare, CompareOperator, CompareTarget, DeleteRange, Put, Request, Txn};
+use crate::command::{
+    Compare, CompareOperator, CompareTarget, DeleteRange, Put, Txn, TxnOperation,
+};
 use crate::error::KvError;
 use crate::index::Version;
 use crate::machine::{Kv, Stop};
 use crate::reply::{
-    DeleteRangeOutcome, KeyValue, Outcome, PutOutcome, RangeOutcome, Response, TxnOutcome,
+    DeleteRangeOutcome, KeyValue, KvOutcome, PutOutcome, RangeOutcome, TxnOperationReply,
+    TxnOutcome,
 };
 use crate::revision::{Revision, RowKey, put_row, row_bytes, tombstone_row};
 use crate::table::{Table, TableError};
-use crate::watch::{Event, EventKind};
+use crate::watch::{WatchEvent, WatchEventKind};
 
 /// A transaction whose comparisons are made: what is to be done.
 struct Branch<'a> {
@@ -23,12 +26,15 @@ struct Branch<'a> {
 }
 
 enum Step<'a> {
-    One(&'a Request),
+    One(&'a TxnOperation),
     Nested(Branch<'a>),
 }
 
 impl Branch<'_> {
-    fn each(&self, check: &mut dyn FnMut(&Request) -> Result<(), KvError>) -> Result<(), KvError> {
+    fn each(
+        &self,
+        check: &mut dyn FnMut(&TxnOperation) -> Result<(), KvError>,
+    ) -> Result<(), KvError> {
         self.steps.iter().try_for_each(|step| match step {
             Step::One(request) => check(request),
             Step::Nested(branch) => branch.each(check),
@@ -37,13 +43,21 @@ impl Branch<'_> {
 }
 
 impl<T: Table> Kv<T> {
-    pub(crate) fn put(&mut self, put: &Put, events: &mut Vec<Event>) -> Result<PutOutcome, Stop> {
+    pub(crate) fn put(
+        &mut self,
+        put: &Put,
+        events: &mut Vec<WatchEvent>,
+    ) -> Result<PutOutcome, Stop> {
         self.check_lease(put)?;
         self.check_kept(put)?;
         Ok(self.write_put(put, events)?)
     }
 
-    pub(crate) fn txn(&mut self, txn: &Txn, events: &mut Vec<Event>) -> Result<TxnOutcome, Stop> {
+    pub(crate) fn txn(
+        &mut self,
+        txn: &Txn,
+        events: &mut Vec<WatchEvent>,
+    ) -> Result<TxnOutcome, Stop> {
         let branch = self.choose(txn)?;
         self.check_branch(&branch)?;
         self.run_branch(&branch, events)
@@ -57,7 +71,7 @@ impl<T: Table> Kv<T> {
     }
 
     /// The revision that is now: that of this command, once it has written.
-    fn now(&self, events: &[Event]) -> i64 {
+    fn now(&self, events: &[WatchEvent]) -> i64 {
         self.state.revision + i64::from(!events.is_empty())
     }
 
@@ -71,7 +85,7 @@ impl<T: Table> Kv<T> {
         }
         let requests = if succeeded { &txn.success } else { &txn.failure };
         let steps = requests.iter().map(|request| match request {
-            Request::Txn(txn) => self.choose(txn).map(Step::Nested),
+            TxnOperation::Txn(txn) => self.choose(txn).map(Step::Nested),
             request => Ok(Step::One(request)),
         });
         Ok(Branch { succeeded, steps: steps.collect::<Result<_, _>>()? })
@@ -95,14 +109,14 @@ impl<T: Table> Kv<T> {
     /// then its reads, as etcd does.
     fn check_branch(&self, branch: &Branch<'_>) -> Result<(), KvError> {
         branch.each(&mut |request| match request {
-            Request::Put(put) => {
+            TxnOperation::Put(put) => {
                 self.check_kept(put)?;
                 self.check_lease(put)
             }
             _ => Ok(()),
         })?;
         branch.each(&mut |request| match request {
-            Request::Range(range) => self.check_revision(range.revision),
+            TxnOperation::Range(range) => self.check_revision(range.revision),
             _ => Ok(()),
         })
     }
@@ -130,20 +144,20 @@ impl<T: Table> Kv<T> {
     fn run_branch(
         &mut self,
         branch: &Branch<'_>,
-        events: &mut Vec<Event>,
+        events: &mut Vec<WatchEvent>,
     ) -> Result<TxnOutcome, Stop> {
         let mut responses = Vec::with_capacity(branch.steps.len());
         for step in &branch.steps {
             let outcome = match step {
-                Step::One(Request::Range(range)) => {
-                    Outcome::Range(self.read_range(range, self.now(events))?)
+                Step::One(TxnOperation::Range(range)) => {
+                    KvOutcome::Range(self.read_range(range, self.now(events))?)
                 }
-                Step::One(Request::Put(put)) => Outcome::Put(self.write_put(put, events)?),
-                Step::One(Request::DeleteRange(deletion)) => {
-                    Outcome::DeleteRange(self.delete_range(deletion, events)?)
+                Step::One(TxnOperation::Put(put)) => KvOutcome::Put(self.write_put(put, events)?),
+                Step::One(TxnOperation::DeleteRange(deletion)) => {
+                    KvOutcome::DeleteRange(self.delete_range(deletion, events)?)
                 }
-                Step::One(Request::Txn(_)) => continue,
-                Step::Nested(branch) => Outcome::Txn(self.run_branch(branch, events)?),
+                Step::One(TxnOperation::Txn(_)) => continue,
+                Step::Nested(branch) => KvOutcome::Txn(self.run_branch(branch, events)?),
             };
             responses.push(respond(outcome, self.now(events)));
         }
@@ -155,16 +169,22 @@ impl<T: Table> Kv<T> {
         let mut responses = Vec::with_capacity(branch.steps.len());
         for step in &branch.steps {
             let outcome = match step {
-                Step::One(Request::Range(range)) => Outcome::Range(self.read_range(range, now)?),
-                Step::One(_) => Outcome::Range(RangeOutcome::default()),
-                Step::Nested(branch) => Outcome::Txn(self.read_branch(branch)?),
+                Step::One(TxnOperation::Range(range)) => {
+                    KvOutcome::Range(self.read_range(range, now)?)
+                }
+                Step::One(_) => KvOutcome::Range(RangeOutcome::default()),
+                Step::Nested(branch) => KvOutcome::Txn(self.read_branch(branch)?),
             };
             responses.push(respond(outcome, now));
         }
         Ok(TxnOutcome { succeeded: branch.succeeded, responses })
     }
 
-    fn write_put(&mut self, put: &Put, events: &mut Vec<Event>) -> Result<PutOutcome, TableError> {
+    fn write_put(
+        &mut self,
+        put: &Put,
+        events: &mut Vec<WatchEvent>,
+    ) -> Result<PutOutcome, TableError> {
         let mut previous = None;
         if (put.prev_kv || put.ignore_value || put.ignore_lease)
             && let Some(current) = self.state.index.current(&put.key)
@@ -184,7 +204,7 @@ impl<T: Table> Kv<T> {
         key: &Bytes,
         value: Bytes,
         lease: i64,
-        events: &mut Vec<Event>,
+        events: &mut Vec<WatchEvent>,
     ) -> Result<(), TableError> {
         let at = Revision { main: self.state.revision + 1, sub: events.len() as u32 };
         let mut kv = KeyValue { key: key.clone(), value, lease, ..KeyValue::default() };
@@ -199,14 +219,14 @@ impl<T: Table> Kv<T> {
         });
         self.add_row(RowKey::revision(at), row)?;
         self.state.leases.attach(key, old.map_or(0, |old| old.lease), lease);
-        events.push(Event { kind: EventKind::Put, kv, previous: None });
+        events.push(WatchEvent { kind: WatchEventKind::Put, kv, previous: None });
         Ok(())
     }
 
     pub(crate) fn delete_range(
         &mut self,
         deletion: &DeleteRange,
-        events: &mut Vec<Event>,
+        events: &mut Vec<WatchEvent>,
     ) -> Result<DeleteRangeOutcome, TableError> {
         let found = self.state.index.range(&deletion.keys, self.now(events));
         let found: Vec<_> =
@@ -225,7 +245,7 @@ impl<T: Table> Kv<T> {
     pub(crate) fn delete_key(
         &mut self,
         key: &Bytes,
-        events: &mut Vec<Event>,
+        events: &mut Vec<WatchEvent>,
     ) -> Result<(), TableError> {
         let at = Revision { main: self.state.revision + 1, sub: events.len() as u32 };
         let lease = self.state.index.current(key).map_or(0, |current| current.lease);
@@ -235,14 +255,14 @@ impl<T: Table> Kv<T> {
         self.add_row(RowKey::revision(at), row)?;
         self.state.leases.attach(key, lease, 0);
         let kv = KeyValue { key: key.clone(), mod_revision: at.main, ..KeyValue::default() };
-        events.push(Event { kind: EventKind::Delete, kv, previous: None });
+        events.push(WatchEvent { kind: WatchEventKind::Delete, kv, previous: None });
         Ok(())
     }
 }
 
-fn respond(outcome: Outcome, now: i64) -> Response {
-    let revision = if matches!(outcome, Outcome::Txn(_)) { 0 } else { now };
-    Response { revision, outcome }
+fn respond(outcome: KvOutcome, now: i64) -> TxnOperationReply {
+    let revision = if matches!(outcome, KvOutcome::Txn(_)) { 0 } else { now };
+    TxnOperationReply { revision, outcome }
 }
 
 impl Compare {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::command::Keys;
+use crate::command::KeyRange;
 use crate::interest::Interest;
 use crate::machine::Kv;
 use crate::reply::KeyValue;
@@ -20,8 +20,8 @@ use crate::table::{Table, TableError};
 
 /// One write of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    pub kind: EventKind,
+pub struct WatchEvent {
+    pub kind: WatchEventKind,
     /// Of a deletion only the key and its `mod_revision`.
     pub kv: KeyValue,
     /// The key before this revision, for watchers that ask for it and as long as it is
@@ -30,7 +30,7 @@ pub struct Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventKind {
+pub enum WatchEventKind {
     Put,
     Delete,
 }
@@ -38,7 +38,7 @@ pub enum EventKind {
 /// What to watch.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct WatchRequest {
-    pub keys: Keys,
+    pub keys: KeyRange,
     /// The first revision of interest; 0 for whatever comes next.
     pub start_revision: i64,
     pub no_put: bool,
@@ -51,7 +51,7 @@ pub struct WatcherId(pub u64);
 
 /// Called when there is news for a watcher that had heard everything. It may be called
 /// while locks are held: it should only wake somebody.
-pub type Wake = Arc<dyn Fn(WatcherId) + Send + Sync>;
+pub type WakeFn = Arc<dyn Fn(WatcherId) + Send + Sync>;
 
 /// How much one poll may answer and read. Revisions are never split, so one large one
 /// may go beyond it.
@@ -71,11 +71,11 @@ impl Default for PollLimits {
 
 /// What a poll found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Polled {
+pub enum WatchPoll {
     /// The watcher has heard everything. It will be woken.
     Idle,
     /// What comes next. `revision` is told completely; poll again.
-    Events { revision: i64, events: Vec<Event> },
+    Events { revision: i64, events: Vec<WatchEvent> },
     /// Nothing in as much history as one poll reads. Poll again.
     Again,
     /// What comes next is compacted away. The watcher is gone.
@@ -90,15 +90,15 @@ struct Watcher {
     next: i64,
     /// Whether there may be something for it from `next` on.
     behind: bool,
-    wake: Wake,
+    wake: WakeFn,
 }
 
-pub struct Hub {
+pub struct WatchHub {
     watchers: BTreeMap<WatcherId, Watcher>,
     interest: Interest,
     last_id: u64,
     /// All events from `recent_from` to `published`, in order.
-    recent: VecDeque<Event>,
+    recent: VecDeque<WatchEvent>,
     recent_from: i64,
     recent_bytes: usize,
     published: i64,
@@ -108,7 +108,7 @@ const RECENT_BYTES_MAX: usize = 16 << 20;
 /// What an event counts beside its key and value.
 const EVENT_OVERHEAD_BYTES: usize = 128;
 
-impl Hub {
+impl WatchHub {
     /// A hub for a store at this revision.
     pub fn new(revision: i64) -> Self {
         Self {
@@ -123,7 +123,7 @@ impl Hub {
     }
 
     /// Begins to watch. `revision` is the store's; poll at once, as there may be news.
-    pub fn create(&mut self, request: WatchRequest, revision: i64, wake: Wake) -> WatcherId {
+    pub fn create(&mut self, request: WatchRequest, revision: i64, wake: WakeFn) -> WatcherId {
         self.last_id += 1;
         let id = WatcherId(self.last_id);
         let start = request.start_revision;
@@ -151,7 +151,7 @@ impl Hub {
 
     /// Takes in what a command wrote, right after it ran. All events of one call are of
     /// one revision.
-    pub fn publish(&mut self, events: Vec<Event>) {
+    pub fn publish(&mut self, events: Vec<WatchEvent>) {
         let Some(revision) = events.first().map(|event| event.kv.mod_revision) else { return };
         self.published = revision;
         // With nobody to tell there is nothing to keep: who comes later reads the table.
@@ -167,7 +167,7 @@ impl Hub {
         self.drop_oldest();
     }
 
-    fn notify(&mut self, event: &Event, revision: i64) {
+    fn notify(&mut self, event: &WatchEvent, revision: i64) {
         for id in self.interest.may_watch(&event.kv.key) {
             let Some(watcher) = self.watchers.get_mut(&id) else { continue };
             // Who is behind will come across it.
@@ -227,15 +227,15 @@ impl Hub {
         kv: &Kv<T>,
         id: WatcherId,
         limits: PollLimits,
-    ) -> Result<Polled, TableError> {
-        let Some(watcher) = self.watchers.get(&id) else { return Ok(Polled::Gone) };
+    ) -> Result<WatchPoll, TableError> {
+        let Some(watcher) = self.watchers.get(&id) else { return Ok(WatchPoll::Gone) };
         if !watcher.behind {
-            return Ok(Polled::Idle);
+            return Ok(WatchPoll::Idle);
         }
         let compact_revision = kv.compact_revision();
         if watcher.next < compact_revision {
             self.cancel(id);
-            return Ok(Polled::Compacted { compact_revision });
+            return Ok(WatchPoll::Compacted { compact_revision });
         }
         let mut found = Found::new(&watcher.request, limits);
         // A command may have run that is not published yet; the table has it.
@@ -261,10 +261,10 @@ impl Hub {
             watcher.next = told + 1;
             watcher.behind = told < newest;
             if events.is_empty() {
-                return Ok(if watcher.behind { Polled::Again } else { Polled::Idle });
+                return Ok(if watcher.behind { WatchPoll::Again } else { WatchPoll::Idle });
             }
         }
-        Ok(Polled::Events { revision: told, events })
+        Ok(WatchPoll::Events { revision: told, events })
     }
 }
 
@@ -272,7 +272,7 @@ impl Hub {
 struct Found<'a> {
     request: &'a WatchRequest,
     limits: PollLimits,
-    events: Vec<Event>,
+    events: Vec<WatchEvent>,
     bytes: usize,
     rows: usize,
     last_seen: i64,
@@ -293,7 +293,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    fn look_at(&mut self, event: Event) -> ControlFlow<()> {
+    fn look_at(&mut self, event: WatchEvent) -> ControlFlow<()> {
         let revision = event.kv.mod_revision;
         let enough = self.events.len() >= self.limits.events_max
             || self.bytes >= self.limits.bytes_max
@@ -313,10 +313,10 @@ impl<'a> Found<'a> {
 }
 
 impl WatchRequest {
-    fn wants(&self, event: &Event) -> bool {
+    fn wants(&self, event: &WatchEvent) -> bool {
         let filtered = match event.kind {
-            EventKind::Put => self.no_put,
-            EventKind::Delete => self.no_delete,
+            WatchEventKind::Put => self.no_put,
+            WatchEventKind::Delete => self.no_delete,
         };
         !filtered && self.keys.contains(&event.kv.key)
     }
@@ -327,7 +327,7 @@ impl<T: Table> Kv<T> {
     pub(crate) fn read_history(
         &self,
         from: i64,
-        show: &mut dyn FnMut(Event) -> ControlFlow<()>,
+        show: &mut dyn FnMut(WatchEvent) -> ControlFlow<()>,
     ) -> Result<(), TableError> {
         let mut bad = None;
         let start = RowKey::revision(Revision { main: from, sub: 0 });
@@ -342,25 +342,25 @@ impl<T: Table> Kv<T> {
     }
 }
 
-fn event_of(key: RowKey, row: Bytes) -> Option<Event> {
+fn event_of(key: RowKey, row: Bytes) -> Option<WatchEvent> {
     let Kind::Revision(at) = key.kind() else { return None };
     Some(match read_row(at, row)? {
-        Write::Put(kv) => Event { kind: EventKind::Put, kv, previous: None },
+        Write::Put(kv) => WatchEvent { kind: WatchEventKind::Put, kv, previous: None },
         Write::Tombstone { key } => {
             let kv = KeyValue { key, mod_revision: at.main, ..KeyValue::default() };
-            Event { kind: EventKind::Delete, kv, previous: None }
+            WatchEvent { kind: WatchEventKind::Delete, kv, previous: None }
         }
     })
 }
 
-fn event_bytes(event: &Event) -> usize {
+fn event_bytes(event: &WatchEvent) -> usize {
     let kv_bytes = |kv: &KeyValue| kv.key.len() + kv.value.len();
     EVENT_OVERHEAD_BYTES + kv_bytes(&event.kv) + event.previous.as_ref().map_or(0, kv_bytes)
 }
 
 /// Cuts events into pieces of at most `bytes_max`, or of one event where that alone is
 /// more. For watchers that ask for fragments; all but the last are marked as such.
-pub fn fragments(events: &[Event], bytes_max: usize) -> Vec<&[Event]> {
+pub fn split_events(events: &[WatchEvent], bytes_max: usize) -> Vec<&[WatchEvent]> {
     let mut pieces = Vec::new();
     let mut rest = events;
     while !rest.is_empty() {

@@ -8,46 +8,47 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use quorate_kv::{
     Alarm, AlarmKind, Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange,
-    Event, EventKind, Hub, Keys, Kv, KvError, LeaseGrant, MemoryTable, Outcome, PollLimits, Polled,
-    Put, Question, Quota, Range, RangeOutcome, Reply, Request, Txn, WatchRequest, check,
+    KeyRange, Kv, KvError, KvOutcome, KvReply, LeaseGrant, MemoryTable, PollLimits, Put, Query,
+    Quota, Range, RangeOutcome, Txn, TxnOperation, WatchEvent, WatchEventKind, WatchHub, WatchPoll,
+    WatchRequest, check,
 };
 
 struct Store {
     kv: Kv<MemoryTable>,
     index: u64,
-    hub: Hub,
+    hub: WatchHub,
 }
 
 impl Store {
     fn new() -> Self {
-        Self { kv: Kv::open(MemoryTable::default()).unwrap(), index: 0, hub: Hub::new(1) }
+        Self { kv: Kv::open(MemoryTable::default()).unwrap(), index: 0, hub: WatchHub::new(1) }
     }
 
-    fn run(&mut self, command: Command) -> Reply {
+    fn run(&mut self, command: Command) -> KvReply {
         self.index += 1;
         let applied = self.kv.apply(self.index, &command).unwrap();
         self.hub.publish(applied.events);
         applied.reply
     }
 
-    fn put(&mut self, key: &'static str, value: &'static str) -> Reply {
+    fn put(&mut self, key: &'static str, value: &'static str) -> KvReply {
         self.run(put(key, value, 0))
     }
 
     fn range(&self, range: Range) -> Result<RangeOutcome, KvError> {
-        match self.kv.query(&Question::Range(range)).unwrap().result {
-            Ok(Outcome::Range(found)) => Ok(found),
+        match self.kv.query(&Query::Range(range)).unwrap().result {
+            Ok(KvOutcome::Range(found)) => Ok(found),
             Ok(other) => panic!("{other:?}"),
             Err(error) => Err(error),
         }
     }
 
-    fn values(&self, keys: Keys, revision: i64) -> Result<Vec<Bytes>, KvError> {
+    fn values(&self, keys: KeyRange, revision: i64) -> Result<Vec<Bytes>, KvError> {
         let found = self.range(Range { keys, revision, ..Range::default() })?;
         Ok(found.kvs.into_iter().map(|kv| kv.value).collect())
     }
 
-    fn watch(&mut self, keys: Keys, start_revision: i64) -> (quorate_kv::WatcherId, Counter) {
+    fn watch(&mut self, keys: KeyRange, start_revision: i64) -> (quorate_kv::WatcherId, Counter) {
         let counter = Counter::default();
         let woken = Arc::clone(&counter);
         let request = WatchRequest { keys, start_revision, ..WatchRequest::default() };
@@ -57,7 +58,7 @@ impl Store {
         (self.hub.create(request, self.kv.revision(), wake), counter)
     }
 
-    fn poll(&mut self, id: quorate_kv::WatcherId) -> Polled {
+    fn poll(&mut self, id: quorate_kv::WatcherId) -> WatchPoll {
         self.hub.poll(&self.kv, id, PollLimits::default()).unwrap()
     }
 }
@@ -68,11 +69,11 @@ fn put(key: &'static str, value: &'static str, lease: i64) -> Command {
     Command::Put(Put { key: key.into(), value: value.into(), lease, ..Put::default() })
 }
 
-fn one(key: &'static str) -> Keys {
-    Keys::one(key)
+fn one(key: &'static str) -> KeyRange {
+    KeyRange::single(key)
 }
 
-fn delete(keys: Keys) -> Command {
+fn delete(keys: KeyRange) -> Command {
     Command::DeleteRange(DeleteRange { keys, prev_kv: false })
 }
 
@@ -80,14 +81,14 @@ fn compact(revision: i64) -> Command {
     Command::Compact(Compact { revision })
 }
 
-fn names(events: &[Event]) -> Vec<(i64, EventKind, &[u8])> {
+fn names(events: &[WatchEvent]) -> Vec<(i64, WatchEventKind, &[u8])> {
     events.iter().map(|event| (event.kv.mod_revision, event.kind, &event.kv.key[..])).collect()
 }
 
 #[test]
 fn the_first_write_makes_revision_two() {
     let mut store = Store::new();
-    assert_eq!(store.run(Command::Nothing).revision, 1);
+    assert_eq!(store.run(Command::Noop).revision, 1);
     assert_eq!(store.put("a", "1").revision, 2);
     assert_eq!(store.put("a", "2").revision, 3);
     let kv = store.range(Range { keys: one("a"), ..Range::default() }).unwrap().kvs.remove(0);
@@ -108,7 +109,7 @@ fn old_revisions_are_read_until_they_are_compacted() {
     assert_eq!(store.values(one("a"), 3).unwrap(), ["2"]);
     assert_eq!(store.values(one("a"), 5), Err(KvError::FutureRevision));
     assert_eq!(store.run(compact(5)).result, Err(KvError::FutureRevision));
-    assert_eq!(store.run(compact(3)).result, Ok(Outcome::Done));
+    assert_eq!(store.run(compact(3)).result, Ok(KvOutcome::Done));
     assert_eq!(store.run(compact(3)).result, Err(KvError::Compacted));
     assert_eq!(store.values(one("a"), 3).unwrap(), ["2"]);
     assert_eq!(store.values(one("a"), 2), Err(KvError::Compacted));
@@ -118,9 +119,9 @@ fn old_revisions_are_read_until_they_are_compacted() {
 fn a_transaction_decides_first_and_reads_its_own_writes() {
     let mut store = Store::new();
     store.put("a", "old");
-    let read = || Request::Range(Range { keys: one("a"), ..Range::default() });
+    let read = || TxnOperation::Range(Range { keys: one("a"), ..Range::default() });
     let write = |key: &'static str, value: &'static str| {
-        Request::Put(Put { key: key.into(), value: value.into(), ..Put::default() })
+        TxnOperation::Put(Put { key: key.into(), value: value.into(), ..Put::default() })
     };
     let is_old = || Compare {
         keys: one("a"),
@@ -131,16 +132,16 @@ fn a_transaction_decides_first_and_reads_its_own_writes() {
     let nested = Txn { compare: vec![is_old()], success: vec![write("b", "")], failure: vec![] };
     let txn = Txn {
         compare: vec![is_old()],
-        success: vec![read(), write("a", "new"), read(), Request::Txn(nested)],
+        success: vec![read(), write("a", "new"), read(), TxnOperation::Txn(nested)],
         failure: vec![],
     };
     let reply = store.run(Command::Txn(txn));
-    let Ok(Outcome::Txn(outcome)) = reply.result else { panic!("{reply:?}") };
+    let Ok(KvOutcome::Txn(outcome)) = reply.result else { panic!("{reply:?}") };
     assert!(outcome.succeeded);
     let revisions: Vec<_> = outcome.responses.iter().map(|response| response.revision).collect();
     assert_eq!((reply.revision, revisions), (3, vec![2, 3, 3, 0]));
     let seen = outcome.responses.iter().filter_map(|response| match &response.outcome {
-        Outcome::Range(range) => Some(range.kvs[0].value.clone()),
+        KvOutcome::Range(range) => Some(range.kvs[0].value.clone()),
         _ => None,
     });
     assert_eq!(seen.collect::<Vec<_>>(), ["old", "new"]);
@@ -154,11 +155,12 @@ fn a_transaction_decides_first_and_reads_its_own_writes() {
 fn a_transaction_is_refused_for_the_reason_that_etcd_names() {
     let mut store = Store::new();
     store.put("a", "1");
-    let read = |revision| Request::Range(Range { revision, keys: one("a"), ..Range::default() });
+    let read =
+        |revision| TxnOperation::Range(Range { revision, keys: one("a"), ..Range::default() });
     let put = |key: &'static str, lease, ignore_value| {
-        Request::Put(Put { key: key.into(), lease, ignore_value, ..Put::default() })
+        TxnOperation::Put(Put { key: key.into(), lease, ignore_value, ..Put::default() })
     };
-    let nested = |request| Request::Txn(Txn { success: vec![request], ..Txn::default() });
+    let nested = |request| TxnOperation::Txn(Txn { success: vec![request], ..Txn::default() });
     let cases = [
         (vec![read(999), put("a", 7, false)], Some(KvError::LeaseNotFound)),
         (vec![read(999), nested(put("a", 7, false))], Some(KvError::LeaseNotFound)),
@@ -170,7 +172,7 @@ fn a_transaction_is_refused_for_the_reason_that_etcd_names() {
     for (success, why) in cases {
         let txn = Txn { success, ..Txn::default() };
         if txn.is_read_only() {
-            let asked = store.kv.query(&Question::Txn(txn.clone())).unwrap();
+            let asked = store.kv.query(&Query::Txn(txn.clone())).unwrap();
             assert_eq!(asked.result.err(), why, "{txn:?}");
         }
         assert_eq!(store.run(Command::Txn(txn.clone())).result.err(), why, "{txn:?}");
@@ -196,10 +198,10 @@ fn a_lease_takes_its_keys_along_in_one_revision() {
     store.run(put("c", "", 0));
     assert_eq!(store.kv.lease(7).unwrap().keys().collect::<Vec<_>>(), [b"a", b"d"]);
     let before = store.kv.revision();
-    let (id, _) = store.watch(Keys::all(), 0);
+    let (id, _) = store.watch(KeyRange::all(), 0);
     assert_eq!(store.run(Command::LeaseRevoke(7)).revision, before + 1);
-    let Polled::Events { events, .. } = store.poll(id) else { panic!("no events") };
-    let gone = EventKind::Delete;
+    let WatchPoll::Events { events, .. } = store.poll(id) else { panic!("no events") };
+    let gone = WatchEventKind::Delete;
     assert_eq!(names(&events), [(before + 1, gone, &b"a"[..]), (before + 1, gone, b"d")]);
     assert_eq!(store.run(Command::LeaseRevoke(7)).result, Err(KvError::LeaseNotFound));
     assert_eq!(store.run(Command::LeaseRevoke(8)).revision, before + 2);
@@ -214,7 +216,7 @@ fn a_full_store_reads_deletes_and_compacts() {
     assert_eq!(store.kv.alarms(), [alarm]);
     let full = Err(KvError::NoSpace);
     assert_eq!(store.put("b", "").result, full);
-    assert!(store.kv.lacks_space_for(&put("b", "", 0)));
+    assert!(store.kv.would_exceed_quota(&put("b", "", 0)));
     assert_eq!(store.run(Command::LeaseGrant(LeaseGrant { id: 1, ttl: 9 })).result, full);
     assert_eq!(store.values(one("a"), 0).unwrap().len(), 1);
     assert!(store.run(delete(one("a"))).result.is_ok());
@@ -243,8 +245,8 @@ fn a_corrupt_cluster_only_reads() {
 #[test]
 fn a_watcher_is_woken_once_and_told_everything_in_order() {
     let mut store = Store::new();
-    let (id, woken) = store.watch(Keys::prefix("a"), 0);
-    assert_eq!(store.poll(id), Polled::Idle);
+    let (id, woken) = store.watch(KeyRange::prefix("a"), 0);
+    assert_eq!(store.poll(id), WatchPoll::Idle);
     store.put("b", "");
     assert_eq!(woken.load(Ordering::Relaxed), 0);
     assert_eq!(store.hub.progress(id), Some(2));
@@ -253,15 +255,15 @@ fn a_watcher_is_woken_once_and_told_everything_in_order() {
     store.run(delete(one("a1")));
     assert_eq!(woken.load(Ordering::Relaxed), 1);
     assert_eq!(store.hub.progress(id), None);
-    let Polled::Events { revision, events } = store.poll(id) else { panic!("no events") };
-    let (made, gone) = (EventKind::Put, EventKind::Delete);
+    let WatchPoll::Events { revision, events } = store.poll(id) else { panic!("no events") };
+    let (made, gone) = (WatchEventKind::Put, WatchEventKind::Delete);
     assert_eq!(names(&events), [(3, made, &b"a1"[..]), (4, made, b"a2"), (5, gone, b"a1")]);
     assert_eq!(revision, 5);
-    assert_eq!(store.poll(id), Polled::Idle);
+    assert_eq!(store.poll(id), WatchPoll::Idle);
     store.put("a1", "");
     assert_eq!(woken.load(Ordering::Relaxed), 2);
     assert!(store.hub.cancel(id));
-    assert_eq!(store.poll(id), Polled::Gone);
+    assert_eq!(store.poll(id), WatchPoll::Gone);
 }
 
 #[test]
@@ -272,15 +274,15 @@ fn a_watcher_of_the_past_reads_history_and_one_of_the_future_waits() {
     }
     let (past, _) = store.watch(one("a"), 2);
     let (future, woken) = store.watch(one("a"), 8);
-    let Polled::Events { events, .. } = store.poll(past) else { panic!("no events") };
+    let WatchPoll::Events { events, .. } = store.poll(past) else { panic!("no events") };
     let revisions: Vec<_> = events.iter().map(|event| event.kv.mod_revision).collect();
     assert_eq!(revisions, [2, 4, 5]);
     for _ in 6..8 {
         store.put("a", "");
     }
-    assert_eq!((store.poll(future), woken.load(Ordering::Relaxed)), (Polled::Idle, 0));
+    assert_eq!((store.poll(future), woken.load(Ordering::Relaxed)), (WatchPoll::Idle, 0));
     store.put("a", "");
-    let Polled::Events { events, .. } = store.poll(future) else { panic!("no events") };
+    let WatchPoll::Events { events, .. } = store.poll(future) else { panic!("no events") };
     assert_eq!(events[0].kv.mod_revision, 8);
 }
 
@@ -293,13 +295,13 @@ fn only_a_watcher_that_misses_something_is_ended_by_compaction() {
         store.put("a", "");
     }
     store.run(compact(6));
-    assert_eq!(store.poll(slow), Polled::Compacted { compact_revision: 6 });
-    assert_eq!(store.poll(slow), Polled::Gone);
-    assert_eq!(store.poll(idle), Polled::Idle);
+    assert_eq!(store.poll(slow), WatchPoll::Compacted { compact_revision: 6 });
+    assert_eq!(store.poll(slow), WatchPoll::Gone);
+    assert_eq!(store.poll(idle), WatchPoll::Idle);
     store.put("quiet", "");
-    assert!(matches!(store.poll(idle), Polled::Events { .. }));
+    assert!(matches!(store.poll(idle), WatchPoll::Events { .. }));
     let (late, _) = store.watch(one("a"), 5);
-    assert_eq!(store.poll(late), Polled::Compacted { compact_revision: 6 });
+    assert_eq!(store.poll(late), WatchPoll::Compacted { compact_revision: 6 });
 }
 
 #[test]
@@ -309,24 +311,24 @@ fn a_hash_does_not_depend_on_how_far_compaction_is() {
         let key = Bytes::from(format!("key{number:05}"));
         store.run(Command::Put(Put { key: key.clone(), ..Put::default() }));
         if number % 3 == 0 {
-            store.run(delete(Keys::one(key)));
+            store.run(delete(KeyRange::single(key)));
         } else {
             store.run(Command::Put(Put { key, value: "again".into(), ..Put::default() }));
         }
     }
     let revision = store.kv.revision();
     store.run(compact(revision - 1));
-    let hash = |store: &Store| store.kv.query(&Question::HashKv(revision)).unwrap();
+    let hash = |store: &Store| store.kv.query(&Query::HashKv(revision)).unwrap();
     let at_first = hash(&store);
     assert!(store.kv.is_compacting());
     let bytes = store.kv.bytes_in_use();
     while store.kv.is_compacting() {
-        store.run(Command::Nothing);
+        store.run(Command::Noop);
         assert_eq!(hash(&store), at_first);
     }
     assert!(store.kv.bytes_in_use() < bytes);
-    assert_eq!(store.kv.keys_known(), 2_000);
-    let early = store.kv.query(&Question::HashKv(revision - 2)).unwrap();
+    assert_eq!(store.kv.key_count(), 2_000);
+    let early = store.kv.query(&Query::HashKv(revision - 2)).unwrap();
     assert_eq!(early.result, Err(KvError::Compacted));
 }
 
@@ -348,7 +350,7 @@ fn compactions_in_quick_succession_reach_every_key() {
     let left = store.kv.bytes_in_use() - bytes;
     assert!(left < 10 * row_bytes, "{left} bytes of one key, {row_bytes} for a row");
     while store.kv.is_compacting() {
-        store.run(Command::Nothing);
+        store.run(Command::Noop);
     }
     let one_row = store.kv.bytes_in_use() - bytes;
     assert!(one_row < 2 * row_bytes, "{one_row}");
@@ -361,15 +363,15 @@ fn a_restored_store_begins_a_new_log_and_shows_nothing_of_the_past() {
     store.put("a", "2");
     store.put("b", "1");
     store.run(delete(one("b")));
-    store.kv.begin_anew(1_000, true).unwrap();
+    store.kv.reset_for_new_cluster(1_000, true).unwrap();
     assert_eq!((store.kv.applied(), store.kv.revision()), (0, 1_005));
     assert_eq!(store.values(one("a"), 0).unwrap(), ["2"]);
     assert_eq!(store.values(one("a"), 1_004), Err(KvError::Compacted));
     let (old, _) = store.watch(one("a"), 3);
-    assert_eq!(store.poll(old), Polled::Compacted { compact_revision: 1_005 });
+    assert_eq!(store.poll(old), WatchPoll::Compacted { compact_revision: 1_005 });
     store.index = 0;
     assert_eq!(store.put("a", "3").revision, 1_006);
-    assert_eq!(store.kv.keys_known(), 1);
+    assert_eq!(store.kv.key_count(), 1);
 }
 
 #[test]
@@ -381,8 +383,9 @@ fn requests_are_judged_before_they_are_proposed() {
     assert_eq!(kept(value), Err(KvError::ValueProvided));
     let lease = Put { lease: 1, ignore_lease: true, ..Put::default() };
     assert_eq!(kept(lease), Err(KvError::LeaseProvided));
-    let request =
-        |number: usize| Request::Put(Put { key: format!("{number}").into(), ..Put::default() });
+    let request = |number: usize| {
+        TxnOperation::Put(Put { key: format!("{number}").into(), ..Put::default() })
+    };
     let txn =
         |count| Command::Txn(Txn { success: (0..count).map(request).collect(), ..Txn::default() });
     assert_eq!(refused(txn(128)), Ok(()));
@@ -404,8 +407,8 @@ fn refusals_are_in_etcds_words() {
     ];
     for (error, text) in words {
         assert_eq!(error.to_string(), text);
-        let reply = Reply { revision: 9, result: Err(error) };
-        assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+        let reply = KvReply { revision: 9, result: Err(error) };
+        assert_eq!(KvReply::decode(&reply.encode()), Some(reply));
     }
 }
 
@@ -414,7 +417,7 @@ fn bytes_that_are_no_command_change_nothing_and_never_panic() {
     let mut store = Store::new();
     store.put("a", "1");
     let mut index = 1;
-    let txn = Txn { success: vec![Request::Txn(Txn::default())], ..Txn::default() };
+    let txn = Txn { success: vec![TxnOperation::Txn(Txn::default())], ..Txn::default() };
     for whole in [put("key", "value", 3).encode(), Command::Txn(txn).encode()] {
         for cut in 0..whole.len() {
             for flipped in [0, 1, 0x80, 0xff] {

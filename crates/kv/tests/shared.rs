@@ -9,10 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate::{FileDisk, Identity, Machine, MemberId};
+use quorate::{FileDisk, Machine, MemberId, StoreIdentity};
 use quorate_kv::{
-    AnyTable, Command, Compact, EventKind, Keys, Kv, MemoryTable, PollLimits, Polled, Put,
-    Question, Range, RedbTable, Reply, SharedKv, WatchRequest, WatcherId,
+    AnyTable, Command, Compact, KeyRange, Kv, KvReply, MemoryTable, PollLimits, Put, Query, Range,
+    RedbTable, SharedKv, WatchEventKind, WatchPoll, WatchRequest, WatcherId,
 };
 
 type Shared = SharedKv<MemoryTable>;
@@ -21,15 +21,15 @@ fn shared() -> Shared {
     SharedKv::new(Kv::open(MemoryTable::default()).unwrap())
 }
 
-fn put(machine: &mut Shared, index: u64, key: &'static str, value: impl Into<Bytes>) -> Reply {
+fn put(machine: &mut Shared, index: u64, key: &'static str, value: impl Into<Bytes>) -> KvReply {
     let put = Put { key: key.into(), value: value.into(), ..Put::default() };
-    Reply::decode(&machine.apply(index, &Command::Put(put).encode())).unwrap()
+    KvReply::decode(&machine.apply(index, &Command::Put(put).encode())).unwrap()
 }
 
 fn revisions(machine: &Shared, id: WatcherId) -> Vec<i64> {
     match machine.poll_watch(id, PollLimits::default()).unwrap() {
-        Polled::Events { events, .. } => {
-            assert!(events.iter().all(|event| event.kind == EventKind::Put));
+        WatchPoll::Events { events, .. } => {
+            assert!(events.iter().all(|event| event.kind == WatchEventKind::Put));
             events.iter().map(|event| event.kv.mod_revision).collect()
         }
         other => panic!("{other:?}"),
@@ -42,7 +42,7 @@ fn watch(machine: &Shared, key: &'static str) -> (WatcherId, Arc<AtomicUsize>) {
     let wake = Arc::new(move |_| {
         counter.fetch_add(1, Ordering::Relaxed);
     });
-    let request = WatchRequest { keys: Keys::one(key), ..WatchRequest::default() };
+    let request = WatchRequest { keys: KeyRange::single(key), ..WatchRequest::default() };
     (machine.watch(request, wake).0, woken)
 }
 
@@ -54,11 +54,11 @@ fn what_the_node_runs_the_server_sees() {
     assert_eq!(woken.load(Ordering::Relaxed), 1);
     assert_eq!(revisions(&machine, id), [2]);
     assert_eq!(machine.read().applied(), 5);
-    let range = Range { keys: Keys::one("a"), ..Range::default() };
-    let question = Question::Range(range);
-    let asked = Reply::decode(&machine.query(&question.encode())).unwrap();
+    let range = Range { keys: KeyRange::single("a"), ..Range::default() };
+    let question = Query::Range(range);
+    let asked = KvReply::decode(&machine.query(&question.encode())).unwrap();
     assert_eq!(asked, machine.read().query(&question).unwrap());
-    let nonsense = Reply::decode(&machine.query(&Bytes::from_static(b"?"))).unwrap();
+    let nonsense = KvReply::decode(&machine.query(&Bytes::from_static(b"?"))).unwrap();
     assert!(nonsense.result.is_err());
     assert!(machine.cancel_watch(id));
     assert_eq!(machine.watchers(), 0);
@@ -79,7 +79,7 @@ fn watchers_outlive_an_installation() {
     behind.install(&mut ahead.snapshot()).unwrap();
     assert_eq!(woken.load(Ordering::Relaxed), 2);
     assert_eq!(revisions(&behind, id), [3, 4, 5]);
-    assert_eq!(behind.poll_watch(other, PollLimits::default()).unwrap(), Polled::Idle);
+    assert_eq!(behind.poll_watch(other, PollLimits::default()).unwrap(), WatchPoll::Idle);
     assert_eq!(behind.watch_progress(id), Some(5));
 
     // What was compacted meanwhile cannot be told any more.
@@ -88,7 +88,7 @@ fn watchers_outlive_an_installation() {
     ahead.apply(7, &Command::Compact(Compact { revision: 7 }).encode());
     behind.install(&mut ahead.snapshot()).unwrap();
     let polled = behind.poll_watch(id, PollLimits::default()).unwrap();
-    assert_eq!(polled, Polled::Compacted { compact_revision: 7 });
+    assert_eq!(polled, WatchPoll::Compacted { compact_revision: 7 });
     assert!(behind.install(&mut std::iter::once(Bytes::new())).is_err());
     assert_eq!(behind.read().revision(), 7);
 }
@@ -145,7 +145,7 @@ fn a_table_is_kept_for_its_owner() {
         let table: AnyTable = RedbTable::open(disk, "rows", 1 << 20).unwrap().into();
         SharedKv::new(Kv::open(table).unwrap())
     };
-    let owner = Identity { cluster: 1, member: MemberId(2), incarnation: 3, joined_at: 0 };
+    let owner = StoreIdentity { cluster: 1, member: MemberId(2), incarnation: 3, joined_at: 0 };
     let command = Command::Put(Put { key: "a".into(), ..Put::default() }).encode();
     let mut machine = open();
     assert_eq!(machine.resume(&owner), 0);
@@ -161,16 +161,16 @@ fn a_table_is_kept_for_its_owner() {
     drop(machine);
 
     for (place, other) in [
-        Identity { incarnation: 4, ..owner },
-        Identity { member: MemberId(3), incarnation: 4, ..owner },
-        Identity { cluster: 2, member: MemberId(3), incarnation: 4, ..owner },
+        StoreIdentity { incarnation: 4, ..owner },
+        StoreIdentity { member: MemberId(3), incarnation: 4, ..owner },
+        StoreIdentity { cluster: 2, member: MemberId(3), incarnation: 4, ..owner },
     ]
     .into_iter()
     .enumerate()
     {
         let mut machine = open();
         assert_eq!(machine.resume(&other), 0, "{place}");
-        assert_eq!((machine.read().revision(), machine.read().keys_known()), (1, 0));
+        assert_eq!((machine.read().revision(), machine.read().key_count()), (1, 0));
         machine.apply(9, &command);
         machine.save();
     }

@@ -46,7 +46,7 @@ async fn run_member(id: u64, directory: &Path, addresses: &[&str]) -> Result<(),
     loop {
         let line = tokio::select! {
             line = lines.next_line() => line?,
-            why = node.ended() => return Err(why.into()),
+            why = node.wait_stopped() => return Err(why.into()),
         };
         let Some(line) = line else { break };
         let words: Vec<&str> = line.split_whitespace().collect();

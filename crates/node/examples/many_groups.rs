@@ -67,7 +67,7 @@ async fn main() -> Result<(), AnyError> {
     let connections = groups[0][0].metrics().transport;
     println!("every group answers for itself; host 1 counts {connections:?}");
     for node in groups.iter().flatten() {
-        node.end().await;
+        node.stop_now().await;
     }
     for host in hosts {
         host.stop().await;

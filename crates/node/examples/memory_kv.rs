@@ -6,8 +6,8 @@ use std::error::Error;
 
 use bytes::Bytes;
 use quorate::{
-    BadSnapshot, Chunks, Index, Machine, MemberId, MemberInfo, MemoryNetwork, MemoryStorage, Node,
-    NodeConfig,
+    BadSnapshot, Index, Machine, MemberId, MemberInfo, MemoryNetwork, MemoryStorage, Node,
+    NodeConfig, SnapshotChunks,
 };
 
 /// Commands are `key=value`, questions are keys, a snapshot is one line for each key.
@@ -27,7 +27,7 @@ impl Machine for Map {
         self.0.get(key.as_ref()).cloned().unwrap_or_default().into()
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         let lines: Vec<Bytes> = self.0.iter().map(|(k, v)| format!("{k}={v}").into()).collect();
         Box::new(lines.into_iter())
     }
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("it was {:?} before entry {}", reply.bytes, reply.index);
     println!("member 3 says it is {:?}", nodes[2].read("colour").await?);
 
-    let added = nodes[0].add_learner(MemberId(4), MemberInfo::default(), false).await?;
+    let added = nodes[0].add_learner(MemberId(4), MemberInfo::default()).await?;
     let fourth = start(NodeConfig::join(42, 4, added.index)).await?;
     let voters = [2, 3, 4].map(MemberId);
     for step in fourth.plan(voters, []).await?.steps {

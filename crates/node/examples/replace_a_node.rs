@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use quorate::{
-    DirectoryStorage, KvCommand, KvReply, MemberId, MembershipNews, MemoryKv, Node, NodeConfig,
-    TcpConfig, TcpTransport, at,
+    DirectoryStorage, KvCommand, KvReply, MemberId, MemberInfo, MembershipEvent, MemoryKv, Node,
+    NodeConfig, TcpConfig, TcpTransport,
 };
 use tokio::time::Instant;
 
@@ -48,7 +48,7 @@ async fn main() -> Result<(), AnyError> {
     for old in 1..=3u64 {
         let new = old + 3;
         let transport = listen().await?;
-        let address = at(transport.local_address().to_string());
+        let address = MemberInfo::address(transport.local_address().to_string());
         // Ask who stays: who is removed does not hear how it went.
         let speaker = nodes[usize::try_from(old)? % 3].clone();
         let plan = speaker.plan(after(old), []).await?;
@@ -56,7 +56,7 @@ async fn main() -> Result<(), AnyError> {
         for step in &plan.steps {
             println!("    {}", step.step);
         }
-        let added = speaker.add_learner(MemberId(new), address, false).await?;
+        let added = speaker.add_learner(MemberId(new), address).await?;
         let config = NodeConfig::join(CLUSTER, new, added.index);
         let node = start(config, directory.path(), transport).await?;
         // The clients of the old one go to the new one before the old one goes.
@@ -81,7 +81,7 @@ async fn main() -> Result<(), AnyError> {
     }
     judge(&nodes[0], &written, &load).await?;
     for node in nodes {
-        node.end().await;
+        node.stop_now().await;
     }
     Ok(())
 }
@@ -130,7 +130,7 @@ async fn start(
 async fn tell(node: Node) {
     let mut watch = node.watch_membership();
     while let Some(news) = watch.next().await {
-        if let MembershipNews::Counts { id, membership } = news {
+        if let MembershipEvent::InEffect { id, membership } = news {
             println!("    {id}: {membership}");
         }
     }

@@ -10,20 +10,20 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quorate_core::{Entries, Index, MemberId, Membership, Payload, SnapshotMeta, mutant};
-use quorate_storage::Identity;
+use quorate_storage::StoreIdentity;
 
-use crate::machine::{BadSnapshot, Chunks, Machine};
-use crate::origin::{Origin, Origins, Verdict};
-use crate::requests::Ticket;
+use crate::command_id::{CommandDedup, CommandId, Verdict};
+use crate::machine::{BadSnapshot, Machine, SnapshotChunks};
+use crate::requests::RequestToken;
 
 /// Something for the machine to do. Jobs are done in the order in which the driver
 /// hands them out.
 #[derive(Clone, Debug)]
-pub enum Job {
+pub enum MachineJob {
     /// Run these entries.
     Apply(Entries),
-    /// Answer a question, with everything applied that came before.
-    Query(Ticket, Bytes),
+    /// RequestOutcome a question, with everything applied that came before.
+    Query(RequestToken, Bytes),
     /// Capture the state as it is, as of this entry.
     Snapshot(SnapshotMeta),
     /// Replace the state by this snapshot, which is on the disk.
@@ -31,25 +31,25 @@ pub enum Job {
 }
 
 /// What became of a job.
-pub enum JobDone {
+pub enum MachineJobDone {
     /// Everything up to `index` has run. The outcomes are those of this member's own
     /// requests.
     Applied {
         /// The newest entry that has run.
         index: Index,
-        /// By [`Origin::number`].
-        outcomes: Vec<(u64, Outcome)>,
+        /// By [`CommandId::number`].
+        outcomes: Vec<(u64, CommandOutcome)>,
         /// This member is out of the cluster for good: what has not run by now never will.
         removed: bool,
     },
     /// What the machine said to this question.
-    Queried(Ticket, Bytes),
+    Queried(RequestToken, Bytes),
     /// The state as of `meta`. Write it to the disk, then tell the driver.
     Captured {
-        /// The snapshot that [`Job::Snapshot`] asked for.
+        /// The snapshot that [`MachineJob::Snapshot`] asked for.
         meta: SnapshotMeta,
         /// Its bytes: those of the machine, and what the applier keeps beside them.
-        chunks: Chunks,
+        chunks: SnapshotChunks,
     },
     /// The machine has kept a later state than that of `meta`, which cannot be captured any
     /// more. Tell the driver that it was given up.
@@ -59,13 +59,13 @@ pub enum JobDone {
         /// The snapshot that was installed.
         meta: SnapshotMeta,
         /// Which requests have run, as of that snapshot.
-        origins: Origins,
+        origins: CommandDedup,
     },
 }
 
 /// What became of one of this member's own requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CommandOutcome {
     /// It ran, and this is what the machine said.
     Ran {
         /// The entry that carried it.
@@ -88,7 +88,7 @@ pub struct Applier<M> {
     /// followed, but run on it no more.
     kept: Index,
     membership: Arc<Membership>,
-    origins: Origins,
+    origins: CommandDedup,
 }
 
 /// How to recognise requests that were asked here, since this start.
@@ -104,26 +104,26 @@ const FORMAT: u8 = 1;
 impl<M: Machine> Applier<M> {
     /// Starts with a machine in its first state, at the start of the log or, once
     /// [`Applier::install`] was called, at a snapshot.
-    pub fn new(machine: M, origin: Origin) -> Self {
-        let Origin { member, incarnation, boot, .. } = origin;
+    pub fn new(machine: M, origin: CommandId) -> Self {
+        let CommandId { member, incarnation, boot, .. } = origin;
         Self {
             machine,
             own: Own { member, incarnation, boot },
             applied: 0,
             kept: 0,
             membership: Arc::default(),
-            origins: Origins::default(),
+            origins: CommandDedup::default(),
         }
     }
 
     /// Starts with a machine in any state, as if it had come there by this snapshot.
-    pub(crate) fn at(machine: M, origin: Origin, meta: &SnapshotMeta) -> Self {
+    pub(crate) fn at(machine: M, origin: CommandId, meta: &SnapshotMeta) -> Self {
         let membership = Arc::clone(&meta.membership);
         Self { applied: meta.id.index, membership, ..Self::new(machine, origin) }
     }
 
     /// Asks the machine what it has kept for this owner. Before anything is installed or run.
-    pub fn resume(&mut self, owner: &Identity) {
+    pub fn resume(&mut self, owner: &StoreIdentity) {
         self.kept = self.machine.resume(owner);
     }
 
@@ -155,12 +155,12 @@ impl<M: Machine> Applier<M> {
     }
 
     /// Which requests have run.
-    pub fn origins(&self) -> &Origins {
+    pub fn origins(&self) -> &CommandDedup {
         &self.origins
     }
 
     /// Runs entries in order. Entries that have run already are passed over.
-    pub fn apply(&mut self, entries: &Entries) -> JobDone {
+    pub fn apply(&mut self, entries: &Entries) -> MachineJobDone {
         let mut outcomes = Vec::new();
         for entry in entries.chunks().flatten() {
             let index = entry.id.index;
@@ -184,11 +184,11 @@ impl<M: Machine> Applier<M> {
         }
         let own = self.own.member;
         let removed = self.membership.removed().contains(&own) && !self.membership.contains(own);
-        JobDone::Applied { index: self.applied, outcomes, removed }
+        MachineJobDone::Applied { index: self.applied, outcomes, removed }
     }
 
-    fn run(&mut self, index: Index, logged: &Bytes) -> Option<(u64, Outcome)> {
-        let (origin, command) = Origin::open(logged)?;
+    fn run(&mut self, index: Index, logged: &Bytes) -> Option<(u64, CommandOutcome)> {
+        let (origin, command) = CommandId::open(logged)?;
         let own = self.is_own(origin);
         match self.origins.admit(origin, &self.membership) {
             Verdict::Run if index <= self.kept => {
@@ -198,33 +198,33 @@ impl<M: Machine> Applier<M> {
             }
             Verdict::Run => {
                 let reply = self.machine.apply(index, &command);
-                own.then_some((origin.number, Outcome::Ran { index, reply }))
+                own.then_some((origin.number, CommandOutcome::Ran { index, reply }))
             }
             Verdict::Repeated => None,
-            Verdict::Foreign => own.then_some((origin.number, Outcome::NotMember)),
+            Verdict::Foreign => own.then_some((origin.number, CommandOutcome::NotMember)),
         }
     }
 
-    fn is_own(&self, origin: Origin) -> bool {
+    fn is_own(&self, origin: CommandId) -> bool {
         let Own { member, incarnation, boot } = self.own;
         (origin.member, origin.incarnation, origin.boot) == (member, incarnation, boot)
     }
 
     /// Asks the machine, as it is now.
-    pub fn query(&self, ticket: Ticket, question: &Bytes) -> JobDone {
-        JobDone::Queried(ticket, self.machine.query(question))
+    pub fn query(&self, ticket: RequestToken, question: &Bytes) -> MachineJobDone {
+        MachineJobDone::Queried(ticket, self.machine.query(question))
     }
 
     /// Captures everything that a member needs to go on from here, unless the machine is
     /// further.
-    pub fn capture(&mut self, meta: SnapshotMeta) -> JobDone {
+    pub fn capture(&mut self, meta: SnapshotMeta) -> MachineJobDone {
         assert!(meta.id.index == self.applied, "captured at {}, not {}", self.applied, meta.id);
         if self.applied < self.kept {
-            return JobDone::TooLate(meta);
+            return MachineJobDone::TooLate(meta);
         }
         // Entries up to here may leave the log: what the machine keeps should not need them.
         self.machine.save();
-        JobDone::Captured { meta, chunks: self.capture_chunks() }
+        MachineJobDone::Captured { meta, chunks: self.capture_chunks() }
     }
 
     /// Lets the machine make durable what it keeps.
@@ -233,12 +233,12 @@ impl<M: Machine> Applier<M> {
     }
 
     /// What [`Applier::install`] goes on from.
-    pub(crate) fn capture_chunks(&self) -> Chunks {
+    pub(crate) fn capture_chunks(&self) -> SnapshotChunks {
         let mut head = BytesMut::new();
         head.put_u8(FORMAT);
         head.put_u64_le(self.applied);
         if mutant!(SnapshotForgetsOrigins) {
-            Origins::default().encode(&mut head);
+            CommandDedup::default().encode(&mut head);
         } else {
             self.origins.encode(&mut head);
         }
@@ -256,40 +256,40 @@ impl<M: Machine> Applier<M> {
         &mut self,
         meta: &SnapshotMeta,
         pieces: impl Iterator<Item = Bytes>,
-    ) -> Result<JobDone, InstallError> {
+    ) -> Result<MachineJobDone, SnapshotInstallError> {
         let mut chunks = Unframed { pieces, rest: BytesMut::new() };
         let index = meta.id.index;
         let keeps_state = index <= self.kept;
-        let mut origins = Origins::default();
+        let mut origins = CommandDedup::default();
         match chunks.next() {
             Some(head) => {
-                let (captured, ran) = decode_head(head).ok_or(InstallError::Incomplete)?;
+                let (captured, ran) = decode_head(head).ok_or(SnapshotInstallError::Incomplete)?;
                 if captured != index {
-                    return Err(InstallError::OtherIndex { captured, wanted: index });
+                    return Err(SnapshotInstallError::OtherIndex { captured, wanted: index });
                 }
                 origins = ran;
                 if !keeps_state {
-                    self.machine.install(&mut chunks).map_err(InstallError::Machine)?;
+                    self.machine.install(&mut chunks).map_err(SnapshotInstallError::Machine)?;
                 }
             }
             None if self.applied == 0 => {}
-            None => return Err(InstallError::Incomplete),
+            None => return Err(SnapshotInstallError::Incomplete),
         }
         if !keeps_state && (chunks.next().is_some() || !chunks.rest.is_empty()) {
-            return Err(InstallError::Incomplete);
+            return Err(SnapshotInstallError::Incomplete);
         }
         self.machine.on_membership(index, &meta.membership);
         self.membership = Arc::clone(&meta.membership);
         self.applied = index;
         self.origins = origins;
-        Ok(JobDone::Installed { meta: meta.clone(), origins: self.origins.clone() })
+        Ok(MachineJobDone::Installed { meta: meta.clone(), origins: self.origins.clone() })
     }
 }
 
 /// Why a snapshot cannot be installed. The member cannot go on without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum InstallError {
+pub enum SnapshotInstallError {
     /// It ends too early, too late, or is of a format that this version does not know.
     Incomplete,
     /// It was captured at another index than the log says.
@@ -303,7 +303,7 @@ pub enum InstallError {
     Machine(BadSnapshot),
 }
 
-impl fmt::Display for InstallError {
+impl fmt::Display for SnapshotInstallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Incomplete => write!(f, "snapshot is incomplete or of an unknown format"),
@@ -315,12 +315,12 @@ impl fmt::Display for InstallError {
     }
 }
 
-impl std::error::Error for InstallError {}
+impl std::error::Error for SnapshotInstallError {}
 
-fn decode_head(mut head: Bytes) -> Option<(Index, Origins)> {
+fn decode_head(mut head: Bytes) -> Option<(Index, CommandDedup)> {
     let format = head.try_get_u8().ok()?;
     let applied = head.try_get_u64_le().ok()?;
-    let origins = Origins::decode(&mut head)?;
+    let origins = CommandDedup::decode(&mut head)?;
     (format == FORMAT && head.is_empty()).then_some((applied, origins))
 }
 

@@ -8,33 +8,39 @@
 
 use bytes::Bytes;
 use quorate_core::{
-    Dropped, Entries, EntryId, Event, Index, Input, Membership, Refusal, RequestId, SnapshotMeta,
-    Taken, Term, mutant,
+    Accepted, Dropped, Entries, EntryId, Event, Index, Input, Membership, Refusal, RequestId,
+    SnapshotMeta, Term, mutant,
 };
 
-use crate::answer::{Answer, Done, Refused, Unknown};
-use crate::applier::Outcome;
+use crate::applier::CommandOutcome;
+use crate::command_id::{CommandDedup, CommandId};
 use crate::driver::Driver;
-use crate::origin::{Origin, Origins};
-use crate::requests::{Asked, Open, Stage, Ticket};
+use crate::outcome::{OutcomeUnknown, RequestError, RequestOutcome, RequestRefused, RequestReply};
+use crate::requests::{Asked, Open, RequestToken, Stage};
 
 impl Driver {
-    pub(crate) fn ask(&mut self, asked: Asked, ticks: u64) -> Ticket {
+    pub(crate) fn ask(&mut self, asked: Asked, ticks: u64) -> RequestToken {
         let bar = self.bar(&asked);
         self.open(asked, ticks, false, bar)
     }
 
     /// A command that only the leader of this term may log, and only if it is this member.
-    pub(crate) fn ask_once(&mut self, command: Bytes, term: Term) -> Ticket {
+    pub(crate) fn ask_once(&mut self, command: Bytes, term: Term) -> RequestToken {
         let asked = Asked::Command(command);
         let leader = self.raft.leader();
         let leads = leader == Some(self.own.member) && self.raft.term() == term;
-        let elsewhere = Refused::ByLeader(Refusal::NotLeader { leader });
+        let elsewhere = RequestRefused::ByLeader(Refusal::NotLeader { leader });
         let bar = if leads { self.bar(&asked) } else { Some(elsewhere) };
         self.open(asked, self.options.request_ticks, true, bar)
     }
 
-    fn open(&mut self, asked: Asked, ticks: u64, once: bool, bar: Option<Refused>) -> Ticket {
+    fn open(
+        &mut self,
+        asked: Asked,
+        ticks: u64,
+        once: bool,
+        bar: Option<RequestRefused>,
+    ) -> RequestToken {
         // What nobody has committed by then, nobody may ever have heard of.
         let patience = ticks.clamp(1, self.options.request_ticks.max(1));
         let deadline = self.now.saturating_add(patience);
@@ -42,7 +48,7 @@ impl Driver {
         let open = Open { asked, once, stage, offers: 0, attempt, offer_at, deadline, ticks };
         let ticket = self.requests.insert(open);
         match bar {
-            Some(why) => self.answer(ticket, Answer::Refused(why)),
+            Some(why) => self.answer(ticket, Err(RequestError::Refused(why))),
             None => {
                 self.look_at = self.look_at.min(deadline);
                 self.offer(ticket);
@@ -52,32 +58,32 @@ impl Driver {
     }
 
     /// Why a request is not even offered.
-    fn bar(&self, asked: &Asked) -> Option<Refused> {
+    fn bar(&self, asked: &Asked) -> Option<RequestRefused> {
         let limit = self.options.requests_max;
         if self.requests.len() >= limit {
-            return Some(Refused::TooManyRequests { limit });
+            return Some(RequestRefused::TooManyRequests { limit });
         }
         if self.removed {
-            return Some(Refused::NotMember);
+            return Some(RequestRefused::NotMember);
         }
         // Nobody could send it, and a leader that has it in its log would try for ever.
         let limit = self.options.command_bytes_max;
         match asked {
             Asked::Command(sealed) if sealed.len() > limit => {
-                Some(Refused::TooLarge { bytes: sealed.len(), limit })
+                Some(RequestRefused::TooLarge { bytes: sealed.len(), limit })
             }
             _ => None,
         }
     }
 
     /// The only place where a request ends.
-    pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer) {
+    pub(crate) fn answer(&mut self, ticket: RequestToken, answer: RequestOutcome) {
         if self.requests.remove(ticket).is_some() {
             self.answers.push((ticket, answer));
         }
     }
 
-    fn offer(&mut self, ticket: Ticket) {
+    fn offer(&mut self, ticket: RequestToken) {
         self.attempts += 1;
         let attempt = RequestId(self.attempts);
         let now = self.now;
@@ -92,19 +98,19 @@ impl Driver {
             Asked::Transfer(to) => Input::Transfer(*to),
         };
         match self.step(input) {
-            Ok(Taken::Logged(id)) => self.set_stage(ticket, Stage::Logged(id)),
-            Ok(Taken::Forwarded(_) | Taken::Waits) => {
+            Ok(Accepted::Logged(id)) => self.set_stage(ticket, Stage::Logged(id)),
+            Ok(Accepted::Forwarded(_) | Accepted::Queued) => {
                 self.requests.expect(ticket, attempt);
                 self.set_stage(ticket, Stage::Offered);
             }
-            Ok(Taken::Done) => self.set_stage(ticket, Stage::Offered),
+            Ok(Accepted::Done) => self.set_stage(ticket, Stage::Offered),
             Err(Dropped::NothingToDo) => self.on_nothing_to_do(ticket),
             Err(Dropped::Refused(refusal)) => self.on_not_taken(ticket, refusal),
             Err(_) => {}
         }
     }
 
-    fn set_stage(&mut self, ticket: Ticket, stage: Stage) {
+    fn set_stage(&mut self, ticket: RequestToken, stage: Stage) {
         if let Some(open) = self.requests.get_mut(ticket) {
             open.stage = stage;
         }
@@ -112,7 +118,7 @@ impl Driver {
 
     /// A change is committed: what is left to wait for is that it settles or, if it set a
     /// goal, that the goal ends. Both are told once, and may have been told by now.
-    fn on_committed(&mut self, ticket: Ticket, id: EntryId, membership: &Membership) {
+    fn on_committed(&mut self, ticket: RequestToken, id: EntryId, membership: &Membership) {
         let now = self.now;
         let Some(open) = self.requests.get_mut(ticket) else { return };
         open.deadline = now.saturating_add(open.ticks.max(1));
@@ -120,7 +126,7 @@ impl Driver {
         let ended = membership.ended_goals().iter().any(|ended| ended.id == id);
         open.stage = if pursued || ended { Stage::Pursued(id) } else { Stage::Committed(id) };
         if let Some(ended) = self.raft.ended_goal(id) {
-            self.answer(ticket, Answer::Done(Done::GoalEnded(ended)));
+            self.answer(ticket, Ok(RequestReply::GoalEnded(ended)));
         } else if self.raft.settled() >= id.index {
             self.on_settled(EntryId::new(id.term, self.raft.settled()));
         }
@@ -158,7 +164,7 @@ impl Driver {
 
     /// The newest offer was refused. Only if no other one is out, the request has
     /// surely not happened.
-    fn on_not_taken(&mut self, ticket: Ticket, refusal: Refusal) {
+    fn on_not_taken(&mut self, ticket: RequestToken, refusal: Refusal) {
         let Some(open) = self.requests.get_mut(ticket) else { return };
         open.offers = open.offers.saturating_sub(1);
         let harmless = matches!(open.asked, Asked::Read(_));
@@ -167,16 +173,16 @@ impl Driver {
             open.stage = Stage::Waiting;
             open.offers = 0;
             if open.once || !passes(&refusal) {
-                self.answer(ticket, Answer::Refused(Refused::ByLeader(refusal)));
+                self.answer(ticket, Err(RequestError::Refused(RequestRefused::ByLeader(refusal))));
             }
         }
     }
 
-    fn on_nothing_to_do(&mut self, ticket: Ticket) {
+    fn on_nothing_to_do(&mut self, ticket: RequestToken) {
         let Some(open) = self.requests.get_mut(ticket) else { return };
         if let Asked::Transfer(to) = open.asked {
             if self.raft.leader() == Some(to) {
-                self.answer(ticket, Answer::Done(Done::Transferred { to }));
+                self.answer(ticket, Ok(RequestReply::Transferred { to }));
             } else {
                 open.stage = Stage::Offered;
             }
@@ -184,10 +190,10 @@ impl Driver {
     }
 
     /// One of our own requests was run, or passed over, by the machine.
-    pub(crate) fn on_outcome(&mut self, ticket: Ticket, outcome: Outcome) {
+    pub(crate) fn on_outcome(&mut self, ticket: RequestToken, outcome: CommandOutcome) {
         let answer = match outcome {
-            Outcome::Ran { index, reply } => Answer::Done(Done::Ran { index, reply }),
-            Outcome::NotMember => Answer::Refused(Refused::NotMember),
+            CommandOutcome::Ran { index, reply } => Ok(RequestReply::Ran { index, reply }),
+            CommandOutcome::NotMember => Err(RequestError::Refused(RequestRefused::NotMember)),
         };
         self.answer(ticket, answer);
     }
@@ -200,32 +206,35 @@ impl Driver {
             let Some(open) = self.requests.get_mut(ticket) else { continue };
             let answer = match (&open.asked, open.stage) {
                 (Asked::Change(_), Stage::Committed(id) | Stage::Pursued(id)) => {
-                    Answer::Unknown(Unknown::NotSettledInTime { id })
+                    Err(RequestError::Unknown(OutcomeUnknown::NotSettledInTime { id }))
                 }
                 (Asked::Change(_) | Asked::Transfer(_), Stage::Offered | Stage::Logged(_)) => {
-                    Answer::Unknown(Unknown::Removed)
+                    Err(RequestError::Unknown(OutcomeUnknown::Removed))
                 }
-                _ => Answer::Refused(Refused::NotMember),
+                _ => Err(RequestError::Refused(RequestRefused::NotMember)),
             };
             self.answer(ticket, answer);
         }
     }
 
     /// A snapshot took the place of entries: what they would have told is lost.
-    pub(crate) fn on_installed(&mut self, meta: &SnapshotMeta, origins: &Origins) {
+    pub(crate) fn on_installed(&mut self, meta: &SnapshotMeta, origins: &CommandDedup) {
         let passed = |open: &Open| open.stage != Stage::Waiting && !mutant!(PassedIsNotAnswered);
         for ticket in self.requests.tickets(passed) {
-            let origin = Origin { number: ticket.0, ..self.own };
+            let origin = CommandId { number: ticket.0, ..self.own };
             let Some(open) = self.requests.get_mut(ticket) else { continue };
             match (&open.asked, open.stage) {
                 (Asked::Command(_), _) if origins.has_run(origin) => {
-                    self.answer(ticket, Answer::Unknown(Unknown::ReplyLost));
+                    self.answer(ticket, Err(RequestError::Unknown(OutcomeUnknown::ReplyLost)));
                 }
                 (Asked::Change(_), Stage::Logged(id)) if id.index <= meta.id.index => {
                     if meta.membership.since() == id {
                         self.on_committed(ticket, id, &meta.membership);
                     } else {
-                        self.answer(ticket, Answer::Unknown(Unknown::PassedBySnapshot));
+                        self.answer(
+                            ticket,
+                            Err(RequestError::Unknown(OutcomeUnknown::PassedBySnapshot)),
+                        );
                     }
                 }
                 _ => {}
@@ -260,7 +269,10 @@ impl Driver {
                 }
                 _ => {
                     let by = there.id;
-                    self.answer(ticket, Answer::Refused(Refused::Overtaken { by }));
+                    self.answer(
+                        ticket,
+                        Err(RequestError::Refused(RequestRefused::Overwritten { by })),
+                    );
                 }
             }
         }
@@ -271,21 +283,24 @@ impl Driver {
             Event::Leader { leader: Some(leader), .. } => {
                 let done = |open: &Open| open.asked == Asked::Transfer(*leader);
                 for ticket in self.requests.slow_tickets(done) {
-                    self.answer(ticket, Answer::Done(Done::Transferred { to: *leader }));
+                    self.answer(ticket, Ok(RequestReply::Transferred { to: *leader }));
                 }
                 self.offer_to_new_leader();
             }
             Event::TransferAborted { to, .. } => {
                 for ticket in self.requests.slow_tickets(|open| open.asked == Asked::Transfer(*to))
                 {
-                    self.answer(ticket, Answer::Refused(Refused::TransferAborted));
+                    self.answer(
+                        ticket,
+                        Err(RequestError::Refused(RequestRefused::TransferAborted)),
+                    );
                 }
             }
             Event::Settled { id, .. } => self.on_settled(*id),
             Event::GoalEnded(ended) => {
                 let pursues = |open: &Open| open.stage == Stage::Pursued(ended.id);
                 for ticket in self.requests.slow_tickets(pursues) {
-                    self.answer(ticket, Answer::Done(Done::GoalEnded(*ended)));
+                    self.answer(ticket, Ok(RequestReply::GoalEnded(*ended)));
                 }
             }
             _ => {}
@@ -302,7 +317,7 @@ impl Driver {
             else {
                 continue;
             };
-            self.answer(ticket, Answer::Done(Done::Changed { id }));
+            self.answer(ticket, Ok(RequestReply::Changed { id }));
         }
     }
 
@@ -332,16 +347,18 @@ impl Driver {
         self.look_at = next.min().unwrap_or(u64::MAX);
     }
 
-    fn end_late(&mut self, ticket: Ticket) {
+    fn end_late(&mut self, ticket: RequestToken) {
         let Some(open) = self.requests.get_mut(ticket) else { return };
         let answer = match (&open.asked, open.stage) {
-            (Asked::Read(_), Stage::Waiting) => Answer::Refused(Refused::NoLeader),
-            (Asked::Read(_), _) => Answer::Refused(Refused::ReadTimedOut),
-            (_, Stage::Waiting) => Answer::Refused(Refused::NoLeader),
-            (_, Stage::Committed(id) | Stage::Pursued(id)) => {
-                Answer::Unknown(Unknown::NotSettledInTime { id })
+            (Asked::Read(_), Stage::Waiting) => {
+                Err(RequestError::Refused(RequestRefused::NoLeader))
             }
-            _ => Answer::Unknown(Unknown::TimedOut),
+            (Asked::Read(_), _) => Err(RequestError::Refused(RequestRefused::ReadTimedOut)),
+            (_, Stage::Waiting) => Err(RequestError::Refused(RequestRefused::NoLeader)),
+            (_, Stage::Committed(id) | Stage::Pursued(id)) => {
+                Err(RequestError::Unknown(OutcomeUnknown::NotSettledInTime { id }))
+            }
+            _ => Err(RequestError::Unknown(OutcomeUnknown::TimedOut)),
         };
         self.answer(ticket, answer);
     }

@@ -4,26 +4,27 @@
 //! Things that happen go in by the methods; [`Driver::take`] says what to do next.
 //! The driver does no I/O: whoever runs it writes saves in order, sends messages,
 //! does the machine's jobs in order, and reports each one back. Every request that
-//! was given a [`Ticket`] is answered exactly once.
+//! was given a [`RequestToken`] is answered exactly once.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
+use quorate_core::message::Message;
 use quorate_core::{
-    Boot, BootError, Change, Config, Dropped, Entries, EntryId, Envelope, Event, Index, Input,
-    Load, MemberId, Message, Raft, Reader, Save, SaveId, SnapshotMeta, Taken, Term, mutant,
+    Accepted, Boot, BootError, Change, Config, Dropped, Entries, EntryId, Envelope, Event, Index,
+    Input, Load, LoadTarget, MemberId, Raft, Save, SaveId, SnapshotMeta, Term, mutant,
 };
 
-use crate::answer::{Answer, Done, Refused, Unknown};
-use crate::applier::{Job, JobDone};
-use crate::origin::Origin;
-use crate::requests::{Asked, Requests, Stage, Ticket};
+use crate::applier::{MachineJob, MachineJobDone};
+use crate::command_id::CommandId;
+use crate::outcome::{OutcomeUnknown, RequestError, RequestOutcome, RequestRefused, RequestReply};
+use crate::requests::{Asked, RequestToken, Requests, Stage};
 
 /// How a member deals with requests and snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
-pub struct Options {
+pub struct DriverOptions {
     /// A request that has no answer after this many ticks ends as refused or unknown.
     pub request_ticks: u64,
     /// What was offered to a leader and not acknowledged is offered again after this
@@ -38,7 +39,7 @@ pub struct Options {
     pub snapshot_entries: u64,
 }
 
-impl Default for Options {
+impl Default for DriverOptions {
     fn default() -> Self {
         Self {
             request_ticks: 100,
@@ -52,7 +53,7 @@ impl Default for Options {
 
 /// What the driver wants done.
 #[derive(Debug, Default)]
-pub struct Work {
+pub struct DriverOutput {
     /// Write this after every earlier one, then call [`Driver::saved`]. What may be
     /// sent only then comes out of the driver when it is told.
     pub save: Option<Save>,
@@ -62,13 +63,13 @@ pub struct Work {
     /// to [`Driver::snapshot_sent`].
     pub snapshots: Vec<Envelope>,
     /// For the machine, in this order, after all jobs before.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<MachineJob>,
     /// Entries to read back from the disk.
     pub load: Vec<Load>,
     /// Entries up to here may leave the disk.
     pub trim: Option<Index>,
     /// For those who asked. Each ticket is answered once.
-    pub answers: Vec<(Ticket, Answer)>,
+    pub answers: Vec<(RequestToken, RequestOutcome)>,
     /// What an operator would like to see. Nothing has to be done about it.
     pub events: Vec<Event>,
 }
@@ -77,13 +78,13 @@ pub struct Work {
 ///
 /// A cluster of one, on a disk that is always done at once:
 /// ```
-/// use quorate::{Answer, Applier, Done, Driver, Job, KvCommand, MemoryKv, Options};
+/// use quorate::{Applier, Driver, DriverOptions, KvCommand, MachineJob, MemoryKv, RequestReply};
 /// use quorate_core::{Boot, Config, MemberId, Membership};
 ///
 /// let id = MemberId(1);
 /// let boot = Boot::first(Membership::new([id], []));
 /// let first = boot.snapshot.clone();
-/// let mut driver = Driver::new(Config::new(id), boot, 1, Options::default())?;
+/// let mut driver = Driver::new(Config::new(id), boot, 1, DriverOptions::default())?;
 /// let mut applier = Applier::new(MemoryKv::default(), driver.origin());
 /// applier.install(&first, std::iter::empty())?;
 ///
@@ -97,21 +98,21 @@ pub struct Work {
 ///         driver.saved(save.id);
 ///     }
 ///     for job in work.jobs {
-///         if let Job::Apply(entries) = job {
+///         if let MachineJob::Apply(entries) = job {
 ///             driver.job_done(applier.apply(&entries));
 ///         }
 ///     }
 ///     answers.extend(work.answers);
 /// }
-/// assert!(matches!(&answers[..], [(asked, Answer::Done(Done::Ran { .. }))] if *asked == ticket));
+/// assert!(matches!(&answers[..], [(asked, Ok(RequestReply::Ran { .. }))] if *asked == ticket));
 /// assert_eq!(applier.machine().get(b"color"), Some(&"green".into()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Driver {
     pub(crate) raft: Raft,
-    pub(crate) options: Options,
-    pub(crate) own: Origin,
+    pub(crate) options: DriverOptions,
+    pub(crate) own: CommandId,
     pub(crate) requests: Requests,
     pub(crate) now: u64,
     /// No request is due before this.
@@ -120,7 +121,7 @@ pub struct Driver {
     /// The newest entry that was handed to the machine.
     handed: EntryId,
     /// Reads that may run once the machine was handed this index.
-    pub(crate) confirmed: BTreeMap<Index, Vec<Ticket>>,
+    pub(crate) confirmed: BTreeMap<Index, Vec<RequestToken>>,
     /// This member was removed from the cluster, and has run the entry that did it.
     pub(crate) removed: bool,
     /// The newest snapshot that was captured, or is being captured.
@@ -130,9 +131,9 @@ pub struct Driver {
     /// Saves on their way to the disk, with what waits for them.
     saving: VecDeque<Saving>,
     /// What goes into the next work.
-    jobs: Vec<Job>,
+    jobs: Vec<MachineJob>,
     send: Vec<Envelope>,
-    pub(crate) answers: Vec<(Ticket, Answer)>,
+    pub(crate) answers: Vec<(RequestToken, RequestOutcome)>,
     dropped: BTreeMap<&'static str, u64>,
 }
 
@@ -150,9 +151,9 @@ impl Driver {
         config: Config,
         boot: Boot,
         boots: u64,
-        options: Options,
+        options: DriverOptions,
     ) -> Result<Self, BootError> {
-        let own = Origin {
+        let own = CommandId {
             member: config.id,
             incarnation: config.incarnation,
             boot: boots,
@@ -189,7 +190,7 @@ impl Driver {
     }
 
     /// The origin of requests asked here; its number means nothing.
-    pub fn origin(&self) -> Origin {
+    pub fn origin(&self) -> CommandId {
         self.own
     }
 
@@ -224,14 +225,14 @@ impl Driver {
     }
 
     /// A command for the machine.
-    pub fn propose(&mut self, command: &[u8]) -> Ticket {
+    pub fn propose(&mut self, command: &[u8]) -> RequestToken {
         let sealed = self.seal(command);
         self.ask(Asked::Command(sealed), self.options.request_ticks)
     }
 
     /// A command that counts only if this member logs it, as the leader of this term.
     /// Otherwise it is refused: no later leader is offered it.
-    pub fn propose_in(&mut self, term: Term, command: &[u8]) -> Ticket {
+    pub fn propose_in(&mut self, term: Term, command: &[u8]) -> RequestToken {
         let sealed = self.seal(command);
         self.ask_once(sealed, term)
     }
@@ -239,22 +240,22 @@ impl Driver {
     fn seal(&self, command: &[u8]) -> Bytes {
         let number = self.requests.next().0;
         let open_from = self.requests.oldest().0;
-        Origin { number, open_from, ..self.own }.seal(command)
+        CommandId { number, open_from, ..self.own }.seal(command)
     }
 
     /// A question to the machine, answered with nothing older than now.
-    pub fn read(&mut self, question: Bytes) -> Ticket {
+    pub fn read(&mut self, question: Bytes) -> RequestToken {
         self.ask(Asked::Read(question), self.options.request_ticks)
     }
 
     /// A membership change. It is done when it is settled; a goal, when it has ended.
     /// That may take as long as `ticks`.
-    pub fn change(&mut self, change: Change, ticks: u64) -> Ticket {
+    pub fn change(&mut self, change: Change, ticks: u64) -> RequestToken {
         self.ask(Asked::Change(Box::new(change)), ticks)
     }
 
     /// This member should lead.
-    pub fn transfer(&mut self, to: MemberId) -> Ticket {
+    pub fn transfer(&mut self, to: MemberId) -> RequestToken {
         self.ask(Asked::Transfer(to), self.options.request_ticks)
     }
 
@@ -266,7 +267,7 @@ impl Driver {
             if let Some(meta) = save.install {
                 self.handed = meta.id;
                 self.captured = self.captured.max(meta.id.index);
-                self.jobs.push(Job::Install(meta));
+                self.jobs.push(MachineJob::Install(meta));
             }
         }
         let _ = self.step(Input::Saved(id));
@@ -274,25 +275,25 @@ impl Driver {
     }
 
     /// The machine did a job.
-    pub fn job_done(&mut self, done: JobDone) {
+    pub fn job_done(&mut self, done: MachineJobDone) {
         match done {
-            JobDone::Applied { index, outcomes, removed } => {
+            MachineJobDone::Applied { index, outcomes, removed } => {
                 let _ = self.step(Input::Applied(index));
                 for (number, outcome) in outcomes {
-                    self.on_outcome(Ticket(number), outcome);
+                    self.on_outcome(RequestToken(number), outcome);
                 }
                 self.removed = removed;
                 if removed {
                     self.on_removed();
                 }
             }
-            JobDone::Queried(ticket, reply) => {
-                self.answer(ticket, Answer::Done(Done::Read { reply }));
+            MachineJobDone::Queried(ticket, reply) => {
+                self.answer(ticket, Ok(RequestReply::Read { reply }));
             }
             // The caller writes it to the disk and then tells `snapshot_saved`.
-            JobDone::Captured { .. } => {}
-            JobDone::TooLate(_) => self.snapshot_given_up(),
-            JobDone::Installed { meta, origins } => self.on_installed(&meta, &origins),
+            MachineJobDone::Captured { .. } => {}
+            MachineJobDone::TooLate(_) => self.snapshot_given_up(),
+            MachineJobDone::Installed { meta, origins } => self.on_installed(&meta, &origins),
         }
     }
 
@@ -317,7 +318,7 @@ impl Driver {
             self.captured = index;
             self.capturing = true;
             let membership = self.raft.membership_at(index);
-            self.jobs.push(Job::Snapshot(SnapshotMeta { id: self.handed, membership }));
+            self.jobs.push(MachineJob::Snapshot(SnapshotMeta { id: self.handed, membership }));
         }
         self.captured
     }
@@ -328,9 +329,9 @@ impl Driver {
         let _ = self.step(if arrived { sent } else { Input::SnapshotLost(to) });
     }
 
-    /// Entries that [`Work::load`] asked for.
-    pub fn loaded(&mut self, reader: Reader, entries: Entries) {
-        let _ = self.step(Input::Loaded(reader, entries));
+    /// Entries that [`DriverOutput::load`] asked for.
+    pub fn loaded(&mut self, target: LoadTarget, entries: Entries) {
+        let _ = self.step(Input::Loaded(target, entries));
     }
 
     /// Messages to this peer are being lost.
@@ -360,9 +361,9 @@ impl Driver {
             let Some(open) = self.requests.get_mut(ticket) else { continue };
             let harmless = open.stage == Stage::Waiting || matches!(open.asked, Asked::Read(_));
             let answer = if harmless {
-                Answer::Refused(Refused::Stopped)
+                Err(RequestError::Refused(RequestRefused::Stopped))
             } else {
-                Answer::Unknown(Unknown::Stopped)
+                Err(RequestError::Unknown(OutcomeUnknown::Stopped))
             };
             self.answer(ticket, answer);
         }
@@ -377,7 +378,7 @@ impl Driver {
     }
 
     /// Everything to do since the last time.
-    pub fn take(&mut self) -> Work {
+    pub fn take(&mut self) -> DriverOutput {
         let mut output = self.raft.take_output();
         if let Some(save) = &mut output.save {
             let then_send = std::mem::take(&mut save.then_send);
@@ -408,7 +409,7 @@ impl Driver {
         if send.iter().any(carries_snapshot) {
             (snapshots, send) = send.into_iter().partition(carries_snapshot);
         }
-        Work {
+        DriverOutput {
             save: output.save,
             send,
             snapshots,
@@ -420,7 +421,7 @@ impl Driver {
         }
     }
 
-    pub(crate) fn step(&mut self, input: Input) -> Result<Taken, Dropped> {
+    pub(crate) fn step(&mut self, input: Input) -> Result<Accepted, Dropped> {
         let taken = self.raft.step(input);
         if let Err(why) = &taken {
             *self.dropped.entry(why.name()).or_default() += 1;
@@ -434,7 +435,7 @@ impl Driver {
             let first = first.id.index;
             self.handed = last.id;
             self.on_handed(first, &entries);
-            self.jobs.push(Job::Apply(entries));
+            self.jobs.push(MachineJob::Apply(entries));
         }
         self.ask_machine();
         let next = self.captured.saturating_add(self.options.snapshot_entries);
@@ -452,7 +453,7 @@ impl Driver {
             for ticket in read.remove() {
                 let Some(open) = self.requests.get_mut(ticket) else { continue };
                 if let Asked::Read(question) = &open.asked {
-                    self.jobs.push(Job::Query(ticket, question.clone()));
+                    self.jobs.push(MachineJob::Query(ticket, question.clone()));
                     open.stage = Stage::Asking;
                 }
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quorate_core::Index;
 
-use crate::machine::{BadSnapshot, Chunks, Machine};
+use crate::machine::{BadSnapshot, Machine, SnapshotChunks};
 
 /// Keys and values, each with the index of the command that wrote it last.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -44,7 +44,7 @@ pub enum KvCommand {
 
 /// What can be asked of the map.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct KvQuestion {
+pub struct KvQuery {
     /// Whose value is wanted.
     pub key: Bytes,
 }
@@ -106,7 +106,7 @@ impl Machine for MemoryKv {
         KvReply { done: true, value }.encode()
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         let map = Arc::clone(&self.map);
         let mut from = Some(Bytes::new());
         Box::new(std::iter::from_fn(move || {
@@ -187,7 +187,7 @@ impl KvCommand {
     }
 }
 
-impl KvQuestion {
+impl KvQuery {
     /// The bytes to read with.
     pub fn encode(&self) -> Bytes {
         self.key.clone()

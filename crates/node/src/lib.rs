@@ -24,15 +24,15 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-mod answer;
 mod applier;
 mod asking;
+mod command_id;
 mod driver;
 mod kv;
 mod machine;
 #[cfg(feature = "runtime")]
 mod memory_network;
-mod origin;
+mod outcome;
 mod requests;
 #[cfg(feature = "runtime")]
 mod runtime;
@@ -42,14 +42,14 @@ mod tcp;
 #[cfg(feature = "runtime")]
 pub mod testkit;
 
-pub use answer::{Answer, Done, Refused, Unknown};
-pub use applier::{Applier, InstallError, Job, JobDone, Outcome};
-pub use driver::{Driver, Options, Work};
-pub use kv::{KvCommand, KvQuestion, KvReply, MemoryKv};
-pub use machine::{BadSnapshot, Chunks, Machine};
-pub use origin::{Origin, Origins};
-pub use requests::Ticket;
-pub use start::{StartError, Started, Startup, install, seed, start};
+pub use applier::{Applier, CommandOutcome, MachineJob, MachineJobDone, SnapshotInstallError};
+pub use command_id::{CommandDedup, CommandId};
+pub use driver::{Driver, DriverOptions, DriverOutput};
+pub use kv::{KvCommand, KvQuery, KvReply, MemoryKv};
+pub use machine::{BadSnapshot, Machine, SnapshotChunks};
+pub use outcome::{OutcomeUnknown, RequestError, RequestOutcome, RequestRefused, RequestReply};
+pub use requests::RequestToken;
+pub use start::{MemberStartup, StartError, StartedMember, install, seed, start};
 
 #[cfg(feature = "runtime")]
 pub use memory_network::{MemoryNetwork, MemoryTransport};
@@ -57,16 +57,21 @@ pub use memory_network::{MemoryNetwork, MemoryTransport};
 pub use runtime::*;
 #[cfg(feature = "runtime")]
 pub use tcp::{
-    AddressOf, InquiryError, OnRoundTrip, Plain, Secure, Securing, Stream, TcpConfig, TcpTransport,
+    AddressResolver, ConnectionSecurity, DiscoveryError, PeerStream, Plaintext, RoundTripCallback,
+    SecurityFuture, TcpConfig, TcpTransport,
 };
 
 // What is asked for and answered with, so that most users need no other crate.
-pub use quorate_core::{
-    Activation, Change, ChangeRefusal, Config, EndedGoal, EntryId, Event, GoalEnd, Index, MemberId,
-    MemberInfo, MemberSet, Membership, Operation, Plan, PlannedStep, ReadMode, Refusal, RoleKind,
-    Step, Transition, View,
+pub use quorate_core::config::{Activation, ReadMode};
+pub use quorate_core::membership::{
+    ChangeRefusal, EndedGoal, GoalEnd, GoalStep, MemberInfo, Operation, Plan, PlanContext,
+    PlannedStep, Transition,
 };
-pub use quorate_storage::{FileDisk, Identity, StoreConfig};
+pub use quorate_core::status::RoleKind;
+pub use quorate_core::{
+    Change, Config, EntryId, Event, Index, MemberId, MemberSet, Membership, Refusal,
+};
+pub use quorate_storage::{FileDisk, StoreConfig, StoreIdentity};
 
 /// The Rust in the README and the guides is compiled and run as tests.
 #[cfg(all(doctest, feature = "runtime"))]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use quorate_core::{Index, Membership};
-use quorate_storage::Identity;
+use quorate_storage::StoreIdentity;
 
 /// A state machine. Every member runs the same commands in the same order, so
 /// everything here must depend on nothing else: no clock, no chance, no order of
@@ -13,7 +13,7 @@ use quorate_storage::Identity;
 /// A counter: a command adds to it, any question asks for it.
 /// ```
 /// use bytes::Bytes;
-/// use quorate::{BadSnapshot, Chunks, Machine};
+/// use quorate::{BadSnapshot, SnapshotChunks, Machine};
 /// use quorate_core::Index;
 ///
 /// #[derive(Default)]
@@ -31,7 +31,7 @@ use quorate_storage::Identity;
 ///         Bytes::copy_from_slice(&self.0.to_le_bytes())
 ///     }
 ///
-///     fn snapshot(&self) -> Chunks {
+///     fn snapshot(&self) -> SnapshotChunks {
 ///         Box::new(std::iter::once(self.query(&Bytes::new())))
 ///     }
 ///
@@ -60,7 +60,7 @@ pub trait Machine {
     /// or not at all. What may be lost is how recent it is: the log has the rest.
     ///
     /// A state that was kept for another owner is not this member's. Drop it and answer 0.
-    fn resume(&mut self, _owner: &Identity) -> Index {
+    fn resume(&mut self, _owner: &StoreIdentity) -> Index {
         0
     }
 
@@ -81,7 +81,7 @@ pub trait Machine {
 
     /// The whole state as it is now, in chunks of any size. The iterator must keep
     /// showing this state while further commands are applied.
-    fn snapshot(&self) -> Chunks;
+    fn snapshot(&self) -> SnapshotChunks;
 
     /// Replaces the state by one that [`Machine::snapshot`] captured, here or on
     /// another member.
@@ -89,7 +89,7 @@ pub trait Machine {
 }
 
 /// The parts of a snapshot, in order.
-pub type Chunks = Box<dyn Iterator<Item = Bytes> + Send>;
+pub type SnapshotChunks = Box<dyn Iterator<Item = Bytes> + Send>;
 
 /// The bytes are not a snapshot of this machine. The member cannot go on: find out
 /// which version wrote them.

@@ -8,12 +8,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use quorate_core::{MemberId, MemberInfo};
+use quorate_core::MemberId;
+use quorate_core::membership::MemberInfo;
 use tokio::sync::{mpsc, watch};
 
 use crate::runtime::{
-    Inbox, Introduction, LandingError, MemberKey, OutgoingSnapshot, Parcel, Rejected, Transport,
-    TransportError, lock,
+    Inbox, Introduction, MemberKey, OutgoingSnapshot, PeerMessage, RejectReason,
+    SnapshotReceiveError, Transport, TransportError, lock,
 };
 
 /// Parcels sent together that wait for one member.
@@ -25,27 +26,27 @@ const SNAPSHOTS_MAX: usize = 16;
 /// Members find each other by their names, on whichever of its transports they live.
 #[derive(Clone, Default)]
 pub struct MemoryNetwork {
-    world: Arc<Mutex<World>>,
+    state: Arc<Mutex<NetworkState>>,
 }
 
 #[derive(Default)]
-struct World {
-    homes: BTreeMap<MemberKey, Home>,
+struct NetworkState {
+    endpoints: BTreeMap<MemberKey, MemberEndpoint>,
     cut: BTreeSet<(MemberKey, MemberKey)>,
 }
 
 /// Where a member lives.
 #[derive(Clone)]
-struct Home {
+struct MemberEndpoint {
     /// Of the transport that it lives on.
     stopping: watch::Sender<bool>,
     inbox: Inbox,
-    way: mpsc::Sender<Delivery>,
+    way: mpsc::Sender<QueuedDelivery>,
 }
 
-struct Delivery {
+struct QueuedDelivery {
     pair: Introduction,
-    parcels: Vec<Parcel>,
+    messages: Vec<PeerMessage>,
 }
 
 impl MemoryNetwork {
@@ -68,28 +69,28 @@ impl MemoryNetwork {
 
     /// From now on nothing passes between these two, in either direction.
     pub fn cut(&self, one: MemberKey, other: MemberKey) {
-        lock(&self.world).cut.extend([(one, other), (other, one)]);
+        lock(&self.state).cut.extend([(one, other), (other, one)]);
     }
 
     /// Undoes [`MemoryNetwork::cut`].
     pub fn heal(&self, one: MemberKey, other: MemberKey) {
-        let cut = &mut lock(&self.world).cut;
+        let cut = &mut lock(&self.state).cut;
         cut.remove(&(one, other));
         cut.remove(&(other, one));
     }
 
     /// Undoes every cut.
     pub fn heal_all(&self) {
-        lock(&self.world).cut.clear();
+        lock(&self.state).cut.clear();
     }
 
-    fn home(&self, from: MemberKey, to: MemberKey) -> Option<Home> {
-        let world = lock(&self.world);
-        if world.cut.contains(&(from, to)) { None } else { world.homes.get(&to).cloned() }
+    fn endpoint(&self, from: MemberKey, to: MemberKey) -> Option<MemberEndpoint> {
+        let state = lock(&self.state);
+        if state.cut.contains(&(from, to)) { None } else { state.endpoints.get(&to).cloned() }
     }
 
     fn is_cut(&self, from: MemberKey, to: MemberKey) -> bool {
-        lock(&self.world).cut.contains(&(from, to))
+        lock(&self.state).cut.contains(&(from, to))
     }
 }
 
@@ -117,23 +118,27 @@ impl MemoryTransport {
 
     /// Tells everybody who could have talked to it.
     fn take_away(&self, key: MemberKey) {
-        let mut world = lock(&self.network.world);
+        let mut state = lock(&self.network.state);
         // It may live elsewhere by now.
-        let here = |home: &Home| home.stopping.same_channel(&self.stopping);
-        if !world.homes.get(&key).is_some_and(here) {
+        let here = |endpoint: &MemberEndpoint| endpoint.stopping.same_channel(&self.stopping);
+        if !state.endpoints.get(&key).is_some_and(here) {
             return;
         }
-        world.homes.remove(&key);
-        for (other, home) in world.homes.iter().filter(|(other, _)| other.cluster == key.cluster) {
-            home.inbox.connection_lost(*other, key.member);
+        state.endpoints.remove(&key);
+        for (other, endpoint) in
+            state.endpoints.iter().filter(|(other, _)| other.cluster == key.cluster)
+        {
+            endpoint.inbox.connection_lost(*other, key.member);
         }
     }
 
-    fn send_to(&self, pair: Introduction, parcels: Vec<Parcel>) {
+    fn send_to(&self, pair: Introduction, messages: Vec<PeerMessage>) {
         let to = MemberKey { cluster: pair.from.cluster, member: pair.to };
-        let sent = match self.network.home(pair.from, to) {
+        let sent = match self.network.endpoint(pair.from, to) {
             None => Err("dropped_unreachable"),
-            Some(home) => home.way.try_send(Delivery { pair, parcels }).map_err(|_| "dropped_full"),
+            Some(endpoint) => {
+                endpoint.way.try_send(QueuedDelivery { pair, messages }).map_err(|_| "dropped_full")
+            }
         };
         match (sent, self.inbox.get()) {
             (Ok(()), _) => self.count("sent"),
@@ -155,9 +160,10 @@ impl Transport for MemoryTransport {
     fn add_member(&self, key: MemberKey, incarnation: u64) {
         let Some(inbox) = self.inbox.get() else { return };
         let (way, deliveries) = mpsc::channel(WAITING_MAX);
-        let home = Home { stopping: self.stopping.clone(), inbox: inbox.clone(), way };
+        let endpoint =
+            MemberEndpoint { stopping: self.stopping.clone(), inbox: inbox.clone(), way };
         lock(&self.own).insert(key, incarnation);
-        lock(&self.network.world).homes.insert(key, home);
+        lock(&self.network.state).endpoints.insert(key, endpoint);
         let counts = Arc::clone(&self.counts);
         let bringing = bring(self.network.clone(), inbox.clone(), key, deliveries, counts);
         let mut stopping = self.stopping.subscribe();
@@ -177,35 +183,36 @@ impl Transport for MemoryTransport {
     /// Members need no address here.
     fn set_peers(&self, _key: MemberKey, _peers: Vec<(MemberId, MemberInfo)>) {}
 
-    fn send(&self, key: MemberKey, parcels: Vec<Parcel>) {
+    fn send(&self, key: MemberKey, messages: Vec<PeerMessage>) {
         let Some(incarnation) = lock(&self.own).get(&key).copied() else { return };
-        let mut by_peer: BTreeMap<MemberId, Vec<Parcel>> = BTreeMap::new();
-        for parcel in parcels {
-            by_peer.entry(parcel.to()).or_default().push(parcel);
+        let mut by_peer: BTreeMap<MemberId, Vec<PeerMessage>> = BTreeMap::new();
+        for message in messages {
+            by_peer.entry(message.to()).or_default().push(message);
         }
-        for (to, parcels) in by_peer {
-            self.send_to(Introduction { from: key, incarnation, to }, parcels);
+        for (to, messages) in by_peer {
+            self.send_to(Introduction { from: key, incarnation, to }, messages);
         }
     }
 
     fn send_snapshot(&self, key: MemberKey, snapshot: OutgoingSnapshot) {
         let to = MemberKey { cluster: key.cluster, member: snapshot.envelope().to };
         let incarnation = lock(&self.own).get(&key).copied();
-        let (Some(incarnation), Some(home)) = (incarnation, self.network.home(key, to)) else {
+        let (Some(incarnation), Some(endpoint)) = (incarnation, self.network.endpoint(key, to))
+        else {
             return self.count("snapshots_lost");
         };
         let Ok(place) = Arc::clone(&self.snapshots).try_acquire_owned() else {
             return self.count("snapshots_lost");
         };
         let pair = Introduction { from: key, incarnation, to: to.member };
-        if let Err(why) = home.inbox.admit(&pair) {
+        if let Err(why) = endpoint.inbox.admit(&pair) {
             return self.count(why.name());
         }
         let (counts, mut stopping) = (Arc::clone(&self.counts), self.stopping.subscribe());
         tokio::spawn(async move {
             let what = tokio::select! {
                 _ = stopping.wait_for(|stopping| *stopping) => "snapshots_lost",
-                moved = move_snapshot(home.inbox, to, snapshot) => match moved {
+                moved = move_snapshot(endpoint.inbox, to, snapshot) => match moved {
                     Ok(()) => "snapshots_sent",
                     Err(_) => "snapshots_refused",
                 },
@@ -216,7 +223,7 @@ impl Transport for MemoryTransport {
     }
 
     /// Who is not let in is asked about with every delivery: there is nothing to close.
-    fn turn_away(&self, _key: MemberKey, _from: MemberId, why: Rejected) {
+    fn reject(&self, _key: MemberKey, _from: MemberId, why: RejectReason) {
         self.count(why.name());
     }
 
@@ -245,17 +252,17 @@ async fn bring(
     network: MemoryNetwork,
     inbox: Inbox,
     to: MemberKey,
-    mut deliveries: mpsc::Receiver<Delivery>,
+    mut deliveries: mpsc::Receiver<QueuedDelivery>,
     counts: Arc<Mutex<BTreeMap<&'static str, u64>>>,
 ) {
-    while let Some(Delivery { pair, parcels }) = deliveries.recv().await {
+    while let Some(QueuedDelivery { pair, messages }) = deliveries.recv().await {
         if network.is_cut(pair.from, to) {
             continue;
         }
         match inbox.admit(&pair) {
             Err(why) => count(&counts, why.name()),
             Ok(()) => {
-                if inbox.deliver(to, parcels).await.is_err() {
+                if inbox.deliver(to, messages).await.is_err() {
                     return;
                 }
             }
@@ -267,9 +274,9 @@ async fn move_snapshot(
     inbox: Inbox,
     to: MemberKey,
     mut snapshot: OutgoingSnapshot,
-) -> Result<(), LandingError> {
+) -> Result<(), SnapshotReceiveError> {
     let mut landing = inbox.begin_snapshot(to, snapshot.envelope().clone()).await?;
-    while let Some(chunk) = snapshot.next_chunk().await.map_err(LandingError::Disk)? {
+    while let Some(chunk) = snapshot.next_chunk().await.map_err(SnapshotReceiveError::Disk)? {
         landing.append(chunk).await?;
     }
     landing.finish().await?;

@@ -9,9 +9,9 @@ use quorate_core::{Change, EntryId, Index, MemberId, RequestId};
 /// one driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Ticket(pub u64);
+pub struct RequestToken(pub u64);
 
-impl Ticket {
+impl RequestToken {
     /// Of a change or a transfer.
     pub(crate) fn is_slow(self) -> bool {
         self.0 & SLOW != 0
@@ -86,7 +86,7 @@ pub(crate) struct Requests {
     count: usize,
     slow: BTreeMap<u64, Open>,
     slow_asked: u64,
-    attempts: BTreeMap<RequestId, Ticket>,
+    attempts: BTreeMap<RequestId, RequestToken>,
 }
 
 /// Tickets of changes and transfers have this bit.
@@ -102,21 +102,21 @@ impl Requests {
     }
 
     /// Every command and read before this one was answered.
-    pub(crate) fn oldest(&self) -> Ticket {
-        Ticket(self.first)
+    pub(crate) fn oldest(&self) -> RequestToken {
+        RequestToken(self.first)
     }
 
     /// The ticket that the next command or read gets.
-    pub(crate) fn next(&self) -> Ticket {
-        Ticket(self.first + self.open.len() as u64)
+    pub(crate) fn next(&self) -> RequestToken {
+        RequestToken(self.first + self.open.len() as u64)
     }
 
-    pub(crate) fn insert(&mut self, open: Open) -> Ticket {
+    pub(crate) fn insert(&mut self, open: Open) -> RequestToken {
         if open.asked.is_slow() {
             self.slow_asked += 1;
             let number = SLOW | self.slow_asked;
             self.slow.insert(number, open);
-            return Ticket(number);
+            return RequestToken(number);
         }
         let ticket = self.next();
         self.open.push_back(Some(open));
@@ -124,7 +124,7 @@ impl Requests {
         ticket
     }
 
-    pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Open> {
+    pub(crate) fn get_mut(&mut self, ticket: RequestToken) -> Option<&mut Open> {
         if ticket.is_slow() {
             return self.slow.get_mut(&ticket.0);
         }
@@ -132,7 +132,7 @@ impl Requests {
         self.open.get_mut(usize::try_from(place).ok()?)?.as_mut()
     }
 
-    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Open> {
+    pub(crate) fn remove(&mut self, ticket: RequestToken) -> Option<Open> {
         let open = if ticket.is_slow() {
             self.slow.remove(&ticket.0)?
         } else {
@@ -151,25 +151,26 @@ impl Requests {
         Some(open)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Ticket, &Open)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RequestToken, &Open)> {
         let numbered = self.open.iter().zip(self.first..);
-        let quick = numbered.filter_map(|(open, number)| Some((Ticket(number), open.as_ref()?)));
-        quick.chain(self.slow.iter().map(|(number, open)| (Ticket(*number), open)))
+        let quick =
+            numbered.filter_map(|(open, number)| Some((RequestToken(number), open.as_ref()?)));
+        quick.chain(self.slow.iter().map(|(number, open)| (RequestToken(*number), open)))
     }
 
-    pub(crate) fn tickets(&self, wanted: impl Fn(&Open) -> bool) -> Vec<Ticket> {
+    pub(crate) fn tickets(&self, wanted: impl Fn(&Open) -> bool) -> Vec<RequestToken> {
         self.iter().filter(|(_, open)| wanted(open)).map(|(ticket, _)| ticket).collect()
     }
 
     /// Of the changes and transfers alone.
-    pub(crate) fn slow_tickets(&self, wanted: impl Fn(&Open) -> bool) -> Vec<Ticket> {
+    pub(crate) fn slow_tickets(&self, wanted: impl Fn(&Open) -> bool) -> Vec<RequestToken> {
         let wanted = self.slow.iter().filter(|(_, open)| wanted(open));
-        wanted.map(|(number, _)| Ticket(*number)).collect()
+        wanted.map(|(number, _)| RequestToken(*number)).collect()
     }
 
     /// From now on an answer to this attempt belongs to this request, and one to an
     /// earlier attempt to nobody.
-    pub(crate) fn expect(&mut self, ticket: Ticket, attempt: RequestId) {
+    pub(crate) fn expect(&mut self, ticket: RequestToken, attempt: RequestId) {
         let Some(open) = self.get_mut(ticket) else { return };
         let earlier = open.attempt.replace(attempt);
         if let Some(earlier) = earlier {
@@ -179,7 +180,7 @@ impl Requests {
     }
 
     /// Whose attempt was answered, if anybody still waits for it.
-    pub(crate) fn answered(&mut self, attempt: RequestId) -> Option<Ticket> {
+    pub(crate) fn answered(&mut self, attempt: RequestId) -> Option<RequestToken> {
         let ticket = self.attempts.remove(&attempt)?;
         self.get_mut(ticket)?.attempt = None;
         Some(ticket)
@@ -202,11 +203,11 @@ mod tests {
         let change = requests.insert(open(Asked::Change(Box::new(Change::leave()))));
         for number in 1..=1_000 {
             let ticket = requests.insert(open(Asked::Command(Bytes::new())));
-            assert_eq!(ticket, Ticket(number));
+            assert_eq!(ticket, RequestToken(number));
             assert!(requests.remove(ticket).is_some());
             assert!(requests.open.is_empty());
         }
-        assert_eq!((requests.oldest(), requests.len()), (Ticket(1_001), 1));
+        assert_eq!((requests.oldest(), requests.len()), (RequestToken(1_001), 1));
         assert_eq!(requests.slow_tickets(|_| true), [change]);
         assert!(requests.remove(change).is_some());
         assert_eq!(requests.len(), 0);

@@ -3,21 +3,20 @@
 use std::fmt;
 use std::sync::Arc;
 
-use quorate_core::{
-    Boot, BootError, Config, EntryId, Index, Membership, MembershipParts, SnapshotMeta, mutant,
-};
+use quorate_core::membership::MembershipParts;
+use quorate_core::{Boot, BootError, Config, EntryId, Index, Membership, SnapshotMeta, mutant};
 use quorate_storage::{
-    CreateError, Disk, Identity, OpenError, Opened, Store, StoreConfig, StoreError,
+    CreateError, Disk, OpenError, OpenedStore, Store, StoreConfig, StoreError, StoreIdentity,
 };
 
-use crate::applier::{Applier, InstallError};
-use crate::driver::{Driver, Options};
+use crate::applier::{Applier, SnapshotInstallError};
+use crate::command_id::CommandId;
+use crate::driver::{Driver, DriverOptions};
 use crate::machine::Machine;
-use crate::origin::Origin;
 
 /// What a member is started with.
 #[derive(Clone, Debug)]
-pub struct Startup {
+pub struct MemberStartup {
     /// The cluster's own number, the same for all of its members. A disk of another
     /// cluster is refused.
     pub cluster: u64,
@@ -25,7 +24,7 @@ pub struct Startup {
     /// it at random. A disk that was marked before keeps its mark.
     pub config: Config,
     /// How it deals with requests and snapshots.
-    pub options: Options,
+    pub options: DriverOptions,
     /// How it uses its disk.
     pub store: StoreConfig,
     /// The first membership of a new cluster, the same for each of its members. None
@@ -36,7 +35,7 @@ pub struct Startup {
 }
 
 /// The three parts of a running member.
-pub struct Started<D: Disk, M> {
+pub struct StartedMember<D: Disk, M> {
     /// What it decides, and what clients wait for.
     pub driver: Driver,
     /// The machine, as far as the newest snapshot brings it.
@@ -51,18 +50,18 @@ pub struct Started<D: Disk, M> {
 pub fn start<D: Disk, M: Machine>(
     disk: D,
     machine: M,
-    startup: Startup,
-) -> Result<Started<D, M>, StartError> {
-    let Startup { cluster, config, options, store: store_config, first } = startup;
+    startup: MemberStartup,
+) -> Result<StartedMember<D, M>, StartError> {
+    let MemberStartup { cluster, config, options, store: store_config, first } = startup;
     let (mark, first) = first_mark(cluster, &config, first);
     let opened = Store::open_or_create(disk, mark, &first, &store_config);
-    let Opened { mut store, boot, identity, boots } = opened.map_err(StartError::Open)?;
+    let OpenedStore { mut store, boot, identity, boots } = opened.map_err(StartError::Open)?;
     let mut waking = Waking::new(config, identity, boots, boot, machine);
     if waking.boot.snapshot.id.index > 0 {
         install(&mut store, &mut waking.applier, &waking.boot.snapshot)?;
     }
     let (driver, applier, boot) = waking.finish(options).map_err(StartError::Boot)?;
-    Ok(Started { driver, applier, store, boot })
+    Ok(StartedMember { driver, applier, store, boot })
 }
 
 /// Makes an empty disk that of a first member of a new cluster, whose machine begins in the
@@ -71,7 +70,7 @@ pub fn start<D: Disk, M: Machine>(
 /// goal in the membership is pursued from the start.
 pub fn seed<D: Disk, M: Machine>(
     disk: &mut D,
-    identity: Identity,
+    identity: StoreIdentity,
     membership: Membership,
     machine: M,
     at: Index,
@@ -85,10 +84,10 @@ pub fn seed<D: Disk, M: Machine>(
     let meta = SnapshotMeta { id, membership: Arc::new(Membership::from(parts)) };
     let mut first = Boot::from_snapshot(meta.clone());
     first.hard_state.term = id.term;
-    let Identity { member, incarnation, .. } = identity;
-    let origin = Origin { member, incarnation, boot: 0, number: 0, open_from: 0 };
+    let StoreIdentity { member, incarnation, .. } = identity;
+    let origin = CommandId { member, incarnation, boot: 0, number: 0, open_from: 0 };
     let chunks = Applier::at(machine, origin, &meta).capture_chunks();
-    Store::create_with(disk, identity, &first, chunks, config)
+    Store::create_from_snapshot(disk, identity, &first, chunks, config)
 }
 
 /// What a disk that is still empty is marked with, and what a member then starts from.
@@ -96,14 +95,14 @@ pub(crate) fn first_mark(
     cluster: u64,
     config: &Config,
     first: Option<Membership>,
-) -> (Identity, Boot) {
+) -> (StoreIdentity, Boot) {
     let joined_at = match (&first, config.joined_at) {
         (Some(_), _) => 0,
         (None, 0) if !mutant!(NeverJoinedIsFirst) => Config::NEVER_JOINED,
         (None, index) => index,
     };
     let Config { id: member, incarnation, .. } = *config;
-    let identity = Identity { cluster, member, incarnation, joined_at };
+    let identity = StoreIdentity { cluster, member, incarnation, joined_at };
     (identity, first.map_or_else(Boot::empty, Boot::first))
 }
 
@@ -118,15 +117,15 @@ pub(crate) struct Waking<M> {
 impl<M: Machine> Waking<M> {
     pub(crate) fn new(
         mut config: Config,
-        identity: Identity,
+        identity: StoreIdentity,
         boots: u64,
         boot: Boot,
         machine: M,
     ) -> Self {
-        let Identity { member, incarnation, joined_at, .. } = identity;
+        let StoreIdentity { member, incarnation, joined_at, .. } = identity;
         config.incarnation = incarnation;
         config.joined_at = joined_at;
-        let origin = Origin { member, incarnation, boot: boots, number: 0, open_from: 0 };
+        let origin = CommandId { member, incarnation, boot: boots, number: 0, open_from: 0 };
         let mut applier = Applier::new(machine, origin);
         applier.resume(&identity);
         Self { config, boots, boot, applier }
@@ -134,7 +133,7 @@ impl<M: Machine> Waking<M> {
 
     pub(crate) fn finish(
         mut self,
-        options: Options,
+        options: DriverOptions,
     ) -> Result<(Driver, Applier<M>, Boot), BootError> {
         self.boot.applied = self.applier.applied();
         let runs_ahead = self.config.apply_unsaved;
@@ -153,7 +152,7 @@ pub fn install<D: Disk, M: Machine>(
     store: &mut Store<D>,
     applier: &mut Applier<M>,
     meta: &SnapshotMeta,
-) -> Result<crate::JobDone, StartError> {
+) -> Result<crate::MachineJobDone, StartError> {
     let mut reader = store.open_snapshot(meta.id).map_err(StartError::Read)?;
     let mut failed = None;
     let chunks = std::iter::from_fn(|| match store.read_snapshot(&mut reader) {
@@ -184,7 +183,7 @@ pub enum StartError {
         /// The snapshot.
         id: EntryId,
         /// What is wrong with it.
-        why: InstallError,
+        why: SnapshotInstallError,
     },
     /// What the disk says does not fit together, or not with the config.
     Boot(BootError),

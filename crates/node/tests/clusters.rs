@@ -4,8 +4,9 @@
 
 mod support;
 
-use quorate::{Ended, Failed, MembershipNews, NodeConfig, NodeError, Refused};
-use quorate_core::{GoalEnd, MemberId};
+use quorate::{MembershipEvent, NodeConfig, NodeError, RequestError, RequestRefused, StopReason};
+use quorate_core::MemberId;
+use quorate_core::membership::GoalEnd;
 use support::{CLUSTER, Clients, Cluster, flip_byte, get, in_time, put, until_done, wait_for};
 
 fn ids<const N: usize>(ids: [u64; N]) -> [MemberId; N] {
@@ -58,7 +59,10 @@ async fn leadership_moves_where_it_is_asked_to() {
     until_done("a transfer", async || third.unwrap().transfer(other.id()).await).await;
     wait_for("the other leads", async || other.is_leader().then_some(())).await;
     let stranger = other.transfer(MemberId(9)).await;
-    assert!(matches!(stranger, Err(Failed::Refused(Refused::ByLeader(_)))), "{stranger:?}");
+    assert!(
+        matches!(stranger, Err(RequestError::Refused(RequestRefused::ByLeader(_)))),
+        "{stranger:?}"
+    );
     cluster.stop().await;
 }
 
@@ -67,13 +71,13 @@ async fn stopping_the_leader_hands_over_first() {
     let cluster = Cluster::start(3).await;
     let leader = cluster.leader().await;
     until_done("a write", async || leader.propose(put("a", "1")).await).await;
-    assert!(matches!(in_time("a stop", leader.stop()).await, Ended::Stopped));
+    assert!(matches!(in_time("a stop", leader.stop()).await, StopReason::Stopped));
     let others = || cluster.nodes.values().filter(|node| node.id() != leader.id());
     // Handed over: somebody leads, without waiting for a timeout.
     wait_for("another leads", async || others().find(|node| node.is_leader()).map(|_| ())).await;
     assert_eq!(get(others().next().unwrap(), "a").await.as_deref(), Some("1"));
     let late = leader.propose(put("a", "2")).await;
-    assert_eq!(late, Err(Failed::Refused(Refused::Stopped)));
+    assert_eq!(late, Err(RequestError::Refused(RequestRefused::Stopped)));
     cluster.stop().await;
 }
 
@@ -201,7 +205,7 @@ async fn a_directory_of_another_cluster_or_in_use_is_refused() {
     let text = start(same.clone()).await.unwrap_err().to_string();
     assert!(text.contains("another process"), "{text}");
     let node = cluster.any();
-    node.end().await;
+    node.stop_now().await;
     let other = NodeConfig { cluster: 99, ..same };
     let text = start(other).await.unwrap_err().to_string();
     assert!(text.contains("cluster"), "{text}");
@@ -213,19 +217,19 @@ async fn a_watch_tells_of_committed_counting_and_settled() {
     let leader = cluster.leader().await;
     until_done("a write", async || leader.propose(put("a", "1")).await).await;
     let mut watch = leader.watch_membership();
-    assert!(matches!(watch.next().await, Some(MembershipNews::Now { .. })));
+    assert!(matches!(watch.next().await, Some(MembershipEvent::Current { .. })));
     let joined = cluster.join(4).await;
-    in_time("caught up", leader.caught_up(MemberId(4))).await.unwrap();
+    in_time("caught up", leader.wait_caught_up(MemberId(4))).await.unwrap();
     let (mut committed, mut counts, mut settled) = (None, None, None);
     while settled.is_none() {
         match in_time("news", watch.next()).await.unwrap() {
-            MembershipNews::Committed { id, membership } if membership.contains(MemberId(4)) => {
+            MembershipEvent::Committed { id, membership } if membership.contains(MemberId(4)) => {
                 committed = committed.or(Some(id));
             }
-            MembershipNews::Counts { id, membership } if membership.contains(MemberId(4)) => {
+            MembershipEvent::InEffect { id, membership } if membership.contains(MemberId(4)) => {
                 counts = counts.or(Some(id));
             }
-            MembershipNews::Settled { id, membership } if membership.contains(MemberId(4)) => {
+            MembershipEvent::Settled { id, membership } if membership.contains(MemberId(4)) => {
                 settled = Some(id);
             }
             _ => {}
@@ -233,7 +237,7 @@ async fn a_watch_tells_of_committed_counting_and_settled() {
     }
     assert!(committed.is_some() && committed == counts && settled >= committed);
     // The joiner hears of it, too.
-    in_time("settled there", joined.settled(settled.unwrap())).await.unwrap();
+    in_time("settled there", joined.wait_settled(settled.unwrap())).await.unwrap();
     assert_eq!(get(&joined, "a").await.as_deref(), Some("1"));
     cluster.stop().await;
 }

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{
-    BadSnapshot, Chunks, Ended, EntryId, Failed, Index, Machine, MemoryKv, MemoryNetwork,
-    MemoryStorage, Node, NodeConfig, Opened, Refused, SnapshotSink, SnapshotSource, Storage,
-    StorageError,
+    BadSnapshot, EntryId, Index, Machine, MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig,
+    RequestError, RequestRefused, SnapshotChunks, SnapshotSink, SnapshotSource, StopReason,
+    Storage, StorageError, StoredState,
 };
 use quorate_core::{Boot, Entries, Save, SnapshotMeta};
-use quorate_storage::Identity;
+use quorate_storage::StoreIdentity;
 use support::{CLUSTER, TICK, in_time, put, until_done, wait_for};
 
 /// What is wrong with a disk, from now on.
@@ -42,7 +42,7 @@ struct Troubled {
 }
 
 impl Storage for Troubled {
-    fn open(&mut self, mark: Identity, first: &Boot) -> Result<Opened, StorageError> {
+    fn open(&mut self, mark: StoreIdentity, first: &Boot) -> Result<StoredState, StorageError> {
         self.inner.open(mark, first)
     }
 
@@ -183,11 +183,14 @@ async fn a_broken_disk_ends_its_member_with_the_reason() {
     until_done("a write", async || node.propose(put("a", "1")).await).await;
     members.troubles[leader].broken.store(true, Ordering::Relaxed);
     let _ = node.propose(put("a", "2")).await;
-    let ended = in_time("the end", node.ended()).await;
-    assert!(matches!(&ended, Ended::Disk(why) if why.to_string() == "the test broke it"));
+    let ended = in_time("the end", node.wait_stopped()).await;
+    assert!(matches!(&ended, StopReason::Disk(why) if why.to_string() == "the test broke it"));
     assert_eq!(ended.to_string(), "its disk failed: the test broke it");
-    assert_eq!(node.propose(put("a", "3")).await, Err(Failed::Refused(Refused::Stopped)));
-    assert_eq!(node.status().await.unwrap_err(), Failed::Refused(Refused::Stopped));
+    assert_eq!(
+        node.propose(put("a", "3")).await,
+        Err(RequestError::Refused(RequestRefused::Stopped))
+    );
+    assert_eq!(node.status().await.unwrap_err(), RequestError::Refused(RequestRefused::Stopped));
     let other = &members.nodes[(leader + 1) % 3];
     until_done("a write", async || other.propose(put("a", "4")).await).await;
 }
@@ -200,7 +203,7 @@ async fn a_storage_that_panics_ends_its_member_and_what_watches_it() {
     let mut watch = node.watch_membership();
     members.troubles[node.id().0 as usize - 1].panics.store(true, Ordering::Relaxed);
     let _ = node.propose(put("a", "2")).await;
-    let ended = in_time("the end", node.ended()).await;
+    let ended = in_time("the end", node.wait_stopped()).await;
     assert_eq!(ended.to_string(), "its disk failed: the storage panicked");
     assert_eq!(node.leader(), None);
     in_time("the end of the news", async { while watch.next().await.is_some() {} }).await;
@@ -220,7 +223,7 @@ async fn a_member_can_start_again_as_soon_as_it_has_ended() {
             let command = put("a", &format!("{round}.{number}"));
             until_done("a write", async || node.propose(command.clone()).await).await;
         }
-        assert!(matches!(in_time("the end", node.end()).await, Ended::Stopped));
+        assert!(matches!(in_time("the end", node.stop_now()).await, StopReason::Stopped));
     }
 }
 
@@ -240,7 +243,10 @@ async fn a_command_that_nobody_could_send_is_refused() {
     let members = Members::start(MemoryKv::default).await;
     let node = members.nodes[members.leader().await].clone();
     let refused = node.propose(vec![0; 33 << 20]).await;
-    assert!(matches!(refused, Err(Failed::Refused(Refused::TooLarge { .. }))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(RequestError::Refused(RequestRefused::TooLarge { .. }))),
+        "{refused:?}"
+    );
     until_done("a write", async || node.propose(put("a", "1")).await).await;
 }
 
@@ -276,7 +282,7 @@ impl Machine for Touchy {
         self.0.query(question)
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         self.0.snapshot()
     }
 
@@ -292,6 +298,6 @@ async fn a_machine_that_panics_ends_its_member_and_not_the_process() {
     let node = members.nodes[leader].clone();
     until_done("a write", async || node.propose(put("a", "1")).await).await;
     let answer = in_time("an answer", node.propose(put("a", "ouch"))).await;
-    assert!(matches!(answer, Err(Failed::Unknown(_))), "{answer:?}");
-    assert!(matches!(in_time("the end", node.ended()).await, Ended::MachinePanicked));
+    assert!(matches!(answer, Err(RequestError::Unknown(_))), "{answer:?}");
+    assert!(matches!(in_time("the end", node.wait_stopped()).await, StopReason::MachinePanicked));
 }

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use quorate::{
-    Answer, Applier, Done, Driver, Job, JobDone, KvCommand, KvReply, MemoryKv, Options, Refused,
-    Startup, Ticket, Unknown, install, start,
+    Applier, Driver, DriverOptions, KvCommand, KvReply, MachineJob, MachineJobDone, MemberStartup,
+    MemoryKv, OutcomeUnknown, RequestError, RequestOutcome, RequestRefused, RequestReply,
+    RequestToken, install, start,
 };
-use quorate_core::{
-    Change, Config, Envelope, GoalEnd, MemberId, Membership, Message, SnapshotMeta,
-};
+use quorate_core::membership::GoalEnd;
+use quorate_core::message::Message;
+use quorate_core::{Change, Config, Envelope, MemberId, Membership, SnapshotMeta};
 use quorate_storage::{FileDisk, Store, StoreConfig};
 
 struct Member {
@@ -26,12 +27,12 @@ struct Cluster {
     folder: PathBuf,
     first: Membership,
     members: BTreeMap<u64, Member>,
-    answers: BTreeMap<(u64, Ticket), Answer>,
-    options: Options,
+    answers: BTreeMap<(u64, RequestToken), RequestOutcome>,
+    options: DriverOptions,
 }
 
 impl Cluster {
-    fn new(name: &str, voters: &[u64], options: Options) -> Self {
+    fn new(name: &str, voters: &[u64], options: DriverOptions) -> Self {
         let folder = std::env::temp_dir().join(format!("quorate-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let first = Membership::new(voters.iter().copied().map(MemberId), []);
@@ -48,7 +49,7 @@ impl Cluster {
         config.incarnation = 1_000 + id;
         config.joined_at = joined_at;
         config.trim_keep_entries = 0;
-        let startup = Startup {
+        let startup = MemberStartup {
             cluster: 5,
             config,
             options: self.options.clone(),
@@ -85,7 +86,7 @@ impl Cluster {
             }
             for load in work.load {
                 let entries = member.store.load(load.range.clone(), load.bytes_max).unwrap();
-                member.driver.loaded(load.reader, entries);
+                member.driver.loaded(load.target, entries);
             }
             if let Some(index) = work.trim {
                 member.store.trim(index).unwrap();
@@ -131,7 +132,7 @@ impl Cluster {
         assert_eq!(self.member(id).driver.raft().leader(), Some(MemberId(id)));
     }
 
-    fn put(&mut self, at: u64, key: &str, value: &str) -> Ticket {
+    fn put(&mut self, at: u64, key: &str, value: &str) -> RequestToken {
         let command = KvCommand::Put {
             key: Bytes::copy_from_slice(key.as_bytes()),
             value: Bytes::copy_from_slice(value.as_bytes()),
@@ -145,7 +146,7 @@ impl Cluster {
         let ticket = self.member(at).driver.read(Bytes::copy_from_slice(key.as_bytes()));
         self.settle();
         match self.answers.get(&(at, ticket)) {
-            Some(Answer::Done(Done::Read { reply })) => KvReply::decode(reply).unwrap().value,
+            Some(Ok(RequestReply::Read { reply })) => KvReply::decode(reply).unwrap().value,
             other => panic!("{other:?}"),
         }
     }
@@ -159,15 +160,17 @@ impl Drop for Cluster {
 }
 
 impl Member {
-    fn do_job(&mut self, job: Job) {
+    fn do_job(&mut self, job: MachineJob) {
         let done = match job {
-            Job::Apply(entries) => self.applier.apply(&entries),
-            Job::Query(ticket, question) => self.applier.query(ticket, &question),
-            Job::Install(meta) => install(&mut self.store, &mut self.applier, &meta).unwrap(),
-            Job::Snapshot(meta) => self.applier.capture(meta),
+            MachineJob::Apply(entries) => self.applier.apply(&entries),
+            MachineJob::Query(ticket, question) => self.applier.query(ticket, &question),
+            MachineJob::Install(meta) => {
+                install(&mut self.store, &mut self.applier, &meta).unwrap()
+            }
+            MachineJob::Snapshot(meta) => self.applier.capture(meta),
         };
         match done {
-            JobDone::Captured { meta, chunks } => {
+            MachineJobDone::Captured { meta, chunks } => {
                 let index = meta.id.index;
                 self.write_snapshot(meta, chunks.collect());
                 self.driver.snapshot_saved(index);
@@ -196,20 +199,20 @@ fn value(text: &'static str) -> Option<Bytes> {
 
 #[test]
 fn requests_are_done_at_every_member() {
-    let mut cluster = Cluster::new("every-member", &[1, 2, 3], Options::default());
+    let mut cluster = Cluster::new("every-member", &[1, 2, 3], DriverOptions::default());
     cluster.elect(1);
     for id in 1..=3 {
         let ticket = cluster.put(id, "k", &format!("by {id}"));
         cluster.ticks(2);
         let answer = &cluster.answers[&(id, ticket)];
-        assert!(matches!(answer, Answer::Done(Done::Ran { .. })), "{answer:?}");
+        assert!(matches!(answer, Ok(RequestReply::Ran { .. })), "{answer:?}");
         assert_eq!(cluster.get(id, "k"), Some(format!("by {id}").into()));
     }
 }
 
 #[test]
 fn what_was_done_is_there_after_a_restart_of_all() {
-    let options = Options { snapshot_entries: 4, ..Options::default() };
+    let options = DriverOptions { snapshot_entries: 4, ..DriverOptions::default() };
     let mut cluster = Cluster::new("restart", &[1, 2, 3], options);
     cluster.elect(1);
     for number in 0..10 {
@@ -224,7 +227,7 @@ fn what_was_done_is_there_after_a_restart_of_all() {
 
 #[test]
 fn a_goal_replaces_a_member_and_is_done_when_it_is_reached() {
-    let options = Options { snapshot_entries: 5, ..Options::default() };
+    let options = DriverOptions { snapshot_entries: 5, ..DriverOptions::default() };
     let mut cluster = Cluster::new("goal", &[1, 2, 3], options);
     cluster.elect(1);
     for number in 0..12 {
@@ -241,7 +244,7 @@ fn a_goal_replaces_a_member_and_is_done_when_it_is_reached() {
         cluster.ticks(1);
     }
     match &cluster.answers[&(2, ticket)] {
-        Answer::Done(Done::GoalEnded(ended)) => assert_eq!(ended.end, GoalEnd::Reached),
+        Ok(RequestReply::GoalEnded(ended)) => assert_eq!(ended.end, GoalEnd::Reached),
         other => panic!("{other:?}"),
     }
     let now = cluster.member(4).driver.raft().membership().clone();
@@ -251,7 +254,7 @@ fn a_goal_replaces_a_member_and_is_done_when_it_is_reached() {
 
 #[test]
 fn nobody_waits_for_ever() {
-    let options = Options { request_ticks: 30, requests_max: 2, ..Options::default() };
+    let options = DriverOptions { request_ticks: 30, requests_max: 2, ..DriverOptions::default() };
     let mut cluster = Cluster::new("patience", &[1, 2, 3], options);
     // Nobody leads: it surely did not happen.
     let early = cluster.put(1, "k", "early");
@@ -259,22 +262,22 @@ fn nobody_waits_for_ever() {
     let third = cluster.put(1, "k", "one too many");
     cluster.members.retain(|id, _| *id == 1);
     cluster.ticks(31);
-    let refused = |refused| Some(&Answer::Refused(refused)).cloned();
-    assert_eq!(cluster.answers.get(&(1, early)).cloned(), refused(Refused::NoLeader));
-    assert_eq!(cluster.answers.get(&(1, question)).cloned(), refused(Refused::NoLeader));
-    let limit = Refused::TooManyRequests { limit: 2 };
+    let refused = |refused| Some(&Err(RequestError::Refused(refused))).cloned();
+    assert_eq!(cluster.answers.get(&(1, early)).cloned(), refused(RequestRefused::NoLeader));
+    assert_eq!(cluster.answers.get(&(1, question)).cloned(), refused(RequestRefused::NoLeader));
+    let limit = RequestRefused::TooManyRequests { limit: 2 };
     assert_eq!(cluster.answers.get(&(1, third)).cloned(), refused(limit));
 }
 
 #[test]
 fn what_a_lost_leader_took_is_unknown_until_somebody_says() {
-    let options = Options { request_ticks: 12, ..Options::default() };
+    let options = DriverOptions { request_ticks: 12, ..DriverOptions::default() };
     let mut cluster = Cluster::new("unknown", &[1, 2, 3], options);
     cluster.elect(1);
     cluster.members.retain(|id, _| *id == 1);
     let ticket = cluster.put(1, "k", "alone");
     cluster.ticks(13);
-    assert_eq!(cluster.answers[&(1, ticket)], Answer::Unknown(Unknown::TimedOut));
+    assert_eq!(cluster.answers[&(1, ticket)], Err(RequestError::Unknown(OutcomeUnknown::TimedOut)));
     let ticket = cluster.put(1, "k", "again");
     cluster.member(1).driver.stop();
     cluster.settle();
@@ -284,7 +287,7 @@ fn what_a_lost_leader_took_is_unknown_until_somebody_says() {
 
 #[test]
 fn a_command_survives_its_leader_and_runs_once() {
-    let mut cluster = Cluster::new("survives", &[1, 2, 3], Options::default());
+    let mut cluster = Cluster::new("survives", &[1, 2, 3], DriverOptions::default());
     cluster.elect(1);
     cluster.put(1, "k", "0");
     // m1 goes before it hears of the command that m2 passes on.
@@ -300,7 +303,7 @@ fn a_command_survives_its_leader_and_runs_once() {
     cluster.elect(3);
     cluster.ticks(3);
     match &cluster.answers[&(2, ticket)] {
-        Answer::Done(Done::Ran { reply, .. }) => {
+        Ok(RequestReply::Ran { reply, .. }) => {
             assert_eq!(KvReply::decode(reply), Some(KvReply { done: true, value: value("0") }));
         }
         other => panic!("{other:?}"),

@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate::{
-    Applier, BadSnapshot, Chunks, Config, EntryId, Identity, Index, JobDone, Machine, MemberId,
-    Membership, Options, Origin, StartError, Startup, start,
+    Applier, BadSnapshot, CommandId, Config, DriverOptions, EntryId, Index, Machine,
+    MachineJobDone, MemberId, MemberStartup, Membership, SnapshotChunks, StartError, StoreIdentity,
+    start,
 };
 use quorate_core::{BootError, Entries, Entry, Payload, SnapshotMeta};
 use quorate_storage::{FileDisk, StoreConfig};
 
-const OWNER: Identity = Identity { cluster: 5, member: MemberId(1), incarnation: 9, joined_at: 0 };
+const OWNER: StoreIdentity =
+    StoreIdentity { cluster: 5, member: MemberId(1), incarnation: 9, joined_at: 0 };
 
 /// Remembers which commands ran, and how often it was asked to save.
 #[derive(Default)]
@@ -25,7 +27,7 @@ struct Runs {
 }
 
 impl Machine for Runs {
-    fn resume(&mut self, owner: &Identity) -> Index {
+    fn resume(&mut self, owner: &StoreIdentity) -> Index {
         assert_eq!((owner.cluster, owner.member), (OWNER.cluster, OWNER.member));
         self.kept
     }
@@ -47,7 +49,7 @@ impl Machine for Runs {
         self.memberships.push(index);
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         let indexes = self.ran.iter().flat_map(|index| index.to_le_bytes());
         Box::new(std::iter::once(indexes.collect()))
     }
@@ -60,9 +62,9 @@ impl Machine for Runs {
     }
 }
 
-fn origin(boot: u64, number: u64) -> Origin {
-    let Identity { member, incarnation, .. } = OWNER;
-    Origin { member, incarnation, boot, number, open_from: 0 }
+fn origin(boot: u64, number: u64) -> CommandId {
+    let StoreIdentity { member, incarnation, .. } = OWNER;
+    CommandId { member, incarnation, boot, number, open_from: 0 }
 }
 
 fn membership() -> Arc<Membership> {
@@ -105,10 +107,10 @@ fn what_was_kept_is_followed_and_not_run() {
 fn there_is_no_snapshot_of_a_state_that_is_past() {
     let mut applier = resumed(5);
     applier.apply(&commands(2..=4));
-    assert!(matches!(applier.capture(meta(4)), JobDone::TooLate(at) if at.id.index == 4));
+    assert!(matches!(applier.capture(meta(4)), MachineJobDone::TooLate(at) if at.id.index == 4));
     assert_eq!(applier.machine().saved, 0);
     applier.apply(&commands(5..=5));
-    assert!(matches!(applier.capture(meta(5)), JobDone::Captured { .. }));
+    assert!(matches!(applier.capture(meta(5)), MachineJobDone::Captured { .. }));
     assert_eq!(applier.machine().saved, 1);
 }
 
@@ -117,7 +119,9 @@ fn only_a_newer_snapshot_is_installed() {
     let capture = |index| {
         let mut applier = resumed(0);
         applier.apply(&commands(2..=index));
-        let JobDone::Captured { chunks, .. } = applier.capture(meta(index)) else { panic!() };
+        let MachineJobDone::Captured { chunks, .. } = applier.capture(meta(index)) else {
+            panic!()
+        };
         chunks.collect::<Vec<_>>()
     };
     let mut applier = resumed(5);
@@ -136,13 +140,13 @@ fn only_a_newer_snapshot_is_installed() {
     assert_eq!(applier.machine().memberships, [1, 4, 9]);
 }
 
-fn startup(apply_unsaved: bool) -> Startup {
+fn startup(apply_unsaved: bool) -> MemberStartup {
     let config =
         Config { incarnation: OWNER.incarnation, apply_unsaved, ..Config::new(OWNER.member) };
-    Startup {
+    MemberStartup {
         cluster: OWNER.cluster,
         config,
-        options: Options::default(),
+        options: DriverOptions::default(),
         store: StoreConfig::default(),
         first: Some((*membership()).clone()),
     }

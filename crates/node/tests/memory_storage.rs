@@ -11,10 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use quorate::{
     Inbox, KvCommand, MemberKey, MemoryKv, MemoryStorage, Node, NodeConfig, OutgoingSnapshot,
-    Parcel, Rejected, Storage, Transport, TransportError,
+    PeerMessage, RejectReason, Storage, Transport, TransportError,
 };
-use quorate_core::{Boot, Entry, EntryId, MemberId, MemberInfo, Save, SaveId, SnapshotMeta};
-use quorate_storage::Identity;
+use quorate_core::membership::MemberInfo;
+use quorate_core::{Boot, Entry, EntryId, MemberId, Save, SaveId, SnapshotMeta};
+use quorate_storage::StoreIdentity;
 
 #[tokio::test]
 async fn a_member_that_is_started_again_finds_its_data() {
@@ -40,7 +41,7 @@ async fn a_member_that_is_started_again_finds_its_data() {
             node.propose(put("c", "3")).await.unwrap();
             place.crash();
         }
-        node.end().await;
+        node.stop_now().await;
     }
     let node = start(&place).await;
     assert_ne!(node.read("c").await.unwrap(), node.read("nothing").await.unwrap());
@@ -66,11 +67,11 @@ impl Transport for Alone {
 
     fn set_peers(&self, _: MemberKey, _: Vec<(MemberId, MemberInfo)>) {}
 
-    fn send(&self, _: MemberKey, _: Vec<Parcel>) {}
+    fn send(&self, _: MemberKey, _: Vec<PeerMessage>) {}
 
     fn send_snapshot(&self, _: MemberKey, _: OutgoingSnapshot) {}
 
-    fn turn_away(&self, _: MemberKey, _: MemberId, _: Rejected) {}
+    fn reject(&self, _: MemberKey, _: MemberId, _: RejectReason) {}
 
     fn counts(&self) -> BTreeMap<&'static str, u64> {
         BTreeMap::new()
@@ -132,4 +133,5 @@ fn what_does_not_continue_the_log_is_refused() {
     assert_eq!(storage.trim(1).unwrap_err().to_string(), "newest snapshot is at 0");
 }
 
-const MARK: Identity = Identity { cluster: 1, member: MemberId(1), incarnation: 5, joined_at: 0 };
+const MARK: StoreIdentity =
+    StoreIdentity { cluster: 1, member: MemberId(1), incarnation: 5, joined_at: 0 };

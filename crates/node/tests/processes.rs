@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{
-    DirectoryStorage, FileDisk, KvCommand, KvReply, MemoryKv, Node, NodeConfig, StoreConfig,
-    TcpConfig, TcpTransport, at,
+    DirectoryStorage, FileDisk, KvCommand, KvReply, MemberInfo, MemoryKv, Node, NodeConfig,
+    StoreConfig, TcpConfig, TcpTransport,
 };
 use quorate_core::MemberId;
 use quorate_sim::checkers::linearizable::{Call, Seen};
@@ -55,11 +55,11 @@ fn say(line: &str) {
 async fn run_member(spec: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let parts: Vec<&str> = spec.split('|').collect();
     let [id, directory, listen, how, rest] = parts[..] else { return Err("bad spec".into()) };
-    let id = id.parse()?;
+    let id: u64 = id.parse()?;
     let config = match how {
         "first" => {
             let members = rest.split(',').filter_map(|one| one.split_once('='));
-            let members = members.map(|(id, address)| (id.parse().unwrap(), address));
+            let members = members.map(|(id, address)| (id.parse::<u64>().unwrap(), address));
             NodeConfig::first(CLUSTER, id, members)
         }
         _ => NodeConfig::join(CLUSTER, id, rest.parse()?),
@@ -74,7 +74,7 @@ async fn run_member(spec: &str) -> Result<(), Box<dyn std::error::Error + Send +
     loop {
         let line = tokio::select! {
             line = lines.next_line() => line?,
-            why = node.ended() => return Err(why.into()),
+            why = node.wait_stopped() => return Err(why.into()),
         };
         let Some(line) = line else { return Ok(()) };
         let node = node.clone();
@@ -87,7 +87,7 @@ async fn run_member(spec: &str) -> Result<(), Box<dyn std::error::Error + Send +
 
 async fn answer(node: &Node, line: &str) -> String {
     let words: Vec<&str> = line.split(' ').collect();
-    let failed = |why: quorate::Failed| why.to_string();
+    let failed = |why: quorate::RequestError| why.to_string();
     let run = async |command: KvCommand| match node.propose(command.encode()).await {
         Ok(reply) => {
             let done = KvReply::decode(&reply.bytes).is_some_and(|reply| reply.done);
@@ -111,7 +111,7 @@ async fn answer(node: &Node, line: &str) -> String {
         },
         ["add", id, address] => {
             let id = MemberId(id.parse().unwrap());
-            let added = node.add_learner(id, at(address), false).await;
+            let added = node.add_learner(id, MemberInfo::address(address)).await;
             added.map_or_else(failed, |id| format!("added {}", id.index))
         }
         ["goal", voters] => {

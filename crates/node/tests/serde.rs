@@ -5,8 +5,11 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use quorate::{Answer, Done, Options, Refused, Ticket, Unknown};
-use quorate_core::{EndedGoal, EntryId, GoalEnd, MemberId, Refusal};
+use quorate::{
+    DriverOptions, OutcomeUnknown, RequestError, RequestRefused, RequestReply, RequestToken,
+};
+use quorate_core::membership::{EndedGoal, GoalEnd};
+use quorate_core::{EntryId, MemberId, Refusal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -24,41 +27,44 @@ fn done() {
     let id = EntryId::new(2, 9);
     let id_json = json!({"term": 2, "index": 9});
     both_ways(
-        Answer::Done(Done::Ran { index: 9, reply: Bytes::from_static(b"ok") }),
-        json!({"done": {"ran": {"index": 9, "reply": "ok"}}}),
+        RequestReply::Ran { index: 9, reply: Bytes::from_static(b"ok") },
+        json!({"ran": {"index": 9, "reply": "ok"}}),
     );
     both_ways(
-        Done::Read { reply: Bytes::from_static(&[0, 255]) },
+        RequestReply::Read { reply: Bytes::from_static(&[0, 255]) },
         json!({"read": {"reply": [0, 255]}}),
     );
-    both_ways(Done::Changed { id }, json!({"changed": {"id": id_json}}));
+    both_ways(RequestReply::Changed { id }, json!({"changed": {"id": id_json}}));
     both_ways(
-        Done::GoalEnded(EndedGoal { id, end: GoalEnd::Reached, at: id }),
+        RequestReply::GoalEnded(EndedGoal { id, end: GoalEnd::Reached, at: id }),
         json!({"goal_ended": {"id": id_json, "end": "reached", "at": id_json}}),
     );
-    both_ways(Done::Transferred { to: MemberId(2) }, json!({"transferred": {"to": 2}}));
+    both_ways(RequestReply::Transferred { to: MemberId(2) }, json!({"transferred": {"to": 2}}));
 }
 
 #[test]
 fn not_done() {
     both_ways(
-        Answer::Refused(Refused::ByLeader(Refusal::TooManyReads { limit: 4 })),
+        RequestError::Refused(RequestRefused::ByLeader(Refusal::TooManyReads { limit: 4 })),
         json!({"refused": {"by_leader": {"too_many_reads": {"limit": 4}}}}),
     );
-    both_ways(Refused::NoLeader, json!("no_leader"));
-    both_ways(Refused::TooManyRequests { limit: 1 }, json!({"too_many_requests": {"limit": 1}}));
-    both_ways(Answer::Unknown(Unknown::TimedOut), json!({"unknown": "timed_out"}));
+    both_ways(RequestRefused::NoLeader, json!("no_leader"));
     both_ways(
-        Unknown::NotSettledInTime { id: EntryId::new(1, 3) },
+        RequestRefused::TooManyRequests { limit: 1 },
+        json!({"too_many_requests": {"limit": 1}}),
+    );
+    both_ways(RequestError::Unknown(OutcomeUnknown::TimedOut), json!({"unknown": "timed_out"}));
+    both_ways(
+        OutcomeUnknown::NotSettledInTime { id: EntryId::new(1, 3) },
         json!({"not_settled_in_time": {"id": {"term": 1, "index": 3}}}),
     );
-    both_ways(Ticket(5), json!(5));
+    both_ways(RequestToken(5), json!(5));
 }
 
 #[test]
 fn options() {
     both_ways(
-        Options::default(),
+        DriverOptions::default(),
         json!({
             "request_ticks": 100,
             "retry_ticks": 20,
@@ -67,8 +73,8 @@ fn options() {
             "snapshot_entries": 100_000,
         }),
     );
-    let short: Options = serde_json::from_value(json!({"retry_ticks": 5})).unwrap();
-    assert_eq!(short, Options { retry_ticks: 5, ..Options::default() });
-    let wrong = serde_json::from_value::<Options>(json!({"retry_tick": 5})).unwrap_err();
+    let short: DriverOptions = serde_json::from_value(json!({"retry_ticks": 5})).unwrap();
+    assert_eq!(short, DriverOptions { retry_ticks: 5, ..DriverOptions::default() });
+    let wrong = serde_json::from_value::<DriverOptions>(json!({"retry_tick": 5})).unwrap_err();
     assert!(wrong.to_string().contains("unknown field `retry_tick`"));
 }

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 
 use quorate::testkit::storage::{FailedCase, Failure, Place, check};
 use quorate::{
-    DirectoryStorage, MemoryStorage, Opened, SnapshotSink, SnapshotSource, Storage, StorageError,
+    DirectoryStorage, MemoryStorage, SnapshotSink, SnapshotSource, Storage, StorageError,
+    StoredState,
 };
 use quorate_core::{Boot, Entries, EntryId, HardState, Index, Save, SnapshotMeta};
-use quorate_storage::{FileDisk, Identity, StoreConfig};
+use quorate_storage::{FileDisk, StoreConfig, StoreIdentity};
 
 #[test]
 fn memory_storage_passes() {
@@ -132,7 +133,7 @@ fn broken(fault: Fault) -> Place {
 /// What faults need to know from one handle to the next.
 #[derive(Default)]
 struct Kept {
-    mark: Option<Identity>,
+    mark: Option<StoreIdentity>,
     last: Index,
     written: HardState,
     synced: HardState,
@@ -146,7 +147,7 @@ struct Broken {
 }
 
 impl Storage for Broken {
-    fn open(&mut self, mark: Identity, first: &Boot) -> Result<Opened, StorageError> {
+    fn open(&mut self, mark: StoreIdentity, first: &Boot) -> Result<StoredState, StorageError> {
         let mut kept = self.kept.lock().unwrap();
         if kept.mark.is_none() {
             kept.last = first.snapshot.id.index;

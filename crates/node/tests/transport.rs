@@ -9,7 +9,7 @@ use std::time::Duration;
 use quorate::testkit::transport::{Made, check};
 use quorate::{
     Inbox, MemberId, MemberInfo, MemberKey, MemoryNetwork, MemoryTransport, OutgoingSnapshot,
-    Parcel, Rejected, TcpConfig, TcpTransport, Transport, TransportError,
+    PeerMessage, RejectReason, TcpConfig, TcpTransport, Transport, TransportError,
 };
 
 const CHECKS: usize = 11;
@@ -70,13 +70,13 @@ impl Transport for Faulty {
         self.0.set_peers(key, peers);
     }
 
-    fn send(&self, key: MemberKey, mut parcels: Vec<Parcel>) {
+    fn send(&self, key: MemberKey, mut parcels: Vec<PeerMessage>) {
         match self.1 {
             Fault::Reorders => parcels.reverse(),
             Fault::LosesSnapshots => {}
             Fault::Alters | Fault::Forges => {
                 for parcel in &mut parcels {
-                    let Parcel::Message(envelope) = parcel else { continue };
+                    let PeerMessage::Raft(envelope) = parcel else { continue };
                     match self.1 {
                         Fault::Alters => envelope.joined_at ^= 1,
                         _ => envelope.from = MemberId(9),
@@ -94,8 +94,8 @@ impl Transport for Faulty {
         }
     }
 
-    fn turn_away(&self, key: MemberKey, from: MemberId, why: Rejected) {
-        self.0.turn_away(key, from, why);
+    fn reject(&self, key: MemberKey, from: MemberId, why: RejectReason) {
+        self.0.reject(key, from, why);
     }
 
     fn counts(&self) -> BTreeMap<&'static str, u64> {

@@ -127,7 +127,7 @@ mod tests {
             poll(&context, mode, &mut history, began + *time).await;
             compacted.push(context.store.read().compact_revision().max(0));
         }
-        context.node.end().await;
+        context.node.stop_now().await;
         compacted
     }
 

@@ -16,7 +16,7 @@ use crate::url::Url;
 /// Runs all of them until the member stops.
 pub(crate) async fn run(context: ServiceContext, config: Config) {
     let ended = async {
-        context.node.ended().await;
+        context.node.wait_stopped().await;
     };
     tokio::select! {
         () = ended => {}

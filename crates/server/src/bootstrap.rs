@@ -8,7 +8,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use quorate::{FileDisk, MemberId, Membership, NodeConfig, Options, Resident, TcpTransport};
+use quorate::{
+    DriverOptions, FileDisk, HostedMember, MemberId, Membership, NodeConfig, TcpTransport,
+};
 use quorate_storage::{OpenError, Store};
 use sha1::{Digest, Sha1};
 use tokio::time::Instant;
@@ -28,7 +30,7 @@ pub(crate) async fn prepare(
     transport: &TcpTransport,
 ) -> Result<NodeConfig, BootstrapError> {
     let mut disk = FileDisk::open(store_directory(config)).map_err(BootstrapError::Directory)?;
-    let owner = Store::owner(&mut disk).map_err(BootstrapError::Store)?;
+    let owner = Store::read_identity(&mut disk).map_err(BootstrapError::Store)?;
     let node = match (owner, config.initial_cluster_state) {
         (Some(identity), _) => {
             let node = NodeConfig::join(identity.cluster, identity.member.0, identity.joined_at);
@@ -51,7 +53,7 @@ fn with_times(mut node: NodeConfig, config: &Config) -> NodeConfig {
     node.raft.heartbeat_ticks = 1;
     node.raft.election_ticks = u32::try_from(ticks(config.election_timeout)).unwrap_or(u32::MAX);
     node.raft.pre_vote = config.pre_vote;
-    node.options = Options {
+    node.options = DriverOptions {
         // etcd's timeout of a request.
         request_ticks: ticks(Duration::from_secs(5) + 2 * config.election_timeout),
         snapshot_entries: config.snapshot_count.max(1),
@@ -160,7 +162,7 @@ async fn join_cluster(
 fn find_own(
     config: &Config,
     given: &[(String, Vec<Url>)],
-    resident: &Resident,
+    resident: &HostedMember,
 ) -> Result<NodeConfig, BootstrapError> {
     let membership = &resident.membership.membership;
     let sorted = |mut urls: Vec<String>| {
@@ -200,7 +202,7 @@ fn find_own(
 
 /// The answers of the other members.
 struct InquiryResult {
-    residents: Vec<Resident>,
+    residents: Vec<HostedMember>,
     failures: String,
 }
 
@@ -208,7 +210,7 @@ async fn inquire(config: &Config, transport: &TcpTransport, timeout: Duration) -
     let mut inquiry = InquiryResult { residents: Vec::new(), failures: String::new() };
     let others = config.initial_members().into_iter().filter(|(name, _)| *name != config.name);
     for url in others.flat_map(|(_, urls)| urls) {
-        match transport.inquire(&url.address(), timeout).await {
+        match transport.discover(&url.address(), timeout).await {
             Ok(residents) => inquiry.residents.extend(residents),
             Err(error) => inquiry.failures.push_str(&format!(" {url}: {error};")),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::Node;
-use quorate_kv::{AnyTable, Command, KvError, Question, Reply, SharedKv, check};
+use quorate_kv::{AnyTable, Command, KvError, KvReply, Query, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
 use tokio::sync::watch;
 use tonic::Request;
@@ -148,7 +148,7 @@ impl ServiceContext {
     }
 
     /// Runs a command on every member, once, and decodes the reply of the data model.
-    pub(crate) async fn run(&self, command: &Command) -> Result<Reply, ServiceError> {
+    pub(crate) async fn run(&self, command: &Command) -> Result<KvReply, ServiceError> {
         let command = command.encode();
         if command.len() > self.limits.request_bytes_max {
             return Err(ServiceError::Kv(KvError::RequestTooLarge));
@@ -158,12 +158,16 @@ impl ServiceContext {
 
     /// Runs a command that only the leader of this term may decide on. It is refused if this
     /// member is not that leader.
-    pub(crate) async fn run_in(&self, term: u64, command: &Command) -> Result<Reply, ServiceError> {
+    pub(crate) async fn run_in(
+        &self,
+        term: u64,
+        command: &Command,
+    ) -> Result<KvReply, ServiceError> {
         decode(&self.node.propose_in(term, command.encode()).await?)
     }
 
     /// Queries the store as it is, which may be stale.
-    pub(crate) fn look_up(&self, question: &Question) -> Result<Reply, ServiceError> {
+    pub(crate) fn look_up(&self, question: &Query) -> Result<KvReply, ServiceError> {
         accepted(self.store.read().query(question)?)
     }
 
@@ -199,7 +203,7 @@ impl ServiceContext {
         let mut stage = self.stage.subscribe();
         tokio::select! {
             _ = stage.wait_for(|stage| *stage == ServingStage::Closing) => ServiceError::ServerStopped,
-            _ = self.node.ended() => ServiceError::ServerStopped,
+            _ = self.node.wait_stopped() => ServiceError::ServerStopped,
             () = self.leader_lost(), if requires_leader => ServiceError::NoLeader,
         }
     }
@@ -218,11 +222,11 @@ impl ServiceContext {
     }
 }
 
-fn decode(reply: &quorate::Reply) -> Result<Reply, ServiceError> {
-    accepted(Reply::decode(&reply.bytes).ok_or(ServiceError::UnexpectedReply)?)
+fn decode(reply: &quorate::CommandReply) -> Result<KvReply, ServiceError> {
+    accepted(KvReply::decode(&reply.bytes).ok_or(ServiceError::UnexpectedReply)?)
 }
 
-fn accepted(reply: Reply) -> Result<Reply, ServiceError> {
+fn accepted(reply: KvReply) -> Result<KvReply, ServiceError> {
     match reply.result {
         Ok(_) => Ok(reply),
         Err(error) => Err(ServiceError::Kv(error)),

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use quorate::{
-    Change, ChangeRefusal, EntryId, Failed, MemberId, MemberInfo, MemberSet, Membership,
-    MembershipNews, Node, Operation, Refusal, Refused, Unknown,
+    Change, ChangeRefusal, EntryId, MemberId, MemberInfo, MemberSet, Membership, MembershipEvent,
+    Node, Operation, OutcomeUnknown, Refusal, RequestError, RequestRefused,
 };
 use tokio::time::Instant;
 
@@ -153,12 +153,12 @@ impl MemberChange {
 
 /// Why one attempt failed.
 enum AttemptError {
-    Retryable(Failed),
-    Final(Failed),
+    Retryable(RequestError),
+    Final(RequestError),
 }
 
-impl From<Failed> for AttemptError {
-    fn from(error: Failed) -> Self {
+impl From<RequestError> for AttemptError {
+    fn from(error: RequestError) -> Self {
         if is_retryable(&error) { Self::Retryable(error) } else { Self::Final(error) }
     }
 }
@@ -166,7 +166,7 @@ impl From<Failed> for AttemptError {
 impl MemberChange {
     /// Makes the change, and returns when it is settled. The rest of a goal, such as the vote
     /// of a member that has yet to start, is left to the leader.
-    pub(crate) async fn run(&self, node: &Node) -> Result<(), Failed> {
+    pub(crate) async fn run(&self, node: &Node) -> Result<(), RequestError> {
         let deadline = Instant::now() + CHANGE_TIMEOUT;
         let mut attempted = false;
         loop {
@@ -211,30 +211,30 @@ async fn attempt(
         tokio::select! {
             reply = &mut reply, if !has_reply => match reply {
                 // A member that removes itself gets no reply, and sees by itself that it is out.
-                Err(Failed::Unknown(_)) if removes_itself => has_reply = true,
-                Err(Failed::Unknown(Unknown::GivenUp(_))) => has_reply = true,
+                Err(RequestError::Unknown(_)) if removes_itself => has_reply = true,
+                Err(RequestError::Unknown(OutcomeUnknown::GoalAbandoned(_))) => has_reply = true,
                 Err(error) => return Err(error.into()),
                 Ok(_) if member_change.is_done(&node.membership()) => return Ok(()),
                 Ok(_) => has_reply = true,
             },
             event = events.next() => match event {
-                Some(MembershipNews::Settled { membership, .. })
-                | Some(MembershipNews::Now { membership, settled: true, .. })
+                Some(MembershipEvent::Settled { membership, .. })
+                | Some(MembershipEvent::Current { membership, settled: true, .. })
                     if member_change.is_done(&membership) => return Ok(()),
                 // A member that removes itself is not told that the change is settled. It left
                 // as a learner, so it was settled before.
-                Some(MembershipNews::Counts { membership, .. })
-                | Some(MembershipNews::Now { membership, .. })
+                Some(MembershipEvent::InEffect { membership, .. })
+                | Some(MembershipEvent::Current { membership, .. })
                     if removes_itself && member_change.is_done(&membership) => return Ok(()),
                 Some(_) => {}
-                None => return Err(AttemptError::Final(Failed::Refused(Refused::Stopped))),
+                None => return Err(AttemptError::Final(RequestError::Refused(RequestRefused::Stopped))),
             },
             // A proposal that only the old leader knows may never be committed.
             () = &mut leader_changed, if !has_reply => {
-                return Err(AttemptError::Retryable(Failed::Unknown(Unknown::TimedOut)));
+                return Err(AttemptError::Retryable(RequestError::Unknown(OutcomeUnknown::TimedOut)));
             }
             () = tokio::time::sleep_until(deadline) => {
-                return Err(AttemptError::Final(Failed::Unknown(Unknown::TimedOut)));
+                return Err(AttemptError::Final(RequestError::Unknown(OutcomeUnknown::TimedOut)));
             }
         }
     }
@@ -256,7 +256,7 @@ async fn leader_changed(node: &Node) {
 }
 
 /// Proposes a goal, and returns the entry that set it as soon as it is committed.
-pub(crate) async fn begin_change(node: &Node, change: Change) -> Result<EntryId, Failed> {
+pub(crate) async fn begin_change(node: &Node, change: Change) -> Result<EntryId, RequestError> {
     let old_goal = node.membership().goal().map(|goal| goal.id);
     loop {
         if let Some(result) = begin_with_leader(node, change.clone(), old_goal).await {
@@ -275,7 +275,7 @@ async fn begin_with_leader(
     node: &Node,
     change: Change,
     old_goal: Option<EntryId>,
-) -> Option<Result<EntryId, Failed>> {
+) -> Option<Result<EntryId, RequestError>> {
     let mut events = node.watch_membership();
     let reply = node.change(change);
     tokio::pin!(reply);
@@ -285,13 +285,13 @@ async fn begin_with_leader(
         tokio::select! {
             reply = &mut reply => return Some(reply),
             event = events.next() => match event {
-                Some(MembershipNews::Committed { membership, .. }) => {
+                Some(MembershipEvent::Committed { membership, .. }) => {
                     if let Some(id) = new_goal(&membership, old_goal) {
                         return Some(Ok(id));
                     }
                 }
                 Some(_) => {}
-                None => return Some(Err(Failed::Refused(Refused::Stopped))),
+                None => return Some(Err(RequestError::Refused(RequestRefused::Stopped))),
             },
             () = &mut leader_changed => return None,
         }
@@ -303,8 +303,10 @@ fn new_goal(now: &Membership, old_goal: Option<EntryId>) -> Option<EntryId> {
 }
 
 /// Another change was faster or is in progress: a retry with the new membership may succeed.
-fn is_retryable(error: &Failed) -> bool {
-    let Failed::Refused(Refused::ByLeader(Refusal::Change(error))) = error else { return false };
+fn is_retryable(error: &RequestError) -> bool {
+    let RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(error))) = error else {
+        return false;
+    };
     matches!(
         error,
         ChangeRefusal::Stale { .. }

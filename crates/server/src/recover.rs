@@ -10,11 +10,11 @@ use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
 use quorate::{
-    Applier, ChangeRefusal, FileDisk, MemberId, MemberSet, Membership, Options, StartError,
-    Started, Startup, StoreConfig, seed, start,
+    Applier, ChangeRefusal, DriverOptions, FileDisk, MemberId, MemberSet, MemberStartup,
+    Membership, StartError, StartedMember, StoreConfig, seed, start,
 };
-use quorate_kv::{InstallError, Kv, MemoryTable, TableError};
-use quorate_storage::{CreateError, Identity, OpenError, Store, StoreError};
+use quorate_kv::{Kv, KvSnapshotError, MemoryTable, TableError};
+use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
 
 use crate::bootstrap::{
     BootstrapError, InitialCluster, cluster_id, hex, initial_cluster, member_id, store_directory,
@@ -67,11 +67,13 @@ pub fn restore<F: Read + Seek>(
     let mut kv = empty_store()?;
     let mut chunks = file.chunks().map_err(RecoverError::File)?;
     kv.install(&mut chunks).map_err(RecoverError::Install)?;
-    kv.begin_anew(options.bump_revision, options.bump_revision > 0).map_err(RecoverError::Table)?;
+    kv.reset_for_new_cluster(options.bump_revision, options.bump_revision > 0)
+        .map_err(RecoverError::Table)?;
     let contents = u64::from(kv.hash().map_err(RecoverError::Table)?);
     let cluster = cluster_id(&[cluster, header.cluster_id, header.applied, contents]);
     let revision = kv.revision();
-    let identity = Identity { cluster, member: own, incarnation: random_number()?, joined_at: 0 };
+    let identity =
+        StoreIdentity { cluster, member: own, incarnation: random_number()?, joined_at: 0 };
     let mut disk = open(&store_directory(config))?;
     write_member(&mut disk, identity, membership, kv)?;
     Ok(Restored { header, cluster_id: cluster, revision })
@@ -106,7 +108,7 @@ pub fn plan_recovery(config: &Config) -> Result<RecoveryPlan, RecoverError> {
         return Err(RecoverError::Empty);
     }
     let mut disk = open(&directory)?;
-    let owner = Store::owner(&mut disk).map_err(RecoverError::Open)?;
+    let owner = Store::read_identity(&mut disk).map_err(RecoverError::Open)?;
     let old = owner.ok_or(RecoverError::Empty)?;
     let Replayed { applier, membership, committed } = replay(disk, old)?;
     let last = applier.applied();
@@ -179,7 +181,7 @@ fn make_cluster(
     finish_interrupted(config)?;
     let directory = store_directory(config);
     let mut disk = open(&directory)?;
-    let owner = Store::owner(&mut disk).map_err(RecoverError::Open)?;
+    let owner = Store::read_identity(&mut disk).map_err(RecoverError::Open)?;
     let old = owner.ok_or(RecoverError::Empty)?;
     let Replayed { applier, membership, committed } = replay(disk, old)?;
     let own = old.member;
@@ -192,7 +194,7 @@ fn make_cluster(
     let cluster = cluster_id(&[old.cluster, incarnation]);
     let first = new_members.first_membership(own, &membership)?;
     let new_directory = sibling(&directory, &format!("{NEW}{incarnation:x}"));
-    let identity = Identity { cluster, member: own, incarnation, joined_at: 0 };
+    let identity = StoreIdentity { cluster, member: own, incarnation, joined_at: 0 };
     let machine = applier.into_machine();
     write_member(&mut open(&new_directory)?, identity, first, machine)?;
     let old_directory = sibling(&directory, &format!("{OLD}{cluster:x}"));
@@ -278,18 +280,18 @@ struct Replayed {
     committed: u64,
 }
 
-fn replay(disk: FileDisk, old: Identity) -> Result<Replayed, RecoverError> {
+fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> {
     let mut config = quorate::Config::new(old.member);
     config.incarnation = old.incarnation;
-    let startup = Startup {
+    let startup = MemberStartup {
         cluster: old.cluster,
         config,
-        options: Options::default(),
+        options: DriverOptions::default(),
         store: StoreConfig::default(),
         first: None,
     };
     let started = start(disk, empty_store()?, startup).map_err(RecoverError::Start)?;
-    let Started { driver, mut applier, mut store, boot } = started;
+    let StartedMember { driver, mut applier, mut store, boot } = started;
     let status = driver.raft().status();
     let last = status.log.last.index;
     let mut membership = status.membership;
@@ -309,7 +311,7 @@ fn replay(disk: FileDisk, old: Identity) -> Result<Replayed, RecoverError> {
 
 fn write_member(
     disk: &mut FileDisk,
-    identity: Identity,
+    identity: StoreIdentity,
     membership: Membership,
     kv: Kv<MemoryTable>,
 ) -> Result<(), RecoverError> {
@@ -375,7 +377,7 @@ pub enum RecoverError {
     /// The file is not a snapshot of Quorate, or is damaged.
     File(SnapshotFileError),
     /// The contents of the file cannot be installed.
-    Install(InstallError),
+    Install(KvSnapshotError),
     /// The directory is in use, or cannot be written.
     Create(CreateError),
     /// The directory cannot be read.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::{
-    DirectoryStorage, Ended, FileDisk, Node, NodeError, StoreConfig, TcpConfig, TcpTransport,
+    DirectoryStorage, FileDisk, Node, NodeError, StopReason, StoreConfig, TcpConfig, TcpTransport,
 };
 use quorate_kv::TableError;
 use tokio::net::TcpListener;
@@ -51,7 +51,7 @@ pub async fn run(config: Config) -> Result<(), ServerError> {
     };
     notify("READY=1");
     let ended = tokio::select! {
-        ended = running.node.ended() => Some(ended),
+        ended = running.node.wait_stopped() => Some(ended),
         () = running.removed() => None,
         signal = signals.next() => {
             tracing::info!(signal, "received a signal; shutting down");
@@ -67,7 +67,7 @@ pub async fn run(config: Config) -> Result<(), ServerError> {
         }
     }
     match ended {
-        Some(ended) if !matches!(ended, Ended::Stopped) => Err(ServerError::Ended(ended)),
+        Some(ended) if !matches!(ended, StopReason::Stopped) => Err(ServerError::Ended(ended)),
         _ => Ok(()),
     }
 }
@@ -98,7 +98,7 @@ impl RunningServer {
             force_new_cluster(&config).map_err(ServerError::Recover)?;
         }
         let mut node_config = prepare(&config, &transport).await?;
-        node_config.observer = Arc::clone(&metrics) as Arc<dyn quorate::Observer>;
+        node_config.observer = Arc::clone(&metrics) as Arc<dyn quorate::NodeObserver>;
         let cluster_id = node_config.cluster;
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
         let storage = DirectoryStorage::on(disk, StoreConfig::default());
@@ -223,7 +223,7 @@ impl RunningServer {
             () = drain(self.serving, self.drain_timeout) => {}
             () = decline_leadership(&self.node) => {}
         }
-        self.node.end().await;
+        self.node.stop_now().await;
         self.node.host().clone().stop().await;
     }
 
@@ -232,7 +232,7 @@ impl RunningServer {
     pub async fn end(self) {
         self.background.abort();
         self.serving.iter().for_each(JoinHandle::abort);
-        self.node.end().await;
+        self.node.stop_now().await;
         self.node.host().clone().stop().await;
     }
 }
@@ -299,7 +299,7 @@ async fn bind_peers(
     };
     let mut tcp = TcpConfig::new(*first);
     tcp.listen_also = others.to_vec();
-    tcp.address_of = Arc::new(address_of);
+    tcp.resolve_address = Arc::new(address_of);
     let metrics = Arc::clone(metrics);
     tcp.on_round_trip = Arc::new(move |address, duration| metrics.on_round_trip(address, duration));
     let advertised = config.initial_advertise_peer_urls.first();
@@ -349,7 +349,7 @@ pub enum ServerError {
     Table(TableError),
     System(io::Error),
     /// The member failed.
-    Ended(Ended),
+    Ended(StopReason),
     /// A second signal stopped the server before its graceful shutdown was complete.
     Interrupted,
     /// No new cluster could be made from the data directory.

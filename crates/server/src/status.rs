@@ -5,7 +5,7 @@
 //! Where our reason says more than etcd's text, it is sent as metadata (`quorate-reason`).
 
 use axum::http::HeaderMap;
-use quorate::{ChangeRefusal, Failed, Refusal, Refused, Unknown};
+use quorate::{ChangeRefusal, OutcomeUnknown, Refusal, RequestError, RequestRefused};
 use quorate_kv::{KvError, TableError};
 use tokio::task::JoinError;
 use tonic::metadata::MetadataValue;
@@ -17,7 +17,7 @@ use crate::access::AccessDenied;
 #[derive(Debug)]
 pub(crate) enum ServiceError {
     /// The member did not carry out the request, or its outcome is unknown.
-    Request(Failed),
+    Request(RequestError),
     /// The data model refused the request.
     Kv(KvError),
     /// The table failed: the member is about to stop.
@@ -79,8 +79,8 @@ pub(crate) enum BadTarget {
     AmbiguousName(String),
 }
 
-impl From<Failed> for ServiceError {
-    fn from(error: Failed) -> Self {
+impl From<RequestError> for ServiceError {
+    fn from(error: RequestError) -> Self {
         Self::Request(error)
     }
 }
@@ -124,8 +124,8 @@ impl ServiceError {
     /// etcd's code and text.
     pub(crate) fn code_and_text(&self) -> (Code, String) {
         let (code, text) = match self {
-            Self::Request(Failed::Refused(error)) => return refused(error),
-            Self::Request(Failed::Unknown(error)) => return unknown_outcome(error),
+            Self::Request(RequestError::Refused(error)) => return refused(error),
+            Self::Request(RequestError::Unknown(error)) => return unknown_outcome(error),
             Self::Kv(error) => (kv_code(*error), error.text()),
             Self::Table(error) => return (Code::Internal, format!("etcdserver: {error}")),
             Self::Access(AccessDenied::PermissionDenied) => {
@@ -235,29 +235,33 @@ fn with_reason(mut status: Status, reason: &str) -> Status {
     status
 }
 
-fn refused(error: &Refused) -> (Code, String) {
+fn refused(error: &RequestRefused) -> (Code, String) {
     let (code, text) = match error {
-        Refused::ByLeader(error) => return refused_by_leader(error),
-        Refused::NoLeader => (Code::Unavailable, NO_LEADER),
-        Refused::ReadTimedOut => (Code::Unavailable, TIMED_OUT),
-        Refused::TooManyRequests { .. } => (Code::ResourceExhausted, TOO_MANY_REQUESTS),
-        Refused::TooLarge { .. } => (Code::InvalidArgument, TOO_LARGE),
-        Refused::Overtaken { .. } => (Code::Unavailable, LEADER_CHANGED),
-        Refused::TransferAborted => (Code::Unknown, TIMED_OUT_TRANSFER),
+        RequestRefused::ByLeader(error) => return refused_by_leader(error),
+        RequestRefused::NoLeader => (Code::Unavailable, NO_LEADER),
+        RequestRefused::ReadTimedOut => (Code::Unavailable, TIMED_OUT),
+        RequestRefused::TooManyRequests { .. } => (Code::ResourceExhausted, TOO_MANY_REQUESTS),
+        RequestRefused::TooLarge { .. } => (Code::InvalidArgument, TOO_LARGE),
+        RequestRefused::Overwritten { .. } => (Code::Unavailable, LEADER_CHANGED),
+        RequestRefused::TransferAborted => (Code::Unknown, TIMED_OUT_TRANSFER),
         // A removed member no longer serves requests.
-        Refused::NotMember | Refused::Stopped => (Code::Unavailable, STOPPED),
-        Refused::SnapshotFailed => return (Code::Unknown, format!("etcdserver: {error}")),
+        RequestRefused::NotMember | RequestRefused::Stopped => (Code::Unavailable, STOPPED),
+        RequestRefused::SnapshotFailed => return (Code::Unknown, format!("etcdserver: {error}")),
         other => return (Code::Unknown, format!("etcdserver: {other}")),
     };
     (code, text.into())
 }
 
-fn unknown_outcome(error: &Unknown) -> (Code, String) {
+fn unknown_outcome(error: &OutcomeUnknown) -> (Code, String) {
     let (code, text) = match error {
-        Unknown::TimedOut | Unknown::NotSettledInTime { .. } => (Code::Unavailable, TIMED_OUT),
-        Unknown::ReplyLost | Unknown::PassedBySnapshot => (Code::Unavailable, TIMED_OUT_CONNECTION),
-        Unknown::GivenUp(_) => (Code::Unavailable, TIMED_OUT_LEADER),
-        Unknown::Removed | Unknown::Stopped => (Code::Unavailable, STOPPED),
+        OutcomeUnknown::TimedOut | OutcomeUnknown::NotSettledInTime { .. } => {
+            (Code::Unavailable, TIMED_OUT)
+        }
+        OutcomeUnknown::ReplyLost | OutcomeUnknown::PassedBySnapshot => {
+            (Code::Unavailable, TIMED_OUT_CONNECTION)
+        }
+        OutcomeUnknown::GoalAbandoned(_) => (Code::Unavailable, TIMED_OUT_LEADER),
+        OutcomeUnknown::Removed | OutcomeUnknown::Stopped => (Code::Unavailable, STOPPED),
         other => return (Code::Unknown, format!("etcdserver: {other}")),
     };
     (code, text.into())
@@ -282,7 +286,7 @@ fn refused_by_leader(error: &Refusal) -> (Code, String) {
 fn change_refused(error: &ChangeRefusal) -> (Code, String) {
     let own_text = || format!("etcdserver: {error}");
     let (code, text) = match error {
-        ChangeRefusal::NotCarried { .. } | ChangeRefusal::ZoneWouldBlock => {
+        ChangeRefusal::QuorumNotReady { .. } | ChangeRefusal::ZoneWouldBlock => {
             (Code::Unavailable, UNHEALTHY)
         }
         ChangeRefusal::NoVotersLeft => (Code::FailedPrecondition, NOT_ENOUGH_STARTED),
@@ -301,13 +305,13 @@ fn change_refused(error: &ChangeRefusal) -> (Code, String) {
         | ChangeRefusal::NotJoint
         | ChangeRefusal::SimpleInJoint
         | ChangeRefusal::ManyVoters
-        | ChangeRefusal::NoVotersToJoin
+        | ChangeRefusal::NoVotersForJoint
         | ChangeRefusal::MemberZero
         | ChangeRefusal::GoalInProgress
-        | ChangeRefusal::AlreadyThere
+        | ChangeRefusal::AlreadyReached
         | ChangeRefusal::AlreadyCancelled
         | ChangeRefusal::NothingToCancel
-        | ChangeRefusal::Impossible(_) => return (Code::FailedPrecondition, own_text()),
+        | ChangeRefusal::InvalidMembership(_) => return (Code::FailedPrecondition, own_text()),
         _ => return (Code::FailedPrecondition, own_text()),
     };
     (code, text.into())

@@ -34,7 +34,7 @@ fn open_or_rebuild(directory: &Path) -> Result<Kv<AnyTable>, TableError> {
     let mut disk = FileDisk::open(directory).map_err(TableError::Disk)?;
     lock(&mut disk).map_err(TableError::Disk)?;
     match open_redb(&disk) {
-        Err(error) if error.is_damage() => {
+        Err(error) if error.is_corruption() => {
             tracing::warn!(%error, "the table is damaged; rebuilding it from snapshot and log");
             disk.remove(FILE).map_err(TableError::Disk)?;
             open_redb(&disk)

@@ -23,4 +23,5 @@ pub mod model;
 pub mod mutants;
 pub mod random;
 pub mod scenario;
+pub mod short_ids;
 pub mod storage_check;

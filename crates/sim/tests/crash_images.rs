@@ -5,7 +5,7 @@
 use quorate_core::{Boot, Entry, HardState, MemberId, Membership, Save, SaveId};
 use quorate_sim::faulty_disk::FaultyDisk;
 use quorate_sim::storage_check::{explore, walk};
-use quorate_storage::{Expected, Identity, Opened, Store, StoreConfig};
+use quorate_storage::{OpenedStore, Store, StoreConfig, StoreIdentity, StoreOwner};
 
 #[test]
 fn every_crash_of_every_short_workload_leaves_a_good_disk() {
@@ -40,14 +40,14 @@ const CONFIG: StoreConfig = StoreConfig { segment_bytes: 8 << 10, tail_bytes_max
 /// not follow it.
 #[test]
 fn what_stands_behind_a_torn_write_never_comes_back() {
-    let expected = Expected { cluster: 1, member: MemberId(1) };
+    let expected = StoreOwner { cluster: 1, member: MemberId(1) };
     let open = |disk| Store::open(disk, expected, &CONFIG).unwrap();
-    let Opened { mut store, .. } = open(created());
+    let OpenedStore { mut store, .. } = open(created());
     store.write(&save(2, &[7; 2000])).unwrap();
     store.write(&save(9, &[])).unwrap();
     let mut torn = 0;
     for image in store.disk().crash_images() {
-        let Opened { mut store, boot, .. } = open(image);
+        let OpenedStore { mut store, boot, .. } = open(image);
         if boot.hard_state.term > 1 {
             continue;
         }
@@ -62,7 +62,7 @@ fn what_stands_behind_a_torn_write_never_comes_back() {
 }
 
 fn created() -> FaultyDisk {
-    let identity = Identity { cluster: 1, member: MemberId(1), incarnation: 1, joined_at: 0 };
+    let identity = StoreIdentity { cluster: 1, member: MemberId(1), incarnation: 1, joined_at: 0 };
     let mut disk = FaultyDisk::new();
     let boot = Boot::first(Membership::new([MemberId(1)], []));
     Store::create(&mut disk, identity, &boot, &CONFIG).unwrap();

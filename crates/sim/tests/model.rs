@@ -1,6 +1,6 @@
 //! Explores the small scopes to the end, and shows that the explorer finds what is wrong.
 
-use quorate_core::Activation;
+use quorate_core::config::Activation;
 use quorate_sim::model::{Bounds, Checks, Expects, Limits, Network, Report, Scope, run, scopes};
 
 fn scope(name: &str) -> Scope {

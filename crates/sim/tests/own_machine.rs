@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Chunks, Machine};
+use quorate::{BadSnapshot, Machine, SnapshotChunks};
 use quorate_core::Index;
 use quorate_sim::checkers::Violation;
 use quorate_sim::explore::{Ask, Exchange, Heard, Judgement, Trial, Workload, try_machine};
@@ -31,7 +31,7 @@ fn reply(number: u64) -> Bytes {
 }
 
 /// A chunk for each queue, in the order in which they come.
-fn capture<'a>(queues: impl Iterator<Item = (&'a u8, &'a u64)>) -> Chunks {
+fn capture<'a>(queues: impl Iterator<Item = (&'a u8, &'a u64)>) -> SnapshotChunks {
     let chunks: Vec<Bytes> =
         queues.map(|(name, last)| [&[*name][..], &last.to_le_bytes()].concat().into()).collect();
     Box::new(chunks.into_iter())
@@ -53,7 +53,7 @@ impl Machine for Tickets {
         reply(self.last.get(&queue(question)).copied().unwrap_or_default())
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         capture(self.last.iter())
     }
 
@@ -116,7 +116,7 @@ impl Machine for Shuffled {
         reply(self.0.get(&queue(question)).copied().unwrap_or_default())
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         capture(self.0.iter())
     }
 
@@ -151,7 +151,7 @@ impl Machine for Forgetful {
         self.tickets.query(question)
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         self.tickets.snapshot()
     }
 
@@ -184,7 +184,7 @@ impl Machine for Leaky {
         self.0.query(question)
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         self.0.snapshot()
     }
 
@@ -214,7 +214,7 @@ impl Machine for Generous {
         self.0.query(question)
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         self.0.snapshot()
     }
 

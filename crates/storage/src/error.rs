@@ -14,8 +14,8 @@ use crate::wal::segment::VERSION;
 
 /// The disk did not do what it was asked to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
-    pub doing: Doing,
+pub struct DiskFailure {
+    pub operation: DiskOperation,
     pub file: FileName,
     pub kind: io::ErrorKind,
     /// The number that the operating system gave it.
@@ -23,7 +23,7 @@ pub struct Failure {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum DiskOperation {
     Lock,
     List,
     Create,
@@ -35,27 +35,27 @@ pub enum Doing {
     Remove,
 }
 
-impl Failure {
+impl DiskFailure {
     /// For `map_err`: what was being done to which file.
-    pub(crate) fn when(doing: Doing, file: FileName) -> impl FnOnce(io::Error) -> Self {
-        move |why| Self { doing, file, kind: why.kind(), code: why.raw_os_error() }
+    pub(crate) fn when(operation: DiskOperation, file: FileName) -> impl FnOnce(io::Error) -> Self {
+        move |why| Self { operation, file, kind: why.kind(), code: why.raw_os_error() }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for DiskFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let doing = match self.doing {
-            Doing::Lock => "lock",
-            Doing::List => "list",
-            Doing::Create => "create",
-            Doing::Open => "open",
-            Doing::Read => "read",
-            Doing::Write => "write",
-            Doing::Sync => "sync",
-            Doing::Rename => "rename",
-            Doing::Remove => "remove",
+        let operation = match self.operation {
+            DiskOperation::Lock => "lock",
+            DiskOperation::List => "list",
+            DiskOperation::Create => "create",
+            DiskOperation::Open => "open",
+            DiskOperation::Read => "read",
+            DiskOperation::Write => "write",
+            DiskOperation::Sync => "sync",
+            DiskOperation::Rename => "rename",
+            DiskOperation::Remove => "remove",
         };
-        write!(f, "cannot {doing} {}: {}", self.file, self.kind)?;
+        write!(f, "cannot {operation} {}: {}", self.file, self.kind)?;
         match self.code {
             Some(code) => write!(f, " (os error {code})"),
             None => Ok(()),
@@ -63,7 +63,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for DiskFailure {}
 
 /// Bytes that were durable are not what they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,15 +71,15 @@ pub struct Corruption {
     pub file: FileName,
     /// Where the damaged part begins.
     pub offset: u64,
-    pub why: Damage,
+    pub why: CorruptionKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Damage {
+pub enum CorruptionKind {
     /// Not the first bytes of such a file.
-    Magic,
-    Checksum,
+    BadMagic,
+    ChecksumMismatch,
     /// The file ends before it should.
     Truncated,
     /// The file is not there, or others say that it should be.
@@ -87,9 +87,9 @@ pub enum Damage {
     /// Intact, but it belongs elsewhere.
     Misplaced,
     /// Intact, but not what others say it to be.
-    Contradiction,
+    Inconsistent,
     /// Intact, but nothing that was ever written.
-    Contents(DecodeError),
+    Undecodable(DecodeError),
     /// The log does not reach back to a snapshot: entries after this one are gone.
     Gap {
         after: EntryId,
@@ -100,14 +100,14 @@ impl fmt::Display for Corruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is corrupt at byte {}: ", self.file, self.offset)?;
         match self.why {
-            Damage::Magic => write!(f, "not a file of this kind"),
-            Damage::Checksum => write!(f, "checksum does not match"),
-            Damage::Truncated => write!(f, "ends too early"),
-            Damage::Missing => write!(f, "is missing"),
-            Damage::Misplaced => write!(f, "does not belong here"),
-            Damage::Contradiction => write!(f, "contradicts what is before it"),
-            Damage::Contents(why) => write!(f, "{why}"),
-            Damage::Gap { after } => write!(f, "entries after {after} are missing"),
+            CorruptionKind::BadMagic => write!(f, "not a file of this kind"),
+            CorruptionKind::ChecksumMismatch => write!(f, "checksum does not match"),
+            CorruptionKind::Truncated => write!(f, "ends too early"),
+            CorruptionKind::Missing => write!(f, "is missing"),
+            CorruptionKind::Misplaced => write!(f, "does not belong here"),
+            CorruptionKind::Inconsistent => write!(f, "contradicts what is before it"),
+            CorruptionKind::Undecodable(why) => write!(f, "{why}"),
+            CorruptionKind::Gap { after } => write!(f, "entries after {after} are missing"),
         }
     }
 }
@@ -117,12 +117,12 @@ impl std::error::Error for Corruption {}
 /// Why something was not read: the disk failed, or what it holds is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    Failed(Failure),
+    Failed(DiskFailure),
     Corrupt(Corruption),
 }
 
-impl From<Failure> for ReadError {
-    fn from(why: Failure) -> Self {
+impl From<DiskFailure> for ReadError {
+    fn from(why: DiskFailure) -> Self {
         Self::Failed(why)
     }
 }
@@ -150,12 +150,12 @@ impl std::error::Error for ReadError {}
 pub enum StoreError {
     /// End the member. What of the last writes is on disk is not known; a restart
     /// finds out.
-    Failed(Failure),
+    Failed(DiskFailure),
     /// End the member, and let it neither vote nor lead: what it has promised is
     /// damaged.
     Corrupt(Corruption),
     /// Refused, nothing was written: the entries do not continue the log.
-    DoesNotFollow { last: EntryId },
+    NotContiguous { last: EntryId },
     /// Refused, nothing was written: more than a record can hold.
     TooLarge,
     /// Refused: such a snapshot was not finished.
@@ -164,8 +164,8 @@ pub enum StoreError {
     NotSnapshotted { newest: Index },
 }
 
-impl From<Failure> for StoreError {
-    fn from(why: Failure) -> Self {
+impl From<DiskFailure> for StoreError {
+    fn from(why: DiskFailure) -> Self {
         Self::Failed(why)
     }
 }
@@ -184,7 +184,7 @@ impl fmt::Display for StoreError {
         match self {
             Self::Failed(why) => write!(f, "{why}"),
             Self::Corrupt(why) => write!(f, "{why}"),
-            Self::DoesNotFollow { last } => write!(f, "entries do not continue a log up to {last}"),
+            Self::NotContiguous { last } => write!(f, "entries do not continue a log up to {last}"),
             Self::TooLarge => write!(f, "a save is larger than a record can be"),
             Self::NoSuchSnapshot { id } => write!(f, "no snapshot {id} is finished"),
             Self::NotSnapshotted { newest } => write!(f, "newest snapshot is at {newest}"),
@@ -198,7 +198,7 @@ impl std::error::Error for StoreError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CreateError {
-    Failed(Failure),
+    Failed(DiskFailure),
     /// Another process uses the directory.
     Locked,
     /// There is a store already. Open it, or choose another directory.
@@ -207,8 +207,8 @@ pub enum CreateError {
     },
 }
 
-impl From<Failure> for CreateError {
-    fn from(why: Failure) -> Self {
+impl From<DiskFailure> for CreateError {
+    fn from(why: DiskFailure) -> Self {
         Self::Failed(why)
     }
 }
@@ -229,7 +229,7 @@ impl std::error::Error for CreateError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenError {
-    Failed(Failure),
+    Failed(DiskFailure),
     /// Another process uses the directory.
     Locked,
     /// There is no store here. Create it.
@@ -237,15 +237,15 @@ pub enum OpenError {
     /// The directory belongs to another cluster. Choose another one.
     OtherCluster {
         found: u64,
-        wanted: u64,
+        expected: u64,
     },
     /// The directory belongs to another member. Choose another one.
     OtherMember {
         found: MemberId,
-        wanted: MemberId,
+        expected: MemberId,
     },
     /// Written in a format that this version does not know.
-    OtherVersion {
+    UnsupportedVersion {
         file: FileName,
         found: u32,
     },
@@ -254,8 +254,8 @@ pub enum OpenError {
     Corrupt(Corruption),
 }
 
-impl From<Failure> for OpenError {
-    fn from(why: Failure) -> Self {
+impl From<DiskFailure> for OpenError {
+    fn from(why: DiskFailure) -> Self {
         Self::Failed(why)
     }
 }
@@ -281,13 +281,13 @@ impl fmt::Display for OpenError {
             Self::Failed(why) => write!(f, "{why}"),
             Self::Locked => write!(f, "directory is locked by another process"),
             Self::NotCreated => write!(f, "directory holds no store"),
-            Self::OtherCluster { found, wanted } => {
-                write!(f, "directory is of cluster {found:x}, want {wanted:x}")
+            Self::OtherCluster { found, expected } => {
+                write!(f, "directory is of cluster {found:x}, want {expected:x}")
             }
-            Self::OtherMember { found, wanted } => {
-                write!(f, "directory is of member {found}, want {wanted}")
+            Self::OtherMember { found, expected } => {
+                write!(f, "directory is of member {found}, want {expected}")
             }
-            Self::OtherVersion { file, found } => {
+            Self::UnsupportedVersion { file, found } => {
                 write!(f, "{file} has format version {found}, want {VERSION}")
             }
             Self::Corrupt(why) => write!(f, "{why}"),

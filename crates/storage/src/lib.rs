@@ -31,9 +31,10 @@ mod wal;
 
 pub use disk::Disk;
 pub use error::{
-    Corruption, CreateError, Damage, Doing, Failure, OpenError, ReadError, StoreError,
+    Corruption, CorruptionKind, CreateError, DiskFailure, DiskOperation, OpenError, ReadError,
+    StoreError,
 };
 pub use file_disk::FileDisk;
 pub use names::FileName;
 pub use snapshots::{CHUNK_BYTES_MAX, SealedSnapshot, SnapshotReader, SnapshotWriter};
-pub use store::{Expected, Identity, Opened, Store, StoreConfig};
+pub use store::{OpenedStore, Store, StoreConfig, StoreIdentity, StoreOwner};

@@ -10,13 +10,13 @@ pub enum FileName {
     /// Held by the process that uses the directory.
     Lock,
     /// How far the log is known to be durable.
-    Synced,
+    SyncMark,
     /// A part of the log.
     Segment(u64),
     /// A part of the log that is being made.
     NewSegment,
     /// A part of the log that was trimmed away, kept to be written over.
-    Spare,
+    SpareSegment,
     /// The state as of this entry.
     Snapshot(EntryId),
     /// A snapshot that is being written.
@@ -30,9 +30,9 @@ impl FileName {
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let parsed = match name {
             "lock" => Self::Lock,
-            "synced" => Self::Synced,
+            "synced" => Self::SyncMark,
             "wal-new" => Self::NewSegment,
-            "wal-spare" => Self::Spare,
+            "wal-spare" => Self::SpareSegment,
             _ => Self::parse_numbered(name)?,
         };
         // Numbers have one spelling: nothing else is taken for ours.
@@ -52,7 +52,7 @@ impl FileName {
 
     /// Left over when the process ended while making it.
     pub(crate) fn is_unfinished(self) -> bool {
-        matches!(self, Self::NewSegment | Self::NewSnapshot(_) | Self::Spare)
+        matches!(self, Self::NewSegment | Self::NewSnapshot(_) | Self::SpareSegment)
     }
 }
 
@@ -61,10 +61,10 @@ impl fmt::Display for FileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lock => f.write_str("lock"),
-            Self::Synced => f.write_str("synced"),
+            Self::SyncMark => f.write_str("synced"),
             Self::Segment(number) => write!(f, "wal-{number:020}"),
             Self::NewSegment => f.write_str("wal-new"),
-            Self::Spare => f.write_str("wal-spare"),
+            Self::SpareSegment => f.write_str("wal-spare"),
             Self::Snapshot(id) => write!(f, "snapshot-{:020}-{:020}", id.index, id.term),
             Self::NewSnapshot(number) => write!(f, "snapshot-new-{number}"),
             Self::Directory => f.write_str("."),
@@ -80,11 +80,11 @@ mod tests {
     fn every_name_is_read_back_and_no_other_is() {
         let ours = [
             FileName::Lock,
-            FileName::Synced,
+            FileName::SyncMark,
             FileName::Segment(7),
             FileName::Segment(u64::MAX),
             FileName::NewSegment,
-            FileName::Spare,
+            FileName::SpareSegment,
             FileName::Snapshot(EntryId::new(3, 9)),
             FileName::NewSnapshot(4),
         ];

@@ -9,17 +9,17 @@ use std::sync::Arc;
 
 use quorate_core::{Boot, Entry, EntryId, HardState, Index, Membership, SnapshotMeta, mutant};
 
-use crate::error::{Corruption, Damage, Doing, Failure, OpenError, ReadError};
+use crate::error::{Corruption, CorruptionKind, DiskFailure, DiskOperation, OpenError, ReadError};
 use crate::names::FileName;
 use crate::snapshots::{OpenSnapshotError, SnapshotReader};
-use crate::store::{Expected, StoreConfig};
+use crate::store::{StoreConfig, StoreOwner};
 use crate::wal::index::{LogIndex, Place};
 use crate::wal::mark::{Mark, MarkFile};
 use crate::wal::reader::{self, Reader};
 use crate::wal::record::Record;
 use crate::wal::segment::{HEAD_BYTES, Head, Segment, Start};
 use crate::wal::{OpenSegmentError, Wal};
-use crate::{Disk, Identity};
+use crate::{Disk, StoreIdentity};
 
 /// What a directory holds.
 #[derive(Clone, Debug, Default)]
@@ -32,14 +32,15 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    pub(crate) fn read<D: Disk>(disk: &mut D) -> Result<Self, Failure> {
-        let names = disk.list().map_err(Failure::when(Doing::List, FileName::Directory))?;
+    pub(crate) fn read<D: Disk>(disk: &mut D) -> Result<Self, DiskFailure> {
+        let names =
+            disk.list().map_err(DiskFailure::when(DiskOperation::List, FileName::Directory))?;
         let mut listing = Self::default();
         for name in names.iter().filter_map(|name| FileName::parse(name)) {
             match name {
                 FileName::Segment(number) => listing.segments.push(number),
                 FileName::Snapshot(id) => listing.snapshots.push(id),
-                FileName::Synced => listing.has_mark = true,
+                FileName::SyncMark => listing.has_mark = true,
                 name if name.is_unfinished() => listing.unfinished.push(name),
                 _ => {}
             }
@@ -58,7 +59,7 @@ pub(crate) struct Recovered<F> {
 
 pub(crate) fn recover<D: Disk>(
     disk: &mut D,
-    expected: Expected,
+    expected: StoreOwner,
     config: &StoreConfig,
 ) -> Result<Recovered<D::File>, OpenError> {
     let listing = Listing::read(disk)?;
@@ -95,7 +96,7 @@ pub(crate) fn recover<D: Disk>(
     let boot = boot(disk, &wal, snapshot, replay.memberships, config.tail_bytes_max)?;
     make_durable(disk, &wal, mark)?;
     for name in &listing.unfinished {
-        disk.remove(&name.to_string()).map_err(Failure::when(Doing::Remove, *name))?;
+        disk.remove(&name.to_string()).map_err(DiskFailure::when(DiskOperation::Remove, *name))?;
     }
     if !mutant!(TornTailKept) {
         begin_segment(disk, &mut wal)?;
@@ -105,7 +106,7 @@ pub(crate) fn recover<D: Disk>(
 }
 
 /// Whose data a directory holds; nobody's when there is no log in it yet.
-pub(crate) fn owner<D: Disk>(disk: &mut D) -> Result<Option<Identity>, OpenError> {
+pub(crate) fn read_identity<D: Disk>(disk: &mut D) -> Result<Option<StoreIdentity>, OpenError> {
     let listing = Listing::read(disk)?;
     match listing.segments.last() {
         Some(newest) => Ok(Some(open_segment(disk, *newest)?.head.identity)),
@@ -118,7 +119,7 @@ pub(crate) fn owner<D: Disk>(disk: &mut D) -> Result<Option<Identity>, OpenError
 fn open_chain<D: Disk>(
     disk: &mut D,
     listing: &Listing,
-    expected: Expected,
+    expected: StoreOwner,
 ) -> Result<Vec<Segment<D::File>>, OpenError> {
     let Some(newest) = listing.segments.last() else {
         // A log that is gone altogether is not the same as one that never was.
@@ -136,7 +137,7 @@ fn open_chain<D: Disk>(
         let segment = open_segment(disk, oldest.previous)?;
         if segment.head.identity != identity {
             let file = segment.name();
-            return Err(Corruption { file, offset: 0, why: Damage::Misplaced }.into());
+            return Err(Corruption { file, offset: 0, why: CorruptionKind::Misplaced }.into());
         }
         oldest = segment.head;
         chain.push(segment);
@@ -148,14 +149,14 @@ fn open_chain<D: Disk>(
 fn open_segment<D: Disk>(disk: &mut D, number: u64) -> Result<Segment<D::File>, OpenError> {
     reader::open(disk, number).map_err(|why| match why {
         OpenSegmentError::Unreadable(why) => why.into(),
-        OpenSegmentError::OtherVersion(found) => {
-            OpenError::OtherVersion { file: FileName::Segment(number), found }
+        OpenSegmentError::UnsupportedVersion(found) => {
+            OpenError::UnsupportedVersion { file: FileName::Segment(number), found }
         }
     })
 }
 
 fn missing(file: FileName) -> Corruption {
-    Corruption { file, offset: 0, why: Damage::Missing }
+    Corruption { file, offset: 0, why: CorruptionKind::Missing }
 }
 
 /// What the records read so far add up to.
@@ -202,7 +203,7 @@ impl Replay {
     ) -> Result<(), ReadError> {
         let mut reader = Reader::new(disk, segment);
         if segment.head.start != self.start() || segment.head.first_sequence != self.next_sequence {
-            return Err(reader.corrupt(0, Damage::Contradiction).into());
+            return Err(reader.corrupt(0, CorruptionKind::Inconsistent).into());
         }
         let mut offset = HEAD_BYTES;
         while pinned_end.is_none_or(|end| offset < end) {
@@ -211,7 +212,7 @@ impl Replay {
                     break;
                 }
                 if pinned_end.is_some() {
-                    return Err(reader.corrupt(offset, Damage::Checksum).into());
+                    return Err(reader.corrupt(offset, CorruptionKind::ChecksumMismatch).into());
                 }
                 reader.check_end(offset, self.next_sequence, mark)?;
                 break;
@@ -222,12 +223,12 @@ impl Replay {
             let end = found.end();
             let record = found.decode(&reader)?;
             self.apply(record, place, bytes)
-                .ok_or_else(|| reader.corrupt(offset, Damage::Contradiction))?;
+                .ok_or_else(|| reader.corrupt(offset, CorruptionKind::Inconsistent))?;
             self.next_sequence += 1;
             offset = end;
         }
         if pinned_end.is_some_and(|end| offset != end) && !mutant!(DamageTakenForEnd) {
-            return Err(reader.corrupt(offset, Damage::Contradiction).into());
+            return Err(reader.corrupt(offset, CorruptionKind::Inconsistent).into());
         }
         self.end = offset;
         Ok(())
@@ -263,7 +264,7 @@ fn choose_snapshot<D: Disk>(
     disk: &mut D,
     listing: &Listing,
     replay: &Replay,
-    identity: Identity,
+    identity: StoreIdentity,
 ) -> Result<SnapshotMeta, OpenError> {
     let held = listing.snapshots.iter().filter(|id| replay.log.holds(**id));
     let Some(id) = held.max_by_key(|id| id.index) else {
@@ -278,8 +279,8 @@ fn choose_snapshot<D: Disk>(
     match SnapshotReader::open(disk, *id, identity.cluster) {
         Ok(reader) => Ok(reader.meta().clone()),
         Err(OpenSnapshotError::Unreadable(why)) => Err(why.into()),
-        Err(OpenSnapshotError::OtherVersion(found)) => {
-            Err(OpenError::OtherVersion { file: FileName::Snapshot(*id), found })
+        Err(OpenSnapshotError::UnsupportedVersion(found)) => {
+            Err(OpenError::UnsupportedVersion { file: FileName::Snapshot(*id), found })
         }
     }
 }
@@ -319,7 +320,7 @@ fn boot<D: Disk>(
 /// What was read may still be in memory only: the process may have ended before it
 /// synced, or because a sync failed. From here on others rely on it, so it is written
 /// again, where nothing proves it durable, and synced.
-fn make_durable<D: Disk>(disk: &mut D, wal: &Wal<D::File>, mark: Mark) -> Result<(), Failure> {
+fn make_durable<D: Disk>(disk: &mut D, wal: &Wal<D::File>, mark: Mark) -> Result<(), DiskFailure> {
     let segment = wal.active();
     let name = segment.name();
     let proven = if mark.segment == segment.head.number { mark.end } else { HEAD_BYTES };
@@ -328,17 +329,18 @@ fn make_durable<D: Disk>(disk: &mut D, wal: &Wal<D::File>, mark: Mark) -> Result
     while offset < wal.end {
         window.truncate((wal.end - offset) as usize);
         disk.read_at(&segment.file, offset, &mut window)
-            .map_err(Failure::when(Doing::Read, name))?;
-        disk.write_at(&segment.file, offset, &window).map_err(Failure::when(Doing::Write, name))?;
+            .map_err(DiskFailure::when(DiskOperation::Read, name))?;
+        disk.write_at(&segment.file, offset, &window)
+            .map_err(DiskFailure::when(DiskOperation::Write, name))?;
         offset += window.len() as u64;
     }
-    disk.sync(&segment.file).map_err(Failure::when(Doing::Sync, name))?;
-    disk.sync_dir().map_err(Failure::when(Doing::Sync, FileName::Directory))
+    disk.sync(&segment.file).map_err(DiskFailure::when(DiskOperation::Sync, name))?;
+    disk.sync_dir().map_err(DiskFailure::when(DiskOperation::Sync, FileName::Directory))
 }
 
 /// Goes on in a new segment, whose head names the end of the one before. One without
 /// records is replaced, so that restarts do not pile up files.
-fn begin_segment<D: Disk>(disk: &mut D, wal: &mut Wal<D::File>) -> Result<(), Failure> {
+fn begin_segment<D: Disk>(disk: &mut D, wal: &mut Wal<D::File>) -> Result<(), DiskFailure> {
     let newest = wal.active().head;
     let is_empty = wal.end == HEAD_BYTES;
     let (previous, previous_end) =
@@ -359,7 +361,8 @@ fn begin_segment<D: Disk>(disk: &mut D, wal: &mut Wal<D::File>) -> Result<(), Fa
     } else {
         // The rest of it is never written.
         let old = wal.active();
-        disk.set_len(&old.file, wal.end).map_err(Failure::when(Doing::Write, old.name()))?;
+        disk.set_len(&old.file, wal.end)
+            .map_err(DiskFailure::when(DiskOperation::Write, old.name()))?;
         let end = wal.end;
         if let Some(old) = wal.segments.get_mut(&newest.number) {
             old.bytes = end;
@@ -375,13 +378,13 @@ fn clean_up<D: Disk>(
     wal: &Wal<D::File>,
     listing: &Listing,
     snapshot: EntryId,
-) -> Result<(), Failure> {
+) -> Result<(), DiskFailure> {
     let segments = listing.segments.iter().filter(|number| !wal.segments.contains_key(number));
     let segments = segments.map(|number| FileName::Segment(*number));
     let snapshots = listing.snapshots.iter().filter(|id| **id != snapshot);
     let snapshots = snapshots.map(|id| FileName::Snapshot(*id));
     for name in segments.chain(snapshots) {
-        disk.remove(&name.to_string()).map_err(Failure::when(Doing::Remove, name))?;
+        disk.remove(&name.to_string()).map_err(DiskFailure::when(DiskOperation::Remove, name))?;
     }
     Ok(())
 }

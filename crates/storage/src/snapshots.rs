@@ -11,8 +11,8 @@ use crc32c::crc32c_append;
 use quorate_core::{EntryId, SnapshotMeta, mutant};
 
 use crate::Disk;
-use crate::codec::{Code, DecodeError, Decoder};
-use crate::error::{Corruption, Damage, Doing, Failure, ReadError};
+use crate::codec::{Codec, DecodeError, Decoder};
+use crate::error::{Corruption, CorruptionKind, DiskFailure, DiskOperation, ReadError};
 use crate::names::FileName;
 
 pub(crate) const VERSION: u32 = 1;
@@ -90,10 +90,12 @@ impl<F: Clone> SnapshotWriter<F> {
         name: FileName,
         cluster: u64,
         meta: SnapshotMeta,
-    ) -> Result<Self, Failure> {
-        let file = disk.create(&name.to_string(), 0).map_err(Failure::when(Doing::Create, name))?;
+    ) -> Result<Self, DiskFailure> {
+        let file = disk
+            .create(&name.to_string(), 0)
+            .map_err(DiskFailure::when(DiskOperation::Create, name))?;
         let (head, head_checksum) = encode_head(cluster, &meta);
-        disk.write_at(&file, 0, &head).map_err(Failure::when(Doing::Write, name))?;
+        disk.write_at(&file, 0, &head).map_err(DiskFailure::when(DiskOperation::Write, name))?;
         let totals = Totals { chain: head_checksum, chunks: 0, bytes: 0 };
         Ok(Self { meta, name, file, head_checksum, end: head.len() as u64, totals })
     }
@@ -108,14 +110,18 @@ impl<F: Clone> SnapshotWriter<F> {
     }
 
     /// Adds bytes of the state machine.
-    pub fn append<D: Disk<File = F>>(&mut self, disk: &mut D, bytes: &[u8]) -> Result<(), Failure> {
+    pub fn append<D: Disk<File = F>>(
+        &mut self,
+        disk: &mut D,
+        bytes: &[u8],
+    ) -> Result<(), DiskFailure> {
         for chunk in bytes.chunks(CHUNK_BYTES_MAX) {
             let length = (chunk.len() as u32).to_le_bytes();
             self.totals.add(&length, chunk);
             let mut header = [0; CHUNK_HEADER_BYTES as usize];
             header[..4].copy_from_slice(&length);
             header[4..].copy_from_slice(&self.totals.chain.to_le_bytes());
-            let failed = || Failure::when(Doing::Write, self.name);
+            let failed = || DiskFailure::when(DiskOperation::Write, self.name);
             disk.write_at(&self.file, self.end, &header).map_err(failed())?;
             let at = self.end + CHUNK_HEADER_BYTES;
             disk.write_at(&self.file, at, chunk).map_err(failed())?;
@@ -125,31 +131,32 @@ impl<F: Clone> SnapshotWriter<F> {
     }
 
     /// Ends the file and makes its contents durable.
-    pub fn seal<D: Disk<File = F>>(self, disk: &mut D) -> Result<SealedSnapshot, Failure> {
+    pub fn seal<D: Disk<File = F>>(self, disk: &mut D) -> Result<SealedSnapshot, DiskFailure> {
         let footer = self.totals.footer(self.head_checksum);
         disk.write_at(&self.file, self.end, &footer)
-            .map_err(Failure::when(Doing::Write, self.name))?;
+            .map_err(DiskFailure::when(DiskOperation::Write, self.name))?;
         if !mutant!(SnapshotRenamedUnsynced) {
-            disk.sync(&self.file).map_err(Failure::when(Doing::Sync, self.name))?;
+            disk.sync(&self.file).map_err(DiskFailure::when(DiskOperation::Sync, self.name))?;
         }
         Ok(SealedSnapshot { meta: self.meta, name: self.name })
     }
 
     /// Gives up: nothing of it remains.
-    pub fn discard<D: Disk<File = F>>(self, disk: &mut D) -> Result<(), Failure> {
-        disk.remove(&self.name.to_string()).map_err(Failure::when(Doing::Remove, self.name))
+    pub fn discard<D: Disk<File = F>>(self, disk: &mut D) -> Result<(), DiskFailure> {
+        disk.remove(&self.name.to_string())
+            .map_err(DiskFailure::when(DiskOperation::Remove, self.name))
     }
 }
 
 impl SealedSnapshot {
     /// Gives it its name; from then on it is there, also after a crash. A store that
     /// is open learns of it by `Store::adopt_snapshot`.
-    pub fn publish<D: Disk>(self, disk: &mut D) -> Result<EntryId, Failure> {
+    pub fn publish<D: Disk>(self, disk: &mut D) -> Result<EntryId, DiskFailure> {
         let to = FileName::Snapshot(self.meta.id);
         disk.rename(&self.name.to_string(), &to.to_string())
-            .map_err(Failure::when(Doing::Rename, self.name))?;
+            .map_err(DiskFailure::when(DiskOperation::Rename, self.name))?;
         if !mutant!(InstallBeforeSnapshot) {
-            disk.sync_dir().map_err(Failure::when(Doing::Sync, FileName::Directory))?;
+            disk.sync_dir().map_err(DiskFailure::when(DiskOperation::Sync, FileName::Directory))?;
         }
         Ok(self.meta.id)
     }
@@ -165,38 +172,38 @@ impl<F: Clone> SnapshotReader<F> {
     ) -> Result<Self, OpenSnapshotError> {
         let name = FileName::Snapshot(id);
         let corrupt = |offset, why| Corruption { file: name, offset, why };
-        let failed = |doing| Failure::when(doing, name);
-        let file = disk.open(&name.to_string()).map_err(failed(Doing::Open))?;
-        let len = disk.len(&file).map_err(failed(Doing::Read))?;
+        let failed = |doing| DiskFailure::when(doing, name);
+        let file = disk.open(&name.to_string()).map_err(failed(DiskOperation::Open))?;
+        let len = disk.len(&file).map_err(failed(DiskOperation::Read))?;
         let mut prefix = [0; PREFIX_BYTES];
         if len < PREFIX_BYTES as u64 + FOOTER_BYTES {
-            return Err(corrupt(len, Damage::Truncated).into());
+            return Err(corrupt(len, CorruptionKind::Truncated).into());
         }
-        disk.read_at(&file, 0, &mut prefix).map_err(failed(Doing::Read))?;
+        disk.read_at(&file, 0, &mut prefix).map_err(failed(DiskOperation::Read))?;
         let prefix = Prefix::decode(&prefix).map_err(|why| corrupt(0, why))?;
         if prefix.version != VERSION {
-            return Err(OpenSnapshotError::OtherVersion(prefix.version));
+            return Err(OpenSnapshotError::UnsupportedVersion(prefix.version));
         }
         let end = len - FOOTER_BYTES;
         let head_end = PREFIX_BYTES as u64 + u64::from(prefix.meta_bytes);
         if head_end > end {
-            return Err(corrupt(len, Damage::Truncated).into());
+            return Err(corrupt(len, CorruptionKind::Truncated).into());
         }
         let mut head = vec![0; head_end as usize];
-        disk.read_at(&file, 0, &mut head).map_err(failed(Doing::Read))?;
+        disk.read_at(&file, 0, &mut head).map_err(failed(DiskOperation::Read))?;
         if head_checksum(&head) != prefix.checksum {
-            return Err(corrupt(0, Damage::Checksum).into());
+            return Err(corrupt(0, CorruptionKind::ChecksumMismatch).into());
         }
         let meta = Bytes::copy_from_slice(&head[PREFIX_BYTES..]);
         let meta = SnapshotMeta::from_bytes(meta)
-            .map_err(|why| corrupt(PREFIX_BYTES as u64, Damage::Contents(why)))?;
+            .map_err(|why| corrupt(PREFIX_BYTES as u64, CorruptionKind::Undecodable(why)))?;
         if meta.id != id || prefix.cluster != cluster {
-            return Err(corrupt(0, Damage::Misplaced).into());
+            return Err(corrupt(0, CorruptionKind::Misplaced).into());
         }
         let mut footer = [0; FOOTER_BYTES as usize];
-        disk.read_at(&file, end, &mut footer).map_err(failed(Doing::Read))?;
+        disk.read_at(&file, end, &mut footer).map_err(failed(DiskOperation::Read))?;
         let wanted = decode_footer(&footer, prefix.checksum)
-            .ok_or_else(|| corrupt(end, Damage::Checksum))?;
+            .ok_or_else(|| corrupt(end, CorruptionKind::ChecksumMismatch))?;
         let totals = Totals { chain: prefix.checksum, chunks: 0, bytes: 0 };
         Ok(Self { meta, file, end, at: head_end, totals, wanted })
     }
@@ -220,25 +227,26 @@ impl<F: Clone> SnapshotReader<F> {
         let corrupt = |why| ReadError::Corrupt(Corruption { file: name, offset: at, why });
         if at == end {
             let whole = self.totals == self.wanted;
-            return if whole { Ok(None) } else { Err(corrupt(Damage::Contradiction)) };
+            return if whole { Ok(None) } else { Err(corrupt(CorruptionKind::Inconsistent)) };
         }
         let left = end - at;
         let mut header = [0; CHUNK_HEADER_BYTES as usize];
         if left < CHUNK_HEADER_BYTES {
-            return Err(corrupt(Damage::Truncated));
+            return Err(corrupt(CorruptionKind::Truncated));
         }
-        disk.read_at(&self.file, at, &mut header).map_err(Failure::when(Doing::Read, name))?;
+        disk.read_at(&self.file, at, &mut header)
+            .map_err(DiskFailure::when(DiskOperation::Read, name))?;
         let (length, checksum) = header.split_at(4);
         let count = length.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
         if count == 0 || count > CHUNK_BYTES_MAX as u64 || count > left - CHUNK_HEADER_BYTES {
-            return Err(corrupt(Damage::Checksum));
+            return Err(corrupt(CorruptionKind::ChecksumMismatch));
         }
         let mut chunk = vec![0; count as usize];
         disk.read_at(&self.file, at + CHUNK_HEADER_BYTES, &mut chunk)
-            .map_err(Failure::when(Doing::Read, name))?;
+            .map_err(DiskFailure::when(DiskOperation::Read, name))?;
         self.totals.add(length, &chunk);
         if self.totals.chain.to_le_bytes() != checksum {
-            return Err(corrupt(Damage::Checksum));
+            return Err(corrupt(CorruptionKind::ChecksumMismatch));
         }
         self.at = at + CHUNK_HEADER_BYTES + count;
         Ok(Some(chunk.into()))
@@ -249,7 +257,7 @@ impl<F: Clone> SnapshotReader<F> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenSnapshotError {
     Unreadable(ReadError),
-    OtherVersion(u32),
+    UnsupportedVersion(u32),
 }
 
 impl<T: Into<ReadError>> From<T> for OpenSnapshotError {
@@ -266,9 +274,9 @@ struct Prefix {
 }
 
 impl Prefix {
-    fn decode(bytes: &[u8; PREFIX_BYTES]) -> Result<Self, Damage> {
+    fn decode(bytes: &[u8; PREFIX_BYTES]) -> Result<Self, CorruptionKind> {
         let Some(rest) = bytes.strip_prefix(MAGIC) else {
-            return Err(Damage::Magic);
+            return Err(CorruptionKind::BadMagic);
         };
         let mut from = Decoder::new(Bytes::copy_from_slice(rest));
         let mut fields = || -> Result<Self, DecodeError> {
@@ -279,7 +287,7 @@ impl Prefix {
                 meta_bytes: u32::decode(&mut from)?,
             })
         };
-        fields().map_err(Damage::Contents)
+        fields().map_err(CorruptionKind::Undecodable)
     }
 }
 
@@ -306,7 +314,7 @@ fn decode_footer(bytes: &[u8; FOOTER_BYTES as usize], head_checksum: u32) -> Opt
     let mut fields = || -> Result<(u32, Totals), DecodeError> {
         let end = u32::decode(&mut from)?;
         let chain = u32::decode(&mut from)?;
-        let (chunks, bytes) = Code::decode(&mut from)?;
+        let (chunks, bytes) = Codec::decode(&mut from)?;
         Ok((end, Totals { chain, chunks, bytes }))
     };
     let (_, totals) = fields().ok()?;

@@ -12,16 +12,18 @@ use bytes::Bytes;
 use quorate_core::{Boot, Entries, EntryId, Index, MemberId, Save, SnapshotMeta, mutant};
 
 use crate::Disk;
-use crate::error::{Corruption, CreateError, Damage, Doing, Failure, OpenError, StoreError};
+use crate::error::{
+    Corruption, CorruptionKind, CreateError, DiskFailure, DiskOperation, OpenError, StoreError,
+};
 use crate::names::FileName;
-use crate::recover::{Listing, Recovered, owner, recover};
+use crate::recover::{Listing, Recovered, read_identity, recover};
 use crate::snapshots::{OpenSnapshotError, SealedSnapshot, SnapshotReader, SnapshotWriter};
 use crate::wal::segment::{HEAD_BYTES, Head, Start};
 use crate::wal::{AppendError, Wal};
 
 /// Whose data it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub struct StoreIdentity {
     pub cluster: u64,
     pub member: MemberId,
     /// Drawn at random when the store is created: another disk under the same member
@@ -34,20 +36,20 @@ pub struct Identity {
 
 /// Whose data it has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Expected {
+pub struct StoreOwner {
     pub cluster: u64,
     pub member: MemberId,
 }
 
-impl Expected {
-    pub(crate) fn check(self, found: Identity) -> Result<(), OpenError> {
+impl StoreOwner {
+    pub(crate) fn check(self, found: StoreIdentity) -> Result<(), OpenError> {
         if found.cluster != self.cluster {
-            let wanted = self.cluster;
-            return Err(OpenError::OtherCluster { found: found.cluster, wanted });
+            let expected = self.cluster;
+            return Err(OpenError::OtherCluster { found: found.cluster, expected });
         }
         if found.member != self.member {
-            let wanted = self.member;
-            return Err(OpenError::OtherMember { found: found.member, wanted });
+            let expected = self.member;
+            return Err(OpenError::OtherMember { found: found.member, expected });
         }
         Ok(())
     }
@@ -85,10 +87,10 @@ pub struct Store<D: Disk> {
 
 /// A store that was opened, and what a member starts from.
 #[derive(Clone, Debug)]
-pub struct Opened<D: Disk> {
+pub struct OpenedStore<D: Disk> {
     pub store: Store<D>,
     pub boot: Boot,
-    pub identity: Identity,
+    pub identity: StoreIdentity,
     /// How often it was opened, this time included; durable. No two lives of a member
     /// have the same number.
     pub boots: u64,
@@ -99,17 +101,17 @@ impl<D: Disk> Store<D> {
     /// yet. Refuses one that is in use.
     pub fn create(
         disk: &mut D,
-        identity: Identity,
+        identity: StoreIdentity,
         first: &Boot,
         config: &StoreConfig,
     ) -> Result<(), CreateError> {
-        Self::create_with(disk, identity, first, std::iter::empty(), config)
+        Self::create_from_snapshot(disk, identity, first, std::iter::empty(), config)
     }
 
     /// The same for a member whose state machine begins with this snapshot's bytes.
-    pub fn create_with(
+    pub fn create_from_snapshot(
         disk: &mut D,
-        identity: Identity,
+        identity: StoreIdentity,
         first: &Boot,
         state: impl Iterator<Item = Bytes>,
         config: &StoreConfig,
@@ -121,7 +123,7 @@ impl<D: Disk> Store<D> {
         let snapshot = listing.snapshots.iter().find(|id| **id != meta.id);
         let used = snapshot.map(|id| FileName::Snapshot(*id));
         let used = used.or(listing.segments.first().map(|number| FileName::Segment(*number)));
-        if let Some(file) = used.or(listing.has_mark.then_some(FileName::Synced)) {
+        if let Some(file) = used.or(listing.has_mark.then_some(FileName::SyncMark)) {
             return Err(CreateError::InUse { file });
         }
         if meta.id != EntryId::ZERO {
@@ -149,33 +151,33 @@ impl<D: Disk> Store<D> {
 
     /// Whose data this is; nobody's as long as the store is not created. For who starts a
     /// member without knowing which one it is. Nothing is changed, nothing is locked.
-    pub fn owner(disk: &mut D) -> Result<Option<Identity>, OpenError> {
-        owner(disk)
+    pub fn read_identity(disk: &mut D) -> Result<Option<StoreIdentity>, OpenError> {
+        read_identity(disk)
     }
 
     /// Reads back what a member has saved; where there is nothing yet, as if it had been
     /// created with `first` before. What marks the disk is what it was created with.
     pub fn open_or_create(
         mut disk: D,
-        identity: Identity,
+        identity: StoreIdentity,
         first: &Boot,
         config: &StoreConfig,
-    ) -> Result<Opened<D>, OpenError> {
+    ) -> Result<OpenedStore<D>, OpenError> {
         match Self::create(&mut disk, identity, first, config) {
             Ok(()) | Err(CreateError::InUse { .. }) => {}
             Err(CreateError::Locked) => return Err(OpenError::Locked),
             Err(CreateError::Failed(why)) => return Err(OpenError::Failed(why)),
         }
-        let Identity { cluster, member, .. } = identity;
-        Self::open(disk, Expected { cluster, member }, config)
+        let StoreIdentity { cluster, member, .. } = identity;
+        Self::open(disk, StoreOwner { cluster, member }, config)
     }
 
     /// Reads back what a member has saved.
     pub fn open(
         mut disk: D,
-        expected: Expected,
+        expected: StoreOwner,
         config: &StoreConfig,
-    ) -> Result<Opened<D>, OpenError> {
+    ) -> Result<OpenedStore<D>, OpenError> {
         lock(&mut disk)?.map_err(|Locked| OpenError::Locked)?;
         let Recovered { wal, boot } = recover(&mut disk, expected, config)?;
         let (identity, boots) = (wal.identity, wal.boots);
@@ -190,7 +192,7 @@ impl<D: Disk> Store<D> {
             wanted: BTreeSet::new(),
             failed: None,
         };
-        Ok(Opened { store, boot, identity, boots })
+        Ok(OpenedStore { store, boot, identity, boots })
     }
 
     /// Writes a save: after a crash all of it is there, or nothing of it and of later
@@ -210,13 +212,13 @@ impl<D: Disk> Store<D> {
         // What a snapshot holds is committed, and committed entries are never replaced.
         let first = save.entries.first().map_or(Index::MAX, |entry| entry.id.index);
         if install.is_none() && first <= self.newest_snapshot().index {
-            return Err(StoreError::DoesNotFollow { last: self.wal.log.last() });
+            return Err(StoreError::NotContiguous { last: self.wal.log.last() });
         }
         match self.wal.append(&mut self.disk, save) {
             Ok(()) => {}
             Err(AppendError::Failed(why)) => return self.fail(why),
-            Err(AppendError::DoesNotFollow) => {
-                return Err(StoreError::DoesNotFollow { last: self.wal.log.last() });
+            Err(AppendError::NotContiguous) => {
+                return Err(StoreError::NotContiguous { last: self.wal.log.last() });
             }
             Err(AppendError::TooLarge) => return Err(StoreError::TooLarge),
         }
@@ -273,14 +275,16 @@ impl<D: Disk> Store<D> {
         held.max_by_key(|id| id.index).copied().unwrap_or_default()
     }
 
-    fn drop_covered(&mut self, index: Index, newest: EntryId) -> Result<(), Failure> {
+    fn drop_covered(&mut self, index: Index, newest: EntryId) -> Result<(), DiskFailure> {
         self.wal.drop_up_to(&mut self.disk, index)?;
         let old = self.snapshots.iter().copied().filter(|id| id.index < newest.index);
         let wanted = |id: &EntryId| self.wanted.contains(id) && !mutant!(WantedSnapshotDropped);
         let old: Vec<EntryId> = old.filter(|id| !wanted(id)).collect();
         for id in old {
             let name = FileName::Snapshot(id);
-            self.disk.remove(&name.to_string()).map_err(Failure::when(Doing::Remove, name))?;
+            self.disk
+                .remove(&name.to_string())
+                .map_err(DiskFailure::when(DiskOperation::Remove, name))?;
             self.snapshots.remove(&id);
         }
         Ok(())
@@ -353,9 +357,9 @@ impl<D: Disk> Store<D> {
         self.guard(opened.map_err(|why| match why {
             OpenSnapshotError::Unreadable(why) => why,
             // It was this version when it was finished or recovered.
-            OpenSnapshotError::OtherVersion(_) => {
+            OpenSnapshotError::UnsupportedVersion(_) => {
                 let file = FileName::Snapshot(id);
-                Corruption { file, offset: 0, why: Damage::Contradiction }.into()
+                Corruption { file, offset: 0, why: CorruptionKind::Inconsistent }.into()
             }
         }))
     }
@@ -414,10 +418,10 @@ impl<D: Disk> Store<D> {
 
 struct Locked;
 
-fn lock<D: Disk>(disk: &mut D) -> Result<Result<(), Locked>, Failure> {
+fn lock<D: Disk>(disk: &mut D) -> Result<Result<(), Locked>, DiskFailure> {
     match disk.lock() {
         Ok(()) => Ok(Ok(())),
         Err(why) if why.kind() == std::io::ErrorKind::WouldBlock => Ok(Err(Locked)),
-        Err(why) => Err(Failure::when(Doing::Lock, FileName::Lock)(why)),
+        Err(why) => Err(DiskFailure::when(DiskOperation::Lock, FileName::Lock)(why)),
     }
 }

@@ -12,13 +12,13 @@ use quorate_core::{
     Boot, Entry, EntryId, HardState, MemberId, Membership, Save, SaveId, SnapshotMeta,
 };
 use quorate_storage::{
-    CreateError, Disk, Expected, FileDisk, FileName, Identity, OpenError, Opened, Store,
-    StoreConfig, StoreError,
+    CreateError, Disk, FileDisk, FileName, OpenError, OpenedStore, Store, StoreConfig, StoreError,
+    StoreIdentity, StoreOwner,
 };
 
-const IDENTITY: Identity =
-    Identity { cluster: 0xc1, member: MemberId(7), incarnation: 99, joined_at: 0 };
-const EXPECTED: Expected = Expected { cluster: 0xc1, member: MemberId(7) };
+const IDENTITY: StoreIdentity =
+    StoreIdentity { cluster: 0xc1, member: MemberId(7), incarnation: 99, joined_at: 0 };
+const EXPECTED: StoreOwner = StoreOwner { cluster: 0xc1, member: MemberId(7) };
 const CONFIG: StoreConfig = StoreConfig { segment_bytes: 16 << 10, tail_bytes_max: 4 << 10 };
 
 fn first_boot() -> Boot {
@@ -48,7 +48,7 @@ fn save(term: u64, first: u64, commands: &[&[u8]]) -> Save {
 fn what_was_saved_is_there_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
-    let Opened { mut store, boot, identity, boots } =
+    let OpenedStore { mut store, boot, identity, boots } =
         Store::open(created(&path), EXPECTED, &CONFIG).unwrap();
     assert_eq!((boot, identity, boots), (first_boot(), IDENTITY, 1));
     store.write(&save(2, 2, &[b"a", b"", b"c"])).unwrap();
@@ -57,7 +57,7 @@ fn what_was_saved_is_there_after_a_restart() {
     drop(store.close().unwrap());
 
     let disk = FileDisk::open(&path).unwrap();
-    let Opened { mut store, boot, boots, .. } = Store::open(disk, EXPECTED, &CONFIG).unwrap();
+    let OpenedStore { mut store, boot, boots, .. } = Store::open(disk, EXPECTED, &CONFIG).unwrap();
     assert_eq!(boots, 2);
     assert_eq!(boot.hard_state, HardState { term: 3, vote: Some(MemberId(7)), commit: 1 });
     let expected = [
@@ -74,7 +74,7 @@ fn what_was_saved_is_there_after_a_restart() {
 fn a_log_of_many_segments_is_kept_trimmed_and_reused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
-    let Opened { mut store, .. } = Store::open(created(&path), EXPECTED, &CONFIG).unwrap();
+    let OpenedStore { mut store, .. } = Store::open(created(&path), EXPECTED, &CONFIG).unwrap();
     let command = vec![7; 1000];
     for index in 2..=100 {
         store.write(&save(2, index, &[&command])).unwrap();
@@ -103,7 +103,7 @@ fn a_log_of_many_segments_is_kept_trimmed_and_reused() {
     drop(store.close().unwrap());
 
     let disk = FileDisk::open(&path).unwrap();
-    let Opened { mut store, boot, .. } = Store::open(disk, EXPECTED, &CONFIG).unwrap();
+    let OpenedStore { mut store, boot, .. } = Store::open(disk, EXPECTED, &CONFIG).unwrap();
     assert_eq!((boot.snapshot.clone(), boot.applied), (meta.clone(), 60));
     assert!(boot.base.index <= 50, "entries above the trimmed ones stay: {}", boot.base);
     assert!(boot.tail.bytes() <= CONFIG.tail_bytes_max, "{}", boot.tail.bytes());
@@ -119,7 +119,7 @@ fn a_log_of_many_segments_is_kept_trimmed_and_reused() {
 fn a_save_larger_than_a_segment_gets_a_larger_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
-    let Opened { mut store, .. } = Store::open(created(&path), EXPECTED, &CONFIG).unwrap();
+    let OpenedStore { mut store, .. } = Store::open(created(&path), EXPECTED, &CONFIG).unwrap();
     let large = vec![1; 100 << 10];
     store.write(&save(2, 2, &[&large])).unwrap();
     drop(store.close().unwrap());
@@ -174,11 +174,14 @@ fn the_directory_of_somebody_else_is_refused_with_both_sides_named() {
     let path = dir.path().join("data");
     drop(created(&path));
     let open = |cluster, member| {
-        let expected = Expected { cluster, member: MemberId(member) };
+        let expected = StoreOwner { cluster, member: MemberId(member) };
         Store::open(FileDisk::open(&path).unwrap(), expected, &CONFIG).map(|_| ()).unwrap_err()
     };
     assert_eq!(open(0xc2, 7).to_string(), "directory is of cluster c1, want c2");
-    assert_eq!(open(0xc1, 8).to_string(), "directory is of member m7, want m8");
+    assert_eq!(
+        open(0xc1, 8).to_string(),
+        "directory is of member 0000000000000007, want 0000000000000008"
+    );
     let segment = path.join(FileName::Segment(1).to_string());
     let mut bytes = fs::read(&segment).unwrap();
     bytes[8] = 2;
@@ -214,7 +217,7 @@ fn restarts_do_not_pile_up_files() {
     let path = dir.path().join("data");
     let mut disk = created(&path);
     for boot in 1..=20 {
-        let Opened { store, boots, .. } = Store::open(disk, EXPECTED, &CONFIG).unwrap();
+        let OpenedStore { store, boots, .. } = Store::open(disk, EXPECTED, &CONFIG).unwrap();
         assert_eq!(boots, boot);
         disk = store.into_disk();
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{ChangeRefusal, MemberInfo, Membership};
-use crate::config::Manners;
+use crate::config::EtcdCompat;
 use crate::{EntryId, MemberId, MemberSet, mutant};
 
 /// A wish to alter the membership.
@@ -238,8 +238,12 @@ impl Operation {
 
 impl Membership {
     /// What a change makes of this membership, or why it is not possible.
-    pub fn resolve(&self, change: &Change, manners: &Manners) -> Result<Self, ChangeRefusal> {
-        if !manners.ignore_member_zero
+    pub fn resolve(
+        &self,
+        change: &Change,
+        etcd_compat: &EtcdCompat,
+    ) -> Result<Self, ChangeRefusal> {
+        if !etcd_compat.ignore_member_zero
             && change.operations().iter().any(|operation| operation.member().0 == 0)
         {
             return Err(ChangeRefusal::MemberZero);
@@ -248,13 +252,13 @@ impl Membership {
             ChangeKind::V1(operation) => self.simple(&[*operation]),
             ChangeKind::Operations { operations, .. } if operations.is_empty() => self.leave(),
             ChangeKind::Operations { operations, transition } => {
-                self.operations(operations, *transition, manners)
+                self.operations(operations, *transition, etcd_compat)
             }
             ChangeKind::Majorities(majorities) => self.go_to(majorities),
             ChangeKind::AddLearners(ids) => {
                 let new = ids.iter().filter(|id| !self.contains(*id)).map(Operation::Learner);
                 let new: Vec<Operation> = new.collect();
-                if new.is_empty() { Err(ChangeRefusal::AlreadyThere) } else { self.simple(&new) }
+                if new.is_empty() { Err(ChangeRefusal::AlreadyReached) } else { self.simple(&new) }
             }
             ChangeKind::SetVoters { voters, retain } => self.set_voters(voters, *retain),
             ChangeKind::EditVoters { add, remove, retain } => {
@@ -289,22 +293,22 @@ impl Membership {
         let demoted = now.iter().filter(|id| !voters.contains(*id)).map(Operation::Learner);
         let operations: Vec<Operation> = promoted.chain(demoted).collect();
         if operations.is_empty() {
-            return Err(ChangeRefusal::AlreadyThere);
+            return Err(ChangeRefusal::AlreadyReached);
         }
-        self.operations(&operations, Transition::Auto, &Manners::default())
+        self.operations(&operations, Transition::Auto, &EtcdCompat::default())
     }
 
     fn operations(
         &self,
         operations: &[Operation],
         transition: Transition,
-        manners: &Manners,
+        etcd_compat: &EtcdCompat,
     ) -> Result<Self, ChangeRefusal> {
         if self.is_joint() {
             return Err(ChangeRefusal::AlreadyJoint);
         }
         match transition {
-            Transition::Auto if manners.auto_counts_operations && operations.len() > 1 => {
+            Transition::Auto if etcd_compat.auto_counts_operations && operations.len() > 1 => {
                 self.enter_joint(operations, true)
             }
             Transition::Auto => match self.simple(operations) {
@@ -339,7 +343,7 @@ impl Membership {
             return Err(ChangeRefusal::AlreadyJoint);
         }
         if self.incoming().is_empty() {
-            return Err(ChangeRefusal::NoVotersToJoin);
+            return Err(ChangeRefusal::NoVotersForJoint);
         }
         let mut joint = self.clone();
         joint.majorities.push(self.incoming().clone());
@@ -461,7 +465,7 @@ impl Membership {
     fn checked(self) -> Result<Self, ChangeRefusal> {
         match self.check() {
             Ok(()) => Ok(self),
-            Err(why) => Err(ChangeRefusal::Impossible(why)),
+            Err(why) => Err(ChangeRefusal::InvalidMembership(why)),
         }
     }
 }
@@ -510,6 +514,6 @@ impl fmt::Display for Operation {
             Self::Remove(_) => 'r',
             Self::Update(_) => 'u',
         };
-        write!(f, "{letter}{}", self.member().0)
+        write!(f, "{letter}{}", self.member())
     }
 }

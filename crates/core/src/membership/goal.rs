@@ -62,7 +62,7 @@ impl Goal {
 /// What a leader sees that the membership does not say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct View {
+pub struct PlanContext {
     pub leader: MemberId,
     /// Live, and so near the end of the log that they can vote without harm.
     pub caught_up: MemberSet,
@@ -76,7 +76,7 @@ pub struct View {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum Step {
+pub enum GoalStep {
     /// Let those receive the log who do not yet.
     AddLearners(MemberSet),
     /// Wait until these can vote without harm.
@@ -93,7 +93,7 @@ pub enum Step {
     RemoveLearners(MemberSet),
 }
 
-impl Step {
+impl GoalStep {
     /// Nothing to be done but to wait.
     pub fn is_wait(&self) -> bool {
         matches!(self, Self::CatchUp(_) | Self::Settle)
@@ -101,15 +101,15 @@ impl Step {
 }
 
 /// What to do next to reach the membership's goal; nothing when there is none.
-pub fn next_step(membership: &Membership, view: &View) -> Option<Step> {
+pub fn next_step(membership: &Membership, view: &PlanContext) -> Option<GoalStep> {
     let goal = membership.goal()?;
     if membership.is_joint() {
-        return Some(Step::Leave);
+        return Some(GoalStep::Leave);
     }
     let missing = goal.voters.iter().chain(goal.learners.iter());
     let missing: MemberSet = missing.filter(|id| !membership.contains(*id)).collect();
     if !missing.is_empty() {
-        return Some(Step::AddLearners(missing));
+        return Some(GoalStep::AddLearners(missing));
     }
     if *membership.incoming() != goal.voters {
         let step = toward_voters(membership, goal, view);
@@ -119,19 +119,19 @@ pub fn next_step(membership: &Membership, view: &View) -> Option<Step> {
         let began = |id| goal.from_voters.contains(id) || goal.from_learners.contains(id);
         let unwanted = |id: &MemberId| !goal.wants(*id) && !began(*id);
         let unwanted: MemberSet = membership.learners().iter().filter(unwanted).collect();
-        if matches!(step, Step::CatchUp(_)) && view.settled && !unwanted.is_empty() {
-            return Some(Step::RemoveLearners(unwanted));
+        if matches!(step, GoalStep::CatchUp(_)) && view.settled && !unwanted.is_empty() {
+            return Some(GoalStep::RemoveLearners(unwanted));
         }
         return Some(step);
     }
     if !view.settled && !mutant!(LeaversGoUnsettled) {
-        return Some(Step::Settle);
+        return Some(GoalStep::Settle);
     }
     let leavers: MemberSet = membership.learners().iter().filter(|id| !goal.wants(*id)).collect();
-    (!leavers.is_empty()).then_some(Step::RemoveLearners(leavers))
+    (!leavers.is_empty()).then_some(GoalStep::RemoveLearners(leavers))
 }
 
-fn toward_voters(membership: &Membership, goal: &Goal, view: &View) -> Step {
+fn toward_voters(membership: &Membership, goal: &Goal, view: &PlanContext) -> GoalStep {
     let voters = membership.incoming();
     let joining = || goal.voters.iter().filter(|id| !voters.contains(*id));
     let ready: MemberSet = joining().filter(|id| view.caught_up.contains(*id)).collect();
@@ -140,7 +140,7 @@ fn toward_voters(membership: &Membership, goal: &Goal, view: &View) -> Step {
     let nobody = ready.is_empty() || mutant!(GoalWaitsForEver);
     let waits = expected || nobody && !lagging.is_empty();
     if waits && !mutant!(GoalWaitsForNobody) {
-        return Step::CatchUp(lagging);
+        return GoalStep::CatchUp(lagging);
     }
     let leaving = leaving(voters, goal, view);
     // One that never comes must not keep the others from their vote. Until it does, each
@@ -152,15 +152,15 @@ fn toward_voters(membership: &Membership, goal: &Goal, view: &View) -> Step {
     let heirs = goal.voters.iter().filter(|id| voters.contains(*id));
     let heirs: MemberSet = heirs.filter(|id| view.caught_up.contains(*id)).collect();
     if !stays(view.leader) && !heirs.is_empty() && !mutant!(GoalLeaderHandsNothingOver) {
-        return Step::HandOver(heirs);
+        return GoalStep::HandOver(heirs);
     }
     let promotions = ready.iter().map(Operation::Voter);
     let demotions = voters.iter().filter(|id| demoted.contains(id)).map(Operation::Learner);
-    Step::MoveVotes(promotions.chain(demotions).collect())
+    GoalStep::MoveVotes(promotions.chain(demotions).collect())
 }
 
 /// Who is to lose its vote: first who is of no use, last who leads.
-fn leaving(voters: &MemberSet, goal: &Goal, view: &View) -> Vec<MemberId> {
+fn leaving(voters: &MemberSet, goal: &Goal, view: &PlanContext) -> Vec<MemberId> {
     let mut leaving: Vec<MemberId> =
         voters.iter().filter(|id| !goal.voters.contains(*id)).collect();
     leaving.sort_by_key(|id| (*id == view.leader, view.caught_up.contains(*id), *id));
@@ -197,7 +197,9 @@ impl Membership {
             return Err(ChangeRefusal::MemberZero);
         }
         if let Some(id) = voters.iter().find(|id| learners.contains(*id)) {
-            return Err(ChangeRefusal::Impossible(super::MembershipError::VoterAndLearner(id)));
+            return Err(ChangeRefusal::InvalidMembership(super::MembershipError::VoterAndLearner(
+                id,
+            )));
         }
         // Aimed anew, it began where the first aim began.
         let (from_voters, from_learners) = match self.goal().filter(|goal| !goal.cancels) {
@@ -214,7 +216,7 @@ impl Membership {
         };
         let next = self.with_goal(Some(goal)).without_reached_goal();
         let nothing = next.goal().is_none() && self.goal().is_none();
-        if nothing { Err(ChangeRefusal::AlreadyThere) } else { Ok(next) }
+        if nothing { Err(ChangeRefusal::AlreadyReached) } else { Ok(next) }
     }
 
     /// This membership on its way back to where its change began; out of a joint at once,
@@ -305,22 +307,24 @@ impl Membership {
     }
 
     /// What a step makes of this membership. Waiting and handing over change nothing.
-    pub fn take_step(&self, step: &Step) -> Result<Self, ChangeRefusal> {
+    pub fn take_step(&self, step: &GoalStep) -> Result<Self, ChangeRefusal> {
         let learners = |ids: &MemberSet| ids.iter().map(Operation::Learner).collect::<Vec<_>>();
         let next = match step {
-            Step::CatchUp(_) | Step::HandOver(_) | Step::Settle => Ok(self.clone()),
-            Step::AddLearners(ids) => self.simple(&learners(ids)),
-            Step::MoveVotes(operations) => match self.simple(operations) {
+            GoalStep::CatchUp(_) | GoalStep::HandOver(_) | GoalStep::Settle => Ok(self.clone()),
+            GoalStep::AddLearners(ids) => self.simple(&learners(ids)),
+            GoalStep::MoveVotes(operations) => match self.simple(operations) {
                 Err(ChangeRefusal::ManyVoters) => self.enter_joint(operations, true),
                 other => other,
             },
-            Step::Leave => match self.outgoing().first().filter(|_| mutant!(CancelStaysJoint)) {
-                Some(old) if self.goal().is_some_and(|goal| goal.cancels) => {
-                    self.go_to(std::slice::from_ref(old))
+            GoalStep::Leave => {
+                match self.outgoing().first().filter(|_| mutant!(CancelStaysJoint)) {
+                    Some(old) if self.goal().is_some_and(|goal| goal.cancels) => {
+                        self.go_to(std::slice::from_ref(old))
+                    }
+                    _ => self.leave(),
                 }
-                _ => self.leave(),
-            },
-            Step::RemoveLearners(ids) => {
+            }
+            GoalStep::RemoveLearners(ids) => {
                 self.simple(&ids.iter().map(Operation::Remove).collect::<Vec<_>>())
             }
         };
@@ -346,7 +350,7 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PlannedStep {
-    pub step: Step,
+    pub step: GoalStep,
     /// What counts once the step is done.
     pub membership: Membership,
     /// The least losses, of one or two members, after which nothing could be
@@ -362,22 +366,22 @@ pub struct PlannedStep {
 /// be waited for is listed, and then taken to have happened.
 pub fn plan(
     membership: &Membership,
-    view: &View,
+    view: &PlanContext,
     voters: &MemberSet,
     learners: &MemberSet,
 ) -> Result<Plan, ChangeRefusal> {
     let mut now = membership.set_goal(voters, learners)?;
     // Everybody is waited for.
-    let mut view = View { coming: voters.clone(), ..view.clone() };
+    let mut view = PlanContext { coming: voters.clone(), ..view.clone() };
     let mut steps = Vec::new();
     while let Some(step) = next_step(&now, &view) {
         let next = now.take_step(&step)?;
         match &step {
-            Step::CatchUp(ids) => {
+            GoalStep::CatchUp(ids) => {
                 view.caught_up = view.caught_up.iter().chain(ids.iter()).collect()
             }
-            Step::HandOver(heirs) => view.leader = heirs.iter().next().unwrap_or(view.leader),
-            Step::Settle => view.settled = true,
+            GoalStep::HandOver(heirs) => view.leader = heirs.iter().next().unwrap_or(view.leader),
+            GoalStep::Settle => view.settled = true,
             _ => view.settled = false,
         }
         let stops_commits = stopping_losses(&[&next]);
@@ -388,7 +392,7 @@ pub fn plan(
     if !view.settled {
         let stops = stopping_losses(&[&now]);
         let (stops_commits, stops_elections) = (stops.clone(), stops);
-        let step = Step::Settle;
+        let step = GoalStep::Settle;
         steps.push(PlannedStep { step, membership: now, stops_commits, stops_elections });
     }
     Ok(Plan { steps })
@@ -416,7 +420,7 @@ fn stopping_losses(memberships: &[&Membership]) -> Vec<MemberSet> {
     found
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for GoalStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AddLearners(ids) => write!(f, "add learners ({ids})"),

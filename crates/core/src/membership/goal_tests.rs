@@ -1,13 +1,14 @@
+use super::tests::short;
 use super::*;
-use crate::config::Manners;
+use crate::config::EtcdCompat;
 
 fn set(mask: u32) -> MemberSet {
     (0..5).filter(|bit| mask & (1 << bit) != 0).map(|bit| MemberId(bit + 1)).collect()
 }
 
 /// What a leader sees to whom everything is settled and nobody is on its way.
-fn view(leader: MemberId, caught_up: MemberSet) -> View {
-    View { leader, caught_up, coming: MemberSet::new(), settled: true }
+fn view(leader: MemberId, caught_up: MemberSet) -> PlanContext {
+    PlanContext { leader, caught_up, coming: MemberSet::new(), settled: true }
 }
 
 /// Takes steps as a leader would that always sees everybody caught up and every
@@ -21,8 +22,8 @@ fn walk(mut now: Membership, leader: MemberId) -> (Membership, usize) {
         assert!(now.may_become(&next), "{now}: {step}");
         assert_eq!(now.voter_removed_by(&next), None, "{now}: {step}");
         match &step {
-            Step::HandOver(heirs) => view.leader = heirs.iter().next().unwrap(),
-            Step::Settle => view.settled = true,
+            GoalStep::HandOver(heirs) => view.leader = heirs.iter().next().unwrap(),
+            GoalStep::Settle => view.settled = true,
             _ => {}
         }
         view.caught_up = next.members();
@@ -63,7 +64,7 @@ fn a_goal_cancelled_at_any_step_ends_where_it_began() {
             while let Some(step) = next_step(&now, &view) {
                 let (end, _) = walk(now.cancel_goal().unwrap(), view.leader);
                 assert_eq!(end, start, "cancelled at {now}");
-                if let Step::HandOver(heirs) = &step {
+                if let GoalStep::HandOver(heirs) = &step {
                     view.leader = heirs.iter().next().unwrap();
                 }
                 now = now.take_step(&step).unwrap();
@@ -82,7 +83,7 @@ fn walk_without(dead: &MemberSet, mut now: Membership, leader: MemberId) -> Memb
         let next = now.take_step(&step).unwrap_or_else(|why| panic!("{now}: {step}: {why}"));
         assert!(now.may_become(&next), "{now}: {step}");
         assert_eq!(now.voter_removed_by(&next), None, "{now}: {step}");
-        if let Step::HandOver(heirs) = &step {
+        if let GoalStep::HandOver(heirs) = &step {
             view.leader = heirs.iter().next().unwrap();
         }
         // Called off anywhere on the way, it is back where it began as soon as all are there.
@@ -129,7 +130,7 @@ fn a_plan_shows_the_whole_way_and_what_would_stop_it() {
     let start = Membership::new([1, 2, 3].map(MemberId), []);
     let view = view(MemberId(1), start.voters());
     let plan = plan(&start, &view, &MemberSet::from([2, 3, 4]), &MemberSet::new()).unwrap();
-    let steps: Vec<String> = plan.steps.iter().map(|planned| planned.step.to_string()).collect();
+    let steps: Vec<String> = plan.steps.iter().map(|planned| short(&planned.step)).collect();
     let want = [
         "add learners (4)",
         "wait until (4) caught up",
@@ -155,22 +156,22 @@ fn a_plan_shows_the_whole_way_and_what_would_stop_it() {
 #[test]
 fn voters_by_name_keep_or_lose_their_seat() {
     let now = Membership::new([1, 2, 3].map(MemberId), [4, 5, 6].map(MemberId));
-    let resolve = |change: Change| now.resolve(&change, &Manners::default());
+    let resolve = |change: Change| now.resolve(&change, &EtcdCompat::default());
     let kept = resolve(Change::set_voters([3, 4, 5].map(MemberId), true)).unwrap();
-    assert_eq!(kept.leave().unwrap().to_string(), "voters=(3 4 5) learners=(1 2 6)");
+    assert_eq!(short(&kept.leave().unwrap()), "voters=(3 4 5) learners=(1 2 6)");
     let lost = resolve(Change::set_voters([3, 4, 5].map(MemberId), false)).unwrap();
-    assert_eq!(walk(lost, MemberId(3)).0.to_string(), "voters=(3 4 5) learners=(6)");
+    assert_eq!(short(&walk(lost, MemberId(3)).0), "voters=(3 4 5) learners=(6)");
     let more = resolve(Change::add_voters([MemberId(4)])).unwrap();
-    assert_eq!(more.to_string(), "voters=(1 2 3 4) learners=(5 6)");
+    assert_eq!(short(&more), "voters=(1 2 3 4) learners=(5 6)");
     let fewer = resolve(Change::remove_voters([MemberId(3)], true)).unwrap();
-    assert_eq!(fewer.to_string(), "voters=(1 2) learners=(3 4 5 6)");
+    assert_eq!(short(&fewer), "voters=(1 2) learners=(3 4 5 6)");
     let unknown = resolve(Change::set_voters([MemberId(9)], true));
     assert_eq!(unknown, Err(ChangeRefusal::UnknownMember { id: MemberId(9) }));
     let learner = resolve(Change::add_learner(MemberId(7))).unwrap();
-    assert_eq!(learner.to_string(), "voters=(1 2 3) learners=(4 5 6 7)");
+    assert_eq!(short(&learner), "voters=(1 2 3) learners=(4 5 6 7)");
     // A voter is not made a learner by adding it.
     let voter = resolve(Change::add_learner(MemberId(1)));
-    assert_eq!(voter, Err(ChangeRefusal::AlreadyThere));
+    assert_eq!(voter, Err(ChangeRefusal::AlreadyReached));
 }
 
 #[test]
@@ -181,7 +182,7 @@ fn a_zone_that_holds_half_of_the_voters_blocks() {
         .with_info(MemberId(2), zone("b"))
         .with_info(MemberId(3), zone("c"));
     assert_eq!(three.blocking_zone(), None);
-    let four = three.resolve(&Change::add_voters([MemberId(4)]), &Manners::default()).unwrap();
+    let four = three.resolve(&Change::add_voters([MemberId(4)]), &EtcdCompat::default()).unwrap();
     // Nothing is said while one voter's zone is not known.
     assert_eq!(four.blocking_zone(), None);
     assert_eq!(four.with_info(MemberId(4), zone("c")).blocking_zone(), Some(&"c".into()));
@@ -195,9 +196,9 @@ fn impossible_goals_are_refused() {
     let zero = MemberSet::from([0, 1]);
     assert_eq!(now.set_goal(&zero, &none), Err(ChangeRefusal::MemberZero));
     let same = MemberSet::from([1, 2, 3]);
-    assert_eq!(now.set_goal(&same, &none), Err(ChangeRefusal::AlreadyThere));
+    assert_eq!(now.set_goal(&same, &none), Err(ChangeRefusal::AlreadyReached));
     let both = now.set_goal(&same, &MemberSet::from([3]));
-    assert!(matches!(both, Err(ChangeRefusal::Impossible(_))));
+    assert!(matches!(both, Err(ChangeRefusal::InvalidMembership(_))));
     assert_eq!(now.cancel_goal(), Err(ChangeRefusal::NothingToCancel));
     let pursued = now.set_goal(&MemberSet::from([1, 2]), &none).unwrap();
     assert_eq!(pursued.set_goal(&same, &none), Err(ChangeRefusal::GoalInProgress));
@@ -205,7 +206,7 @@ fn impossible_goals_are_refused() {
 
 /// What a change makes of a membership that stands in a log, at this index.
 fn logged(now: &Membership, change: Change, index: u64) -> Membership {
-    let next = now.resolve(&change, &Manners::default()).unwrap();
+    let next = now.resolve(&change, &EtcdCompat::default()).unwrap();
     next.logged(now, &change, EntryId::new(1, index), |id| Some(id.0 + 10))
 }
 
@@ -252,18 +253,18 @@ fn who_is_wanted_no_more_does_not_wait_for_those_who_are() {
     let now = Membership::new([id(1)], []).set_goal(&set(0b111), &MemberSet::new()).unwrap();
     let view = view(id(1), set(0b1));
     let now = now.take_step(&next_step(&now, &view).unwrap()).unwrap();
-    assert_eq!(next_step(&now, &view), Some(Step::CatchUp(set(0b110))));
+    assert_eq!(next_step(&now, &view), Some(GoalStep::CatchUp(set(0b110))));
     let now = now.aim(&set(0b101), &MemberSet::new()).unwrap();
     assert_eq!(
-        next_step(&now, &View { settled: false, ..view.clone() }),
-        Some(Step::CatchUp(set(0b100)))
+        next_step(&now, &PlanContext { settled: false, ..view.clone() }),
+        Some(GoalStep::CatchUp(set(0b100)))
     );
-    assert_eq!(next_step(&now, &view), Some(Step::RemoveLearners(set(0b10))));
-    let now = now.take_step(&Step::RemoveLearners(set(0b10))).unwrap();
-    assert_eq!(next_step(&now, &view), Some(Step::CatchUp(set(0b100))));
+    assert_eq!(next_step(&now, &view), Some(GoalStep::RemoveLearners(set(0b10))));
+    let now = now.take_step(&GoalStep::RemoveLearners(set(0b10))).unwrap();
+    assert_eq!(next_step(&now, &view), Some(GoalStep::CatchUp(set(0b100))));
 
     // Who was there before the goal stays until it is reached: it may be cancelled.
     let now = Membership::new([id(1)], [id(2)]).set_goal(&set(0b101), &MemberSet::new()).unwrap();
     let now = now.take_step(&next_step(&now, &view).unwrap()).unwrap();
-    assert_eq!(next_step(&now, &view), Some(Step::CatchUp(set(0b100))));
+    assert_eq!(next_step(&now, &view), Some(GoalStep::CatchUp(set(0b100))));
 }

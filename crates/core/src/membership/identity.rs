@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 
-use super::{Change, ChangeRefusal, MemberInfo, Membership};
+use super::{Change, ChangeRefusal, MemberInfo, Membership, quorum_size};
 use crate::{EntryId, Identity, Index, MemberId, mutant};
 
 /// Removed ids that a membership remembers. An older one may be added again, but only a
@@ -74,7 +74,7 @@ impl Membership {
             let zones = zones?;
             let blocks = |zone: &Bytes| {
                 let left = zones.iter().filter(|other| **other != zone).count();
-                left < majority.len() / 2 + 1
+                left < quorum_size(majority.len())
             };
             zones.iter().copied().find(|zone| blocks(zone))
         })

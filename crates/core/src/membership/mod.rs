@@ -19,9 +19,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use change::{Change, ChangeKind, LoggedChange, Operation, Transition};
-pub use goal::{EndedGoal, Goal, GoalEnd, Plan, PlannedStep, Step, View, next_step, plan};
+pub use goal::{
+    EndedGoal, Goal, GoalEnd, GoalStep, Plan, PlanContext, PlannedStep, next_step, plan,
+};
 pub use parts::MembershipParts;
-pub use quorum::{Count, Quorum};
+pub use quorum::{Quorum, VoteResult, quorum_size};
 pub use refusal::ChangeRefusal;
 
 use crate::{Activation, EntryId, Index, MemberId, MemberSet, mutant};
@@ -72,6 +74,14 @@ pub struct MemberInfo {
     /// Where it stands. Members of one zone may fail together; empty for unknown.
     #[cfg_attr(feature = "serde", serde(with = "crate::opaque"))]
     pub zone: Bytes,
+}
+
+impl MemberInfo {
+    /// A member that is reached at this address. The core does not interpret it: the TCP
+    /// transport of the `quorate` crate expects `host:port`.
+    pub fn address(address: impl Into<String>) -> Self {
+        Self { info: address.into().into(), ..Self::default() }
+    }
 }
 
 impl Membership {
@@ -265,7 +275,7 @@ impl fmt::Display for Membership {
             write!(f, " goal={goal}")?;
         }
         for (at, (id, incarnation)) in self.incarnations.iter().enumerate() {
-            write!(f, "{}{}:{incarnation}", if at > 0 { " " } else { " disks=(" }, id.0)?;
+            write!(f, "{}{id}:{incarnation}", if at > 0 { " " } else { " disks=(" })?;
         }
         if !self.incarnations.is_empty() {
             write!(f, ")")?;

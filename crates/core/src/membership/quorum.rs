@@ -21,14 +21,19 @@ impl Quorum for bool {
 /// How an election stands. Ordered, so that a quorum of it is again a count: the
 /// best that a majority of voters still supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Count {
+pub enum VoteResult {
     Lost,
-    Open,
+    Pending,
     Won,
 }
 
-impl Quorum for Count {
+impl Quorum for VoteResult {
     const ALL: Self = Self::Won;
+}
+
+/// How many of these voters make a quorum: more than half.
+pub const fn quorum_size(voters: usize) -> usize {
+    voters / 2 + 1
 }
 
 impl Membership {
@@ -43,11 +48,11 @@ impl Membership {
     }
 
     /// How an election stands, given each voter's reply so far.
-    pub fn count(&self, vote: impl Fn(MemberId) -> Option<bool>) -> Count {
+    pub fn count(&self, vote: impl Fn(MemberId) -> Option<bool>) -> VoteResult {
         self.quorum(|id| match vote(id) {
-            Some(true) => Count::Won,
-            Some(false) => Count::Lost,
-            None => Count::Open,
+            Some(true) => VoteResult::Won,
+            Some(false) => VoteResult::Lost,
+            None => VoteResult::Pending,
         })
     }
 }
@@ -85,6 +90,6 @@ fn many<T: Quorum>(voters: &[MemberId], value: &impl Fn(MemberId) -> T) -> T {
     }
     // Sorted upwards, a majority stands at or above this place.
     let half = usize::from(mutant!(HalfIsEnough) && voters.len().is_multiple_of(2));
-    let place = voters.len() - (voters.len() / 2 + 1) + half;
+    let place = voters.len() - quorum_size(voters.len()) + half;
     *values.select_nth_unstable(place).1
 }

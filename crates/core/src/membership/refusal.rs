@@ -21,7 +21,7 @@ pub enum ChangeRefusal {
     Stale { newest: EntryId },
     /// Of the voters of a majority, fewer than a quorum are live and caught up: once
     /// made, the change could not be completed. Bring them up, or choose others.
-    NotCarried { voters: usize, quorum: usize, live: usize },
+    QuorumNotReady { voters: usize, quorum: usize, live: usize },
     /// One zone could stop the cluster by itself, which none can now. Spread the voters.
     ZoneWouldBlock,
     /// A voter would be removed at once. Make it a learner first, or set a goal.
@@ -41,14 +41,14 @@ pub enum ChangeRefusal {
     /// Nobody could decide anything afterwards.
     NoVotersLeft,
     /// There are no voters that could agree to a joint.
-    NoVotersToJoin,
+    NoVotersForJoint,
     /// Member id 0 names nobody.
     MemberZero,
     /// A goal is being pursued. Cancel it, ask after it is reached, or set another in its
     /// place by naming the membership that has it.
     GoalInProgress,
     /// The members are as wished already.
-    AlreadyThere,
+    AlreadyReached,
     /// It is on its way back already.
     AlreadyCancelled,
     /// No change is under way.
@@ -58,7 +58,7 @@ pub enum ChangeRefusal {
     /// Not a member. Add it as a learner first.
     UnknownMember { id: MemberId },
     /// The result contradicts itself.
-    Impossible(MembershipError),
+    InvalidMembership(MembershipError),
 }
 
 impl fmt::Display for ChangeRefusal {
@@ -69,7 +69,7 @@ impl fmt::Display for ChangeRefusal {
             }
             Self::NoOwnCommit => write!(f, "no entry of this leader's term is committed yet"),
             Self::Stale { newest } => write!(f, "the newest membership is that of {newest}"),
-            Self::NotCarried { voters, quorum, live } => {
+            Self::QuorumNotReady { voters, quorum, live } => {
                 write!(
                     f,
                     "of {voters} voters {live} are live and caught up, the quorum is {quorum}"
@@ -87,15 +87,15 @@ impl fmt::Display for ChangeRefusal {
             Self::SimpleInJoint => write!(f, "no change in one step while joint"),
             Self::ManyVoters => write!(f, "more than one voter changes; want a joint change"),
             Self::NoVotersLeft => write!(f, "no voters would be left"),
-            Self::NoVotersToJoin => write!(f, "no voters to make a joint with"),
+            Self::NoVotersForJoint => write!(f, "no voters to make a joint with"),
             Self::MemberZero => write!(f, "member id 0 names nobody"),
             Self::GoalInProgress => write!(f, "a goal is being pursued; cancel it first"),
-            Self::AlreadyThere => write!(f, "the members are as wished already"),
+            Self::AlreadyReached => write!(f, "the members are as wished already"),
             Self::UnknownMember { id } => write!(f, "{id} is not a member; add it as a learner"),
             Self::IdUsedBefore { id } => write!(f, "{id} was removed before; want a new id"),
             Self::AlreadyCancelled => write!(f, "the change is being cancelled already"),
             Self::NothingToCancel => write!(f, "no change is under way"),
-            Self::Impossible(why) => write!(f, "{why}"),
+            Self::InvalidMembership(why) => write!(f, "{why}"),
         }
     }
 }

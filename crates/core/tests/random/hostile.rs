@@ -4,11 +4,14 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use quorate_core::membership::{LoggedChange, Operation};
+use quorate_core::message::{
+    Append, AppendReply, Heartbeat, HeartbeatReply, Identity, Message, Proposal, Vote, VoteReply,
+};
 use quorate_core::{
-    Append, AppendReply, Boot, Change, Config, Entries, Entry, EntryId, Envelope, HardState,
-    Heartbeat, HeartbeatReply, Identity, Input, LoggedChange, MemberId, MemberSet, Membership,
-    Message, Operation, Payload, Proposal, Raft, Reader, Refusal, RequestId, SaveId, SnapshotMeta,
-    Vote, VoteReply, invariants,
+    Boot, Change, Config, Entries, Entry, EntryId, Envelope, HardState, Input, LoadTarget,
+    MemberId, MemberSet, Membership, Payload, Raft, Refusal, RequestId, SaveId, SnapshotMeta,
+    invariants,
 };
 
 use crate::cases;
@@ -129,7 +132,7 @@ fn message(tape: &mut Tape<'_>, raft: &Raft) -> Message {
         _ => match tape.pick(5) {
             4 => {
                 let (incarnation, joined_at) = (Some(number(tape, raft)), number(tape, raft));
-                Message::Disowned(Identity { incarnation, joined_at })
+                Message::IdentityRejected(Identity { incarnation, joined_at })
             }
             0 => Message::ReadReply(request, Ok(number(tape, raft))),
             1 => Message::ProposeReply(request, Ok(entry_id(tape, raft))),
@@ -146,7 +149,8 @@ fn input(tape: &mut Tape<'_>, raft: &Raft) -> Input {
         2 => Input::Snapshotted(number(tape, raft)),
         3 => Input::Trim(number(tape, raft)),
         4 => {
-            let reader = if tape.pick(2) == 0 { Reader::Machine } else { Reader::Peer(id(tape)) };
+            let reader =
+                if tape.pick(2) == 0 { LoadTarget::Machine } else { LoadTarget::Peer(id(tape)) };
             let after = entry_id(tape, raft);
             Input::Loaded(reader, entries(tape, raft, after))
         }

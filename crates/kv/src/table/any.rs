@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::{MemoryTable, MemoryView, RedbTable, RedbView, Rows, Table, TableError};
+use super::{MemoryTable, MemoryView, RedbTable, RedbView, RowReader, Table, TableError};
 use crate::revision::RowKey;
 
 pub enum AnyTable {
@@ -40,7 +40,7 @@ macro_rules! either {
     };
 }
 
-impl Rows for AnyTable {
+impl RowReader for AnyTable {
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
         either!(self, table => table.get(key))
     }
@@ -55,7 +55,7 @@ impl Rows for AnyTable {
     }
 }
 
-impl Rows for AnyView {
+impl RowReader for AnyView {
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
         either!(self, view => view.get(key))
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Rows, Table, TableError};
+use super::{RowReader, Table, TableError};
 use crate::revision::RowKey;
 
 #[derive(Clone, Debug, Default)]
@@ -155,7 +155,7 @@ fn new_block(key: RowKey, row: Bytes) -> Arc<Block> {
     Arc::new(block)
 }
 
-impl Rows for MemoryTable {
+impl RowReader for MemoryTable {
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
         Ok(self.rows.get(key).cloned())
     }
@@ -171,7 +171,7 @@ impl Rows for MemoryTable {
     }
 }
 
-impl Rows for MemoryView {
+impl RowReader for MemoryView {
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
         Ok(self.0.get(key).cloned())
     }

@@ -21,7 +21,7 @@ pub use redb::{RedbTable, RedbView};
 use crate::revision::RowKey;
 
 /// Rows that can be read.
-pub trait Rows {
+pub trait RowReader {
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError>;
 
     /// Shows the rows with `from <= key < to` in order, until it is told to stop.
@@ -35,9 +35,9 @@ pub trait Rows {
 
 /// Rows that can be changed. Whoever changes them sees the change at once; a crash
 /// leaves the state of the last durable commit, whole.
-pub trait Table: Rows {
+pub trait Table: RowReader {
     /// The rows as they were when it was taken, whatever is changed afterwards.
-    type View: Rows + Send + 'static;
+    type View: RowReader + Send + 'static;
 
     /// From now on the rows are this owner's. Answers whether those that are there have been
     /// kept for it; otherwise there are none any more.
@@ -79,7 +79,7 @@ pub enum TableError {
     /// The disk would not give out the file.
     Disk(io::Error),
     /// The file is no database, or one that is damaged beyond what can be said of it.
-    NoDatabase,
+    NotADatabase,
     /// A row is not what this version writes.
     BadRow(RowKey),
     /// Rows that belong together are not there together.
@@ -91,10 +91,10 @@ pub enum TableError {
 impl TableError {
     /// Whether what was written is no longer there as it was: reading it again would not
     /// help, and a table that is thrown away can be made anew of a snapshot and the log.
-    pub fn is_damage(&self) -> bool {
+    pub fn is_corruption(&self) -> bool {
         use ::redb::Error;
         match self {
-            Self::NoDatabase | Self::BadRow(_) | Self::MissingRow(_) => true,
+            Self::NotADatabase | Self::BadRow(_) | Self::MissingRow(_) => true,
             Self::Redb(error) => match &**error {
                 Error::Io(why) => CUT.contains(&why.kind()),
                 Error::Corrupted(_)
@@ -117,7 +117,7 @@ impl fmt::Display for TableError {
         match self {
             Self::Redb(error) => write!(f, "table: {error}"),
             Self::Disk(error) => write!(f, "disk of the table: {error}"),
-            Self::NoDatabase => write!(f, "table: the file is no database"),
+            Self::NotADatabase => write!(f, "table: the file is no database"),
             Self::BadRow(key) => write!(f, "row {:032x} is damaged or of another version", key.0),
             Self::MissingRow(key) => write!(f, "row {:032x} is missing", key.0),
             Self::Busy => write!(f, "table is being read for a snapshot, want it idle"),

@@ -17,7 +17,7 @@ use redb::{
 };
 
 use super::redb_disk::RedbDisk;
-use super::{Rows, Table, TableError};
+use super::{RowReader, Table, TableError};
 use crate::revision::RowKey;
 
 const ROWS: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("rows");
@@ -60,7 +60,7 @@ impl RedbTable {
         let (file, is_new) = RedbDisk::open(disk, name).map_err(TableError::Disk)?;
         // redb may panic on bytes that it has not written.
         let opened = catch_unwind(AssertUnwindSafe(|| open_database(&file, is_new, cache_bytes)));
-        let database = opened.map_err(|_| TableError::NoDatabase)??;
+        let database = opened.map_err(|_| TableError::NotADatabase)??;
         let transaction = begin_durable(&database)?;
         transaction.open_table(ROWS)?;
         // Left over from an installation that did not end.
@@ -222,7 +222,7 @@ impl Table for RedbTable {
     }
 }
 
-impl Rows for RedbTable {
+impl RowReader for RedbTable {
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
         get(&self.pending, self.committed.as_ref(), key)
     }
@@ -237,7 +237,7 @@ impl Rows for RedbTable {
     }
 }
 
-impl Rows for RedbView {
+impl RowReader for RedbView {
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError> {
         get(&self.pending, self.committed.as_ref(), key)
     }

@@ -108,7 +108,7 @@ fn space_is_given_back_when_no_snapshot_is_read() {
     let snapshot = kv.snapshot().unwrap();
     assert!(matches!(kv.defragment(), Err(TableError::Busy)));
     // It goes on working, for the snapshot as for commands.
-    kv.apply(1_002, &Command::Nothing).unwrap();
+    kv.apply(1_002, &Command::Noop).unwrap();
     assert!(snapshot.count() > 2);
     kv.defragment().unwrap();
     assert!(kv.bytes_total().unwrap() < before / 2);

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use quorate_kv::{
-    Alarm, AlarmKind, Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, Keys,
-    LeaseCheckpoint, LeaseGrant, Put, Question, Quota, Range, Request, SortOrder, SortTarget, Txn,
-    WatchRequest,
+    Alarm, AlarmKind, Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange,
+    KeyRange, LeaseCheckpoint, LeaseGrant, Put, Query, Quota, Range, SortOrder, SortTarget, Txn,
+    TxnOperation, WatchRequest,
 };
 
 /// A small generator of random numbers; the seed says it all.
@@ -34,14 +34,14 @@ impl Draw {
         }
     }
 
-    fn keys(&mut self) -> Keys {
+    fn keys(&mut self) -> KeyRange {
         let key = self.key();
         let range_end = match self.below(6) {
             0..3 => Bytes::new(),
             3 => "\0".into(),
             _ => self.key(),
         };
-        Keys { key, range_end }
+        KeyRange { key, range_end }
     }
 
     fn value(&mut self) -> Bytes {
@@ -133,12 +133,12 @@ impl Draw {
         Txn { compare, success: branch(), failure: branch() }
     }
 
-    fn request(&mut self, now: i64, depth: u64) -> Request {
+    fn request(&mut self, now: i64, depth: u64) -> TxnOperation {
         match self.below(10) {
-            0..3 => Request::Range(self.range(now)),
-            3..7 => Request::Put(self.put()),
-            7 if depth < 3 => Request::Txn(self.txn(now, depth + 1)),
-            _ => Request::DeleteRange(self.deletion()),
+            0..3 => TxnOperation::Range(self.range(now)),
+            3..7 => TxnOperation::Put(self.put()),
+            7 if depth < 3 => TxnOperation::Txn(self.txn(now, depth + 1)),
+            _ => TxnOperation::DeleteRange(self.deletion()),
         }
     }
 
@@ -166,7 +166,7 @@ impl Draw {
                 let bytes = if self.chance(60) { 0 } else { self.below(40_000) };
                 Command::SetQuota(Quota { bytes, member: self.below(2) })
             }
-            _ => Command::Nothing,
+            _ => Command::Noop,
         }
     }
 
@@ -175,15 +175,15 @@ impl Draw {
         Alarm { kind, member: self.below(2) }
     }
 
-    pub(crate) fn question(&mut self, now: i64) -> Question {
+    pub(crate) fn question(&mut self, now: i64) -> Query {
         match self.below(20) {
-            0 => Question::Nothing,
-            1 => Question::Lease(self.lease()),
-            2 => Question::Leases,
-            3 => Question::Alarms,
-            4 => Question::HashKv(self.revision(now)),
-            5..7 => Question::Txn(self.txn(now, 0)),
-            _ => Question::Range(self.range(now)),
+            0 => Query::Revision,
+            1 => Query::Lease(self.lease()),
+            2 => Query::Leases,
+            3 => Query::Alarms,
+            4 => Query::HashKv(self.revision(now)),
+            5..7 => Query::Txn(self.txn(now, 0)),
+            _ => Query::Range(self.range(now)),
         }
     }
 

@@ -17,8 +17,9 @@ use bytes::Bytes;
 use disk::MemoryDisk;
 use generate::Draw;
 use quorate_kv::{
-    Batches, Command, Event, EventKind, Hub, InstallError, Kv, MemoryTable, Outcome, PollLimits,
-    Polled, Question, RedbTable, Reply, Table, WatchRequest, WatcherId, fragments,
+    BatchConfig, Command, Kv, KvOutcome, KvReply, KvSnapshotError, MemoryTable, PollLimits, Query,
+    RedbTable, Table, WatchEvent, WatchEventKind, WatchHub, WatchPoll, WatchRequest, WatcherId,
+    split_events,
 };
 use reference::{Reference, within};
 
@@ -29,7 +30,7 @@ struct World {
     memory: Kv<MemoryTable>,
     redb: Option<Kv<RedbTable>>,
     disk: MemoryDisk,
-    hubs: [Hub; 2],
+    hubs: [WatchHub; 2],
     watchers: Vec<Watcher>,
     counts: Counts,
 }
@@ -56,7 +57,7 @@ struct Watcher {
 fn open_redb(disk: &MemoryDisk) -> Kv<RedbTable> {
     let table = RedbTable::open(disk.clone(), "kv", 8 << 20).unwrap();
     // Small ones, so that rows are read from redb and not only from what waits for it.
-    Kv::open(table).unwrap().with_batches(Batches { commands: 5, durable_every: 4 })
+    Kv::open(table).unwrap().with_batch_config(BatchConfig { commands: 5, durable_every: 4 })
 }
 
 impl World {
@@ -70,7 +71,7 @@ impl World {
             memory: Kv::open(MemoryTable::default()).unwrap(),
             redb,
             disk,
-            hubs: [Hub::new(1), Hub::new(1)],
+            hubs: [WatchHub::new(1), WatchHub::new(1)],
             watchers: Vec::new(),
             counts: Counts::default(),
         }
@@ -104,7 +105,7 @@ impl World {
         let redb = self.redb().apply_bytes(index, &bytes).unwrap();
         assert_eq!(memory.reply, expected, "{command:?}");
         assert_eq!(redb, memory, "{command:?}");
-        assert_eq!(Reply::decode(&expected.encode()), Some(expected.clone()));
+        assert_eq!(KvReply::decode(&expected.encode()), Some(expected.clone()));
         assert_eq!(self.memory.bytes_in_use(), self.redb().bytes_in_use());
         match expected.result {
             Ok(_) => self.counts.done += 1,
@@ -116,14 +117,14 @@ impl World {
 
     fn ask(&mut self) {
         let question = self.draw.question(self.reference.revision);
-        assert_eq!(Question::decode(&question.encode()).as_ref(), Some(&question));
+        assert_eq!(Query::decode(&question.encode()).as_ref(), Some(&question));
         let memory = self.memory.query(&question).unwrap();
         let redb = self.redb().query(&question).unwrap();
         assert_eq!(memory, redb, "{question:?}");
         if let Some(expected) = self.reference.query(&question) {
             assert_eq!(memory, expected, "{question:?}");
         }
-        if let Ok(Outcome::Range(range)) = &memory.result {
+        if let Ok(KvOutcome::Range(range)) = &memory.result {
             self.counts.found += range.kvs.len();
         }
     }
@@ -161,16 +162,16 @@ impl World {
         assert_eq!(memory, other);
         let compact = self.reference.compact_revision;
         match memory {
-            Polled::Idle => self.expect_nothing(place),
-            Polled::Again => {}
-            Polled::Gone => panic!("watcher {id:?} is gone"),
-            Polled::Compacted { compact_revision } => {
+            WatchPoll::Idle => self.expect_nothing(place),
+            WatchPoll::Again => {}
+            WatchPoll::Gone => panic!("watcher {id:?} is gone"),
+            WatchPoll::Compacted { compact_revision } => {
                 assert_eq!(compact_revision, compact);
                 assert!(self.watchers[place].next < compact);
                 self.watchers.remove(place);
                 self.counts.compacted_watches += 1;
             }
-            Polled::Events { revision, events } => self.expect_events(place, revision, &events),
+            WatchPoll::Events { revision, events } => self.expect_events(place, revision, &events),
         }
     }
 
@@ -185,7 +186,7 @@ impl World {
         watcher.next = watcher.next.max(now + 1);
     }
 
-    fn expect_events(&mut self, place: usize, revision: i64, events: &[Event]) {
+    fn expect_events(&mut self, place: usize, revision: i64, events: &[WatchEvent]) {
         let watcher = &self.watchers[place];
         let from = watcher.next.max(self.told_from(watcher));
         let told: Vec<_> = events
@@ -197,7 +198,7 @@ impl World {
         for event in events {
             self.expect_event(&watcher.request, event);
         }
-        let pieces = fragments(events, 400);
+        let pieces = split_events(events, 400);
         assert_eq!(pieces.concat(), events);
         self.counts.events += events.len();
         self.watchers[place].next = revision + 1;
@@ -212,13 +213,13 @@ impl World {
         }
     }
 
-    fn expect_event(&self, request: &WatchRequest, event: &Event) {
+    fn expect_event(&self, request: &WatchRequest, event: &WatchEvent) {
         let at = event.kv.mod_revision;
         let all = &self.reference.writes;
         let written = all.iter().filter(|w| w.revision == at && w.key == event.kv.key);
         let known = written.into_iter().any(|written| match event.kind {
-            EventKind::Put => written.kv.as_ref() == Some(&event.kv),
-            EventKind::Delete => written.kv.is_none(),
+            WatchEventKind::Put => written.kv.as_ref() == Some(&event.kv),
+            WatchEventKind::Delete => written.kv.is_none(),
         });
         assert!(known, "{event:?}");
         let mut before = None;
@@ -306,7 +307,7 @@ fn refuse_damaged<T: Table>(kv: &mut Kv<T>, chunks: &[Bytes], draw: &mut Draw) {
         _ => damaged.truncate(place),
     }
     let refused = kv.install(&mut damaged.into_iter());
-    assert!(matches!(refused, Err(InstallError::Bad)), "{refused:?}");
+    assert!(matches!(refused, Err(KvSnapshotError::Bad)), "{refused:?}");
 }
 
 fn run(seed: u64, steps: u64) -> Counts {

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use quorate_kv::{
     Alarm, AlarmKind, Command, Compare, CompareOperator, CompareTarget, DeleteRange,
-    DeleteRangeOutcome, KeyValue, Keys, KvError, LeaseOutcome, Outcome, Put, PutOutcome, Question,
-    Quota, Range, RangeOutcome, Reply, Request, Response, SortOrder, SortTarget, Txn, TxnOutcome,
-    check,
+    DeleteRangeOutcome, KeyRange, KeyValue, KvError, KvOutcome, KvReply, LeaseOutcome, Put,
+    PutOutcome, Query, Quota, Range, RangeOutcome, SortOrder, SortTarget, Txn, TxnOperation,
+    TxnOperationReply, TxnOutcome, check,
 };
 
 type Result<T> = std::result::Result<T, KvError>;
@@ -46,7 +46,7 @@ impl Reference {
     }
 
     /// `bytes_in_use` is taken from the machine: what is stored is its business.
-    pub(crate) fn apply(&mut self, command: &Command, bytes_in_use: u64) -> Reply {
+    pub(crate) fn apply(&mut self, command: &Command, bytes_in_use: u64) -> KvReply {
         let before = self.clone();
         let result = self.run(command, bytes_in_use);
         if result.is_err() {
@@ -55,21 +55,21 @@ impl Reference {
         }
         let written = self.writes.last().map_or(1, |written| written.revision);
         self.revision = self.revision.max(written);
-        Reply { revision: self.revision, result }
+        KvReply { revision: self.revision, result }
     }
 
-    fn run(&mut self, command: &Command, bytes_in_use: u64) -> Result<Outcome> {
+    fn run(&mut self, command: &Command, bytes_in_use: u64) -> Result<KvOutcome> {
         check::command(command, usize::MAX)?;
         self.check_alarms(command, bytes_in_use)?;
         match command {
-            Command::Nothing => Ok(Outcome::Done),
-            Command::Put(put) => self.put(put).map(Outcome::Put),
-            Command::DeleteRange(deletion) => Ok(Outcome::DeleteRange(self.delete(deletion))),
+            Command::Noop => Ok(KvOutcome::Done),
+            Command::Put(put) => self.put(put).map(KvOutcome::Put),
+            Command::DeleteRange(deletion) => Ok(KvOutcome::DeleteRange(self.delete(deletion))),
             Command::Txn(txn) => {
                 let before = self.now();
                 self.check_txn(txn, &before, true)?;
                 self.check_txn(txn, &before, false)?;
-                self.txn(txn, &before).map(Outcome::Txn)
+                self.txn(txn, &before).map(KvOutcome::Txn)
             }
             Command::Compact(compact) => {
                 if compact.revision <= self.compact_revision {
@@ -79,7 +79,7 @@ impl Reference {
                     return Err(KvError::FutureRevision);
                 }
                 self.compact_revision = compact.revision;
-                Ok(Outcome::Done)
+                Ok(KvOutcome::Done)
             }
             Command::LeaseGrant(grant) => {
                 if grant.id == 0 {
@@ -90,7 +90,7 @@ impl Reference {
                 }
                 let ttl = grant.ttl.max(1);
                 self.leases.insert(grant.id, (ttl, 0));
-                Ok(Outcome::Lease(LeaseOutcome { id: grant.id, ttl, ..Default::default() }))
+                Ok(KvOutcome::Lease(LeaseOutcome { id: grant.id, ttl, ..Default::default() }))
             }
             Command::LeaseRevoke(id) => {
                 self.leases.remove(id).ok_or(KvError::LeaseNotFound)?;
@@ -99,7 +99,7 @@ impl Reference {
                         self.write(key, None);
                     }
                 }
-                Ok(Outcome::Done)
+                Ok(KvOutcome::Done)
             }
             Command::LeaseCheckpoint(checkpoints) => {
                 for checkpoint in checkpoints {
@@ -107,20 +107,20 @@ impl Reference {
                         *remaining = checkpoint.remaining.clamp(0, *ttl);
                     }
                 }
-                Ok(Outcome::Done)
+                Ok(KvOutcome::Done)
             }
             Command::AlarmActivate(alarm) => {
                 self.raise(*alarm);
-                Ok(Outcome::Alarms(vec![*alarm]))
+                Ok(KvOutcome::Alarms(vec![*alarm]))
             }
             Command::AlarmDisarm(alarm) => {
                 let active = self.alarms.contains(alarm);
                 self.alarms.retain(|other| other != alarm);
-                Ok(Outcome::Alarms(if active { vec![*alarm] } else { vec![] }))
+                Ok(KvOutcome::Alarms(if active { vec![*alarm] } else { vec![] }))
             }
             Command::SetQuota(quota) => {
                 self.quota = *quota;
-                Ok(Outcome::Done)
+                Ok(KvOutcome::Done)
             }
         }
     }
@@ -137,7 +137,7 @@ impl Reference {
         let full = self.alarms.iter().any(|alarm| alarm.kind == AlarmKind::NoSpace);
         let harmless = matches!(
             command,
-            Command::Nothing
+            Command::Noop
                 | Command::LeaseCheckpoint(_)
                 | Command::AlarmActivate(_)
                 | Command::AlarmDisarm(_)
@@ -237,7 +237,7 @@ impl Reference {
         let succeeded = txn.compare.iter().all(|compare| holds(compare, before));
         for request in if succeeded { &txn.success } else { &txn.failure } {
             match request {
-                Request::Put(put) if puts => {
+                TxnOperation::Put(put) if puts => {
                     let keeps = put.ignore_value || put.ignore_lease;
                     if keeps && !before.contains_key(&put.key) {
                         return Err(KvError::KeyNotFound);
@@ -247,15 +247,15 @@ impl Reference {
                     }
                 }
                 // What the transaction itself writes is no revision to ask for.
-                Request::Range(range) if !puts && range.revision > self.revision => {
+                TxnOperation::Range(range) if !puts && range.revision > self.revision => {
                     return Err(KvError::FutureRevision);
                 }
-                Request::Range(range)
+                TxnOperation::Range(range)
                     if !puts && range.revision != 0 && range.revision < self.compact_revision =>
                 {
                     return Err(KvError::Compacted);
                 }
-                Request::Txn(txn) => self.check_txn(txn, before, puts)?,
+                TxnOperation::Txn(txn) => self.check_txn(txn, before, puts)?,
                 _ => {}
             }
         }
@@ -267,15 +267,15 @@ impl Reference {
         let mut responses = Vec::new();
         for request in if succeeded { &txn.success } else { &txn.failure } {
             let (outcome, nested) = match request {
-                Request::Range(range) => (Outcome::Range(self.range(range)?), false),
-                Request::Put(put) => (Outcome::Put(self.put(put)?), false),
-                Request::DeleteRange(deletion) => {
-                    (Outcome::DeleteRange(self.delete(deletion)), false)
+                TxnOperation::Range(range) => (KvOutcome::Range(self.range(range)?), false),
+                TxnOperation::Put(put) => (KvOutcome::Put(self.put(put)?), false),
+                TxnOperation::DeleteRange(deletion) => {
+                    (KvOutcome::DeleteRange(self.delete(deletion)), false)
                 }
-                Request::Txn(txn) => (Outcome::Txn(self.txn(txn, before)?), true),
+                TxnOperation::Txn(txn) => (KvOutcome::Txn(self.txn(txn, before)?), true),
             };
             let revision = if nested { 0 } else { self.current() };
-            responses.push(Response { revision, outcome });
+            responses.push(TxnOperationReply { revision, outcome });
         }
         Ok(TxnOutcome { succeeded, responses })
     }
@@ -336,30 +336,30 @@ impl Reference {
     }
 
     /// `None` for what only the machine can say.
-    pub(crate) fn query(&mut self, question: &Question) -> Option<Reply> {
+    pub(crate) fn query(&mut self, question: &Query) -> Option<KvReply> {
         let result = match question {
-            Question::Nothing => Ok(Outcome::Done),
-            Question::Range(range) => {
-                check::range(range).and_then(|()| self.range(range).map(Outcome::Range))
+            Query::Revision => Ok(KvOutcome::Done),
+            Query::Range(range) => {
+                check::range(range).and_then(|()| self.range(range).map(KvOutcome::Range))
             }
-            Question::Txn(_) | Question::HashKv(_) => return None,
-            Question::Lease(id) => match self.leases.get(id) {
+            Query::Txn(_) | Query::HashKv(_) => return None,
+            Query::Lease(id) => match self.leases.get(id) {
                 Some((ttl, remaining)) => {
                     let attached = self.now().into_values().filter(|kv| kv.lease == *id);
                     let keys = attached.map(|kv| kv.key).collect();
                     let (id, ttl, remaining) = (*id, *ttl, *remaining);
-                    Ok(Outcome::Lease(LeaseOutcome { id, ttl, remaining, keys }))
+                    Ok(KvOutcome::Lease(LeaseOutcome { id, ttl, remaining, keys }))
                 }
                 None => Err(KvError::LeaseNotFound),
             },
-            Question::Leases => Ok(Outcome::Leases(self.leases.keys().copied().collect())),
-            Question::Alarms => Ok(Outcome::Alarms(self.alarms.clone())),
+            Query::Leases => Ok(KvOutcome::Leases(self.leases.keys().copied().collect())),
+            Query::Alarms => Ok(KvOutcome::Alarms(self.alarms.clone())),
         };
-        Some(Reply { revision: self.revision, result })
+        Some(KvReply { revision: self.revision, result })
     }
 }
 
-pub(crate) fn within(keys: &Keys, key: &[u8]) -> bool {
+pub(crate) fn within(keys: &KeyRange, key: &[u8]) -> bool {
     match &keys.range_end[..] {
         b"" => keys.key == key,
         b"\0" => keys.key <= key,
@@ -393,12 +393,12 @@ fn holds_of(compare: &Compare, kv: &KeyValue) -> bool {
 }
 
 fn puts_bytes(txn: &Txn) -> usize {
-    let branch = |requests: &[Request]| {
+    let branch = |requests: &[TxnOperation]| {
         let mut bytes = 0;
         for request in requests {
             bytes += match request {
-                Request::Put(put) => 256 + put.key.len() + put.value.len(),
-                Request::Txn(txn) => puts_bytes(txn),
+                TxnOperation::Put(put) => 256 + put.key.len() + put.value.len(),
+                TxnOperation::Txn(txn) => puts_bytes(txn),
                 _ => 0,
             };
         }

@@ -9,33 +9,33 @@ use tokio::task::spawn_blocking;
 use tracing::warn;
 
 use super::disk_thread::DiskHandle;
-use super::mailbox::{Completion, Lane};
-use super::metrics::{Counters, Observer};
-use super::presence::{DiskUser, Presence};
-use super::status::Ended;
+use super::disk_use::{DiskUse, DiskUses};
+use super::mailbox::{BatchQueue, Completion};
+use super::metrics::{Counters, NodeObserver};
+use super::status::StopReason;
 use super::storage::{SnapshotSource, StorageError};
-use crate::applier::{Applier, Job, JobDone};
-use crate::machine::{Chunks, Machine};
+use crate::applier::{Applier, MachineJob, MachineJobDone};
+use crate::machine::{Machine, SnapshotChunks};
 
 /// For the machine.
-pub(crate) enum ForMachine {
-    Job(Job),
+pub(crate) enum ApplyCommand {
+    Job(MachineJob),
     Stop,
 }
 
 /// The task that owns the machine.
 pub(crate) struct ApplyTask<M> {
     pub(crate) applier: Applier<M>,
-    pub(crate) jobs: Arc<Lane<ForMachine>>,
-    pub(crate) done: Arc<Lane<Completion>>,
+    pub(crate) jobs: Arc<BatchQueue<ApplyCommand>>,
+    pub(crate) done: Arc<BatchQueue<Completion>>,
     pub(crate) disk: DiskHandle,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) observer: Arc<dyn NodeObserver>,
     /// The machine may block: it runs on threads that are made for that.
     pub(crate) blocking: bool,
     /// One capture is written at a time.
     pub(crate) writing: Arc<Semaphore>,
-    pub(crate) presence: Presence,
+    pub(crate) disk_uses: DiskUses,
 }
 
 impl<M: Machine + Send + 'static> ApplyTask<M> {
@@ -53,12 +53,12 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
             } else {
                 self.run_all(jobs)
             };
-            let Ran { mut done, then } = ran;
+            let BatchResult { mut done, then } = ran;
             self.report(&mut done);
             match then {
-                Then::GoOn => {}
-                Then::Stop => return,
-                Then::Install(meta, rest) => {
+                NextStep::Continue => {}
+                NextStep::Stop => return,
+                NextStep::Install(meta, rest) => {
                     let Some(task) = self.install(meta).await else { return };
                     self = task;
                     self.put_back(rest);
@@ -67,7 +67,7 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
         }
     }
 
-    async fn run_blocking(mut self, jobs: Vec<ForMachine>) -> Option<(Self, Ran)> {
+    async fn run_blocking(mut self, jobs: Vec<ApplyCommand>) -> Option<(Self, BatchResult)> {
         let done = Arc::clone(&self.done);
         let ran = spawn_blocking(move || {
             let ran = self.run_all(jobs);
@@ -75,12 +75,12 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
         });
         let ran = ran.await;
         if ran.is_err() {
-            done.push(Completion::Ended(Ended::MachinePanicked));
+            done.push(Completion::Ended(StopReason::MachinePanicked));
         }
         ran.ok()
     }
 
-    fn run_all(&mut self, jobs: Vec<ForMachine>) -> Ran {
+    fn run_all(&mut self, jobs: Vec<ApplyCommand>) -> BatchResult {
         let mut done = Vec::with_capacity(jobs.len());
         let mut jobs = jobs.into_iter();
         while let Some(job) = jobs.next() {
@@ -88,35 +88,35 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
                 self.report(&mut done);
             }
             match job {
-                ForMachine::Job(Job::Apply(entries)) => done.push(self.apply(&entries)),
-                ForMachine::Job(Job::Query(ticket, question)) => {
+                ApplyCommand::Job(MachineJob::Apply(entries)) => done.push(self.apply(&entries)),
+                ApplyCommand::Job(MachineJob::Query(ticket, question)) => {
                     done.push(self.applier.query(ticket, &question));
                 }
-                ForMachine::Job(Job::Snapshot(meta)) => {
+                ApplyCommand::Job(MachineJob::Snapshot(meta)) => {
                     // A capture may be durable before the rest of this batch has run: the
                     // core has to hear first that what it holds is applied.
                     self.report(&mut done);
                     self.capture(meta);
                 }
-                ForMachine::Job(Job::Install(meta)) => {
-                    return Ran { done, then: Then::Install(meta, jobs.collect()) };
+                ApplyCommand::Job(MachineJob::Install(meta)) => {
+                    return BatchResult { done, then: NextStep::Install(meta, jobs.collect()) };
                 }
-                ForMachine::Stop => {
+                ApplyCommand::Stop => {
                     self.applier.save();
-                    return Ran { done, then: Then::Stop };
+                    return BatchResult { done, then: NextStep::Stop };
                 }
             }
         }
-        Ran { done, then: Then::GoOn }
+        BatchResult { done, then: NextStep::Continue }
     }
 
-    fn report(&self, done: &mut Vec<JobDone>) {
+    fn report(&self, done: &mut Vec<MachineJobDone>) {
         if !done.is_empty() {
             self.done.push(Completion::Jobs(std::mem::take(done)));
         }
     }
 
-    fn apply(&mut self, entries: &Entries) -> JobDone {
+    fn apply(&mut self, entries: &Entries) -> MachineJobDone {
         let began = Instant::now();
         let done = self.applier.apply(entries);
         let (took, count) = (began.elapsed(), entries.len() as u64);
@@ -128,12 +128,12 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
     fn capture(&mut self, meta: SnapshotMeta) {
         let (disk, done) = (self.disk.clone(), Arc::clone(&self.done));
         let index = meta.id.index;
-        let JobDone::Captured { meta, chunks } = self.applier.capture(meta) else {
+        let MachineJobDone::Captured { meta, chunks } = self.applier.capture(meta) else {
             done.push(Completion::SnapshotGivenUp(index));
             return;
         };
         let writing = Arc::clone(&self.writing);
-        let user = self.presence.disk_user();
+        let user = self.disk_uses.begin_use();
         tokio::spawn(async move {
             let _turn = writing.acquire_owned().await;
             match write_capture(&disk, meta.clone(), chunks, user).await {
@@ -161,29 +161,29 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
                 return Some(task);
             }
             Ok((_, _, Err(ended))) => ended,
-            Err(_) => Ended::MachinePanicked,
+            Err(_) => StopReason::MachinePanicked,
         };
         done.push(Completion::Ended(ended));
         None
     }
 
     /// What came after an install is still to be done, before anything newer.
-    fn put_back(&self, rest: Vec<ForMachine>) {
+    fn put_back(&self, rest: Vec<ApplyCommand>) {
         self.jobs.push_front(rest);
     }
 }
 
 /// What became of a batch of jobs.
-struct Ran {
-    done: Vec<JobDone>,
-    then: Then,
+struct BatchResult {
+    done: Vec<MachineJobDone>,
+    then: NextStep,
 }
 
-enum Then {
-    GoOn,
+enum NextStep {
+    Continue,
     Stop,
     /// Everything before it is done, the rest is not.
-    Install(SnapshotMeta, Vec<ForMachine>),
+    Install(SnapshotMeta, Vec<ApplyCommand>),
 }
 
 /// Makes the machine's state that of a snapshot.
@@ -191,7 +191,7 @@ pub(crate) fn install<M: Machine>(
     applier: &mut Applier<M>,
     meta: &SnapshotMeta,
     mut source: Box<dyn SnapshotSource>,
-) -> Result<JobDone, Ended> {
+) -> Result<MachineJobDone, StopReason> {
     let mut failed = None;
     let chunks = std::iter::from_fn(|| {
         source.next_chunk().unwrap_or_else(|why| {
@@ -201,23 +201,23 @@ pub(crate) fn install<M: Machine>(
     });
     let installed = applier.install(meta, chunks);
     match failed {
-        Some(why) => Err(Ended::Disk(why.into())),
-        None => installed.map_err(|why| Ended::Snapshot(meta.id, why)),
+        Some(why) => Err(StopReason::Disk(why.into())),
+        None => installed.map_err(|why| StopReason::Snapshot(meta.id, why)),
     }
 }
 
 async fn write_capture(
     disk: &DiskHandle,
     meta: SnapshotMeta,
-    chunks: Chunks,
-    user: DiskUser,
+    chunks: SnapshotChunks,
+    user: DiskUse,
 ) -> Result<(), StorageError> {
     let id = meta.id;
-    let mut sink = disk.begin_snapshot(meta).await.ok_or(Ended::Stopped)??;
+    let mut sink = disk.begin_snapshot(meta).await.ok_or(StopReason::Stopped)??;
     let written = spawn_blocking(move || -> Result<(), StorageError> {
         for chunk in chunks {
-            if user.is_over() {
-                return Err(Ended::Stopped.into());
+            if user.is_cancelled() {
+                return Err(StopReason::Stopped.into());
             }
             sink.append(&chunk)?;
         }
@@ -226,7 +226,7 @@ async fn write_capture(
         finished
     });
     written.await??;
-    disk.adopt_snapshot(id).await.ok_or(Ended::Stopped)?;
+    disk.adopt_snapshot(id).await.ok_or(StopReason::Stopped)?;
     Ok(())
 }
 

@@ -4,13 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_core::{BootError, Config, EntryId, Index, MemberId, MemberInfo, Membership};
+use quorate_core::membership::MemberInfo;
+use quorate_core::{BootError, Config, EntryId, Index, MemberId, Membership};
 
-use super::metrics::Observer;
+use super::metrics::NodeObserver;
 use super::storage::StorageError;
 use super::transport::{MemberKey, TransportError};
-use crate::applier::InstallError;
-use crate::driver::Options;
+use crate::applier::SnapshotInstallError;
+use crate::driver::DriverOptions;
 
 /// Settings of one member. [`NodeConfig::first`] and [`NodeConfig::join`] fill in what
 /// most want; every field may be changed after.
@@ -23,7 +24,7 @@ pub struct NodeConfig {
     /// seed are drawn at random where they are 0.
     pub raft: Config,
     /// How long requests wait, and when snapshots are taken.
-    pub options: Options,
+    pub options: DriverOptions,
     /// The first membership of a new cluster, the same for each of its members; none for
     /// a member that joins. Only counts on an empty disk.
     pub first: Option<Membership>,
@@ -37,39 +38,41 @@ pub struct NodeConfig {
     /// that. Costs a few microseconds for each batch of commands.
     pub machine_blocks: bool,
     /// Hears of everything that happens.
-    pub observer: Arc<dyn Observer>,
+    pub observer: Arc<dyn NodeObserver>,
 }
 
 impl NodeConfig {
     /// A first member of a new cluster, of which all first members are given with the
     /// information that the transport needs to reach them: for TCP, `host:port`.
-    pub fn first<A: Into<String>>(
+    pub fn first<I: Into<MemberId>, A: Into<String>>(
         cluster: u64,
-        id: u64,
-        members: impl IntoIterator<Item = (u64, A)>,
+        id: impl Into<MemberId>,
+        members: impl IntoIterator<Item = (I, A)>,
     ) -> Self {
-        let members: Vec<(MemberId, MemberInfo)> =
-            members.into_iter().map(|(id, address)| (MemberId(id), at(address))).collect();
+        let members: Vec<(MemberId, MemberInfo)> = members
+            .into_iter()
+            .map(|(id, address)| (id.into(), MemberInfo::address(address)))
+            .collect();
         let mut first = Membership::new(members.iter().map(|(id, _)| *id), []);
         for (id, info) in members {
             first = first.with_info(id, info);
         }
-        Self { first: Some(first), ..Self::new(cluster, id) }
+        Self { first: Some(first), ..Self::new(cluster, id.into()) }
     }
 
     /// A member that joins a running cluster: `joined_at` is the entry that added it, as
     /// [`Node::add_learner`](crate::Node::add_learner) answered.
-    pub fn join(cluster: u64, id: u64, joined_at: Index) -> Self {
-        let mut config = Self::new(cluster, id);
+    pub fn join(cluster: u64, id: impl Into<MemberId>, joined_at: Index) -> Self {
+        let mut config = Self::new(cluster, id.into());
         config.raft.joined_at = joined_at;
         config
     }
 
-    fn new(cluster: u64, id: u64) -> Self {
+    fn new(cluster: u64, id: MemberId) -> Self {
         Self {
             cluster,
-            raft: Config::new(MemberId(id)),
-            options: Options::default(),
+            raft: Config::new(id),
+            options: DriverOptions::default(),
             first: None,
             tick: Duration::from_millis(100),
             mailbox_requests: 8_192,
@@ -90,11 +93,6 @@ impl NodeConfig {
     }
 }
 
-/// A member that the transport that comes with Quorate reaches at this `host:port`.
-pub fn at(address: impl Into<String>) -> MemberInfo {
-    MemberInfo { info: address.into().into(), ..MemberInfo::default() }
-}
-
 impl fmt::Debug for NodeConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NodeConfig")
@@ -110,15 +108,15 @@ impl fmt::Debug for NodeConfig {
 #[non_exhaustive]
 pub enum NodeError {
     /// A tick has to take some time.
-    NoTick,
+    ZeroTick,
     /// A member of this name runs in this process already.
-    RunsAlready(MemberKey),
+    AlreadyRunning(MemberKey),
     /// What is on the disk cannot be read, is another member's, or is damaged.
     Storage(StorageError),
     /// What the disk says does not fit together, or not with the config.
     Boot(BootError),
     /// The newest snapshot is not one of this machine.
-    Snapshot(EntryId, InstallError),
+    Snapshot(EntryId, SnapshotInstallError),
     /// The machine panicked while it was made of the newest snapshot.
     MachinePanicked,
     /// Nobody could be listened to.
@@ -130,8 +128,8 @@ pub enum NodeError {
 impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoTick => write!(f, "a tick takes no time, want some"),
-            Self::RunsAlready(key) => write!(f, "{key} runs in this process already"),
+            Self::ZeroTick => write!(f, "a tick takes no time, want some"),
+            Self::AlreadyRunning(key) => write!(f, "{key} runs in this process already"),
             Self::Storage(why) => write!(f, "{why}"),
             Self::Boot(why) => write!(f, "{why}"),
             Self::Snapshot(id, why) => write!(f, "snapshot {id}: {why}"),

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use quorate_core::{Boot, Entries, EntryId, Index, Save, SnapshotMeta};
 use quorate_storage::{
-    Disk, FileDisk, Identity, SnapshotReader, SnapshotWriter, Store, StoreConfig,
+    Disk, FileDisk, SnapshotReader, SnapshotWriter, Store, StoreConfig, StoreIdentity,
 };
 
-use super::storage::{Opened, SnapshotSink, SnapshotSource, Storage, StorageError};
+use super::storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 
 /// A member's log and snapshots in files: see docs/formats.md for every byte.
 ///
@@ -18,12 +18,12 @@ use super::storage::{Opened, SnapshotSink, SnapshotSource, Storage, StorageError
 /// read while the log is synced.
 #[derive(Debug)]
 pub struct DirectoryStorage<D: Disk = FileDisk> {
-    state: State<D>,
+    state: DirectoryState<D>,
     config: StoreConfig,
 }
 
 #[derive(Debug)]
-enum State<D: Disk> {
+enum DirectoryState<D: Disk> {
     Closed(Option<D>),
     Open(Box<Store<D>>),
 }
@@ -39,13 +39,13 @@ impl DirectoryStorage {
 impl<D: Disk> DirectoryStorage<D> {
     /// On any disk.
     pub fn on(disk: D, config: StoreConfig) -> Self {
-        Self { state: State::Closed(Some(disk)), config }
+        Self { state: DirectoryState::Closed(Some(disk)), config }
     }
 
     fn store(&mut self) -> Result<&mut Store<D>, StorageError> {
         match &mut self.state {
-            State::Open(store) => Ok(store),
-            State::Closed(_) => Err(NotOpen.into()),
+            DirectoryState::Open(store) => Ok(store),
+            DirectoryState::Closed(_) => Err(StorageNotOpen.into()),
         }
     }
 }
@@ -55,13 +55,15 @@ where
     D: Disk + Clone + Send + 'static,
     D::File: Send,
 {
-    fn open(&mut self, mark: Identity, first: &Boot) -> Result<Opened, StorageError> {
-        let State::Closed(disk) = &mut self.state else { return Err(NotOpen.into()) };
-        let disk = disk.take().ok_or(NotOpen)?;
+    fn open(&mut self, mark: StoreIdentity, first: &Boot) -> Result<StoredState, StorageError> {
+        let DirectoryState::Closed(disk) = &mut self.state else {
+            return Err(StorageNotOpen.into());
+        };
+        let disk = disk.take().ok_or(StorageNotOpen)?;
         let opened = Store::open_or_create(disk, mark, first, &self.config)?;
-        let quorate_storage::Opened { store, boot, identity, boots } = opened;
-        self.state = State::Open(Box::new(store));
-        Ok(Opened { identity, boots, boot })
+        let quorate_storage::OpenedStore { store, boot, identity, boots } = opened;
+        self.state = DirectoryState::Open(Box::new(store));
+        Ok(StoredState { identity, boots, boot })
     }
 
     fn write(&mut self, save: &Save) -> Result<(), StorageError> {
@@ -86,7 +88,7 @@ where
     ) -> Result<Box<dyn SnapshotSink>, StorageError> {
         let store = self.store()?;
         let writer = Some(store.begin_snapshot(meta)?);
-        Ok(Box::new(Writing { disk: store.disk().clone(), writer }))
+        Ok(Box::new(DirectorySnapshotSink { disk: store.disk().clone(), writer }))
     }
 
     fn adopt_snapshot(&mut self, id: EntryId) -> Result<(), StorageError> {
@@ -96,47 +98,47 @@ where
     fn open_snapshot(&mut self, id: EntryId) -> Result<Box<dyn SnapshotSource>, StorageError> {
         let store = self.store()?;
         let reader = store.open_snapshot(id)?;
-        Ok(Box::new(Reading { disk: store.disk().clone(), reader }))
+        Ok(Box::new(DirectorySnapshotSource { disk: store.disk().clone(), reader }))
     }
 
     fn release_snapshot(&mut self, id: EntryId) {
-        if let State::Open(store) = &mut self.state {
+        if let DirectoryState::Open(store) = &mut self.state {
             store.release_snapshot(id);
         }
     }
 
     fn close(&mut self) -> Result<(), StorageError> {
-        let state = std::mem::replace(&mut self.state, State::Closed(None));
-        if let State::Open(store) = state {
+        let state = std::mem::replace(&mut self.state, DirectoryState::Closed(None));
+        if let DirectoryState::Open(store) = state {
             store.close()?;
         }
         Ok(())
     }
 }
 
-struct Writing<D: Disk> {
+struct DirectorySnapshotSink<D: Disk> {
     disk: D,
     writer: Option<SnapshotWriter<D::File>>,
 }
 
-impl<D> SnapshotSink for Writing<D>
+impl<D> SnapshotSink for DirectorySnapshotSink<D>
 where
     D: Disk + Send,
     D::File: Send,
 {
     fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
-        let writer = self.writer.as_mut().ok_or(NotOpen)?;
+        let writer = self.writer.as_mut().ok_or(StorageNotOpen)?;
         Ok(writer.append(&mut self.disk, bytes)?)
     }
 
     fn finish(mut self: Box<Self>) -> Result<(), StorageError> {
-        let writer = self.writer.take().ok_or(NotOpen)?;
+        let writer = self.writer.take().ok_or(StorageNotOpen)?;
         writer.seal(&mut self.disk)?.publish(&mut self.disk)?;
         Ok(())
     }
 }
 
-impl<D: Disk> Drop for Writing<D> {
+impl<D: Disk> Drop for DirectorySnapshotSink<D> {
     fn drop(&mut self) {
         if let Some(writer) = self.writer.take() {
             // What is left over goes with the next start.
@@ -145,12 +147,12 @@ impl<D: Disk> Drop for Writing<D> {
     }
 }
 
-struct Reading<D: Disk> {
+struct DirectorySnapshotSource<D: Disk> {
     disk: D,
     reader: SnapshotReader<D::File>,
 }
 
-impl<D> SnapshotSource for Reading<D>
+impl<D> SnapshotSource for DirectorySnapshotSource<D>
 where
     D: Disk + Send,
     D::File: Send,
@@ -170,12 +172,12 @@ where
 
 /// Used before it was opened, opened twice, or used after it was closed.
 #[derive(Clone, Copy, Debug)]
-struct NotOpen;
+struct StorageNotOpen;
 
-impl std::fmt::Display for NotOpen {
+impl std::fmt::Display for StorageNotOpen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the storage is not open")
     }
 }
 
-impl std::error::Error for NotOpen {}
+impl std::error::Error for StorageNotOpen {}

@@ -13,31 +13,31 @@ use std::time::Instant;
 use quorate_core::{EntryId, Envelope, Index, Load, Save, SaveId, SnapshotMeta};
 use tokio::sync::oneshot;
 
-use super::mailbox::{Completion, Lane, lock};
-use super::metrics::{Counters, Observer};
-use super::status::Ended;
+use super::mailbox::{BatchQueue, Completion, lock};
+use super::metrics::{Counters, NodeObserver};
+use super::status::StopReason;
 use super::storage::{SnapshotSink, SnapshotSource, Storage, StorageError};
 
 /// The thread, for as long as somebody holds this.
 pub(crate) struct DiskThread {
-    queue: Arc<Queue>,
+    queue: Arc<DiskQueue>,
     next_slot: AtomicU64,
 }
 
 #[derive(Default)]
-struct Queue {
-    jobs: Mutex<Jobs>,
+struct DiskQueue {
+    jobs: Mutex<DiskJobs>,
     filled: Condvar,
 }
 
 #[derive(Default)]
-struct Jobs {
+struct DiskJobs {
     list: Vec<(u64, DiskJob)>,
     closed: bool,
 }
 
 enum DiskJob {
-    Open(Box<Slot>),
+    Open(Box<DiskSlot>),
     Save(Save),
     Load(Load),
     Trim(Index),
@@ -51,23 +51,23 @@ enum DiskJob {
 }
 
 /// One member's place on the thread.
-pub(crate) struct Slot {
+pub(crate) struct DiskSlot {
     pub(crate) storage: Box<dyn Storage>,
-    pub(crate) done: Arc<Lane<Completion>>,
+    pub(crate) done: Arc<BatchQueue<Completion>>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) observer: Arc<dyn NodeObserver>,
 }
 
 impl DiskThread {
     pub(crate) fn start() -> std::io::Result<Self> {
-        let queue = Arc::new(Queue::default());
-        let worker = Worker { queue: Arc::clone(&queue), slots: BTreeMap::new() };
+        let queue = Arc::new(DiskQueue::default());
+        let worker = DiskWorker { queue: Arc::clone(&queue), slots: BTreeMap::new() };
         thread::Builder::new().name("quorate-disk".into()).spawn(move || worker.run())?;
         Ok(Self { queue, next_slot: AtomicU64::new(1) })
     }
 
     /// A member whose storage was opened.
-    pub(crate) fn add(&self, slot: Slot) -> DiskHandle {
+    pub(crate) fn add(&self, slot: DiskSlot) -> DiskHandle {
         let number = self.next_slot.fetch_add(1, Ordering::Relaxed);
         let handle = DiskHandle { queue: Arc::clone(&self.queue), slot: number };
         handle.push(DiskJob::Open(Box::new(slot)));
@@ -85,7 +85,7 @@ impl Drop for DiskThread {
 /// One member's way to its storage.
 #[derive(Clone)]
 pub(crate) struct DiskHandle {
-    queue: Arc<Queue>,
+    queue: Arc<DiskQueue>,
     slot: u64,
 }
 
@@ -155,20 +155,20 @@ impl DiskHandle {
     }
 }
 
-struct Worker {
-    queue: Arc<Queue>,
-    slots: BTreeMap<u64, Open>,
+struct DiskWorker {
+    queue: Arc<DiskQueue>,
+    slots: BTreeMap<u64, OpenSlot>,
 }
 
-struct Open {
-    slot: Slot,
+struct OpenSlot {
+    slot: DiskSlot,
     /// The newest save that was written and not reported.
     written: Option<SaveId>,
     must_sync: bool,
     saves: u64,
 }
 
-impl Worker {
+impl DiskWorker {
     fn run(mut self) {
         let mut batch = Vec::new();
         while self.take(&mut batch) {
@@ -194,7 +194,7 @@ impl Worker {
 
     fn run_job(&mut self, number: u64, job: DiskJob) {
         if let DiskJob::Open(slot) = job {
-            let open = Open { slot: *slot, written: None, must_sync: false, saves: 0 };
+            let open = OpenSlot { slot: *slot, written: None, must_sync: false, saves: 0 };
             self.slots.insert(number, open);
             return;
         }
@@ -223,12 +223,12 @@ impl Worker {
     /// A disk that failed is not asked again.
     fn fail(&mut self, number: u64, why: StorageError) {
         if let Some(open) = self.slots.remove(&number) {
-            open.slot.done.push(Completion::Ended(Ended::Disk(why.into())));
+            open.slot.done.push(Completion::Ended(StopReason::Disk(why.into())));
         }
     }
 }
 
-impl Open {
+impl OpenSlot {
     fn run(&mut self, job: DiskJob) -> Result<(), StorageError> {
         let storage = &mut self.slot.storage;
         match job {
@@ -238,9 +238,9 @@ impl Open {
                 self.must_sync |= save.must_sync;
                 self.saves += 1;
             }
-            DiskJob::Load(Load { reader, range, bytes_max }) => {
+            DiskJob::Load(Load { target, range, bytes_max }) => {
                 let entries = storage.load(range, bytes_max)?;
-                self.slot.done.push(Completion::Loaded(reader, entries));
+                self.slot.done.push(Completion::Loaded(target, entries));
             }
             DiskJob::Trim(index) => storage.trim(index)?,
             DiskJob::Begin(meta, reply) => drop(reply.send(storage.begin_snapshot(meta))),
@@ -279,16 +279,16 @@ impl Open {
 /// A storage or an observer that panics ends its member, and no other one.
 fn unless_panicked(run: impl FnOnce() -> Result<(), StorageError>) -> Result<(), StorageError> {
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-    ran.unwrap_or_else(|_| Err(Panicked.into()))
+    ran.unwrap_or_else(|_| Err(StoragePanicked.into()))
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Panicked;
+struct StoragePanicked;
 
-impl std::fmt::Display for Panicked {
+impl std::fmt::Display for StoragePanicked {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the storage panicked")
     }
 }
 
-impl std::error::Error for Panicked {}
+impl std::error::Error for StoragePanicked {}

@@ -4,21 +4,21 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quorate_core::ReadMode;
+use quorate_core::config::ReadMode;
 use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::apply_task::{ApplyTask, install};
 use super::clock::{Clock, start_ticker};
 use super::config::{NodeConfig, NodeError};
-use super::disk_thread::{DiskHandle, DiskThread, Slot};
-use super::inbox::{Door, Doors, Inbox};
-use super::inquiry::INQUIRIES_WAITING_MAX;
-use super::mailbox::{Completion, Lane, Mailbox, lock};
-use super::member::{Member, Shared, State};
+use super::disk_thread::{DiskHandle, DiskSlot, DiskThread};
+use super::inbox::{Inbox, LocalMember, LocalMembers};
+use super::leader_query::INQUIRIES_WAITING_MAX;
+use super::mailbox::{BatchQueue, Completion, Mailbox, lock};
+use super::member::{Member, SharedState, TaskState};
 use super::node::Node;
-use super::status::{Ended, Known};
-use super::storage::{Opened, Storage};
+use super::status::{KnownMembership, StopReason};
+use super::storage::{Storage, StoredState};
 use super::transport::{MemberKey, Transport};
 use crate::applier::Applier;
 use crate::driver::Driver;
@@ -36,13 +36,13 @@ pub(crate) struct Parts {
     tick: Duration,
     ticker: watch::Receiver<()>,
     disks: DiskThread,
-    doors: Arc<Doors>,
+    local_members: Arc<LocalMembers>,
     pub(crate) transport: Arc<dyn Transport>,
     listening: Mutex<bool>,
 }
 
 /// A member that was read from its disk and runs not yet.
-struct Awake<M> {
+struct OpenedMember<M> {
     driver: Driver,
     applier: Applier<M>,
     storage: Box<dyn Storage>,
@@ -51,17 +51,19 @@ struct Awake<M> {
 
 impl Host {
     /// Starts what is shared. Has to be called within a tokio runtime, which it then uses.
-    /// It listens as soon as it has its first member: nobody finds the door closed.
+    /// It listens as soon as it has its first member: nobody finds the local closed.
     pub fn start(tick: Duration, transport: impl Transport) -> Result<Self, NodeError> {
         if tick.is_zero() {
-            return Err(NodeError::NoTick);
+            return Err(NodeError::ZeroTick);
         }
         let transport: Arc<dyn Transport> = Arc::new(transport);
-        let doors = Arc::new(Doors::default());
+        let local_members = Arc::new(LocalMembers::default());
         let disks = DiskThread::start().map_err(NodeError::System)?;
         let ticker = start_ticker(tick);
         let listening = Mutex::new(false);
-        Ok(Self { parts: Arc::new(Parts { tick, ticker, disks, doors, transport, listening }) })
+        Ok(Self {
+            parts: Arc::new(Parts { tick, ticker, disks, local_members, transport, listening }),
+        })
     }
 
     /// Starts a member here. Ticks are as long as the host's, whatever the config says.
@@ -100,31 +102,31 @@ fn wake<M: Machine>(
     config: NodeConfig,
     mut storage: impl Storage,
     machine: M,
-) -> Result<Awake<M>, NodeError> {
+) -> Result<OpenedMember<M>, NodeError> {
     let activation = config.raft.activation;
     let first = config.first.map(|membership| membership.with_activation(activation));
     let (mark, first) = first_mark(config.cluster, &config.raft, first);
-    let Opened { identity, boots, boot } =
+    let StoredState { identity, boots, boot } =
         storage.open(mark, &first).map_err(NodeError::Storage)?;
     let mut waking = Waking::new(config.raft, identity, boots, boot, machine);
     let snapshot = waking.boot.snapshot.clone();
     if snapshot.id.index > 0 {
         let source = storage.open_snapshot(snapshot.id).map_err(NodeError::Storage)?;
         install(&mut waking.applier, &snapshot, source).map_err(|ended| match ended {
-            Ended::Snapshot(id, why) => NodeError::Snapshot(id, why),
+            StopReason::Snapshot(id, why) => NodeError::Snapshot(id, why),
             ended => NodeError::Storage(ended.into()),
         })?;
         storage.release_snapshot(snapshot.id);
     }
     let (driver, applier, _) = waking.finish(config.options).map_err(NodeError::Boot)?;
-    Ok(Awake { driver, applier, storage: Box::new(storage), boots })
+    Ok(OpenedMember { driver, applier, storage: Box::new(storage), boots })
 }
 
 impl Parts {
     fn listen(&self) -> Result<(), NodeError> {
         let mut listening = lock(&self.listening);
         if !*listening {
-            let inbox = Inbox::new(Arc::clone(&self.doors));
+            let inbox = Inbox::new(Arc::clone(&self.local_members));
             self.transport.start(inbox).map_err(NodeError::Transport)?;
             *listening = true;
         }
@@ -135,14 +137,14 @@ impl Parts {
         self: &Arc<Self>,
         key: MemberKey,
         config: &NodeConfig,
-        awake: Awake<M>,
+        awake: OpenedMember<M>,
     ) -> Result<Node, NodeError> {
-        let Awake { driver, applier, storage, boots } = awake;
+        let OpenedMember { driver, applier, storage, boots } = awake;
         let shared = Arc::new(shared(config, &driver));
-        let done = Arc::new(Lane::new());
+        let done = Arc::new(BatchQueue::new());
         let counters = Arc::clone(&shared.counters);
         let observer = Arc::clone(&shared.observer);
-        let disk = self.disks.add(Slot {
+        let disk = self.disks.add(DiskSlot {
             storage,
             done: Arc::clone(&done),
             counters: Arc::clone(&counters),
@@ -150,18 +152,18 @@ impl Parts {
         });
         let (requests, clients) = mpsc::channel(config.mailbox_requests.max(1));
         let (deliveries, peers) = mpsc::channel(config.mailbox_deliveries.max(1));
-        let door = Arc::new(Door::new(deliveries, disk.clone(), shared.known.subscribe()));
-        if !self.doors.add(key, Arc::clone(&door)) {
+        let local = Arc::new(LocalMember::new(deliveries, disk.clone(), shared.known.subscribe()));
+        if !self.local_members.add(key, Arc::clone(&local)) {
             tokio::spawn(async move { disk.close().await });
-            return Err(NodeError::RunsAlready(key));
+            return Err(NodeError::AlreadyRunning(key));
         }
         if let Err(why) = self.listen() {
-            self.doors.remove(key);
+            self.local_members.remove(key);
             tokio::spawn(async move { disk.close().await });
             return Err(why);
         }
         self.transport.add_member(key, driver.origin().incarnation);
-        let jobs = Arc::new(Lane::new());
+        let jobs = Arc::new(BatchQueue::new());
         let (inquiries, asked) = mpsc::channel(INQUIRIES_WAITING_MAX);
         *lock(&shared.inquiries) = Some(asked);
         let apply = ApplyTask {
@@ -173,7 +175,7 @@ impl Parts {
             observer,
             blocking: config.machine_blocks,
             writing: Arc::new(Semaphore::new(1)),
-            presence: door.presence.clone(),
+            disk_uses: local.disk_uses.clone(),
         };
         let counts_all = matches!(config.raft.reads, ReadMode::LeaderLease { .. });
         let member = Member {
@@ -185,10 +187,10 @@ impl Parts {
             disk: disk.clone(),
             jobs,
             transport: Arc::clone(&self.transport),
-            door,
+            local,
             inquiries,
             shared: Arc::clone(&shared),
-            state: State::new(),
+            state: TaskState::new(),
             applying: watch_apply(apply, Arc::clone(&done)),
             _requests: requests.clone(),
         };
@@ -202,7 +204,7 @@ impl Parts {
         key: MemberKey,
         member: Member,
         disk: DiskHandle,
-        shared: Arc<Shared>,
+        shared: Arc<SharedState>,
     ) {
         let parts = Arc::clone(self);
         tokio::spawn(async move {
@@ -211,18 +213,18 @@ impl Parts {
                 parts.transport.remove_member(key);
                 disk.close().await;
             }
-            parts.doors.remove(key);
-            shared.ended.send_replace(Some(ran.unwrap_or(Ended::Panicked)));
+            parts.local_members.remove(key);
+            shared.ended.send_replace(Some(ran.unwrap_or(StopReason::Panicked)));
         });
     }
 }
 
-fn shared(config: &NodeConfig, driver: &Driver) -> Shared {
+fn shared(config: &NodeConfig, driver: &Driver) -> SharedState {
     let raft = driver.raft();
     let status = raft.status();
     let membership = Arc::clone(raft.membership());
-    let known = Known { id: status.membership_id, membership, settled: status.settled };
-    Shared {
+    let known = KnownMembership { id: status.membership_id, membership, settled: status.settled };
+    SharedState {
         counters: Arc::default(),
         observer: Arc::clone(&config.observer),
         dropped: Mutex::default(),
@@ -237,11 +239,11 @@ fn shared(config: &NodeConfig, driver: &Driver) -> Shared {
 
 fn watch_apply<M: Machine + Send + 'static>(
     apply: ApplyTask<M>,
-    done: Arc<Lane<Completion>>,
+    done: Arc<BatchQueue<Completion>>,
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
         if tokio::spawn(apply.run()).await.is_err() {
-            done.push(Completion::Ended(Ended::MachinePanicked));
+            done.push(Completion::Ended(StopReason::MachinePanicked));
         }
     })
 }

@@ -1,4 +1,4 @@
-//! Where a transport delivers: one door for each member that lives here.
+//! Where a transport delivers: one local for each member that lives here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,97 +8,105 @@ use quorate_core::{Envelope, MemberId, SnapshotMeta};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::disk_thread::DiskHandle;
+use super::disk_use::DiskUses;
 use super::mailbox::FromPeers;
-use super::presence::Presence;
-use super::snapshots::{IncomingSnapshot, LandingError};
-use super::status::Known;
-use super::transport::{Introduction, MemberKey, Parcel, Rejected, Resident};
+use super::snapshots::{IncomingSnapshot, SnapshotReceiveError};
+use super::status::KnownMembership;
+use super::transport::{HostedMember, Introduction, MemberKey, PeerMessage, RejectReason};
 
 /// The way from a transport to the members of this process. Cheap to clone.
 #[derive(Clone)]
 pub struct Inbox {
-    doors: Arc<Doors>,
+    local_members: Arc<LocalMembers>,
 }
 
 /// The members that live here.
 #[derive(Default)]
-pub(crate) struct Doors {
-    members: RwLock<BTreeMap<MemberKey, Arc<Door>>>,
+pub(crate) struct LocalMembers {
+    members: RwLock<BTreeMap<MemberKey, Arc<LocalMember>>>,
 }
 
 /// How one member is reached from outside.
-pub(crate) struct Door {
+pub(crate) struct LocalMember {
     pub(crate) peers: mpsc::Sender<FromPeers>,
     pub(crate) disk: DiskHandle,
     /// How many snapshots may be received at once.
-    pub(crate) landings: Arc<Semaphore>,
-    pub(crate) gate: RwLock<Gate>,
-    pub(crate) presence: Presence,
-    known: watch::Receiver<Known>,
+    pub(crate) snapshot_permits: Arc<Semaphore>,
+    pub(crate) filter: RwLock<PeerFilter>,
+    pub(crate) disk_uses: DiskUses,
+    known: watch::Receiver<KnownMembership>,
 }
 
-impl Door {
+impl LocalMember {
     pub(crate) fn new(
         peers: mpsc::Sender<FromPeers>,
         disk: DiskHandle,
-        known: watch::Receiver<Known>,
+        known: watch::Receiver<KnownMembership>,
     ) -> Self {
-        let landings = Arc::new(Semaphore::new(LANDINGS_MAX));
-        let presence = Presence::default();
-        Self { peers, disk, landings, gate: RwLock::default(), presence, known }
+        let snapshot_permits = Arc::new(Semaphore::new(INCOMING_SNAPSHOTS_MAX));
+        let disk_uses = DiskUses::default();
+        Self { peers, disk, snapshot_permits, filter: RwLock::default(), disk_uses, known }
     }
 }
 
 /// Whom a member does not listen to.
 #[derive(Default)]
-pub(crate) struct Gate {
+pub(crate) struct PeerFilter {
     /// By a membership that is settled: nobody needs them any more.
     pub(crate) removed: Vec<MemberId>,
     /// What these disks have said did not count, by the membership that counts.
-    pub(crate) not_themselves: Vec<(MemberId, u64)>,
+    pub(crate) rejected_disks: Vec<(MemberId, u64)>,
 }
 
 impl Inbox {
-    pub(crate) fn new(doors: Arc<Doors>) -> Self {
-        Self { doors }
+    pub(crate) fn new(local_members: Arc<LocalMembers>) -> Self {
+        Self { local_members }
     }
 
     /// Whether a member that lives here wants to hear from this one. To be asked before
     /// anything else is read from it.
-    pub fn admit(&self, introduction: &Introduction) -> Result<(), Rejected> {
+    pub fn admit(&self, introduction: &Introduction) -> Result<(), RejectReason> {
         let Introduction { from, incarnation, to } = *introduction;
-        let members = read(&self.doors.members);
-        let Some(door) = members.get(&MemberKey { cluster: from.cluster, member: to }) else {
+        let members = read(&self.local_members.members);
+        let Some(local) = members.get(&MemberKey { cluster: from.cluster, member: to }) else {
             let known = members.keys().any(|key| key.cluster == from.cluster);
-            return Err(if known { Rejected::OtherMember } else { Rejected::ForeignCluster });
+            return Err(if known {
+                RejectReason::OtherMember
+            } else {
+                RejectReason::ForeignCluster
+            });
         };
-        let gate = read(&door.gate);
-        if gate.removed.contains(&from.member) {
-            return Err(Rejected::Removed);
+        let filter = read(&local.filter);
+        if filter.removed.contains(&from.member) {
+            return Err(RejectReason::Removed);
         }
-        if gate.not_themselves.contains(&(from.member, incarnation)) {
-            return Err(Rejected::NotItself);
+        if filter.rejected_disks.contains(&(from.member, incarnation)) {
+            return Err(RejectReason::NotItself);
         }
         Ok(())
     }
 
     /// Who lives here, and which membership counts for each: for one who asks before it
     /// joins. Of many, the first ones; without those who have yet to join themselves.
-    pub fn residents(&self, count_max: usize) -> Vec<Resident> {
-        let members = read(&self.doors.members);
-        let resident = |(key, door): (&MemberKey, &Arc<Door>)| {
-            let Known { id, membership, .. } = door.known.borrow().clone();
-            Resident { key: *key, membership: SnapshotMeta { id, membership } }
+    pub fn hosted_members(&self, count_max: usize) -> Vec<HostedMember> {
+        let members = read(&self.local_members.members);
+        let resident = |(key, local): (&MemberKey, &Arc<LocalMember>)| {
+            let KnownMembership { id, membership, .. } = local.known.borrow().clone();
+            HostedMember { key: *key, membership: SnapshotMeta { id, membership } }
         };
-        let joined = |resident: &Resident| !resident.membership.membership.is_empty();
+        let joined = |resident: &HostedMember| !resident.membership.membership.is_empty();
         members.iter().map(resident).filter(joined).take(count_max).collect()
     }
 
-    /// Hands parcels to a member, in their order. Waits while it is busy: do not read on
+    /// Hands messages to a member, in their order. Waits while it is busy: do not read on
     /// from the same peer meanwhile.
-    pub async fn deliver(&self, to: MemberKey, parcels: Vec<Parcel>) -> Result<(), Gone> {
-        let peers = self.door(to).ok_or(Gone)?.peers.clone();
-        peers.send(FromPeers::Parcels(parcels)).await.map_err(|_| Gone)
+    pub async fn deliver(
+        &self,
+        to: MemberKey,
+        messages: Vec<PeerMessage>,
+    ) -> Result<(), MemberStopped> {
+        let peers = self.local(to).ok_or(MemberStopped)?.peers.clone();
+        peers.send(FromPeers::Messages(messages)).await.map_err(|_| MemberStopped)
     }
 
     /// Parcels to this peer are being lost: there is no way to it, or it takes them too
@@ -117,20 +125,20 @@ impl Inbox {
         &self,
         key: MemberKey,
         envelope: Envelope,
-    ) -> Result<IncomingSnapshot, LandingError> {
-        let door = self.door(key).ok_or(LandingError::Gone)?;
-        IncomingSnapshot::begin(door, envelope).await
+    ) -> Result<IncomingSnapshot, SnapshotReceiveError> {
+        let local = self.local(key).ok_or(SnapshotReceiveError::Stopped)?;
+        IncomingSnapshot::begin(local, envelope).await
     }
 
     /// Nobody waits for a hint to be heard.
     fn hint(&self, key: MemberKey, hint: FromPeers) {
-        if let Some(door) = self.door(key) {
-            let _ = door.peers.try_send(hint);
+        if let Some(local) = self.local(key) {
+            let _ = local.peers.try_send(hint);
         }
     }
 
-    fn door(&self, key: MemberKey) -> Option<Arc<Door>> {
-        read(&self.doors.members).get(&key).cloned()
+    fn local(&self, key: MemberKey) -> Option<Arc<LocalMember>> {
+        read(&self.local_members.members).get(&key).cloned()
     }
 }
 
@@ -140,14 +148,14 @@ impl fmt::Debug for Inbox {
     }
 }
 
-impl Doors {
+impl LocalMembers {
     /// False when there is one of that name already.
-    pub(crate) fn add(&self, key: MemberKey, door: Arc<Door>) -> bool {
+    pub(crate) fn add(&self, key: MemberKey, local: Arc<LocalMember>) -> bool {
         let mut members = write(&self.members);
         if members.contains_key(&key) {
             return false;
         }
-        members.insert(key, door);
+        members.insert(key, local);
         true
     }
 
@@ -158,15 +166,15 @@ impl Doors {
 
 /// The member is not there any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gone;
+pub struct MemberStopped;
 
-impl fmt::Display for Gone {
+impl fmt::Display for MemberStopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the member is stopped")
     }
 }
 
-impl std::error::Error for Gone {}
+impl std::error::Error for MemberStopped {}
 
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
@@ -177,4 +185,4 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 /// One from the leader, and one from who was leader before.
-const LANDINGS_MAX: usize = 2;
+const INCOMING_SNAPSHOTS_MAX: usize = 2;

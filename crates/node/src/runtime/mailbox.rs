@@ -9,24 +9,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use quorate_core::{
-    Change, Entries, Envelope, Index, MemberId, Reader, SaveId, SnapshotMeta, Term,
+    Change, Entries, Envelope, Index, LoadTarget, MemberId, SaveId, SnapshotMeta, Term,
 };
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::aside::LeaderView;
-use super::status::{Ended, NodeStatus};
+use super::side_messages::LeaderView;
+use super::status::{NodeStatus, StopReason};
 use super::storage::SnapshotSource;
-use super::transport::Parcel;
-use crate::answer::{Answer, Refused};
-use crate::applier::JobDone;
+use super::transport::PeerMessage;
+use crate::applier::MachineJobDone;
+use crate::outcome::{RequestOutcome, RequestRefused};
 
 /// What a client asks, and where the answer goes.
-pub(crate) struct Request {
-    pub(crate) question: Question,
-    pub(crate) reply: oneshot::Sender<Answer>,
+pub(crate) struct ClientRequest {
+    pub(crate) question: RequestKind,
+    pub(crate) reply: oneshot::Sender<RequestOutcome>,
 }
 
-pub(crate) enum Question {
+pub(crate) enum RequestKind {
     Propose(Bytes),
     /// Only by this member, and only as the leader of this term.
     ProposeIn(Term, Bytes),
@@ -37,11 +37,11 @@ pub(crate) enum Question {
 
 /// What the transport brings.
 pub(crate) enum FromPeers {
-    Parcels(Vec<Parcel>),
+    Messages(Vec<PeerMessage>),
     Unreachable(MemberId),
     ConnectionLost(MemberId),
     /// A snapshot is on the disk, all of it.
-    Landed(Box<Envelope>),
+    SnapshotReceived(Box<Envelope>),
 }
 
 /// What an operator asks: answered even when the member takes nothing more from clients.
@@ -49,11 +49,11 @@ pub(crate) enum FromPeers {
 pub(crate) enum Control {
     Status(oneshot::Sender<Box<NodeStatus>>),
     /// What the leader sees, from wherever it is.
-    View(oneshot::Sender<Result<LeaderView, Refused>>),
+    View(oneshot::Sender<Result<LeaderView, RequestRefused>>),
     /// For the application where the leader is.
-    AskLeader(Bytes, oneshot::Sender<Result<Bytes, Refused>>),
+    AskLeader(Bytes, oneshot::Sender<Result<Bytes, RequestRefused>>),
     /// Answered when a snapshot of what is applied now, or of more, is durable.
-    Snapshot(oneshot::Sender<Result<Index, Refused>>),
+    Snapshot(oneshot::Sender<Result<Index, RequestRefused>>),
     Trim(Index),
     Campaign,
     Stop,
@@ -62,8 +62,8 @@ pub(crate) enum Control {
 /// What has become of something that the member set going.
 pub(crate) enum Completion {
     Saved(SaveId),
-    Jobs(Vec<JobDone>),
-    Loaded(Reader, Entries),
+    Jobs(Vec<MachineJobDone>),
+    Loaded(LoadTarget, Entries),
     /// A capture of the machine is durable.
     SnapshotSaved(SnapshotMeta),
     /// It is not: the next one may be.
@@ -72,24 +72,24 @@ pub(crate) enum Completion {
     /// A snapshot for this peer can be read.
     SnapshotOpened(Box<Envelope>, Option<Box<dyn SnapshotSource>>),
     Control(Control),
-    Ended(Ended),
+    Ended(StopReason),
 }
 
 /// The receiving end.
 pub(crate) struct Mailbox {
-    pub(crate) clients: mpsc::Receiver<Request>,
+    pub(crate) clients: mpsc::Receiver<ClientRequest>,
     pub(crate) peers: mpsc::Receiver<FromPeers>,
-    pub(crate) done: Arc<Lane<Completion>>,
+    pub(crate) done: Arc<BatchQueue<Completion>>,
 }
 
 /// A queue of things under way, taken all at once.
-pub(crate) struct Lane<T> {
+pub(crate) struct BatchQueue<T> {
     /// None when nobody will look any more.
     items: Mutex<Option<Vec<T>>>,
     ready: Notify,
 }
 
-impl<T> Lane<T> {
+impl<T> BatchQueue<T> {
     pub(crate) fn new() -> Self {
         Self { items: Mutex::new(Some(Vec::new())), ready: Notify::new() }
     }

@@ -8,26 +8,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quorate_core::{Dropped, Envelope, Event, Index, MemberId, MemberInfo, Membership, Message};
+use quorate_core::membership::MemberInfo;
+use quorate_core::message::Message;
+use quorate_core::{Dropped, Envelope, Event, Index, MemberId, Membership};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 
-use super::apply_task::ForMachine;
-use super::aside::{Aside, Asides, LeaderView};
+use super::apply_task::ApplyCommand;
 use super::clock::Clock;
 use super::disk_thread::DiskHandle;
-use super::inbox::{Door, write};
-use super::inquiry::{Asker, Inquiry};
-use super::mailbox::{Completion, Control, FromPeers, Lane, Mailbox, Question, Request, lock};
-use super::metrics::{Counters, Observer};
+use super::inbox::{LocalMember, write};
+use super::leader_query::{LeaderQuery, ReplyTo};
+use super::mailbox::{
+    BatchQueue, ClientRequest, Completion, Control, FromPeers, Mailbox, RequestKind, lock,
+};
+use super::metrics::{Counters, NodeObserver};
+use super::pending_replies::PendingReplies;
+use super::side_messages::{LeaderView, SideMessage, SideRequests};
 use super::snapshots::OutgoingSnapshot;
-use super::status::{Ended, Known, MembershipNews, NodeStatus};
-use super::transport::{MemberKey, Parcel, Rejected, Transport};
-use super::waiting::Waiting;
-use crate::answer::Refused;
-use crate::applier::Job;
-use crate::driver::{Driver, Work};
+use super::status::{KnownMembership, MembershipEvent, NodeStatus, StopReason};
+use super::transport::{MemberKey, PeerMessage, RejectReason, Transport};
+use crate::applier::MachineJob;
+use crate::driver::{Driver, DriverOutput};
+use crate::outcome::RequestRefused;
 
 /// A member's task, with everything it reaches.
 pub(crate) struct Member {
@@ -37,49 +41,49 @@ pub(crate) struct Member {
     pub(crate) mailbox: Mailbox,
     pub(crate) clock: Clock,
     pub(crate) disk: DiskHandle,
-    pub(crate) jobs: Arc<Lane<ForMachine>>,
+    pub(crate) jobs: Arc<BatchQueue<ApplyCommand>>,
     pub(crate) transport: Arc<dyn Transport>,
-    pub(crate) door: Arc<Door>,
-    pub(crate) inquiries: mpsc::Sender<Inquiry>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) state: State,
+    pub(crate) local: Arc<LocalMember>,
+    pub(crate) inquiries: mpsc::Sender<LeaderQuery>,
+    pub(crate) shared: Arc<SharedState>,
+    pub(crate) state: TaskState,
     /// The machine's task.
     pub(crate) applying: JoinHandle<()>,
     /// So that the channel stays open when nobody holds a handle any more.
-    pub(crate) _requests: mpsc::Sender<Request>,
+    pub(crate) _requests: mpsc::Sender<ClientRequest>,
 }
 
 /// What others may see of a member without asking it.
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     pub(crate) counters: Arc<Counters>,
-    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) observer: Arc<dyn NodeObserver>,
     pub(crate) dropped: std::sync::Mutex<BTreeMap<&'static str, u64>>,
     /// Until the application takes it.
-    pub(crate) inquiries: std::sync::Mutex<Option<mpsc::Receiver<Inquiry>>>,
+    pub(crate) inquiries: std::sync::Mutex<Option<mpsc::Receiver<LeaderQuery>>>,
     pub(crate) term: AtomicU64,
     pub(crate) leader: watch::Sender<Option<MemberId>>,
-    pub(crate) known: watch::Sender<Known>,
-    pub(crate) news: broadcast::Sender<MembershipNews>,
-    pub(crate) ended: watch::Sender<Option<Ended>>,
+    pub(crate) known: watch::Sender<KnownMembership>,
+    pub(crate) news: broadcast::Sender<MembershipEvent>,
+    pub(crate) ended: watch::Sender<Option<StopReason>>,
 }
 
 /// What the task remembers from turn to turn.
-pub(crate) struct State {
-    pub(crate) waiting: Waiting,
+pub(crate) struct TaskState {
+    pub(crate) waiting: PendingReplies,
     /// When something was last set going while clients were listened to.
     handed_out: Instant,
-    asides: Asides,
+    side_requests: SideRequests,
     saves_waiting: usize,
     jobs_waiting: usize,
     peers: BTreeMap<MemberId, MemberInfo>,
-    snapshot_wanted: Vec<(Index, oneshot::Sender<Result<Index, Refused>>)>,
-    disowned: Option<(MemberId, quorate_core::Identity)>,
+    snapshot_wanted: Vec<(Index, oneshot::Sender<Result<Index, RequestRefused>>)>,
+    disowned: Option<(MemberId, quorate_core::message::Identity)>,
     /// How often a leader knew more of this log than is there.
     missed: u32,
-    ended: Option<Ended>,
+    ended: Option<StopReason>,
     completions: Vec<Completion>,
     from_peers: Vec<FromPeers>,
-    requests: Vec<Request>,
+    requests: Vec<ClientRequest>,
 }
 
 /// So many saves or batches of jobs may be under way before clients have to wait, if the
@@ -95,12 +99,12 @@ const UNDER_WAY_FOR_PEERS: usize = 2_048;
 const REQUESTS_PER_TURN: usize = 4_096;
 const DELIVERIES_PER_TURN: usize = 256;
 
-impl State {
+impl TaskState {
     pub(crate) fn new() -> Self {
         Self {
-            waiting: Waiting::default(),
+            waiting: PendingReplies::default(),
             handed_out: Instant::now(),
-            asides: Asides::default(),
+            side_requests: SideRequests::default(),
             saves_waiting: 0,
             jobs_waiting: 0,
             peers: BTreeMap::new(),
@@ -117,7 +121,7 @@ impl State {
 
 impl Member {
     /// Until it is stopped or fails; says why.
-    pub(crate) async fn run(mut self) -> Ended {
+    pub(crate) async fn run(mut self) -> StopReason {
         let membership = Arc::clone(self.driver.raft().membership());
         self.meet(&membership);
         while self.state.ended.is_none() {
@@ -163,7 +167,7 @@ impl Member {
     fn take_in(&mut self) {
         for _ in 0..self.clock.take_due() {
             self.driver.tick();
-            self.state.asides.tick();
+            self.state.side_requests.tick();
             self.show_dropped();
         }
         let mut completions = std::mem::take(&mut self.state.completions);
@@ -183,65 +187,67 @@ impl Member {
         self.state.requests = requests;
     }
 
-    fn on_request(&mut self, request: Request) {
+    fn on_request(&mut self, request: ClientRequest) {
         let counters = &self.shared.counters;
         let ticket = match request.question {
-            Question::Propose(command) => {
+            RequestKind::Propose(command) => {
                 counters.proposals.add(1);
                 self.driver.propose(&command)
             }
-            Question::ProposeIn(term, command) => {
+            RequestKind::ProposeIn(term, command) => {
                 counters.proposals.add(1);
                 self.driver.propose_in(term, &command)
             }
-            Question::Read(question) => {
+            RequestKind::Read(question) => {
                 counters.reads.add(1);
                 self.driver.read(question)
             }
-            Question::Change(change, ticks) => self.driver.change(*change, ticks),
-            Question::Transfer(to) => self.driver.transfer(to),
+            RequestKind::Change(change, ticks) => self.driver.change(*change, ticks),
+            RequestKind::Transfer(to) => self.driver.transfer(to),
         };
         self.state.waiting.insert(ticket, request.reply);
     }
 
     fn on_delivery(&mut self, delivery: FromPeers) {
         match delivery {
-            FromPeers::Parcels(parcels) => {
-                self.shared.counters.received.add(parcels.len() as u64);
-                for parcel in parcels {
-                    self.on_parcel(parcel);
+            FromPeers::Messages(messages) => {
+                self.shared.counters.received.add(messages.len() as u64);
+                for message in messages {
+                    self.on_peer_message(message);
                 }
             }
             FromPeers::Unreachable(peer) => self.driver.unreachable(peer),
             FromPeers::ConnectionLost(peer) => self.driver.connection_lost(peer),
-            FromPeers::Landed(envelope) => self.receive(*envelope),
+            FromPeers::SnapshotReceived(envelope) => self.receive(*envelope),
         }
     }
 
-    fn on_parcel(&mut self, parcel: Parcel) {
-        match parcel {
+    fn on_peer_message(&mut self, message: PeerMessage) {
+        match message {
             // A snapshot without its bytes is none.
-            Parcel::Message(Envelope { message: Message::Snapshot(_), .. }) => {}
-            Parcel::Message(envelope) => self.receive(envelope),
-            Parcel::Aside { from, to, bytes } if to == self.key.member => {
-                match Aside::from_bytes(bytes) {
-                    Ok(Aside::AskView(number)) => {
-                        let told = Aside::ToldView(number, self.own_view());
+            PeerMessage::Raft(Envelope { message: Message::Snapshot(_), .. }) => {}
+            PeerMessage::Raft(envelope) => self.receive(envelope),
+            PeerMessage::Side { from, to, bytes } if to == self.key.member => {
+                match SideMessage::from_bytes(bytes) {
+                    Ok(SideMessage::ViewRequest(number)) => {
+                        let told = SideMessage::ViewReply(number, self.own_view());
                         self.say(from, &told);
                     }
-                    Ok(Aside::ToldView(number, view)) => {
-                        self.state.asides.told_view(number, view);
+                    Ok(SideMessage::ViewReply(number, view)) => {
+                        self.state.side_requests.on_view_reply(number, view);
                     }
-                    Ok(Aside::Ask(number, question)) => {
+                    Ok(SideMessage::Query(number, question)) => {
                         let transport = Arc::clone(&self.transport);
-                        let asker = Asker::Elsewhere { key: self.key, transport, number };
-                        self.pass_on(Inquiry::new(from, question, asker));
+                        let reply_to = ReplyTo::Remote { key: self.key, transport, number };
+                        self.pass_on(LeaderQuery::new(from, question, reply_to));
                     }
-                    Ok(Aside::Told(number, answer)) => self.state.asides.told(number, answer),
-                    Err(why) => debug!(member = %self.key, %from, %why, "aside not understood"),
+                    Ok(SideMessage::QueryReply(number, answer)) => {
+                        self.state.side_requests.on_query_reply(number, answer)
+                    }
+                    Err(why) => debug!(member = %self.key, %from, %why, "message not understood"),
                 }
             }
-            Parcel::Aside { .. } => {}
+            PeerMessage::Side { .. } => {}
         }
     }
 
@@ -249,7 +255,7 @@ impl Member {
         let (from, incarnation) = (envelope.from, envelope.incarnation);
         let dropped = self.driver.receive(envelope);
         match dropped {
-            Some(Dropped::OtherIncarnation { .. } | Dropped::OtherJoiner { .. }) => {
+            Some(Dropped::OtherIncarnation { .. } | Dropped::OtherJoinIndex { .. }) => {
                 self.turn_away(from, incarnation);
             }
             Some(Dropped::CommitBeyondLog { commit, last }) => self.miss_entries(commit, last),
@@ -269,17 +275,17 @@ impl Member {
 
     /// It is told by the core who is known by its id; then nobody listens to it.
     fn turn_away(&mut self, from: MemberId, incarnation: u64) {
-        let mut gate = write(&self.door.gate);
-        if gate.not_themselves.contains(&(from, incarnation)) {
+        let mut filter = write(&self.local.filter);
+        if filter.rejected_disks.contains(&(from, incarnation)) {
             return;
         }
-        if gate.not_themselves.len() < TURNED_AWAY_MAX {
-            gate.not_themselves.push((from, incarnation));
+        if filter.rejected_disks.len() < TURNED_AWAY_MAX {
+            filter.rejected_disks.push((from, incarnation));
         }
-        drop(gate);
+        drop(filter);
         warn!(member = %self.key, %from, "not the disk that is known by this id: turned away");
         self.hand_out();
-        self.transport.turn_away(self.key, from, Rejected::NotItself);
+        self.transport.reject(self.key, from, RejectReason::NotItself);
     }
 
     fn on_completion(&mut self, completion: Completion) {
@@ -295,7 +301,7 @@ impl Member {
                     self.driver.job_done(job);
                 }
             }
-            Completion::Loaded(reader, entries) => self.driver.loaded(reader, entries),
+            Completion::Loaded(target, entries) => self.driver.loaded(target, entries),
             Completion::SnapshotSaved(meta) => {
                 counters.snapshots_taken.add(1);
                 self.driver.snapshot_saved(meta.id.index);
@@ -305,7 +311,7 @@ impl Member {
                 self.driver.snapshot_given_up();
                 let failed = self.state.snapshot_wanted.extract_if(.., |(at, _)| *at <= index);
                 for (_, reply) in failed {
-                    let _ = reply.send(Err(Refused::SnapshotFailed));
+                    let _ = reply.send(Err(RequestRefused::SnapshotFailed));
                 }
             }
             Completion::SnapshotSent(to, arrived) => {
@@ -316,7 +322,7 @@ impl Member {
             }
             Completion::SnapshotOpened(envelope, Some(source)) => {
                 let done = Arc::clone(&self.mailbox.done);
-                let user = self.door.presence.disk_user();
+                let user = self.local.disk_uses.begin_use();
                 let snapshot = OutgoingSnapshot::new(*envelope, source, user, done);
                 self.transport.send_snapshot(self.key, snapshot);
             }
@@ -343,7 +349,7 @@ impl Member {
             }
             Control::Trim(index) => self.driver.trim(index),
             Control::Campaign => self.driver.campaign(),
-            Control::Stop => self.state.ended = Some(Ended::Stopped),
+            Control::Stop => self.state.ended = Some(StopReason::Stopped),
         }
     }
 
@@ -354,7 +360,7 @@ impl Member {
         }
     }
 
-    fn on_view_wanted(&mut self, reply: oneshot::Sender<Result<LeaderView, Refused>>) {
+    fn on_view_wanted(&mut self, reply: oneshot::Sender<Result<LeaderView, RequestRefused>>) {
         if let Some(view) = self.own_view() {
             let _ = reply.send(Ok(view));
             return;
@@ -362,34 +368,38 @@ impl Member {
         match self.driver.raft().leader() {
             Some(leader) => {
                 let ticks = self.driver.raft().config().election_ticks;
-                let aside = self.state.asides.ask_view(reply, ticks);
-                self.say(leader, &aside);
+                let message = self.state.side_requests.request_view(reply, ticks);
+                self.say(leader, &message);
             }
             None => {
-                let _ = reply.send(Err(Refused::NoLeader));
+                let _ = reply.send(Err(RequestRefused::NoLeader));
             }
         }
     }
 
-    fn ask_leader(&mut self, question: Bytes, reply: oneshot::Sender<Result<Bytes, Refused>>) {
+    fn ask_leader(
+        &mut self,
+        question: Bytes,
+        reply: oneshot::Sender<Result<Bytes, RequestRefused>>,
+    ) {
         match self.driver.raft().leader() {
             Some(leader) if leader == self.key.member => {
-                self.pass_on(Inquiry::new(leader, question, Asker::Here(reply)));
+                self.pass_on(LeaderQuery::new(leader, question, ReplyTo::Local(reply)));
             }
             Some(leader) => {
                 let ticks = self.driver.raft().config().election_ticks;
-                let aside = self.state.asides.ask(question, reply, ticks);
-                self.say(leader, &aside);
+                let message = self.state.side_requests.query(question, reply, ticks);
+                self.say(leader, &message);
             }
             None => {
-                let _ = reply.send(Err(Refused::NoLeader));
+                let _ = reply.send(Err(RequestRefused::NoLeader));
             }
         }
     }
 
     /// To the application here. If this member does not lead, or too many wait already, the
     /// inquiry is dropped, and tells so.
-    fn pass_on(&self, inquiry: Inquiry) {
+    fn pass_on(&self, inquiry: LeaderQuery) {
         if self.driver.raft().leader() == Some(self.key.member) {
             let _ = self.inquiries.try_send(inquiry);
         }
@@ -397,13 +407,13 @@ impl Member {
 
     fn own_view(&self) -> Option<LeaderView> {
         let raft = self.driver.raft();
-        let view = raft.leader_view()?;
+        let view = raft.plan_context()?;
         Some(LeaderView { newest: raft.newest_membership_id(), view })
     }
 
-    fn say(&self, to: MemberId, aside: &Aside) {
-        let parcel = Parcel::Aside { from: self.key.member, to, bytes: aside.to_bytes() };
-        self.transport.send(self.key, vec![parcel]);
+    fn say(&self, to: MemberId, message: &SideMessage) {
+        let message = PeerMessage::Side { from: self.key.member, to, bytes: message.to_bytes() };
+        self.transport.send(self.key, vec![message]);
     }
 
     fn status(&self) -> NodeStatus {
@@ -429,7 +439,7 @@ impl Member {
         counters.saves_waiting.set(self.state.saves_waiting as u64);
     }
 
-    fn hand_out_work(&mut self, work: Work) {
+    fn hand_out_work(&mut self, work: DriverOutput) {
         // Peers and the disk work at the same time.
         if let Some(save) = work.save {
             self.state.saves_waiting += 1;
@@ -437,16 +447,16 @@ impl Member {
         }
         if !work.send.is_empty() {
             self.shared.counters.sent.add(work.send.len() as u64);
-            let parcels = work.send.into_iter().map(Parcel::Message).collect();
-            self.transport.send(self.key, parcels);
+            let messages = work.send.into_iter().map(PeerMessage::Raft).collect();
+            self.transport.send(self.key, messages);
         }
         for job in work.jobs {
-            if let Job::Apply(entries) = &job {
+            if let MachineJob::Apply(entries) = &job {
                 self.tell_committed(entries);
             }
-            let reports = !matches!(job, Job::Snapshot(_));
+            let reports = !matches!(job, MachineJob::Snapshot(_));
             self.state.jobs_waiting += usize::from(reports);
-            self.jobs.push(ForMachine::Job(job));
+            self.jobs.push(ApplyCommand::Job(job));
         }
         for envelope in work.snapshots {
             if let Message::Snapshot(meta) = &envelope.message {
@@ -473,7 +483,7 @@ impl Member {
             if let Some(change) = entry.change() {
                 let membership = Arc::clone(&change.membership);
                 let _ =
-                    self.shared.news.send(MembershipNews::Committed { id: entry.id, membership });
+                    self.shared.news.send(MembershipEvent::Committed { id: entry.id, membership });
             }
         }
     }
@@ -499,17 +509,17 @@ impl Member {
                 info!(%member, %id, %membership, "membership settled");
                 self.shared.known.send_modify(|known| known.settled = id.index);
                 // From here on nobody needs them.
-                write(&self.door.gate).removed = membership.removed().to_vec();
+                write(&self.local.filter).removed = membership.removed().to_vec();
             }
             Event::GoalStep { step } => info!(%member, %step, "goal's next step"),
             Event::GoalEnded(ended) => info!(%member, goal = %ended.id, "goal ended"),
-            Event::Disowned { by, known } => {
+            Event::IdentityRejected { by, known } => {
                 warn!(%member, %by, "disowned: add this member anew, under a new id");
                 self.state.disowned = Some((*by, *known));
             }
             other => debug!(%member, ?other, "event"),
         }
-        if let Some(news) = MembershipNews::of(event) {
+        if let Some(news) = MembershipEvent::of(event) {
             let _ = self.shared.news.send(news);
         }
     }
@@ -522,7 +532,7 @@ impl Member {
             known.id = id;
             known.membership = Arc::clone(membership);
         });
-        write(&self.door.gate).not_themselves.clear();
+        write(&self.local.filter).rejected_disks.clear();
         self.meet(membership);
     }
 
@@ -543,8 +553,8 @@ impl Member {
 
     /// Everybody gets an answer, and nothing holds on to the disk any more, so that the
     /// member can be started again.
-    async fn finish(mut self) -> Ended {
-        let why = self.state.ended.take().unwrap_or(Ended::Stopped);
+    async fn finish(mut self) -> StopReason {
+        let why = self.state.ended.take().unwrap_or(StopReason::Stopped);
         info!(member = %self.key, %why, "ended");
         self.transport.remove_member(self.key);
         self.mailbox.peers.close();
@@ -557,15 +567,15 @@ impl Member {
             self.state.waiting.answer(ticket, answer);
         }
         self.shared.leader.send_replace(None);
-        self.jobs.push(ForMachine::Stop);
+        self.jobs.push(ApplyCommand::Stop);
         let _ = self.applying.await;
         self.jobs.close();
         self.mailbox.done.close();
-        self.door.presence.end().await;
+        self.local.disk_uses.end().await;
         let closed = self.disk.close().await;
         lock(&self.shared.dropped).clone_from(self.driver.dropped());
         match (why, closed) {
-            (Ended::Stopped, Some(Err(failed))) => Ended::Disk(failed.into()),
+            (StopReason::Stopped, Some(Err(failed))) => StopReason::Disk(failed.into()),
             (why, _) => why,
         }
     }

@@ -7,14 +7,14 @@ use quorate_core::{Boot, Entries, Entry, EntryId, HardState, Index, Save, Snapsh
 
 /// Term and vote, and consecutive entries.
 #[derive(Clone, Default)]
-pub(crate) struct Log {
+pub(crate) struct MemoryLog {
     hard_state: HardState,
     /// The entry before the first one.
     base: EntryId,
     entries: Vec<Entry>,
 }
 
-impl Log {
+impl MemoryLog {
     /// Nothing yet, after this entry.
     pub(crate) fn after(base: EntryId, hard_state: HardState) -> Self {
         Self { hard_state, base, entries: Vec::new() }

@@ -12,33 +12,33 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use quorate_core::{Boot, Entries, EntryId, Index, MemberId, Save, SnapshotMeta};
-use quorate_storage::{Identity, StoreError};
+use quorate_storage::{StoreError, StoreIdentity};
 
 use super::mailbox::lock;
-use super::memory_log::Log;
-use super::storage::{Opened, SnapshotSink, SnapshotSource, Storage, StorageError};
+use super::memory_log::MemoryLog;
+use super::storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 
-/// A member's log and snapshots in memory. Clones stand for the same place: a member that
+/// A member's log and snapshots in memory. Clones stand for the same store: a member that
 /// was stopped and is started with a clone finds its data. One of them is open at a time.
 ///
 /// ```
 /// use quorate::MemoryStorage;
 ///
-/// let place = MemoryStorage::new();
-/// let first_start = place.clone();
+/// let store = MemoryStorage::new();
+/// let first_start = store.clone();
 /// // … Node::start(config, first_start, machine, transport), and later, to find it again:
-/// let second_start = place.clone();
+/// let second_start = store.clone();
 /// # drop((first_start, second_start));
 /// ```
 #[derive(Default)]
 pub struct MemoryStorage {
-    place: Arc<Mutex<Place>>,
-    /// Which life of the place this handle opened.
-    life: Option<u64>,
+    store: Arc<Mutex<MemoryStore>>,
+    /// Which generation of the store this handle opened.
+    generation: Option<u64>,
 }
 
 impl MemoryStorage {
-    /// A new place, with nothing in it.
+    /// A new store, with nothing in it.
     pub fn new() -> Self {
         Self::default()
     }
@@ -47,142 +47,148 @@ impl MemoryStorage {
     /// as a power cut does. The handle that is open, if one is, fails from now on; clones
     /// can be opened.
     pub fn crash(&self) {
-        lock(&self.place).crash();
+        lock(&self.store).crash();
     }
 
-    fn open_place<T>(
+    fn with_store<T>(
         &self,
-        action: impl FnOnce(&mut Place) -> Result<T, StorageError>,
+        action: impl FnOnce(&mut MemoryStore) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        let life = self.life.ok_or(Unusable::NotOpen)?;
-        let mut place = lock(&self.place);
-        place.check(life)?;
-        action(&mut place)
+        let generation = self.generation.ok_or(MemoryStorageError::NotOpen)?;
+        let mut store = lock(&self.store);
+        store.check(generation)?;
+        action(&mut store)
     }
 
-    fn leave(&mut self) {
-        let mut place = lock(&self.place);
-        if self.life.take() == Some(place.life) {
-            place.is_open = false;
+    fn close_handle(&mut self) {
+        let mut store = lock(&self.store);
+        if self.generation.take() == Some(store.generation) {
+            store.is_open = false;
         }
     }
 }
 
 impl Clone for MemoryStorage {
-    /// The same place, not open by this handle.
+    /// The same store, not open by this handle.
     fn clone(&self) -> Self {
-        Self { place: Arc::clone(&self.place), life: None }
+        Self { store: Arc::clone(&self.store), generation: None }
     }
 }
 
 impl Drop for MemoryStorage {
     fn drop(&mut self) {
-        self.leave();
+        self.close_handle();
     }
 }
 
 impl fmt::Debug for MemoryStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStorage").field("life", &self.life).finish_non_exhaustive()
+        f.debug_struct("MemoryStorage")
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
     }
 }
 
 impl Storage for MemoryStorage {
-    fn open(&mut self, mark: Identity, first: &Boot) -> Result<Opened, StorageError> {
-        if self.life.is_some() {
-            return Err(Unusable::InUse.into());
+    fn open(&mut self, mark: StoreIdentity, first: &Boot) -> Result<StoredState, StorageError> {
+        if self.generation.is_some() {
+            return Err(MemoryStorageError::InUse.into());
         }
-        let mut place = lock(&self.place);
-        let opened = place.open(mark, first)?;
-        self.life = Some(place.life);
+        let mut store = lock(&self.store);
+        let opened = store.open(mark, first)?;
+        self.generation = Some(store.generation);
         Ok(opened)
     }
 
     fn write(&mut self, save: &Save) -> Result<(), StorageError> {
-        self.open_place(|place| place.write(save))
+        self.with_store(|store| store.write(save))
     }
 
     fn sync(&mut self) -> Result<(), StorageError> {
-        self.open_place(|place| {
-            place.sync();
+        self.with_store(|store| {
+            store.sync();
             Ok(())
         })
     }
 
     fn load(&mut self, range: Range<Index>, bytes_max: u64) -> Result<Entries, StorageError> {
-        self.open_place(|place| Ok(place.written.load(range, bytes_max)))
+        self.with_store(|store| Ok(store.written.load(range, bytes_max)))
     }
 
     fn trim(&mut self, index: Index) -> Result<(), StorageError> {
-        self.open_place(|place| place.trim(index))
+        self.with_store(|store| store.trim(index))
     }
 
     fn begin_snapshot(
         &mut self,
         meta: SnapshotMeta,
     ) -> Result<Box<dyn SnapshotSink>, StorageError> {
-        let life = self.life.ok_or(Unusable::NotOpen)?;
-        lock(&self.place).check(life)?;
-        let place = Arc::clone(&self.place);
-        Ok(Box::new(Writing { place, life, meta, chunks: Vec::new() }))
+        let generation = self.generation.ok_or(MemoryStorageError::NotOpen)?;
+        lock(&self.store).check(generation)?;
+        let store = Arc::clone(&self.store);
+        Ok(Box::new(MemorySnapshotSink { store, generation, meta, chunks: Vec::new() }))
     }
 
     fn adopt_snapshot(&mut self, id: EntryId) -> Result<(), StorageError> {
-        self.open_place(|place| {
-            let finished = place.finished.remove(&id).ok_or(StoreError::NoSuchSnapshot { id })?;
-            place.snapshots.insert(id, finished);
+        self.with_store(|store| {
+            let finished = store.finished.remove(&id).ok_or(StoreError::NoSuchSnapshot { id })?;
+            store.snapshots.insert(id, finished);
             Ok(())
         })
     }
 
     fn open_snapshot(&mut self, id: EntryId) -> Result<Box<dyn SnapshotSource>, StorageError> {
-        self.open_place(|place| {
-            let snapshot = place.snapshots.get(&id).ok_or(StoreError::NoSuchSnapshot { id })?;
-            Ok(Box::new(Reading { snapshot: Arc::clone(snapshot), next: 0 }) as _)
+        self.with_store(|store| {
+            let snapshot = store.snapshots.get(&id).ok_or(StoreError::NoSuchSnapshot { id })?;
+            Ok(Box::new(MemorySnapshotSource { snapshot: Arc::clone(snapshot), next: 0 }) as _)
         })
     }
 
     fn release_snapshot(&mut self, id: EntryId) {
-        let released = self.open_place(|place| {
-            place.wanted.remove(&id);
+        let released = self.with_store(|store| {
+            store.expected.remove(&id);
             Ok(())
         });
-        // A place that crashed wants nothing any more.
+        // A store that crashed wants nothing any more.
         drop(released);
     }
 
     fn close(&mut self) -> Result<(), StorageError> {
         self.sync()?;
-        self.leave();
+        self.close_handle();
         Ok(())
     }
 }
 
 /// What clones share.
 #[derive(Default)]
-struct Place {
-    mark: Option<Identity>,
+struct MemoryStore {
+    mark: Option<StoreIdentity>,
     boots: u64,
     /// Counts opens and crashes; a handle of an older one is of no use.
-    life: u64,
+    generation: u64,
     is_open: bool,
     /// The log with everything that was written.
-    written: Log,
+    written: MemoryLog,
     /// The log as the last sync left it.
-    synced: Log,
+    synced: MemoryLog,
     /// What leads from one to the other.
     unsynced: Vec<Save>,
     /// Snapshots that were finished and not adopted.
-    finished: BTreeMap<EntryId, Arc<Snapshot>>,
-    snapshots: BTreeMap<EntryId, Arc<Snapshot>>,
+    finished: BTreeMap<EntryId, Arc<MemorySnapshot>>,
+    snapshots: BTreeMap<EntryId, Arc<MemorySnapshot>>,
     /// Those that a machine is still to be made of.
-    wanted: BTreeSet<EntryId>,
+    expected: BTreeSet<EntryId>,
 }
 
-impl Place {
-    fn open(&mut self, mark: Identity, first: &Boot) -> Result<Opened, Unusable> {
+impl MemoryStore {
+    fn open(
+        &mut self,
+        mark: StoreIdentity,
+        first: &Boot,
+    ) -> Result<StoredState, MemoryStorageError> {
         if self.is_open {
-            return Err(Unusable::InUse);
+            return Err(MemoryStorageError::InUse);
         }
         let identity = *self.mark.get_or_insert(mark);
         check_owner(identity, mark)?;
@@ -190,30 +196,30 @@ impl Place {
             self.begin(first);
         }
         self.boots += 1;
-        self.life += 1;
+        self.generation += 1;
         self.is_open = true;
         // From here on others rely on what is read.
         self.sync();
-        self.wanted.clear();
+        self.expected.clear();
         self.finished.clear();
         let newest = self.newest_snapshot();
         self.snapshots.retain(|id, _| *id == newest);
         let snapshot = self.snapshots.get(&newest).map(|snapshot| snapshot.meta.clone());
         let boot = self.written.boot(snapshot.unwrap_or_default());
-        Ok(Opened { identity, boots: self.boots, boot })
+        Ok(StoredState { identity, boots: self.boots, boot })
     }
 
     fn begin(&mut self, first: &Boot) {
         let meta = first.snapshot.clone();
-        self.written = Log::after(meta.id, first.hard_state);
+        self.written = MemoryLog::after(meta.id, first.hard_state);
         self.synced = self.written.clone();
         if meta.id != EntryId::ZERO {
-            self.snapshots.insert(meta.id, Arc::new(Snapshot { meta, chunks: Vec::new() }));
+            self.snapshots.insert(meta.id, Arc::new(MemorySnapshot { meta, chunks: Vec::new() }));
         }
     }
 
-    fn check(&self, life: u64) -> Result<(), Unusable> {
-        if self.life == life { Ok(()) } else { Err(Unusable::Crashed) }
+    fn check(&self, generation: u64) -> Result<(), MemoryStorageError> {
+        if self.generation == generation { Ok(()) } else { Err(MemoryStorageError::Crashed) }
     }
 
     fn write(&mut self, save: &Save) -> Result<(), StorageError> {
@@ -228,10 +234,10 @@ impl Place {
         let replaces = install.is_none() && first <= self.newest_snapshot().index;
         let last = install.unwrap_or(self.written.last());
         if replaces || !self.written.is_continued_by(save) {
-            return Err(StoreError::DoesNotFollow { last }.into());
+            return Err(StoreError::NotContiguous { last }.into());
         }
         self.written.apply(save);
-        self.wanted.extend(install);
+        self.expected.extend(install);
         let Save { id, hard_state, must_sync, .. } = *save;
         let (entries, install) = (save.entries.clone(), save.install.clone());
         let then_send = Vec::new();
@@ -272,43 +278,49 @@ impl Place {
 
     fn drop_old_snapshots(&mut self) {
         let newest = self.newest_snapshot();
-        let wanted = &self.wanted;
-        self.snapshots.retain(|id, _| id.index >= newest.index || wanted.contains(id));
+        let expected = &self.expected;
+        self.snapshots.retain(|id, _| id.index >= newest.index || expected.contains(id));
     }
 
     fn crash(&mut self) {
-        self.life += 1;
+        self.generation += 1;
         self.is_open = false;
         self.unsynced.clear();
         self.written = self.synced.clone();
         self.finished.clear();
-        self.wanted.clear();
+        self.expected.clear();
     }
 }
 
-fn check_owner(found: Identity, wanted: Identity) -> Result<(), Unusable> {
-    if found.cluster != wanted.cluster {
-        return Err(Unusable::OtherCluster { found: found.cluster, wanted: wanted.cluster });
+fn check_owner(found: StoreIdentity, expected: StoreIdentity) -> Result<(), MemoryStorageError> {
+    if found.cluster != expected.cluster {
+        return Err(MemoryStorageError::OtherCluster {
+            found: found.cluster,
+            expected: expected.cluster,
+        });
     }
-    if found.member != wanted.member {
-        return Err(Unusable::OtherMember { found: found.member, wanted: wanted.member });
+    if found.member != expected.member {
+        return Err(MemoryStorageError::OtherMember {
+            found: found.member,
+            expected: expected.member,
+        });
     }
     Ok(())
 }
 
-struct Snapshot {
+struct MemorySnapshot {
     meta: SnapshotMeta,
     chunks: Vec<Bytes>,
 }
 
-struct Writing {
-    place: Arc<Mutex<Place>>,
-    life: u64,
+struct MemorySnapshotSink {
+    store: Arc<Mutex<MemoryStore>>,
+    generation: u64,
     meta: SnapshotMeta,
     chunks: Vec<Bytes>,
 }
 
-impl SnapshotSink for Writing {
+impl SnapshotSink for MemorySnapshotSink {
     fn append(&mut self, bytes: &[u8]) -> Result<(), StorageError> {
         if !bytes.is_empty() {
             self.chunks.push(Bytes::copy_from_slice(bytes));
@@ -317,20 +329,20 @@ impl SnapshotSink for Writing {
     }
 
     fn finish(self: Box<Self>) -> Result<(), StorageError> {
-        let Self { place, life, meta, chunks } = *self;
-        let mut place = lock(&place);
-        place.check(life)?;
-        place.finished.insert(meta.id, Arc::new(Snapshot { meta, chunks }));
+        let Self { store, generation, meta, chunks } = *self;
+        let mut store = lock(&store);
+        store.check(generation)?;
+        store.finished.insert(meta.id, Arc::new(MemorySnapshot { meta, chunks }));
         Ok(())
     }
 }
 
-struct Reading {
-    snapshot: Arc<Snapshot>,
+struct MemorySnapshotSource {
+    snapshot: Arc<MemorySnapshot>,
     next: usize,
 }
 
-impl SnapshotSource for Reading {
+impl SnapshotSource for MemorySnapshotSource {
     fn meta(&self) -> &SnapshotMeta {
         &self.snapshot.meta
     }
@@ -346,30 +358,30 @@ impl SnapshotSource for Reading {
     }
 }
 
-/// Why a handle can do nothing with its place.
+/// Why a handle can do nothing with its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unusable {
+enum MemoryStorageError {
     NotOpen,
     InUse,
     Crashed,
-    OtherCluster { found: u64, wanted: u64 },
-    OtherMember { found: MemberId, wanted: MemberId },
+    OtherCluster { found: u64, expected: u64 },
+    OtherMember { found: MemberId, expected: MemberId },
 }
 
-impl fmt::Display for Unusable {
+impl fmt::Display for MemoryStorageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotOpen => write!(f, "the storage is not open"),
             Self::InUse => write!(f, "the storage is open already"),
             Self::Crashed => write!(f, "the storage has crashed since it was opened"),
-            Self::OtherCluster { found, wanted } => {
-                write!(f, "the storage is of cluster {found:x}, want {wanted:x}")
+            Self::OtherCluster { found, expected } => {
+                write!(f, "the storage is of cluster {found:x}, want {expected:x}")
             }
-            Self::OtherMember { found, wanted } => {
-                write!(f, "the storage is of member {found}, want {wanted}")
+            Self::OtherMember { found, expected } => {
+                write!(f, "the storage is of member {found}, want {expected}")
             }
         }
     }
 }
 
-impl std::error::Error for Unusable {}
+impl std::error::Error for MemoryStorageError {}

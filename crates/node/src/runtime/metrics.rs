@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use quorate_core::{Event, Index};
 
-use crate::answer::Answer;
+use crate::outcome::{RequestError, RequestOutcome};
 
 /// Called by a running member when something happens. Everything here is called on the
 /// member's own threads: be quick, and do not block.
-pub trait Observer: Send + Sync + 'static {
+pub trait NodeObserver: Send + Sync + 'static {
     /// A role, leader or membership changed, a change settled, a goal moved on, …
     fn on_event(&self, _event: &Event) {}
 
@@ -22,7 +22,7 @@ pub trait Observer: Send + Sync + 'static {
 }
 
 /// Observes nothing.
-impl Observer for () {}
+impl NodeObserver for () {}
 
 /// Numbers about a running member, as of one moment. All but the two gauges only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -118,11 +118,11 @@ impl Counters {
         self.sync_nanos.add(nanos(took));
     }
 
-    pub(crate) fn count_answer(&self, answer: &Answer) {
+    pub(crate) fn count_answer(&self, answer: &RequestOutcome) {
         match answer {
-            Answer::Done(_) => self.done.add(1),
-            Answer::Refused(_) => self.refused.add(1),
-            Answer::Unknown(_) => self.unknown.add(1),
+            Ok(_) => self.done.add(1),
+            Err(RequestError::Refused(_)) => self.refused.add(1),
+            Err(RequestError::Unknown(_)) => self.unknown.add(1),
         }
     }
 

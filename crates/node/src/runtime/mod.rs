@@ -8,40 +8,40 @@
 #![allow(clippy::disallowed_methods, reason = "this is where time and threads come from")]
 
 mod apply_task;
-mod aside;
 mod clock;
 mod config;
 mod directory;
 pub(crate) mod disk_thread;
+pub(crate) mod disk_use;
 mod host;
 pub(crate) mod inbox;
-mod inquiry;
+mod leader_query;
 pub(crate) mod mailbox;
 mod member;
 mod memory_log;
 mod memory_storage;
 pub(crate) mod metrics;
 mod node;
-pub(crate) mod presence;
+mod pending_replies;
+mod side_messages;
 mod snapshots;
 pub(crate) mod status;
 mod storage;
 mod transport;
-mod waiting;
 
 pub(crate) use mailbox::lock;
 
-pub use config::{NodeConfig, NodeError, at};
+pub use config::{NodeConfig, NodeError};
 pub use directory::DirectoryStorage;
 pub use host::Host;
-pub use inbox::{Gone, Inbox};
-pub use inquiry::Inquiry;
+pub use inbox::{Inbox, MemberStopped};
+pub use leader_query::LeaderQuery;
 pub use memory_storage::MemoryStorage;
-pub use metrics::{Metrics, Observer};
-pub use node::{CHANGE_TICKS, Failed, Node, Reply};
-pub use snapshots::{IncomingSnapshot, LandingError, OutgoingSnapshot};
-pub use status::{Ended, MembershipNews, MembershipWatch, NodeStatus};
-pub use storage::{Opened, SnapshotSink, SnapshotSource, Storage, StorageError};
+pub use metrics::{Metrics, NodeObserver};
+pub use node::{CHANGE_TIMEOUT_TICKS, CommandReply, Node};
+pub use snapshots::{IncomingSnapshot, OutgoingSnapshot, SnapshotReceiveError};
+pub use status::{MembershipEvent, MembershipWatch, NodeStatus, StopReason};
+pub use storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 pub use transport::{
-    Introduction, MemberKey, Parcel, Rejected, Resident, Transport, TransportError,
+    HostedMember, Introduction, MemberKey, PeerMessage, RejectReason, Transport, TransportError,
 };

@@ -6,25 +6,26 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_core::{
-    Change, ChangeRefusal, EndedGoal, EntryId, GoalEnd, Index, MemberId, MemberInfo, MemberSet,
-    Membership, Plan, Refusal, RoleKind, Term, View, plan,
+use quorate_core::membership::{
+    ChangeRefusal, EndedGoal, GoalEnd, MemberInfo, Plan, PlanContext, plan,
 };
+use quorate_core::status::RoleKind;
+use quorate_core::{Change, EntryId, Index, MemberId, MemberSet, Membership, Refusal, Term};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::aside::LeaderView;
 use super::config::{NodeConfig, NodeError};
 use super::host::Host;
-use super::inquiry::{Inquiry, QUESTION_BYTES_MAX};
-use super::mailbox::{Completion, Control, Lane, Question, Request, lock};
-use super::member::Shared;
+use super::leader_query::{LeaderQuery, QUESTION_BYTES_MAX};
+use super::mailbox::{BatchQueue, ClientRequest, Completion, Control, RequestKind, lock};
+use super::member::SharedState;
 use super::metrics::Metrics;
-use super::status::{Ended, MembershipWatch, NodeStatus};
+use super::side_messages::LeaderView;
+use super::status::{MembershipWatch, NodeStatus, StopReason};
 use super::storage::Storage;
 use super::transport::{MemberKey, Transport};
-use crate::answer::{Answer, Done, Refused, Unknown};
 use crate::machine::Machine;
+use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply};
 
 /// A running member. Clones are handles of the same one; it runs until it is stopped,
 /// whether somebody holds a handle or not.
@@ -33,30 +34,21 @@ use crate::machine::Machine;
 #[derive(Clone)]
 pub struct Node {
     key: MemberKey,
-    requests: mpsc::Sender<Request>,
-    done: Arc<Lane<Completion>>,
+    requests: mpsc::Sender<ClientRequest>,
+    done: Arc<BatchQueue<Completion>>,
     controls: Arc<Semaphore>,
     asking: Arc<Semaphore>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     host: Host,
 }
 
 /// What a command came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct CommandReply {
     /// Where it stands in the log.
     pub index: Index,
     /// What the machine said.
     pub bytes: Bytes,
-}
-
-/// Why a request is not done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failed {
-    /// It did not happen and never will. Asking again is safe.
-    Refused(Refused),
-    /// It may have happened, or may still. Look before asking again.
-    Unknown(Unknown),
 }
 
 impl Node {
@@ -78,9 +70,9 @@ impl Node {
 
     pub(crate) fn new(
         key: MemberKey,
-        requests: mpsc::Sender<Request>,
-        done: Arc<Lane<Completion>>,
-        shared: Arc<Shared>,
+        requests: mpsc::Sender<ClientRequest>,
+        done: Arc<BatchQueue<Completion>>,
+        shared: Arc<SharedState>,
         host: Host,
     ) -> Self {
         let controls = Arc::new(Semaphore::new(CONTROLS_MAX));
@@ -100,9 +92,9 @@ impl Node {
 
     /// Runs a command on every member's machine, once. Done means that it is committed
     /// and has run here.
-    pub async fn propose(&self, command: impl Into<Bytes>) -> Result<Reply, Failed> {
-        match self.ask(Question::Propose(command.into())).await? {
-            Done::Ran { index, reply } => Ok(Reply { index, bytes: reply }),
+    pub async fn propose(&self, command: impl Into<Bytes>) -> Result<CommandReply, RequestError> {
+        match self.ask(RequestKind::Propose(command.into())).await? {
+            RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
     }
@@ -110,41 +102,40 @@ impl Node {
     /// Runs a command if this member leads in this term ([`Node::term`]), by its own log and
     /// no other: it is not passed on, and no later leader is offered it. For what only a
     /// leader may decide, and what would be wrong once another leads.
-    pub async fn propose_in(&self, term: Term, command: impl Into<Bytes>) -> Result<Reply, Failed> {
-        match self.ask(Question::ProposeIn(term, command.into())).await? {
-            Done::Ran { index, reply } => Ok(Reply { index, bytes: reply }),
+    pub async fn propose_in(
+        &self,
+        term: Term,
+        command: impl Into<Bytes>,
+    ) -> Result<CommandReply, RequestError> {
+        match self.ask(RequestKind::ProposeIn(term, command.into())).await? {
+            RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
     }
 
     /// Asks the machine something, and gets an answer that is not older than the
     /// question: everything that anybody was told to be done before is in it.
-    pub async fn read(&self, question: impl Into<Bytes>) -> Result<Bytes, Failed> {
-        match self.ask(Question::Read(question.into())).await? {
-            Done::Read { reply } => Ok(reply),
+    pub async fn read(&self, question: impl Into<Bytes>) -> Result<Bytes, RequestError> {
+        match self.ask(RequestKind::Read(question.into())).await? {
+            RequestReply::Read { reply } => Ok(reply),
             _ => Err(MISMATCH),
         }
     }
 
-    /// Lets a new member receive the log, without a vote. Returns the entry that added it:
-    /// start the new member with its index ([`NodeConfig::join`]). With `wait`, returns
-    /// when the new member has caught up, for as long as that takes.
+    /// Adds a learner: a member that receives the log and has no vote. Returns the entry that
+    /// added it: start the new member with its index ([`NodeConfig::join`]), then wait with
+    /// [`Node::wait_caught_up`] before it gets a vote.
     pub async fn add_learner(
         &self,
         id: MemberId,
         info: MemberInfo,
-        wait: bool,
-    ) -> Result<EntryId, Failed> {
-        let added = self.change(Change::add_learner(id).with_info(id, info)).await?;
-        if wait {
-            self.caught_up(id).await?;
-        }
-        Ok(added)
+    ) -> Result<EntryId, RequestError> {
+        self.change(Change::add_learner(id).with_info(id, info)).await
     }
 
     /// Waits until this member is so near the end of the log that it could vote without
     /// harm. Refused when it is no member.
-    pub async fn caught_up(&self, id: MemberId) -> Result<(), Failed> {
+    pub async fn wait_caught_up(&self, id: MemberId) -> Result<(), RequestError> {
         loop {
             if let Ok(LeaderView { newest, view }) = self.leader_view().await {
                 if view.caught_up.contains(id) {
@@ -153,7 +144,7 @@ impl Node {
                 // Who is behind the leader may not have heard of a new member yet.
                 let known = self.shared.known.borrow().clone();
                 if known.id.index >= newest.index && !known.membership.contains(id) {
-                    return Err(Failed::Refused(Refused::NotMember));
+                    return Err(RequestError::Refused(RequestRefused::NotMember));
                 }
             }
             if let Some(ended) = self.ended_now() {
@@ -169,20 +160,22 @@ impl Node {
         &self,
         voters: impl IntoIterator<Item = MemberId>,
         retain: bool,
-    ) -> Result<EntryId, Failed> {
+    ) -> Result<EntryId, RequestError> {
         self.change(Change::set_voters(voters, retain)).await
     }
 
     /// Any change. Done means settled: any majority of the new membership can go on by
-    /// itself. What is not settled after [`CHANGE_TICKS`] ends as unknown.
+    /// itself. What is not settled after [`CHANGE_TIMEOUT_TICKS`] ends as unknown.
     ///
     /// While another change is in flight it waits a few seconds before it is refused: a
     /// leader that has just won, or that has just seen a disk, logs one of its own.
-    pub async fn change(&self, change: Change) -> Result<EntryId, Failed> {
-        match self.ask_change(change, CHANGE_TICKS).await? {
-            Done::Changed { id } => Ok(id),
-            Done::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
-            Done::GoalEnded(ended) => Err(Failed::Unknown(Unknown::GivenUp(ended))),
+    pub async fn change(&self, change: Change) -> Result<EntryId, RequestError> {
+        match self.ask_change(change, CHANGE_TIMEOUT_TICKS).await? {
+            RequestReply::Changed { id } => Ok(id),
+            RequestReply::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
+            RequestReply::GoalEnded(ended) => {
+                Err(RequestError::Unknown(OutcomeUnknown::GoalAbandoned(ended)))
+            }
             _ => Err(MISMATCH),
         }
     }
@@ -197,19 +190,19 @@ impl Node {
         voters: impl IntoIterator<Item = MemberId>,
         learners: impl IntoIterator<Item = MemberId>,
         infos: impl IntoIterator<Item = (MemberId, MemberInfo)>,
-    ) -> Result<EndedGoal, Failed> {
+    ) -> Result<EndedGoal, RequestError> {
         let mut change = Change::goal(voters, learners);
         for (id, info) in infos {
             change = change.with_info(id, info);
         }
         match self.ask_change(change, u64::MAX).await {
-            Ok(Done::GoalEnded(ended)) => Ok(ended),
+            Ok(RequestReply::GoalEnded(ended)) => Ok(ended),
             // Nothing has to be done, but perhaps waited for.
-            Err(Failed::Refused(Refused::ByLeader(Refusal::Change(
-                ChangeRefusal::AlreadyThere,
+            Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
+                ChangeRefusal::AlreadyReached,
             )))) => {
                 let id = self.leader_view().await?.newest;
-                self.settled(id).await?;
+                self.wait_settled(id).await?;
                 Ok(EndedGoal { id, end: GoalEnd::Reached, at: id })
             }
             Ok(_) => Err(MISMATCH),
@@ -223,31 +216,33 @@ impl Node {
         &self,
         voters: impl IntoIterator<Item = MemberId>,
         learners: impl IntoIterator<Item = MemberId>,
-    ) -> Result<Plan, Failed> {
+    ) -> Result<Plan, RequestError> {
         let (voters, learners): (MemberSet, MemberSet) =
             (voters.into_iter().collect(), learners.into_iter().collect());
         let LeaderView { newest, view } = self.leader_view().await?;
         let mut known = self.shared.known.subscribe();
         let arrived = known.wait_for(|known| known.id.index >= newest.index);
         let known = tokio::time::timeout(VIEW_PATIENCE, arrived).await;
-        let Ok(Ok(known)) = known else { return Err(Failed::Refused(Refused::NoLeader)) };
+        let Ok(Ok(known)) = known else {
+            return Err(RequestError::Refused(RequestRefused::NoLeader));
+        };
         let planned = plan(&known.membership, &view, &voters, &learners);
-        planned.map_err(|why| Failed::Refused(Refused::ByLeader(Refusal::Change(why))))
+        planned.map_err(|why| RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(why))))
     }
 
     /// Back to where the change under way began.
-    pub async fn cancel(&self) -> Result<EntryId, Failed> {
+    pub async fn cancel(&self) -> Result<EntryId, RequestError> {
         self.change(Change::cancel()).await
     }
 
     /// Makes this member the leader.
-    pub async fn transfer(&self, to: MemberId) -> Result<(), Failed> {
-        self.ask(Question::Transfer(to)).await.map(|_| ())
+    pub async fn transfer(&self, to: MemberId) -> Result<(), RequestError> {
+        self.ask(RequestKind::Transfer(to)).await.map(|_| ())
     }
 
     /// Takes a snapshot of the machine now. Returns its index when it is durable.
-    pub async fn snapshot(&self) -> Result<Index, Failed> {
-        self.control(Control::Snapshot).await?.map_err(Failed::Refused)
+    pub async fn snapshot(&self) -> Result<Index, RequestError> {
+        self.control(Control::Snapshot).await?.map_err(RequestError::Refused)
     }
 
     /// Drops the log up to here, as far as a snapshot covers it, even if a peer will then
@@ -262,40 +257,40 @@ impl Node {
     }
 
     /// A picture of this member. Answered also when its disk hangs.
-    pub async fn status(&self) -> Result<NodeStatus, Failed> {
+    pub async fn status(&self) -> Result<NodeStatus, RequestError> {
         self.control(Control::Status).await.map(|status| *status)
     }
 
     /// What the leader sees of its members, wherever it is.
-    pub async fn view(&self) -> Result<View, Failed> {
+    pub async fn view(&self) -> Result<PlanContext, RequestError> {
         self.leader_view().await.map(|told| told.view)
     }
 
     /// As other requests do, it waits for a leader.
-    async fn leader_view(&self) -> Result<LeaderView, Failed> {
+    async fn leader_view(&self) -> Result<LeaderView, RequestError> {
         let deadline = Instant::now() + VIEW_PATIENCE;
         loop {
             match self.control(Control::View).await? {
                 Ok(view) => return Ok(view),
-                Err(why) if Instant::now() >= deadline => return Err(Failed::Refused(why)),
+                Err(why) if Instant::now() >= deadline => return Err(RequestError::Refused(why)),
                 Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
             }
         }
     }
 
-    /// Asks the application where the leader is ([`Node::inquiries`]) something that only
+    /// Asks the application where the leader is ([`Node::leader_queries`]) something that only
     /// it knows. Small, and harmless to ask twice: a question that is refused may have been
     /// heard, and nothing stands in the log.
-    pub async fn ask_leader(&self, question: impl Into<Bytes>) -> Result<Bytes, Failed> {
+    pub async fn ask_leader(&self, question: impl Into<Bytes>) -> Result<Bytes, RequestError> {
         let question = question.into();
         if question.len() > QUESTION_BYTES_MAX {
             let (bytes, limit) = (question.len(), QUESTION_BYTES_MAX);
-            return Err(Failed::Refused(Refused::TooLarge { bytes, limit }));
+            return Err(RequestError::Refused(RequestRefused::TooLarge { bytes, limit }));
         }
         let asked = self.control_of(&self.asking, |reply| Control::AskLeader(question, reply));
         match tokio::time::timeout(ANSWER_PATIENCE, asked).await {
-            Ok(answer) => answer?.map_err(Failed::Refused),
-            Err(_) => Err(Failed::Refused(Refused::ReadTimedOut)),
+            Ok(answer) => answer?.map_err(RequestError::Refused),
+            Err(_) => Err(RequestError::Refused(RequestRefused::ReadTimedOut)),
         }
     }
 
@@ -303,7 +298,7 @@ impl Node {
     /// application that uses [`Node::ask_leader`] takes this once, and answers; nobody can
     /// take it a second time. Who was deposed may not know: confirm with [`Node::read`] what
     /// only a leader may say.
-    pub fn inquiries(&self) -> Option<mpsc::Receiver<Inquiry>> {
+    pub fn leader_queries(&self) -> Option<mpsc::Receiver<LeaderQuery>> {
         lock(&self.shared.inquiries).take()
     }
 
@@ -343,7 +338,7 @@ impl Node {
     }
 
     /// Waits until this membership, or a later one, is known here to be settled.
-    pub async fn settled(&self, id: EntryId) -> Result<(), Failed> {
+    pub async fn wait_settled(&self, id: EntryId) -> Result<(), RequestError> {
         let mut known = self.shared.known.subscribe();
         let mut ended = self.shared.ended.subscribe();
         tokio::select! {
@@ -366,17 +361,17 @@ impl Node {
     /// Stops this member in good order: a leader hands over first, if it can. Other
     /// members of the process go on; when it was the only one, [`Host::stop`] closes the
     /// connections.
-    pub async fn stop(&self) -> Ended {
+    pub async fn stop(&self) -> StopReason {
         if self.is_leader() {
             self.hand_over().await;
         }
-        self.end().await
+        self.stop_now().await
     }
 
     /// Stops this member at once, as it is.
-    pub async fn end(&self) -> Ended {
+    pub async fn stop_now(&self) -> StopReason {
         self.done.push(Completion::Control(Control::Stop));
-        self.ended().await
+        self.wait_stopped().await
     }
 
     async fn hand_over(&self) {
@@ -393,23 +388,25 @@ impl Node {
     }
 
     /// Waits until this member has ended, and says why.
-    pub async fn ended(&self) -> Ended {
+    pub async fn wait_stopped(&self) -> StopReason {
         let mut ended = self.shared.ended.subscribe();
         let why = ended.wait_for(Option::is_some).await;
-        why.ok().and_then(|why| why.clone()).unwrap_or(Ended::Stopped)
+        why.ok().and_then(|why| why.clone()).unwrap_or(StopReason::Stopped)
     }
 
-    fn ended_now(&self) -> Option<Failed> {
+    fn ended_now(&self) -> Option<RequestError> {
         self.shared.ended.borrow().as_ref().map(|_| STOPPED)
     }
 
     /// What was refused did not happen, so asking again is safe.
-    async fn ask_change(&self, change: Change, ticks: u64) -> Result<Done, Failed> {
+    async fn ask_change(&self, change: Change, ticks: u64) -> Result<RequestReply, RequestError> {
         let patient_until = Instant::now() + CHANGE_PATIENCE;
         loop {
-            let asked = self.ask(Question::Change(Box::new(change.clone()), ticks)).await;
+            let asked = self.ask(RequestKind::Change(Box::new(change.clone()), ticks)).await;
             match asked {
-                Err(Failed::Refused(why)) if passes(&why) && Instant::now() < patient_until => {
+                Err(RequestError::Refused(why))
+                    if passes(&why) && Instant::now() < patient_until =>
+                {
                     tokio::time::sleep(LOOK_AGAIN).await;
                 }
                 asked => return asked,
@@ -417,22 +414,20 @@ impl Node {
         }
     }
 
-    async fn ask(&self, question: Question) -> Result<Done, Failed> {
+    async fn ask(&self, question: RequestKind) -> Result<RequestReply, RequestError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.requests.send(Request { question, reply }).await;
+        let sent = self.requests.send(ClientRequest { question, reply }).await;
         sent.map_err(|_| STOPPED)?;
         match answer.await {
-            Ok(Answer::Done(done)) => Ok(done),
-            Ok(Answer::Refused(why)) => Err(Failed::Refused(why)),
-            Ok(Answer::Unknown(why)) => Err(Failed::Unknown(why)),
-            Err(_) => Err(Failed::Unknown(Unknown::Stopped)),
+            Ok(outcome) => outcome,
+            Err(_) => Err(RequestError::Unknown(OutcomeUnknown::Stopped)),
         }
     }
 
     async fn control<T>(
         &self,
         control: impl FnOnce(oneshot::Sender<T>) -> Control,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, RequestError> {
         self.control_of(&self.controls, control).await
     }
 
@@ -440,7 +435,7 @@ impl Node {
         &self,
         permits: &Semaphore,
         control: impl FnOnce(oneshot::Sender<T>) -> Control,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, RequestError> {
         let _permit = permits.acquire().await;
         let (reply, answer) = oneshot::channel();
         let mut ended = self.shared.ended.subscribe();
@@ -458,29 +453,18 @@ impl fmt::Debug for Node {
     }
 }
 
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(why) => write!(f, "refused: {why}"),
-            Self::Unknown(why) => write!(f, "unknown: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for Failed {}
-
 /// Refusals of a change that a moment's patience cures.
-fn passes(why: &Refused) -> bool {
-    let Refused::ByLeader(Refusal::Change(why)) = why else { return false };
+fn passes(why: &RequestRefused) -> bool {
+    let RequestRefused::ByLeader(Refusal::Change(why)) = why else { return false };
     matches!(why, ChangeRefusal::InFlight { .. } | ChangeRefusal::NoOwnCommit)
 }
 
 /// Ticks after which a change that is not settled ends as unknown.
-pub const CHANGE_TICKS: u64 = 600;
+pub const CHANGE_TIMEOUT_TICKS: u64 = 600;
 
-const STOPPED: Failed = Failed::Refused(Refused::Stopped);
+const STOPPED: RequestError = RequestError::Refused(RequestRefused::Stopped);
 /// No question is answered by another kind of answer.
-const MISMATCH: Failed = Failed::Unknown(Unknown::Stopped);
+const MISMATCH: RequestError = RequestError::Unknown(OutcomeUnknown::Stopped);
 /// How many may look at a member at once.
 const CONTROLS_MAX: usize = 64;
 /// How many may ask the leader's application at once.

@@ -5,13 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_core::{Envelope, Message, SnapshotMeta};
+use quorate_core::message::Message;
+use quorate_core::{Envelope, SnapshotMeta};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
 
-use super::inbox::Door;
-use super::mailbox::{Completion, FromPeers, Lane};
-use super::presence::DiskUser;
+use super::disk_use::DiskUse;
+use super::inbox::LocalMember;
+use super::mailbox::{BatchQueue, Completion, FromPeers};
 use super::storage::{SnapshotSink, SnapshotSource, StorageError};
 
 /// A snapshot to be sent. Dropped before [`OutgoingSnapshot::arrived`] was called, it
@@ -19,8 +20,8 @@ use super::storage::{SnapshotSink, SnapshotSource, StorageError};
 pub struct OutgoingSnapshot {
     envelope: Envelope,
     bytes: u64,
-    source: Option<(Box<dyn SnapshotSource>, DiskUser)>,
-    done: Arc<Lane<Completion>>,
+    source: Option<(Box<dyn SnapshotSource>, DiskUse)>,
+    done: Arc<BatchQueue<Completion>>,
     arrived: bool,
 }
 
@@ -28,8 +29,8 @@ impl OutgoingSnapshot {
     pub(crate) fn new(
         envelope: Envelope,
         source: Box<dyn SnapshotSource>,
-        user: DiskUser,
-        done: Arc<Lane<Completion>>,
+        user: DiskUse,
+        done: Arc<BatchQueue<Completion>>,
     ) -> Self {
         let bytes = source.bytes();
         Self { envelope, bytes, source: Some((source, user)), done, arrived: false }
@@ -48,9 +49,9 @@ impl OutgoingSnapshot {
     /// The next bytes; none at the end. After an error, or when it was given up halfway,
     /// there is nothing more to read.
     pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, StorageError> {
-        let (mut source, user) = self.source.take().ok_or(GivenUp)?;
-        if user.is_over() {
-            return Err(GivenUp.into());
+        let (mut source, user) = self.source.take().ok_or(SnapshotReadAborted)?;
+        if user.is_cancelled() {
+            return Err(SnapshotReadAborted.into());
         }
         let read = spawn_blocking(move || (source.next_chunk(), source, user)).await;
         let (read, source, user) = read?;
@@ -79,37 +80,42 @@ impl fmt::Debug for OutgoingSnapshot {
 /// A snapshot that a peer sends. Dropped before [`IncomingSnapshot::finish`], nothing of
 /// it remains.
 pub struct IncomingSnapshot {
-    door: Arc<Door>,
+    local: Arc<LocalMember>,
     envelope: Envelope,
-    sink: Option<(Box<dyn SnapshotSink>, DiskUser)>,
+    sink: Option<(Box<dyn SnapshotSink>, DiskUse)>,
     bytes: u64,
     _place: OwnedSemaphorePermit,
 }
 
 impl IncomingSnapshot {
-    pub(crate) async fn begin(door: Arc<Door>, envelope: Envelope) -> Result<Self, LandingError> {
+    pub(crate) async fn begin(
+        local: Arc<LocalMember>,
+        envelope: Envelope,
+    ) -> Result<Self, SnapshotReceiveError> {
         let Message::Snapshot(meta) = &envelope.message else {
-            return Err(LandingError::NoSnapshot);
+            return Err(SnapshotReceiveError::NoSnapshot);
         };
-        let place = Arc::clone(&door.landings).try_acquire_owned();
-        let place = place.map_err(|_| LandingError::Busy)?;
-        let sink = door.disk.begin_snapshot(meta.clone()).await.ok_or(LandingError::Gone)?;
-        let sink = Some((sink.map_err(LandingError::Disk)?, door.presence.disk_user()));
-        Ok(Self { door, envelope, sink, bytes: 0, _place: place })
+        let place = Arc::clone(&local.snapshot_permits).try_acquire_owned();
+        let place = place.map_err(|_| SnapshotReceiveError::Busy)?;
+        let sink =
+            local.disk.begin_snapshot(meta.clone()).await.ok_or(SnapshotReceiveError::Stopped)?;
+        let sink = Some((sink.map_err(SnapshotReceiveError::Disk)?, local.disk_uses.begin_use()));
+        Ok(Self { local, envelope, sink, bytes: 0, _place: place })
     }
 
     /// Adds bytes at its end. They are on the disk when this is done, so that whoever
     /// sends can be slowed down to what the disk takes.
-    pub async fn append(&mut self, bytes: Bytes) -> Result<(), LandingError> {
-        let (mut sink, user) = self.sink.take().ok_or(LandingError::Gone)?;
-        if user.is_over() {
-            return Err(LandingError::Gone);
+    pub async fn append(&mut self, bytes: Bytes) -> Result<(), SnapshotReceiveError> {
+        let (mut sink, user) = self.sink.take().ok_or(SnapshotReceiveError::Stopped)?;
+        if user.is_cancelled() {
+            return Err(SnapshotReceiveError::Stopped);
         }
         self.bytes += bytes.len() as u64;
         let appended = spawn_blocking(move || (sink.append(&bytes), sink, user)).await;
-        let (appended, sink, user) = appended.map_err(|why| LandingError::Disk(why.into()))?;
+        let (appended, sink, user) =
+            appended.map_err(|why| SnapshotReceiveError::Disk(why.into()))?;
         self.sink = Some((sink, user));
-        appended.map_err(LandingError::Disk)
+        appended.map_err(SnapshotReceiveError::Disk)
     }
 
     /// How many bytes were appended.
@@ -118,21 +124,27 @@ impl IncomingSnapshot {
     }
 
     /// All of it is here: makes it durable and tells the member.
-    pub async fn finish(mut self) -> Result<(), LandingError> {
-        let (sink, user) = self.sink.take().ok_or(LandingError::Gone)?;
+    pub async fn finish(mut self) -> Result<(), SnapshotReceiveError> {
+        let (sink, user) = self.sink.take().ok_or(SnapshotReceiveError::Stopped)?;
         let finished = spawn_blocking(move || {
             let finished = sink.finish();
             drop(user);
             finished
         });
         let finished = finished.await;
-        finished.map_err(|why| LandingError::Disk(why.into()))?.map_err(LandingError::Disk)?;
+        finished
+            .map_err(|why| SnapshotReceiveError::Disk(why.into()))?
+            .map_err(SnapshotReceiveError::Disk)?;
         let Message::Snapshot(SnapshotMeta { id, .. }) = &self.envelope.message else {
-            return Err(LandingError::NoSnapshot);
+            return Err(SnapshotReceiveError::NoSnapshot);
         };
-        self.door.disk.adopt_snapshot(*id).await.ok_or(LandingError::Gone)?;
-        let told = self.door.peers.send(FromPeers::Landed(Box::new(self.envelope.clone()))).await;
-        told.map_err(|_| LandingError::Gone)
+        self.local.disk.adopt_snapshot(*id).await.ok_or(SnapshotReceiveError::Stopped)?;
+        let told = self
+            .local
+            .peers
+            .send(FromPeers::SnapshotReceived(Box::new(self.envelope.clone())))
+            .await;
+        told.map_err(|_| SnapshotReceiveError::Stopped)
     }
 }
 
@@ -145,7 +157,7 @@ impl fmt::Debug for IncomingSnapshot {
 /// Why a snapshot was not received. The member goes on as before.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum LandingError {
+pub enum SnapshotReceiveError {
     /// The message that came with it announces none.
     NoSnapshot,
     /// Others are being received. Try again later.
@@ -153,30 +165,30 @@ pub enum LandingError {
     /// It cannot be written.
     Disk(StorageError),
     /// The member is not there any more.
-    Gone,
+    Stopped,
 }
 
-impl fmt::Display for LandingError {
+impl fmt::Display for SnapshotReceiveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSnapshot => write!(f, "the message announces no snapshot"),
             Self::Busy => write!(f, "other snapshots are being received"),
             Self::Disk(why) => write!(f, "{why}"),
-            Self::Gone => write!(f, "the member is stopped"),
+            Self::Stopped => write!(f, "the member is stopped"),
         }
     }
 }
 
-impl std::error::Error for LandingError {}
+impl std::error::Error for SnapshotReceiveError {}
 
 /// It was given up while a part was being read.
 #[derive(Clone, Copy, Debug)]
-struct GivenUp;
+struct SnapshotReadAborted;
 
-impl fmt::Display for GivenUp {
+impl fmt::Display for SnapshotReadAborted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("reading the snapshot was given up")
     }
 }
 
-impl std::error::Error for GivenUp {}
+impl std::error::Error for SnapshotReadAborted {}

@@ -4,13 +4,13 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use quorate_core::{
-    EndedGoal, EntryId, Event, Identity, Index, MemberId, Membership, Status, Step,
-};
+use quorate_core::membership::{EndedGoal, GoalStep};
+use quorate_core::message::Identity;
+use quorate_core::{EntryId, Event, Index, MemberId, Membership, Status};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
-use crate::applier::InstallError;
+use crate::applier::SnapshotInstallError;
 
 /// A picture of a running member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct NodeStatus {
 /// Why a member runs no more.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Ended {
+pub enum StopReason {
     /// Somebody stopped it.
     Stopped,
     /// Its disk failed, or what was on it is damaged. A restart finds out what is left.
@@ -43,12 +43,12 @@ pub enum Ended {
     /// mend it before a restart.
     MachinePanicked,
     /// A snapshot that the cluster agreed on is not one of this machine.
-    Snapshot(EntryId, InstallError),
+    Snapshot(EntryId, SnapshotInstallError),
     /// The member itself panicked: a bug. Nothing wrong was written.
     Panicked,
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stopped => write!(f, "it was stopped"),
@@ -60,15 +60,15 @@ impl fmt::Display for Ended {
     }
 }
 
-impl Error for Ended {}
+impl Error for StopReason {}
 
 /// Something about the membership, as it happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum MembershipNews {
+pub enum MembershipEvent {
     /// The membership as it is now. The first news, always; and again when others were
     /// missed because nobody read them in time.
-    Now {
+    Current {
         /// The entry that brought it.
         id: EntryId,
         /// Who is in it.
@@ -84,7 +84,7 @@ pub enum MembershipNews {
         membership: Arc<Membership>,
     },
     /// This membership decides from now on, here.
-    Counts {
+    InEffect {
         /// The entry that brought it.
         id: EntryId,
         /// Who is in it.
@@ -98,17 +98,17 @@ pub enum MembershipNews {
         membership: Arc<Membership>,
     },
     /// The leader is here: the goal's next step is due.
-    Step(Step),
+    GoalStep(GoalStep),
     /// A goal is pursued no more, and what came of it is settled.
     GoalEnded(EndedGoal),
 }
 
-impl MembershipNews {
+impl MembershipEvent {
     pub(crate) fn of(event: &Event) -> Option<Self> {
         Some(match event.clone() {
-            Event::Membership { id, membership } => Self::Counts { id, membership },
+            Event::Membership { id, membership } => Self::InEffect { id, membership },
             Event::Settled { id, membership, .. } => Self::Settled { id, membership },
-            Event::GoalStep { step } => Self::Step(step),
+            Event::GoalStep { step } => Self::GoalStep(step),
             Event::GoalEnded(ended) => Self::GoalEnded(ended),
             _ => return None,
         })
@@ -118,15 +118,15 @@ impl MembershipNews {
 /// The membership as it changes: see [`Node::watch_membership`](crate::Node::watch_membership).
 #[derive(Debug)]
 pub struct MembershipWatch {
-    pub(crate) news: broadcast::Receiver<MembershipNews>,
-    pub(crate) now: watch::Receiver<Known>,
-    pub(crate) first: Option<Known>,
-    pub(crate) ended: watch::Receiver<Option<Ended>>,
+    pub(crate) news: broadcast::Receiver<MembershipEvent>,
+    pub(crate) now: watch::Receiver<KnownMembership>,
+    pub(crate) first: Option<KnownMembership>,
+    pub(crate) ended: watch::Receiver<Option<StopReason>>,
 }
 
 /// What is known about the membership at any moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownMembership {
     pub(crate) id: EntryId,
     pub(crate) membership: Arc<Membership>,
     pub(crate) settled: Index,
@@ -134,7 +134,7 @@ pub(crate) struct Known {
 
 impl MembershipWatch {
     /// What happens next; none when the member has ended.
-    pub async fn next(&mut self) -> Option<MembershipNews> {
+    pub async fn next(&mut self) -> Option<MembershipEvent> {
         let now = match self.first.take() {
             Some(now) => now,
             None => {
@@ -153,7 +153,7 @@ impl MembershipWatch {
                 }
             }
         };
-        let Known { id, membership, settled } = now;
-        Some(MembershipNews::Now { id, membership, settled: settled >= id.index })
+        let KnownMembership { id, membership, settled } = now;
+        Some(MembershipEvent::Current { id, membership, settled: settled >= id.index })
     }
 }

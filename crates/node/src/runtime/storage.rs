@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use quorate_core::{Boot, Entries, EntryId, Index, Save, SnapshotMeta};
-use quorate_storage::Identity;
+use quorate_storage::StoreIdentity;
 
 /// Why a storage cannot go on. Whatever it is, it ends the member: a disk that failed
 /// once is not asked again.
@@ -23,7 +23,7 @@ pub trait Storage: Send + 'static {
     /// Reads back what was saved. Where nothing was, it is marked with `mark` and starts
     /// from `first`; otherwise the mark that it has counts, except that one of another
     /// cluster or member is an error. Called once, before anything else.
-    fn open(&mut self, mark: Identity, first: &Boot) -> Result<Opened, StorageError>;
+    fn open(&mut self, mark: StoreIdentity, first: &Boot) -> Result<StoredState, StorageError>;
 
     /// Writes a save: term and vote, entries in place of those from the first one's index
     /// on, and the snapshot that replaces the log, if one is to be installed.
@@ -61,9 +61,9 @@ pub trait Storage: Send + 'static {
 
 /// What a member starts from.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct StoredState {
     /// Whose data it is.
-    pub identity: Identity,
+    pub identity: StoreIdentity,
     /// How often it was opened, this time included, and durable: no two lives of a member
     /// may have the same number.
     pub boots: u64,

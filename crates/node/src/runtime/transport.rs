@@ -13,7 +13,8 @@ use std::future::Future;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use quorate_core::{Envelope, MemberId, MemberInfo, SnapshotMeta};
+use quorate_core::membership::MemberInfo;
+use quorate_core::{Envelope, MemberId, SnapshotMeta};
 
 use super::inbox::Inbox;
 use super::snapshots::OutgoingSnapshot;
@@ -46,7 +47,7 @@ pub struct Introduction {
 
 /// A member that lives in some process, and the membership that counts for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resident {
+pub struct HostedMember {
     /// Which one it is.
     pub key: MemberKey,
     /// The membership, with the entry that brought it.
@@ -55,11 +56,11 @@ pub struct Resident {
 
 /// What travels between two members of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Parcel {
+pub enum PeerMessage {
     /// Between their cores. Never a snapshot: that one has bytes, and a way of its own.
-    Message(Envelope),
+    Raft(Envelope),
     /// Between their nodes, about something that the core need not know. Opaque.
-    Aside {
+    Side {
         /// Who says it.
         from: MemberId,
         /// To whom.
@@ -69,25 +70,25 @@ pub enum Parcel {
     },
 }
 
-impl Parcel {
+impl PeerMessage {
     /// To whom it goes.
     pub fn to(&self) -> MemberId {
         match self {
-            Self::Message(envelope) => envelope.to,
-            Self::Aside { to, .. } => *to,
+            Self::Raft(envelope) => envelope.to,
+            Self::Side { to, .. } => *to,
         }
     }
 
     /// From whom it says to be.
     pub fn from(&self) -> MemberId {
         match self {
-            Self::Message(envelope) => envelope.from,
-            Self::Aside { from, .. } => *from,
+            Self::Raft(envelope) => envelope.from,
+            Self::Side { from, .. } => *from,
         }
     }
 }
 
-/// Carries parcels and snapshots between processes, for any number of members here.
+/// Carries messages and snapshots between processes, for any number of members here.
 ///
 /// All calls come from within a tokio runtime, and none may block.
 pub trait Transport: Send + Sync + 'static {
@@ -106,7 +107,7 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Sends these, in this order to each peer. What cannot be sent is dropped, and the
     /// inbox told that the peer is unreachable.
-    fn send(&self, key: MemberKey, parcels: Vec<Parcel>);
+    fn send(&self, key: MemberKey, messages: Vec<PeerMessage>);
 
     /// Sends a snapshot with all its bytes to the peer that [`OutgoingSnapshot::envelope`]
     /// names. Whatever becomes of it, the snapshot itself reports when it is dropped.
@@ -114,7 +115,7 @@ pub trait Transport: Send + Sync + 'static {
 
     /// The member turned out not to be who it says it is: what it says to `key` does not
     /// count. Tell it so, as well as can be, and do not listen to it for a while.
-    fn turn_away(&self, key: MemberKey, from: MemberId, why: Rejected);
+    fn reject(&self, key: MemberKey, from: MemberId, why: RejectReason);
 
     /// What happened so far, by name: for metrics.
     fn counts(&self) -> BTreeMap<&'static str, u64>;
@@ -129,7 +130,7 @@ pub type TransportError = Box<dyn Error + Send + Sync>;
 /// Why somebody is not listened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Rejected {
+pub enum RejectReason {
     /// No member of that cluster lives here. Look at the address, or at the cluster.
     ForeignCluster,
     /// Another member of the cluster lives here. Look at the address.
@@ -142,7 +143,7 @@ pub enum Rejected {
     NotItself,
 }
 
-impl Rejected {
+impl RejectReason {
     /// A stable name to count by.
     pub fn name(self) -> &'static str {
         match self {
@@ -154,7 +155,7 @@ impl Rejected {
     }
 }
 
-impl fmt::Display for Rejected {
+impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ForeignCluster => "no member of that cluster lives here",
@@ -165,4 +166,4 @@ impl fmt::Display for Rejected {
     }
 }
 
-impl Error for Rejected {}
+impl Error for RejectReason {}

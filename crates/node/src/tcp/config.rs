@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_core::MemberInfo;
+use quorate_core::membership::MemberInfo;
 
-use super::secure::{Plain, Secure};
+use super::security::{ConnectionSecurity, Plaintext};
 
 /// Where a peer is reached, by what its cluster says about it.
-pub type AddressOf = Arc<dyn Fn(&MemberInfo) -> Option<String> + Send + Sync>;
+pub type AddressResolver = Arc<dyn Fn(&MemberInfo) -> Option<String> + Send + Sync>;
 
 /// An address that was dialled, and how long its answer took.
-pub type OnRoundTrip = Arc<dyn Fn(&str, Duration) + Send + Sync>;
+pub type RoundTripCallback = Arc<dyn Fn(&str, Duration) + Send + Sync>;
 
 /// How to listen and whom to trust how long. [`TcpConfig::new`] has defaults for a data
 /// centre; all times and limits may be changed.
@@ -26,11 +26,11 @@ pub struct TcpConfig {
     /// `host:port` under which others reach this process. Empty: what it listens on.
     pub advertise: String,
     /// Where a peer is reached. By default its info is `host:port`, all of it.
-    pub address_of: AddressOf,
+    pub resolve_address: AddressResolver,
     /// Told how long an address took to answer a sign of life. Be quick: the connection waits.
-    pub on_round_trip: OnRoundTrip,
+    pub on_round_trip: RoundTripCallback,
     /// What stands between TCP and the frames. By default nothing.
-    pub secure: Arc<dyn Secure>,
+    pub security: Arc<dyn ConnectionSecurity>,
 
     /// No frame may be longer.
     pub frame_bytes_max: usize,
@@ -63,7 +63,7 @@ pub struct TcpConfig {
     /// The longest pause before trying such a peer again.
     pub refused_max: Duration,
 
-    /// Connections that have not said who they are. The oldest has to go for a new one.
+    /// Connections that have not message who they are. The oldest has to go for a new one.
     pub unidentified_max: usize,
     /// Connections that have.
     pub identified_max: usize,
@@ -85,9 +85,9 @@ impl TcpConfig {
             listen,
             listen_also: Vec::new(),
             advertise: String::new(),
-            address_of: Arc::new(whole_info),
+            resolve_address: Arc::new(whole_info),
             on_round_trip: Arc::new(|_, _| {}),
-            secure: Arc::new(Plain),
+            security: Arc::new(Plaintext),
             frame_bytes_max: 64 << 20,
             queue_frames_max: 16 << 10,
             queue_bytes_max: 64 << 20,

@@ -19,7 +19,7 @@ use crc32c::{crc32c, crc32c_append};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::counts::{Counted, Counts};
+use super::counters::{TcpCounter, TcpCounters};
 
 pub(crate) const HEADER_BYTES: usize = 24;
 
@@ -31,11 +31,11 @@ const READ_BYTES: usize = 64 << 10;
 const OWN_SLICE_BYTES: usize = 16 << 10;
 
 /// For who waits within another limit.
-pub(crate) const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+pub(crate) const NO_TIMEOUT: Duration = Duration::from_secs(1 << 30);
 
 /// What a frame is. Numbers stay for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     Hello = 1,
     HelloReply = 2,
     Introduce = 3,
@@ -43,9 +43,9 @@ pub(crate) enum Kind {
     Refused = 5,
     Leave = 6,
     KeepAlive = 7,
-    Residents = 8,
+    HostedMembers = 8,
     Message = 16,
-    Aside = 17,
+    SideMessage = 17,
     SnapshotBegin = 32,
     SnapshotChunk = 33,
     SnapshotEnd = 34,
@@ -53,7 +53,7 @@ pub(crate) enum Kind {
     SnapshotRefused = 36,
 }
 
-impl Kind {
+impl FrameKind {
     fn from_number(number: u8) -> Option<Self> {
         Some(match number {
             1 => Self::Hello,
@@ -63,9 +63,9 @@ impl Kind {
             5 => Self::Refused,
             6 => Self::Leave,
             7 => Self::KeepAlive,
-            8 => Self::Residents,
+            8 => Self::HostedMembers,
             16 => Self::Message,
-            17 => Self::Aside,
+            17 => Self::SideMessage,
             32 => Self::SnapshotBegin,
             33 => Self::SnapshotChunk,
             34 => Self::SnapshotEnd,
@@ -79,7 +79,7 @@ impl Kind {
 /// A frame that arrived whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
     pub(crate) channel: u32,
     pub(crate) head: Bytes,
     pub(crate) body: Bytes,
@@ -87,12 +87,12 @@ pub(crate) struct Frame {
 
 /// The bytes of a body with their checksum: made once, however many peers get it.
 #[derive(Clone, Debug)]
-pub(crate) struct Body {
+pub(crate) struct FrameBody {
     pub(crate) bytes: Bytes,
     checksum: u32,
 }
 
-impl Body {
+impl FrameBody {
     pub(crate) fn new(bytes: Bytes) -> Self {
         let checksum = crc32c(&bytes);
         Self { bytes, checksum }
@@ -116,14 +116,14 @@ pub(crate) enum ReadError {
 
 impl ReadError {
     /// What to count it as.
-    pub(crate) fn counted(&self) -> Option<Counted> {
+    pub(crate) fn counted(&self) -> Option<TcpCounter> {
         match self {
-            Self::Truncated => Some(Counted::Truncated),
-            Self::Oversized => Some(Counted::Oversized),
-            Self::BadChecksum => Some(Counted::BadChecksum),
-            Self::UnknownKind => Some(Counted::UnknownKind),
-            Self::Malformed => Some(Counted::Malformed),
-            Self::Silent => Some(Counted::Silent),
+            Self::Truncated => Some(TcpCounter::Truncated),
+            Self::Oversized => Some(TcpCounter::Oversized),
+            Self::BadChecksum => Some(TcpCounter::BadChecksum),
+            Self::UnknownKind => Some(TcpCounter::UnknownKind),
+            Self::Malformed => Some(TcpCounter::Malformed),
+            Self::Silent => Some(TcpCounter::Silent),
             Self::Closed | Self::Io(_) => None,
         }
     }
@@ -144,7 +144,7 @@ impl std::fmt::Display for ReadError {
     }
 }
 
-struct Header {
+struct FrameHeader {
     kind: u8,
     channel: u32,
     head_bytes: usize,
@@ -153,7 +153,7 @@ struct Header {
     checksum: u32,
 }
 
-impl Header {
+impl FrameHeader {
     fn decode(bytes: &[u8; HEADER_BYTES]) -> Self {
         let number = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -174,8 +174,8 @@ impl Header {
 }
 
 /// The first frame in these bytes with its length; nothing while it is not all there.
-fn peek(bytes: &[u8], frame_bytes_max: usize) -> Result<Option<Header>, ReadError> {
-    let Some(header) = bytes.first_chunk::<HEADER_BYTES>().map(Header::decode) else {
+fn peek(bytes: &[u8], frame_bytes_max: usize) -> Result<Option<FrameHeader>, ReadError> {
+    let Some(header) = bytes.first_chunk::<HEADER_BYTES>().map(FrameHeader::decode) else {
         return Ok(None);
     };
     if header.frame_bytes() > frame_bytes_max {
@@ -185,7 +185,7 @@ fn peek(bytes: &[u8], frame_bytes_max: usize) -> Result<Option<Header>, ReadErro
 }
 
 /// Checks a frame that is all there.
-fn check(header: &Header, bytes: &[u8]) -> Result<Kind, ReadError> {
+fn check(header: &FrameHeader, bytes: &[u8]) -> Result<FrameKind, ReadError> {
     let (head, body) = bytes[HEADER_BYTES..].split_at(header.head_bytes);
     let checksum = crc32c_append(crc32c(&bytes[..HEADER_BYTES - 4]), head);
     if checksum != header.checksum || crc32c(body) != header.body_checksum {
@@ -194,7 +194,7 @@ fn check(header: &Header, bytes: &[u8]) -> Result<Kind, ReadError> {
     if bytes[1..4] != [0; 3] {
         return Err(ReadError::Malformed);
     }
-    Kind::from_number(header.kind).ok_or(ReadError::UnknownKind)
+    FrameKind::from_number(header.kind).ok_or(ReadError::UnknownKind)
 }
 
 /// Takes the first frame out of a buffer; nothing while it is not all there.
@@ -249,14 +249,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     /// Waits for more bytes, and takes all that are there.
-    pub(crate) async fn fill(&mut self, patience: Duration) -> Result<usize, ReadError> {
+    pub(crate) async fn fill(&mut self, limit: Duration) -> Result<usize, ReadError> {
         // Room for the rest of a long frame, but never much more than has arrived: its
         // length is only what somebody says.
         let known = peek(&self.buffer, self.frame_bytes_max)?.map_or(0, |h| h.frame_bytes());
         let missing = known.saturating_sub(self.buffer.len());
         let room = missing.clamp(READ_BYTES / 4, self.buffer.len().max(READ_BYTES));
         self.buffer.reserve(room);
-        match timeout(patience, self.reader.read_buf(&mut self.buffer)).await {
+        match timeout(limit, self.reader.read_buf(&mut self.buffer)).await {
             Err(_) => Err(ReadError::Silent),
             Ok(Err(why)) => Err(ReadError::Io(why)),
             Ok(Ok(0)) if self.buffer.is_empty() => Err(ReadError::Closed),
@@ -266,23 +266,23 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     /// The next frame, waiting for it.
-    pub(crate) async fn next(&mut self, patience: Duration) -> Result<Frame, ReadError> {
+    pub(crate) async fn next(&mut self, limit: Duration) -> Result<Frame, ReadError> {
         loop {
             if let Some(frame) = self.take()? {
                 return Ok(frame);
             }
-            self.fill(patience).await?;
+            self.fill(limit).await?;
         }
     }
 
     /// Reads and forgets until the other side has closed too, so that it gets to read what
-    /// was said last: bytes left unread would make the system cut the connection off.
-    pub(crate) async fn drain(&mut self, patience: Duration) {
+    /// was message last: bytes left unread would make the system cut the connection off.
+    pub(crate) async fn drain(&mut self, limit: Duration) {
         let mut forgotten = 0;
-        let _ = timeout(patience, async {
+        let _ = timeout(limit, async {
             while forgotten < READ_BYTES * 16 {
                 self.buffer.clear();
-                match self.fill(patience).await {
+                match self.fill(limit).await {
                     Ok(count) => forgotten += count,
                     Err(_) => return,
                 }
@@ -294,7 +294,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 
 /// Frames to be written together.
 #[derive(Default)]
-pub(crate) struct Batch {
+pub(crate) struct FrameBatch {
     /// Headers, heads and short bodies.
     bytes: Vec<u8>,
     /// Long bodies, and after how much of `bytes` each comes.
@@ -302,7 +302,7 @@ pub(crate) struct Batch {
     frames: u64,
 }
 
-impl Batch {
+impl FrameBatch {
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -312,16 +312,16 @@ impl Batch {
     }
 
     /// A frame without a body.
-    pub(crate) fn push(&mut self, kind: Kind, channel: u32, head: &impl prost::Message) {
+    pub(crate) fn push(&mut self, kind: FrameKind, channel: u32, head: &impl prost::Message) {
         self.push_with_body(kind, channel, head, None);
     }
 
     pub(crate) fn push_with_body(
         &mut self,
-        kind: Kind,
+        kind: FrameKind,
         channel: u32,
         head: &impl prost::Message,
-        body: Option<&Body>,
+        body: Option<&FrameBody>,
     ) {
         let start = self.bytes.len();
         self.bytes.resize(start + HEADER_BYTES, 0);
@@ -351,8 +351,8 @@ impl Batch {
     pub(crate) async fn write_to(
         &mut self,
         writer: &mut (impl AsyncWrite + Unpin),
-        patience: Duration,
-        counts: &Counts,
+        limit: Duration,
+        counts: &TcpCounters,
     ) -> io::Result<()> {
         let mut slices = Vec::with_capacity(2 * self.long.len() + 1);
         let mut from = 0;
@@ -365,21 +365,21 @@ impl Batch {
         let mut left = &mut slices[..];
         IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
-            let Ok(written) = timeout(patience, writer.write_vectored(left)).await else {
-                counts.one(Counted::WriteTimeout);
+            let Ok(written) = timeout(limit, writer.write_vectored(left)).await else {
+                counts.one(TcpCounter::WriteTimeout);
                 return Err(io::ErrorKind::TimedOut.into());
             };
             let written = written?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            counts.one(Counted::Writes);
-            counts.add(Counted::BytesSent, written as u64);
+            counts.one(TcpCounter::Writes);
+            counts.add(TcpCounter::BytesSent, written as u64);
             IoSlice::advance_slices(&mut left, written);
         }
-        counts.add(Counted::FramesSent, self.frames);
+        counts.add(TcpCounter::FramesSent, self.frames);
         self.clear();
-        match timeout(patience, writer.flush()).await {
+        match timeout(limit, writer.flush()).await {
             Ok(flushed) => flushed,
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }

@@ -2,7 +2,7 @@
 //!
 //! The dialler sends the magic bytes and a hello with the versions it speaks; the answer
 //! names the one to use, or refuses. That much never changes, so any two versions can
-//! have this conversation. Then the dialler opens a channel for each pair of members with
+//! have this connection. Then the dialler opens a channel for each pair of members with
 //! an introduction, answered by a welcome or by a refusal.
 
 use quorate_core::MemberId;
@@ -11,11 +11,11 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::config::TcpConfig;
-use super::counts::{Counted, Counts};
-use super::frame::{Batch, FOR_EVER, FrameReader, HEADER_BYTES, Kind, ReadError};
-use super::message::Undecodable;
-use super::secure::Stream;
-use crate::runtime::{Introduction, MemberKey, Rejected};
+use super::counters::{TcpCounter, TcpCounters};
+use super::frame::{FrameBatch, FrameKind, FrameReader, HEADER_BYTES, NO_TIMEOUT, ReadError};
+use super::message::MalformedMessage;
+use super::security::PeerStream;
+use crate::runtime::{Introduction, MemberKey, RejectReason};
 
 pub(crate) const MAGIC: [u8; 8] = *b"quorate\n";
 
@@ -35,7 +35,7 @@ pub(crate) enum Purpose {
     Messages = 0,
     Snapshot = 1,
     /// To ask who lives there, and nothing else.
-    Inquiry = 2,
+    Discovery = 2,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -92,33 +92,33 @@ impl From<Introduction> for IntroduceHead {
 }
 
 impl IntroduceHead {
-    pub(crate) fn decode_introduction(head: &[u8]) -> Result<Introduction, Undecodable> {
+    pub(crate) fn decode_introduction(head: &[u8]) -> Result<Introduction, MalformedMessage> {
         let Self { cluster, from, incarnation, to } = prost::Message::decode(head)?;
         let from = MemberKey { cluster, member: MemberId(from) };
         Ok(Introduction { from, incarnation, to: MemberId(to) })
     }
 }
 
-impl From<Rejected> for RefusedHead {
-    fn from(why: Rejected) -> Self {
+impl From<RejectReason> for RefusedHead {
+    fn from(why: RejectReason) -> Self {
         let reason = match why {
-            Rejected::ForeignCluster => 1,
-            Rejected::OtherMember => 2,
-            Rejected::Removed => 3,
-            Rejected::NotItself => 4,
+            RejectReason::ForeignCluster => 1,
+            RejectReason::OtherMember => 2,
+            RejectReason::Removed => 3,
+            RejectReason::NotItself => 4,
         };
         Self { reason, text: why.to_string() }
     }
 }
 
 /// The two directions of a connection.
-pub(crate) type Reader = FrameReader<ReadHalf<Box<dyn Stream>>>;
-pub(crate) type Writer = WriteHalf<Box<dyn Stream>>;
+pub(crate) type Reader = FrameReader<ReadHalf<Box<dyn PeerStream>>>;
+pub(crate) type Writer = WriteHalf<Box<dyn PeerStream>>;
 
 /// Connects and says hello. An error is text for the log.
 pub(crate) async fn dial(
     config: &TcpConfig,
-    counts: &Counts,
+    counts: &TcpCounters,
     address: &str,
     advertise: &str,
     purpose: Purpose,
@@ -132,18 +132,18 @@ pub(crate) async fn dial(
 
 async fn greet(
     config: &TcpConfig,
-    counts: &Counts,
+    counts: &TcpCounters,
     address: &str,
     advertise: &str,
     purpose: Purpose,
 ) -> Result<(Reader, Writer), String> {
     let stream = TcpStream::connect(address).await.map_err(|why| why.to_string())?;
     stream.set_nodelay(true).map_err(|why| why.to_string())?;
-    let stream = config.secure.dial(stream, address).await.map_err(|why| why.to_string())?;
+    let stream = config.security.dial(stream, address).await.map_err(|why| why.to_string())?;
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = FrameReader::new(reader, GREETING_BYTES_MAX);
 
-    let mut batch = Batch::default();
+    let mut batch = FrameBatch::default();
     batch.push_bytes(&MAGIC);
     let hello = Hello {
         version_min: VERSION_MIN,
@@ -151,17 +151,17 @@ async fn greet(
         address: advertise.to_owned(),
         purpose: purpose as u32,
     };
-    batch.push(Kind::Hello, 0, &hello);
-    batch.write_to(&mut writer, FOR_EVER, counts).await.map_err(|why| why.to_string())?;
+    batch.push(FrameKind::Hello, 0, &hello);
+    batch.write_to(&mut writer, NO_TIMEOUT, counts).await.map_err(|why| why.to_string())?;
 
-    let frame = reader.next(FOR_EVER).await.map_err(|why| why.to_string())?;
+    let frame = reader.next(NO_TIMEOUT).await.map_err(|why| why.to_string())?;
     let reply: HelloReply = match frame.kind {
-        Kind::HelloReply => prost::Message::decode(&frame.head[..])
+        FrameKind::HelloReply => prost::Message::decode(&frame.head[..])
             .map_err(|_| "not an answer to a hello".to_owned())?,
         _ => return Err("not an answer to a hello".to_owned()),
     };
     if !(VERSION_MIN..=VERSION_MAX).contains(&reply.version) {
-        counts.one(Counted::HandshakeRefused);
+        counts.one(TcpCounter::HandshakeRefused);
         let HelloReply { version_min, version_max, .. } = reply;
         return Err(format!("it speaks versions {version_min} to {version_max} only"));
     }
@@ -169,35 +169,35 @@ async fn greet(
     Ok((reader, writer))
 }
 
-/// What a dialler said of itself.
+/// What a dialler message of itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Greeted {
+pub(crate) struct PeerHello {
     pub(crate) address: String,
     pub(crate) purpose: Purpose,
 }
 
-/// Why somebody was not listened to before it said who it is.
-pub(crate) enum GreetError {
+/// Why somebody was not listened to before it message who it is.
+pub(crate) enum HandshakeError {
     /// To be counted as this.
-    Counted(Counted),
+    TcpCounter(TcpCounter),
     /// The connection broke.
     Lost,
 }
 
-impl From<ReadError> for GreetError {
+impl From<ReadError> for HandshakeError {
     fn from(why: ReadError) -> Self {
-        why.counted().map_or(Self::Lost, Self::Counted)
+        why.counted().map_or(Self::Lost, Self::TcpCounter)
     }
 }
 
-/// Answers a hello, and leaves the reader behind it. How long that may take is the caller's
+/// Answers a hello, and leaves the reader behind it. How long that may take is the advertised_peer's
 /// business.
 pub(crate) async fn answer_hello<R, W>(
     reader: &mut FrameReader<R>,
     writer: &mut W,
     config: &TcpConfig,
-    counts: &Counts,
-) -> Result<Greeted, GreetError>
+    counts: &TcpCounters,
+) -> Result<PeerHello, HandshakeError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -206,24 +206,24 @@ where
     let magic: [u8; 8] = loop {
         match reader.take_bytes() {
             Some(magic) => break magic,
-            None => reader.fill(FOR_EVER).await?,
+            None => reader.fill(NO_TIMEOUT).await?,
         };
     };
     if magic != MAGIC {
-        return Err(GreetError::Counted(Counted::BadMagic));
+        return Err(HandshakeError::TcpCounter(TcpCounter::BadMagic));
     }
-    let frame = reader.next(FOR_EVER).await?;
-    if frame.kind != Kind::Hello {
-        return Err(GreetError::Counted(Counted::Unexpected));
+    let frame = reader.next(NO_TIMEOUT).await?;
+    if frame.kind != FrameKind::Hello {
+        return Err(HandshakeError::TcpCounter(TcpCounter::Unexpected));
     }
-    let malformed = GreetError::Counted(Counted::Malformed);
+    let malformed = HandshakeError::TcpCounter(TcpCounter::Malformed);
     let Ok(hello) = <Hello as prost::Message>::decode(&frame.head[..]) else {
         return Err(malformed);
     };
     let purpose = match hello.purpose {
         0 => Purpose::Messages,
         1 => Purpose::Snapshot,
-        2 => Purpose::Inquiry,
+        2 => Purpose::Discovery,
         _ => return Err(malformed),
     };
     let fits = hello.address.len() <= ADDRESS_BYTES_MAX && frame.body.is_empty();
@@ -237,12 +237,12 @@ where
         version_min: VERSION_MIN,
         version_max: VERSION_MAX,
     };
-    let mut batch = Batch::default();
-    batch.push(Kind::HelloReply, 0, &reply);
-    batch.write_to(writer, FOR_EVER, counts).await.map_err(|_| GreetError::Lost)?;
+    let mut batch = FrameBatch::default();
+    batch.push(FrameKind::HelloReply, 0, &reply);
+    batch.write_to(writer, NO_TIMEOUT, counts).await.map_err(|_| HandshakeError::Lost)?;
     if !agreed {
-        return Err(GreetError::Counted(Counted::WrongVersion));
+        return Err(HandshakeError::TcpCounter(TcpCounter::WrongVersion));
     }
     reader.set_frame_bytes_max(config.frame_bytes_max);
-    Ok(Greeted { address: hello.address, purpose })
+    Ok(PeerHello { address: hello.address, purpose })
 }

@@ -5,13 +5,15 @@
 
 use bytes::Bytes;
 use prost::Oneof;
-use quorate_core::{
-    Append, AppendReply, Change, Entries, EntryId, Envelope, Heartbeat, HeartbeatReply, Identity,
-    MemberId, Message, Proposal, Refusal, RequestId, SnapshotMeta, Vote, VoteReply,
+use quorate_core::message::{
+    Append, AppendReply, Heartbeat, HeartbeatReply, Identity, Message, Proposal, Vote, VoteReply,
 };
-use quorate_storage::codec::{Code, DecodeError};
+use quorate_core::{
+    Change, Entries, EntryId, Envelope, MemberId, Refusal, RequestId, SnapshotMeta,
+};
+use quorate_storage::codec::{Codec, DecodeError};
 
-use super::frame::Body;
+use super::frame::FrameBody;
 
 /// The head of a message frame, and of a snapshot's first one.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -28,14 +30,14 @@ pub(crate) struct MessageHead {
     #[prost(uint64, tag = "4")]
     pub(crate) snapshot_bytes: u64,
     #[prost(
-        oneof = "Said",
+        oneof = "MessageBody",
         tags = "16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31"
     )]
-    said: Option<Said>,
+    message: Option<MessageBody>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-enum Said {
+enum MessageBody {
     #[prost(message, tag = "16")]
     PreVote(VoteHead),
     #[prost(message, tag = "17")]
@@ -57,7 +59,7 @@ enum Said {
     #[prost(bytes = "bytes", tag = "24")]
     Snapshot(Bytes),
     #[prost(message, tag = "25")]
-    TimeoutNow(Nothing),
+    TimeoutNow(EmptyHead),
     /// The command, or the `Change`, is the body.
     #[prost(message, tag = "26")]
     Propose(ProposeHead),
@@ -74,7 +76,7 @@ enum Said {
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
-pub(crate) struct Nothing {}
+pub(crate) struct EmptyHead {}
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 struct VoteHead {
@@ -181,31 +183,33 @@ struct DisownedHead {
 
 /// A message that cannot be put into a frame: nothing that a core would send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unsendable;
+pub(crate) struct UnencodableMessage;
 
 /// The bytes of an append's entries. They have to follow each other.
-pub(crate) fn encode_entries(entries: &Entries) -> Result<Body, Unsendable> {
+pub(crate) fn encode_entries(entries: &Entries) -> Result<FrameBody, UnencodableMessage> {
     let mut next = entries.first().map_or(0, |entry| entry.id.index);
     for entry in entries.chunks().flatten() {
         if entry.id.index != next {
-            return Err(Unsendable);
+            return Err(UnencodableMessage);
         }
-        next = next.checked_add(1).ok_or(Unsendable)?;
+        next = next.checked_add(1).ok_or(UnencodableMessage)?;
     }
     let mut bytes = Vec::with_capacity(entries.bytes() as usize + 16);
     entries.encode(&mut bytes);
-    Ok(Body::new(bytes.into()))
+    Ok(FrameBody::new(bytes.into()))
 }
 
 /// What a message has beside its head. Of an append it is made by [`encode_entries`], so
 /// that several peers can share it.
-pub(crate) fn body_of(message: &Message) -> Result<Option<Body>, Unsendable> {
+pub(crate) fn body_of(message: &Message) -> Result<Option<FrameBody>, UnencodableMessage> {
     Ok(match message {
         Message::Append(append) if !append.entries.is_empty() => {
             Some(encode_entries(&append.entries)?)
         }
-        Message::Propose(_, Proposal::Command(command)) => Some(Body::new(command.clone())),
-        Message::Propose(_, Proposal::Change(change)) => Some(Body::new(change.to_bytes().into())),
+        Message::Propose(_, Proposal::Command(command)) => Some(FrameBody::new(command.clone())),
+        Message::Propose(_, Proposal::Change(change)) => {
+            Some(FrameBody::new(change.to_bytes().into()))
+        }
         _ => None,
     })
 }
@@ -216,18 +220,18 @@ impl MessageHead {
         envelope: &Envelope,
         member: MemberId,
         incarnation: u64,
-    ) -> Result<Self, Unsendable> {
+    ) -> Result<Self, UnencodableMessage> {
         let own = envelope.from == member && envelope.incarnation == incarnation;
         let passed_on = envelope.incarnation == 0 && may_be_passed_on(&envelope.message);
         if !own && !passed_on {
-            return Err(Unsendable);
+            return Err(UnencodableMessage);
         }
         Ok(Self {
             term: envelope.term,
             joined_at: envelope.joined_at,
             on_behalf_of: (!own).then_some(envelope.from.0),
             snapshot_bytes: 0,
-            said: Some(Said::new(&envelope.message)),
+            message: Some(MessageBody::new(&envelope.message)),
         })
     }
 
@@ -238,7 +242,7 @@ impl MessageHead {
         from: MemberId,
         incarnation: u64,
         to: MemberId,
-    ) -> Result<Envelope, Undecodable> {
+    ) -> Result<Envelope, MalformedMessage> {
         let head = <Self as prost::Message>::decode(head)?;
         head.into_envelope(body, from, incarnation, to)
     }
@@ -249,11 +253,11 @@ impl MessageHead {
         from: MemberId,
         incarnation: u64,
         to: MemberId,
-    ) -> Result<Envelope, Undecodable> {
-        let message = self.said.ok_or(Undecodable)?.into_message(body)?;
+    ) -> Result<Envelope, MalformedMessage> {
+        let message = self.message.ok_or(MalformedMessage)?.into_message(body)?;
         let (from, incarnation) = match self.on_behalf_of {
             Some(other) if may_be_passed_on(&message) => (MemberId(other), 0),
-            Some(_) => return Err(Undecodable),
+            Some(_) => return Err(MalformedMessage),
             None => (from, incarnation),
         };
         Ok(Envelope { from, to, term: self.term, incarnation, joined_at: self.joined_at, message })
@@ -266,7 +270,7 @@ fn may_be_passed_on(message: &Message) -> bool {
     matches!(message, Message::Propose(..))
 }
 
-impl Said {
+impl MessageBody {
     fn new(message: &Message) -> Self {
         match message {
             Message::PreVote(vote) => Self::PreVote((*vote).into()),
@@ -292,7 +296,7 @@ impl Said {
                 Self::HeartbeatReply(HeartbeatReplyHead { commit, round, sent_at })
             }
             Message::Snapshot(meta) => Self::Snapshot(meta.to_bytes().into()),
-            Message::TimeoutNow => Self::TimeoutNow(Nothing {}),
+            Message::TimeoutNow => Self::TimeoutNow(EmptyHead {}),
             Message::Propose(request, proposal) => Self::Propose(ProposeHead {
                 request: request.0,
                 change: matches!(proposal, Proposal::Change(_)),
@@ -307,17 +311,17 @@ impl Said {
                 Self::ReadReply(ReplyHead::new(*request, id, result.as_ref().err()))
             }
             Message::Transfer(to) => Self::Transfer(to.0),
-            Message::Disowned(Identity { incarnation, joined_at }) => {
+            Message::IdentityRejected(Identity { incarnation, joined_at }) => {
                 let (incarnation, joined_at) = (*incarnation, *joined_at);
                 Self::Disowned(DisownedHead { incarnation, joined_at })
             }
         }
     }
 
-    fn into_message(self, body: Bytes) -> Result<Message, Undecodable> {
+    fn into_message(self, body: Bytes) -> Result<Message, MalformedMessage> {
         let has_body = matches!(self, Self::Append(_) | Self::Propose(_));
         if !has_body && !body.is_empty() {
-            return Err(Undecodable);
+            return Err(MalformedMessage);
         }
         Ok(match self {
             Self::PreVote(vote) => Message::PreVote(vote.into()),
@@ -338,7 +342,7 @@ impl Said {
                 Message::HeartbeatReply(HeartbeatReply { commit, round, sent_at })
             }
             Self::Snapshot(meta) => Message::Snapshot(SnapshotMeta::from_bytes(meta)?),
-            Self::TimeoutNow(Nothing {}) => Message::TimeoutNow,
+            Self::TimeoutNow(EmptyHead {}) => Message::TimeoutNow,
             Self::Propose(ProposeHead { request, change: false }) => {
                 Message::Propose(RequestId(request), Proposal::Command(body))
             }
@@ -356,7 +360,7 @@ impl Said {
             }
             Self::Transfer(to) => Message::Transfer(MemberId(to)),
             Self::Disowned(DisownedHead { incarnation, joined_at }) => {
-                Message::Disowned(Identity { incarnation, joined_at })
+                Message::IdentityRejected(Identity { incarnation, joined_at })
             }
         })
     }
@@ -368,7 +372,7 @@ impl ReplyHead {
         Self { request: request.0, term: id.term, index: id.index, refusal }
     }
 
-    fn result<T>(&self, done: T) -> Result<Result<T, Refusal>, Undecodable> {
+    fn result<T>(&self, done: T) -> Result<Result<T, Refusal>, MalformedMessage> {
         Ok(match &self.refusal {
             Some(refusal) => Err(Refusal::from_bytes(refusal.clone())?),
             None => Ok(done),
@@ -423,9 +427,9 @@ impl From<AppendReply> for AppendReplyHead {
 }
 
 impl TryFrom<AppendReplyHead> for AppendReply {
-    type Error = Undecodable;
+    type Error = MalformedMessage;
 
-    fn try_from(head: AppendReplyHead) -> Result<Self, Undecodable> {
+    fn try_from(head: AppendReplyHead) -> Result<Self, MalformedMessage> {
         Ok(match head.case {
             1 => Self::Matches { index: head.index, commit: head.commit },
             2 => {
@@ -433,22 +437,22 @@ impl TryFrom<AppendReplyHead> for AppendReply {
                 Self::Differs { prev: head.index, hint }
             }
             3 => Self::OldTerm,
-            _ => return Err(Undecodable),
+            _ => return Err(MalformedMessage),
         })
     }
 }
 
 /// Intact, but nothing that this version understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Undecodable;
+pub(crate) struct MalformedMessage;
 
-impl From<prost::DecodeError> for Undecodable {
+impl From<prost::DecodeError> for MalformedMessage {
     fn from(_: prost::DecodeError) -> Self {
         Self
     }
 }
 
-impl From<DecodeError> for Undecodable {
+impl From<DecodeError> for MalformedMessage {
     fn from(_: DecodeError) -> Self {
         Self
     }

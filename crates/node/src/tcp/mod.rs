@@ -3,22 +3,22 @@
 //!
 //! # Reading order
 //! `frame` and `message` (what is on the wire; docs/formats.md), `handshake` (who speaks),
-//! `queue` and `outgoing` (one address that is dialled), `guests` and `incoming` (who
-//! dials), `snapshot_stream`. What somebody here said is trusted no further than the
+//! `queue` and `outgoing` (one address that is dialled), `connections` and `incoming` (who
+//! dials), `snapshot_stream`. What somebody here message is trusted no further than the
 //! introduction that was let in: see `incoming`.
 
 mod config;
-mod counts;
+mod connections;
+mod counters;
+mod discovery;
 mod frame;
-mod guests;
 mod handshake;
 mod incoming;
-mod inquiry;
 mod message;
 mod outgoing;
-mod queue;
-mod rate;
-mod secure;
+mod rate_limit;
+mod security;
+mod send_queue;
 mod shared;
 mod snapshot_receive;
 mod snapshot_send;
@@ -32,27 +32,29 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quorate_core::{Entries, Envelope, MemberId, MemberInfo, Message};
+use quorate_core::membership::MemberInfo;
+use quorate_core::message::Message;
+use quorate_core::{Entries, Envelope, MemberId};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-pub use config::{AddressOf, OnRoundTrip, TcpConfig};
-pub use inquiry::InquiryError;
-pub use secure::{Plain, Secure, Securing, Stream};
+pub use config::{AddressResolver, RoundTripCallback, TcpConfig};
+pub use discovery::DiscoveryError;
+pub use security::{ConnectionSecurity, PeerStream, Plaintext, SecurityFuture};
 
 use crate::runtime::{
-    Inbox, Introduction, MemberKey, OutgoingSnapshot, Parcel, Rejected, Resident, Transport,
-    TransportError, lock,
+    HostedMember, Inbox, Introduction, MemberKey, OutgoingSnapshot, PeerMessage, RejectReason,
+    Transport, TransportError, lock,
 };
-use counts::Counted;
-use frame::Body;
-use message::{MessageHead, Unsendable, body_of, encode_entries};
-use queue::Queued;
-use shared::Shared;
+use counters::TcpCounter;
+use frame::FrameBody;
+use message::{MessageHead, UnencodableMessage, body_of, encode_entries};
+use send_queue::QueuedFrame;
+use shared::TcpShared;
 
 /// Carries messages and snapshots over TCP.
 pub struct TcpTransport {
-    shared: Arc<Shared>,
+    shared: Arc<TcpShared>,
     local: SocketAddr,
     /// Until it is started.
     listeners: Mutex<Option<Vec<TcpListener>>>,
@@ -71,7 +73,7 @@ impl TcpTransport {
             "" => local.to_string(),
             given => given.to_owned(),
         };
-        let shared = Arc::new(Shared::new(config, advertise));
+        let shared = Arc::new(TcpShared::new(config, advertise));
         Ok(Self { shared, local, listeners: Mutex::new(Some(listeners)) })
     }
 
@@ -82,13 +84,13 @@ impl TcpTransport {
 
     /// Asks the process at this `host:port` which members live there, and what each of them
     /// knows of its cluster: for one that is to join and has yet to find out who it is.
-    /// Nothing has to be started for it.
-    pub async fn inquire(
+    /// EmptyHead has to be started for it.
+    pub async fn discover(
         &self,
         address: &str,
-        patience: Duration,
-    ) -> Result<Vec<Resident>, InquiryError> {
-        inquiry::ask(&self.shared, address, patience).await
+        limit: Duration,
+    ) -> Result<Vec<HostedMember>, DiscoveryError> {
+        discovery::ask(&self.shared, address, limit).await
     }
 
     /// Under which address others are told to reach it.
@@ -128,37 +130,38 @@ impl Transport for TcpTransport {
     }
 
     fn set_peers(&self, key: MemberKey, peers: Vec<(MemberId, MemberInfo)>) {
-        let address_of = &self.shared.config.address_of;
-        let peers = peers.iter().filter_map(|(id, info)| Some((*id, address_of(info)?))).collect();
+        let resolve_address = &self.shared.config.resolve_address;
+        let peers =
+            peers.iter().filter_map(|(id, info)| Some((*id, resolve_address(info)?))).collect();
         lock(&self.shared.routes).set_peers(key, peers);
     }
 
-    fn send(&self, key: MemberKey, parcels: Vec<Parcel>) {
+    fn send(&self, key: MemberKey, messages: Vec<PeerMessage>) {
         let (mut bodies, now) = (SharedBodies::default(), Instant::now());
-        for parcel in parcels {
-            let Some(route) = self.shared.route(key, parcel.to()) else {
-                self.shared.no_route(key, parcel.to());
+        for message in messages {
+            let Some(route) = self.shared.route(key, message.to()) else {
+                self.shared.no_route(key, message.to());
                 continue;
             };
-            match queued(route.pair, parcel, &mut bodies, now) {
+            match queued(route.pair, message, &mut bodies, now) {
                 Ok(queued) => route.link.send(queued, &self.shared),
-                Err(Unsendable) => self.shared.counts.one(Counted::DroppedUnsendable),
+                Err(UnencodableMessage) => self.shared.counts.one(TcpCounter::DroppedUnsendable),
             }
         }
-        self.shared.counts.add(Counted::BodiesEncoded, bodies.made);
+        self.shared.counts.add(TcpCounter::BodiesEncoded, bodies.made);
     }
 
     fn send_snapshot(&self, key: MemberKey, snapshot: OutgoingSnapshot) {
         snapshot_send::send_snapshot(&self.shared, key, snapshot);
     }
 
-    fn turn_away(&self, key: MemberKey, from: MemberId, why: Rejected) {
-        lock(&self.shared.guests).turn_away(key, from, why);
+    fn reject(&self, key: MemberKey, from: MemberId, why: RejectReason) {
+        lock(&self.shared.connections).reject(key, from, why);
     }
 
     fn counts(&self) -> BTreeMap<&'static str, u64> {
         let mut counts = self.shared.counts.by_name();
-        counts.extend(lock(&self.shared.guests).counts());
+        counts.extend(lock(&self.shared.connections).counts());
         counts
     }
 
@@ -170,20 +173,22 @@ impl Transport for TcpTransport {
     }
 }
 
-/// A parcel as it waits for its turn on the channel of this pair.
+/// A message as it waits for its turn on the channel of this pair.
 fn queued(
     pair: Introduction,
-    parcel: Parcel,
+    message: PeerMessage,
     bodies: &mut SharedBodies,
     now: Instant,
-) -> Result<Queued, Unsendable> {
-    match parcel {
-        Parcel::Aside { from, bytes, .. } if from == pair.from.member => {
-            Ok(Queued::aside(pair, Body::new(bytes), now))
+) -> Result<QueuedFrame, UnencodableMessage> {
+    match message {
+        PeerMessage::Side { from, bytes, .. } if from == pair.from.member => {
+            Ok(QueuedFrame::side_message(pair, FrameBody::new(bytes), now))
         }
-        Parcel::Aside { .. } => Err(Unsendable),
-        Parcel::Message(Envelope { message: Message::Snapshot(_), .. }) => Err(Unsendable),
-        Parcel::Message(envelope) => {
+        PeerMessage::Side { .. } => Err(UnencodableMessage),
+        PeerMessage::Raft(Envelope { message: Message::Snapshot(_), .. }) => {
+            Err(UnencodableMessage)
+        }
+        PeerMessage::Raft(envelope) => {
             let head = MessageHead::new(&envelope, pair.from.member, pair.incarnation)?;
             let body = match &envelope.message {
                 Message::Append(append) if !append.entries.is_empty() => {
@@ -191,7 +196,7 @@ fn queued(
                 }
                 other => body_of(other)?,
             };
-            Ok(Queued::message(pair, head, body, now))
+            Ok(QueuedFrame::message(pair, head, body, now))
         }
     }
 }
@@ -199,12 +204,12 @@ fn queued(
 /// Entries that go to several peers are encoded once.
 #[derive(Default)]
 struct SharedBodies {
-    bodies: Vec<(Entries, Body)>,
+    bodies: Vec<(Entries, FrameBody)>,
     made: u64,
 }
 
 impl SharedBodies {
-    fn body(&mut self, entries: &Entries) -> Result<Body, Unsendable> {
+    fn body(&mut self, entries: &Entries) -> Result<FrameBody, UnencodableMessage> {
         if let Some((_, body)) = self.bodies.iter().find(|(other, _)| are_same(entries, other)) {
             return Ok(body.clone());
         }
@@ -228,6 +233,6 @@ fn are_same(some: &Entries, others: &Entries) -> bool {
 }
 
 #[cfg(test)]
-mod talk_tests;
+mod connection_tests;
 #[cfg(test)]
 mod tests;

@@ -10,13 +10,13 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tracing::{info, warn};
 
-use super::counts::Counted;
-use super::frame::{Batch, Frame, Kind};
+use super::counters::TcpCounter;
+use super::frame::{Frame, FrameBatch, FrameKind};
 use super::handshake::{IntroduceHead, Purpose, Reader, RefusedHead, Writer, dial};
-use super::incoming::part;
-use super::message::Nothing;
-use super::queue::{Queue, Queued};
-use super::shared::Shared;
+use super::incoming::close_gracefully;
+use super::message::EmptyHead;
+use super::send_queue::{QueuedFrame, SendQueue};
+use super::shared::TcpShared;
 use crate::runtime::{Introduction, MemberKey, lock};
 
 /// So much is written at once, about.
@@ -29,12 +29,12 @@ pub(crate) struct Link {
 
 struct LinkCore {
     address: String,
-    queue: Mutex<Queue>,
+    queue: Mutex<SendQueue>,
     filled: Notify,
 }
 
 impl Link {
-    pub(crate) fn open(shared: &Arc<Shared>, address: &str) -> Self {
+    pub(crate) fn open(shared: &Arc<TcpShared>, address: &str) -> Self {
         let core = Arc::new(LinkCore {
             address: address.to_owned(),
             queue: Mutex::default(),
@@ -50,7 +50,7 @@ impl Link {
         &self.core.address
     }
 
-    pub(crate) fn send(&self, queued: Queued, shared: &Shared) {
+    pub(crate) fn send(&self, queued: QueuedFrame, shared: &TcpShared) {
         let pair = queued.pair;
         let pushed = lock(&self.core.queue).push(queued, &shared.config);
         if pushed.wake {
@@ -80,7 +80,7 @@ impl Drop for Link {
 
 struct LinkTask {
     core: Arc<LinkCore>,
-    shared: Arc<Shared>,
+    shared: Arc<TcpShared>,
     /// Attempts in a row that led nowhere.
     failures: u32,
 }
@@ -93,15 +93,15 @@ impl LinkTask {
             let (counts, advertise) = (&self.shared.counts, &self.shared.advertise);
             match dial(config, counts, address, advertise, Purpose::Messages).await {
                 Ok((reader, writer)) => {
-                    counts.one(Counted::Connected);
+                    counts.one(TcpCounter::Connected);
                     info!(%address, "connected");
                     let ended = self.converse(reader, writer).await;
-                    counts.one(Counted::Disconnected);
+                    counts.one(TcpCounter::Disconnected);
                     info!(%address, why = ended.why, "disconnected");
                     self.failures = if ended.heard { 0 } else { self.failures + 1 };
                 }
                 Err(why) => {
-                    counts.one(Counted::ConnectFailed);
+                    counts.one(TcpCounter::ConnectFailed);
                     if self.failures == 0 {
                         warn!(%address, why, "cannot connect");
                     }
@@ -119,7 +119,7 @@ impl LinkTask {
             {
                 let mut queue = lock(&self.core.queue);
                 let stale = queue.drop_stale(self.shared.config.stale_after);
-                self.shared.counts.add(Counted::DroppedStale, stale);
+                self.shared.counts.add(TcpCounter::DroppedStale, stale);
                 if queue.closed && (queue.failing || queue.is_empty()) {
                     return false;
                 }
@@ -151,48 +151,48 @@ impl LinkTask {
         sleep(pause).await;
     }
 
-    async fn converse(&self, reader: Reader, writer: Writer) -> Ended {
+    async fn converse(&self, reader: Reader, writer: Writer) -> ConnectionEnd {
         {
             let mut queue = lock(&self.core.queue);
             let stale = queue.drop_stale(self.shared.config.stale_after);
-            self.shared.counts.add(Counted::DroppedStale, stale);
+            self.shared.counts.add(TcpCounter::DroppedStale, stale);
             queue.online = true;
             queue.failing = false;
         }
-        let mut conversation = Conversation {
+        let mut connection = OutgoingConnection {
             core: &self.core,
             shared: &self.shared,
             reader,
             writer,
-            batch: Batch::default(),
+            batch: FrameBatch::default(),
             channels: BTreeMap::new(),
             pairs: BTreeMap::new(),
             channel_last: 0,
             heard: false,
             asked_at: None,
         };
-        let why = conversation.run().await;
-        let heard = conversation.heard;
+        let why = connection.run().await;
+        let heard = connection.heard;
         // What was on its way may be lost: who relied on it has to hear that.
         let pairs = lock(&self.core.queue).disconnected();
         pairs.into_iter().for_each(|pair| self.shared.unreachable(pair));
-        Ended { why, heard }
+        ConnectionEnd { why, heard }
     }
 }
 
-struct Ended {
+struct ConnectionEnd {
     why: String,
     /// Somebody was welcome there.
     heard: bool,
 }
 
-/// What is said while a connection lasts.
-struct Conversation<'a> {
+/// What is message while a connection lasts.
+struct OutgoingConnection<'a> {
     core: &'a LinkCore,
-    shared: &'a Shared,
+    shared: &'a TcpShared,
     reader: Reader,
     writer: Writer,
-    batch: Batch,
+    batch: FrameBatch,
     channels: BTreeMap<Introduction, u32>,
     pairs: BTreeMap<u32, Introduction>,
     /// Numbers are not used again, so that late answers cannot be mistaken.
@@ -202,7 +202,7 @@ struct Conversation<'a> {
     asked_at: Option<Instant>,
 }
 
-impl Conversation<'_> {
+impl OutgoingConnection<'_> {
     /// Until the connection ends; says why.
     async fn run(&mut self) -> String {
         let config = &self.shared.config;
@@ -212,9 +212,9 @@ impl Conversation<'_> {
         let mut heard_at = Instant::now();
         let mut taken = Vec::new();
         loop {
-            let patience = config.silence_timeout.saturating_sub(heard_at.elapsed());
+            let limit = config.silence_timeout.saturating_sub(heard_at.elapsed());
             tokio::select! {
-                frame = self.reader.next(patience) => {
+                frame = self.reader.next(limit) => {
                     heard_at = Instant::now();
                     if let Err(why) = self.hear(frame) {
                         return why;
@@ -229,14 +229,14 @@ impl Conversation<'_> {
                         queue.take_leaving()
                     };
                     if closes {
-                        part(&mut self.reader, &mut self.writer).await;
+                        close_gracefully(&mut self.reader, &mut self.writer).await;
                         return "not needed any more".to_owned();
                     }
                     taken.drain(..).for_each(|queued| self.say(&queued));
                     leaving.iter().for_each(|pair| self.leave(pair));
                 }
                 _ = keep_alive.tick() => {
-                    self.batch.push(Kind::KeepAlive, 0, &Nothing {});
+                    self.batch.push(FrameKind::KeepAlive, 0, &EmptyHead {});
                     self.asked_at = Some(Instant::now());
                 }
             }
@@ -250,18 +250,18 @@ impl Conversation<'_> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        let Shared { config, counts, .. } = self.shared;
+        let TcpShared { config, counts, .. } = self.shared;
         let written = self.batch.write_to(&mut self.writer, config.write_timeout, counts).await;
         written.map_err(|why| why.to_string())
     }
 
     /// Puts it into the batch, after an introduction if it is the first of its pair.
-    fn say(&mut self, queued: &Queued) {
+    fn say(&mut self, queued: &QueuedFrame) {
         let pair = queued.pair;
         let channel = match self.channels.get(&pair) {
             Some(channel) => *channel,
             None if self.channels.len() >= self.shared.config.channels_max => {
-                self.shared.counts.one(Counted::DroppedFull);
+                self.shared.counts.one(TcpCounter::DroppedFull);
                 return;
             }
             None => self.introduce(pair),
@@ -274,7 +274,7 @@ impl Conversation<'_> {
         let channel = self.channel_last;
         self.channels.insert(pair, channel);
         self.pairs.insert(channel, pair);
-        self.batch.push(Kind::Introduce, channel, &IntroduceHead::from(pair));
+        self.batch.push(FrameKind::Introduce, channel, &IntroduceHead::from(pair));
         lock(&self.core.queue).opened(pair);
         channel
     }
@@ -282,7 +282,7 @@ impl Conversation<'_> {
     fn leave(&mut self, pair: &Introduction) {
         if let Some(channel) = self.channels.remove(pair) {
             self.pairs.remove(&channel);
-            self.batch.push(Kind::Leave, channel, &Nothing {});
+            self.batch.push(FrameKind::Leave, channel, &EmptyHead {});
         }
     }
 
@@ -292,20 +292,20 @@ impl Conversation<'_> {
             why.to_string()
         })?;
         match frame.kind {
-            Kind::KeepAlive => {
+            FrameKind::KeepAlive => {
                 if let Some(asked_at) = self.asked_at.take() {
                     (self.shared.config.on_round_trip)(&self.core.address, asked_at.elapsed());
                 }
             }
-            Kind::Welcome => {
+            FrameKind::Welcome => {
                 self.heard = true;
                 if let Some(pair) = self.pairs.get(&frame.channel) {
                     lock(&self.core.queue).welcome(pair);
                 }
             }
-            Kind::Refused => self.on_refused(&frame),
+            FrameKind::Refused => self.on_refused(&frame),
             _ => {
-                self.shared.counts.one(Counted::Unexpected);
+                self.shared.counts.one(TcpCounter::Unexpected);
                 return Err("a frame that has no place here".to_owned());
             }
         }
@@ -315,7 +315,7 @@ impl Conversation<'_> {
     fn on_refused(&mut self, frame: &Frame) {
         let Some(pair) = self.pairs.remove(&frame.channel) else { return };
         self.channels.remove(&pair);
-        self.shared.counts.one(Counted::RejectedByPeer);
+        self.shared.counts.one(TcpCounter::RejectedByPeer);
         let refused: RefusedHead = prost::Message::decode(&frame.head[..]).unwrap_or_default();
         let news = lock(&self.core.queue).refuse(pair, &refused.text, &self.shared.config);
         if news {

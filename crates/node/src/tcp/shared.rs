@@ -12,41 +12,41 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::config::TcpConfig;
-use super::counts::{Counted, Counts};
-use super::guests::Guests;
+use super::connections::IncomingConnections;
+use super::counters::{TcpCounter, TcpCounters};
 use super::outgoing::Link;
-use super::rate::Rate;
+use super::rate_limit::RateLimit;
 use crate::runtime::{Inbox, Introduction, MemberKey, lock};
 
-pub(crate) struct Shared {
+pub(crate) struct TcpShared {
     pub(crate) config: TcpConfig,
     /// Where others reach this process.
     pub(crate) advertise: String,
-    pub(crate) counts: Counts,
+    pub(crate) counts: TcpCounters,
     pub(crate) inbox: OnceLock<Inbox>,
     pub(crate) routes: Mutex<Routes>,
-    pub(crate) guests: Mutex<Guests>,
+    pub(crate) connections: Mutex<IncomingConnections>,
     pub(crate) snapshot_places: Semaphore,
     pub(crate) snapshots_waiting: AtomicUsize,
-    pub(crate) snapshot_rate: Rate,
+    pub(crate) snapshot_rate: RateLimit,
     stopping: watch::Sender<bool>,
     /// Every task holds one of these; the receiver ends when none is left.
     running: Mutex<Option<mpsc::Sender<()>>>,
     ended: tokio::sync::Mutex<mpsc::Receiver<()>>,
 }
 
-impl Shared {
+impl TcpShared {
     pub(crate) fn new(config: TcpConfig, advertise: String) -> Self {
         let (running, ended) = mpsc::channel(1);
         Self {
             advertise,
-            counts: Counts::default(),
+            counts: TcpCounters::default(),
             inbox: OnceLock::new(),
             routes: Mutex::default(),
-            guests: Mutex::default(),
+            connections: Mutex::default(),
             snapshot_places: Semaphore::new(config.snapshots_max.max(1)),
             snapshots_waiting: AtomicUsize::new(0),
-            snapshot_rate: Rate::new(config.snapshot_bytes_per_second),
+            snapshot_rate: RateLimit::new(config.snapshot_bytes_per_second),
             stopping: watch::Sender::new(false),
             running: Mutex::new(Some(running)),
             ended: tokio::sync::Mutex::new(ended),
@@ -54,8 +54,8 @@ impl Shared {
         }
     }
 
-    /// Runs until it is done or the transport stops. Nothing runs after that: then the task
-    /// comes back, so that the caller chooses where it is dropped.
+    /// Runs until it is done or the transport stops. EmptyHead runs after that: then the task
+    /// comes back, so that the advertised_peer chooses where it is dropped.
     pub(crate) fn spawn<F>(&self, task: F) -> Result<AbortHandle, F>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -85,7 +85,7 @@ impl Shared {
 
     /// Nobody knows where this peer is.
     pub(crate) fn no_route(&self, from: MemberKey, to: MemberId) {
-        self.counts.one(Counted::DroppedNoAddress);
+        self.counts.one(TcpCounter::DroppedNoAddress);
         let tell = lock(&self.routes).may_tell(from, to, self.config.unreachable_every);
         if let Some(inbox) = self.inbox.get().filter(|_| tell) {
             inbox.unreachable(from, to);
@@ -113,33 +113,35 @@ pub(crate) struct Route {
 /// Who lives here, and where their peers are.
 #[derive(Default)]
 pub(crate) struct Routes {
-    members: BTreeMap<MemberKey, Local>,
-    /// Where peers said that they are, when they connected: for those that nobody named.
-    callers: BTreeMap<(MemberKey, MemberId), Caller>,
+    members: BTreeMap<MemberKey, MemberRoutes>,
+    /// Where peers message that they are, when they connected: for those that nobody named.
+    advertised: BTreeMap<(MemberKey, MemberId), AdvertisedPeer>,
     links: BTreeMap<String, Weak<Link>>,
 }
 
-struct Local {
+struct MemberRoutes {
     incarnation: u64,
-    peers: BTreeMap<MemberId, Peer>,
+    peers: BTreeMap<MemberId, PeerRoute>,
     /// When it was last told that nobody knows where a peer is.
     told: BTreeMap<MemberId, Instant>,
 }
 
-struct Peer {
+struct PeerRoute {
     address: String,
     link: Option<Arc<Link>>,
 }
 
-struct Caller {
+struct AdvertisedPeer {
     connection: u64,
-    peer: Peer,
+    peer: PeerRoute,
 }
 
 impl Routes {
     pub(crate) fn add_member(&mut self, key: MemberKey, incarnation: u64) {
-        self.members
-            .insert(key, Local { incarnation, peers: BTreeMap::new(), told: BTreeMap::new() });
+        self.members.insert(
+            key,
+            MemberRoutes { incarnation, peers: BTreeMap::new(), told: BTreeMap::new() },
+        );
     }
 
     pub(crate) fn remove_member(&mut self, key: MemberKey) {
@@ -147,8 +149,8 @@ impl Routes {
         for link in self.links.values().filter_map(Weak::upgrade) {
             link.leave(key, None);
         }
-        for (_, caller) in self.callers.iter_mut().filter(|((to, _), _)| *to == key) {
-            caller.peer.link = None;
+        for (_, advertised_peer) in self.advertised.iter_mut().filter(|((to, _), _)| *to == key) {
+            advertised_peer.peer.link = None;
         }
     }
 
@@ -160,20 +162,21 @@ impl Routes {
                 Some(peer) if peer.address == address => peer,
                 Some(peer) => {
                     peer.leave(key, id);
-                    Peer { address, link: None }
+                    PeerRoute { address, link: None }
                 }
-                None => Peer { address, link: None },
+                None => PeerRoute { address, link: None },
             };
             local.peers.insert(id, peer);
         }
         before.into_iter().for_each(|(id, peer)| peer.leave(key, id));
     }
 
-    fn find(&mut self, shared: &Arc<Shared>, from: MemberKey, to: MemberId) -> Option<Route> {
+    fn find(&mut self, shared: &Arc<TcpShared>, from: MemberKey, to: MemberId) -> Option<Route> {
         let local = self.members.get_mut(&from)?;
         let pair = Introduction { from, incarnation: local.incarnation, to };
-        let caller = self.callers.get_mut(&(from, to)).map(|caller| &mut caller.peer);
-        let peer = local.peers.get_mut(&to).or(caller)?;
+        let advertised_peer =
+            self.advertised.get_mut(&(from, to)).map(|advertised_peer| &mut advertised_peer.peer);
+        let peer = local.peers.get_mut(&to).or(advertised_peer)?;
         let link = match &peer.link {
             Some(link) => Arc::clone(link),
             None => open_link(&mut self.links, shared, &peer.address),
@@ -193,24 +196,27 @@ impl Routes {
         true
     }
 
-    /// This peer connected, and said where it is reached.
+    /// This peer connected, and message where it is reached.
     pub(crate) fn called(&mut self, to: MemberKey, from: MemberId, connection: u64, at: &str) {
         let key = (to, from);
-        match self.callers.get_mut(&key) {
-            Some(caller) if caller.peer.address == at => caller.connection = connection,
+        match self.advertised.get_mut(&key) {
+            Some(advertised_peer) if advertised_peer.peer.address == at => {
+                advertised_peer.connection = connection
+            }
             _ if at.is_empty() => {}
             _ => {
-                let peer = Peer { address: at.to_owned(), link: None };
-                self.callers.insert(key, Caller { connection, peer });
+                let peer = PeerRoute { address: at.to_owned(), link: None };
+                self.advertised.insert(key, AdvertisedPeer { connection, peer });
             }
         }
     }
 
     /// This connection of a peer is gone. False when there is a newer one.
     pub(crate) fn hung_up(&mut self, to: MemberKey, from: MemberId, connection: u64) -> bool {
-        let last = self.callers.get(&(to, from)).is_none_or(|last| last.connection == connection);
+        let last =
+            self.advertised.get(&(to, from)).is_none_or(|last| last.connection == connection);
         if last {
-            self.callers.remove(&(to, from));
+            self.advertised.remove(&(to, from));
         }
         last
     }
@@ -220,7 +226,7 @@ impl Routes {
     }
 }
 
-impl Peer {
+impl PeerRoute {
     fn leave(&self, key: MemberKey, id: MemberId) {
         if let Some(link) = &self.link {
             link.leave(key, Some(id));
@@ -230,7 +236,7 @@ impl Peer {
 
 fn open_link(
     links: &mut BTreeMap<String, Weak<Link>>,
-    shared: &Arc<Shared>,
+    shared: &Arc<TcpShared>,
     address: &str,
 ) -> Arc<Link> {
     if let Some(link) = links.get(address).and_then(Weak::upgrade) {

@@ -4,48 +4,49 @@
 use std::future::Future;
 use std::pin::pin;
 
-use quorate_core::{Envelope, Message};
+use quorate_core::Envelope;
+use quorate_core::message::Message;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::counts::Counted;
-use super::frame::{Frame, Kind};
-use super::incoming::{Guest, Hangup, addressee};
-use super::message::{MessageHead, Nothing};
-use super::snapshot_stream::{ChunkHead, EndHead, Passed, SnapshotRefusedHead};
-use crate::runtime::{Introduction, LandingError};
+use super::counters::TcpCounter;
+use super::frame::{Frame, FrameKind};
+use super::incoming::{Disconnect, IncomingConnection, addressee};
+use super::message::{EmptyHead, MessageHead};
+use super::snapshot_stream::{ChunkHead, EndHead, SnapshotProgress, SnapshotRefusedHead};
+use crate::runtime::{Introduction, SnapshotReceiveError};
 
 /// Receives what this frame begins, and answers what became of it.
 pub(crate) async fn receive(
-    guest: &mut Guest<'_>,
+    connection: &mut IncomingConnection<'_>,
     begin: Frame,
     pair: Introduction,
-) -> Result<(), Hangup> {
+) -> Result<(), Disconnect> {
     let (envelope, bytes) = announced(begin, pair)?;
     let channel = 1;
-    match land(guest, envelope, bytes, pair).await {
+    match land(connection, envelope, bytes, pair).await {
         Ok(()) => {
-            guest.shared.counts.one(Counted::SnapshotsReceived);
+            connection.shared.counts.one(TcpCounter::SnapshotsReceived);
             info!(peer = %pair.from, member = %pair.to, bytes, "snapshot received");
-            guest.answers.push(Kind::SnapshotDone, channel, &Nothing {});
+            connection.answers.push(FrameKind::SnapshotDone, channel, &EmptyHead {});
         }
-        Err(Failure::Refused(why)) => {
-            guest.shared.counts.one(Counted::SnapshotsRefused);
+        Err(ReceiveError::Refused(why)) => {
+            connection.shared.counts.one(TcpCounter::SnapshotsRefused);
             warn!(peer = %pair.from, member = %pair.to, %why, "snapshot refused");
             let head = SnapshotRefusedHead { text: why.to_string() };
-            guest.answers.push(Kind::SnapshotRefused, channel, &head);
+            connection.answers.push(FrameKind::SnapshotRefused, channel, &head);
         }
-        Err(Failure::Broken(hangup)) => {
-            guest.shared.counts.one(Counted::SnapshotsBroken);
-            return Err(hangup);
+        Err(ReceiveError::Broken(disconnect)) => {
+            connection.shared.counts.one(TcpCounter::SnapshotsBroken);
+            return Err(disconnect);
         }
     }
     Ok(())
 }
 
 /// The message, and how many bytes are to follow.
-fn announced(begin: Frame, pair: Introduction) -> Result<(Envelope, u64), Hangup> {
-    let malformed = Hangup::Counted(Counted::Malformed);
+fn announced(begin: Frame, pair: Introduction) -> Result<(Envelope, u64), Disconnect> {
+    let malformed = Disconnect::TcpCounter(TcpCounter::Malformed);
     let Ok(head) = <MessageHead as prost::Message>::decode(&begin.head[..]) else {
         return Err(malformed);
     };
@@ -57,51 +58,51 @@ fn announced(begin: Frame, pair: Introduction) -> Result<(Envelope, u64), Hangup
 }
 
 /// Why a snapshot did not land.
-enum Failure {
+enum ReceiveError {
     /// The member does not take it.
-    Refused(LandingError),
+    Refused(SnapshotReceiveError),
     /// Its sender did not do as it should, or the connection broke.
-    Broken(Hangup),
+    Broken(Disconnect),
 }
 
-impl<T: Into<Hangup>> From<T> for Failure {
-    fn from(hangup: T) -> Self {
-        Self::Broken(hangup.into())
+impl<T: Into<Disconnect>> From<T> for ReceiveError {
+    fn from(disconnect: T) -> Self {
+        Self::Broken(disconnect.into())
     }
 }
 
 async fn land(
-    guest: &mut Guest<'_>,
+    connection: &mut IncomingConnection<'_>,
     envelope: Envelope,
     bytes: u64,
     pair: Introduction,
-) -> Result<(), Failure> {
-    let begun = guest.inbox.begin_snapshot(addressee(&pair), envelope);
-    let mut snapshot = while_alive(guest, begun).await?.map_err(Failure::Refused)?;
-    let mut passed = Passed::default();
-    let malformed = || Failure::Broken(Hangup::Counted(Counted::Malformed));
+) -> Result<(), ReceiveError> {
+    let begun = connection.inbox.begin_snapshot(addressee(&pair), envelope);
+    let mut snapshot = while_alive(connection, begun).await?.map_err(ReceiveError::Refused)?;
+    let mut passed = SnapshotProgress::default();
+    let malformed = || ReceiveError::Broken(Disconnect::TcpCounter(TcpCounter::Malformed));
     loop {
-        let frame = guest.reader.next(guest.shared.config.silence_timeout).await?;
+        let frame = connection.reader.next(connection.shared.config.silence_timeout).await?;
         match frame.kind {
-            Kind::KeepAlive => {}
-            Kind::SnapshotChunk => {
+            FrameKind::KeepAlive => {}
+            FrameKind::SnapshotChunk => {
                 let head: ChunkHead = decode(&frame).ok_or_else(malformed)?;
                 let fits = passed.bytes + frame.body.len() as u64 <= bytes;
                 if !fits || frame.body.is_empty() || passed.add(&frame.body) != head {
                     return Err(malformed());
                 }
                 let appended = snapshot.append(frame.body);
-                while_alive(guest, appended).await?.map_err(Failure::Refused)?;
+                while_alive(connection, appended).await?.map_err(ReceiveError::Refused)?;
             }
-            Kind::SnapshotEnd => {
+            FrameKind::SnapshotEnd => {
                 let head: EndHead = decode(&frame).ok_or_else(malformed)?;
                 if passed.end() != head || passed.bytes != bytes {
                     return Err(malformed());
                 }
                 let finished = snapshot.finish();
-                return while_alive(guest, finished).await?.map_err(Failure::Refused);
+                return while_alive(connection, finished).await?.map_err(ReceiveError::Refused);
             }
-            _ => return Err(Failure::Broken(Hangup::Counted(Counted::Unexpected))),
+            _ => return Err(ReceiveError::Broken(Disconnect::TcpCounter(TcpCounter::Unexpected))),
         }
     }
 }
@@ -111,14 +112,17 @@ fn decode<T: prost::Message + Default>(frame: &Frame) -> Option<T> {
 }
 
 /// Gives signs of life while a disk takes its time.
-async fn while_alive<T>(guest: &mut Guest<'_>, work: impl Future<Output = T>) -> Result<T, Hangup> {
+async fn while_alive<T>(
+    connection: &mut IncomingConnection<'_>,
+    work: impl Future<Output = T>,
+) -> Result<T, Disconnect> {
     let mut work = pin!(work);
     loop {
         tokio::select! {
             done = &mut work => return Ok(done),
-            () = sleep(guest.shared.config.keep_alive_every) => {
-                guest.answers.push(Kind::KeepAlive, 0, &Nothing {});
-                guest.answer().await?;
+            () = sleep(connection.shared.config.keep_alive_every) => {
+                connection.answers.push(FrameKind::KeepAlive, 0, &EmptyHead {});
+                connection.answer().await?;
             }
         }
     }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::counts::Counted;
-use super::frame::{Batch, Body, FOR_EVER, Kind};
+use super::counters::TcpCounter;
+use super::frame::{FrameBatch, FrameBody, FrameKind, NO_TIMEOUT};
 use super::handshake::{IntroduceHead, Purpose, Reader, RefusedHead, Writer, dial};
-use super::message::{MessageHead, Nothing};
-use super::shared::{Route, Shared};
-use super::snapshot_stream::{Passed, SnapshotRefusedHead};
+use super::message::{EmptyHead, MessageHead};
+use super::shared::{Route, TcpShared};
+use super::snapshot_stream::{SnapshotProgress, SnapshotRefusedHead};
 use crate::runtime::{Introduction, MemberKey, OutgoingSnapshot};
 
 /// Longer pieces are cut, so that the rate is even and signs of life find room.
@@ -22,25 +22,25 @@ const CHUNK_BYTES: usize = 256 << 10;
 const CHANNEL: u32 = 1;
 
 /// Sends it when its turn comes. Dropped on any other way, it reports itself as lost.
-pub(crate) fn send_snapshot(shared: &Arc<Shared>, from: MemberKey, snapshot: OutgoingSnapshot) {
+pub(crate) fn send_snapshot(shared: &Arc<TcpShared>, from: MemberKey, snapshot: OutgoingSnapshot) {
     let to = snapshot.envelope().to;
     let Some(route) = shared.route(from, to) else {
-        shared.counts.one(Counted::DroppedNoAddress);
-        shared.counts.one(Counted::SnapshotsLost);
+        shared.counts.one(TcpCounter::DroppedNoAddress);
+        shared.counts.one(TcpCounter::SnapshotsLost);
         return;
     };
     if shared.snapshots_waiting.fetch_add(1, Ordering::Relaxed)
         >= shared.config.snapshots_waiting_max
     {
         shared.snapshots_waiting.fetch_sub(1, Ordering::Relaxed);
-        shared.counts.one(Counted::SnapshotsNoPlace);
-        shared.counts.one(Counted::SnapshotsLost);
+        shared.counts.one(TcpCounter::SnapshotsNoPlace);
+        shared.counts.one(TcpCounter::SnapshotsLost);
         return;
     }
     let _ = shared.spawn(send_in_turn(Arc::clone(shared), route, snapshot));
 }
 
-async fn send_in_turn(shared: Arc<Shared>, route: Route, mut snapshot: OutgoingSnapshot) {
+async fn send_in_turn(shared: Arc<TcpShared>, route: Route, mut snapshot: OutgoingSnapshot) {
     let place = shared.snapshot_places.acquire().await;
     shared.snapshots_waiting.fetch_sub(1, Ordering::Relaxed);
     let Route { pair, link } = route;
@@ -48,16 +48,16 @@ async fn send_in_turn(shared: Arc<Shared>, route: Route, mut snapshot: OutgoingS
     let (address, bytes) = (link.address(), snapshot.bytes());
     match transmit(&shared, address, pair, &mut snapshot).await {
         Ok(()) => {
-            shared.counts.one(Counted::SnapshotsSent);
+            shared.counts.one(TcpCounter::SnapshotsSent);
             info!(member = %from, peer = %to, address, bytes, "snapshot sent");
             snapshot.arrived();
         }
-        Err(Failure::Refused(why)) => {
-            shared.counts.one(Counted::SnapshotsRefusedByPeer);
+        Err(SendError::Refused(why)) => {
+            shared.counts.one(TcpCounter::SnapshotsRefusedByPeer);
             warn!(member = %from, peer = %to, address, why, "peer refused a snapshot");
         }
-        Err(Failure::Lost(why)) => {
-            shared.counts.one(Counted::SnapshotsLost);
+        Err(SendError::Lost(why)) => {
+            shared.counts.one(TcpCounter::SnapshotsLost);
             warn!(member = %from, peer = %to, address, why, "snapshot lost");
         }
     }
@@ -65,79 +65,79 @@ async fn send_in_turn(shared: Arc<Shared>, route: Route, mut snapshot: OutgoingS
 }
 
 /// Why a snapshot did not arrive.
-enum Failure {
+enum SendError {
     Refused(String),
     Lost(String),
 }
 
-fn lost(why: impl ToString) -> Failure {
-    Failure::Lost(why.to_string())
+fn lost(why: impl ToString) -> SendError {
+    SendError::Lost(why.to_string())
 }
 
 async fn transmit(
-    shared: &Shared,
+    shared: &TcpShared,
     address: &str,
     pair: Introduction,
     snapshot: &mut OutgoingSnapshot,
-) -> Result<(), Failure> {
-    let Shared { config, counts, advertise, .. } = shared;
+) -> Result<(), SendError> {
+    let TcpShared { config, counts, advertise, .. } = shared;
     let envelope = snapshot.envelope();
     let head = MessageHead::new(envelope, pair.from.member, pair.incarnation);
     let mut head = head.map_err(|_| lost("in another member's name"))?;
     head.snapshot_bytes = snapshot.bytes();
     let (reader, writer) =
         dial(config, counts, address, advertise, Purpose::Snapshot).await.map_err(lost)?;
-    let mut stream = Stream { shared, reader, writer, batch: Batch::default() };
-    stream.batch.push(Kind::Introduce, CHANNEL, &IntroduceHead::from(pair));
-    stream.batch.push(Kind::SnapshotBegin, CHANNEL, &head);
+    let mut stream = SnapshotStream { shared, reader, writer, batch: FrameBatch::default() };
+    stream.batch.push(FrameKind::Introduce, CHANNEL, &IntroduceHead::from(pair));
+    stream.batch.push(FrameKind::SnapshotBegin, CHANNEL, &head);
     stream.write().await?;
-    let mut passed = Passed::default();
+    let mut passed = SnapshotProgress::default();
     while let Some(mut chunk) = snapshot.next_chunk().await.map_err(lost)? {
         while !chunk.is_empty() {
             let piece = chunk.split_to(chunk.len().min(CHUNK_BYTES));
             stream.pause(shared.snapshot_rate.take(piece.len())).await?;
             let head = passed.add(&piece);
-            let body = Body::new(piece);
-            stream.batch.push_with_body(Kind::SnapshotChunk, CHANNEL, &head, Some(&body));
+            let body = FrameBody::new(piece);
+            stream.batch.push_with_body(FrameKind::SnapshotChunk, CHANNEL, &head, Some(&body));
             stream.write().await?;
         }
     }
-    stream.batch.push(Kind::SnapshotEnd, CHANNEL, &passed.end());
+    stream.batch.push(FrameKind::SnapshotEnd, CHANNEL, &passed.end());
     stream.write().await?;
     answer(&mut stream.reader, config.silence_timeout).await
 }
 
-struct Stream<'a> {
-    shared: &'a Shared,
+struct SnapshotStream<'a> {
+    shared: &'a TcpShared,
     reader: Reader,
     writer: Writer,
-    batch: Batch,
+    batch: FrameBatch,
 }
 
-impl Stream<'_> {
-    /// Writes what is in the batch. Nothing has to be heard meanwhile; an answer that comes
+impl SnapshotStream<'_> {
+    /// Writes what is in the batch. EmptyHead has to be heard meanwhile; an answer that comes
     /// too early ends it.
-    async fn write(&mut self) -> Result<(), Failure> {
-        let Shared { config, counts, .. } = self.shared;
+    async fn write(&mut self) -> Result<(), SendError> {
+        let TcpShared { config, counts, .. } = self.shared;
         let written = self.batch.write_to(&mut self.writer, config.write_timeout, counts);
         tokio::select! {
             biased;
-            ended = answer(&mut self.reader, FOR_EVER) => Err(early(ended)),
+            ended = answer(&mut self.reader, NO_TIMEOUT) => Err(early(ended)),
             written = written => written.map_err(lost),
         }
     }
 
     /// Gives signs of life meanwhile.
-    async fn pause(&mut self, mut left: Duration) -> Result<(), Failure> {
+    async fn pause(&mut self, mut left: Duration) -> Result<(), SendError> {
         while !left.is_zero() {
             let step = left.min(self.shared.config.keep_alive_every);
             tokio::select! {
-                ended = answer(&mut self.reader, FOR_EVER) => return Err(early(ended)),
+                ended = answer(&mut self.reader, NO_TIMEOUT) => return Err(early(ended)),
                 () = sleep(step) => {}
             }
             left -= step;
             if !left.is_zero() {
-                self.batch.push(Kind::KeepAlive, 0, &Nothing {});
+                self.batch.push(FrameKind::KeepAlive, 0, &EmptyHead {});
                 self.write().await?;
             }
         }
@@ -145,25 +145,25 @@ impl Stream<'_> {
     }
 }
 
-fn early(ended: Result<(), Failure>) -> Failure {
+fn early(ended: Result<(), SendError>) -> SendError {
     ended.err().unwrap_or_else(|| lost("taken for complete before it was"))
 }
 
 /// What the other side says in the end.
-async fn answer(reader: &mut Reader, patience: Duration) -> Result<(), Failure> {
+async fn answer(reader: &mut Reader, limit: Duration) -> Result<(), SendError> {
     loop {
-        let frame = reader.next(patience).await.map_err(lost)?;
+        let frame = reader.next(limit).await.map_err(lost)?;
         match frame.kind {
-            Kind::Welcome | Kind::KeepAlive => {}
-            Kind::SnapshotDone => return Ok(()),
-            Kind::SnapshotRefused => {
+            FrameKind::Welcome | FrameKind::KeepAlive => {}
+            FrameKind::SnapshotDone => return Ok(()),
+            FrameKind::SnapshotRefused => {
                 let head: SnapshotRefusedHead =
                     prost::Message::decode(&frame.head[..]).unwrap_or_default();
-                return Err(Failure::Refused(head.text));
+                return Err(SendError::Refused(head.text));
             }
-            Kind::Refused => {
+            FrameKind::Refused => {
                 let head: RefusedHead = prost::Message::decode(&frame.head[..]).unwrap_or_default();
-                return Err(Failure::Refused(head.text));
+                return Err(SendError::Refused(head.text));
             }
             _ => return Err(lost("an answer that has no place here")),
         }

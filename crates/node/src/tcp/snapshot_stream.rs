@@ -27,13 +27,13 @@ pub(crate) struct SnapshotRefusedHead {
 
 /// How much has passed: the same on both sides, or something was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Passed {
+pub(crate) struct SnapshotProgress {
     pub(crate) bytes: u64,
     pub(crate) chunks: u64,
     running: u32,
 }
 
-impl Passed {
+impl SnapshotProgress {
     pub(crate) fn add(&mut self, chunk: &[u8]) -> ChunkHead {
         self.bytes += chunk.len() as u64;
         self.chunks += 1;

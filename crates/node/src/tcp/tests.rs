@@ -2,14 +2,13 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use quorate_core::{
-    Append, Entry, EntryId, Heartbeat, HeartbeatReply, Payload, Proposal, RequestId,
-};
+use quorate_core::message::{Append, Heartbeat, HeartbeatReply, Proposal};
+use quorate_core::{Entry, EntryId, Payload, RequestId};
 
-use super::frame::{Batch, Frame, Kind, ReadError, take_frame};
-use super::message::Undecodable;
+use super::frame::{Frame, FrameBatch, FrameKind, ReadError, take_frame};
+use super::message::MalformedMessage;
 use super::*;
-use crate::testkit::chance::{Chance, MESSAGE_KINDS};
+use crate::testkit::random_values::{MESSAGE_KINDS, RandomValues};
 
 const FROM: MemberId = MemberId(1);
 const TO: MemberId = MemberId(2);
@@ -28,8 +27,8 @@ fn envelope(message: Message) -> Envelope {
 fn encode(envelope: &Envelope) -> Vec<u8> {
     let head = MessageHead::new(envelope, FROM, INCARNATION).unwrap();
     let body = body_of(&envelope.message).unwrap();
-    let mut batch = Batch::default();
-    batch.push_with_body(Kind::Message, 5, &head, body.as_ref());
+    let mut batch = FrameBatch::default();
+    batch.push_with_body(FrameKind::Message, 5, &head, body.as_ref());
     batch.to_bytes()
 }
 
@@ -37,21 +36,21 @@ fn take(bytes: &[u8]) -> Result<Option<Frame>, ReadError> {
     take_frame(&mut BytesMut::from(bytes), MAX)
 }
 
-fn decode(head: &[u8], body: Bytes) -> Result<Envelope, Undecodable> {
+fn decode(head: &[u8], body: Bytes) -> Result<Envelope, MalformedMessage> {
     MessageHead::decode(head, body, FROM, INCARNATION, TO)
 }
 
 #[test]
 fn every_message_comes_back_from_its_frame() {
-    let mut chance = Chance::new(1);
+    let mut random = RandomValues::new(1);
     for round in 0..200 * MESSAGE_KINDS {
-        let sent = envelope(chance.message(round % MESSAGE_KINDS));
+        let sent = envelope(random.message(round % MESSAGE_KINDS));
         let mut bytes = BytesMut::from(&encode(&sent)[..]);
         let frame = take_frame(&mut bytes, MAX).unwrap().unwrap();
-        assert_eq!((frame.kind, frame.channel, bytes.len()), (Kind::Message, 5, 0));
+        assert_eq!((frame.kind, frame.channel, bytes.len()), (FrameKind::Message, 5, 0));
         assert_eq!(decode(&frame.head, frame.body), Ok(sent));
     }
-    let meta = chance.snapshot_meta();
+    let meta = random.snapshot_meta();
     let sent = envelope(Message::Snapshot(meta));
     let frame = take(&encode(&sent)).unwrap().unwrap();
     assert_eq!(decode(&frame.head, frame.body), Ok(sent));
@@ -59,9 +58,9 @@ fn every_message_comes_back_from_its_frame() {
 
 /// One of each kind, not too long.
 fn short_messages() -> Vec<Envelope> {
-    let mut chance = Chance::new(2);
+    let mut random = RandomValues::new(2);
     let mut short = |kind| loop {
-        let envelope = envelope(chance.message(kind));
+        let envelope = envelope(random.message(kind));
         let has_entries = |append: &Append| !append.entries.is_empty();
         let fits = encode(&envelope).len() < 1500;
         if fits && !matches!(&envelope.message, Message::Append(append) if !has_entries(append)) {
@@ -101,7 +100,7 @@ fn what_is_altered_before_the_checksum_decodes_to_a_message_or_not_at_all() {
             assert_eq!(decode(&frame.head, frame.body), Ok(envelope));
             decoded += 1;
         }
-        Err(Undecodable) => refused += 1,
+        Err(MalformedMessage) => refused += 1,
     };
     for envelope in short_messages() {
         let Frame { head, body, .. } = take(&encode(&envelope)).unwrap().unwrap();
@@ -133,9 +132,9 @@ fn only_a_request_may_come_in_another_name() {
     assert_eq!(decode(&frame.head, frame.body), Ok(request.clone()));
     let with_disk = Envelope { incarnation: 5, ..request };
     assert!(MessageHead::new(&with_disk, FROM, INCARNATION).is_err());
-    let mut chance = Chance::new(3);
+    let mut random = RandomValues::new(3);
     for kind in (0..MESSAGE_KINDS).filter(|kind| *kind != 9) {
-        assert!(MessageHead::new(&passed_on(chance.message(kind)), FROM, INCARNATION).is_err());
+        assert!(MessageHead::new(&passed_on(random.message(kind)), FROM, INCARNATION).is_err());
     }
 }
 
@@ -190,7 +189,7 @@ fn entries_for_several_peers_are_encoded_once_and_not_copied_when_decoded() {
 }
 
 mod queues {
-    use super::super::queue::{Pushed, Queue};
+    use super::super::send_queue::{PushResult, SendQueue};
     use super::*;
 
     fn config() -> TcpConfig {
@@ -201,60 +200,65 @@ mod queues {
         config
     }
 
-    fn online() -> Queue {
-        let mut queue = Queue::default();
+    fn online() -> SendQueue {
+        let mut queue = SendQueue::default();
         queue.online = true;
         queue
     }
 
-    fn aside(to: u64, bytes: usize) -> Queued {
-        Queued::aside(route_to(MemberId(to)), Body::new(vec![0; bytes].into()), Instant::now())
+    fn side_message(to: u64, bytes: usize) -> QueuedFrame {
+        QueuedFrame::side_message(
+            route_to(MemberId(to)),
+            FrameBody::new(vec![0; bytes].into()),
+            Instant::now(),
+        )
     }
 
-    fn push(queue: &mut Queue, queued: Queued) -> Pushed {
+    fn push(queue: &mut SendQueue, queued: QueuedFrame) -> PushResult {
         queue.push(queued, &config())
     }
 
-    fn is_taken(pushed: &Pushed) -> bool {
+    fn is_taken(pushed: &PushResult) -> bool {
         pushed.dropped.is_none()
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_pair_takes_half_and_leaves_room_for_others() {
         let mut queue = online();
-        let taken = (0..100).filter(|_| is_taken(&push(&mut queue, aside(2, 10)))).count();
+        let taken = (0..100).filter(|_| is_taken(&push(&mut queue, side_message(2, 10)))).count();
         assert_eq!(taken, 50);
-        let taken = (0..100).filter(|_| is_taken(&push(&mut queue, aside(3, 10)))).count();
+        let taken = (0..100).filter(|_| is_taken(&push(&mut queue, side_message(3, 10)))).count();
         assert_eq!(taken, 25);
         // What left makes room again.
         queue.take(usize::MAX, &mut Vec::new());
         assert!(queue.is_empty());
-        assert!(is_taken(&push(&mut queue, aside(2, 10))));
+        assert!(is_taken(&push(&mut queue, side_message(2, 10))));
     }
 
     #[tokio::test(start_paused = true)]
     async fn bytes_are_bounded_but_one_frame_always_fits() {
         let mut queue = online();
-        assert!(is_taken(&push(&mut queue, aside(2, 5 << 20))));
-        assert!(!is_taken(&push(&mut queue, aside(3, 10))));
+        assert!(is_taken(&push(&mut queue, side_message(2, 5 << 20))));
+        assert!(!is_taken(&push(&mut queue, side_message(3, 10))));
         queue.take(usize::MAX, &mut Vec::new());
-        let taken = (0..100).filter(|_| is_taken(&push(&mut queue, aside(2, 100_000)))).count();
+        let taken =
+            (0..100).filter(|_| is_taken(&push(&mut queue, side_message(2, 100_000)))).count();
         assert_eq!(taken, 5);
     }
 
     #[tokio::test(start_paused = true)]
     async fn without_a_connection_the_newest_are_kept_and_the_stale_dropped() {
-        let mut queue = Queue::default();
+        let mut queue = SendQueue::default();
         for number in 0..25 {
-            push(&mut queue, aside(2, 10 + number));
+            push(&mut queue, side_message(2, 10 + number));
         }
         let mut kept = Vec::new();
         queue.take(usize::MAX, &mut kept);
         assert_eq!(kept.len(), 10);
-        assert_eq!(kept[0].bytes(), aside(2, 10 + 15).bytes());
-        push(&mut queue, aside(2, 1));
+        assert_eq!(kept[0].bytes(), side_message(2, 10 + 15).bytes());
+        push(&mut queue, side_message(2, 1));
         tokio::time::advance(Duration::from_secs(1)).await;
-        push(&mut queue, aside(2, 1));
+        push(&mut queue, side_message(2, 1));
         assert_eq!(queue.drop_stale(Duration::from_millis(500)), 1);
         assert!(!queue.is_empty());
     }
@@ -269,25 +273,25 @@ mod queues {
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
             let almost = Duration::from_secs(seconds) - Duration::from_millis(1);
             tokio::time::advance(almost).await;
-            assert!(!is_taken(&push(&mut queue, aside(2, 1))));
-            assert!(is_taken(&push(&mut queue, aside(3, 1))));
+            assert!(!is_taken(&push(&mut queue, side_message(2, 1))));
+            assert!(is_taken(&push(&mut queue, side_message(3, 1))));
             tokio::time::advance(Duration::from_millis(2)).await;
-            assert!(is_taken(&push(&mut queue, aside(2, 1))));
+            assert!(is_taken(&push(&mut queue, side_message(2, 1))));
             assert!(!queue.refuse(refused, "removed", &config), "news only once");
         }
         assert!(queue.refuse(refused, "not itself", &config));
         queue.welcome(&refused);
-        assert!(is_taken(&push(&mut queue, aside(2, 1))));
+        assert!(is_taken(&push(&mut queue, side_message(2, 1))));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_member_is_told_once_in_a_while() {
-        let mut queue = Queue::default();
+        let mut queue = SendQueue::default();
         queue.failing = true;
-        let told = (0..10).filter(|_| push(&mut queue, aside(2, 1)).tell).count();
+        let told = (0..10).filter(|_| push(&mut queue, side_message(2, 1)).tell).count();
         assert_eq!(told, 1);
         tokio::time::advance(Duration::from_millis(100)).await;
-        assert!(push(&mut queue, aside(2, 1)).tell);
+        assert!(push(&mut queue, side_message(2, 1)).tell);
     }
 }
 
@@ -298,7 +302,7 @@ fn cost_of_an_append_to_two_peers() {
     for entries in [1, 64, 1000] {
         let rounds = 200_000 / entries.max(10);
         let message = append(entries);
-        let (mut batch, mut bytes) = (Batch::default(), Vec::new());
+        let (mut batch, mut bytes) = (FrameBatch::default(), Vec::new());
         let began = Instant::now();
         for _ in 0..rounds {
             let mut bodies = SharedBodies::default();
@@ -331,7 +335,7 @@ fn cost_of_an_append_to_two_peers() {
     let reply =
         envelope(Message::HeartbeatReply(HeartbeatReply { commit: 9, round: 0, sent_at: 7 }));
     let began = Instant::now();
-    let mut batch = Batch::default();
+    let mut batch = FrameBatch::default();
     for _ in 0..100_000 {
         batch.clear();
         prepare(pair(), reply.clone(), &mut SharedBodies::default()).push_to(&mut batch, 5);
@@ -341,7 +345,7 @@ fn cost_of_an_append_to_two_peers() {
     println!("heartbeat reply there and back {:?}", began.elapsed() / 100_000);
 }
 
-fn prepare(pair: Introduction, envelope: Envelope, bodies: &mut SharedBodies) -> Queued {
-    queued(pair, Parcel::Message(envelope), bodies, Instant::now())
+fn prepare(pair: Introduction, envelope: Envelope, bodies: &mut SharedBodies) -> QueuedFrame {
+    queued(pair, PeerMessage::Raft(envelope), bodies, Instant::now())
         .unwrap_or_else(|_| panic!("unsendable"))
 }

@@ -7,32 +7,34 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_core::{Boot, Entries, EntryId, Envelope, Index, MemberId, MemberInfo, Save};
-use quorate_core::{Membership, Message, SnapshotMeta};
-use quorate_storage::Identity;
+use quorate_core::membership::MemberInfo;
+use quorate_core::message::Message;
+use quorate_core::{Boot, Entries, EntryId, Envelope, Index, MemberId, Save};
+use quorate_core::{Membership, SnapshotMeta};
+use quorate_storage::StoreIdentity;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::transport::Failure;
-use crate::runtime::disk_thread::{DiskThread, Slot};
-use crate::runtime::inbox::{Door, Doors};
-use crate::runtime::mailbox::{Completion, FromPeers, Lane};
+use crate::runtime::disk_thread::{DiskSlot, DiskThread};
+use crate::runtime::disk_use::DiskUses;
+use crate::runtime::inbox::{LocalMember, LocalMembers};
+use crate::runtime::mailbox::{BatchQueue, Completion, FromPeers};
 use crate::runtime::metrics::Counters;
-use crate::runtime::presence::Presence;
-use crate::runtime::status::Known;
+use crate::runtime::status::KnownMembership;
 use crate::runtime::{
-    Inbox, MemberKey, Opened, OutgoingSnapshot, Parcel, SnapshotSink, SnapshotSource, Storage,
-    StorageError, Transport, lock,
+    Inbox, MemberKey, OutgoingSnapshot, PeerMessage, SnapshotSink, SnapshotSource, Storage,
+    StorageError, StoredState, Transport, lock,
 };
 
 /// However slow the machine: only something that never happens takes this long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process with a transport, and members that do what they are told.
 pub(crate) struct Process {
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) info: MemberInfo,
-    doors: Arc<Doors>,
+    local_members: Arc<LocalMembers>,
     disks: DiskThread,
 }
 
@@ -41,9 +43,9 @@ impl Process {
         transport: Box<dyn Transport>,
         info: MemberInfo,
     ) -> Result<Self, StorageError> {
-        let doors = Arc::new(Doors::default());
-        transport.start(Inbox::new(Arc::clone(&doors)))?;
-        Ok(Self { transport, info, doors, disks: DiskThread::start()? })
+        let local_members = Arc::new(LocalMembers::default());
+        transport.start(Inbox::new(Arc::clone(&local_members)))?;
+        Ok(Self { transport, info, local_members, disks: DiskThread::start()? })
     }
 
     /// How others reach it.
@@ -54,9 +56,9 @@ impl Process {
 
     /// A member that can hold so many deliveries unread.
     pub(crate) fn add(&self, key: MemberKey, incarnation: u64, unread_max: usize) -> FakeMember {
-        let done = Arc::new(Lane::new());
+        let done = Arc::new(BatchQueue::new());
         let disk = Arc::new(FakeDisk::default());
-        let handle = self.disks.add(Slot {
+        let handle = self.disks.add(DiskSlot {
             storage: Box::new(FakeStorage(Arc::clone(&disk))),
             done: Arc::clone(&done),
             counters: Arc::new(Counters::default()),
@@ -64,12 +66,13 @@ impl Process {
         });
         let (sender, peers) = mpsc::channel(unread_max);
         let membership = Arc::new(Membership::new([key.member], []));
-        let known = watch::Sender::new(Known { id: EntryId::new(1, 1), membership, settled: 1 });
+        let known =
+            watch::Sender::new(KnownMembership { id: EntryId::new(1, 1), membership, settled: 1 });
         let known = known.subscribe();
-        let door = Arc::new(Door::new(sender, handle, known));
-        self.doors.add(key, Arc::clone(&door));
+        let local = Arc::new(LocalMember::new(sender, handle, known));
+        self.local_members.add(key, Arc::clone(&local));
         self.transport.add_member(key, incarnation);
-        FakeMember { key, incarnation, peers, done, door, disk }
+        FakeMember { key, incarnation, peers, done, local, disk }
     }
 
     /// These live on that process: now they can be reached.
@@ -83,34 +86,34 @@ pub(crate) struct FakeMember {
     pub(crate) key: MemberKey,
     pub(crate) incarnation: u64,
     peers: mpsc::Receiver<FromPeers>,
-    done: Arc<Lane<Completion>>,
-    pub(crate) door: Arc<Door>,
+    done: Arc<BatchQueue<Completion>>,
+    pub(crate) local: Arc<LocalMember>,
     pub(crate) disk: Arc<FakeDisk>,
 }
 
 /// What a fake member heard.
 #[derive(Debug)]
-pub(crate) enum Heard {
-    Parcels(Vec<Parcel>),
+pub(crate) enum Received {
+    Messages(Vec<PeerMessage>),
     Unreachable(MemberId),
-    Lost,
-    Landed(Box<Envelope>),
+    ConnectionLost,
+    Snapshot(Box<Envelope>),
 }
 
 impl FakeMember {
     /// What it hears next, waiting so long.
-    pub(crate) async fn hear_within(&mut self, patience: Duration) -> Option<Heard> {
-        let heard = timeout(patience, self.peers.recv()).await.ok()??;
+    pub(crate) async fn hear_within(&mut self, limit: Duration) -> Option<Received> {
+        let heard = timeout(limit, self.peers.recv()).await.ok()??;
         Some(match heard {
-            FromPeers::Parcels(parcels) => Heard::Parcels(parcels),
-            FromPeers::Unreachable(peer) => Heard::Unreachable(peer),
-            FromPeers::ConnectionLost(_) => Heard::Lost,
-            FromPeers::Landed(envelope) => Heard::Landed(envelope),
+            FromPeers::Messages(messages) => Received::Messages(messages),
+            FromPeers::Unreachable(peer) => Received::Unreachable(peer),
+            FromPeers::ConnectionLost(_) => Received::ConnectionLost,
+            FromPeers::SnapshotReceived(envelope) => Received::Snapshot(envelope),
         })
     }
 
-    pub(crate) async fn hear(&mut self, what: &str) -> Result<Heard, Failure> {
-        let heard = self.hear_within(PATIENCE).await;
+    pub(crate) async fn hear(&mut self, what: &str) -> Result<Received, Failure> {
+        let heard = self.hear_within(TIMEOUT).await;
         heard.ok_or_else(|| Failure::new(format!("{} never heard {what}", self.key)))
     }
 
@@ -127,7 +130,7 @@ impl FakeMember {
             _ => SnapshotMeta::default(),
         };
         let source = Box::new(FakeSource { meta, chunks: chunks.into() });
-        let user = Presence::default().disk_user();
+        let user = DiskUses::default().begin_use();
         OutgoingSnapshot::new(envelope, source, user, Arc::clone(&self.done))
     }
 
@@ -145,7 +148,7 @@ impl FakeMember {
                 self.done.ready().await;
             }
         };
-        let waited = timeout(PATIENCE, wait).await;
+        let waited = timeout(TIMEOUT, wait).await;
         waited.map_err(|_| Failure::new("nothing was reported of a snapshot"))
     }
 }
@@ -160,8 +163,8 @@ pub(crate) struct FakeDisk {
 struct FakeStorage(Arc<FakeDisk>);
 
 impl Storage for FakeStorage {
-    fn open(&mut self, identity: Identity, first: &Boot) -> Result<Opened, StorageError> {
-        Ok(Opened { identity, boots: 1, boot: first.clone() })
+    fn open(&mut self, identity: StoreIdentity, first: &Boot) -> Result<StoredState, StorageError> {
+        Ok(StoredState { identity, boots: 1, boot: first.clone() })
     }
 
     fn write(&mut self, _save: &Save) -> Result<(), StorageError> {

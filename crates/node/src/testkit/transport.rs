@@ -8,15 +8,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_core::{
-    Envelope, Heartbeat, MemberId, MemberInfo, Message, Proposal, RequestId, SnapshotMeta,
-};
+use quorate_core::membership::MemberInfo;
+use quorate_core::message::{Heartbeat, Message, Proposal};
+use quorate_core::{Envelope, MemberId, RequestId, SnapshotMeta};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::chance::{Chance, MESSAGE_KINDS};
-use super::fake::{FakeMember, Heard, PATIENCE, Process};
+use super::fake::{FakeMember, Process, Received, TIMEOUT};
+use super::random_values::{MESSAGE_KINDS, RandomValues};
 use crate::runtime::inbox::write;
-use crate::runtime::{MemberKey, Parcel, Rejected, Transport, lock};
+use crate::runtime::{MemberKey, PeerMessage, RejectReason, Transport, lock};
 
 /// A transport for the suite, and what a membership says about members that live on it.
 pub struct Made {
@@ -136,42 +136,42 @@ impl Pair {
 }
 
 async fn stop(process: &Process) -> Result<(), Failure> {
-    let stopped = timeout(PATIENCE, process.transport.stop()).await;
+    let stopped = timeout(TIMEOUT, process.transport.stop()).await;
     stopped.map_err(|_| Failure::new("does not stop"))
 }
 
 /// A message by which its number can be told.
-fn numbered(from: &FakeMember, to: MemberId, number: u64) -> Parcel {
+fn numbered(from: &FakeMember, to: MemberId, number: u64) -> PeerMessage {
     let heartbeat = Heartbeat { commit: 0, round: number, sent_at: 0, settled: 0 };
-    Parcel::Message(from.envelope(to, 1, Message::Heartbeat(heartbeat)))
+    PeerMessage::Raft(from.envelope(to, 1, Message::Heartbeat(heartbeat)))
 }
 
-fn number(parcel: &Parcel) -> Option<u64> {
-    match parcel {
-        Parcel::Message(Envelope { message: Message::Heartbeat(heartbeat), .. }) => {
+fn number(message: &PeerMessage) -> Option<u64> {
+    match message {
+        PeerMessage::Raft(Envelope { message: Message::Heartbeat(heartbeat), .. }) => {
             Some(heartbeat.round)
         }
         _ => None,
     }
 }
 
-/// Sends a parcel, again and again if need be, until something like it is heard.
+/// Sends a message, again and again if need be, until something like it is heard.
 async fn exchange(
     from: (&Process, &FakeMember),
     to: &mut FakeMember,
-    parcel: &Parcel,
-    is_it: impl Fn(&Parcel) -> bool,
-) -> Result<Parcel, Failure> {
+    message: &PeerMessage,
+    is_it: impl Fn(&PeerMessage) -> bool,
+) -> Result<PeerMessage, Failure> {
     let (process, member) = from;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while Instant::now() < deadline {
-        process.transport.send(member.key, vec![parcel.clone()]);
+        process.transport.send(member.key, vec![message.clone()]);
         let again = Instant::now() + AGAIN;
         while let Some(heard) =
             to.hear_within(again.saturating_duration_since(Instant::now())).await
         {
-            let Heard::Parcels(parcels) = heard else { continue };
-            if let Some(found) = parcels.into_iter().find(|parcel| is_it(parcel)) {
+            let Received::Messages(messages) = heard else { continue };
+            if let Some(found) = messages.into_iter().find(|message| is_it(message)) {
                 return Ok(found);
             }
         }
@@ -181,20 +181,20 @@ async fn exchange(
 
 async fn what_is_sent_arrives_unaltered(make: Make<'_>) -> Result<(), Failure> {
     let mut pair = Pair::new(make, 64).await?;
-    let mut chance = Chance::new(1);
+    let mut random = RandomValues::new(1);
     for round in 0..20 * MESSAGE_KINDS {
         // The term tells one from the other.
-        let message = chance.message(round % MESSAGE_KINDS);
+        let message = random.message(round % MESSAGE_KINDS);
         let mut envelope = pair.one.envelope(TWO, round + 1, message);
-        envelope.joined_at = chance.number();
+        envelope.joined_at = random.number();
         if round % (2 * MESSAGE_KINDS) == 9 {
             // Passed on for somebody else: in its name.
             envelope = Envelope { from: THREE, incarnation: 0, ..envelope };
         }
-        let sent = Parcel::Message(envelope);
-        let is_it = |parcel: &Parcel| match parcel {
-            Parcel::Message(envelope) => envelope.term == round + 1,
-            Parcel::Aside { .. } => false,
+        let sent = PeerMessage::Raft(envelope);
+        let is_it = |message: &PeerMessage| match message {
+            PeerMessage::Raft(envelope) => envelope.term == round + 1,
+            PeerMessage::Side { .. } => false,
         };
         let heard = exchange((&pair.here, &pair.one), &mut pair.two, &sent, is_it).await?;
         if heard != sent {
@@ -202,8 +202,8 @@ async fn what_is_sent_arrives_unaltered(make: Make<'_>) -> Result<(), Failure> {
         }
     }
     for _ in 0..20 {
-        let sent = Parcel::Aside { from: ONE, to: TWO, bytes: chance.bytes() };
-        let is_it = |parcel: &Parcel| *parcel == sent;
+        let sent = PeerMessage::Side { from: ONE, to: TWO, bytes: random.bytes() };
+        let is_it = |message: &PeerMessage| *message == sent;
         exchange((&pair.here, &pair.one), &mut pair.two, &sent, is_it).await?;
     }
     pair.stop().await
@@ -213,20 +213,20 @@ async fn order_is_kept(make: Make<'_>) -> Result<(), Failure> {
     let mut pair = Pair::new(make, 64).await?;
     let last = 500;
     for first in (0..last).step_by(20) {
-        let parcels = (first..first + 20).map(|n| numbered(&pair.one, TWO, n)).collect();
-        pair.here.transport.send(pair.one.key, parcels);
+        let messages = (first..first + 20).map(|n| numbered(&pair.one, TWO, n)).collect();
+        pair.here.transport.send(pair.one.key, messages);
     }
     let (mut before, mut heard) = (None, 0);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while before != Some(last) {
         if Instant::now() > deadline {
             return Err(Failure::new("the last was never heard"));
         }
-        let Some(Heard::Parcels(parcels)) = pair.two.hear_within(AGAIN).await else {
+        let Some(Received::Messages(messages)) = pair.two.hear_within(AGAIN).await else {
             pair.here.transport.send(pair.one.key, vec![numbered(&pair.one, TWO, last)]);
             continue;
         };
-        for found in parcels.iter().filter_map(number) {
+        for found in messages.iter().filter_map(number) {
             if before.is_some_and(|before| before >= found) {
                 return Err(Failure::new(format!("{found} was heard after {before:?}")));
             }
@@ -249,10 +249,11 @@ async fn clusters_do_not_mix(make: Make<'_>) -> Result<(), Failure> {
     for round in 0..50 {
         let (even, odd) = (2 * round, 2 * round + 1);
         let sent = numbered(&pair.one, TWO, even);
-        let is_it = |parcel: &Parcel| number(parcel).is_some_and(|n| n % 2 == 1 || n == even);
+        let is_it =
+            |message: &PeerMessage| number(message).is_some_and(|n| n % 2 == 1 || n == even);
         let heard = exchange((&pair.here, &pair.one), &mut pair.two, &sent, is_it).await?;
         let sent_there = numbered(&one, TWO, odd);
-        let is_it = |parcel: &Parcel| number(parcel).is_some_and(|n| n % 2 == 0 || n == odd);
+        let is_it = |message: &PeerMessage| number(message).is_some_and(|n| n % 2 == 0 || n == odd);
         let heard_there = exchange((&pair.here, &one), &mut two, &sent_there, is_it).await?;
         if heard != sent || heard_there != sent_there {
             return Err(Failure::new("a member heard what was said in another cluster"));
@@ -268,13 +269,15 @@ async fn unknown_peers_block_nobody(make: Make<'_>) -> Result<(), Failure> {
     for round in 0..1000 {
         pair.here.transport.send(pair.one.key, vec![numbered(&pair.one, unknown, round)]);
     }
-    if began.elapsed() > PATIENCE {
+    if began.elapsed() > TIMEOUT {
         return Err(Failure::new("sending to somebody unknown waits"));
     }
     let known = numbered(&pair.one, TWO, 1);
-    exchange((&pair.here, &pair.one), &mut pair.two, &known, |parcel| *parcel == known).await?;
+    exchange((&pair.here, &pair.one), &mut pair.two, &known, |message| *message == known).await?;
     loop {
-        if let Heard::Unreachable(MemberId(99)) = pair.one.hear("that m99 is unreachable").await? {
+        if let Received::Unreachable(MemberId(99)) =
+            pair.one.hear("that m99 is unreachable").await?
+        {
             return pair.stop().await;
         }
     }
@@ -284,10 +287,10 @@ async fn strangers_are_answered(make: Make<'_>) -> Result<(), Failure> {
     let mut pair = Pair::new(make, 64).await?;
     pair.there.introduce(&pair.two, &[]);
     let question = numbered(&pair.one, TWO, 1);
-    let is_it = |parcel: &Parcel| *parcel == question;
+    let is_it = |message: &PeerMessage| *message == question;
     exchange((&pair.here, &pair.one), &mut pair.two, &question, is_it).await?;
     let answer = numbered(&pair.two, ONE, 2);
-    let is_it = |parcel: &Parcel| *parcel == answer;
+    let is_it = |message: &PeerMessage| *message == answer;
     exchange((&pair.there, &pair.two), &mut pair.one, &answer, is_it).await?;
     pair.stop().await
 }
@@ -295,14 +298,15 @@ async fn strangers_are_answered(make: Make<'_>) -> Result<(), Failure> {
 async fn a_busy_member_makes_others_drop(make: Make<'_>) -> Result<(), Failure> {
     let mut pair = Pair::new(make, 1).await?;
     let first = numbered(&pair.one, TWO, 1);
-    exchange((&pair.here, &pair.one), &mut pair.two, &first, |parcel| *parcel == first).await?;
+    exchange((&pair.here, &pair.one), &mut pair.two, &first, |message| *message == first).await?;
     let command = Bytes::from(vec![7; 1 << 20]);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let message = Message::Propose(RequestId(1), Proposal::Command(command.clone()));
-        let parcel = Parcel::Message(pair.one.envelope(TWO, 1, message));
-        pair.here.transport.send(pair.one.key, vec![parcel]);
-        if let Some(Heard::Unreachable(TWO)) = pair.one.hear_within(Duration::from_millis(1)).await
+        let message = PeerMessage::Raft(pair.one.envelope(TWO, 1, message));
+        pair.here.transport.send(pair.one.key, vec![message]);
+        if let Some(Received::Unreachable(TWO)) =
+            pair.one.hear_within(Duration::from_millis(1)).await
         {
             break;
         }
@@ -312,17 +316,17 @@ async fn a_busy_member_makes_others_drop(make: Make<'_>) -> Result<(), Failure> 
     }
     // It reads again: the way is free again.
     let last = numbered(&pair.one, TWO, 2);
-    exchange((&pair.here, &pair.one), &mut pair.two, &last, |parcel| *parcel == last).await?;
+    exchange((&pair.here, &pair.one), &mut pair.two, &last, |message| *message == last).await?;
     pair.stop().await
 }
 
 /// A snapshot of some size, and the same bytes at once.
 fn snapshot(member: &FakeMember, seed: u64) -> (Envelope, Vec<Bytes>, Vec<u8>) {
-    let mut chance = Chance::new(seed);
-    let meta: SnapshotMeta = chance.snapshot_meta();
+    let mut random = RandomValues::new(seed);
+    let meta: SnapshotMeta = random.snapshot_meta();
     let sizes = [1, 700_000, 3, 1 << 20, 65_536];
     let chunks: Vec<Bytes> =
-        sizes.iter().map(|size| (0..*size).map(|_| chance.next() as u8).collect()).collect();
+        sizes.iter().map(|size| (0..*size).map(|_| random.next() as u8).collect()).collect();
     let all = chunks.concat();
     (member.envelope(TWO, 5, Message::Snapshot(meta)), chunks, all)
 }
@@ -341,7 +345,7 @@ async fn send_snapshot(pair: &mut Pair, seed: u64) -> Result<(), Failure> {
         return Err(Failure::new("a snapshot was lost"));
     }
     let landed = loop {
-        if let Heard::Landed(landed) = pair.two.hear("that a snapshot landed").await? {
+        if let Received::Snapshot(landed) = pair.two.hear("that a snapshot landed").await? {
             break landed;
         }
     };
@@ -375,16 +379,16 @@ async fn is_heard(pair: &mut Pair, known: &FakeMember, round: u64) -> Result<boo
     pair.here.transport.send(pair.one.key, vec![numbered(&pair.one, TWO, 2 * round)]);
     let sent = numbered(known, TWO, 2 * round + 1);
     let mut heard = false;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while Instant::now() < deadline {
         pair.here.transport.send(known.key, vec![sent.clone()]);
         let again = Instant::now() + AGAIN;
         while let Some(found) =
             pair.two.hear_within(again.saturating_duration_since(Instant::now())).await
         {
-            let Heard::Parcels(parcels) = found else { continue };
-            heard |= parcels.iter().any(|parcel| parcel.from() == ONE);
-            if parcels.contains(&sent) {
+            let Received::Messages(messages) = found else { continue };
+            heard |= messages.iter().any(|message| message.from() == ONE);
+            if messages.contains(&sent) {
                 return Ok(heard);
             }
         }
@@ -396,7 +400,7 @@ async fn who_is_not_let_in_is_not_heard(make: Make<'_>) -> Result<(), Failure> {
     let mut pair = Pair::new(make, 64).await?;
     let three = pair.here.add(MemberKey { cluster: CLUSTER, member: THREE }, 33, 64);
     pair.here.introduce(&three, &[(TWO, &pair.there)]);
-    write(&pair.two.door.gate).removed.push(ONE);
+    write(&pair.two.local.filter).removed.push(ONE);
     for round in 0..20 {
         if is_heard(&mut pair, &three, round).await? {
             return Err(Failure::new("a member that was removed is heard"));
@@ -410,12 +414,12 @@ async fn who_is_turned_away_is_not_heard_any_more(make: Make<'_>) -> Result<(), 
     let three = pair.here.add(MemberKey { cluster: CLUSTER, member: THREE }, 33, 64);
     pair.here.introduce(&three, &[(TWO, &pair.there)]);
     let first = numbered(&pair.one, TWO, 1);
-    exchange((&pair.here, &pair.one), &mut pair.two, &first, |parcel| *parcel == first).await?;
+    exchange((&pair.here, &pair.one), &mut pair.two, &first, |message| *message == first).await?;
     let incarnation = pair.one.incarnation;
-    write(&pair.two.door.gate).not_themselves.push((ONE, incarnation));
-    pair.there.transport.turn_away(pair.two.key, ONE, Rejected::NotItself);
+    write(&pair.two.local.filter).rejected_disks.push((ONE, incarnation));
+    pair.there.transport.reject(pair.two.key, ONE, RejectReason::NotItself);
     // What was on its way may still come.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let (mut round, mut quiet) = (1, 0);
     while quiet < 10 {
         quiet = if is_heard(&mut pair, &three, round).await? { 0 } else { quiet + 1 };
@@ -430,13 +434,13 @@ async fn who_is_turned_away_is_not_heard_any_more(make: Make<'_>) -> Result<(), 
 async fn nothing_is_heard_after_the_stop(make: Make<'_>) -> Result<(), Failure> {
     let mut pair = Pair::new(make, 64).await?;
     let first = numbered(&pair.one, TWO, 1);
-    exchange((&pair.here, &pair.one), &mut pair.two, &first, |parcel| *parcel == first).await?;
+    exchange((&pair.here, &pair.one), &mut pair.two, &first, |message| *message == first).await?;
     stop(&pair.there).await?;
     while pair.two.hear_within(Duration::ZERO).await.is_some() {}
     for round in 0..20 {
         pair.here.transport.send(pair.one.key, vec![numbered(&pair.one, TWO, round)]);
         sleep(Duration::from_millis(5)).await;
-        if let Some(Heard::Parcels(_)) = pair.two.hear_within(Duration::ZERO).await {
+        if let Some(Received::Messages(_)) = pair.two.hear_within(Duration::ZERO).await {
             return Err(Failure::new("something was delivered after the stop"));
         }
     }

@@ -9,7 +9,7 @@ mod wire;
 use std::time::Duration;
 
 use quorate_core::{MemberId, Membership, SnapshotMeta};
-use quorate_storage::codec::Code;
+use quorate_storage::codec::Codec;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -338,6 +338,6 @@ async fn who_is_refused_hears_why_and_comes_back_slowly() {
     }
     assert!(service.count(0, "rejected_foreign_cluster") >= 2);
     service.goes_on("a stranger").await;
-    node.end().await;
+    node.stop_now().await;
     service.stop().await;
 }

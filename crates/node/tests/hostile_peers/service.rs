@@ -91,7 +91,7 @@ impl Service {
     pub(crate) async fn stop(self) {
         self.client.abort();
         for node in &self.nodes {
-            node.end().await;
+            node.stop_now().await;
         }
     }
 }

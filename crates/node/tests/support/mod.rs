@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{
-    DirectoryStorage, Failed, KvCommand, KvReply, MemoryKv, Node, NodeConfig, TcpConfig,
-    TcpTransport, at,
+    DirectoryStorage, KvCommand, KvReply, MemberInfo, MemoryKv, Node, NodeConfig, RequestError,
+    TcpConfig, TcpTransport,
 };
 use quorate_core::{Index, MemberId};
 use quorate_sim::checkers::linearizable::{
@@ -87,7 +87,7 @@ impl Cluster {
         let address = transport.local_address().to_string();
         let speaker = self.any().clone();
         let added = until_done("a learner is added", async || {
-            speaker.add_learner(MemberId(id), at(&address), false).await
+            speaker.add_learner(MemberId(id), MemberInfo::address(&address)).await
         });
         let added = added.await;
         self.addresses.insert(id, address);
@@ -97,7 +97,7 @@ impl Cluster {
     /// Ends a member without any good-bye, and frees its port.
     pub(crate) async fn end(&mut self, id: u64) {
         let node = self.nodes.remove(&id).unwrap();
-        node.end().await;
+        node.stop_now().await;
         node.host().clone().stop().await;
     }
 
@@ -122,7 +122,7 @@ impl Cluster {
 
     pub(crate) async fn stop(self) {
         for node in self.nodes.values() {
-            node.end().await;
+            node.stop_now().await;
             node.host().clone().stop().await;
         }
     }
@@ -156,13 +156,15 @@ pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T
 /// Asks again whatever was refused.
 pub(crate) async fn until_done<T>(
     what: &str,
-    mut ask: impl AsyncFnMut() -> Result<T, Failed>,
+    mut ask: impl AsyncFnMut() -> Result<T, RequestError>,
 ) -> T {
     let asking = async {
         loop {
             match ask().await {
                 Ok(done) => return done,
-                Err(Failed::Refused(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
+                Err(RequestError::Refused(_)) => {
+                    tokio::time::sleep(Duration::from_millis(20)).await
+                }
                 Err(unknown) => panic!("{what}: {unknown}"),
             }
         }
@@ -209,8 +211,8 @@ impl Service for Node {
         };
         match done {
             Ok((seen, index)) => Outcome::Done(seen, index),
-            Err(Failed::Refused(why)) => Outcome::Refused(why.to_string()),
-            Err(Failed::Unknown(why)) => Outcome::Unknown(why.to_string()),
+            Err(RequestError::Refused(why)) => Outcome::Refused(why.to_string()),
+            Err(RequestError::Unknown(why)) => Outcome::Unknown(why.to_string()),
         }
     }
 }

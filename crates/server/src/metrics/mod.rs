@@ -106,7 +106,11 @@ fn counters(page: &mut MetricsPage, counters: &ServiceCounters, metrics: &Server
         slow,
     );
     page.counter("etcd_server_health_success", "Successful health checks.", get(&counters.healthy));
-    page.counter("etcd_server_health_failures", "Failed health checks.", get(&counters.unhealthy));
+    page.counter(
+        "etcd_server_health_failures",
+        "RequestError health checks.",
+        get(&counters.unhealthy),
+    );
     let name = "etcd_server_learner_promote_successes";
     page.counter(name, "Learners promoted through this member.", get(&counters.promoted));
     let name = "etcd_server_learner_promote_failures";
@@ -124,7 +128,7 @@ fn store(page: &mut MetricsPage, context: &ServiceContext) {
     page.gauge(
         "etcd_debugging_mvcc_keys_total",
         "Keys, including deleted ones with history.",
-        kv.keys_known(),
+        kv.key_count(),
     );
     page.gauge("etcd_debugging_mvcc_watcher_total", "Open watches.", watchers);
     let (now, compacted) = (kv.revision(), kv.compact_revision().max(0));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use quorate::{Event, Index, Observer};
+use quorate::{Event, Index, NodeObserver};
 
 use super::calls::CallCounters;
 use super::histogram::{DISK, Histogram, PEERS};
@@ -54,7 +54,7 @@ impl ServerMetrics {
     }
 }
 
-impl Observer for ServerMetrics {
+impl NodeObserver for ServerMetrics {
     fn on_event(&self, event: &Event) {
         if let Event::Leader { leader: Some(_), .. } = event {
             self.leader_changes.fetch_add(1, Ordering::Relaxed);

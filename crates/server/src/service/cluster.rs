@@ -5,6 +5,7 @@
 //! only a change after which the live voters are no quorum, and sends the numbers.
 
 use quorate::{MemberId, Membership};
+use quorate_core::membership::quorum_size;
 use quorate_proto::etcdserverpb::cluster_server::Cluster;
 use quorate_proto::etcdserverpb::{
     Member, MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse,
@@ -47,7 +48,8 @@ impl ClusterService {
     /// Refuses a target of which too few voters are live and caught up to be a quorum.
     async fn check_quorum(&self, target: &TargetMembership) -> Result<(), ServiceError> {
         let view = self.context.node.view().await?;
-        let (voters, quorum) = (target.voters.len(), target.voters.len() / 2 + 1);
+        let voters = target.voters.len();
+        let quorum = quorum_size(voters);
         let live = target.voters.iter().filter(|id| view.caught_up.contains(*id)).count();
         if live >= quorum {
             return Ok(());

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use quorate::MemberId;
-use quorate_kv::{Alarm, AlarmKind, Command, HashOutcome, Outcome, Question, Reply, TableError};
+use quorate_kv::{Alarm, AlarmKind, Command, HashOutcome, KvOutcome, KvReply, Query, TableError};
 use quorate_proto::etcdserverpb::alarm_request::AlarmAction;
 use quorate_proto::etcdserverpb::maintenance_server::Maintenance;
 use quorate_proto::etcdserverpb::{
@@ -41,9 +41,9 @@ impl MaintenanceService {
         Ok(self.alarms(reply.revision, reply.result.ok()))
     }
 
-    fn alarms(&self, revision: i64, outcome: Option<Outcome>) -> AlarmResponse {
+    fn alarms(&self, revision: i64, outcome: Option<KvOutcome>) -> AlarmResponse {
         let alarms = match outcome {
-            Some(Outcome::Alarms(alarms)) => alarms.into_iter().map(alarm_member).collect(),
+            Some(KvOutcome::Alarms(alarms)) => alarms.into_iter().map(alarm_member).collect(),
             _ => Vec::new(),
         };
         AlarmResponse { header: Some(self.context.header(revision)), alarms }
@@ -71,7 +71,7 @@ impl Maintenance for MaintenanceService {
         let response = match (request.action(), alarm) {
             (AlarmAction::Get, _) => {
                 self.context.catch_up().await?;
-                let reply = self.context.look_up(&Question::Alarms)?;
+                let reply = self.context.look_up(&Query::Alarms)?;
                 let mut response = self.alarms(reply.revision, reply.result.ok());
                 let kind = request.alarm();
                 response.alarms.retain(|it| kind == AlarmType::None || it.alarm() == kind);
@@ -150,7 +150,7 @@ impl Maintenance for MaintenanceService {
         let store = self.context.store.clone();
         let done = spawn_blocking(move || {
             let kv = store.read();
-            let (revision, hash) = (kv.revision(), kv.hash_later()?);
+            let (revision, hash) = (kv.revision(), kv.deferred_hash()?);
             drop(kv);
             hash().map(|hash| (hash, revision))
         });
@@ -169,7 +169,8 @@ impl Maintenance for MaintenanceService {
         let store = self.context.store.clone();
         let done = spawn_blocking(move || hash_kv(&store, revision));
         let reply = done.await.map_err(ServiceError::Task)??;
-        let Ok(Outcome::Hash(HashOutcome { hash, compact_revision, hash_revision })) = reply.result
+        let Ok(KvOutcome::Hash(HashOutcome { hash, compact_revision, hash_revision })) =
+            reply.result
         else {
             return Err(ServiceError::UnexpectedReply.into());
         };
@@ -242,10 +243,10 @@ impl Maintenance for MaintenanceService {
 }
 
 /// Hashes in pieces, so that commands run between them.
-fn hash_kv(store: &SharedStore, revision: i64) -> Result<Reply, ServiceError> {
-    let mut hashing = store.read().hash_in_pieces(revision)?;
+fn hash_kv(store: &SharedStore, revision: i64) -> Result<KvReply, ServiceError> {
+    let mut hashing = store.read().start_hash(revision)?;
     loop {
-        if !store.read().hash_piece(&mut hashing, ROWS_AT_ONCE)?? {
+        if !store.read().continue_hash(&mut hashing, ROWS_AT_ONCE)?? {
             return Ok(hashing.finish());
         }
     }

@@ -62,7 +62,7 @@ async fn every_method_asks_the_policy_first() {
         count += 1;
     }
     assert_eq!(policy.denied.lock().unwrap().len(), count, "each method asks once");
-    allowed.node.end().await;
+    allowed.node.stop_now().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,5 +78,5 @@ async fn every_http_page_asks_the_policy_first() {
         let response = Service::call(&mut router, request).await.unwrap();
         assert_eq!(response.status(), 403, "{path}");
     }
-    allowed.node.end().await;
+    allowed.node.stop_now().await;
 }

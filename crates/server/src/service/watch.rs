@@ -11,7 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_kv::{Event, EventKind, Keys, KvError, PollLimits, Polled, Wake, WatcherId, fragments};
+use quorate_kv::{
+    KeyRange, KvError, PollLimits, WakeFn, WatchEvent, WatchEventKind, WatchPoll, WatcherId,
+    split_events,
+};
 use quorate_proto::etcdserverpb::watch_request::RequestUnion;
 use quorate_proto::etcdserverpb::watch_server::Watch;
 use quorate_proto::etcdserverpb::{
@@ -65,7 +68,7 @@ struct WatchStream {
     /// Watchers that may have events, each once, in the order of their turns.
     ready: VecDeque<WatcherId>,
     woken: Arc<WakeQueue>,
-    wake: Wake,
+    wake: WakeFn,
     next_id: i64,
     /// The client requested progress, and some watch has not been sent everything yet.
     progress_requested: bool,
@@ -99,7 +102,7 @@ impl WatchStream {
         responses: mpsc::Sender<Result<WatchResponse, Status>>,
     ) -> Self {
         let woken = Arc::new(WakeQueue::default());
-        let wake: Wake = Arc::new({
+        let wake: WakeFn = Arc::new({
             let woken = Arc::clone(&woken);
             move |watcher| {
                 woken.watchers.lock().unwrap_or_else(PoisonError::into_inner).insert(watcher);
@@ -208,7 +211,7 @@ impl WatchStream {
 
     /// The id of a new watch, or why it is refused, in etcd's words.
     fn id_for(&mut self, request: &WatchCreateRequest) -> Result<i64, String> {
-        let Keys { key, range_end } = &keys(request);
+        let KeyRange { key, range_end } = &keys(request);
         if let Err(error) = self.context.authorize(&self.client, &ClientAction::Watch(request)) {
             return Err(error.code_and_text().1);
         }
@@ -268,16 +271,16 @@ impl WatchStream {
         let Some(watch) = self.watches.get_mut(&id) else { return Ok(()) };
         watch.queued = false;
         match self.context.store.poll_watch(watcher, PollLimits::default()) {
-            Ok(Polled::Idle) => return Ok(()),
-            Ok(Polled::Gone) => {
+            Ok(WatchPoll::Idle) => return Ok(()),
+            Ok(WatchPoll::Gone) => {
                 self.forget(id);
                 return Ok(());
             }
-            Ok(Polled::Compacted { compact_revision }) => {
+            Ok(WatchPoll::Compacted { compact_revision }) => {
                 return self.end_compacted(id, compact_revision).await;
             }
-            Ok(Polled::Again) => tokio::task::yield_now().await,
-            Ok(Polled::Events { revision, events }) => {
+            Ok(WatchPoll::Again) => tokio::task::yield_now().await,
+            Ok(WatchPoll::Events { revision, events }) => {
                 watch.sent_events = true;
                 let fragment = watch.fragment;
                 self.send_events(id, fragment, revision, events).await?;
@@ -299,7 +302,7 @@ impl WatchStream {
         watch_id: i64,
         fragment: bool,
         revision: i64,
-        events: Vec<Event>,
+        events: Vec<WatchEvent>,
     ) -> Result<(), Closed> {
         let header = Some(self.context.header(revision));
         if !fragment {
@@ -307,7 +310,7 @@ impl WatchStream {
             let response = WatchResponse { header, watch_id, events, ..Default::default() };
             return self.send(response).await;
         }
-        let pieces = fragments(&events, self.context.limits.request_bytes_max + OVERHEAD_BYTES);
+        let pieces = split_events(&events, self.context.limits.request_bytes_max + OVERHEAD_BYTES);
         let last = pieces.len().saturating_sub(1);
         for (number, piece) in pieces.into_iter().enumerate() {
             let events = piece.iter().cloned().map(event).collect();
@@ -409,16 +412,16 @@ fn kv_request(request: &WatchCreateRequest) -> quorate_kv::WatchRequest {
 }
 
 /// An empty key means the first possible key.
-fn keys(request: &WatchCreateRequest) -> Keys {
+fn keys(request: &WatchCreateRequest) -> KeyRange {
     let first = Bytes::from_static(b"\0");
     let key = if request.key.is_empty() { first } else { request.key.clone() };
-    Keys { key, range_end: request.range_end.clone() }
+    KeyRange { key, range_end: request.range_end.clone() }
 }
 
-fn event(event: Event) -> mvccpb::Event {
+fn event(event: WatchEvent) -> mvccpb::Event {
     let kind = match event.kind {
-        EventKind::Put => EventType::Put,
-        EventKind::Delete => EventType::Delete,
+        WatchEventKind::Put => EventType::Put,
+        WatchEventKind::Delete => EventType::Delete,
     };
     mvccpb::Event {
         r#type: kind as i32,

@@ -3,7 +3,7 @@ use std::fs;
 use std::path::Path;
 
 use quorate::{EndedGoal, EntryId, GoalEnd, MemberId};
-use quorate_core::MembershipError;
+use quorate_core::membership::MembershipError;
 
 use super::*;
 
@@ -76,25 +76,25 @@ fn every_kv_error_has_etcds_code_and_text() {
 }
 
 /// Each error of a request with its code and text; `None` for our own text.
-fn request_errors() -> Vec<(Failed, i32, Option<&'static str>)> {
+fn request_errors() -> Vec<(RequestError, i32, Option<&'static str>)> {
     use ChangeRefusal as C;
     let id = EntryId::new(3, 7);
     let member = MemberId(9);
-    let refused = Failed::Refused;
-    let leader = |error| Failed::Refused(Refused::ByLeader(error));
+    let refused = RequestError::Refused;
+    let leader = |error| RequestError::Refused(RequestRefused::ByLeader(error));
     let change = |error| leader(Refusal::Change(error));
     let goal = EndedGoal { id, end: GoalEnd::Cancelled, at: id };
     let overflow = Refusal::TooMuchUncommitted { waiting: 2, limit: 1 };
     vec![
-        (refused(Refused::NoLeader), 14, Some("etcdserver: no leader")),
-        (refused(Refused::ReadTimedOut), 14, Some(TIMED_OUT)),
-        (refused(Refused::TooManyRequests { limit: 1 }), 8, Some(TOO_MANY_REQUESTS)),
-        (refused(Refused::TooLarge { bytes: 2, limit: 1 }), 3, Some(TOO_LARGE)),
-        (refused(Refused::SnapshotFailed), 2, None),
-        (refused(Refused::NotMember), 14, Some("etcdserver: server stopped")),
-        (refused(Refused::Stopped), 14, Some("etcdserver: server stopped")),
-        (refused(Refused::Overtaken { by: id }), 14, Some("etcdserver: leader changed")),
-        (refused(Refused::TransferAborted), 2, Some(TIMED_OUT_TRANSFER)),
+        (refused(RequestRefused::NoLeader), 14, Some("etcdserver: no leader")),
+        (refused(RequestRefused::ReadTimedOut), 14, Some(TIMED_OUT)),
+        (refused(RequestRefused::TooManyRequests { limit: 1 }), 8, Some(TOO_MANY_REQUESTS)),
+        (refused(RequestRefused::TooLarge { bytes: 2, limit: 1 }), 3, Some(TOO_LARGE)),
+        (refused(RequestRefused::SnapshotFailed), 2, None),
+        (refused(RequestRefused::NotMember), 14, Some("etcdserver: server stopped")),
+        (refused(RequestRefused::Stopped), 14, Some("etcdserver: server stopped")),
+        (refused(RequestRefused::Overwritten { by: id }), 14, Some("etcdserver: leader changed")),
+        (refused(RequestRefused::TransferAborted), 2, Some(TIMED_OUT_TRANSFER)),
         (leader(Refusal::NotLeader { leader: None }), 14, Some("etcdserver: leader changed")),
         (leader(Refusal::Transferring { to: member }), 14, Some("etcdserver: leader changed")),
         (leader(Refusal::LeaderRemoved), 14, Some("etcdserver: leader changed")),
@@ -106,7 +106,7 @@ fn request_errors() -> Vec<(Failed, i32, Option<&'static str>)> {
             Some("etcdserver: bad leader transferee"),
         ),
         (
-            change(C::NotCarried { voters: 4, quorum: 3, live: 2 }),
+            change(C::QuorumNotReady { voters: 4, quorum: 3, live: 2 }),
             14,
             Some("etcdserver: unhealthy cluster"),
         ),
@@ -123,20 +123,24 @@ fn request_errors() -> Vec<(Failed, i32, Option<&'static str>)> {
         (change(C::NotJoint), 9, None),
         (change(C::SimpleInJoint), 9, None),
         (change(C::ManyVoters), 9, None),
-        (change(C::NoVotersToJoin), 9, None),
+        (change(C::NoVotersForJoint), 9, None),
         (change(C::MemberZero), 9, None),
         (change(C::GoalInProgress), 9, None),
-        (change(C::AlreadyThere), 9, None),
+        (change(C::AlreadyReached), 9, None),
         (change(C::AlreadyCancelled), 9, None),
         (change(C::NothingToCancel), 9, None),
-        (change(C::Impossible(MembershipError::NoVoters)), 9, None),
-        (Failed::Unknown(Unknown::TimedOut), 14, Some("etcdserver: request timed out")),
-        (Failed::Unknown(Unknown::NotSettledInTime { id }), 14, Some(TIMED_OUT)),
-        (Failed::Unknown(Unknown::ReplyLost), 14, Some(TIMED_OUT_CONNECTION)),
-        (Failed::Unknown(Unknown::PassedBySnapshot), 14, Some(TIMED_OUT_CONNECTION)),
-        (Failed::Unknown(Unknown::GivenUp(goal)), 14, Some(TIMED_OUT_LEADER)),
-        (Failed::Unknown(Unknown::Removed), 14, Some("etcdserver: server stopped")),
-        (Failed::Unknown(Unknown::Stopped), 14, Some("etcdserver: server stopped")),
+        (change(C::InvalidMembership(MembershipError::NoVoters)), 9, None),
+        (
+            RequestError::Unknown(OutcomeUnknown::TimedOut),
+            14,
+            Some("etcdserver: request timed out"),
+        ),
+        (RequestError::Unknown(OutcomeUnknown::NotSettledInTime { id }), 14, Some(TIMED_OUT)),
+        (RequestError::Unknown(OutcomeUnknown::ReplyLost), 14, Some(TIMED_OUT_CONNECTION)),
+        (RequestError::Unknown(OutcomeUnknown::PassedBySnapshot), 14, Some(TIMED_OUT_CONNECTION)),
+        (RequestError::Unknown(OutcomeUnknown::GoalAbandoned(goal)), 14, Some(TIMED_OUT_LEADER)),
+        (RequestError::Unknown(OutcomeUnknown::Removed), 14, Some("etcdserver: server stopped")),
+        (RequestError::Unknown(OutcomeUnknown::Stopped), 14, Some("etcdserver: server stopped")),
     ]
 }
 
@@ -152,19 +156,19 @@ fn every_request_error_has_etcds_code_and_text() {
         let reason = status.metadata().get(REASON).unwrap().to_str().unwrap();
         assert_eq!(reason, error.to_string());
         match error {
-            Failed::Refused(error) => {
+            RequestError::Refused(error) => {
                 tested[0].insert(name_of(error));
-                if let Refused::ByLeader(error) = error {
+                if let RequestRefused::ByLeader(error) = error {
                     tested[1].insert(name_of(error));
                     if let Refusal::Change(error) = error {
                         tested[2].insert(name_of(error));
                     }
                 }
             }
-            Failed::Unknown(error) => drop(tested[3].insert(name_of(error))),
+            RequestError::Unknown(error) => drop(tested[3].insert(name_of(error))),
         }
     }
-    let all = ["Refused", "Refusal", "ChangeRefusal", "Unknown"].map(variants);
+    let all = ["RequestRefused", "Refusal", "ChangeRefusal", "OutcomeUnknown"].map(variants);
     assert_eq!(tested, all);
 }
 

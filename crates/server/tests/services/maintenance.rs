@@ -75,7 +75,7 @@ async fn a_snapshot_comes_back() {
     let mut kv = Kv::open(MemoryTable::default()).unwrap();
     let applied = file.header.applied;
     kv.install(&mut file.chunks().unwrap()).unwrap();
-    assert_eq!((kv.revision(), kv.applied(), kv.keys_known()), (revision, applied, 300));
+    assert_eq!((kv.revision(), kv.applied(), kv.key_count()), (revision, applied, 300));
     let hash = member.maintenance().hash(HashRequest {}).await.unwrap().into_inner().hash;
     assert_eq!(kv.hash().unwrap(), hash);
     member.stop().await;

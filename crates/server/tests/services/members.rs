@@ -121,7 +121,7 @@ async fn a_learner_serves_what_etcds_do_and_reads_if_told() {
     let revision = members[0].put("a", "1").await;
     for (id, learner_reads) in [(4, false), (5, true)] {
         let info = MemberInfo::default();
-        let added = members[0].node.add_learner(MemberId(id), info, false).await.unwrap();
+        let added = members[0].node.add_learner(MemberId(id), info).await.unwrap();
         let config = NodeConfig::join(CLUSTER, id, added.index);
         let limits = ServiceLimits { learner_reads, ..limits() };
         let learner = Member::start(&network, config, limits).await;

@@ -105,7 +105,7 @@ impl Member {
 
     pub(crate) async fn stop(self) {
         self.context.close();
-        self.node.end().await;
+        self.node.stop_now().await;
         self.serving.abort();
     }
 }

@@ -243,15 +243,19 @@ impl fmt::Display for Violation {
                 write!(f, "request {id} was answered done, and no member applied it")
             }
             Self::AppliedBackwards { member, last, index } => {
-                write!(f, "{member} applied index {index} after {last}")
+                write!(f, "m{} applied index {index} after {last}", member.0)
             }
             Self::AppliedOther { member, due, found } => {
                 let ((due_index, RequestId(due)), (index, RequestId(id))) = (due, found);
-                write!(f, "{member} applied request {id} at index {index}, where others ")?;
+                write!(f, "m{} applied request {id} at index {index}, where others ", member.0)?;
                 write!(f, "applied request {due} at index {due_index}")
             }
             Self::AppliedNotByAll { member, index, id: RequestId(id) } => {
-                write!(f, "{member} never applied request {id}, which others did at index {index}")
+                write!(
+                    f,
+                    "m{} never applied request {id}, which others did at index {index}",
+                    member.0
+                )
             }
         }
     }

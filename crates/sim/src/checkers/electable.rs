@@ -9,9 +9,10 @@
 
 use std::sync::Arc;
 
-use quorate_core::{Activation, EntryId, Index, MemberId, Membership};
+use quorate_core::config::Activation;
+use quorate_core::{EntryId, Index, MemberId, Membership};
 
-use super::{History, MemberView, Violation, has_quorum};
+use super::{DiskRecord, History, MemberView, Violation, has_quorum};
 
 /// What of the rules matters for elections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,8 @@ pub struct Elector {
 impl Elector {
     pub fn of(view: &MemberView) -> Self {
         let memberships = view.memberships();
-        let knows = |index| view.durable.knows_committed(index, view.activation);
+        let disk = DiskRecord::of_view(&view.durable);
+        let knows = |index| disk.knows_committed(index);
         let disk_knows = memberships.iter().rev().find(|(id, _)| knows(id.index));
         Self {
             id: view.id,

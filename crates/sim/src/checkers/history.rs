@@ -1,115 +1,193 @@
-//! What was seen so far: I1, one leader per term; I4, a leader holds what was committed
-//! before its term; I5, what is committed never changes.
+//! What is known of the whole cluster: I1, one leader per term; I4, a leader holds what
+//! was committed before its term; I5, what is committed never changes; I10, what a leader
+//! commits is of its own term and on the disks of a quorum; I13, what is reported as
+//! settled is known to the disks of a quorum.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quorate_core::{Entry, EntryId, Index, MemberId, Membership, RoleKind, Term};
+use quorate_core::config::Activation;
+use quorate_core::status::RoleKind;
+use quorate_core::{EntryId, Index, MemberId, Membership, SnapshotMeta, Term};
 
-use super::{MemberView, Violation, ensure};
+use super::entries::payload_hash;
+use super::member::{DiskRecord, RaisedCommit};
+use super::{Checked, MemberView, ensure, has_quorum, name};
 
-/// Grows with every view that is shown to it.
+/// The elections, commits and memberships of a run so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct History {
     elected: BTreeMap<Term, MemberId>,
-    committed: BTreeMap<Index, Committed>,
+    committed: BTreeMap<Index, CommittedEntry>,
     /// The committed memberships, by the entry that brought each.
     memberships: BTreeMap<Index, (EntryId, Arc<Membership>)>,
 }
 
-/// An entry that somebody knew to be committed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Committed {
-    entry: Entry,
-    /// The term of who knew it first.
+/// An entry that a member knew to be committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct CommittedEntry {
+    id: EntryId,
+    /// The hash of its payload.
+    payload: u64,
+    /// The term of the first member that knew it.
     in_term: Term,
 }
 
 impl History {
-    /// Takes in what a member knows, and checks it against everything known before.
-    pub fn note(&mut self, view: &MemberView) -> Result<(), Violation> {
-        self.note_leader(view)?;
-        self.note_snapshot(view)?;
-        self.note_commits(view)?;
-        self.leader_is_complete(view)
+    /// Takes in all that a member knows, and checks it against everything known before.
+    pub fn note(&mut self, view: &MemberView) -> Checked {
+        let leads = view.role == RoleKind::Leader;
+        if leads {
+            self.elected(view.id, view.term)?;
+        }
+        self.note_snapshot(view.id, &view.snapshot)?;
+        for entry in view.log.entries.iter().take_while(|entry| entry.id.index <= view.commit) {
+            self.committed(view.id, view.term, entry.id, payload_hash(entry))?;
+            if let Some(change) = entry.change() {
+                self.note_membership(entry.id, &change.membership);
+            }
+        }
+        if leads {
+            let base = view.log.base.index;
+            self.leader_is_complete(view.id, view.term, |id| {
+                id.index <= base || view.log.id_at(id.index) == Some(id)
+            })?;
+        }
+        Ok(())
     }
 
-    /// The newest committed memberships, the latest last.
+    /// The committed memberships, oldest first.
     pub fn memberships(&self) -> impl DoubleEndedIterator<Item = &(EntryId, Arc<Membership>)> {
         self.memberships.values()
     }
 
-    /// The highest term somebody won.
+    /// The highest term that a member won.
     pub fn newest_term(&self) -> Term {
         self.elected.keys().next_back().copied().unwrap_or(0)
     }
 
-    /// Forgets entries that no log holds any more.
-    pub fn forget_before(&mut self, index: Index) {
-        self.committed = self.committed.split_off(&index);
+    pub(crate) fn elections(&self) -> u64 {
+        self.elected.len() as u64
     }
 
-    fn note_leader(&mut self, view: &MemberView) -> Result<(), Violation> {
-        if view.role != RoleKind::Leader {
-            return Ok(());
-        }
-        let winner = *self.elected.entry(view.term).or_insert(view.id);
-        ensure(winner == view.id, "I1", || {
-            format!("{winner} and {} both lead term {}", view.id, view.term)
+    /// The highest index that is known to be committed.
+    pub(crate) fn commit(&self) -> Index {
+        self.committed.keys().next_back().copied().unwrap_or(0)
+    }
+
+    /// I1: a member leads a term.
+    pub(crate) fn elected(&mut self, id: MemberId, term: Term) -> Checked {
+        let winner = *self.elected.entry(term).or_insert(id);
+        ensure(winner == id, "I1", || {
+            format!("{} and {} both lead term {term}", name(winner), name(id))
         })
     }
 
-    fn note_snapshot(&mut self, view: &MemberView) -> Result<(), Violation> {
-        let (id, membership) = (view.snapshot.id, &view.snapshot.membership);
-        if id == EntryId::ZERO {
-            return Ok(());
+    /// I4: a leader of this term holds everything that was committed in terms before it.
+    pub(crate) fn leader_is_complete(
+        &self,
+        id: MemberId,
+        term: Term,
+        holds: impl Fn(EntryId) -> bool,
+    ) -> Checked {
+        let mut earlier = self.committed.values().filter(|known| known.in_term < term);
+        match earlier.find(|known| !holds(known.id)) {
+            None => Ok(()),
+            Some(known) => super::violated("I4", || {
+                let (id, in_term) = (name(id), known.in_term);
+                format!("{id} leads term {term} without {}, committed in term {in_term}", known.id)
+            }),
         }
-        if let Some(known) = self.committed.get(&id.index) {
-            ensure(known.entry.id == id, "I5", || {
-                format!("{} has a snapshot at {id}, committed is {:?}", view.id, known.entry)
-            })?;
-        }
-        let since = if membership.since() == EntryId::ZERO { id } else { membership.since() };
-        self.memberships.entry(since.index).or_insert_with(|| (since, Arc::clone(membership)));
-        Ok(())
     }
 
-    fn note_commits(&mut self, view: &MemberView) -> Result<(), Violation> {
-        for entry in view.log.entries.iter().take_while(|entry| entry.id.index <= view.commit) {
-            let index = entry.id.index;
-            if let Some(known) = self.committed.get(&index) {
-                ensure(known.entry == *entry, "I5", || {
-                    let (id, known) = (view.id, &known.entry);
-                    format!("{id} takes {entry:?} for committed, before it was {known:?}")
-                })?;
-                continue;
-            }
-            let committed = Committed { entry: entry.clone(), in_term: view.term };
-            self.committed.insert(index, committed);
-            if let Some(change) = entry.change() {
-                self.memberships.insert(index, (entry.id, Arc::clone(&change.membership)));
-            }
-        }
-        Ok(())
-    }
-
-    fn leader_is_complete(&self, view: &MemberView) -> Result<(), Violation> {
-        if view.role != RoleKind::Leader {
-            return Ok(());
-        }
-        let held = |index: Index, entry: &Entry| {
-            index <= view.log.base.index || view.log.entry(index) == Some(entry)
+    /// I5: a member in this term knows this entry to be committed. True if no member knew
+    /// that before.
+    pub(crate) fn committed(
+        &mut self,
+        id: MemberId,
+        in_term: Term,
+        entry: EntryId,
+        payload: u64,
+    ) -> Result<bool, super::Violation> {
+        let Some(known) = self.committed.get(&entry.index) else {
+            self.committed.insert(entry.index, CommittedEntry { id: entry, payload, in_term });
+            return Ok(true);
         };
-        let before = self.committed.iter().filter(|(_, known)| known.in_term < view.term);
-        for (index, known) in before {
-            ensure(held(*index, &known.entry), "I4", || {
-                let (id, term, entry) = (view.id, view.term, &known.entry);
-                format!(
-                    "{id} leads term {term} without {entry:?}, committed in term {}",
-                    known.in_term
-                )
+        ensure((known.id, known.payload) == (entry, payload), "I5", || {
+            let id = name(id);
+            format!("{id} takes {entry} for committed, {} was committed before", known.id)
+        })?;
+        Ok(false)
+    }
+
+    /// I5: a machine is given this entry.
+    pub(crate) fn applied(&self, id: MemberId, entry: EntryId) -> Checked {
+        let known = self.committed.get(&entry.index);
+        ensure(known.is_some_and(|known| known.id == entry), "I5", || {
+            format!("{} applies {entry}, which is not committed", name(id))
+        })
+    }
+
+    /// I5: a member has this snapshot.
+    pub(crate) fn note_snapshot(&mut self, id: MemberId, snapshot: &SnapshotMeta) -> Checked {
+        let (at, membership) = (snapshot.id, &snapshot.membership);
+        if at == EntryId::ZERO {
+            return Ok(());
+        }
+        if let Some(known) = self.committed.get(&at.index) {
+            ensure(known.id == at, "I5", || {
+                format!("{} has a snapshot at {at}, committed is {}", name(id), known.id)
             })?;
         }
+        let since = if membership.since() == EntryId::ZERO { at } else { membership.since() };
+        self.note_membership(since, membership);
         Ok(())
     }
+
+    pub(crate) fn note_membership(&mut self, since: EntryId, membership: &Arc<Membership>) {
+        let known = || (since, Arc::clone(membership));
+        self.memberships.entry(since.index).or_insert_with(known);
+    }
+
+    /// I10: a leader commits by an entry of its own term. An older one may be on a quorum
+    /// and still be replaced; runs in which that happens are too rare to wait for.
+    pub(crate) fn commit_is_of_own_term(&self, raised: &RaisedCommit) -> Checked {
+        let RaisedCommit { by, term, entry, .. } = raised;
+        let counted = raised.led_before && entry.index > self.commit();
+        ensure(!counted || entry.term == *term, "I10", || {
+            format!("{} leads term {term} and commits {entry} by counting replies", name(*by))
+        })
+    }
+}
+
+/// I10: on the disks of a quorum, also of members that are down, of the membership that
+/// counts or of the one that counted when the leader looked.
+pub(crate) fn commit_is_on_quorum<'a>(
+    raised: &RaisedCommit,
+    disk: impl Fn(MemberId) -> Option<&'a DiskRecord>,
+) -> Checked {
+    let holds = |id| disk(id).is_some_and(|disk| disk.log.covers(raised.entry));
+    let agreed = raised.memberships.iter().any(|membership| has_quorum(membership, holds));
+    ensure(agreed, "I10", || {
+        let (by, [_, membership]) = (name(raised.by), &raised.memberships);
+        format!(
+            "{by} commits {}, which is not on the disks of a quorum of {membership}",
+            raised.entry
+        )
+    })
+}
+
+/// I13, where memberships count when they are applied: a quorum knows it committed, also
+/// after a restart (T5). Otherwise committed is settled.
+pub(crate) fn settled_is_known<'a>(
+    by: MemberId,
+    entry: EntryId,
+    membership: &Membership,
+    disk: impl Fn(MemberId) -> Option<&'a DiskRecord>,
+) -> Checked {
+    let knows = |id| disk(id).is_some_and(|disk| disk.knows_committed(entry.index));
+    let on_append = membership.activation() == Activation::OnAppend;
+    ensure(on_append || has_quorum(membership, knows), "I13", || {
+        format!("{} reports {entry} as settled, no quorum of disks knows it", name(by))
+    })
 }

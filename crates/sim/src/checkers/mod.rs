@@ -1,36 +1,36 @@
-//! What must hold of a cluster, whatever happens to it: the invariants I1 to I13 and
-//! the electability of leaders (L1).
+//! What must hold of a cluster in every execution: the invariants I1 to I13, the
+//! electability of leaders (L1), the replies to clients, linearizability.
 //!
-//! Each is a pure function over [`MemberView`]s, or over a view and what was seen
-//! before ([`History`]). Who explores or simulates builds the views and asks; nothing
-//! here knows how the members were driven. None of this uses the core's own counting
-//! of quorums or its election code: a mistake there must not hide itself.
+//! Each invariant is written once. [`member`](self) has those that one member can break
+//! alone, [`History`] those of the whole cluster, `entries` that of the logs. The tracker
+//! feeds them event by event, for simulated clusters; the model checker feeds them with
+//! single steps and whole states. Nothing here knows how the members are driven, and
+//! nothing uses the core's own counting of quorums or its election code: a mistake there
+//! must not hide itself.
 
 pub mod answers;
-mod commits;
 pub mod electable;
+mod entries;
 mod history;
 pub mod linearizable;
-mod logs;
-mod marks;
-mod memberships;
-mod promises;
+mod log;
+mod member;
 mod quorums;
-mod roles;
 #[cfg(test)]
 mod tests;
+mod tracker;
 mod view;
 
 use std::fmt;
 
-pub use commits::{Raised, commit_is_on_quorum, settled_is_known};
+use quorate_core::MemberId;
+
+pub use entries::logs_match;
 pub use history::History;
-pub use logs::{leader_only_appends, logs_match};
-pub use marks::{marks_are_in_order, marks_never_fall};
-pub use memberships::{memberships_are_derived, neighbours_overlap, one_change_pending};
-pub use promises::{candidacy_is_durable, promise_is_durable};
+pub(crate) use history::{commit_is_on_quorum, settled_is_known};
+pub(crate) use member::{DiskRecord, MemberRecord, RaisedCommit};
 pub use quorums::{has_quorum, quorums_meet};
-pub use roles::role_is_allowed;
+pub(crate) use tracker::Invariants;
 pub use view::{Durable, LogView, MemberView};
 
 /// A rule that was broken, and how.
@@ -41,9 +41,12 @@ pub struct Violation {
     pub what: String,
 }
 
+/// Whether a rule holds.
+pub type Checked = Result<(), Violation>;
+
 impl Violation {
     pub fn new(rule: &'static str, what: impl Into<String>) -> Self {
-        Self { rule, what: what.into() }
+        Self { rule, what: crate::short_ids::short_ids(&what.into()) }
     }
 }
 
@@ -53,26 +56,16 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Everything that can be asked of one member alone.
-pub fn check_member(view: &MemberView) -> Result<(), Violation> {
-    marks_are_in_order(view)?;
-    neighbours_overlap(view)?;
-    one_change_pending(view)?;
-    memberships_are_derived(view)?;
-    role_is_allowed(view)
+fn ensure(holds: bool, rule: &'static str, what: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { violated(rule, what) }
 }
 
-/// Everything that can be asked of one member before and after something happened to
-/// it. `restarted`: it was started anew in between.
-pub fn check_step(
-    before: &MemberView,
-    after: &MemberView,
-    restarted: bool,
-) -> Result<(), Violation> {
-    marks_never_fall(before, after, restarted)?;
-    if restarted { Ok(()) } else { leader_only_appends(before, after) }
+#[cold]
+fn violated(rule: &'static str, what: impl FnOnce() -> String) -> Checked {
+    Err(Violation::new(rule, what()))
 }
 
-fn ensure(holds: bool, rule: &'static str, what: impl FnOnce() -> String) -> Result<(), Violation> {
-    if holds { Ok(()) } else { Err(Violation::new(rule, what())) }
+/// A member as stories and violations name it: `m1`.
+pub(crate) fn name(id: MemberId) -> String {
+    format!("m{}", id.0)
 }

@@ -1,11 +1,15 @@
-//! Every checker can fail: one planted wrong view each, next to one that is right.
+//! Every checker can fail: one planted mistake each, next to a state that is right.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use quorate_core::config::Activation;
+use quorate_core::membership::LoggedChange;
+use quorate_core::message::{AppendReply, Message, Vote, VoteReply};
+use quorate_core::status::RoleKind;
 use quorate_core::{
-    Activation, AppendReply, Change, Entry, EntryId, Envelope, HardState, Index, LoggedChange,
-    MemberId, Membership, Message, Payload, RoleKind, SnapshotMeta, Term, Vote, VoteReply,
+    Boot, Change, Config, Entry, EntryId, Envelope, HardState, Index, Input, MemberId, Membership,
+    Payload, Raft, Save, SaveId, SnapshotMeta, Term,
 };
 
 use super::electable::{self, Elector, Rules};
@@ -62,8 +66,39 @@ fn leading(mut view: MemberView, term: Term) -> MemberView {
     view
 }
 
-fn rule(checked: Result<(), Violation>) -> &'static str {
-    checked.map_or_else(|violation| violation.rule, |()| "fine")
+fn rule<T>(checked: Result<T, Violation>) -> &'static str {
+    checked.map_or_else(|violation| violation.rule, |_| "fine")
+}
+
+fn record(view: &MemberView) -> MemberRecord {
+    let config = Config { activation: view.activation, ..Config::new(view.id) };
+    MemberRecord::of_view(&config, view)
+}
+
+fn save(hard_state: Option<HardState>, entries: Vec<Entry>) -> Save {
+    let (id, then_send) = (SaveId(1), Vec::new());
+    Save { id, hard_state, entries: entries.into(), install: None, must_sync: true, then_send }
+}
+
+/// The only member of a cluster, which leads term 2, and what is known of it.
+fn leader() -> (Raft, MemberRecord) {
+    let (config, boot) =
+        (Config::new(MemberId(1)), Boot::first(Membership::new([MemberId(1)], [])));
+    let mut record = MemberRecord::new(&config);
+    record.started(&config, &boot).unwrap();
+    let mut raft = Raft::new(config, boot).unwrap();
+    raft.step(Input::Campaign).unwrap();
+    while raft.has_output() {
+        let output = raft.take_output();
+        if let Some(save) = &output.save {
+            record.save_requested(&raft, save).unwrap();
+            record.saved(save, true).unwrap();
+            raft.step(Input::Saved(save.id)).unwrap();
+        }
+    }
+    record.stepped(&raft).unwrap();
+    assert_eq!(record.leads(), Some(2));
+    (raft, record)
 }
 
 #[test]
@@ -76,32 +111,37 @@ fn i1_two_leaders_of_one_term() {
 
 #[test]
 fn i1_a_second_vote_in_one_term() {
-    let mut before = view(1, vec![], 1);
-    before.durable.hard_state.vote = Some(MemberId(2));
-    let mut after = before.clone();
-    assert_eq!(rule(marks_never_fall(&before, &after, true)), "fine");
-    after.durable.hard_state.vote = Some(MemberId(3));
-    assert_eq!(rule(marks_never_fall(&before, &after, true)), "I1");
+    let voted = |term, id| Some(HardState { term, vote: Some(MemberId(id)), commit: 1 });
+    let mut member = record(&view(1, vec![], 1));
+    assert_eq!(rule(member.saved(&save(voted(2, 2), vec![]), true)), "fine");
+    assert_eq!(rule(member.clone().saved(&save(voted(2, 2), vec![]), true)), "fine");
+    assert_eq!(rule(member.clone().saved(&save(voted(1, 2), vec![]), true)), "I9");
+    assert_eq!(rule(member.saved(&save(voted(2, 3), vec![]), true)), "I1");
 }
 
 #[test]
 fn i2_logs_that_differ_below_a_shared_entry() {
     let ours = view(1, vec![command(1, 2), command(2, 3)], 1);
-    assert_eq!(rule(logs_match(&ours, &view(2, vec![command(2, 2)], 1))), "fine");
-    let theirs = view(2, vec![command(2, 2), command(2, 3)], 1);
-    assert_eq!(rule(logs_match(&ours, &theirs)), "I2");
+    let compare = |theirs: Vec<Entry>| {
+        let theirs = view(2, theirs, 1);
+        rule(logs_match((ours.id, &ours.log), (theirs.id, &theirs.log)))
+    };
+    assert_eq!(compare(vec![command(2, 2)]), "fine");
+    assert_eq!(compare(vec![command(2, 2), command(2, 3)]), "I2");
     let mut other = command(2, 3);
     other.payload = Payload::Command(Bytes::from_static(b"x"));
-    assert_eq!(rule(logs_match(&ours, &view(2, vec![command(1, 2), other], 1))), "I2");
+    assert_eq!(compare(vec![command(1, 2), other]), "I2");
 }
 
 #[test]
-fn i3_a_leader_that_loses_an_entry() {
-    let before = leading(view(1, vec![command(2, 2), command(2, 3)], 1), 2);
-    assert_eq!(rule(leader_only_appends(&before, &before)), "fine");
-    let after = leading(view(1, vec![command(2, 2)], 1), 2);
-    assert_eq!(rule(leader_only_appends(&before, &after)), "I3");
-    assert_eq!(rule(leader_only_appends(&before, &leading(after, 3))), "fine");
+fn i3_a_leader_that_replaces_an_entry() {
+    let (raft, mut record) = leader();
+    let last = raft.log_status().last.index;
+    let logs = |record: &mut MemberRecord, index| {
+        rule(record.save_requested(&raft, &save(None, vec![command(2, index)])))
+    };
+    assert_eq!(logs(&mut record, last + 1), "fine");
+    assert_eq!(logs(&mut record, last + 1), "I3");
 }
 
 #[test]
@@ -125,96 +165,98 @@ fn i5_another_entry_is_committed() {
 #[test]
 fn i6_neighbours_that_do_not_meet() {
     let next = |majorities: &[&[u64]]| {
-        rule(neighbours_overlap(&view(1, vec![change(2, 2, &membership(majorities, &[]))], 1)))
+        let (raft, mut record) = leader();
+        let entry = change(2, 3, &membership(majorities, &[]));
+        rule(record.save_requested(&raft, &save(None, vec![entry])))
     };
-    assert_eq!(next(&[&[1, 2, 3, 4]]), "fine");
-    assert_eq!(next(&[&[1, 4, 5], &[1, 2, 3]]), "fine");
-    assert_eq!(next(&[&[1, 2, 3, 4, 5]]), "I6");
+    assert_eq!(next(&[&[1, 2]]), "fine");
+    assert_eq!(next(&[&[1, 2, 3], &[1]]), "fine");
+    assert_eq!(next(&[&[2, 3]]), "I6");
 }
 
 #[test]
 fn i7_two_changes_pending() {
-    let (one, two) = (membership(&[&[1, 2, 3, 4]], &[]), membership(&[&[1, 2, 3]], &[4]));
-    let entries = vec![change(2, 2, &one), change(2, 3, &two)];
-    assert_eq!(rule(one_change_pending(&leading(view(1, entries.clone(), 2), 2))), "fine");
-    assert_eq!(rule(one_change_pending(&view(1, entries.clone(), 1))), "fine");
-    assert_eq!(rule(one_change_pending(&leading(view(1, entries, 1), 2))), "I7");
+    let (raft, mut record) = leader();
+    let (one, two) = (membership(&[&[1]], &[4]), membership(&[&[1]], &[]));
+    let first = save(None, vec![change(2, 3, &one)]);
+    assert_eq!(rule(record.save_requested(&raft, &first)), "fine");
+    let second = save(None, vec![change(2, 4, &two)]);
+    assert_eq!(rule(record.save_requested(&raft, &second)), "I7");
 }
 
 #[test]
 fn i8_a_membership_that_is_not_in_the_log() {
-    let next = membership(&[&[1, 2, 3, 4]], &[]);
-    let mut member = view(1, vec![change(2, 2, &next)], 1);
-    assert_eq!(rule(memberships_are_derived(&member)), "fine");
-    member.activation = Activation::OnAppend;
-    assert_eq!(rule(memberships_are_derived(&member)), "I8");
-    member.membership = Arc::new(next);
-    assert_eq!(rule(memberships_are_derived(&member)), "fine");
-    member.activation = Activation::OnApply;
-    assert_eq!(rule(memberships_are_derived(&member)), "I8");
+    let (raft, record) = leader();
+    let mut fresh = MemberRecord::new(raft.config());
+    fresh.started(raft.config(), &Boot::first(Membership::new([MemberId(1)], []))).unwrap();
+    assert_eq!(rule(fresh.stepped(&raft)), "fine");
+    let next = membership(&[&[1, 2]], &[]);
+    let planted = view(1, vec![change(2, 2, &next)], 1);
+    let mut wrong = MemberRecord::of_view(raft.config(), &planted);
+    wrong.forget_membership();
+    assert_eq!(rule(wrong.stepped(&raft)), "I8");
+    assert_eq!(rule(record.clone().stepped(&raft)), "fine");
 }
 
 #[test]
-fn i9_marks_out_of_order_and_falling() {
-    let member = view(1, vec![command(2, 2), command(2, 3)], 2);
-    assert_eq!(rule(marks_are_in_order(&member)), "fine");
+fn i9_marks_that_fall() {
+    let (raft, record) = leader();
+    assert_eq!(rule(record.clone().stepped(&raft)), "fine");
     for spoil in [
-        (|view| view.commit = 4) as fn(&mut MemberView),
-        |view| view.applied = 3,
-        |view| view.applying = 3,
-        |view| view.durable.hard_state.commit = 4,
-        |view| view.log.base.index = 2,
+        (|view| view.term = 3) as fn(&mut MemberView),
+        |view| view.commit = 4,
+        |view| view.applied = 4,
     ] {
-        let mut wrong = member.clone();
+        let mut wrong = view(1, vec![command(2, 2), command(2, 3), command(2, 4)], 1);
         spoil(&mut wrong);
-        assert_eq!(rule(marks_are_in_order(&wrong)), "I9");
+        let mut wrong = MemberRecord::of_view(raft.config(), &wrong);
+        assert_eq!(rule(wrong.stepped(&raft)), "I9");
     }
-    for spoil in [
-        (|view| view.term = 1) as fn(&mut MemberView),
-        |view| view.commit = 1,
-        |view| view.applied = 1,
-        |view| view.durable.hard_state.term = 1,
-        |view| view.durable.applied = 1,
-    ] {
-        let mut wrong = member.clone();
-        spoil(&mut wrong);
-        assert_eq!(rule(marks_never_fall(&member, &wrong, false)), "I9");
-    }
-    let mut restarted = member.clone();
-    restarted.commit = 1;
-    assert_eq!(rule(marks_never_fall(&member, &restarted, true)), "fine");
+    let ahead = HardState { term: 3, vote: None, commit: 9 };
+    assert_eq!(rule(record.clone().saved(&save(Some(ahead), vec![]), true)), "I9");
 }
 
 #[test]
 fn i10_a_commit_on_too_few_disks() {
-    let members = [1, 2, 3].map(|id| view(id, vec![command(2, 2)], 1));
-    let counting = Arc::clone(&members[0].membership);
-    let entry = EntryId::new(2, 2);
-    let raised = Raised { by: MemberId(1), entry, memberships: [Arc::clone(&counting), counting] };
-    let durable = |count: u64| {
-        let members = &members;
-        move |id: MemberId| {
-            members.iter().find(|view| view.id == id && id.0 <= count).map(|view| &view.durable)
-        }
+    let disks = [1, 2, 3].map(|id| {
+        let view = view(id, vec![command(2, 2)], 1);
+        (view.id, DiskRecord::of_view(&view.durable))
+    });
+    let counting = Arc::new(membership(&[&[1, 2, 3]], &[]));
+    let raised = RaisedCommit {
+        by: MemberId(1),
+        term: 2,
+        entry: EntryId::new(2, 2),
+        led_before: true,
+        memberships: [Arc::clone(&counting), counting],
     };
-    assert_eq!(rule(commit_is_on_quorum(&raised, durable(2))), "fine");
-    assert_eq!(rule(commit_is_on_quorum(&raised, durable(1))), "I10");
+    let on = |count: u64| {
+        let disks = &disks;
+        let disk = move |id: MemberId| {
+            disks.iter().find(|(other, _)| *other == id && id.0 <= count).map(|(_, disk)| disk)
+        };
+        rule(commit_is_on_quorum(&raised, disk))
+    };
+    assert_eq!((on(2), on(1)), ("fine", "I10"));
 }
 
 #[test]
-fn i11_who_may_not_stand_or_lead() {
-    let mut learner = view(4, vec![], 1);
-    assert_eq!(rule(role_is_allowed(&learner)), "fine");
-    learner.role = RoleKind::Candidate;
-    assert_eq!(rule(role_is_allowed(&learner)), "I11");
-    learner.activation = Activation::OnAppend;
-    assert_eq!(rule(role_is_allowed(&learner)), "I11");
-    learner.holds_newer_log = true;
-    assert_eq!(rule(role_is_allowed(&learner)), "fine");
-    let mut leader = leading(view(4, vec![], 1), 2);
-    assert_eq!(rule(role_is_allowed(&leader)), "fine");
-    leader.settled = 1;
-    assert_eq!(rule(role_is_allowed(&leader)), "I11");
+fn i10_a_commit_of_an_older_term() {
+    let mut history = History::default();
+    let counting = Arc::new(membership(&[&[1, 2, 3]], &[]));
+    let entry = EntryId::new(2, 2);
+    let raised = |term| RaisedCommit {
+        by: MemberId(1),
+        term,
+        entry,
+        led_before: true,
+        memberships: [Arc::clone(&counting), Arc::clone(&counting)],
+    };
+    assert_eq!(rule(history.commit_is_of_own_term(&raised(2))), "fine");
+    assert_eq!(rule(history.commit_is_of_own_term(&raised(3))), "I10");
+    // It was known before: the leader has only learned it.
+    history.note(&view(2, vec![command(2, 2)], 2)).unwrap();
+    assert_eq!(rule(history.commit_is_of_own_term(&raised(3))), "fine");
 }
 
 #[test]
@@ -227,37 +269,72 @@ fn i12_promises_before_they_are_kept() {
     let matches = |index| sent(2, Message::AppendReply(AppendReply::Matches { index, commit: 0 }));
     let asks =
         |last| sent(2, Message::Vote(Vote { last, forced: false, committed: EntryId::ZERO }));
-    let mut disk = view(1, vec![command(2, 2)], 1).durable;
-    assert_eq!(rule(promise_is_durable(&grant, &disk)), "I12");
-    disk.hard_state.vote = Some(MemberId(2));
-    assert_eq!(rule(promise_is_durable(&grant, &disk)), "fine");
-    assert_eq!(rule(promise_is_durable(&matches(2), &disk)), "fine");
-    assert_eq!(rule(promise_is_durable(&matches(3), &disk)), "I12");
-    assert_eq!(rule(candidacy_is_durable(&asks(EntryId::new(2, 2)), &disk)), "I12");
-    disk.hard_state.vote = Some(MemberId(1));
-    assert_eq!(rule(candidacy_is_durable(&asks(EntryId::new(2, 2)), &disk)), "fine");
-    assert_eq!(rule(candidacy_is_durable(&asks(EntryId::new(2, 3)), &disk)), "I12");
+    let mut member = view(1, vec![command(2, 2)], 1);
+    let sends = |member: &MemberView, envelope| rule(record(member).sent(&envelope));
+    assert_eq!(sends(&member, grant.clone()), "I12");
+    member.durable.hard_state.vote = Some(MemberId(2));
+    assert_eq!(sends(&member, grant), "fine");
+    assert_eq!(sends(&member, matches(2)), "fine");
+    assert_eq!(sends(&member, matches(3)), "I12");
+    assert_eq!(sends(&member, asks(EntryId::new(2, 2))), "I12");
+    member.durable.hard_state.vote = Some(MemberId(1));
+    assert_eq!(sends(&member, asks(EntryId::new(2, 2))), "fine");
+    assert_eq!(sends(&member, asks(EntryId::new(2, 3))), "I12");
+}
+
+#[test]
+fn i12_a_membership_told_as_committed_before_it_is_durable() {
+    let mut member = view(1, vec![change(2, 2, &membership(&[&[1, 2]], &[]))], 2);
+    let message = Message::AppendReply(AppendReply::Matches { index: 2, commit: 2 });
+    let (from, to) = (MemberId(1), MemberId(2));
+    let told = Envelope { from, to, term: 2, incarnation: 0, joined_at: 0, message };
+    assert_eq!(rule(record(&member).sent(&told)), "fine");
+    member.durable.hard_state.commit = 1;
+    assert_eq!(rule(record(&member).sent(&told)), "I12");
+}
+
+#[test]
+fn d1_d2_a_disk_that_forgets() {
+    let saved = view(1, vec![command(2, 2)], 1);
+    let config = Config::new(saved.id);
+    let starts = |hard_state, tail: Vec<Entry>| {
+        let boot = Boot {
+            hard_state,
+            snapshot: saved.snapshot.clone(),
+            base: saved.log.base,
+            tail: tail.into(),
+            applied: 1,
+            ..Boot::empty()
+        };
+        rule(record(&saved).started(&config, &boot))
+    };
+    let (kept, forgotten) =
+        (saved.durable.hard_state, HardState { term: 1, vote: None, commit: 1 });
+    assert_eq!(starts(kept, vec![command(2, 2)]), "fine");
+    assert_eq!(starts(kept, vec![]), "D1");
+    assert_eq!(starts(forgotten, vec![command(2, 2)]), "D2");
 }
 
 #[test]
 fn i13_settled_that_too_few_disks_know() {
     let next = membership(&[&[1, 2, 3, 4]], &[]);
-    let members =
-        [1, 2, 3, 4].map(|id| view(id, vec![change(2, 2, &next)], if id < 4 { 2 } else { 1 }));
-    let disk = |count: u64| {
-        let members = &members;
-        move |id: MemberId| {
-            members.iter().find(|view| view.id == id && id.0 >= count).map(|view| &view.durable)
-        }
+    let disks = [1, 2, 3, 4].map(|id| {
+        let view = view(id, vec![change(2, 2, &next)], if id < 4 { 2 } else { 1 });
+        (view.id, DiskRecord::of_view(&view.durable))
+    });
+    let from = |first: u64| {
+        let disks = &disks;
+        let disk = move |id: MemberId| {
+            disks.iter().find(|(other, _)| *other == id && id.0 >= first).map(|(_, disk)| disk)
+        };
+        rule(settled_is_known(MemberId(1), EntryId::new(2, 2), &next, disk))
     };
-    let entry = EntryId::new(2, 2);
-    assert_eq!(rule(settled_is_known(MemberId(1), entry, &next, disk(1))), "fine");
-    assert_eq!(rule(settled_is_known(MemberId(1), entry, &next, disk(2))), "I13");
+    assert_eq!((from(1), from(2)), ("fine", "I13"));
 }
 
 /// The second example of the seeds: m4 was promoted, m3 alone knows it, m1 is down.
 #[test]
-fn l1_a_promoted_member_that_nobody_tells() {
+fn l1_a_promoted_member_that_no_member_tells() {
     let next = membership(&[&[1, 2, 3, 4]], &[]);
     let log = |count| [change(2, 2, &next), command(2, 3), command(2, 4)][..count].to_vec();
     let views = [view(1, log(3), 2), view(2, log(0), 1), view(3, log(2), 2), view(4, log(3), 1)];
@@ -272,7 +349,7 @@ fn l1_a_promoted_member_that_nobody_tells() {
     assert_eq!(stuck.members, [2, 3, 4].map(MemberId));
 }
 
-/// A learner that alone holds the newest log: whoever refuses it must be able to stand.
+/// A learner that alone holds the newest log must be able to campaign.
 #[test]
 fn l1_a_learner_with_the_newest_log() {
     let next = membership(&[&[1, 2, 3, 4]], &[]);
@@ -286,7 +363,7 @@ fn l1_a_learner_with_the_newest_log() {
     let rules = Rules { activation: Activation::OnAppend, votes_tell_commit: true, settles: true };
     let live = [one, three, four].each_ref().map(Elector::of);
     assert!(electable::can_elect(&live, rules));
-    // Without the learner's log nobody is in the way; without its voice nobody wins.
+    // Without the learner no member wins.
     assert!(!electable::can_elect(&live[..2], rules));
 }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use quorate_core::config::Activation;
+use quorate_core::status::RoleKind;
 use quorate_core::{
-    Activation, Entry, EntryId, HardState, Index, MemberId, Membership, Raft, RoleKind,
-    SnapshotMeta, Term,
+    Entry, EntryId, HardState, Index, MemberId, Membership, Raft, SnapshotMeta, Term,
 };
 
 /// One member at one moment: what it believes, and what its disk holds. Of a member
@@ -134,20 +135,6 @@ impl MemberView {
     /// change since, each with the entry that brought it.
     pub fn memberships(&self) -> Vec<(EntryId, Arc<Membership>)> {
         memberships(&self.snapshot, &self.log)
-    }
-}
-
-impl Durable {
-    /// Would wake up knowing that the entry at this index is committed: it was saved,
-    /// or a later membership stands in the log, which proves the one before it.
-    pub fn knows_committed(&self, index: Index, activation: Activation) -> bool {
-        let known = memberships(&self.snapshot, &self.log);
-        let proven = match activation {
-            Activation::OnApply => known.iter().rev().nth(1).map_or(0, |(id, _)| id.index),
-            Activation::OnAppend => 0,
-        };
-        let saved = self.hard_state.commit.max(self.snapshot.id.index);
-        index <= saved.max(proven)
     }
 }
 

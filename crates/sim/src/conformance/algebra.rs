@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use quorate_core::{ChangeRefusal, Index, MemberId, Membership, Operation};
+use quorate_core::membership::{ChangeRefusal, Operation};
+use quorate_core::{Index, MemberId, Membership};
+
+use crate::short_ids::short_ids;
 
 use super::file::{Command, number};
 
@@ -69,7 +72,7 @@ impl Algebra {
     }
 
     fn lines(&self) -> Vec<String> {
-        let mut lines = vec![self.membership.to_string()];
+        let mut lines = vec![short_ids(&self.membership.to_string())];
         for (id, next) in &self.next {
             let learner = if self.membership.is_learner(*id) { " learner" } else { "" };
             lines.push(format!("{}: StateProbe match=0 next={next}{learner}", id.0));
@@ -106,7 +109,7 @@ fn refusal_text(refusal: ChangeRefusal) -> String {
             "more than one voter changed without entering joint config".to_owned()
         }
         ChangeRefusal::NoVotersLeft => "removed all voters".to_owned(),
-        ChangeRefusal::NoVotersToJoin => "can't make a zero-voter config joint".to_owned(),
+        ChangeRefusal::NoVotersForJoint => "can't make a zero-voter config joint".to_owned(),
         other => other.to_string(),
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use quorate_core::{Config, EntryId, Index, MemberId, Membership, ReadMode, SnapshotMeta};
+use quorate_core::config::ReadMode;
+use quorate_core::{Config, EntryId, Index, MemberId, Membership, SnapshotMeta};
 
 use super::file::{Argument, number};
 use super::interaction::Trouble;

@@ -1,8 +1,8 @@
 //! One batch of a member's output, printed as the recorded system prints its own.
 
-use quorate_core::{
-    Entries, Envelope, HardState, Index, MemberId, Message, Output, RequestId, RoleKind, Status,
-};
+use quorate_core::message::Message;
+use quorate_core::status::RoleKind;
+use quorate_core::{Entries, Envelope, HardState, Index, MemberId, Output, RequestId, Status};
 
 use super::notation::{self, Line};
 use super::parcel::{Parcel, SaveWork, apply_line};
@@ -44,8 +44,9 @@ impl Batch {
         }
         let mut send = output.send;
         // The recorded system never tells how a proposal that was passed on fared.
-        let unknown =
-            |message: &_| matches!(message, Message::ProposeReply(..) | Message::Disowned(_));
+        let unknown = |message: &_| {
+            matches!(message, Message::ProposeReply(..) | Message::IdentityRejected(_))
+        };
         send.retain(|envelope| !unknown(&envelope.message));
         Self {
             member: status.id,

@@ -1,7 +1,8 @@
 //! The commands of the interaction traces: members that are played by hand.
 
 use bytes::Bytes;
-use quorate_core::{Change, Dropped, Input, MemberId, RequestId, Transition};
+use quorate_core::membership::Transition;
+use quorate_core::{Change, Dropped, Input, MemberId, RequestId};
 
 use super::algebra::operations;
 use super::arrival;

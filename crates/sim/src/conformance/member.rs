@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
+use quorate_core::message::Message;
 use quorate_core::{
-    Boot, Config, Dropped, Entries, Entry, EntryId, Envelope, Index, Input, MemberId, Message,
-    Payload, Raft, SaveId, SnapshotMeta, Status,
+    Boot, Config, Dropped, Entries, Entry, EntryId, Envelope, Index, Input, MemberId, Payload,
+    Raft, SaveId, SnapshotMeta, Status,
 };
 
 use super::batch::{Batch, Shown};

@@ -3,11 +3,14 @@
 
 use std::fmt;
 
+use quorate_core::message::{AppendReply, Message, Proposal, VoteReply};
+use quorate_core::status::{Flow, PeerStatus, RoleKind};
 use quorate_core::{
-    AppendReply, Change, Entry, EntryId, Envelope, Flow, HardState, Index, MemberId, MemberSet,
-    Membership, Message, Payload, PeerStatus, Proposal, RoleKind, SnapshotMeta, Status, Term,
-    VoteReply,
+    Change, Entry, EntryId, Envelope, HardState, Index, MemberId, MemberSet, Membership, Payload,
+    SnapshotMeta, Status, Term,
 };
+
+use crate::short_ids::short_ids;
 
 /// Whom a message comes from or goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +115,7 @@ impl Line {
             Message::HeartbeatReply(_)
             | Message::TimeoutNow
             | Message::ProposeReply(..)
-            | Message::Disowned(_)
+            | Message::IdentityRejected(_)
             | Message::ReadReply(_, Err(_)) => {}
         }
         line
@@ -187,7 +190,7 @@ fn kind(message: &Message) -> &'static str {
         Message::Propose(..) => "MsgProp",
         // The recorded system has neither, so batches leave them out.
         Message::ProposeReply(..) => "ProposeReply",
-        Message::Disowned(_) => "Disowned",
+        Message::IdentityRejected(_) => "Disowned",
         Message::Read(_) => "MsgReadIndex",
         Message::ReadReply(..) => "MsgReadIndexResp",
         Message::Transfer(_) => "MsgTransferLeader",
@@ -217,7 +220,7 @@ fn proposed(proposal: &Proposal) -> String {
 fn change(change: &Change) -> String {
     let mut text = if change.is_v1() { "EntryConfChange" } else { "EntryConfChangeV2" }.to_owned();
     for operation in change.operations() {
-        text.push_str(&format!(" {operation}"));
+        text.push_str(&format!(" {}", short_ids(&operation.to_string())));
     }
     text
 }
@@ -260,15 +263,20 @@ pub(super) fn snapshot(meta: &SnapshotMeta) -> String {
     let membership: &Membership = &meta.membership;
     let outgoing: MemberSet = membership.outgoing().iter().flat_map(MemberSet::iter).collect();
     format!(
-        "Index:{} Term:{} ConfState:Voters:[{}] VotersOutgoing:[{outgoing}] Learners:[{}] \
+        "Index:{} Term:{} ConfState:Voters:[{}] VotersOutgoing:[{}] Learners:[{}] \
          LearnersNext:[{}] AutoLeave:{}",
         meta.id.index,
         meta.id.term,
-        membership.incoming(),
-        membership.learners(),
-        membership.learners_next(),
+        numbers(membership.incoming()),
+        numbers(&outgoing),
+        numbers(membership.learners()),
+        numbers(membership.learners_next()),
         membership.auto_leave(),
     )
+}
+
+fn numbers(ids: &MemberSet) -> String {
+    ids.iter().map(|id| id.0.to_string()).collect::<Vec<_>>().join(" ")
 }
 
 /// `Term:1 Vote:2 Commit:11`

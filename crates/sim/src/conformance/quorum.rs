@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use quorate_core::{Count, MemberId, MemberSet, Membership};
+use quorate_core::membership::VoteResult;
+use quorate_core::{MemberId, MemberSet, Membership};
 
 use super::file::{Command, number};
 
@@ -113,10 +114,10 @@ fn committed_text(index: u64) -> String {
     if index == u64::MAX { "∞".to_owned() } else { index.to_string() }
 }
 
-fn vote_text(count: Count) -> &'static str {
+fn vote_text(count: VoteResult) -> &'static str {
     match count {
-        Count::Won => "VoteWon",
-        Count::Lost => "VoteLost",
-        Count::Open => "VotePending",
+        VoteResult::Won => "VoteWon",
+        VoteResult::Lost => "VoteLost",
+        VoteResult::Pending => "VotePending",
     }
 }

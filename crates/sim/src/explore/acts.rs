@@ -8,8 +8,8 @@ use quorate_core::{Change, MemberId, Membership};
 use super::action::{Action, What};
 use super::member::Fate;
 use super::setting::TICK;
-use super::world::{Checked, Happening, World, place_of};
-use crate::checkers::{Violation, has_quorum};
+use super::world::{Happening, World, place_of};
+use crate::checkers::{Checked, Violation, has_quorum};
 use crate::faulty_disk::Fault;
 
 impl World {
@@ -164,7 +164,7 @@ impl World {
             What::LoseDisk => {
                 self.crash(place)?;
                 self.members[place].fate = Fate::Lost;
-                self.watch.on_disk_lost(place, self.members[place].id);
+                self.invariants.disk_lost(self.members[place].id);
             }
             _ => {
                 self.crash(place)?;
@@ -176,8 +176,8 @@ impl World {
 
     /// Every membership that counts or may come to count somewhere.
     pub(crate) fn memberships_in_use(&self) -> Vec<Arc<Membership>> {
-        let known = self.watch.memberships().take(3).map(|(_, membership)| membership.clone());
-        let newest = self.watch.membership().map_or(0, |(id, _)| id.index);
+        let known = self.invariants.memberships().take(3).map(|(_, membership)| membership.clone());
+        let newest = self.invariants.membership().map_or(0, |(id, _)| id.index);
         let rafts = self.members.iter().filter_map(|member| member.process.as_ref());
         let logged = rafts.map(|process| process.driver.raft().membership_at(u64::MAX));
         known.chain(logged.filter(|membership| membership.since().index > newest)).collect()

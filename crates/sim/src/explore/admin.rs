@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
-use quorate::{Answer, Done};
-use quorate_core::{Change, Index, MemberId, Membership, Operation, Transition};
+use quorate::{RequestError, RequestOutcome, RequestReply};
+use quorate_core::membership::{Operation, Transition};
+use quorate_core::{Change, Index, MemberId, Membership};
 
 use super::action::What;
 use super::clients::Asked;
@@ -129,21 +130,21 @@ impl Admin {
     pub(crate) fn answered(
         &mut self,
         asked: Asked,
-        answer: &Answer,
+        answer: &RequestOutcome,
         report: &mut Report,
     ) -> Option<Result<(), String>> {
         let number = self.open.remove(&asked)?;
         let fate = self.changes.entry(number).or_default();
         Some(match answer {
-            Answer::Done(Done::Changed { .. } | Done::GoalEnded(_)) => {
+            Ok(RequestReply::Changed { .. } | RequestReply::GoalEnded(_)) => {
                 report.changes_done += 1;
                 match fate.applied {
                     Some(_) => Ok(()),
                     None => Err(format!("change {number} is done and not committed")),
                 }
             }
-            Answer::Done(_) => Ok(()),
-            Answer::Refused(_) => {
+            Ok(_) => Ok(()),
+            Err(RequestError::Refused(_)) => {
                 report.changes_refused += 1;
                 fate.refused = true;
                 match fate.applied {
@@ -151,7 +152,7 @@ impl Admin {
                     None => Ok(()),
                 }
             }
-            Answer::Unknown(_) => {
+            Err(RequestError::Unknown(_)) => {
                 report.changes_unknown += 1;
                 Ok(())
             }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use quorate::{Answer, Done, Ticket};
+use quorate::{RequestError, RequestOutcome, RequestReply, RequestToken};
 use quorate_core::RequestId;
 
 use super::machine::numbered;
@@ -13,7 +13,7 @@ use crate::random::Random;
 
 /// Which answer belongs to which request: where it was asked, in which run of that
 /// member, under which ticket.
-pub(crate) type Asked = (usize, u64, Ticket);
+pub(crate) type Asked = (usize, u64, RequestToken);
 
 pub(crate) struct Clients {
     random: Random,
@@ -114,13 +114,13 @@ impl Clients {
     pub(crate) fn answered(
         &mut self,
         asked: Asked,
-        answer: &Answer,
+        answer: &RequestOutcome,
     ) -> Result<Option<usize>, String> {
         let Some(number) = self.open.remove(&asked) else { return Ok(None) };
         let said = match answer {
-            Answer::Done(_) => Said::Done,
-            Answer::Refused(_) => Said::Refused,
-            Answer::Unknown(_) => Said::Unknown,
+            Ok(_) => Said::Done,
+            Err(RequestError::Refused(_)) => Said::Refused,
+            Err(RequestError::Unknown(_)) => Said::Unknown,
         };
         let id = RequestId(number as u64);
         self.answers.answered(id, said).map_err(|why| why.to_string())?;
@@ -128,15 +128,15 @@ impl Clients {
         let exchange = &mut self.history[number];
         exchange.returned = Some(self.moment);
         match answer {
-            Answer::Done(done) => {
+            Ok(done) => {
                 self.done += 1;
                 exchange.note(done);
             }
-            Answer::Refused(_) => {
+            Err(RequestError::Refused(_)) => {
                 self.refused += 1;
                 exchange.heard = Heard::Refused;
             }
-            Answer::Unknown(_) => self.unknown += 1,
+            Err(RequestError::Unknown(_)) => self.unknown += 1,
         }
         Ok(Some(exchange.client))
     }
@@ -180,13 +180,13 @@ impl Clients {
 }
 
 impl Exchange {
-    fn note(&mut self, done: &Done) {
+    fn note(&mut self, done: &RequestReply) {
         let reply = match done {
-            Done::Ran { index, reply } => {
+            RequestReply::Ran { index, reply } => {
                 self.ran_at = Some(*index);
                 reply
             }
-            Done::Read { reply } => reply,
+            RequestReply::Read { reply } => reply,
             _ => return,
         };
         self.heard = Heard::Reply(reply.clone());

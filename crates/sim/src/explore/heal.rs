@@ -9,14 +9,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quorate::Machine as _;
-use quorate_core::{Change, ChangeKind, MemberId, MemberSet, Membership};
+use quorate_core::membership::ChangeKind;
+use quorate_core::{Change, MemberId, MemberSet, Membership};
 
 use super::member::{Fate, Member};
 use super::rerun::{self, Reached};
 use super::setting::TICK;
 use super::workload::Judgement;
-use super::world::{Checked, Happening, World, place_of};
-use crate::checkers::{Violation, has_quorum};
+use super::world::{Happening, World, place_of};
+use crate::checkers::{Checked, Violation, has_quorum};
 
 /// Within so many election timeouts.
 const ELECTED_WITHIN: u64 = 20;
@@ -168,7 +169,7 @@ impl World {
             world.clients.open() == 0 && world.admin.open() == 0
         })?;
         self.wait_for("L4", CAUGHT_UP_WITHIN, "a member does not catch up", |world| {
-            let commit = world.watch.commit();
+            let commit = world.invariants.commit();
             let now = world.membership();
             stays.iter().filter(|id| now.contains(**id)).all(|id| {
                 let process = world.members[place_of(*id)].process.as_ref();
@@ -210,7 +211,7 @@ impl World {
             Some(Reached { member: member.id, applied: applier.applied(), chunks })
         });
         let reached: Vec<Reached> = reached.collect();
-        let memberships = self.watch.memberships();
+        let memberships = self.invariants.memberships();
         let memberships: Vec<_> =
             memberships.map(|(id, known)| (id.index, Arc::clone(known))).collect();
         rerun::check((self.machine)(), &self.clients.history, &memberships, &reached)

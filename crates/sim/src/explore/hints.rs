@@ -1,7 +1,7 @@
 //! What a transport may tell of connections, true or not: a process that dies closes them,
 //! and some break by themselves.
 
-use quorate_core::RoleKind;
+use quorate_core::status::RoleKind;
 
 use super::world::{Happening, World};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quorate::{Options, StartError, Started, Startup};
+use quorate::{DriverOptions, MemberStartup, StartError, StartedMember};
 use quorate_core::{EntryId, MemberId, Membership};
 use quorate_storage::{OpenError, StoreConfig, StoreError};
 
@@ -11,8 +11,8 @@ use super::machine::Noting;
 use super::member::{Fate, Member, Process};
 use super::setting::{Setting, TICK};
 use super::shared_disk::SharedDisk;
-use super::world::{Checked, Happening, World, place_of};
-use crate::checkers::Violation;
+use super::world::{Happening, World, place_of};
+use crate::checkers::{Checked, Violation};
 use crate::random::Random;
 
 impl World {
@@ -62,7 +62,6 @@ impl World {
             disk_delay: self.setting.disk_delay.max(1),
             random,
         });
-        self.watch.add_member();
         id
     }
 
@@ -102,27 +101,27 @@ impl World {
         Noting::new((self.machine)())
     }
 
-    fn startup(&self, place: usize) -> Startup {
+    fn startup(&self, place: usize) -> MemberStartup {
         let Setting { segment_bytes, tail_bytes, .. } = self.setting;
         let member = &self.members[place];
         let mut config = self.setting.config(member.id, member.incarnation, member.run);
         config.joined_at = member.joined_at;
-        Startup {
+        MemberStartup {
             cluster: 7,
             config,
-            options: Options {
+            options: DriverOptions {
                 request_ticks: 6 * self.setting.election_ticks,
                 retry_ticks: 2 * self.setting.election_ticks,
                 snapshot_entries: self.setting.snapshot_entries.max(1),
-                ..Options::default()
+                ..DriverOptions::default()
             },
             store: StoreConfig { segment_bytes, tail_bytes_max: tail_bytes },
             first: (!self.begun).then(|| (*self.first).clone()),
         }
     }
 
-    fn on_started(&mut self, place: usize, started: Started<SharedDisk, Noting>) -> Checked {
-        let Started { driver, applier, store, boot } = started;
+    fn on_started(&mut self, place: usize, started: StartedMember<SharedDisk, Noting>) -> Checked {
+        let StartedMember { driver, applier, store, boot } = started;
         let resumed = boot.applied.max(applier.kept());
         let member = &mut self.members[place];
         let (id, run) = (member.id, member.run);
@@ -138,7 +137,9 @@ impl World {
                 boot.hard_state.term, boot.hard_state.commit
             )
         });
-        self.watch.on_start(place, id, &boot)?;
+        if let Some(process) = &self.members[place].process {
+            self.invariants.started(process.driver.raft(), &boot)?;
+        }
         self.clients.answers.resumed(id, resumed);
         let first = 1 + self.members[place].random.below(tick_every);
         self.schedule(self.now + first, Happening::Tick { place, run });
@@ -151,13 +152,13 @@ impl World {
         let id = member.id;
         let damaged = matches!(
             why,
-            StartError::Open(OpenError::Corrupt(_) | OpenError::OtherVersion { .. })
+            StartError::Open(OpenError::Corrupt(_) | OpenError::UnsupportedVersion { .. })
                 | StartError::Read(StoreError::Corrupt(_))
         );
         if damaged && member.flipped {
             member.fate = Fate::Lost;
             self.report.count("corruption reported");
-            self.watch.on_disk_lost(place, self.members[place].id);
+            self.invariants.disk_lost(self.members[place].id);
             return Ok(());
         }
         let failed = matches!(
@@ -222,7 +223,7 @@ impl World {
         member.joined_at = 0;
         member.fate = Fate::Lost;
         member.wiped = true;
-        self.watch.on_disk_lost(place, self.members[place].id);
+        self.invariants.disk_lost(self.members[place].id);
         let at = self.now + self.random.below(5 * TICK);
         self.schedule(at, Happening::Starts { place });
     }

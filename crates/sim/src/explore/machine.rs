@@ -1,7 +1,7 @@
 //! The machine of simulated members: the one that is tried, and a note of what ran.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate::{BadSnapshot, Chunks, Identity, Machine};
+use quorate::{BadSnapshot, Machine, SnapshotChunks, StoreIdentity};
 use quorate_core::{Index, Membership};
 
 use crate::checkers::Violation;
@@ -41,7 +41,7 @@ impl Noting {
 }
 
 impl Machine for Noting {
-    fn resume(&mut self, owner: &Identity) -> Index {
+    fn resume(&mut self, owner: &StoreIdentity) -> Index {
         self.inner.resume(owner)
     }
 
@@ -65,7 +65,7 @@ impl Machine for Noting {
         self.inner.on_membership(index, membership);
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         self.inner.snapshot()
     }
 

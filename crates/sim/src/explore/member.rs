@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use quorate::{Applier, Driver, Job};
+use quorate::{Applier, Driver, MachineJob};
 use quorate_core::{Envelope, Index, Load, MemberId, Save, SnapshotMeta};
 use quorate_storage::Store;
 
@@ -58,7 +58,7 @@ pub(crate) struct Process {
     pub(crate) disk_does: Vec<DiskWork>,
     pub(crate) disk_busy: bool,
     /// For the machine, in order.
-    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) jobs: VecDeque<MachineJob>,
     pub(crate) machine_busy: bool,
 }
 

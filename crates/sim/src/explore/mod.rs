@@ -26,7 +26,6 @@ mod shared_disk;
 mod shrink;
 mod tasks;
 mod trial;
-mod watch;
 mod workload;
 mod world;
 

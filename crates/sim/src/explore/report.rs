@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use quorate_core::{Event, GoalEnd};
+use quorate_core::Event;
+use quorate_core::membership::GoalEnd;
 
 /// Counts of what happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

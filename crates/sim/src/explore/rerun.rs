@@ -207,7 +207,7 @@ impl Rerun<'_> {
 
 #[cfg(test)]
 mod tests {
-    use quorate::{BadSnapshot, Chunks};
+    use quorate::{BadSnapshot, SnapshotChunks};
 
     use super::*;
 
@@ -225,7 +225,7 @@ mod tests {
             Bytes::from(vec![self.0])
         }
 
-        fn snapshot(&self) -> Chunks {
+        fn snapshot(&self) -> SnapshotChunks {
             Box::new(std::iter::once(Bytes::from(vec![self.0])))
         }
 

@@ -4,7 +4,8 @@
 //! and how large things are. A run with one kind of fault and tiny bounds finds what
 //! a run with everything hides.
 
-use quorate_core::{Activation, Config, MemberId, ReadMode};
+use quorate_core::config::{Activation, ReadMode};
+use quorate_core::{Config, MemberId};
 
 use crate::random::Random;
 

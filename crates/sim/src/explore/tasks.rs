@@ -2,14 +2,14 @@
 //! threads, here they are events.
 
 use bytes::Bytes;
-use quorate::{Job, JobDone};
+use quorate::{MachineJob, MachineJobDone};
 use quorate_core::{RequestId, SnapshotMeta};
 use quorate_storage::{Store, StoreError};
 
 use super::member::DiskWork;
 use super::shared_disk::SharedDisk;
-use super::world::{Checked, Happening, World};
-use crate::checkers::Violation;
+use super::world::{Happening, World};
+use crate::checkers::{Checked, Violation};
 
 impl World {
     /// Gives everything that waits to the disk, if it is idle.
@@ -76,16 +76,14 @@ impl World {
         let store = &mut process.store;
         let done = match work {
             DiskWork::Save(save) => {
-                if synced {
-                    self.watch.on_saved(place, id, &save)?;
-                }
+                self.invariants.saved(id, &save, synced)?;
                 process.driver.saved(save.id);
                 Ok(())
             }
             DiskWork::Load(load) => {
                 let entries = store.load(load.range.clone(), load.bytes_max);
                 let entries = entries.map_err(|why| why.to_string());
-                entries.map(|entries| process.driver.loaded(load.reader, entries))
+                entries.map(|entries| process.driver.loaded(load.target, entries))
             }
             DiskWork::Trim(index) => store.trim(index).map_err(|why| why.to_string()),
             DiskWork::Capture(meta, chunks) => {
@@ -126,7 +124,7 @@ impl World {
         let jobs = std::mem::take(&mut process.jobs);
         let mut installed = None;
         for job in jobs {
-            if let Job::Install(meta) = &job {
+            if let MachineJob::Install(meta) = &job {
                 installed = Some(meta.clone());
             }
             if let Err(why) = self.do_job(place, job)? {
@@ -151,14 +149,14 @@ impl World {
     }
 
     /// The inner error is one that a member dies of.
-    fn do_job(&mut self, place: usize, job: Job) -> Result<Result<(), String>, Violation> {
+    fn do_job(&mut self, place: usize, job: MachineJob) -> Result<Result<(), String>, Violation> {
         let id = self.members[place].id;
         let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
         let done = match job {
-            Job::Apply(entries) => process.applier.apply(&entries),
-            Job::Query(ticket, question) => process.applier.query(ticket, &question),
-            Job::Snapshot(meta) => process.applier.capture(meta),
-            Job::Install(meta) => {
+            MachineJob::Apply(entries) => process.applier.apply(&entries),
+            MachineJob::Query(ticket, question) => process.applier.query(ticket, &question),
+            MachineJob::Snapshot(meta) => process.applier.capture(meta),
+            MachineJob::Install(meta) => {
                 match quorate::install(&mut process.store, &mut process.applier, &meta) {
                     Ok(done) => done,
                     Err(why) => return Ok(Err(why.to_string())),
@@ -166,17 +164,17 @@ impl World {
             }
         };
         match done {
-            JobDone::Captured { meta, chunks } => {
+            MachineJobDone::Captured { meta, chunks } => {
                 let index = meta.id.index;
                 process.applier.machine().survives_capture((self.machine)())?;
                 let chunks: Vec<Bytes> = chunks.collect();
-                self.watch.on_state(id, index, hash_of(&chunks))?;
+                self.invariants.captured(id, index, hash_of(&chunks))?;
                 process.disk_waits.push(DiskWork::Capture(meta, chunks));
             }
-            JobDone::Installed { meta, origins } => {
+            MachineJobDone::Installed { meta, origins } => {
                 let resumed = meta.id.index.max(process.applier.kept());
                 self.clients.answers.resumed(id, resumed);
-                process.driver.job_done(JobDone::Installed { meta, origins });
+                process.driver.job_done(MachineJobDone::Installed { meta, origins });
             }
             done => process.driver.job_done(done),
         }

@@ -13,9 +13,9 @@ use super::report::Report;
 use super::setting::{self, Setting};
 use super::shrink::shrink_with;
 use super::workload::Workload;
-use super::world::{Checked, Happening, World};
+use super::world::{Happening, World};
 use super::{Action, Outcome, Trace};
-use crate::checkers::Violation;
+use crate::checkers::{Checked, Violation};
 
 /// Makes a machine in its first state.
 pub(crate) type MakeMachine = Rc<dyn Fn() -> Box<dyn Machine>>;
@@ -39,7 +39,7 @@ pub struct Trial {
 ///
 /// ```
 /// use bytes::Bytes;
-/// use quorate::{BadSnapshot, Chunks, Machine};
+/// use quorate::{BadSnapshot, SnapshotChunks, Machine};
 /// use quorate_sim::explore::{Workload, try_machine};
 /// use quorate_sim::random::Random;
 ///
@@ -57,7 +57,7 @@ pub struct Trial {
 ///         Bytes::copy_from_slice(&self.0.to_le_bytes())
 ///     }
 ///
-///     fn snapshot(&self) -> Chunks {
+///     fn snapshot(&self) -> SnapshotChunks {
 ///         Box::new(std::iter::once(self.query(&Bytes::new())))
 ///     }
 ///
@@ -170,7 +170,7 @@ impl Trial {
         report.requests_done = world.clients.done;
         report.requests_refused = world.clients.refused;
         report.requests_unknown = world.clients.unknown;
-        report.elections = world.watch.elections();
+        report.elections = world.invariants.elections();
         Outcome { report, violation, ended: world.now }
     }
 

@@ -9,11 +9,10 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate::{Answer, Job, Ticket, Work};
-use quorate_core::{
-    AppendReply, Entries, EntryId, Envelope, Event, MemberId, Membership, Message, Payload,
-    RoleKind, Term,
-};
+use quorate::{DriverOutput, MachineJob, RequestOutcome, RequestToken};
+use quorate_core::message::{AppendReply, Message};
+use quorate_core::status::RoleKind;
+use quorate_core::{Entries, EntryId, Envelope, Event, MemberId, Membership, Payload, Term};
 use quorate_storage::{Store, StoreError};
 
 use super::Trace;
@@ -26,12 +25,9 @@ use super::report::Report;
 use super::setting::{Setting, TICK};
 use super::shared_disk::SharedDisk;
 use super::trial::MakeMachine;
-use super::watch::Watch;
 use super::workload::{Ask, Workload};
-use crate::checkers::Violation;
+use crate::checkers::{Checked, Invariants, Violation};
 use crate::random::Random;
-
-pub(crate) type Checked = Result<(), Violation>;
 
 pub(crate) struct World {
     pub(crate) setting: Setting,
@@ -43,7 +39,7 @@ pub(crate) struct World {
     pub(crate) machine: MakeMachine,
     pub(crate) clients: Clients,
     pub(crate) admin: Admin,
-    pub(crate) watch: Watch,
+    pub(crate) invariants: Invariants,
     pub(crate) report: Report,
     pub(crate) random: Random,
     /// For hints alone.
@@ -116,7 +112,7 @@ impl World {
             machine,
             clients: Clients::new(setting, workload),
             admin: Admin::new(setting),
-            watch: Watch::default(),
+            invariants: Invariants::default(),
             report: Report::default(),
             random: Random::stream(setting.seed, 4),
             hints: Random::stream(setting.seed, 6),
@@ -304,31 +300,26 @@ impl World {
         Ok(())
     }
 
-    fn route(&mut self, place: usize, work: Work) -> Checked {
-        let Work { save, send, snapshots, jobs, load, trim, answers, events } = work;
+    fn route(&mut self, place: usize, work: DriverOutput) -> Checked {
+        let DriverOutput { save, send, snapshots, jobs, load, trim, answers, events } = work;
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         if let Some(save) = save {
             let raft = process.driver.raft();
-            self.watch.on_save(place, raft, &save)?;
-            for entry in save.entries.iter() {
-                if let Payload::Change(change) = &entry.payload {
-                    self.watch.on_change(raft, entry.id, &change.membership)?;
-                }
-            }
+            self.invariants.save_requested(raft, &save)?;
             process.disk_waits.push(DiskWork::Save(save));
         }
-        self.watch.after(place, process.driver.raft())?;
+        self.invariants.stepped(process.driver.raft())?;
         process.disk_waits.extend(load.into_iter().map(DiskWork::Load));
         process.disk_waits.extend(trim.map(DiskWork::Trim));
         let id = self.members[place].id;
         for job in &jobs {
             match job {
-                Job::Apply(entries) => {
-                    self.watch.on_apply(place, id, entries)?;
+                MachineJob::Apply(entries) => {
+                    self.invariants.applying(id, entries)?;
                     self.on_committed(entries)?;
                 }
-                Job::Install(meta) => self.watch.on_install(place, meta.id.index),
-                Job::Query(..) | Job::Snapshot(_) => {}
+                MachineJob::Install(meta) => self.invariants.installing(id, meta.id.index),
+                MachineJob::Query(..) | MachineJob::Snapshot(_) => {}
             }
         }
         if let Some(process) = &mut self.members[place].process {
@@ -362,7 +353,7 @@ impl World {
     }
 
     fn send(&mut self, place: usize, envelope: Envelope) -> Checked {
-        self.watch.on_send(place, &envelope)?;
+        self.invariants.sent(&envelope)?;
         self.say_rare(&envelope);
         let to = place_of(envelope.to);
         if to >= self.members.len() {
@@ -406,7 +397,12 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn on_answer(&mut self, place: usize, ticket: Ticket, answer: &Answer) -> Checked {
+    pub(crate) fn on_answer(
+        &mut self,
+        place: usize,
+        ticket: RequestToken,
+        answer: &RequestOutcome,
+    ) -> Checked {
         let asked = (place, self.members[place].run, ticket);
         if let Some(fits) = self.admin.answered(asked, answer, &mut self.report) {
             return fits.map_err(|why| Violation::new("R2", why));
@@ -457,18 +453,11 @@ impl World {
         let id = self.members[place].id;
         self.report.on_event(event);
         self.say(|| format!("{id} {event:?}"));
-        match event {
-            Event::Settled { id: entry, membership, .. } => {
-                self.watch.on_settled(place, id, *entry, membership)
-            }
-            Event::GoalEnded(ended) => self.watch.on_goal_ended(place, id, *ended),
-            Event::Role { to: RoleKind::Leader, .. } => {
-                let now = self.membership();
-                self.report.interrupted += u64::from(now.goal().is_some() || now.is_joint());
-                Ok(())
-            }
-            _ => Ok(()),
+        if let Event::Role { to: RoleKind::Leader, .. } = event {
+            let now = self.membership();
+            self.report.interrupted += u64::from(now.goal().is_some() || now.is_joint());
         }
+        self.invariants.event(id, event)
     }
 
     /// Runs, and is not paused.
@@ -503,7 +492,10 @@ impl World {
 
     /// The newest committed membership.
     pub(crate) fn membership(&self) -> Arc<Membership> {
-        self.watch.membership().map(|(_, membership)| Arc::clone(membership)).unwrap_or_default()
+        self.invariants
+            .membership()
+            .map(|(_, membership)| Arc::clone(membership))
+            .unwrap_or_default()
     }
 
     pub(crate) fn is_lost(&self, id: MemberId) -> bool {

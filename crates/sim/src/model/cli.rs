@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use quorate_core::Activation;
+use quorate_core::config::Activation;
 
 use super::scope::{Bounds, Checks, Expects, May, Network, Scope};
 use super::trace::activation_name;

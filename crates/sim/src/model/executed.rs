@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 
-use quorate_core::{Envelope, Message, Term};
+use quorate_core::message::Message;
+use quorate_core::{Envelope, Term};
 
 use super::intern::fingerprint;
 use super::lab::{CAMPAIGN, Lab, MESSAGES, TICK};

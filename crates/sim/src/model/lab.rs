@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use quorate_core::{Change, EntryId, Envelope, Index, MemberId, Membership, RoleKind, Term};
+use quorate_core::status::RoleKind;
+use quorate_core::{Change, EntryId, Envelope, Index, MemberId, Membership, Term};
 
 use super::intern::{Interner, Pairs, pair};
 use super::local::{Act, Fixed, Local, Performed};
@@ -15,7 +16,7 @@ use super::moves::Move;
 use super::scope::Scope;
 use super::state::State;
 use crate::checkers::electable::{Elector, Rules};
-use crate::checkers::{Durable, History, LogView, MemberView, Raised, Violation};
+use crate::checkers::{DiskRecord, History, LogView, MemberView, RaisedCommit, Violation};
 use crate::scenario::stage::{self, Stage};
 
 pub(super) struct Lab {
@@ -48,6 +49,7 @@ pub(super) struct Lab {
 /// What is asked of a member over and over.
 pub(super) struct Facts {
     pub(super) view: MemberView,
+    pub(super) disk: DiskRecord,
     pub(super) leads: bool,
     pub(super) last: Index,
     /// Changes that somebody asked for in its log.
@@ -73,7 +75,7 @@ pub(super) struct Link {
 pub(super) struct Outcome {
     pub(super) local: u32,
     pub(super) sends: Box<[u32]>,
-    pub(super) raised: Box<[(Raised, Durable)]>,
+    pub(super) raised: Box<[(RaisedCommit, DiskRecord)]>,
     pub(super) settled: Box<[(EntryId, Arc<Membership>)]>,
 }
 
@@ -271,6 +273,7 @@ impl Lab {
                 applies,
                 log: self.logs.number(view.log.clone()).0,
                 elector: self.electors.number(Elector::of(&view)).0,
+                disk: DiskRecord::of_view(&view.durable),
                 view,
             };
             self.facts.push(facts);

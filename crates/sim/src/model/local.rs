@@ -8,12 +8,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use quorate_core::{
     Change, Config, EntryId, Envelope, Event, Index, Input, MemberId, Membership, Output, Raft,
-    RequestId, RoleKind, Save, SaveId, SnapshotMeta, Status, invariants,
+    RequestId, Save, SaveId, SnapshotMeta, invariants,
 };
 
 use crate::checkers::{
-    Durable, LogView, MemberView, Raised, Violation, candidacy_is_durable, check_member,
-    check_step, promise_is_durable,
+    DiskRecord, Durable, LogView, MemberRecord, MemberView, RaisedCommit, Violation,
 };
 use crate::scenario::disk::Disk;
 use crate::scenario::stage::Standing;
@@ -67,7 +66,7 @@ pub(super) struct Performed {
     pub(super) local: Local,
     pub(super) sends: Vec<Envelope>,
     /// Commit indexes a leader raised, with its own disk at that moment.
-    pub(super) raised: Vec<(Raised, Durable)>,
+    pub(super) raised: Vec<(RaisedCommit, DiskRecord)>,
     pub(super) settled: Vec<(EntryId, Arc<Membership>)>,
 }
 
@@ -109,10 +108,10 @@ impl Local {
 
     /// Lets this happen, and leaves clocks and numbers as they are then.
     fn perform_as_is(&self, fixed: &Fixed, act: &Act) -> Result<Performed, Violation> {
-        let mut run = Run::new(self.clone(), fixed);
+        let mut run = Run::new(self, fixed);
         run.act(act)?;
         run.drain()?;
-        run.check(self, matches!(act, Act::Restart { .. }))?;
+        run.look()?;
         Ok(run.into_performed())
     }
 
@@ -139,14 +138,22 @@ fn durable(disk: &Disk) -> Durable {
 struct Run<'a> {
     local: Local,
     fixed: &'a Fixed,
+    record: MemberRecord,
     sends: Vec<Envelope>,
-    raised: Vec<(Raised, Durable)>,
+    raised: Vec<(RaisedCommit, DiskRecord)>,
     settled: Vec<(EntryId, Arc<Membership>)>,
 }
 
 impl<'a> Run<'a> {
-    fn new(local: Local, fixed: &'a Fixed) -> Self {
-        Self { local, fixed, sends: Vec::new(), raised: Vec::new(), settled: Vec::new() }
+    fn new(local: &Local, fixed: &'a Fixed) -> Self {
+        Self {
+            record: MemberRecord::of_view(&fixed.config, &local.view(fixed)),
+            local: local.clone(),
+            fixed,
+            sends: Vec::new(),
+            raised: Vec::new(),
+            settled: Vec::new(),
+        }
     }
 
     fn into_performed(self) -> Performed {
@@ -194,39 +201,44 @@ impl<'a> Run<'a> {
 
     fn step(&mut self, input: Input) -> Result<(), Violation> {
         // Why an input had no effect is of no interest here.
-        self.watched(|raft| drop(raft.step(input))).map(|_| ())
+        self.with_core(|raft| drop(raft.step(input))).map(|_| ())
     }
 
-    /// Does something to the core and notices when a leader's commit index moves.
-    fn watched<T>(&mut self, act: impl FnOnce(&mut Raft) -> T) -> Result<Option<T>, Violation> {
+    fn with_core<T>(&mut self, act: impl FnOnce(&mut Raft) -> T) -> Result<Option<T>, Violation> {
         let Some(raft) = &mut self.local.raft else { return Ok(None) };
-        let before = raft.status();
-        let answer = act(raft);
+        let result = act(raft);
         invariants::check(raft).map_err(|why| Violation::new("assert", why))?;
-        let after = raft.status();
-        if after.role == RoleKind::Leader && after.log.commit > before.log.commit {
-            self.note_raised(&before, &after);
-        }
-        Ok(Some(answer))
+        Ok(Some(result))
     }
 
-    fn note_raised(&mut self, before: &Status, after: &Status) {
-        let Some(raft) = &self.local.raft else { return };
-        let commit = after.log.commit;
-        let Some(entry) = raft.held_entries().find(|entry| entry.id.index == commit) else {
-            return;
-        };
-        let memberships = [before.membership.clone(), after.membership.clone()];
-        let raised = Raised { by: after.id, entry: entry.id, memberships };
-        self.raised.push((raised, durable(&self.local.synced)));
+    /// Checks the member as it is now.
+    fn look(&mut self) -> Result<(), Violation> {
+        let Some(raft) = &self.local.raft else { return Ok(()) };
+        if let Some(raised) = self.record.stepped(raft)?.raised {
+            self.raised.push((raised, self.record.disk().clone()));
+        }
+        Ok(())
     }
 
     fn take_output(&mut self) -> Result<(), Violation> {
-        let Some(output) = self.watched(Raft::take_output)? else { return Ok(()) };
+        let Some(output) = self.with_core(Raft::take_output)? else { return Ok(()) };
         let Output { save, send, apply, load, trim, events, .. } = output;
+        if let (Some(raft), Some(save)) = (&self.local.raft, &save) {
+            self.record.save_requested(raft, save)?;
+            if let Some(meta) = &save.install {
+                self.record.installing(meta.id.index);
+            }
+        }
+        self.look()?;
+        apply.iter().try_for_each(|entry| self.record.applying(entry.id))?;
         for event in events {
-            if let Event::Settled { id, membership, .. } = event {
-                self.settled.push((id, membership));
+            match event {
+                Event::Settled { id, membership, .. } => {
+                    self.record.settled(id);
+                    self.settled.push((id, membership));
+                }
+                Event::GoalEnded(ended) => self.record.goal_ended(ended)?,
+                _ => {}
             }
         }
         self.send(send)?;
@@ -235,7 +247,7 @@ impl<'a> Run<'a> {
         for load in load {
             let (from, to) = (load.range.start, load.range.end);
             let entries = self.local.disk.read(from, to, load.bytes_max);
-            self.step(Input::Loaded(load.reader, entries))?;
+            self.step(Input::Loaded(load.target, entries))?;
         }
         if let Some(to) = trim {
             Arc::make_mut(&mut self.local.disk).trim(to);
@@ -245,12 +257,8 @@ impl<'a> Run<'a> {
     }
 
     fn send(&mut self, envelopes: Vec<Envelope>) -> Result<(), Violation> {
-        let disk = durable(&self.local.synced);
         for envelope in envelopes.into_iter().filter(|envelope| envelope.from != envelope.to) {
-            promise_is_durable(&envelope, &disk)?;
-            if !self.fixed.config.manners.every_reply_waits {
-                candidacy_is_durable(&envelope, &disk)?;
-            }
+            self.record.sent(&envelope)?;
             self.sends.push(envelope);
         }
         Ok(())
@@ -262,6 +270,7 @@ impl<'a> Run<'a> {
         if save.must_sync {
             self.local.synced = Arc::clone(&self.local.disk);
         }
+        self.record.saved(&save, save.must_sync)?;
         self.send(save.then_send)?;
         self.step(Input::Saved(save.id))
     }
@@ -284,7 +293,9 @@ impl<'a> Run<'a> {
         if unsynced_lost {
             local.disk = Arc::clone(&local.synced);
         }
-        let raft = Raft::new(self.fixed.config.clone(), local.disk.boot(None));
+        let (config, boot) = (&self.fixed.config, local.disk.boot(None));
+        self.record.started(config, &boot)?;
+        let raft = Raft::new(config.clone(), boot);
         local.raft = Some(raft.map_err(|why| Violation::new("assert", format!("boot: {why}")))?);
         Ok(())
     }
@@ -295,7 +306,7 @@ impl<'a> Run<'a> {
         let index = raft.status().log.applied;
         let membership = raft.membership_at(index);
         let Some(id) = self.local.disk.id_at(index) else { return Ok(()) };
-        let taken = self.watched(|raft| raft.step(Input::Snapshotted(index)).is_ok())?;
+        let taken = self.with_core(|raft| raft.step(Input::Snapshotted(index)).is_ok())?;
         if taken == Some(true) {
             for disk in [&mut self.local.disk, &mut self.local.synced] {
                 let membership = Arc::clone(&membership);
@@ -304,12 +315,6 @@ impl<'a> Run<'a> {
         }
         Ok(())
     }
-
-    fn check(&self, before: &Local, restarted: bool) -> Result<(), Violation> {
-        let after = self.local.view(self.fixed);
-        check_member(&after)?;
-        check_step(&before.view(self.fixed), &after, restarted)
-    }
 }
 
 /// More steps than one input can need, so that a loop ends as a violation.
@@ -317,7 +322,7 @@ const STEPS_MAX: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
-    use quorate_core::Message;
+    use quorate_core::message::Message;
 
     use super::super::search::tests::{Seen, seen};
     use super::*;

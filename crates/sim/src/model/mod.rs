@@ -21,7 +21,7 @@ mod trace;
 mod visited;
 mod watch;
 
-use quorate_core::Activation;
+use quorate_core::config::Activation;
 
 pub use cli::main;
 pub use scope::{Bounds, Checks, Expects, May, Network, Scope};

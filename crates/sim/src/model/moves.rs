@@ -1,6 +1,7 @@
 //! Which steps lead out of a state.
 
-use quorate_core::{AppendReply, Message, RoleKind};
+use quorate_core::message::{AppendReply, Message};
+use quorate_core::status::RoleKind;
 
 use super::lab::{
     APPLIED, CAMPAIGN, CHANGES, FORGET, Lab, MESSAGES, PROPOSE, RESTART, RESTART_LOST, SAVED,

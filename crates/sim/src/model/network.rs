@@ -1,6 +1,6 @@
 //! What becomes of messages between being sent and being received.
 
-use quorate_core::Message;
+use quorate_core::message::Message;
 
 use super::lab::Lab;
 use super::scope::Network;

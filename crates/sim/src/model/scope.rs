@@ -1,6 +1,7 @@
 //! What a run explores: where it begins, what may happen, how far it goes.
 
-use quorate_core::{Activation, Index, Term};
+use quorate_core::config::Activation;
+use quorate_core::{Index, Term};
 
 /// A bounded space of states. Everything that may happen within the bounds does.
 #[derive(Clone, Debug)]

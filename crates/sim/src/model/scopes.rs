@@ -1,6 +1,7 @@
 //! The scopes that are explored, by name. docs/model.md has what they led to.
 
-use quorate_core::{Activation, Term};
+use quorate_core::Term;
+use quorate_core::config::Activation;
 
 use super::scope::{Bounds, Checks, Expects, May, Network, Scope};
 

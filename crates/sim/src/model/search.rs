@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use quorate_core::Activation;
+use quorate_core::config::Activation;
 
 use super::intern::fingerprint;
 use super::lab::Lab;

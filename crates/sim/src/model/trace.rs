@@ -1,6 +1,7 @@
 //! A way through the states, as a story that can be played.
 
-use quorate_core::{Activation, MemberId};
+use quorate_core::MemberId;
+use quorate_core::config::Activation;
 
 use super::lab::{
     APPLIED, CAMPAIGN, CHANGES, FORGET, Lab, MESSAGES, PROPOSE, RESTART, RESTART_LOST, SAVED,

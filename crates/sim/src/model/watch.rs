@@ -27,11 +27,13 @@ impl Lab {
         outcome: u32,
     ) -> Result<(), Violation> {
         let outcome = &self.outcomes[outcome as usize];
-        let disk = |id| Some(&self.facts(state, self.place(id)?).view.durable);
+        let disk = |id| Some(&self.facts(state, self.place(id)?).disk);
+        let history = self.histories.value(state.history);
         for (raised, own) in &outcome.raised {
+            history.commit_is_of_own_term(raised)?;
             commit_is_on_quorum(raised, |id| if id == raised.by { Some(own) } else { disk(id) })?;
         }
-        let own = &self.facts[outcome.local as usize].view.durable;
+        let own = &self.facts[outcome.local as usize].disk;
         for (entry, membership) in &outcome.settled {
             let by = self.id(at);
             let disk = |id| if id == by { Some(own) } else { disk(id) };
@@ -48,7 +50,8 @@ impl Lab {
             if self.matching.contains_key(&key) {
                 continue;
             }
-            logs_match(&ours.view, &theirs.view)?;
+            let [ours, theirs] = [ours, theirs].map(|facts| (facts.view.id, &facts.view.log));
+            logs_match(ours, theirs)?;
             self.matching.insert(key, ());
         }
         Ok(())

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate::{Applier, BadSnapshot, Chunks, Machine, Origin};
+use quorate::{Applier, BadSnapshot, CommandId, Machine, SnapshotChunks};
 use quorate_core::{Entries, Entry, EntryId, Index, MemberId, Membership, SnapshotMeta};
 
 /// Counts what it runs.
@@ -21,7 +21,7 @@ impl Machine for Counter {
         Bytes::new()
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         Box::new(std::iter::empty())
     }
 
@@ -32,11 +32,12 @@ impl Machine for Counter {
 
 /// A request of the member's run `boot`, as the log holds it.
 fn request(boot: u64, number: u64) -> Bytes {
-    Origin { member: MemberId(1), incarnation: 7, boot, number, open_from: 1 }.seal(b"x")
+    CommandId { member: MemberId(1), incarnation: 7, boot, number, open_from: 1 }.seal(b"x")
 }
 
 fn applier() -> Result<Applier<Counter>, String> {
-    let origin = Origin { member: MemberId(1), incarnation: 7, boot: 3, number: 0, open_from: 0 };
+    let origin =
+        CommandId { member: MemberId(1), incarnation: 7, boot: 3, number: 0, open_from: 0 };
     let mut applier = Applier::new(Counter::default(), origin);
     let membership = Arc::new(Membership::new([MemberId(1)], []));
     let first = SnapshotMeta { id: EntryId::new(1, 1), membership };

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use quorate_core::Activation;
+use quorate_core::config::Activation;
 use quorate_core::mutants::{Means, Mutant};
 
 use super::hunt::{Effort, Hunter, Kill};

@@ -1,7 +1,10 @@
 //! What a story claims. A claim that does not hold fails the story, whatever its
 //! transcript says.
 
-use quorate_core::{EntryId, MemberId, RequestId, RoleKind, Status};
+use quorate_core::status::RoleKind;
+use quorate_core::{EntryId, MemberId, RequestId, Status};
+
+use crate::short_ids::short_ids;
 
 use super::command::Ticks;
 use super::message::{envelope_text, goal_end_text};
@@ -149,7 +152,7 @@ fn facts(words: &mut Words) -> Parsed<Vec<Fact>> {
 
 fn fact(negated: bool, word: &str, words: &mut Words) -> Parsed<Fact> {
     let (name, value) = match (word, key_value(word)) {
-        ("of", _) => ("of", words.member()?.to_string()),
+        ("of", _) => ("of", short_ids(&words.member()?.to_string())),
         (_, Some((key, value))) => (key, value.to_owned()),
         (_, None) => (word, String::new()),
     };
@@ -281,6 +284,7 @@ impl World {
 
     fn fact_holds(&self, id: MemberId, fact: &Fact) -> Played {
         let Fact { negated, key, value } = fact;
+        let value = &short_ids(value);
         let status = self.member(id)?.raft.as_ref().map(quorate_core::Raft::status);
         let found = match (&status, *key) {
             (status, "up" | "down") => yes((*key == "up") == status.is_some()),
@@ -294,6 +298,7 @@ impl World {
             }
             (Some(status), _) => found(status, key, value),
         };
+        let found = short_ids(&found);
         let wanted = if value.is_empty() { "yes" } else { value };
         if (found == wanted) != *negated {
             return Ok(());
@@ -413,7 +418,7 @@ fn found(status: &Status, key: &str, wanted: &str) -> String {
         // `match=m2:5` asks about one peer only.
         _ => {
             let asked = wanted.split_once(':').map_or(wanted, |(id, _)| id);
-            let peer = status.peers.iter().find(|peer| peer.id.to_string() == asked);
+            let peer = status.peers.iter().find(|peer| short_ids(&peer.id.to_string()) == asked);
             peer.map_or("unknown".to_owned(), |peer| format!("{}:{}", peer.id, peer.matched))
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use quorate_core::{
-    Config, Entries, EntryId, HardState, Index, Load, MemberId, Raft, Save, SaveId,
+    Boot, Config, Entries, EntryId, HardState, Index, Load, MemberId, Raft, Save, SaveId,
 };
 
 use super::command::{Unsynced, Work};
@@ -15,6 +15,8 @@ pub(super) struct Member {
     pub(super) config: Config,
     /// Nothing while it is down.
     pub(super) raft: Option<Raft>,
+    /// What it was last started from.
+    boot: Boot,
     pub(super) disk: Disk,
     /// The disk as of the last save that somebody waited for.
     synced: Disk,
@@ -94,6 +96,7 @@ impl Member {
         Self {
             config: Config { seed: id.0, ..Config::new(id) },
             raft: None,
+            boot: Boot::empty(),
             synced: disk.clone(),
             disk,
             saves: Queue::default(),
@@ -112,7 +115,8 @@ impl Member {
         self.stepped = false;
         self.settled = None;
         self.disowned = None;
-        let raft = Raft::new(self.config.clone(), self.disk.boot(tail));
+        self.boot = self.disk.boot(tail);
+        let raft = Raft::new(self.config.clone(), self.boot.clone());
         let raft = raft.map_err(|why| why.to_string())?;
         self.commit_shown = raft.status().log.commit;
         self.raft = Some(raft);
@@ -148,12 +152,9 @@ impl Member {
         &self.synced
     }
 
-    /// Whether it would wake up from the worst crash knowing that this is committed.
-    pub(super) fn knows_committed(&self, entry: EntryId) -> bool {
-        let disk = &self.synced;
-        let proven = disk.log.iter().rev().filter(|entry| entry.change().is_some()).nth(1);
-        let proven = proven.map_or(disk.snapshot.id.index, |entry| entry.id.index);
-        entry.index <= disk.hard_state.commit.max(proven).max(disk.snapshot.id.index)
+    /// The core and what it was started from, while it runs.
+    pub(super) fn started(&self) -> Option<(&Raft, &Boot)> {
+        Some((self.raft.as_ref()?, &self.boot))
     }
 
     /// The log as the engine sees it: the disk, and what is on its way there.

@@ -3,10 +3,11 @@
 //! Printing and reading stand side by side, since `inject` takes what a transcript
 //! shows, and more: messages that no honest member sends.
 
-use quorate_core::{
-    Append, AppendReply, EntryId, Envelope, GoalEnd, Heartbeat, HeartbeatReply, Identity, Index,
-    MemberId, Membership, Message, Proposal, RequestId, SnapshotMeta, Term, Vote, VoteReply,
+use quorate_core::membership::GoalEnd;
+use quorate_core::message::{
+    Append, AppendReply, Heartbeat, HeartbeatReply, Identity, Message, Proposal, Vote, VoteReply,
 };
+use quorate_core::{EntryId, Envelope, Index, MemberId, Membership, RequestId, SnapshotMeta, Term};
 
 use super::notation::{
     self, Draft, PARTS, Parts, change_text, entries_text, entry_id, looks_like_entry,
@@ -50,7 +51,7 @@ pub(super) fn kind(message: &Message) -> &'static str {
         Message::Read(_) => "Read",
         Message::ReadReply(..) => "ReadReply",
         Message::Transfer(_) => "Transfer",
-        Message::Disowned(_) => "Disowned",
+        Message::IdentityRejected(_) => "Disowned",
     }
 }
 
@@ -125,7 +126,7 @@ fn fields_text(message: &Message) -> String {
         Message::ReadReply(request, Ok(index)) => format!("{} at={index}", request.0),
         Message::ReadReply(request, Err(why)) => format!("{} refused: {why};", request.0),
         Message::Transfer(to) => format!("to={to}"),
-        Message::Disowned(known) => identity_text(*known),
+        Message::IdentityRejected(known) => identity_text(*known),
     }
 }
 
@@ -283,7 +284,7 @@ impl ByHand {
             "ProposeReply" => Message::ProposeReply(request, Ok(f.id)),
             "Read" => Message::Read(request),
             "ReadReply" => Message::ReadReply(request, Ok(f.index)),
-            "Disowned" => Message::Disowned(Identity {
+            "Disowned" => Message::IdentityRejected(Identity {
                 incarnation: (f.incarnation != 0).then_some(f.incarnation),
                 joined_at: f.joined_at,
             }),

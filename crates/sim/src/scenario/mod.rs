@@ -7,7 +7,6 @@
 //! wrote with what the file says.
 
 mod catalogue;
-mod checks;
 mod command;
 pub(crate) mod disk;
 mod expect;

@@ -260,7 +260,7 @@ fn end_rules(rules: &mut Vec<Filter>, filter: &Filter) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use quorate_core::Message;
+    use quorate_core::message::Message;
 
     use super::*;
 

@@ -4,10 +4,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_core::{
-    Activation, Change, ChangeKind, Entry, EntryId, Index, LoggedChange, Manners, MemberId,
-    MemberInfo, MemberSet, Membership, Operation, Payload, Transition,
-};
+use quorate_core::config::{Activation, EtcdCompat};
+use quorate_core::membership::{ChangeKind, LoggedChange, MemberInfo, Operation, Transition};
+use quorate_core::{Change, Entry, EntryId, Index, MemberId, MemberSet, Membership, Payload};
 
 use super::words::{Parsed, Words, key_value, number, text, unknown};
 
@@ -84,7 +83,7 @@ pub(super) fn entries(drafts: &[Draft], from: &Membership) -> Parsed<Vec<Entry>>
         let payload = match &draft.body {
             Body::Command(command) => Payload::Command(command.clone()),
             Body::Change(change) => {
-                let next = membership.resolve(change, &Manners::default()).map_err(|why| {
+                let next = membership.resolve(change, &EtcdCompat::default()).map_err(|why| {
                     format!("entry {} cannot follow {membership}: {why}", draft.id)
                 })?;
                 membership = Arc::new(next.logged(&membership, change, draft.id, |_| None));

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::short_ids::short_ids;
+
 /// Lines since the page was last torn off.
 #[derive(Clone, Debug)]
 pub(super) struct Page {
@@ -23,7 +25,7 @@ impl Page {
     /// A line that `hide` cannot hide.
     pub(super) fn say(&mut self, line: String) {
         if !self.muted {
-            self.lines.push(line);
+            self.lines.push(short_ids(&line));
         }
     }
 

@@ -1,7 +1,9 @@
 //! What each command does.
 
 use bytes::Bytes;
-use quorate_core::{Change, Envelope, Index, Input, MemberId, RequestId, SnapshotMeta, Taken};
+use quorate_core::{Accepted, Change, Envelope, Index, Input, MemberId, RequestId, SnapshotMeta};
+
+use crate::short_ids::short_ids;
 
 use super::command::{Command, Ticks, Work};
 use super::message::{ByHand, envelope_text, shown_as};
@@ -121,15 +123,15 @@ impl World {
     fn request(&mut self, id: MemberId, request: RequestId, input: Input) -> Played {
         let name = self.requests.name(request);
         let said = match self.step(id, &name, input)? {
-            Ok(Taken::Logged(entry)) => {
+            Ok(Accepted::Logged(entry)) => {
                 self.requests.logged(request, entry);
                 format!("logged {entry}")
             }
-            Ok(Taken::Forwarded(leader)) => format!("passed on to {leader}"),
-            Ok(Taken::Waits) => "waits".to_owned(),
-            Ok(Taken::Done) => return Ok(()),
+            Ok(Accepted::Forwarded(leader)) => format!("passed on to {leader}"),
+            Ok(Accepted::Queued) => "waits".to_owned(),
+            Ok(Accepted::Done) => return Ok(()),
             Err(dropped) => {
-                self.requests.refused(request, &dropped.to_string());
+                self.requests.refused(request, &short_ids(&dropped.to_string()));
                 return Ok(());
             }
         };

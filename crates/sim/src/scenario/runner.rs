@@ -5,7 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use quorate_core::Activation;
+use quorate_core::config::Activation;
+
+use crate::short_ids::short_ids;
 
 use super::command::Command;
 use super::story::{Block, Line, Mistake, Plays, Story, Transcript, activation_text};
@@ -87,7 +89,7 @@ fn perform_block(
         let next = rest.filter_map(|line| line.command_under(world.activation)).next();
         let played = perform_line(world, line, next);
         pages.push(world.page.tear_off());
-        played.map_err(|why| Mistake { line: line.number, why })?;
+        played.map_err(|why| Mistake { line: line.number, why: short_ids(&why) })?;
     }
     Ok(())
 }
@@ -306,7 +308,7 @@ mod tests {
         let lost = "cluster m1 m2 m3\ncampaign m1\nsettle\ncut m1 -> m3\npropose m1 x\nsettle\n\
                     crash m1 m2\nwipe m2\nrestart m2\ntick m3 10\ncampaign m3\nsettle\n";
         let why = failure(lost).unwrap();
-        assert_eq!(why, "15: I4 violated: m3 leads term 3 without 2.3\"x\", which m1 applied");
+        assert_eq!(why, "15: I4 violated: m3 leads term 3 without 2.3, committed in term 2");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use quorate_core::Activation;
+use quorate_core::config::Activation;
 
 use super::command::Command;
 use super::runner::{Performance, first_difference, perform, perform_on};

@@ -1,6 +1,7 @@
 //! `key=value`: what a story may set in a member's [`Config`].
 
-use quorate_core::{Config, Manners, ReadMode};
+use quorate_core::Config;
+use quorate_core::config::{EtcdCompat, ReadMode};
 
 use super::notation::activation;
 use super::words::{Parsed, key_value, number, switch, unknown};
@@ -68,25 +69,25 @@ impl Setting {
             "pre-flight" => config.pre_flight = switch(value)?,
             "incarnation" => config.incarnation = number(value)?,
             "joined-at" => config.joined_at = number(value)?,
-            "ids-return" => config.manners.ids_return = switch(value)?,
+            "ids-return" => config.etcd_compat.ids_return = switch(value)?,
             "settle" => config.liveness.settle = switch(value)?,
-            _ => return self.put_manner(&mut config.manners),
+            _ => return self.put_manner(&mut config.etcd_compat),
         }
         Ok(())
     }
 
-    fn put_manner(&self, manners: &mut Manners) -> Parsed<()> {
+    fn put_manner(&self, etcd_compat: &mut EtcdCompat) -> Parsed<()> {
         let switch = switch(&self.value)?;
         match self.key.as_str() {
-            "coalesce" => manners.coalesce = switch,
-            "every-reply-waits" => manners.every_reply_waits = switch,
-            "commit-saved-alone" => manners.commit_saved_alone = switch,
-            "refused-change-logs-empty" => manners.refused_change_logs_empty = switch,
-            "auto-counts-operations" => manners.auto_counts_operations = switch,
-            "ignore-member-zero" => manners.ignore_member_zero = switch,
-            "old-term-silent" => manners.old_term_silent = switch,
-            "forwarders-hear-nothing" => manners.forwarders_hear_nothing = switch,
-            "snapshot-must-name-receiver" => manners.snapshot_must_name_receiver = switch,
+            "coalesce" => etcd_compat.coalesce = switch,
+            "every-reply-waits" => etcd_compat.every_reply_waits = switch,
+            "commit-saved-alone" => etcd_compat.commit_saved_alone = switch,
+            "refused-change-logs-empty" => etcd_compat.refused_change_logs_empty = switch,
+            "auto-counts-operations" => etcd_compat.auto_counts_operations = switch,
+            "ignore-member-zero" => etcd_compat.ignore_member_zero = switch,
+            "old-term-silent" => etcd_compat.old_term_silent = switch,
+            "forwarders-hear-nothing" => etcd_compat.forwarders_hear_nothing = switch,
+            "snapshot-must-name-receiver" => etcd_compat.snapshot_must_name_receiver = switch,
             _ => return unknown("setting", &self.key, KEYS),
         }
         Ok(())

@@ -10,7 +10,7 @@ use super::member::Member;
 use super::notation;
 use super::setting::Setting;
 use super::words::Who;
-use super::world::{Played, World};
+use super::world::{Played, World, text};
 
 impl World {
     pub(super) fn cluster(&mut self, cluster: &Cluster) -> Played {
@@ -71,6 +71,10 @@ impl World {
     /// Shows the members that were laid out, and lets them begin.
     pub(super) fn show_fresh(&mut self) -> Played {
         for id in std::mem::take(&mut self.fresh) {
+            let started = self.members.get(&id).and_then(Member::started);
+            if let Some((raft, boot)) = started {
+                self.invariants.started(raft, boot).map_err(text)?;
+            }
             self.say_status(id)?;
             self.drain(id)?;
         }
@@ -95,6 +99,7 @@ impl World {
             }
             let disk = laid_out(&member.disk, log, &self.first)?;
             self.member_mut(id)?.replace_disk(disk);
+            self.invariants.forget_member(id);
             self.start(id, None);
         }
         Ok(())
@@ -158,6 +163,7 @@ impl World {
                 return Err(format!("{id} is running; crash it before you wipe its disk"));
             }
             self.member_mut(id)?.replace_disk(Disk::default());
+            self.invariants.disk_lost(id);
             self.page.say(format!("{id} has lost its disk"));
         }
         Ok(())

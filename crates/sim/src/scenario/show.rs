@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use quorate_core::Activation;
+use quorate_core::config::Activation;
 
 use super::command::Command;
 use super::runner::Performance;

@@ -3,7 +3,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use quorate_core::{Activation, Change, Config, Envelope, Index, MemberId, Raft, Save};
+use quorate_core::config::Activation;
+use quorate_core::{Change, Config, Envelope, Index, MemberId, Raft, Save};
 
 use super::command::Command;
 use super::disk::Disk;

@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use quorate_core::Activation;
+use quorate_core::config::Activation;
 
 use super::command::Command;
 use super::notation::activation;

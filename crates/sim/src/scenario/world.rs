@@ -6,12 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quorate_core::config::Activation;
+use quorate_core::event::SettledEvidence;
+use quorate_core::status::RoleKind;
 use quorate_core::{
-    Activation, Dropped, EntryId, Envelope, Event, Evidence, Input, MemberId, Membership, Output,
-    Raft, Reader, RequestId, RoleKind, Status, Taken, invariants,
+    Accepted, Dropped, Envelope, Event, Input, LoadTarget, MemberId, Membership, Output, Raft,
+    RequestId, Status, invariants,
 };
 
-use super::checks::{Checks, is_quorum, logs_match, promise_is_durable, promises_kept};
+use crate::short_ids::short_ids;
+
 use super::command::Work;
 use super::member::{Batch, Member};
 use super::message::{envelope_text, goal_end_text, identity_text, kind, shown_as};
@@ -21,6 +25,7 @@ use super::page::Page;
 use super::requests::Requests;
 use super::setting::Setting;
 use super::words::Who;
+use crate::checkers::{Invariants, Violation};
 
 /// How a command went; the complaint becomes the failure of the story.
 pub(super) type Played = Result<(), String>;
@@ -33,7 +38,7 @@ pub(super) struct World {
     pub(super) requests: Requests,
     /// Why inputs had no effect, since the last command that was no question.
     pub(super) drops: Vec<Drop>,
-    pub(super) checks: Checks,
+    pub(super) invariants: Invariants,
     /// Laid out by hand and not yet shown.
     pub(super) fresh: BTreeSet<MemberId>,
     /// What `config all` said, for members that come later.
@@ -105,17 +110,15 @@ impl World {
         id: MemberId,
         what: &str,
         input: Input,
-    ) -> Result<Result<Taken, Dropped>, String> {
+    ) -> Result<Result<Accepted, Dropped>, String> {
         self.steps += 1;
         self.member_mut(id)?.stepped = true;
         let raft = self.running(id)?;
-        let before = raft.status();
         let taken = raft.step(input);
         invariants::check(raft).map_err(|why| format!("{id} is broken: {why}"))?;
-        self.check_commit(id, &before)?;
         if let Err(dropped) = &taken {
             let refused = matches!(dropped, Dropped::Refused(_));
-            let why = dropped.to_string();
+            let why = short_ids(&dropped.to_string());
             if refused {
                 self.page.tell("requests", format!("{id} {what} refused: {why}"));
             } else if is_late(dropped, what) && !self.close_up {
@@ -138,15 +141,15 @@ impl World {
     pub(super) fn drain(&mut self, id: MemberId) -> Played {
         for _ in 0..STEPS_MAX {
             let worked = self.work(id)?;
-            let raft = self.running(id)?;
+            let member = self.members.get_mut(&id).ok_or_else(|| nobody(id))?;
+            let raft = member.raft.as_mut().ok_or_else(|| format!("{id} is down"))?;
             if raft.has_output() {
-                let before = raft.status();
                 let output = raft.take_output();
                 invariants::check(raft).map_err(|why| format!("{id} is broken: {why}"))?;
-                self.check_commit(id, &before)?;
+                self.invariants.output(raft, &output).map_err(text)?;
                 self.route(id, output)?;
             } else if !worked {
-                return Ok(());
+                return self.invariants.stepped(raft).map_err(text);
             }
         }
         Err(format!("{id} has been asking for more for {STEPS_MAX} steps"))
@@ -180,21 +183,18 @@ impl World {
 
     fn complete_save(&mut self, id: MemberId) -> Result<Option<String>, String> {
         let member = self.member_mut(id)?;
-        let Some((save, text)) = member.saves.pop() else { return Ok(None) };
-        if let Some(new) = &save.hard_state {
-            promises_kept(id, &member.disk.hard_state, new)?;
-        }
+        let held = member.saves.held;
+        let Some((save, words)) = member.saves.pop() else { return Ok(None) };
         member.write(&save);
-        let written = &self.member(id)?.disk;
-        for (other, theirs) in self.members.iter().filter(|(other, _)| **other != id) {
-            logs_match((id, written), (*other, &theirs.disk))?;
+        self.invariants.saved(id, &save, save.must_sync).map_err(text)?;
+        if held {
+            self.page.tell("saves", format!("{id} saved {words}"));
         }
-        let saved = self.member(id)?.saves.held.then(|| format!("{id} saved {text}"));
-        if let Some(line) = saved {
-            self.page.tell("saves", line);
+        for envelope in &save.then_send {
+            self.invariants.sent(envelope).map_err(text)?;
         }
         save.then_send.into_iter().try_for_each(|envelope| self.send(envelope))?;
-        self.step(id, "saved", Input::Saved(save.id)).map(|_| Some(text))
+        self.step(id, "saved", Input::Saved(save.id)).map(|_| Some(words))
     }
 
     fn complete_apply(&mut self, id: MemberId) -> Result<Option<String>, String> {
@@ -209,9 +209,6 @@ impl World {
         };
         // A snapshot installed meanwhile has brought the machine further.
         member.disk.applied = member.disk.applied.max(last);
-        for entry in batch.entries.iter() {
-            self.checks.applies(id, entry)?;
-        }
         if held {
             self.page.tell("applies", format!("{id} applied {text}"));
         }
@@ -226,7 +223,7 @@ impl World {
         if held {
             self.page.tell("loads", format!("{id} loaded {}", entries_text(entries.iter())));
         }
-        self.step(id, "loaded", Input::Loaded(load.reader, entries)).map(|_| Some(text))
+        self.step(id, "loaded", Input::Loaded(load.target, entries)).map(|_| Some(text))
     }
 
     /// Shows an output and puts each part of it where it goes.
@@ -243,7 +240,7 @@ impl World {
             self.say_request(id, request, format!("served at {index}"));
         }
         for (request, refusal) in output.refused {
-            let why = refusal.to_string();
+            let why = short_ids(&refusal.to_string());
             self.requests.refused(request, &why);
             self.say_request(id, request, format!("refused: {why}"));
             self.drops.push(Drop { refused: true, name: "refused", why });
@@ -266,9 +263,9 @@ impl World {
             member.applies.push(Batch { entries: output.apply, after }, text);
         }
         for load in output.load {
-            let reader = match load.reader {
-                Reader::Peer(id) => id.to_string(),
-                Reader::Machine => "its machine".to_owned(),
+            let reader = match load.target {
+                LoadTarget::Peer(id) => id.to_string(),
+                LoadTarget::Machine => "its machine".to_owned(),
             };
             let text = format!("{}..{} for {reader}", load.range.start, load.range.end);
             self.page.tell("loads", format!("{id} load {text}{}", member.loads.suffix()));
@@ -298,40 +295,10 @@ impl World {
         Ok(())
     }
 
-    /// Notices that a leader's commit index has moved, under the membership that
-    /// counted before the step or the one that counts now.
-    fn check_commit(&self, id: MemberId, before: &Status) -> Played {
-        let member = self.member(id)?;
-        let Some(after) = member.raft.as_ref().map(Raft::status) else { return Ok(()) };
-        let commit = after.log.commit;
-        if after.role != RoleKind::Leader || commit <= before.log.commit {
-            return Ok(());
-        }
-        let Some(entry) = member.view().id_at(commit) else { return Ok(()) };
-        let disk = |id| self.members.get(&id).and_then(|member| member.disk.id_at(commit));
-        let agreed = [&before.membership, &after.membership]
-            .iter()
-            .any(|membership| is_quorum(membership, |id| disk(id) == Some(entry)));
-        if agreed {
-            return Ok(());
-        }
-        Err(format!("I10 violated: {id} commits {entry}, which is not on the disks of a quorum"))
-    }
-
-    /// A change is reported as done: then enough disks know that it is committed.
-    fn check_settled(&self, id: MemberId, entry: EntryId, membership: &Membership) -> Played {
-        let knows = |id| self.members.get(&id).is_some_and(|member| member.knows_committed(entry));
-        if self.activation == Activation::OnAppend || is_quorum(membership, knows) {
-            return Ok(());
-        }
-        Err(format!("I13 violated: {id} reports {entry} as settled, no quorum of disks knows it"))
-    }
-
     pub(super) fn send(&mut self, envelope: Envelope) -> Played {
         if envelope.from == envelope.to {
             return Ok(()); // The engine counts its own promises by itself.
         }
-        promise_is_durable(&envelope, &self.member(envelope.from)?.disk)?;
         let (shown_as, mut line) = (shown_as(&envelope.message), envelope_text(&envelope));
         let up = self.is_up(envelope.to);
         let fate = if up { self.network.send(envelope) } else { Fate::Lost };
@@ -348,10 +315,6 @@ impl World {
         match event {
             Event::Role { from, to, term } => {
                 self.page.tell("roles", format!("{id} {from} => {to} term={term}"));
-                if *to == RoleKind::Leader {
-                    let view = self.member(id)?.view();
-                    self.checks.leads(id, *term, &view)?;
-                }
             }
             Event::Leader { leader: Some(leader), .. } if *leader == id => {}
             Event::Leader { leader: Some(leader), term } => {
@@ -371,8 +334,7 @@ impl World {
                 let line = format!("{id} goal {} {end} at {}", ended.id, ended.at);
                 self.page.tell("memberships", line);
             }
-            Event::Settled { id: entry, membership, evidence } => {
-                self.check_settled(id, *entry, membership)?;
+            Event::Settled { id: entry, evidence, .. } => {
                 self.member_mut(id)?.settled = Some(*entry);
                 // That the first membership is known needs no line in every story.
                 if entry.index > 1 {
@@ -380,7 +342,7 @@ impl World {
                     self.page.tell("memberships", line);
                 }
             }
-            Event::Disowned { by, known } => {
+            Event::IdentityRejected { by, known } => {
                 self.member_mut(id)?.disowned = Some(*by);
                 self.page.say(format!(
                     "{id} is disowned by {by}, which knows {}",
@@ -406,24 +368,30 @@ fn is_late(dropped: &Dropped, what: &str) -> bool {
     what.contains("Reply from") && !matches!(dropped, Dropped::Malformed(_))
 }
 
-fn evidence_text(evidence: &Evidence) -> String {
+fn evidence_text(evidence: &SettledEvidence) -> String {
     match evidence {
-        Evidence::Counted(known) => {
+        SettledEvidence::Counted(known) => {
             let known: Vec<String> =
                 known.iter().map(|(id, commit)| format!("{id}:{commit}")).collect();
             format!("known=({})", known.join(" "))
         }
-        Evidence::ToldBy(leader) => format!("says {leader}"),
+        SettledEvidence::ReportedBy(leader) => format!("says {leader}"),
     }
 }
 
-fn aborted(why: quorate_core::AbortedBecause) -> &'static str {
-    use quorate_core::AbortedBecause::{Replaced, TargetLeft, TimedOut};
+fn aborted(why: quorate_core::event::AbortReason) -> &'static str {
+    use quorate_core::event::AbortReason::{Replaced, TargetLeft, TimedOut};
     match why {
         TimedOut => "it did not take over in time",
         TargetLeft => "it is no longer a voter",
         Replaced => "another transfer was asked for",
     }
+}
+
+/// A broken invariant fails the story.
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+pub(super) fn text(violation: Violation) -> String {
+    violation.to_string()
 }
 
 fn nobody(id: MemberId) -> String {

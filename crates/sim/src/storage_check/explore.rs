@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use quorate_storage::{OpenError, Opened, Store, StoreConfig};
+use quorate_storage::{OpenError, OpenedStore, Store, StoreConfig};
 
 use super::Violation;
 use super::member::{Ended, Member};
@@ -190,7 +190,7 @@ impl Explorer {
 
     fn check(
         &self,
-        opened: Result<Opened<FaultyDisk>, OpenError>,
+        opened: Result<OpenedStore<FaultyDisk>, OpenError>,
         model: &mut Model,
     ) -> Result<Store<FaultyDisk>, Violation> {
         let mut opened = opened.map_err(|why| self.violation(format!("cannot open: {why}")))?;

@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use quorate_core::membership::LoggedChange;
 use quorate_core::{
-    Boot, Change, Config, Entry, EntryId, HardState, LoggedChange, MemberId, Membership, Payload,
-    Raft, Save, SaveId, SnapshotMeta, mutant,
+    Boot, Change, Config, Entry, EntryId, HardState, MemberId, Membership, Payload, Raft, Save,
+    SaveId, SnapshotMeta, mutant,
 };
-use quorate_storage::{Expected, Identity, Opened, StoreConfig};
+use quorate_storage::{OpenedStore, StoreConfig, StoreIdentity, StoreOwner};
 
 use crate::faulty_disk::FaultyDisk;
 
-pub(super) const IDENTITY: Identity =
-    Identity { cluster: 5, member: MemberId(1), incarnation: 0x5eed, joined_at: 0 };
-pub(super) const EXPECTED: Expected = Expected { cluster: 5, member: MemberId(1) };
+pub(super) const IDENTITY: StoreIdentity =
+    StoreIdentity { cluster: 5, member: MemberId(1), incarnation: 0x5eed, joined_at: 0 };
+pub(super) const EXPECTED: StoreOwner = StoreOwner { cluster: 5, member: MemberId(1) };
 
 /// Segments of this size, and most of the log below the tail.
 pub(super) fn config(segment_bytes: u64) -> StoreConfig {
@@ -216,8 +217,8 @@ impl Model {
 
     /// Checks a store that was opened after a crash. From then on what it said has to
     /// survive.
-    pub(super) fn opened(&mut self, opened: &mut Opened<FaultyDisk>) -> Result<(), String> {
-        let Opened { store, boot, boots, identity } = opened;
+    pub(super) fn opened(&mut self, opened: &mut OpenedStore<FaultyDisk>) -> Result<(), String> {
+        let OpenedStore { store, boot, boots, identity } = opened;
         if *identity != IDENTITY {
             return Err(format!("identity is {identity:?}"));
         }
@@ -255,7 +256,11 @@ impl Model {
         Ok(())
     }
 
-    fn check_snapshot(&self, opened: &mut Opened<FaultyDisk>, state: &State) -> Result<(), String> {
+    fn check_snapshot(
+        &self,
+        opened: &mut OpenedStore<FaultyDisk>,
+        state: &State,
+    ) -> Result<(), String> {
         let id = opened.boot.snapshot.id;
         let held = |id: &&EntryId| state.id_at(id.index) == Some(**id);
         let newest = self.finished.iter().filter(held).map(|id| id.index).max().unwrap_or(0);

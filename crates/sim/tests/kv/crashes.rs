@@ -2,7 +2,7 @@
 //! table holds the state after some command, not before the last save, whole.
 
 use bytes::Bytes;
-use quorate_kv::{Batches, Kv, MemoryTable, RedbTable, TableError};
+use quorate_kv::{BatchConfig, Kv, MemoryTable, RedbTable, TableError};
 use quorate_sim::explore::Workload;
 use quorate_sim::random::Random;
 
@@ -14,7 +14,7 @@ const COMMANDS: u64 = 60;
 
 fn open(disk: &SharedDisk) -> Result<Kv<RedbTable>, TableError> {
     let kv = Kv::open(RedbTable::open(disk.clone(), NAME, 1 << 20)?)?;
-    Ok(kv.with_batches(Batches { commands: 3, durable_every: 3 }))
+    Ok(kv.with_batch_config(BatchConfig { commands: 3, durable_every: 3 }))
 }
 
 /// The commands of one run, and what the state is after each of them.

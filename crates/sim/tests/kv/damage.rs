@@ -42,7 +42,7 @@ fn damage_is_noticed_or_did_none() {
         image.damage(NAME, |bytes| damage(bytes, &mut random));
         match open(&SharedDisk::new(image)) {
             Err(why) => {
-                assert!(why.is_damage(), "seed {seed}: {why:?}");
+                assert!(why.is_corruption(), "seed {seed}: {why:?}");
                 noticed += 1;
             }
             Ok(kv) => {

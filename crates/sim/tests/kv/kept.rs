@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Chunks, Identity, Machine};
-use quorate_kv::{AnyTable, Batches, Kv, RedbTable};
+use quorate::{BadSnapshot, Machine, SnapshotChunks, StoreIdentity};
+use quorate_kv::{AnyTable, BatchConfig, Kv, RedbTable};
 use quorate_sim::explore::{Workload, try_machine};
 use quorate_sim::faulty_disk::FaultyDisk;
 use quorate_sim::random::Random;
@@ -54,13 +54,13 @@ impl Kept {
 }
 
 impl Machine for Kept {
-    fn resume(&mut self, owner: &Identity) -> u64 {
+    fn resume(&mut self, owner: &StoreIdentity) -> u64 {
         self.member = owner.member.0;
         let found = self.drawer.disks.borrow_mut().remove(&self.member);
         self.disk = SharedDisk::new(found.unwrap_or_default());
         let table = RedbTable::open(self.disk.clone(), "kv", 1 << 20).unwrap();
         let kv = Kv::open(table.into()).unwrap();
-        self.kv = kv.with_batches(Batches { commands: 2, durable_every: 2 });
+        self.kv = kv.with_batch_config(BatchConfig { commands: 2, durable_every: 2 });
         let had = self.kv.applied();
         let kept = Machine::resume(&mut self.kv, owner);
         if had > 0 {
@@ -83,7 +83,7 @@ impl Machine for Kept {
         Machine::query(&self.kv, question)
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         Machine::snapshot(&self.kv)
     }
 
@@ -144,7 +144,7 @@ fn tally(says_so: bool) -> impl Fn() -> Tally {
 }
 
 impl Machine for Tally {
-    fn resume(&mut self, owner: &Identity) -> u64 {
+    fn resume(&mut self, owner: &StoreIdentity) -> u64 {
         self.owner = (owner.member.0, owner.incarnation);
         let noted = self.notes.borrow().get(&self.owner).copied();
         (self.index, self.number) = noted.unwrap_or_default();
@@ -167,7 +167,7 @@ impl Machine for Tally {
         Bytes::copy_from_slice(&self.number.to_le_bytes())
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         let both = [self.index.to_le_bytes(), self.number.to_le_bytes()].concat();
         Box::new(std::iter::once(both.into()))
     }

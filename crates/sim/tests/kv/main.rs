@@ -13,8 +13,8 @@ use std::cell::Cell;
 
 use bytes::Bytes;
 use disk::SharedDisk;
-use quorate::{BadSnapshot, Chunks, Machine};
-use quorate_kv::{Batches, Kv, MemoryTable, RedbTable};
+use quorate::{BadSnapshot, Machine, SnapshotChunks};
+use quorate_kv::{BatchConfig, Kv, MemoryTable, RedbTable};
 use quorate_sim::explore::{Report, try_machine};
 use workload::EtcdClients;
 
@@ -26,7 +26,7 @@ fn memory() -> Kv<MemoryTable> {
 
 fn redb() -> Kv<RedbTable> {
     let table = RedbTable::open(SharedDisk::default(), "kv", 1 << 20).unwrap();
-    Kv::open(table).unwrap().with_batches(Batches { commands: 7, durable_every: 3 })
+    Kv::open(table).unwrap().with_batch_config(BatchConfig { commands: 7, durable_every: 3 })
 }
 
 fn was_put_to_the_test(report: &Report) {
@@ -74,7 +74,7 @@ impl Machine for Either {
         self.0.query(question)
     }
 
-    fn snapshot(&self) -> Chunks {
+    fn snapshot(&self) -> SnapshotChunks {
         self.0.snapshot()
     }
 

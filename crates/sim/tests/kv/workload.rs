@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use quorate_kv::{
-    Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, Keys, LeaseGrant,
-    Outcome, Put, Question, Range, Reply, Request, Txn,
+    Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, KeyRange, KvOutcome,
+    KvReply, LeaseGrant, Put, Query, Range, Txn, TxnOperation,
 };
 use quorate_sim::checkers::Violation;
 use quorate_sim::explore::{Ask, Exchange, Heard, Judgement, Workload};
@@ -21,11 +21,11 @@ impl EtcdClients {
         format!("key{}", random.below(8)).into()
     }
 
-    fn keys(random: &mut Random) -> Keys {
+    fn keys(random: &mut Random) -> KeyRange {
         match random.below(4) {
-            0 => Keys::all(),
-            1 => Keys { key: Self::key(random), range_end: "\0".into() },
-            _ => Keys::one(Self::key(random)),
+            0 => KeyRange::all(),
+            1 => KeyRange { key: Self::key(random), range_end: "\0".into() },
+            _ => KeyRange::single(Self::key(random)),
         }
     }
 
@@ -47,14 +47,14 @@ impl EtcdClients {
     /// Creates a key if it is not there, otherwise says what is.
     fn create(&self, random: &mut Random) -> Txn {
         let put = Put { lease: 0, ..self.put(random) };
-        let keys = Keys::one(put.key.clone());
+        let keys = KeyRange::single(put.key.clone());
         let target = CompareTarget::Create(0);
-        let get = Request::Range(Range { keys: keys.clone(), ..Range::default() });
+        let get = TxnOperation::Range(Range { keys: keys.clone(), ..Range::default() });
         let deletion = DeleteRange { keys: Self::keys(random), prev_kv: true };
         Txn {
             compare: vec![Compare { keys, operator: CompareOperator::Equal, target }],
-            success: vec![Request::Put(put)],
-            failure: vec![get, Request::DeleteRange(deletion)],
+            success: vec![TxnOperation::Put(put)],
+            failure: vec![get, TxnOperation::DeleteRange(deletion)],
         }
     }
 }
@@ -72,7 +72,7 @@ impl Workload for EtcdClients {
             15 => Command::Compact(Compact { revision: 1 + (self.asked / 3) as i64 }),
             16..18 => Command::LeaseGrant(LeaseGrant { id: 1 + random.below(3) as i64, ttl: 9 }),
             18 => Command::LeaseRevoke(1 + random.below(3) as i64),
-            _ => Command::Nothing,
+            _ => Command::Noop,
         };
         command.encode()
     }
@@ -80,12 +80,12 @@ impl Workload for EtcdClients {
     fn question(&mut self, random: &mut Random) -> Bytes {
         self.asked += 1;
         let question = match random.below(8) {
-            0 => Question::Leases,
-            1 => Question::HashKv(0),
-            2 => Question::Lease(1 + random.below(3) as i64),
+            0 => Query::Leases,
+            1 => Query::HashKv(0),
+            2 => Query::Lease(1 + random.below(3) as i64),
             _ => {
                 let revision = if random.below(3) == 0 { 1 + (self.asked / 3) as i64 } else { 0 };
-                Question::Range(Range { keys: Self::keys(random), revision, ..Range::default() })
+                Query::Range(Range { keys: Self::keys(random), revision, ..Range::default() })
             }
         };
         question.encode()
@@ -96,10 +96,10 @@ impl Workload for EtcdClients {
         let mut revisions = BTreeMap::new();
         for exchange in history {
             let Heard::Reply(bytes) = &exchange.heard else { continue };
-            let Some(reply) = Reply::decode(bytes) else {
+            let Some(reply) = KvReply::decode(bytes) else {
                 return broken(format!("{bytes:?} is no reply to {:?}", exchange.ask));
             };
-            let is_put = matches!(reply.result, Ok(Outcome::Put(_)));
+            let is_put = matches!(reply.result, Ok(KvOutcome::Put(_)));
             if let (Ask::Command(_), Some(index), true) = (&exchange.ask, exchange.ran_at, is_put) {
                 revisions.insert(index, reply.revision);
             }

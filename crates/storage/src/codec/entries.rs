@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quorate_core::{Entries, Entry, EntryId, Payload};
 
-use super::{Code, DecodeError, Decoder};
+use super::{Codec, DecodeError, Decoder};
 
 /// In the length of an entry: it is a membership change.
 const CHANGE: u32 = 1 << 31;
@@ -13,7 +13,7 @@ const CHANGE: u32 = 1 << 31;
 pub(crate) const ENTRY_BYTES_MIN: usize = 12;
 
 /// Consecutive entries: the index of the first, their count, and each without its index.
-impl Code for Entries {
+impl Codec for Entries {
     const BYTES_MIN: usize = 12;
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -26,15 +26,15 @@ impl Code for Entries {
         let first = u64::decode(from)?;
         let count = u32::decode(from)? as usize;
         // A count that the bytes cannot hold must not reserve memory.
-        if count > from.left() / ENTRY_BYTES_MIN {
+        if count > from.remaining() / ENTRY_BYTES_MIN {
             return Err(DecodeError::TooShort);
         }
         if count == 0 && first != 0 {
-            return Err(DecodeError::UnknownCase);
+            return Err(DecodeError::InvalidValue);
         }
         let mut entries = Vec::with_capacity(count);
         for nth in 0..count as u64 {
-            let index = first.checked_add(nth).ok_or(DecodeError::UnknownCase)?;
+            let index = first.checked_add(nth).ok_or(DecodeError::InvalidValue)?;
             let id = EntryId::new(u64::decode(from)?, index);
             entries.push(Entry { id, payload: decode_payload(from)? });
         }
@@ -65,7 +65,7 @@ pub(crate) fn decode_payload(from: &mut Decoder) -> Result<Payload, DecodeError>
     Ok(if length & CHANGE == 0 {
         Payload::Command(bytes)
     } else {
-        Payload::Change(Arc::new(Code::from_bytes(bytes)?))
+        Payload::Change(Arc::new(Codec::from_bytes(bytes)?))
     })
 }
 

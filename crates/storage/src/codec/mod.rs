@@ -15,7 +15,7 @@ use bytes::Bytes;
 pub(crate) use entries::{ENTRY_BYTES_MIN, decode_payload, encode_entry};
 
 /// A value that can be written as bytes and read back.
-pub trait Code: Sized {
+pub trait Codec: Sized {
     /// No encoding of such a value is shorter. At least 1: that bounds how many of
     /// them some bytes can hold.
     const BYTES_MIN: usize;
@@ -34,7 +34,7 @@ pub trait Code: Sized {
     fn from_bytes(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut from = Decoder::new(bytes);
         let value = Self::decode(&mut from)?;
-        if from.left() == 0 { Ok(value) } else { Err(DecodeError::LeftOver) }
+        if from.remaining() == 0 { Ok(value) } else { Err(DecodeError::TrailingBytes) }
     }
 }
 
@@ -50,7 +50,7 @@ impl Decoder {
     }
 
     /// How many bytes are still to be decoded.
-    pub fn left(&self) -> usize {
+    pub fn remaining(&self) -> usize {
         self.bytes.len()
     }
 
@@ -76,9 +76,9 @@ impl Decoder {
 pub enum DecodeError {
     TooShort,
     /// Whole, but more bytes follow.
-    LeftOver,
+    TrailingBytes,
     /// A number that stands for none of the possible cases.
-    UnknownCase,
+    InvalidValue,
     /// Written by a later version.
     UnknownVersion,
     /// A list that has to be sorted is not.
@@ -89,8 +89,8 @@ impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TooShort => "ends too early",
-            Self::LeftOver => "bytes are left over",
-            Self::UnknownCase => "a number stands for no known case",
+            Self::TrailingBytes => "bytes are left over",
+            Self::InvalidValue => "a number stands for no known case",
             Self::UnknownVersion => "written by a later version",
             Self::Unsorted => "a list is not in order",
         })
@@ -101,7 +101,7 @@ impl std::error::Error for DecodeError {}
 
 macro_rules! number {
     ($($type:ty),*) => {$(
-        impl Code for $type {
+        impl Codec for $type {
             const BYTES_MIN: usize = size_of::<$type>();
 
             fn encode(&self, into: &mut Vec<u8>) {
@@ -117,7 +117,7 @@ macro_rules! number {
 
 number!(u8, u32, u64);
 
-impl Code for bool {
+impl Codec for bool {
     const BYTES_MIN: usize = 1;
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -128,12 +128,12 @@ impl Code for bool {
         match u8::decode(from)? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(DecodeError::UnknownCase),
+            _ => Err(DecodeError::InvalidValue),
         }
     }
 }
 
-impl Code for Bytes {
+impl Codec for Bytes {
     const BYTES_MIN: usize = 4;
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -147,7 +147,7 @@ impl Code for Bytes {
     }
 }
 
-impl<T: Code> Code for Vec<T> {
+impl<T: Codec> Codec for Vec<T> {
     const BYTES_MIN: usize = 4;
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -158,14 +158,14 @@ impl<T: Code> Code for Vec<T> {
     fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
         let count = u32::decode(from)? as usize;
         // A count that the bytes cannot hold must not reserve memory.
-        if count > from.left() / T::BYTES_MIN {
+        if count > from.remaining() / T::BYTES_MIN {
             return Err(DecodeError::TooShort);
         }
         (0..count).map(|_| T::decode(from)).collect()
     }
 }
 
-impl<T: Code> Code for Option<T> {
+impl<T: Codec> Codec for Option<T> {
     const BYTES_MIN: usize = 1;
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -180,7 +180,7 @@ impl<T: Code> Code for Option<T> {
     }
 }
 
-impl<A: Code, B: Code> Code for (A, B) {
+impl<A: Codec, B: Codec> Codec for (A, B) {
     const BYTES_MIN: usize = A::BYTES_MIN + B::BYTES_MIN;
 
     fn encode(&self, into: &mut Vec<u8>) {

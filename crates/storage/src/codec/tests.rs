@@ -1,9 +1,13 @@
 use std::sync::Arc;
 
+use quorate_core::config::Activation;
+use quorate_core::membership::{
+    ChangeKind, EndedGoal, Goal, GoalEnd, LoggedChange, MemberInfo, MembershipParts, Operation,
+    Transition,
+};
 use quorate_core::{
-    Activation, Change, ChangeKind, EndedGoal, Entries, Entry, EntryId, Goal, GoalEnd,
-    LoggedChange, MemberId, MemberInfo, MemberSet, Membership, MembershipParts, Operation, Payload,
-    Refusal, SnapshotMeta, Transition,
+    Change, Entries, Entry, EntryId, MemberId, MemberSet, Membership, Payload, Refusal,
+    SnapshotMeta,
 };
 
 use super::*;
@@ -136,7 +140,7 @@ fn every_part_of_an_encoding_is_too_short_and_nothing_may_follow() {
             assert_eq!(part, Err(DecodeError::TooShort), "{end} of {}", whole.len());
         }
         let longer: Bytes = [&whole[..], &[0]].concat().into();
-        assert_eq!(LoggedChange::from_bytes(longer), Err(DecodeError::LeftOver));
+        assert_eq!(LoggedChange::from_bytes(longer), Err(DecodeError::TrailingBytes));
     }
 }
 
@@ -237,5 +241,5 @@ fn refusals_come_back_and_unknown_ones_are_named_as_such() {
         assert_eq!(Refusal::from_bytes(refusal.to_bytes().into()), Ok(refusal));
     }
     let unknown = (31u8, vec![0u64]).to_bytes();
-    assert_eq!(Refusal::from_bytes(unknown.into()), Err(DecodeError::UnknownCase));
+    assert_eq!(Refusal::from_bytes(unknown.into()), Err(DecodeError::InvalidValue));
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use quorate_core::{
-    Activation, Change, ChangeKind, EndedGoal, EntryId, Goal, GoalEnd, LoggedChange, MemberId,
-    MemberInfo, MemberSet, Membership, MembershipParts, Operation, Refusal, SnapshotMeta,
+use quorate_core::config::Activation;
+use quorate_core::membership::{
+    ChangeKind, EndedGoal, Goal, GoalEnd, LoggedChange, MemberInfo, MembershipParts, Operation,
     Transition,
 };
+use quorate_core::{Change, EntryId, MemberId, MemberSet, Membership, Refusal, SnapshotMeta};
 
-use super::{Code, DecodeError, Decoder};
+use super::{Codec, DecodeError, Decoder};
 
 /// Which layout a change or membership has. Raised when a field is added; older
 /// layouts stay readable.
@@ -17,8 +18,8 @@ const VERSION: u8 = 1;
 /// A struct is its fields, one after the other. Both ways come from one list.
 macro_rules! fields {
     ($type:ty { $($field:ident: $kind:ty),* $(,)? }) => {
-        impl Code for $type {
-            const BYTES_MIN: usize = 0 $(+ <$kind as Code>::BYTES_MIN)*;
+        impl Codec for $type {
+            const BYTES_MIN: usize = 0 $(+ <$kind as Codec>::BYTES_MIN)*;
 
             fn encode(&self, into: &mut Vec<u8>) {
                 let Self { $($field),* } = self;
@@ -61,7 +62,7 @@ fields!(MembershipParts {
     infos: Vec<(MemberId, MemberInfo)>,
 });
 
-impl Code for Membership {
+impl Codec for Membership {
     const BYTES_MIN: usize = 1 + MembershipParts::BYTES_MIN;
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -79,7 +80,7 @@ impl Code for Membership {
     }
 }
 
-impl Code for Arc<Membership> {
+impl Codec for Arc<Membership> {
     const BYTES_MIN: usize = Membership::BYTES_MIN;
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -91,7 +92,7 @@ impl Code for Arc<Membership> {
     }
 }
 
-impl Code for Change {
+impl Codec for Change {
     const BYTES_MIN: usize = 1 + ChangeKind::BYTES_MIN + 4 + 1 + 4;
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -106,15 +107,15 @@ impl Code for Change {
     fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
         check_version(from)?;
         Ok(Self {
-            kind: Code::decode(from)?,
-            context: Code::decode(from)?,
-            expected: Code::decode(from)?,
-            infos: Code::decode(from)?,
+            kind: Codec::decode(from)?,
+            context: Codec::decode(from)?,
+            expected: Codec::decode(from)?,
+            infos: Codec::decode(from)?,
         })
     }
 }
 
-impl Code for ChangeKind {
+impl Codec for ChangeKind {
     const BYTES_MIN: usize = 1;
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -159,32 +160,32 @@ impl Code for ChangeKind {
     fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
         Ok(match u8::decode(from)? {
             0 => {
-                let operations = Code::decode(from)?;
-                Self::Operations { operations, transition: Code::decode(from)? }
+                let operations = Codec::decode(from)?;
+                Self::Operations { operations, transition: Codec::decode(from)? }
             }
-            1 => Self::V1(Code::decode(from)?),
-            2 => Self::Majorities(Code::decode(from)?),
-            3 => Self::AddLearners(Code::decode(from)?),
+            1 => Self::V1(Codec::decode(from)?),
+            2 => Self::Majorities(Codec::decode(from)?),
+            3 => Self::AddLearners(Codec::decode(from)?),
             4 => {
-                let voters = Code::decode(from)?;
-                Self::SetVoters { voters, retain: Code::decode(from)? }
+                let voters = Codec::decode(from)?;
+                Self::SetVoters { voters, retain: Codec::decode(from)? }
             }
             5 => {
-                let add = Code::decode(from)?;
-                let remove = Code::decode(from)?;
-                Self::EditVoters { add, remove, retain: Code::decode(from)? }
+                let add = Codec::decode(from)?;
+                let remove = Codec::decode(from)?;
+                Self::EditVoters { add, remove, retain: Codec::decode(from)? }
             }
             6 => {
-                let voters = Code::decode(from)?;
-                Self::Goal { voters, learners: Code::decode(from)? }
+                let voters = Codec::decode(from)?;
+                Self::Goal { voters, learners: Codec::decode(from)? }
             }
             7 => Self::Cancel,
-            _ => return Err(DecodeError::UnknownCase),
+            _ => return Err(DecodeError::InvalidValue),
         })
     }
 }
 
-impl Code for Operation {
+impl Codec for Operation {
     const BYTES_MIN: usize = 9;
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -206,7 +207,7 @@ impl Code for Operation {
             1 => Self::Learner(id),
             2 => Self::Remove(id),
             3 => Self::Update(id),
-            _ => return Err(DecodeError::UnknownCase),
+            _ => return Err(DecodeError::InvalidValue),
         })
     }
 }
@@ -214,7 +215,7 @@ impl Code for Operation {
 /// A case without contents is its number.
 macro_rules! cases {
     ($type:ty { $($number:literal = $case:ident),* $(,)? }) => {
-        impl Code for $type {
+        impl Codec for $type {
             const BYTES_MIN: usize = 1;
 
             fn encode(&self, into: &mut Vec<u8>) {
@@ -224,7 +225,7 @@ macro_rules! cases {
             fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
                 match u8::decode(from)? {
                     $($number => Ok(Self::$case),)*
-                    _ => Err(DecodeError::UnknownCase),
+                    _ => Err(DecodeError::InvalidValue),
                 }
             }
         }
@@ -235,7 +236,7 @@ cases!(Transition { 0 = Auto, 1 = JointImplicit, 2 = JointExplicit });
 cases!(GoalEnd { 0 = Reached, 1 = Cancelled, 2 = Replaced });
 cases!(Activation { 0 = OnApply, 1 = OnAppend });
 
-impl Code for Refusal {
+impl Codec for Refusal {
     const BYTES_MIN: usize = 5;
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -244,11 +245,11 @@ impl Code for Refusal {
 
     fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
         let (case, numbers) = <(u8, Vec<u64>)>::decode(from)?;
-        Self::from_parts(case, &numbers).ok_or(DecodeError::UnknownCase)
+        Self::from_parts(case, &numbers).ok_or(DecodeError::InvalidValue)
     }
 }
 
-impl Code for MemberId {
+impl Codec for MemberId {
     const BYTES_MIN: usize = 8;
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -260,7 +261,7 @@ impl Code for MemberId {
     }
 }
 
-impl Code for MemberSet {
+impl Codec for MemberSet {
     const BYTES_MIN: usize = 4;
 
     fn encode(&self, into: &mut Vec<u8>) {

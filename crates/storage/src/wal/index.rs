@@ -43,7 +43,7 @@ pub(crate) struct Place {
 
 /// Entries that do not continue this log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DoesNotFollow;
+pub(crate) struct NotContiguous;
 
 impl LogIndex {
     /// A log of which nothing is here.
@@ -98,12 +98,12 @@ impl LogIndex {
         ids: impl Iterator<Item = EntryId>,
         place: Place,
         bytes: u64,
-    ) -> Result<(), DoesNotFollow> {
+    ) -> Result<(), NotContiguous> {
         let cut = prev.index < self.last.index;
         self.truncate_after(prev)?;
         for id in ids {
             if id.index != self.last.index + 1 || id.term < self.last.term {
-                return Err(DoesNotFollow);
+                return Err(NotContiguous);
             }
             if self.terms.is_empty() || id.term != self.last.term {
                 self.terms.push(id);
@@ -128,9 +128,9 @@ impl LogIndex {
         Ok(())
     }
 
-    fn truncate_after(&mut self, prev: EntryId) -> Result<(), DoesNotFollow> {
+    fn truncate_after(&mut self, prev: EntryId) -> Result<(), NotContiguous> {
         if prev.index < self.floor.index || prev.index > self.last.index {
-            return Err(DoesNotFollow);
+            return Err(NotContiguous);
         }
         if prev.index < self.base.index {
             // Entries before the oldest segment, cut since: now the log begins here.
@@ -138,7 +138,7 @@ impl LogIndex {
             self.spans.clear();
             self.terms.clear();
         } else if !self.holds(prev) {
-            return Err(DoesNotFollow);
+            return Err(NotContiguous);
         }
         self.terms.truncate(self.terms.partition_point(|start| start.index <= prev.index));
         while self.spans.back().is_some_and(|span| span.first > prev.index) {

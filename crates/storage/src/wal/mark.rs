@@ -7,10 +7,10 @@
 
 use crc32c::crc32c_append;
 
-use crate::codec::{Code, Decoder};
-use crate::error::{Doing, Failure};
+use crate::codec::{Codec, Decoder};
+use crate::error::{DiskFailure, DiskOperation};
 use crate::names::FileName;
-use crate::{Disk, Identity};
+use crate::{Disk, StoreIdentity};
 
 /// Two places, far enough apart that no disk writes both at once.
 const SLOTS: u64 = 2;
@@ -37,33 +37,34 @@ impl<F: Clone> MarkFile<F> {
     /// A new file without a mark.
     pub(crate) fn create<D: Disk<File = F>>(
         disk: &mut D,
-        identity: &Identity,
-    ) -> Result<Self, Failure> {
-        let name = FileName::Synced;
+        identity: &StoreIdentity,
+    ) -> Result<Self, DiskFailure> {
+        let name = FileName::SyncMark;
         let file = disk
             .create(&name.to_string(), SLOTS * SLOT_STRIDE)
-            .map_err(Failure::when(Doing::Create, name))?;
-        disk.sync(&file).map_err(Failure::when(Doing::Sync, name))?;
+            .map_err(DiskFailure::when(DiskOperation::Create, name))?;
+        disk.sync(&file).map_err(DiskFailure::when(DiskOperation::Sync, name))?;
         Ok(Self { file, seed: seed(identity), slot: 0 })
     }
 
     /// The file, and the newest mark in it.
     pub(crate) fn open<D: Disk<File = F>>(
         disk: &mut D,
-        identity: &Identity,
-    ) -> Result<(Self, Mark), Failure> {
-        let name = FileName::Synced;
+        identity: &StoreIdentity,
+    ) -> Result<(Self, Mark), DiskFailure> {
+        let name = FileName::SyncMark;
         let seed = seed(identity);
-        let file = disk.open(&name.to_string()).map_err(Failure::when(Doing::Open, name))?;
+        let file =
+            disk.open(&name.to_string()).map_err(DiskFailure::when(DiskOperation::Open, name))?;
         let mut newest = (Mark::default(), 1);
-        let len = disk.len(&file).map_err(Failure::when(Doing::Read, name))?;
+        let len = disk.len(&file).map_err(DiskFailure::when(DiskOperation::Read, name))?;
         for slot in 0..SLOTS {
             let mut bytes = [0; SLOT_BYTES];
             if slot * SLOT_STRIDE + SLOT_BYTES as u64 > len {
                 continue; // A damaged note is none.
             }
             disk.read_at(&file, slot * SLOT_STRIDE, &mut bytes)
-                .map_err(Failure::when(Doing::Read, name))?;
+                .map_err(DiskFailure::when(DiskOperation::Read, name))?;
             if let Some(mark) = decode(&bytes, seed)
                 && mark > newest.0
             {
@@ -79,21 +80,21 @@ impl<F: Clone> MarkFile<F> {
         &mut self,
         disk: &mut D,
         mark: Mark,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), DiskFailure> {
         let bytes = encode(mark, self.seed);
         disk.write_at(&self.file, self.slot * SLOT_STRIDE, &bytes)
-            .map_err(Failure::when(Doing::Write, FileName::Synced))?;
+            .map_err(DiskFailure::when(DiskOperation::Write, FileName::SyncMark))?;
         self.slot = (self.slot + 1) % SLOTS;
         Ok(())
     }
 
-    pub(crate) fn sync<D: Disk<File = F>>(&self, disk: &mut D) -> Result<(), Failure> {
-        disk.sync(&self.file).map_err(Failure::when(Doing::Sync, FileName::Synced))
+    pub(crate) fn sync<D: Disk<File = F>>(&self, disk: &mut D) -> Result<(), DiskFailure> {
+        disk.sync(&self.file).map_err(DiskFailure::when(DiskOperation::Sync, FileName::SyncMark))
     }
 }
 
 /// Another store's mark says nothing about this one.
-fn seed(identity: &Identity) -> u32 {
+fn seed(identity: &StoreIdentity) -> u32 {
     let mut bytes = identity.cluster.to_bytes();
     identity.member.encode(&mut bytes);
     identity.incarnation.encode(&mut bytes);

@@ -15,9 +15,9 @@ use std::ops::Range;
 
 use quorate_core::{Entries, Entry, EntryId, HardState, Index, Save, mutant};
 
-use crate::error::{Damage, Doing, Failure, ReadError};
+use crate::error::{CorruptionKind, DiskFailure, DiskOperation, ReadError};
 use crate::names::FileName;
-use crate::{Disk, Identity};
+use crate::{Disk, StoreIdentity};
 use index::{LogIndex, Place};
 use mark::{Mark, MarkFile};
 use reader::Reader;
@@ -27,7 +27,7 @@ use segment::{HEAD_BYTES, Head, Segment, Start};
 /// The log on disk and where its end is.
 #[derive(Clone, Debug)]
 pub(crate) struct Wal<F> {
-    pub(crate) identity: Identity,
+    pub(crate) identity: StoreIdentity,
     pub(crate) boots: u64,
     pub(crate) segment_bytes: u64,
     pub(crate) hard_state: HardState,
@@ -48,15 +48,15 @@ pub(crate) struct Wal<F> {
 /// Why a save was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AppendError {
-    Failed(Failure),
+    Failed(DiskFailure),
     /// The entries do not continue the log. Nothing was written.
-    DoesNotFollow,
+    NotContiguous,
     /// Larger than a record can be. Nothing was written.
     TooLarge,
 }
 
-impl From<Failure> for AppendError {
-    fn from(why: Failure) -> Self {
+impl From<DiskFailure> for AppendError {
+    fn from(why: DiskFailure) -> Self {
         Self::Failed(why)
     }
 }
@@ -65,7 +65,7 @@ impl From<Failure> for AppendError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenSegmentError {
     Unreadable(ReadError),
-    OtherVersion(u32),
+    UnsupportedVersion(u32),
 }
 
 impl<T: Into<ReadError>> From<T> for OpenSegmentError {
@@ -89,10 +89,10 @@ impl<F: Clone> Wal<F> {
         let last = install.unwrap_or(self.log.last());
         let prev = match save.entries.first() {
             None => last,
-            Some(first) => self.prev_of(first, install).ok_or(AppendError::DoesNotFollow)?,
+            Some(first) => self.prev_of(first, install).ok_or(AppendError::NotContiguous)?,
         };
         if !is_run(prev, &save.entries) {
-            return Err(AppendError::DoesNotFollow);
+            return Err(AppendError::NotContiguous);
         }
         if mutant!(TermAndVoteApart)
             && let Some(hard_state) = save.hard_state
@@ -133,7 +133,7 @@ impl<F: Clone> Wal<F> {
         let place =
             Place { segment: segment.head.number, offset: self.end, sequence: self.next_sequence };
         disk.write_at(&segment.file, self.end, &self.buffer)
-            .map_err(Failure::when(Doing::Write, name))?;
+            .map_err(DiskFailure::when(DiskOperation::Write, name))?;
         self.end += bytes;
         self.next_sequence += 1;
         self.hard_state = contents.hard_state.unwrap_or(self.hard_state);
@@ -161,7 +161,7 @@ impl<F: Clone> Wal<F> {
     }
 
     /// Makes every save so far durable.
-    pub(crate) fn sync<D: Disk<File = F>>(&mut self, disk: &mut D) -> Result<(), Failure> {
+    pub(crate) fn sync<D: Disk<File = F>>(&mut self, disk: &mut D) -> Result<(), DiskFailure> {
         let last = self.next_sequence - 1;
         if self.synced == last {
             return Ok(());
@@ -175,7 +175,7 @@ impl<F: Clone> Wal<F> {
             } else {
                 synced
             };
-            synced.map_err(Failure::when(Doing::Sync, name))?;
+            synced.map_err(DiskFailure::when(DiskOperation::Sync, name))?;
         }
         let mark = Mark { segment: segment.head.number, end: self.end, sequence: last };
         self.synced = last;
@@ -187,7 +187,7 @@ impl<F: Clone> Wal<F> {
         &mut self,
         disk: &mut D,
         bytes_min: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), DiskFailure> {
         // What the new head says must not be more than what is durable.
         self.sync(disk)?;
         let previous = self.active().head;
@@ -246,7 +246,7 @@ impl<F: Clone> Wal<F> {
             let Place { mut offset, mut sequence, .. } = span.place;
             while next <= span.last {
                 let Some(found) = reader.record(offset, sequence)? else {
-                    return Err(reader.corrupt(offset, Damage::Checksum).into());
+                    return Err(reader.corrupt(offset, CorruptionKind::ChecksumMismatch).into());
                 };
                 (offset, sequence) = (found.end(), sequence + 1);
                 let record = found.decode(&reader)?;
@@ -274,7 +274,7 @@ impl<F: Clone> Wal<F> {
         &mut self,
         disk: &mut D,
         index: Index,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), DiskFailure> {
         let active = self.active().head.number;
         let keep = self.log.segment_of_next(index).unwrap_or(active).min(active);
         let kept = self.segments.split_off(&keep);
@@ -286,15 +286,16 @@ impl<F: Clone> Wal<F> {
         for segment in dropped.into_values() {
             let name = segment.name();
             if self.spare.is_none() && segment.bytes == self.segment_bytes {
-                disk.rename(&name.to_string(), &FileName::Spare.to_string())
-                    .map_err(Failure::when(Doing::Rename, name))?;
+                disk.rename(&name.to_string(), &FileName::SpareSegment.to_string())
+                    .map_err(DiskFailure::when(DiskOperation::Rename, name))?;
                 self.spare = Some(segment.file);
             } else {
-                disk.remove(&name.to_string()).map_err(Failure::when(Doing::Remove, name))?;
+                disk.remove(&name.to_string())
+                    .map_err(DiskFailure::when(DiskOperation::Remove, name))?;
             }
         }
         // A spare must not be written over while a crash could bring its old name back.
-        disk.sync_dir().map_err(Failure::when(Doing::Sync, FileName::Directory))
+        disk.sync_dir().map_err(DiskFailure::when(DiskOperation::Sync, FileName::Directory))
     }
 }
 

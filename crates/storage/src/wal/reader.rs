@@ -6,7 +6,7 @@ use super::mark::Mark;
 use super::record::{ALIGNMENT, HEADER_BYTES, Record, RecordHeader};
 use super::segment::{HEAD_BYTES, Segment};
 use crate::Disk;
-use crate::error::{Corruption, Damage, Doing, Failure, ReadError};
+use crate::error::{Corruption, CorruptionKind, DiskFailure, DiskOperation, ReadError};
 
 /// How much is read from disk at once.
 const WINDOW_BYTES: u64 = 256 << 10;
@@ -32,7 +32,11 @@ impl<'a, D: Disk> Reader<'a, D> {
     }
 
     /// The record that stands here under this number, if it is intact.
-    pub(crate) fn record(&mut self, offset: u64, sequence: u64) -> Result<Option<Found>, Failure> {
+    pub(crate) fn record(
+        &mut self,
+        offset: u64,
+        sequence: u64,
+    ) -> Result<Option<Found>, DiskFailure> {
         let seed = self.segment.seed;
         let Some(header) = self.header(offset)?.and_then(|bytes| RecordHeader::decode(bytes, seed))
         else {
@@ -66,17 +70,17 @@ impl<'a, D: Disk> Reader<'a, D> {
         let file = self.segment.name();
         if self.segment.bytes < self.segment.head.bytes {
             let offset = self.segment.bytes;
-            return Err(Corruption { file, offset, why: Damage::Truncated }.into());
+            return Err(Corruption { file, offset, why: CorruptionKind::Truncated }.into());
         }
         let marked = mark.segment == self.segment.head.number && mark.end > offset;
         if marked || self.is_claimed_durable(offset, sequence)? {
-            return Err(Corruption { file, offset, why: Damage::Checksum }.into());
+            return Err(Corruption { file, offset, why: CorruptionKind::ChecksumMismatch }.into());
         }
         Ok(())
     }
 
     /// Some record after this place was written when this number was durable.
-    fn is_claimed_durable(&mut self, from: u64, sequence: u64) -> Result<bool, Failure> {
+    fn is_claimed_durable(&mut self, from: u64, sequence: u64) -> Result<bool, DiskFailure> {
         let (seed, end) = (self.segment.seed, self.segment.bytes);
         let records_max = end / HEADER_BYTES as u64;
         let tells = |bytes: &[u8; HEADER_BYTES]| {
@@ -100,13 +104,13 @@ impl<'a, D: Disk> Reader<'a, D> {
         Ok(false)
     }
 
-    fn header(&mut self, offset: u64) -> Result<Option<&[u8; HEADER_BYTES]>, Failure> {
+    fn header(&mut self, offset: u64) -> Result<Option<&[u8; HEADER_BYTES]>, DiskFailure> {
         let bytes = self.bytes(offset, HEADER_BYTES as u64)?;
         Ok(bytes.and_then(|bytes| bytes.first_chunk()))
     }
 
     /// This part of the segment; none where it ends before.
-    fn bytes(&mut self, offset: u64, count: u64) -> Result<Option<&[u8]>, Failure> {
+    fn bytes(&mut self, offset: u64, count: u64) -> Result<Option<&[u8]>, DiskFailure> {
         let Some(end) = offset.checked_add(count).filter(|end| *end <= self.segment.bytes) else {
             return Ok(None);
         };
@@ -119,13 +123,13 @@ impl<'a, D: Disk> Reader<'a, D> {
             self.window_at = offset;
             self.disk
                 .read_at(&self.segment.file, offset, &mut self.window)
-                .map_err(Failure::when(Doing::Read, self.segment.name()))?;
+                .map_err(DiskFailure::when(DiskOperation::Read, self.segment.name()))?;
         }
         let start = (offset - self.window_at) as usize;
         Ok(self.window.get(start..start + count as usize))
     }
 
-    pub(crate) fn corrupt(&self, offset: u64, why: Damage) -> Corruption {
+    pub(crate) fn corrupt(&self, offset: u64, why: CorruptionKind) -> Corruption {
         Corruption { file: self.segment.name(), offset, why }
     }
 }
@@ -140,7 +144,7 @@ impl Found {
         let offset = self.offset;
         self.header
             .decode_body(self.body)
-            .map_err(|why| reader.corrupt(offset, Damage::Contents(why)))
+            .map_err(|why| reader.corrupt(offset, CorruptionKind::Undecodable(why)))
     }
 }
 
@@ -154,19 +158,20 @@ pub(crate) fn open<D: Disk>(
 
     let name = FileName::Segment(number);
     let corrupt = |why| ReadError::Corrupt(Corruption { file: name, offset: 0, why });
-    let file = disk.open(&name.to_string()).map_err(Failure::when(Doing::Open, name))?;
-    let bytes = disk.len(&file).map_err(Failure::when(Doing::Read, name))?;
+    let file =
+        disk.open(&name.to_string()).map_err(DiskFailure::when(DiskOperation::Open, name))?;
+    let bytes = disk.len(&file).map_err(DiskFailure::when(DiskOperation::Read, name))?;
     let mut head = vec![0; bytes.min(HEAD_BYTES) as usize];
-    disk.read_at(&file, 0, &mut head).map_err(Failure::when(Doing::Read, name))?;
+    disk.read_at(&file, 0, &mut head).map_err(DiskFailure::when(DiskOperation::Read, name))?;
     if head.is_empty() {
-        return Err(corrupt(Damage::Truncated).into());
+        return Err(corrupt(CorruptionKind::Truncated).into());
     }
     let (head, seed) = Head::decode(&head).map_err(|why| match why {
         HeadError::Damaged(why) => corrupt(why).into(),
-        HeadError::OtherVersion(found) => super::OpenSegmentError::OtherVersion(found),
+        HeadError::UnsupportedVersion(found) => super::OpenSegmentError::UnsupportedVersion(found),
     })?;
     if head.number != number {
-        return Err(corrupt(Damage::Misplaced).into());
+        return Err(corrupt(CorruptionKind::Misplaced).into());
     }
     Ok(Segment { head, seed, file, bytes })
 }

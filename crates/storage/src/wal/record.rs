@@ -14,7 +14,7 @@ use bytes::Bytes;
 use crc32c::crc32c_append;
 use quorate_core::{Entries, Entry, EntryId, HardState, mutant};
 
-use crate::codec::{Code, DecodeError, Decoder, ENTRY_BYTES_MIN, decode_payload, encode_entry};
+use crate::codec::{Codec, DecodeError, Decoder, ENTRY_BYTES_MIN, decode_payload, encode_entry};
 
 pub(crate) const HEADER_BYTES: usize = 32;
 
@@ -179,13 +179,13 @@ impl RecordHeader {
             record.hard_state = Some(decode_hard_state(&mut from)?);
         }
         if self.parts & INSTALL != 0 {
-            record.install = Some(Code::decode(&mut from)?);
+            record.install = Some(Codec::decode(&mut from)?);
         }
         if self.parts & ENTRIES != 0 {
             record.entries = Some(decode_entries(&mut from)?);
         }
-        if from.left() > 0 {
-            return Err(DecodeError::LeftOver);
+        if from.remaining() > 0 {
+            return Err(DecodeError::TrailingBytes);
         }
         Ok(record)
     }
@@ -203,12 +203,12 @@ pub(crate) fn decode_hard_state(from: &mut Decoder) -> Result<HardState, DecodeE
 fn decode_entries(from: &mut Decoder) -> Result<Appended, DecodeError> {
     let prev = EntryId::decode(from)?;
     let count = u64::decode(from)?;
-    if count == 0 || count > (from.left() / ENTRY_BYTES_MIN) as u64 {
+    if count == 0 || count > (from.remaining() / ENTRY_BYTES_MIN) as u64 {
         return Err(DecodeError::TooShort);
     }
     let mut entries = Vec::with_capacity(count as usize);
     for nth in 1..=count {
-        let index = prev.index.checked_add(nth).ok_or(DecodeError::UnknownCase)?;
+        let index = prev.index.checked_add(nth).ok_or(DecodeError::InvalidValue)?;
         let term = u64::decode(from)?;
         let payload = decode_payload(from)?;
         entries.push(Entry { id: EntryId::new(term, index), payload });

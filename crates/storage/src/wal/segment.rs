@@ -9,10 +9,10 @@ use crc32c::{crc32c, crc32c_append};
 use quorate_core::{EntryId, HardState, MemberId, mutant};
 
 use super::record::decode_hard_state;
-use crate::codec::{Code, DecodeError, Decoder};
-use crate::error::{Damage, Doing, Failure};
+use crate::codec::{Codec, DecodeError, Decoder};
+use crate::error::{CorruptionKind, DiskFailure, DiskOperation};
 use crate::names::FileName;
-use crate::{Disk, Identity};
+use crate::{Disk, StoreIdentity};
 
 /// Records begin here: the head fills the smallest part that a disk writes at once.
 pub(crate) const HEAD_BYTES: u64 = 512;
@@ -24,7 +24,7 @@ const CHECKSUM_AT: usize = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    pub(crate) identity: Identity,
+    pub(crate) identity: StoreIdentity,
     pub(crate) number: u64,
     /// How often the store had been opened.
     pub(crate) boots: u64,
@@ -51,8 +51,8 @@ pub(crate) struct Start {
 /// Why bytes are no head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadError {
-    Damaged(Damage),
-    OtherVersion(u32),
+    Damaged(CorruptionKind),
+    UnsupportedVersion(u32),
 }
 
 /// An open segment.
@@ -101,25 +101,25 @@ impl Head {
 
     /// The head, and the seed of the segment.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, u32), HeadError> {
-        let damaged = |why: DecodeError| HeadError::Damaged(Damage::Contents(why));
+        let damaged = |why: DecodeError| HeadError::Damaged(CorruptionKind::Undecodable(why));
         if !bytes.starts_with(MAGIC) {
-            return Err(HeadError::Damaged(Damage::Magic));
+            return Err(HeadError::Damaged(CorruptionKind::BadMagic));
         }
         let mut from = Decoder::new(bytes::Bytes::copy_from_slice(&bytes[MAGIC.len()..]));
         let version = u32::decode(&mut from).map_err(damaged)?;
         if version != VERSION {
-            return Err(HeadError::OtherVersion(version));
+            return Err(HeadError::UnsupportedVersion(version));
         }
         let seed = u32::decode(&mut from).map_err(damaged)?;
         if bytes.len() < HEAD_BYTES as usize || seed != checksum(bytes) {
-            return Err(HeadError::Damaged(Damage::Checksum));
+            return Err(HeadError::Damaged(CorruptionKind::ChecksumMismatch));
         }
         Ok((Self::decode_fields(&mut from).map_err(damaged)?, seed))
     }
 
     fn decode_fields(from: &mut Decoder) -> Result<Self, DecodeError> {
         Ok(Self {
-            identity: Identity {
+            identity: StoreIdentity {
                 cluster: u64::decode(from)?,
                 member: MemberId::decode(from)?,
                 incarnation: u64::decode(from)?,
@@ -144,23 +144,23 @@ impl Head {
         self,
         disk: &mut D,
         spare: Option<D::File>,
-    ) -> Result<Segment<D::File>, Failure> {
-        let made = if spare.is_some() { FileName::Spare } else { FileName::NewSegment };
+    ) -> Result<Segment<D::File>, DiskFailure> {
+        let made = if spare.is_some() { FileName::SpareSegment } else { FileName::NewSegment };
         let file = match spare {
             Some(file) => file,
             None => disk
                 .create(&made.to_string(), self.bytes)
-                .map_err(Failure::when(Doing::Create, made))?,
+                .map_err(DiskFailure::when(DiskOperation::Create, made))?,
         };
         let bytes = self.encode();
-        disk.write_at(&file, 0, &bytes).map_err(Failure::when(Doing::Write, made))?;
-        disk.sync(&file).map_err(Failure::when(Doing::Sync, made))?;
+        disk.write_at(&file, 0, &bytes).map_err(DiskFailure::when(DiskOperation::Write, made))?;
+        disk.sync(&file).map_err(DiskFailure::when(DiskOperation::Sync, made))?;
         let name = FileName::Segment(self.number);
         disk.rename(&made.to_string(), &name.to_string())
-            .map_err(Failure::when(Doing::Rename, made))?;
+            .map_err(DiskFailure::when(DiskOperation::Rename, made))?;
         // Without this a crash may forget the name, and all that was saved under it.
         if !mutant!(SegmentNotInDirectory) {
-            disk.sync_dir().map_err(Failure::when(Doing::Sync, FileName::Directory))?;
+            disk.sync_dir().map_err(DiskFailure::when(DiskOperation::Sync, FileName::Directory))?;
         }
         Ok(Segment { head: self, seed: checksum(&bytes), file, bytes: self.bytes })
     }

@@ -99,7 +99,7 @@ fn bodies_of_any_bytes_are_decoded_or_refused() {
 #[test]
 fn heads_are_read_as_they_were_written_and_no_bit_may_differ() {
     let head = Head {
-        identity: Identity { cluster: 1, member: MemberId(2), incarnation: 3, joined_at: 4 },
+        identity: StoreIdentity { cluster: 1, member: MemberId(2), incarnation: 3, joined_at: 4 },
         number: 4,
         boots: 5,
         bytes: 6,

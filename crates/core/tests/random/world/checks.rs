@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quorate_core::config::Activation;
+use quorate_core::status::RoleKind;
 use quorate_core::{
-    Activation, Entry, EntryId, Index, MemberId, Membership, Output, Payload, Raft, RequestId,
-    RoleKind, Term,
+    Entry, EntryId, Index, MemberId, Membership, Output, Payload, Raft, RequestId, Term,
 };
 
 use super::Member;
@@ -18,7 +19,7 @@ pub(crate) struct History {
     /// R2: proposals that were refused, which means that they did not happen.
     refused: BTreeSet<RequestId>,
     /// Proposals that did, by number. Each is taken once, unless the cluster has etcd's
-    /// manners.
+    /// rules.
     taken: BTreeMap<RequestId, EntryId>,
     /// I3: the log of a leader as last seen.
     leading: BTreeMap<MemberId, (Term, EntryId)>,
@@ -57,7 +58,7 @@ impl History {
         for entry in output.apply.iter() {
             let known = self.committed.entry(entry.id.index).or_insert_with(|| entry.clone());
             assert_eq!(known, entry, "{} applies another entry", status.id);
-            if !raft.config().manners.forwarders_hear_nothing {
+            if !raft.config().etcd_compat.forwarders_hear_nothing {
                 Self::taken_once(&mut self.taken, entry);
             }
         }

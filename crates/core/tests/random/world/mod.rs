@@ -10,10 +10,14 @@ mod operator;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use quorate_core::config::{Activation, EtcdCompat, Liveness};
+use quorate_core::event::SettledEvidence;
+use quorate_core::membership::{Operation, Transition};
+use quorate_core::message::Message;
+use quorate_core::status::RoleKind;
 use quorate_core::{
-    Activation, Boot, Change, Config, Dropped, Entries, EntryId, Envelope, Event, Evidence, Index,
-    Input, Liveness, Load, Manners, MemberId, MemberSet, Membership, Message, Operation, Output,
-    Raft, Reader, RequestId, RoleKind, Save, Taken, Transition,
+    Accepted, Boot, Change, Config, Dropped, Entries, EntryId, Envelope, Event, Index, Input, Load,
+    LoadTarget, MemberId, MemberSet, Membership, Output, Raft, RequestId, Save,
 };
 
 use checks::History;
@@ -230,7 +234,7 @@ impl World {
             quorate_core::invariants::check(raft).unwrap();
             self.history.note(raft, &output);
             let counted = output.events.iter().filter_map(|event| match event {
-                Event::Settled { id, membership, evidence: Evidence::Counted(_) } => {
+                Event::Settled { id, membership, evidence: SettledEvidence::Counted(_) } => {
                     Some((*id, membership.clone()))
                 }
                 _ => None,
@@ -352,8 +356,8 @@ impl World {
         let load = member.loads.remove(0);
         let entries = member.disk.load(&load);
         let gone = load.range.start <= member.disk.base.index;
-        assert!(!entries.is_empty() || gone || matches!(load.reader, Reader::Peer(_)));
-        self.input(id, Input::Loaded(load.reader, entries));
+        assert!(!entries.is_empty() || gone || matches!(load.target, LoadTarget::Peer(_)));
+        self.input(id, Input::Loaded(load.target, entries));
     }
 
     fn read(&mut self, id: MemberId) {
@@ -363,7 +367,7 @@ impl World {
             return;
         };
         let taken = raft.step(Input::Read(request));
-        if matches!(taken, Ok(Taken::Waits | Taken::Forwarded(_))) {
+        if matches!(taken, Ok(Accepted::Queued | Accepted::Forwarded(_))) {
             self.reads.insert(request, self.history.committed_to());
         }
         self.drain(id);
@@ -404,7 +408,8 @@ impl World {
         let mut text = String::new();
         for member in self.members.values() {
             let raft = member.raft.as_ref().map(|raft| raft.status().to_string());
-            text += &format!("{} {:?}\n", raft.unwrap_or_default(), member.config.manners.coalesce);
+            text +=
+                &format!("{} {:?}\n", raft.unwrap_or_default(), member.config.etcd_compat.coalesce);
         }
         text
     }
@@ -547,18 +552,19 @@ fn config(id: MemberId, settings: u32) -> Config {
     }
     if settings & ETCD_MANNERS != 0 {
         // etcd never sends a snapshot that is older than the newest membership.
-        config.manners = Manners { snapshot_must_name_receiver: false, ..Manners::etcd() };
+        config.etcd_compat =
+            EtcdCompat { snapshot_must_name_receiver: false, ..EtcdCompat::etcd() };
     }
     config.trim_keep_entries = if settings & 128 != 0 { 0 } else { 3 };
     config.forward_proposals = settings & 256 == 0;
     config.step_down_on_removal = settings & NO_STEP_DOWN == 0;
     if settings & 1024 != 0 {
         config.activation = Activation::OnAppend;
-        // etcd's manners go with etcd's activation.
-        config.manners = Manners::default();
+        // etcd's rules go with etcd's activation.
+        config.etcd_compat = EtcdCompat::default();
     }
     config.pre_flight = settings & 0x8000 == 0;
-    config.manners.ids_return |= settings & 0x10000 == 0;
+    config.etcd_compat.ids_return |= settings & 0x10000 == 0;
     config.incarnation = if settings & 0x20000 == 0 { 0 } else { 10 + id.0 };
     if settings & NO_LIVENESS == NO_LIVENESS {
         config.liveness = Liveness::NONE;

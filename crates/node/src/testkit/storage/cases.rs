@@ -1,7 +1,7 @@
 //! The cases about identity, term and vote, and the log.
 
 use quorate_core::{HardState, MemberId};
-use quorate_storage::Identity;
+use quorate_storage::StoreIdentity;
 
 use super::random::random_runs;
 use super::trial::{End, MARK, Outcome, Trial};
@@ -55,14 +55,14 @@ fn reopening(place: Place) -> Outcome {
 fn other_cluster(place: Place) -> Outcome {
     let mut trial = Trial::first(place)?;
     trial.append(2, 2..=4)?;
-    let other = Identity { cluster: MARK.cluster + 1, ..MARK };
+    let other = StoreIdentity { cluster: MARK.cluster + 1, ..MARK };
     trial.reopen_refused(other)?.reopen(End::Drop).map(drop)
 }
 
 fn other_member(place: Place) -> Outcome {
     let mut trial = Trial::first(place)?;
     trial.append(2, 2..=4)?;
-    let other = Identity { member: MemberId(8), ..MARK };
+    let other = StoreIdentity { member: MemberId(8), ..MARK };
     trial.reopen_refused(other)?.reopen(End::Drop).map(drop)
 }
 

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use quorate_core::membership::LoggedChange;
 use quorate_core::{
-    Boot, Change, Config, Entry, EntryId, HardState, Index, LoggedChange, MemberId, Membership,
-    Payload, Raft, Save, SnapshotMeta, Term,
+    Boot, Change, Config, Entry, EntryId, HardState, Index, MemberId, Membership, Payload, Raft,
+    Save, SnapshotMeta, Term,
 };
 
 use super::trial::{Outcome, Wrong, same};

@@ -5,16 +5,16 @@ use quorate_core::{EntryId, HardState, MemberId};
 use super::Place;
 use super::model::{entry, meta_of_peer};
 use super::trial::{End, Outcome, Trial, Wrong};
-use crate::testkit::chance::Chance;
+use crate::testkit::random_values::RandomValues;
 
 /// One run after the other on the same place: what one leaves is where the next begins.
 pub(super) fn random_runs(place: Place) -> Outcome {
     let mut trial = Trial::first(place)?;
     for seed in 0..RUNS {
-        let mut chance = Chance::new(seed);
+        let mut random = RandomValues::new(seed);
         for number in 0..ACTIONS {
-            let action = chance.below(WEIGHTS);
-            trial = act(trial, action, &mut chance)
+            let action = random.below(WEIGHTS);
+            trial = act(trial, action, &mut random)
                 .map_err(|Wrong(why)| Wrong(format!("seed {seed}, action {number}: {why}")))?;
         }
         trial.check_all()?;
@@ -23,19 +23,19 @@ pub(super) fn random_runs(place: Place) -> Outcome {
     Ok(())
 }
 
-fn act(mut trial: Trial, action: u64, chance: &mut Chance) -> Outcome<Trial> {
+fn act(mut trial: Trial, action: u64, random: &mut RandomValues) -> Outcome<Trial> {
     match action {
-        0..10 => append(&mut trial, chance)?,
-        10..14 => replace_tail(&mut trial, chance)?,
-        14..18 => raise_hard_state(&mut trial, chance)?,
+        0..10 => append(&mut trial, random)?,
+        10..14 => replace_tail(&mut trial, random)?,
+        14..18 => raise_hard_state(&mut trial, random)?,
         18..24 => trial.sync()?,
-        24..28 => load(&mut trial, chance)?,
-        28..30 => capture(&mut trial, chance)?,
+        24..28 => load(&mut trial, random)?,
+        28..30 => capture(&mut trial, random)?,
         30..32 => {
             let newest = trial.newest_snapshot().index;
-            trial.trim(newest.saturating_sub(chance.below(10)))?;
+            trial.trim(newest.saturating_sub(random.below(10)))?;
         }
-        32 => install(&mut trial, chance)?,
+        32 => install(&mut trial, random)?,
         33 => {
             if let Some(id) = trial.wanted() {
                 trial.check_snapshot(id)?;
@@ -45,68 +45,68 @@ fn act(mut trial: Trial, action: u64, chance: &mut Chance) -> Outcome<Trial> {
         34 => trial.check_all()?,
         _ => {
             let ends = [End::Close, End::Drop, End::Crash];
-            return trial.reopen(ends[chance.below(3) as usize]);
+            return trial.reopen(ends[random.below(3) as usize]);
         }
     }
     Ok(trial)
 }
 
-fn append(trial: &mut Trial, chance: &mut Chance) -> Outcome {
+fn append(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
     let (last, term) = (trial.now().last(), trial.now().hard_state.term);
-    let term = term.max(1) + u64::from(chance.below(8) == 0);
-    trial.append(term, last.index + 1..=last.index + 1 + chance.below(6))
+    let term = term.max(1) + u64::from(random.below(8) == 0);
+    trial.append(term, last.index + 1..=last.index + 1 + random.below(6))
 }
 
-fn replace_tail(trial: &mut Trial, chance: &mut Chance) -> Outcome {
+fn replace_tail(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
     let HardState { term, commit, .. } = trial.now().hard_state;
     let first = commit.max(trial.newest_snapshot().index) + 1;
-    let first = first + chance.below(trial.now().last().index.saturating_sub(first) + 1);
-    trial.append(term + 1, first..=first + chance.below(4))
+    let first = first + random.below(trial.now().last().index.saturating_sub(first) + 1);
+    trial.append(term + 1, first..=first + random.below(4))
 }
 
-fn raise_hard_state(trial: &mut Trial, chance: &mut Chance) -> Outcome {
+fn raise_hard_state(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
     let HardState { term, vote, commit } = trial.now().hard_state;
     let uncommitted = trial.now().last().index.saturating_sub(commit);
-    let hard_state = match chance.below(3) {
+    let hard_state = match random.below(3) {
         0 => HardState { term: term + 1, vote: None, commit },
-        1 => HardState { term, vote: vote.or(Some(MemberId(1 + chance.below(5)))), commit },
-        _ => HardState { term, vote, commit: commit + chance.below(uncommitted + 1) },
+        1 => HardState { term, vote: vote.or(Some(MemberId(1 + random.below(5)))), commit },
+        _ => HardState { term, vote, commit: commit + random.below(uncommitted + 1) },
     };
     trial.save_hard_state(hard_state)
 }
 
-fn load(trial: &mut Trial, chance: &mut Chance) -> Outcome {
-    let first = chance.below(trial.now().last().index + 5);
-    let count = chance.below(40);
-    let bytes_max = chance.below(3000);
+fn load(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
+    let first = random.below(trial.now().last().index + 5);
+    let count = random.below(40);
+    let bytes_max = random.below(3000);
     trial.check_load(first..first + count, bytes_max).map(drop)
 }
 
 /// Of something that is committed and durable; sometimes given up.
-fn capture(trial: &mut Trial, chance: &mut Chance) -> Outcome {
+fn capture(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
     trial.sync()?;
     let (newest, commit) = (trial.newest_snapshot().index, trial.now().hard_state.commit);
     let Some(spare) = commit.checked_sub(newest + 1) else { return Ok(()) };
-    let index = newest + 1 + chance.below(spare + 1);
-    if chance.below(4) == 0 {
+    let index = newest + 1 + random.below(spare + 1);
+    if random.below(4) == 0 {
         let meta = trial.now().meta_at(index);
         let mut sink = trial.begin_snapshot(&meta)?;
         let appended = sink.append(b"given up");
         return appended.map_err(|why| Wrong(format!("appending to a snapshot failed: {why}")));
     }
-    trial.capture(index, chance.below(5000) as usize).map(drop)
+    trial.capture(index, random.below(5000) as usize).map(drop)
 }
 
 /// Of a peer that is far ahead; sometimes the install never comes.
-fn install(trial: &mut Trial, chance: &mut Chance) -> Outcome {
+fn install(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
     let (last, term) = (trial.now().last(), trial.now().hard_state.term);
-    let id = EntryId::new(term + 1, last.index + 1 + chance.below(20));
+    let id = EntryId::new(term + 1, last.index + 1 + random.below(20));
     let meta = meta_of_peer(id);
-    trial.receive(&meta, chance.below(5000) as usize)?;
-    if chance.below(4) == 0 {
+    trial.receive(&meta, random.below(5000) as usize)?;
+    if random.below(4) == 0 {
         return Ok(());
     }
-    let entries = (1..=chance.below(4)).map(|nth| entry(EntryId::new(id.term, id.index + nth)));
+    let entries = (1..=random.below(4)).map(|nth| entry(EntryId::new(id.term, id.index + nth)));
     trial.install(&meta, entries.collect())
 }
 

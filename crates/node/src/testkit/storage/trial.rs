@@ -7,11 +7,11 @@ use std::ops::Range;
 use quorate_core::{
     Boot, Entry, EntryId, HardState, Index, MemberId, Membership, Save, SaveId, SnapshotMeta, Term,
 };
-use quorate_storage::Identity;
+use quorate_storage::StoreIdentity;
 
 use super::Place;
 use super::model::{MEMBER, Model, content, entry};
-use crate::{Opened, SnapshotSink, SnapshotSource, Storage, StorageError};
+use crate::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 
 /// What is wrong with a storage, in words.
 pub(super) struct Wrong(pub(super) String);
@@ -19,8 +19,8 @@ pub(super) struct Wrong(pub(super) String);
 pub(super) type Outcome<T = ()> = Result<T, Wrong>;
 
 /// What an empty place is marked with.
-pub(super) const MARK: Identity =
-    Identity { cluster: 0xc1, member: MEMBER, incarnation: 99, joined_at: 0 };
+pub(super) const MARK: StoreIdentity =
+    StoreIdentity { cluster: 0xc1, member: MEMBER, incarnation: 99, joined_at: 0 };
 
 /// How a storage ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(super) enum End {
 pub(super) struct Trial {
     place: Place,
     pub(super) storage: Box<dyn Storage>,
-    identity: Identity,
+    identity: StoreIdentity,
     boots: u64,
     saves: u64,
     /// What the last sync made durable.
@@ -94,7 +94,7 @@ impl Trial {
     /// Ends and opens again, with a mark and a first membership that must not count.
     pub(super) fn reopen(self, end: End) -> Outcome<Self> {
         let mut trial = self.ended(end)?;
-        let mark = Identity { incarnation: 0xbad, joined_at: 77, ..MARK };
+        let mark = StoreIdentity { incarnation: 0xbad, joined_at: 77, ..MARK };
         let first = Boot::first(Membership::new([MEMBER, MemberId(66)], []));
         let opened = did("opening again", trial.storage.open(mark, &first))?;
         trial.check_opened(opened, end)?;
@@ -102,7 +102,7 @@ impl Trial {
     }
 
     /// The same with a mark that has to be refused.
-    pub(super) fn reopen_refused(self, mark: Identity) -> Outcome<Self> {
+    pub(super) fn reopen_refused(self, mark: StoreIdentity) -> Outcome<Self> {
         let mut trial = self.ended(End::Close)?;
         match trial.storage.open(mark, &Boot::empty()) {
             Err(_) => trial.ended(End::Drop),
@@ -126,7 +126,7 @@ impl Trial {
         Ok(Self { place, storage, ..self })
     }
 
-    fn check_opened(&mut self, opened: Opened, end: End) -> Outcome {
+    fn check_opened(&mut self, opened: StoredState, end: End) -> Outcome {
         same("the identity that marks the place", &opened.identity, &self.identity)?;
         if opened.boots <= self.boots {
             let why = format!("opens were counted up to {}, now {}", self.boots, opened.boots);

@@ -1,10 +1,10 @@
-//! Conversions between etcd's messages and the data model's. Keys and values are moved, never
+//! Conversions between etcd's messages and the data model's. KeyRange and values are moved, never
 //! copied.
 
 use quorate_kv::{
-    Compare, CompareOperator, CompareTarget, DeleteRange, DeleteRangeOutcome, KeyValue, Keys,
-    KvError, Outcome, Put, PutOutcome, Range, RangeOutcome, Request, Response, SortOrder,
-    SortTarget, Txn, TxnOutcome,
+    Compare, CompareOperator, CompareTarget, DeleteRange, DeleteRangeOutcome, KeyRange, KeyValue,
+    KvError, KvOutcome, Put, PutOutcome, Range, RangeOutcome, SortOrder, SortTarget, Txn,
+    TxnOperation, TxnOperationReply, TxnOutcome,
 };
 use quorate_proto::etcdserverpb::{self as pb, compare, range_request, request_op, response_op};
 use quorate_proto::mvccpb;
@@ -30,7 +30,7 @@ pub(crate) fn range(request: pb::RangeRequest) -> Result<Range, KvError> {
         Err(_) => return Err(bad_sort()),
     };
     Ok(Range {
-        keys: Keys { key: request.key, range_end: request.range_end },
+        keys: KeyRange { key: request.key, range_end: request.range_end },
         limit: request.limit,
         revision: request.revision,
         sort_order,
@@ -56,7 +56,7 @@ pub(crate) fn put(request: pb::PutRequest) -> Put {
 }
 
 pub(crate) fn delete_range(request: pb::DeleteRangeRequest) -> DeleteRange {
-    let keys = Keys { key: request.key, range_end: request.range_end };
+    let keys = KeyRange { key: request.key, range_end: request.range_end };
     DeleteRange { keys, prev_kv: request.prev_kv }
 }
 
@@ -69,15 +69,15 @@ pub(crate) fn txn(request: pb::TxnRequest) -> Result<Txn, KvError> {
     })
 }
 
-fn requests(requests: Vec<pb::RequestOp>) -> Result<Vec<Request>, KvError> {
+fn requests(requests: Vec<pb::RequestOp>) -> Result<Vec<TxnOperation>, KvError> {
     let converted = requests.into_iter().map(|request| {
         Ok(match request.request.ok_or(KvError::KeyNotFound)? {
-            request_op::Request::RequestRange(request) => Request::Range(range(request)?),
-            request_op::Request::RequestPut(request) => Request::Put(put(request)),
+            request_op::Request::RequestRange(request) => TxnOperation::Range(range(request)?),
+            request_op::Request::RequestPut(request) => TxnOperation::Put(put(request)),
             request_op::Request::RequestDeleteRange(request) => {
-                Request::DeleteRange(delete_range(request))
+                TxnOperation::DeleteRange(delete_range(request))
             }
-            request_op::Request::RequestTxn(request) => Request::Txn(txn(request)?),
+            request_op::Request::RequestTxn(request) => TxnOperation::Txn(txn(request)?),
         })
     });
     converted.collect()
@@ -115,7 +115,7 @@ fn compare(request: pb::Compare) -> Compare {
         }
         (compare::CompareTarget::Lease, _) => CompareTarget::Lease(0),
     };
-    let keys = Keys { key: request.key, range_end: request.range_end };
+    let keys = KeyRange { key: request.key, range_end: request.range_end };
     Compare { keys, operator, target }
 }
 
@@ -152,17 +152,21 @@ pub(crate) fn txn_response(header: Header, done: TxnOutcome) -> pb::TxnResponse 
 }
 
 /// Headers inside a transaction carry only the revision.
-fn response(part: Response) -> pb::ResponseOp {
+fn response(part: TxnOperationReply) -> pb::ResponseOp {
     let header = Some(pb::ResponseHeader { revision: part.revision, ..Default::default() });
     let response = match part.outcome {
-        Outcome::Range(found) => {
+        KvOutcome::Range(found) => {
             Some(response_op::Response::ResponseRange(range_response(header, found)))
         }
-        Outcome::Put(done) => Some(response_op::Response::ResponsePut(put_response(header, done))),
-        Outcome::DeleteRange(done) => {
+        KvOutcome::Put(done) => {
+            Some(response_op::Response::ResponsePut(put_response(header, done)))
+        }
+        KvOutcome::DeleteRange(done) => {
             Some(response_op::Response::ResponseDeleteRange(delete_response(header, done)))
         }
-        Outcome::Txn(done) => Some(response_op::Response::ResponseTxn(txn_response(header, done))),
+        KvOutcome::Txn(done) => {
+            Some(response_op::Response::ResponseTxn(txn_response(header, done)))
+        }
         _ => None,
     };
     pb::ResponseOp { response }

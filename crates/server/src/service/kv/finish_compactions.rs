@@ -11,7 +11,7 @@ use crate::context::ServiceContext;
 /// Runs as a task beside the services until the node ends.
 pub(crate) async fn finish_compactions(context: ServiceContext) {
     tokio::select! {
-        _ = context.node.ended() => {}
+        _ = context.node.wait_stopped() => {}
         () = finish_all(&context) => {}
     }
 }
@@ -23,7 +23,7 @@ async fn finish_all(context: &ServiceContext) {
         clock.tick().await;
         while context.node.is_leader() && context.store.read().is_compacting() {
             // One at a time, so that clients' commands come first.
-            if context.run(&Command::Nothing).await.is_err() {
+            if context.run(&Command::Noop).await.is_err() {
                 break;
             }
         }

@@ -10,8 +10,8 @@ use std::iter::Peekable;
 use std::vec::IntoIter;
 
 use quorate_kv::{
-    Command, Compact, Kv as KvStore, KvError, Outcome, Question, Range, RangeInPieces,
-    RangeOutcome, Reply, Table, check,
+    Command, Compact, IncrementalRange, Kv as KvStore, KvError, KvOutcome, KvReply, Query, Range,
+    RangeOutcome, Table, check,
 };
 use quorate_proto::etcdserverpb::kv_server::Kv;
 use quorate_proto::etcdserverpb::{
@@ -53,7 +53,7 @@ impl KvService {
         let store = &self.context.store;
         let (mut reading, mut more) = {
             let kv = store.read();
-            let mut reading = kv.range_in_pieces(range)?;
+            let mut reading = kv.start_range(range)?;
             let more = read_piece(&kv, &mut reading)?;
             (reading, more)
         };
@@ -61,9 +61,9 @@ impl KvService {
             tokio::task::yield_now().await;
             more = read_piece(&store.read(), &mut reading)?;
         }
-        let Reply { revision, result } = finish(reading).await?;
+        let KvReply { revision, result } = finish(reading).await?;
         match result? {
-            Outcome::Range(found) => Ok((revision, found)),
+            KvOutcome::Range(found) => Ok((revision, found)),
             _ => Err(ServiceError::UnexpectedReply),
         }
     }
@@ -75,7 +75,7 @@ impl KvService {
             let mut commands = JoinSet::new();
             for _ in 0..COMMANDS_AT_ONCE {
                 let context = self.context.clone();
-                commands.spawn(async move { context.run(&Command::Nothing).await.map(|_| ()) });
+                commands.spawn(async move { context.run(&Command::Noop).await.map(|_| ()) });
             }
             while let Some(done) = commands.join_next().await {
                 done??;
@@ -112,9 +112,9 @@ impl Kv for KvService {
         self.context.admit(&request, &ClientAction::Put(request.get_ref()))?;
         let put = convert::put(request.into_inner());
         check::put(&put).map_err(ServiceError::Kv)?;
-        let Reply { revision, result } = self.context.run(&Command::Put(put)).await?;
+        let KvReply { revision, result } = self.context.run(&Command::Put(put)).await?;
         match result {
-            Ok(Outcome::Put(done)) => {
+            Ok(KvOutcome::Put(done)) => {
                 let header = Some(self.context.header(revision));
                 Ok(Response::new(convert::put_response(header, done)))
             }
@@ -129,9 +129,10 @@ impl Kv for KvService {
         self.context.admit(&request, &ClientAction::DeleteRange(request.get_ref()))?;
         let deletion = convert::delete_range(request.into_inner());
         check::delete_range(&deletion).map_err(ServiceError::Kv)?;
-        let Reply { revision, result } = self.context.run(&Command::DeleteRange(deletion)).await?;
+        let KvReply { revision, result } =
+            self.context.run(&Command::DeleteRange(deletion)).await?;
         match result {
-            Ok(Outcome::DeleteRange(done)) => {
+            Ok(KvOutcome::DeleteRange(done)) => {
                 let header = Some(self.context.header(revision));
                 Ok(Response::new(convert::delete_response(header, done)))
             }
@@ -144,16 +145,16 @@ impl Kv for KvService {
         let serializable = is_serializable(request.get_ref());
         let txn = convert::txn(request.into_inner()).map_err(ServiceError::Kv)?;
         check::txn(&txn, self.context.limits.txn_requests_max).map_err(ServiceError::Kv)?;
-        let Reply { revision, result } = if txn.is_read_only() {
+        let KvReply { revision, result } = if txn.is_read_only() {
             if !serializable {
                 self.context.catch_up().await?;
             }
-            self.context.look_up(&Question::Txn(txn))?
+            self.context.look_up(&Query::Txn(txn))?
         } else {
             self.context.run(&Command::Txn(txn)).await?
         };
         match result {
-            Ok(Outcome::Txn(done)) => {
+            Ok(KvOutcome::Txn(done)) => {
                 let header = Some(self.context.header(revision));
                 Ok(Response::new(convert::txn_response(header, done)))
             }
@@ -177,12 +178,15 @@ impl Kv for KvService {
 }
 
 /// Reads the next piece; true if there are more.
-fn read_piece(kv: &KvStore<impl Table>, reading: &mut RangeInPieces) -> Result<bool, ServiceError> {
-    Ok(kv.read_piece(reading, KEYS_AT_ONCE)??)
+fn read_piece(
+    kv: &KvStore<impl Table>,
+    reading: &mut IncrementalRange,
+) -> Result<bool, ServiceError> {
+    Ok(kv.continue_range(reading, KEYS_AT_ONCE)??)
 }
 
 /// Sorting many keys takes too long for a thread that other requests wait for.
-async fn finish(reading: RangeInPieces) -> Result<Reply, ServiceError> {
+async fn finish(reading: IncrementalRange) -> Result<KvReply, ServiceError> {
     if reading.len() <= KEYS_AT_ONCE {
         return Ok(reading.finish());
     }
@@ -199,7 +203,7 @@ fn is_serializable(txn: &TxnRequest) -> bool {
 }
 
 /// The error for a result that is not of the expected type.
-fn mismatch(result: &Result<Outcome, KvError>) -> ServiceError {
+fn mismatch(result: &Result<KvOutcome, KvError>) -> ServiceError {
     match result {
         Err(error) => ServiceError::Kv(*error),
         Ok(_) => ServiceError::UnexpectedReply,
@@ -243,7 +247,7 @@ impl Iterator for RangeStreamMessages {
     }
 }
 
-/// Keys that are read before other requests get a turn.
+/// KeyRange that are read before other requests get a turn.
 const KEYS_AT_ONCE: usize = 1_000;
 /// Empty commands in progress at a time to finish a compaction.
 const COMMANDS_AT_ONCE: usize = 32;

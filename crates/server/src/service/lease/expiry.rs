@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use quorate::Inquiry;
+use quorate::LeaderQuery;
 use quorate_kv::{Command, KvError};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -29,14 +29,14 @@ impl LeaseExpiry {
 
     pub(crate) async fn run(mut self) {
         let node = self.context.node.clone();
-        let Some(mut inquiries) = node.inquiries() else {
+        let Some(mut inquiries) = node.leader_queries() else {
             warn!("another task answers lease queries already");
             return;
         };
         let mut leader = node.watch_leader();
         let mut clock = interval(POLL_INTERVAL);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let ended = node.ended();
+        let ended = node.wait_stopped();
         tokio::pin!(ended);
         loop {
             let has_room = self.in_progress.len() < IN_PROGRESS_MAX;
@@ -77,13 +77,13 @@ impl LeaseExpiry {
         }
     }
 
-    fn answer(&mut self, inquiry: Inquiry) {
+    fn answer(&mut self, inquiry: LeaderQuery) {
         // Members of this version send no other queries. One that is not answered is retried.
-        let Some(query) = LeaseQuery::decode(inquiry.question().clone()) else { return };
+        let Some(query) = LeaseQuery::decode(inquiry.payload().clone()) else { return };
         let context = self.context.clone();
         self.in_progress.spawn(async move {
             if let Some(answer) = context.lessor.answer(&context, query).await {
-                inquiry.answer(encode_answer(answer));
+                inquiry.reply(encode_answer(answer));
             }
         });
     }

@@ -1,6 +1,6 @@
 //! The leader's lease deadlines, and the queries with which other members ask for them.
 //!
-//! Deadlines are not in the log. A deposed leader that does not know it could promise time that
+//! LeaseDeadlines are not in the log. A deposed leader that does not know it could promise time that
 //! the new leader does not grant. So a leader confirms that it still leads before it says how
 //! long a lease lasts.
 
@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate::{Failed, Refused};
-use quorate_kv::{Command, Deadlines, Grants, LeaseCheckpoint, Renewal};
+use quorate::{RequestError, RequestRefused};
+use quorate_kv::{Command, LeaseCheckpoint, LeaseDeadlines, LeaseGrants, LeaseRenewal};
 use tokio::time::Instant;
 
 use crate::context::{ServiceContext, SharedStore};
@@ -23,7 +23,7 @@ pub(crate) struct Lessor {
 
 struct LeaderDeadlines {
     term: u64,
-    deadlines: Deadlines,
+    deadlines: LeaseDeadlines,
 }
 
 /// What a member may ask the leader about a lease.
@@ -67,20 +67,20 @@ impl Lessor {
         let grace = millis(limits.lease_grace);
         let checkpoint_interval = millis(limits.lease_checkpoint_interval);
         let kv = context.store.read();
-        let deadlines = Deadlines::new(kv.leases(), self.now(), grace, checkpoint_interval);
+        let deadlines = LeaseDeadlines::new(kv.leases(), self.now(), grace, checkpoint_interval);
         drop(kv);
         *self.lock() = Some(LeaderDeadlines { term, deadlines });
     }
 
     pub(super) fn stop(&self, store: &SharedStore) {
         *self.lock() = None;
-        store.ignore_grants();
+        store.stop_tracking_grants();
     }
 
     /// Leases whose deadline has passed.
     pub(super) fn expired(&self, context: &ServiceContext, count_max: usize) -> Vec<i64> {
         let now = self.now();
-        self.with(context, |deadlines| deadlines.ended(now, count_max)).unwrap_or_default()
+        self.with(context, |deadlines| deadlines.expired(now, count_max)).unwrap_or_default()
     }
 
     pub(super) fn checkpoints_due(&self, context: &ServiceContext) -> Vec<LeaseCheckpoint> {
@@ -103,18 +103,18 @@ impl Lessor {
     fn with<R>(
         &self,
         context: &ServiceContext,
-        act: impl FnOnce(&mut Deadlines) -> R,
+        act: impl FnOnce(&mut LeaseDeadlines) -> R,
     ) -> Option<R> {
         let now = self.now();
         let mut leader = self.lock();
         let deadlines = &mut leader.as_mut()?.deadlines;
         match context.store.take_grants() {
-            Grants::These(grants) => {
+            LeaseGrants::Granted(grants) => {
                 for (id, ttl) in grants {
                     deadlines.grant(id, ttl, now);
                 }
             }
-            Grants::Unheard | Grants::TooMany => {
+            LeaseGrants::NotTracked | LeaseGrants::Overflowed => {
                 let kv = context.store.read();
                 for (id, lease) in kv.leases() {
                     if deadlines.seconds_left(id, now).is_none() {
@@ -163,7 +163,7 @@ impl Lessor {
             }
             LeaseQuery::Renew(_) => {
                 let renewed = self.with(context, |deadlines| deadlines.renew(id, now))?;
-                let Some(Renewal { ttl, clear }) = renewed else { return Some(None) };
+                let Some(LeaseRenewal { ttl, clear }) = renewed else { return Some(None) };
                 let Some(clear) = clear else { return Some(Some(ttl)) };
                 let cleared = context.run_in(term, &Command::LeaseCheckpoint(vec![clear])).await;
                 if cleared.is_err() {
@@ -188,11 +188,11 @@ pub(super) async fn ask_leader(
         let error = match context.node.ask_leader(query.encode()).await {
             Ok(answer) => match decode_answer(answer) {
                 Some(answer) => return Ok(answer),
-                None => Failed::Refused(Refused::NoLeader),
+                None => RequestError::Refused(RequestRefused::NoLeader),
             },
             Err(error) => error,
         };
-        let stopped = error == Failed::Refused(Refused::Stopped);
+        let stopped = error == RequestError::Refused(RequestRefused::Stopped);
         if stopped || Instant::now() >= deadline {
             return Err(error.into());
         }
@@ -273,7 +273,7 @@ mod tests {
         context.run(&Command::LeaseRevoke(7)).await.unwrap();
         lessor.forget(&context, 7);
         assert!(!has_deadline());
-        node.end().await;
+        node.stop_now().await;
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub(crate) use lessor::Lessor;
 use std::hash::{BuildHasher, RandomState};
 
 use lessor::{LeaseQuery, ask_leader};
-use quorate_kv::{Command, KvError, LeaseGrant, Outcome, Question, check};
+use quorate_kv::{Command, KvError, KvOutcome, LeaseGrant, Query, check};
 use quorate_proto::etcdserverpb::lease_server::Lease;
 use quorate_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
@@ -99,7 +99,7 @@ impl Lease for LeaseService {
         self.context.admit(&request, &ClientAction::LeaseTimeToLive { id, keys })?;
         self.context.catch_up().await?;
         let time_left = ask_leader(&self.context, LeaseQuery::TimeLeft(id)).await?;
-        let lease = self.context.look_up(&Question::Lease(id));
+        let lease = self.context.look_up(&Query::Lease(id));
         let revision = self.context.store.read().revision();
         let mut response = LeaseTimeToLiveResponse {
             header: Some(self.context.header(revision)),
@@ -109,7 +109,7 @@ impl Lease for LeaseService {
             keys: Vec::new(),
         };
         let lease = lease.map(|reply| reply.result);
-        if let (Some(time_left), Ok(Ok(Outcome::Lease(lease)))) = (time_left, lease) {
+        if let (Some(time_left), Ok(Ok(KvOutcome::Lease(lease)))) = (time_left, lease) {
             response.ttl = time_left;
             response.granted_ttl = lease.ttl;
             if keys {
@@ -125,9 +125,9 @@ impl Lease for LeaseService {
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
         self.context.admit(&request, &ClientAction::LeaseLeases)?;
         self.context.catch_up().await?;
-        let reply = self.context.look_up(&Question::Leases)?;
+        let reply = self.context.look_up(&Query::Leases)?;
         let ids = match reply.result {
-            Ok(Outcome::Leases(ids)) => ids,
+            Ok(KvOutcome::Leases(ids)) => ids,
             _ => Vec::new(),
         };
         let header = Some(self.context.header(reply.revision));

@@ -1,10 +1,11 @@
 //! Conversions from the engine's types to the messages of `quorate.v1`.
 
 use quorate::{
-    Activation, EndedGoal, EntryId, GoalEnd, MemberId, MemberSet, Membership, MembershipNews,
-    Operation, PlannedStep, RoleKind, Step, View,
+    Activation, EndedGoal, EntryId, GoalEnd, GoalStep, MemberId, MemberSet, Membership,
+    MembershipEvent, Operation, PlanContext, PlannedStep, RoleKind,
 };
-use quorate_core::{Flow, LogStatus, PeerStatus};
+use quorate_core::membership::quorum_size;
+use quorate_core::status::{Flow, LogStatus, PeerStatus};
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::{membership_news, operation, peer, step, tolerance};
 
@@ -27,7 +28,7 @@ fn small(count: usize) -> u32 {
 }
 
 fn quorum_of(voters: &MemberSet) -> u32 {
-    small(voters.len() / 2 + 1)
+    small(quorum_size(voters.len()))
 }
 
 pub(super) fn record(membership: &Membership) -> v1::MembershipRecord {
@@ -102,19 +103,19 @@ pub(super) fn ended(goal: &EndedGoal) -> v1::EndedGoal {
     v1::EndedGoal { id: Some(entry(goal.id)), end: end.into(), at: Some(entry(goal.at)) }
 }
 
-pub(super) fn step(from: &Step) -> v1::Step {
+pub(super) fn step(from: &GoalStep) -> v1::Step {
     let members = |set: &MemberSet| v1::MemberIds { ids: ids(set) };
     let kind = match from {
-        Step::AddLearners(set) => Some(step::Kind::AddLearners(members(set))),
-        Step::CatchUp(set) => Some(step::Kind::CatchUp(members(set))),
-        Step::HandOver(set) => Some(step::Kind::HandOver(members(set))),
-        Step::MoveVotes(operations) => {
+        GoalStep::AddLearners(set) => Some(step::Kind::AddLearners(members(set))),
+        GoalStep::CatchUp(set) => Some(step::Kind::CatchUp(members(set))),
+        GoalStep::HandOver(set) => Some(step::Kind::HandOver(members(set))),
+        GoalStep::MoveVotes(operations) => {
             let operations = operations.iter().map(|one| moved(*one)).collect();
             Some(step::Kind::MoveVotes(step::MoveVotes { operations }))
         }
-        Step::Leave => Some(step::Kind::Leave(step::Leave {})),
-        Step::Settle => Some(step::Kind::Settle(step::Settle {})),
-        Step::RemoveLearners(set) => Some(step::Kind::RemoveLearners(members(set))),
+        GoalStep::Leave => Some(step::Kind::Leave(step::Leave {})),
+        GoalStep::Settle => Some(step::Kind::Settle(step::Settle {})),
+        GoalStep::RemoveLearners(set) => Some(step::Kind::RemoveLearners(members(set))),
     };
     v1::Step { text: from.to_string(), kind }
 }
@@ -175,7 +176,7 @@ fn fatal_losses(membership: &Membership, live: &MemberSet) -> Vec<MemberSet> {
     losses
 }
 
-pub(super) fn view(from: &View) -> v1::LeaderView {
+pub(super) fn view(from: &PlanContext) -> v1::LeaderView {
     v1::LeaderView {
         leader_id: from.leader.0,
         caught_up: ids(&from.caught_up),
@@ -228,17 +229,17 @@ pub(super) fn log(from: &LogStatus) -> v1::LogStatus {
 }
 
 /// `None` for an event that this version of the protocol cannot express.
-pub(super) fn news(from: &MembershipNews) -> Option<v1::MembershipNews> {
+pub(super) fn news(from: &MembershipEvent) -> Option<v1::MembershipNews> {
     use membership_news::{News, Now};
     let news = match from {
-        MembershipNews::Now { membership, settled, .. } => {
+        MembershipEvent::Current { membership, settled, .. } => {
             News::Now(Now { membership: Some(record(membership)), settled: *settled })
         }
-        MembershipNews::Committed { membership, .. } => News::Committed(record(membership)),
-        MembershipNews::Counts { membership, .. } => News::Counts(record(membership)),
-        MembershipNews::Settled { membership, .. } => News::Settled(record(membership)),
-        MembershipNews::Step(due) => News::Step(step(due)),
-        MembershipNews::GoalEnded(goal) => News::GoalEnded(ended(goal)),
+        MembershipEvent::Committed { membership, .. } => News::Committed(record(membership)),
+        MembershipEvent::InEffect { membership, .. } => News::Counts(record(membership)),
+        MembershipEvent::Settled { membership, .. } => News::Settled(record(membership)),
+        MembershipEvent::GoalStep(due) => News::Step(step(due)),
+        MembershipEvent::GoalEnded(goal) => News::GoalEnded(ended(goal)),
         _ => return None,
     };
     Some(v1::MembershipNews { news: Some(news) })

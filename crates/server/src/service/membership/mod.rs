@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::{
-    ChangeRefusal, EndedGoal, EntryId, Failed, GoalEnd, Membership, MembershipNews, NodeStatus,
-    Refusal, Refused, Step, View,
+    ChangeRefusal, EndedGoal, EntryId, GoalEnd, GoalStep, Membership, MembershipEvent, NodeStatus,
+    PlanContext, Refusal, RequestError, RequestRefused,
 };
-use quorate_core::GoalStatus;
+use quorate_core::status::GoalStatus;
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::membership_server::Membership as Service;
 use tokio::sync::mpsc;
@@ -57,9 +57,9 @@ impl MembershipService {
         let mut news = self.context.node.watch_membership();
         while let Some(event) = news.next().await {
             let ended = match event {
-                MembershipNews::GoalEnded(ended) if ended.id == id => Some(ended),
-                MembershipNews::Now { membership, settled: true, .. }
-                | MembershipNews::Settled { membership, .. } => {
+                MembershipEvent::GoalEnded(ended) if ended.id == id => Some(ended),
+                MembershipEvent::Current { membership, settled: true, .. }
+                | MembershipEvent::Settled { membership, .. } => {
                     membership.ended_goals().iter().find(|ended| ended.id == id).copied()
                 }
                 _ => None,
@@ -73,7 +73,7 @@ impl MembershipService {
 
     fn progress(&self, goal: &GoalStatus) -> v1::GoalProgress {
         let awaited = match &goal.step {
-            Step::CatchUp(ids) | Step::HandOver(ids) => convert::ids(ids),
+            GoalStep::CatchUp(ids) | GoalStep::HandOver(ids) => convert::ids(ids),
             _ => Vec::new(),
         };
         let tick = u64::try_from(self.tick.as_millis()).unwrap_or(u64::MAX);
@@ -105,8 +105,8 @@ impl Service for MembershipService {
         {
             Ok(id) if wait => (id, Some(self.goal_ended(id).await?)),
             Ok(id) => (id, None),
-            Err(Failed::Refused(Refused::ByLeader(Refusal::Change(
-                ChangeRefusal::AlreadyThere,
+            Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
+                ChangeRefusal::AlreadyReached,
             )))) => {
                 let id = self.membership().since();
                 (id, Some(EndedGoal { id, end: GoalEnd::Reached, at: id }))
@@ -135,7 +135,10 @@ impl Service for MembershipService {
         if stale {
             let newest = membership.since();
             let refusal = Refusal::Change(ChangeRefusal::Stale { newest });
-            return Err(ServiceError::Request(Failed::Refused(Refused::ByLeader(refusal))).into());
+            return Err(ServiceError::Request(RequestError::Refused(RequestRefused::ByLeader(
+                refusal,
+            )))
+            .into());
         }
         let resolved = ResolvedTarget::new(target, &membership)?;
         let (voters, learners) = (resolved.voters.iter(), resolved.learners.iter());
@@ -178,7 +181,7 @@ impl Service for MembershipService {
         let leader_view = tokio::time::timeout(VIEW_TIMEOUT, node.view()).await;
         let leader_view = leader_view.ok().and_then(Result::ok);
         let leader_view = leader_view.filter(|_| node.leader().is_some());
-        let tolerance = |view: &View| tolerance(&raft.membership, &view.caught_up);
+        let tolerance = |view: &PlanContext| tolerance(&raft.membership, &view.caught_up);
         Ok(Response::new(v1::StatusReply {
             header: self.header(),
             membership: Some(record(&raft.membership)),

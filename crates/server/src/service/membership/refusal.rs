@@ -18,7 +18,7 @@ pub(super) fn refusal(error: &ChangeRefusal) -> v1::Refusal {
             refusal.newest_id = Some(entry(*newest));
             Reason::Stale
         }
-        ChangeRefusal::NotCarried { voters, quorum, live } => {
+        ChangeRefusal::QuorumNotReady { voters, quorum, live } => {
             let small = |count: &usize| u32::try_from(*count).unwrap_or(u32::MAX);
             let (voters, quorum, live) = (small(voters), small(quorum), small(live));
             refusal.count = Some(tolerance::Count { voters, quorum, live });
@@ -53,13 +53,13 @@ fn without_details(error: &ChangeRefusal) -> Reason {
         ChangeRefusal::SimpleInJoint => Reason::SimpleInJoint,
         ChangeRefusal::ManyVoters => Reason::ManyVoters,
         ChangeRefusal::NoVotersLeft => Reason::NoVotersLeft,
-        ChangeRefusal::NoVotersToJoin => Reason::NoVotersToJoin,
+        ChangeRefusal::NoVotersForJoint => Reason::NoVotersToJoin,
         ChangeRefusal::MemberZero => Reason::MemberZero,
         ChangeRefusal::GoalInProgress => Reason::GoalInProgress,
-        ChangeRefusal::AlreadyThere => Reason::AlreadyThere,
+        ChangeRefusal::AlreadyReached => Reason::AlreadyThere,
         ChangeRefusal::AlreadyCancelled => Reason::AlreadyCancelled,
         ChangeRefusal::NothingToCancel => Reason::NothingToCancel,
-        ChangeRefusal::Impossible(_) => Reason::Impossible,
+        ChangeRefusal::InvalidMembership(_) => Reason::Impossible,
         _ => Reason::Unspecified,
     }
 }

@@ -1,0 +1,201 @@
+//! What nodes say to each other beside their cores: what the leader sees of its members,
+//! for whoever plans or waits somewhere else; and what applications ask the one that runs
+//! where the leader is.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use quorate_core::membership::PlanContext;
+use quorate_core::{EntryId, MemberId, MemberSet};
+use quorate_storage::codec::{Codec, DecodeError, Decoder};
+use tokio::sync::oneshot;
+
+use crate::outcome::RequestRefused;
+
+/// What a leader sees of its members, and of which membership.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeaderView {
+    /// The newest membership in its log.
+    pub(crate) newest: EntryId,
+    pub(crate) view: PlanContext,
+}
+
+/// One of these, as bytes. A version that knows more kinds sends them only to those who
+/// asked for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SideMessage {
+    ViewRequest(u64),
+    /// Nothing when the one who was asked does not lead.
+    ViewReply(u64, Option<LeaderView>),
+    /// From an application to the one at the leader.
+    Query(u64, Bytes),
+    /// Nothing when the one who was asked does not lead, or has no answer.
+    QueryReply(u64, Option<Bytes>),
+}
+
+const VIEW_REQUEST: u8 = 1;
+const VIEW_REPLY: u8 = 2;
+const QUERY: u8 = 3;
+const QUERY_REPLY: u8 = 4;
+
+impl SideMessage {
+    pub(crate) fn to_bytes(&self) -> Bytes {
+        let mut bytes = Vec::new();
+        match self {
+            Self::ViewRequest(number) => {
+                bytes.push(VIEW_REQUEST);
+                number.encode(&mut bytes);
+            }
+            Self::ViewReply(number, view) => {
+                bytes.push(VIEW_REPLY);
+                number.encode(&mut bytes);
+                view.is_some().encode(&mut bytes);
+                if let Some(LeaderView { newest, view }) = view {
+                    newest.encode(&mut bytes);
+                    view.leader.encode(&mut bytes);
+                    view.caught_up.encode(&mut bytes);
+                    view.coming.encode(&mut bytes);
+                    view.settled.encode(&mut bytes);
+                }
+            }
+            Self::Query(number, question) => {
+                bytes.push(QUERY);
+                number.encode(&mut bytes);
+                question.encode(&mut bytes);
+            }
+            Self::QueryReply(number, answer) => {
+                bytes.push(QUERY_REPLY);
+                number.encode(&mut bytes);
+                answer.is_some().encode(&mut bytes);
+                if let Some(answer) = answer {
+                    answer.encode(&mut bytes);
+                }
+            }
+        }
+        bytes.into()
+    }
+
+    pub(crate) fn from_bytes(bytes: Bytes) -> Result<Self, DecodeError> {
+        let mut from = Decoder::new(bytes);
+        let kind = u8::decode(&mut from)?;
+        let number = u64::decode(&mut from)?;
+        let message = match kind {
+            VIEW_REQUEST => Self::ViewRequest(number),
+            VIEW_REPLY if !bool::decode(&mut from)? => Self::ViewReply(number, None),
+            VIEW_REPLY => {
+                let newest = EntryId::decode(&mut from)?;
+                let view = PlanContext {
+                    leader: MemberId::decode(&mut from)?,
+                    caught_up: MemberSet::decode(&mut from)?,
+                    coming: MemberSet::decode(&mut from)?,
+                    settled: bool::decode(&mut from)?,
+                };
+                Self::ViewReply(number, Some(LeaderView { newest, view }))
+            }
+            QUERY => Self::Query(number, Bytes::decode(&mut from)?),
+            QUERY_REPLY if !bool::decode(&mut from)? => Self::QueryReply(number, None),
+            QUERY_REPLY => Self::QueryReply(number, Some(Bytes::decode(&mut from)?)),
+            _ => return Err(DecodeError::InvalidValue),
+        };
+        if from.remaining() == 0 { Ok(message) } else { Err(DecodeError::TrailingBytes) }
+    }
+}
+
+/// Who waits for what a leader elsewhere says.
+#[derive(Default)]
+pub(crate) struct SideRequests {
+    last: u64,
+    views: BTreeMap<u64, PendingReply<LeaderView>>,
+    answers: BTreeMap<u64, PendingReply<Bytes>>,
+}
+
+struct PendingReply<T> {
+    reply: oneshot::Sender<Result<T, RequestRefused>>,
+    ticks_left: u32,
+}
+
+impl SideRequests {
+    pub(crate) fn request_view(
+        &mut self,
+        reply: oneshot::Sender<Result<LeaderView, RequestRefused>>,
+        ticks: u32,
+    ) -> SideMessage {
+        self.last += 1;
+        self.views.insert(self.last, PendingReply { reply, ticks_left: ticks });
+        SideMessage::ViewRequest(self.last)
+    }
+
+    pub(crate) fn query(
+        &mut self,
+        question: Bytes,
+        reply: oneshot::Sender<Result<Bytes, RequestRefused>>,
+        ticks: u32,
+    ) -> SideMessage {
+        self.last += 1;
+        self.answers.insert(self.last, PendingReply { reply, ticks_left: ticks });
+        SideMessage::Query(self.last, question)
+    }
+
+    pub(crate) fn on_view_reply(&mut self, number: u64, view: Option<LeaderView>) {
+        tell(&mut self.views, number, view);
+    }
+
+    pub(crate) fn on_query_reply(&mut self, number: u64, answer: Option<Bytes>) {
+        tell(&mut self.answers, number, answer);
+    }
+
+    pub(crate) fn tick(&mut self) {
+        tick(&mut self.views);
+        tick(&mut self.answers);
+    }
+}
+
+fn tell<T>(open: &mut BTreeMap<u64, PendingReply<T>>, number: u64, told: Option<T>) {
+    if let Some(waiting) = open.remove(&number) {
+        let _ = waiting.reply.send(told.ok_or(RequestRefused::NoLeader));
+    }
+}
+
+fn tick<T>(open: &mut BTreeMap<u64, PendingReply<T>>) {
+    let mut late = Vec::new();
+    for (number, waiting) in &mut *open {
+        waiting.ticks_left = waiting.ticks_left.saturating_sub(1);
+        if waiting.ticks_left == 0 || waiting.reply.is_closed() {
+            late.push(*number);
+        }
+    }
+    for number in late {
+        tell(open, number, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_understood_and_nothing_less() {
+        let view = PlanContext {
+            leader: MemberId(3),
+            caught_up: [1, 2, 3].map(MemberId).into_iter().collect(),
+            coming: [7].map(MemberId).into_iter().collect(),
+            settled: true,
+        };
+        let told = LeaderView { newest: EntryId::new(4, 9), view };
+        let said = [
+            SideMessage::ViewRequest(7),
+            SideMessage::ViewReply(8, None),
+            SideMessage::ViewReply(9, Some(told)),
+            SideMessage::Query(10, "how long".into()),
+            SideMessage::QueryReply(11, None),
+            SideMessage::QueryReply(12, Some("long".into())),
+        ];
+        for message in said {
+            let bytes = message.to_bytes();
+            assert_eq!(SideMessage::from_bytes(bytes.clone()), Ok(message));
+            for cut in 0..bytes.len() {
+                assert!(SideMessage::from_bytes(bytes.slice(..cut)).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Fake members that talk over real sockets.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quorate_core::SnapshotMeta;
+use tokio::io::BufStream;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::security::{PeerStream, SecurityFuture};
+use super::*;
+use crate::testkit::fake::{FakeMember, Process, Received, TIMEOUT};
+
+const ONE: MemberId = MemberId(1);
+const TWO: MemberId = MemberId(2);
+
+fn config() -> TcpConfig {
+    let mut config = TcpConfig::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    config.reconnect_min = Duration::from_millis(5);
+    config.reconnect_max = Duration::from_millis(50);
+    config
+}
+
+async fn process(config: TcpConfig) -> Process {
+    let transport = TcpTransport::bind(config).await.unwrap();
+    let info = MemberInfo::address(transport.advertised());
+    Process::start(Box::new(transport), info).unwrap()
+}
+
+fn key(cluster: u64, member: MemberId) -> MemberKey {
+    MemberKey { cluster, member }
+}
+
+fn side_message(from: MemberId, to: MemberId, number: u8) -> PeerMessage {
+    PeerMessage::Side { from, to, bytes: vec![number].into() }
+}
+
+/// Says it until it is heard. Says what else was heard meanwhile.
+async fn talk(
+    process: &Process,
+    from: &FakeMember,
+    to: &mut FakeMember,
+    number: u8,
+) -> Vec<PeerMessage> {
+    let message = side_message(from.key.member, to.key.member, number);
+    let mut others = Vec::new();
+    let began = Instant::now();
+    while began.elapsed() < TIMEOUT {
+        process.transport.send(from.key, vec![message.clone()]);
+        while let Some(heard) = to.hear_within(Duration::from_millis(100)).await {
+            let Received::Messages(messages) = heard else { continue };
+            others.extend(messages);
+            if others.last() == Some(&message) {
+                others.retain(|other| *other != message);
+                return others;
+            }
+        }
+    }
+    panic!("{} never hears from {}", to.key, from.key);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_members_of_two_processes_share_one_connection() {
+    let (here, there) = (process(config()).await, process(config()).await);
+    let mut members = Vec::new();
+    for cluster in 1..=30 {
+        let one = here.add(key(cluster, ONE), 1, 64);
+        let two = there.add(key(cluster, TWO), 2, 64);
+        here.introduce(&one, &[(TWO, &there)]);
+        members.push((one, two));
+    }
+    for (one, two) in &mut members {
+        talk(&here, one, two, 1).await;
+        // Nobody told the other side where this one is: it is answered all the same.
+        talk(&there, two, one, 2).await;
+    }
+    for process in [&here, &there] {
+        let counts = process.transport.counts();
+        assert_eq!((counts["connected"], counts["connections_identified"]), (1, 1));
+    }
+    here.transport.stop().await;
+    there.transport.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_comes_back_is_found_again_and_hears_nothing_stale() {
+    let (here, there) = (process(config()).await, process(config()).await);
+    let mut one = here.add(key(1, ONE), 1, 1024);
+    let mut two = there.add(key(1, TWO), 2, 64);
+    here.introduce(&one, &[(TWO, &there)]);
+    there.introduce(&two, &[(ONE, &here)]);
+    talk(&here, &one, &mut two, 1).await;
+    talk(&there, &two, &mut one, 1).await;
+
+    there.transport.stop().await;
+    let mut lost = false;
+    while !lost {
+        lost =
+            matches!(one.hear("that the connection is lost").await, Ok(Received::ConnectionLost));
+    }
+    let failed = || here.transport.counts()["connect_failed"];
+    let began = Instant::now();
+    while failed() < 2 {
+        assert!(began.elapsed() < TIMEOUT, "it is not dialled again");
+        here.transport.send(one.key, vec![side_message(ONE, TWO, 7)]);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(config().stale_after + Duration::from_millis(100)).await;
+
+    let address = std::str::from_utf8(&there.info.info).unwrap().parse().unwrap();
+    let back = process(TcpConfig { listen: address, ..config() }).await;
+    let mut two = back.add(key(1, TWO), 2, 64);
+    let others = talk(&here, &one, &mut two, 2).await;
+    assert_eq!(others, [], "stale");
+    here.transport.stop().await;
+    back.transport.stop().await;
+}
+
+/// Keeps back what is not flushed.
+struct Buffered;
+
+impl ConnectionSecurity for Buffered {
+    fn dial<'a>(&'a self, stream: TcpStream, _address: &'a str) -> SecurityFuture<'a> {
+        Box::pin(async { Ok(Box::new(BufStream::new(stream)) as Box<dyn PeerStream>) })
+    }
+
+    fn accept(&self, stream: TcpStream) -> SecurityFuture<'_> {
+        Box::pin(async { Ok(Box::new(BufStream::new(stream)) as Box<dyn PeerStream>) })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn something_may_stand_between_tcp_and_the_frames() {
+    let secure = || TcpConfig { security: Arc::new(Buffered), ..config() };
+    let (here, there) = (process(secure()).await, process(secure()).await);
+    let mut one = here.add(key(1, ONE), 1, 64);
+    let mut two = there.add(key(1, TWO), 2, 64);
+    here.introduce(&one, &[(TWO, &there)]);
+    talk(&here, &one, &mut two, 1).await;
+    talk(&there, &two, &mut one, 2).await;
+    send_snapshot(&here, &one, &mut two, 1000).await;
+    here.transport.stop().await;
+    there.transport.stop().await;
+}
+
+async fn send_snapshot(process: &Process, one: &FakeMember, two: &mut FakeMember, bytes: usize) {
+    let meta = SnapshotMeta::default();
+    let envelope = one.envelope(TWO, 1, Message::Snapshot(meta));
+    let snapshot = one.snapshot(envelope, vec![Bytes::from(vec![5; bytes])]);
+    process.transport.send_snapshot(one.key, snapshot);
+    assert_eq!(one.reported().await, Ok((TWO, true)));
+    while !matches!(two.hear("that a snapshot landed").await, Ok(Received::Snapshot(_))) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_go_no_faster_than_they_may() {
+    let slow = TcpConfig { snapshot_bytes_per_second: Some(1 << 20), ..config() };
+    let (here, there) = (process(slow).await, process(config()).await);
+    let one = here.add(key(1, ONE), 1, 64);
+    let mut two = there.add(key(1, TWO), 2, 64);
+    here.introduce(&one, &[(TWO, &there)]);
+    let began = Instant::now();
+    send_snapshot(&here, &one, &mut two, 1 << 20).await;
+    // A quarter of a second's worth may have been saved up.
+    assert!(began.elapsed() >= Duration::from_millis(750), "{:?}", began.elapsed());
+    here.transport.stop().await;
+    there.transport.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_that_find_no_place_are_lost() {
+    let full = TcpConfig { snapshots_waiting_max: 0, ..config() };
+    let (here, there) = (process(full).await, process(config()).await);
+    let one = here.add(key(1, ONE), 1, 64);
+    here.introduce(&one, &[(TWO, &there)]);
+    let envelope = one.envelope(TWO, 1, Message::Snapshot(SnapshotMeta::default()));
+    here.transport.send_snapshot(one.key, one.snapshot(envelope, Vec::new()));
+    assert_eq!(one.reported().await, Ok((TWO, false)));
+    assert_eq!(here.transport.counts()["snapshots_no_place"], 1);
+    here.transport.stop().await;
+    there.transport.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_leaves_frees_its_channel() {
+    let (here, there) = (process(config()).await, process(config()).await);
+    let stays = here.add(key(1, ONE), 1, 64);
+    let goes = here.add(key(2, ONE), 1, 64);
+    let mut two = there.add(key(1, TWO), 2, 64);
+    let mut other = there.add(key(2, TWO), 2, 64);
+    here.introduce(&stays, &[(TWO, &there)]);
+    here.introduce(&goes, &[(TWO, &there)]);
+    talk(&here, &stays, &mut two, 1).await;
+    talk(&here, &goes, &mut other, 1).await;
+    here.transport.remove_member(goes.key);
+    while !matches!(other.hear("that its peer is gone").await.unwrap(), Received::ConnectionLost) {}
+    talk(&here, &stays, &mut two, 2).await;
+    assert_eq!(here.transport.counts()["connected"], 1);
+    here.transport.stop().await;
+    there.transport.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_lives_there_is_told_to_anybody_who_asks() {
+    let there = process(config()).await;
+    let _two = there.add(key(7, TWO), 2, 64);
+    let _one = there.add(key(9, ONE), 3, 64);
+    let asker = TcpTransport::bind(config()).await.unwrap();
+    let address = std::str::from_utf8(&there.info().info).unwrap();
+    let members = asker.discover(address, TIMEOUT).await.unwrap();
+    let keys: Vec<MemberKey> = members.iter().map(|member| member.key).collect();
+    assert_eq!(keys, [key(7, TWO), key(9, ONE)]);
+    assert!(members[0].membership.membership.is_voter(TWO));
+    assert_eq!(there.transport.counts()["inquiries_answered"], 1);
+
+    let nobody = asker.local_address().to_string();
+    drop(asker);
+    let asker = TcpTransport::bind(config()).await.unwrap();
+    assert!(asker.discover(&nobody, TIMEOUT).await.is_err());
+}

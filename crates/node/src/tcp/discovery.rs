@@ -1,0 +1,103 @@
+//! Asking a process who lives there: a connection for one question, by somebody who is no
+//! member yet and learns from the answer whether it is to be one.
+//!
+//! It counts as a connection that has not message who it is, so the limits on those bound it.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quorate_core::{MemberId, SnapshotMeta};
+use quorate_storage::codec::Codec;
+use tokio::time::timeout;
+
+use super::counters::TcpCounter;
+use super::frame::{FrameBatch, FrameKind, NO_TIMEOUT};
+use super::handshake::{Purpose, Writer, dial};
+use super::message::MalformedMessage;
+use super::shared::TcpShared;
+use crate::runtime::{HostedMember, Inbox, MemberKey};
+
+/// No answer names more.
+const HOSTED_MEMBERS_MAX: usize = 64;
+
+/// No answer is longer.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct HostedMembersHead {
+    #[prost(message, repeated, tag = "1")]
+    members: Vec<HostedMemberHead>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct HostedMemberHead {
+    #[prost(fixed64, tag = "1")]
+    cluster: u64,
+    #[prost(uint64, tag = "2")]
+    member: u64,
+    /// A `SnapshotMeta`.
+    #[prost(bytes = "bytes", tag = "3")]
+    membership: Bytes,
+}
+
+/// Why nobody message who lives there. Ask another one, or again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiscoveryError {
+    why: String,
+}
+
+impl fmt::Display for DiscoveryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for DiscoveryError {}
+
+pub(crate) async fn ask(
+    shared: &TcpShared,
+    address: &str,
+    limit: Duration,
+) -> Result<Vec<HostedMember>, DiscoveryError> {
+    let asked = timeout(limit, converse(shared, address)).await;
+    asked
+        .unwrap_or_else(|_| Err("no answer in time".to_owned()))
+        .map_err(|why| DiscoveryError { why })
+}
+
+async fn converse(shared: &TcpShared, address: &str) -> Result<Vec<HostedMember>, String> {
+    let TcpShared { config, counts, advertise, .. } = shared;
+    let (mut reader, _writer) =
+        dial(config, counts, address, advertise, Purpose::Discovery).await?;
+    reader.set_frame_bytes_max(ANSWER_BYTES_MAX);
+    let frame = reader.next(NO_TIMEOUT).await.map_err(|why| why.to_string())?;
+    if frame.kind != FrameKind::HostedMembers {
+        return Err("not an answer to an inquiry".to_owned());
+    }
+    decode(&frame.head).map_err(|_| "an answer that cannot be read".to_owned())
+}
+
+fn decode(head: &[u8]) -> Result<Vec<HostedMember>, MalformedMessage> {
+    let HostedMembersHead { members } = prost::Message::decode(head)?;
+    let member = |HostedMemberHead { cluster, member, membership }| {
+        let key = MemberKey { cluster, member: MemberId(member) };
+        Ok(HostedMember { key, membership: SnapshotMeta::from_bytes(membership)? })
+    };
+    members.into_iter().map(member).collect()
+}
+
+/// Says who lives here.
+pub(crate) async fn answer(inbox: &Inbox, writer: &mut Writer, shared: &TcpShared) {
+    shared.counts.one(TcpCounter::DiscoveryAnswered);
+    let members =
+        inbox.hosted_members(HOSTED_MEMBERS_MAX).into_iter().map(|member| HostedMemberHead {
+            cluster: member.key.cluster,
+            member: member.key.member.0,
+            membership: member.membership.to_bytes().into(),
+        });
+    let mut batch = FrameBatch::default();
+    batch.push(FrameKind::HostedMembers, 0, &HostedMembersHead { members: members.collect() });
+    // Who is gone before it was answered asks again.
+    let _ = batch.write_to(writer, shared.config.write_timeout, &shared.counts).await;
+}

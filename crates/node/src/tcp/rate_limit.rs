@@ -1,0 +1,59 @@
+//! So many bytes per second, and no more.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::runtime::lock;
+
+/// A bucket that fills steadily, up to what flows in a quarter of a second. It may be
+/// overdrawn: who does waits until that is made good.
+pub(crate) struct RateLimit {
+    bytes_per_second: Option<f64>,
+    bucket: Mutex<TokenBucket>,
+}
+
+struct TokenBucket {
+    bytes: f64,
+    at: Instant,
+}
+
+const BURST_SECONDS: f64 = 0.25;
+
+impl RateLimit {
+    pub(crate) fn new(bytes_per_second: Option<u64>) -> Self {
+        let bytes_per_second = bytes_per_second.map(|rate| rate.max(1) as f64);
+        Self {
+            bytes_per_second,
+            bucket: Mutex::new(TokenBucket { bytes: 0.0, at: Instant::now() }),
+        }
+    }
+
+    /// Takes these bytes out. To be sent after this pause.
+    pub(crate) fn take(&self, bytes: usize) -> Duration {
+        let Some(rate) = self.bytes_per_second else { return Duration::ZERO };
+        let mut bucket = lock(&self.bucket);
+        let now = Instant::now();
+        let filled = bucket.bytes + now.duration_since(bucket.at).as_secs_f64() * rate;
+        bucket.at = now;
+        bucket.bytes = filled.min(rate * BURST_SECONDS) - bytes as f64;
+        Duration::try_from_secs_f64((-bucket.bytes / rate).max(0.0)).unwrap_or(Duration::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_flow_at_the_rate_and_a_pause_saves_up_little() {
+        let rate = RateLimit::new(Some(1000));
+        assert_eq!(rate.take(500), Duration::from_millis(500));
+        assert_eq!(rate.take(500), Duration::from_millis(1000));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(rate.take(250), Duration::ZERO);
+        assert_eq!(rate.take(100), Duration::from_millis(100));
+        assert_eq!(RateLimit::new(None).take(usize::MAX), Duration::ZERO);
+    }
+}
