@@ -1,8 +1,8 @@
-//! What a command costs on either table: `cargo run --release -p quorate-kv --example cost`.
+//! Measures the cost of commands on both tables: `cargo run --release -p quorate-kv --example cost`.
 //!
-//! Prints nanoseconds of CPU time per operation (of wall time where the system does not
-//! say), for the machine alone: no log, no network. The redb table lies in a file of a
-//! temporary directory.
+//! Prints nanoseconds of CPU time per operation (of wall time where CPU time is unavailable),
+//! for the state machine alone: no log, no network. The redb table lies in a temporary
+//! directory.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -83,7 +83,7 @@ fn measure<T: Table>(name: &str, mut kv: Kv<T>) -> Result<(), Box<dyn Error>> {
         kv.apply(index, &Command::DeleteRange(deletion))?;
         Ok(())
     })?;
-    println!("{name:>8}  {:>9} bytes in use, {:>9} in all", kv.bytes_in_use(), kv.bytes_total()?);
+    println!("{name:>8}  {:>9} bytes in use, {:>9} in total", kv.bytes_in_use(), kv.bytes_total()?);
     Ok(())
 }
 
@@ -93,24 +93,24 @@ fn key(number: u64) -> Bytes {
 
 fn time(
     table: &str,
-    what: &str,
+    operation: &str,
     count: u64,
     run: impl FnOnce() -> Result<(), Box<dyn Error>>,
 ) -> Result<(), Box<dyn Error>> {
     let clock = Clock::start();
     run()?;
-    println!("{table:>8}  {what:<26} {:>10} ns", clock.nanos() / u128::from(count));
+    println!("{table:>8}  {operation:<26} {:>10} ns", clock.nanos() / u128::from(count));
     Ok(())
 }
 
-/// CPU time of this thread if the system tells it, else wall time.
+/// CPU time of this thread if available, otherwise wall time.
 struct Clock {
     start: Instant,
     cpu_nanos: Option<u128>,
 }
 
 impl Clock {
-    #[expect(clippy::disallowed_methods, reason = "this is what measures")]
+    #[expect(clippy::disallowed_methods, reason = "this measures time")]
     fn start() -> Self {
         Self { start: Instant::now(), cpu_nanos: cpu_nanos() }
     }

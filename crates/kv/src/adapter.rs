@@ -1,112 +1,114 @@
-//! The machine as the node runs it, behind the feature `machine`.
+//! The state machine as a [`quorate::Machine`], behind the feature `machine`.
 //!
-//! [`Kv`] itself is a [`Machine`]. [`SharedKv`] is one that a server looks into while
-//! the node runs it: reads, watches and leases need no way through the log.
+//! [`Kv`] itself is a [`Machine`]. [`SharedKv`] is a machine that a server can read while the
+//! node runs it: serializable reads, watches and leases do not go through the log.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Machine, SnapshotChunks, StoreIdentity};
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity};
 
 use crate::command::Query;
 use crate::error::KvError;
 use crate::machine::{Applied, Kv};
 use crate::reply::{KvOutcome, KvReply, LeaseOutcome};
-use crate::snapshot::{Installation, KvSnapshotError};
+use crate::snapshot::{KvSnapshotError, SnapshotDecoder};
 use crate::table::{Table, TableError};
 use crate::watch::{PollLimits, WakeFn, WatchHub, WatchPoll, WatchRequest, WatcherId};
 
-/// Commands are [`Command`](crate::Command)s, questions [`Query`]s, answers
-/// [`KvReply`]s, as bytes.
+/// Commands are encoded [`Command`](crate::Command)s, queries encoded [`Query`]s, and replies
+/// encoded [`KvReply`]s.
+///
+/// When the table fails, the member stops: one that missed a write must not answer.
 ///
 /// # Panics
 ///
-/// When the table fails. A member that missed a write must not answer, and a crash is
-/// what the cluster is made for.
+/// When the table fails while a member starts, or while it writes or installs a snapshot.
 impl<T: Table> Machine for Kv<T> {
     fn resume(&mut self, owner: &StoreIdentity) -> u64 {
-        or_end(Self::resume(self, &mark_of(owner)))
+        or_panic(Self::resume(self, &owner_bytes(owner)))
     }
 
-    fn save(&mut self) {
-        or_end(Self::save(self));
+    fn save(&mut self) -> Result<(), MachineError> {
+        Ok(Self::save(self)?)
     }
 
-    fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
-        or_end(self.apply_bytes(index, command)).reply.encode()
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(self.apply_bytes(index, command)?.reply.encode())
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
-        let reply = match Query::decode(question) {
-            Some(question) => or_end(Self::query(self, &question)),
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        let reply = match Query::decode(query) {
+            Some(query) => Self::query(self, &query)?,
             None => KvReply { revision: self.revision(), result: Err(KvError::UnknownCommand) },
         };
-        reply.encode()
+        Ok(reply.encode())
     }
 
     fn snapshot(&self) -> SnapshotChunks {
-        Box::new(or_end(Self::snapshot(self)))
+        Box::new(or_panic(Self::snapshot(self)))
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
-        or_bad(Self::install(self, chunks))
+        or_bad_snapshot(Self::install(self, chunks))
     }
 }
 
-/// As bytes, what tells one disk of one member of one cluster from all others.
-fn mark_of(owner: &StoreIdentity) -> Vec<u8> {
+/// The bytes that identify one disk of one member of one cluster.
+fn owner_bytes(owner: &StoreIdentity) -> Vec<u8> {
     let numbers = [owner.cluster, owner.member.0, owner.incarnation];
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-#[expect(clippy::panic, reason = "there is no state to go on with")]
-fn or_end<R>(result: Result<R, TableError>) -> R {
+#[expect(clippy::panic, reason = "the state is unknown after a failed write")]
+fn or_panic<R>(result: Result<R, TableError>) -> R {
     match result {
         Ok(done) => done,
-        Err(error) => panic!("the state machine cannot go on: {error}"),
+        Err(error) => panic!("state machine failed: {error}"),
     }
 }
 
-fn or_bad<R>(result: Result<R, KvSnapshotError>) -> Result<R, BadSnapshot> {
+fn or_bad_snapshot<R>(result: Result<R, KvSnapshotError>) -> Result<R, BadSnapshot> {
     match result {
-        Err(KvSnapshotError::Table(error)) => or_end(Err(error)),
+        Err(KvSnapshotError::Table(error)) => or_panic(Err(error)),
         result => result.map_err(|_| BadSnapshot),
     }
 }
 
-/// A machine with its watchers, shared by the node that runs commands on it and the
-/// server that looks at it. Cloning gives another handle.
+/// A machine with its watchers, shared between the node that applies commands to it and the
+/// server that reads it. Clones are handles to the same machine.
 pub struct SharedKv<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SharedState<T>>,
 }
 
-struct Shared<T> {
+struct SharedState<T> {
     kv: RwLock<Kv<T>>,
-    /// Taken after `kv`, never before.
+    /// Lock order: `kv` before `hub`.
     hub: Mutex<WatchHub>,
-    /// Taken after `kv`, never before.
+    /// Lock order: `kv` before `grants`.
     grants: Mutex<LeaseGrants>,
 }
 
-/// What somebody who counts the time of leases has to hear of.
+/// The leases granted since the last call of [`SharedKv::take_grants`]. A leader adds them
+/// to its [`LeaseDeadlines`](crate::LeaseDeadlines).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum LeaseGrants {
-    /// Nobody listens: nothing is kept.
+    /// Tracking is off: no grants were recorded.
     #[default]
     NotTracked,
-    /// Granted since the last look: the id and the seconds of each.
+    /// The id and the TTL in seconds of each granted lease.
     Granted(Vec<(i64, i64)>),
-    /// More than are kept. Look at all leases.
+    /// More grants than are recorded. Read all leases of the machine instead.
     Overflowed,
 }
 
-/// Grants that are kept until somebody looks.
-const GRANTS_KEPT: usize = 65_536;
+/// The number of grants recorded between two calls of [`SharedKv::take_grants`].
+const GRANTS_MAX: usize = 65_536;
 
 impl LeaseGrants {
     fn add(&mut self, id: i64, ttl: i64) {
         match self {
-            Self::Granted(grants) if grants.len() < GRANTS_KEPT => grants.push((id, ttl)),
+            Self::Granted(grants) if grants.len() < GRANTS_MAX => grants.push((id, ttl)),
             Self::Granted(_) => *self = Self::Overflowed,
             Self::NotTracked | Self::Overflowed => {}
         }
@@ -120,18 +122,20 @@ impl<T> Clone for SharedKv<T> {
 }
 
 impl<T: Table> SharedKv<T> {
+    /// A shared handle to this machine, without watchers.
     pub fn new(kv: Kv<T>) -> Self {
         let hub = Mutex::new(WatchHub::new(kv.revision()));
         let grants = Mutex::default();
-        Self { shared: Arc::new(Shared { kv: RwLock::new(kv), hub, grants }) }
+        Self { shared: Arc::new(SharedState { kv: RwLock::new(kv), hub, grants }) }
     }
 
-    /// The machine, to read from. Commands wait as long as this is held.
+    /// The machine for reading. Commands wait while the guard is held.
     pub fn read(&self) -> RwLockReadGuard<'_, Kv<T>> {
         self.shared.kv.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The machine, for what is no command: to save or defragment it.
+    /// The machine for maintenance, such as saving or defragmenting it. Change the
+    /// replicated state only through the log.
     pub fn write(&self) -> RwLockWriteGuard<'_, Kv<T>> {
         self.shared.kv.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,29 +148,32 @@ impl<T: Table> SharedKv<T> {
         self.shared.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The leases granted since this was last called, and from now on keeps them until the
-    /// next call. Before the first call nothing was kept: look at all leases then.
+    /// The leases granted since the last call. The first call turns tracking on and returns
+    /// [`LeaseGrants::NotTracked`]: read all leases of the machine then.
+    #[must_use]
     pub fn take_grants(&self) -> LeaseGrants {
         std::mem::replace(&mut *self.grants(), LeaseGrants::Granted(Vec::new()))
     }
 
-    /// Keeps no grants any more.
+    /// Turns the tracking of lease grants off.
     pub fn stop_tracking_grants(&self) {
         *self.grants() = LeaseGrants::NotTracked;
     }
 
-    /// Begins to watch, and says at which revision the store is.
+    /// Creates a watcher. Returns its id and the current revision of the store.
     pub fn watch(&self, request: WatchRequest, wake: WakeFn) -> (WatcherId, i64) {
         let kv = self.read();
         let revision = kv.revision();
         (self.hub().create(request, revision, wake), revision)
     }
 
+    /// See [`WatchHub::poll`].
     pub fn poll_watch(&self, id: WatcherId, limits: PollLimits) -> Result<WatchPoll, TableError> {
         let kv = self.read();
         self.hub().poll(&kv, id, limits)
     }
 
+    /// See [`WatchHub::cancel`].
     pub fn cancel_watch(&self, id: WatcherId) -> bool {
         self.hub().cancel(id)
     }
@@ -176,6 +183,7 @@ impl<T: Table> SharedKv<T> {
         self.hub().progress(id)
     }
 
+    /// The number of watchers.
     pub fn watchers(&self) -> usize {
         self.hub().len()
     }
@@ -184,18 +192,18 @@ impl<T: Table> SharedKv<T> {
 impl<T: Table> Machine for SharedKv<T> {
     fn resume(&mut self, owner: &StoreIdentity) -> u64 {
         let mut kv = self.write();
-        let kept = Machine::resume(&mut *kv, owner);
+        let applied = Machine::resume(&mut *kv, owner);
         self.hub().restart(kv.revision());
-        kept
+        applied
     }
 
-    fn save(&mut self) {
-        Machine::save(&mut *self.write());
+    fn save(&mut self) -> Result<(), MachineError> {
+        Machine::save(&mut *self.write())
     }
 
-    fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
         let mut kv = self.write();
-        let Applied { reply, events } = or_end(kv.apply_bytes(index, command));
+        let Applied { reply, events } = kv.apply_bytes(index, command)?;
         if !events.is_empty() {
             self.hub().publish(events);
         }
@@ -203,11 +211,11 @@ impl<T: Table> Machine for SharedKv<T> {
             self.grants().add(*id, *ttl);
         }
         drop(kv);
-        reply.encode()
+        Ok(reply.encode())
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
-        Machine::query(&*self.read(), question)
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        Machine::query(&*self.read(), query)
     }
 
     fn snapshot(&self) -> SnapshotChunks {
@@ -215,16 +223,17 @@ impl<T: Table> Machine for SharedKv<T> {
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
-        let mut installation = Installation::default();
+        let mut decoder = SnapshotDecoder::default();
         loop {
-            // Those who read have the old state while chunks arrive; nobody waits for all.
+            // The lock is released between chunks: readers see the old state meanwhile and
+            // never wait for the whole installation.
             let Some(chunk) = chunks.next() else {
-                or_end(self.write().drop_install());
+                or_panic(self.write().abort_install());
                 return Err(BadSnapshot);
             };
             let mut kv = self.write();
-            if or_bad(kv.take_chunk(&mut installation, chunk))? {
-                or_bad(kv.finish_install(installation))?;
+            if or_bad_snapshot(kv.stage_chunk(&mut decoder, chunk))? {
+                or_bad_snapshot(kv.finish_install(decoder))?;
                 self.hub().restart(kv.revision());
                 return Ok(());
             }
@@ -239,11 +248,11 @@ mod tests {
     use crate::table::MemoryTable;
 
     #[test]
-    fn grants_are_kept_for_who_looks_and_only_so_many() {
+    fn grants_are_recorded_while_tracked_up_to_a_limit() {
         let mut shared = SharedKv::new(Kv::open(MemoryTable::default()).unwrap());
         let mut grant = |id: i64| {
             let command = Command::LeaseGrant(LeaseGrant { id, ttl: 60 });
-            shared.apply(id as u64, &command.encode());
+            shared.apply(id as u64, &command.encode()).unwrap();
             shared.clone()
         };
         assert_eq!(grant(1).take_grants(), LeaseGrants::NotTracked);
@@ -251,12 +260,12 @@ mod tests {
         let shared = grant(3);
         shared.stop_tracking_grants();
         assert_eq!(shared.take_grants(), LeaseGrants::NotTracked);
-        let kept = GRANTS_KEPT as i64;
-        let shared = (4..4 + kept).map(&mut grant).last().unwrap();
+        let count = GRANTS_MAX as i64;
+        let shared = (4..4 + count).map(&mut grant).last().unwrap();
         assert!(
-            matches!(shared.take_grants(), LeaseGrants::Granted(all) if all.len() == GRANTS_KEPT)
+            matches!(shared.take_grants(), LeaseGrants::Granted(all) if all.len() == GRANTS_MAX)
         );
-        let shared = (4 + kept..=4 + 2 * kept).map(&mut grant).last().unwrap();
+        let shared = (4 + count..=4 + 2 * count).map(&mut grant).last().unwrap();
         assert_eq!(shared.take_grants(), LeaseGrants::Overflowed);
     }
 }

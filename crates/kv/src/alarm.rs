@@ -1,29 +1,33 @@
-//! Alarms and the quota: when the machine refuses to write.
+//! Alarms and the quota: when the machine refuses writes.
 //!
-//! The quota and the size are part of the state, so that all members refuse the same
-//! commands. The size counts rows, not pages: it does not depend on the table.
+//! The quota and the stored size are part of the state, so that all members refuse the same
+//! commands. The size counts rows, not pages, so it does not depend on the table.
 
 use std::collections::BTreeSet;
 
 use crate::command::{Command, Quota, Txn, TxnOperation};
 use crate::error::KvError;
 
+/// An alarm of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Alarm {
+    /// What it is about.
     pub kind: AlarmKind,
+    /// The member that raised it.
     pub member: u64,
 }
 
+/// The kinds of alarms. Exhaustive: it has a byte format and decides what is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AlarmKind {
-    /// The quota is used up: nothing may be added.
+    /// The quota is used up: commands that add data are refused.
     NoSpace,
-    /// Members differ: nothing may be changed.
+    /// The data of members differ: commands that change data are refused.
     Corrupt,
 }
 
 impl AlarmKind {
-    /// As on etcd's wire, where 0 is none.
+    /// The number in etcd's protocol, where 0 means none.
     pub fn number(self) -> u8 {
         match self {
             Self::NoSpace => 1,
@@ -31,6 +35,7 @@ impl AlarmKind {
         }
     }
 
+    /// The kind with this number in etcd's protocol.
     pub fn from_number(number: u8) -> Option<Self> {
         match number {
             1 => Some(Self::NoSpace),
@@ -40,7 +45,7 @@ impl AlarmKind {
     }
 }
 
-/// The alarms that are active, and what raises one of them.
+/// The active alarms and the quota.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Alarms {
     active: BTreeSet<Alarm>,
@@ -48,12 +53,12 @@ pub(crate) struct Alarms {
 }
 
 impl Alarms {
-    /// Whether this is news.
+    /// Returns whether the alarm was inactive.
     pub(crate) fn activate(&mut self, alarm: Alarm) -> bool {
         self.active.insert(alarm)
     }
 
-    /// Whether it was active.
+    /// Returns whether the alarm was active.
     pub(crate) fn disarm(&mut self, alarm: Alarm) -> bool {
         self.active.remove(&alarm)
     }
@@ -66,29 +71,29 @@ impl Alarms {
         self.active.iter().any(|alarm| alarm.kind == kind)
     }
 
-    /// What speaks against a command, with this much stored. Reads, and what tends to
-    /// alarms and leases, are served whatever happens.
-    pub(crate) fn refuse(&self, command: &Command, stored: u64) -> Option<Refused> {
+    /// Why a command must be refused, with this many bytes stored. Commands that add no
+    /// data are always accepted unless the members' data differ.
+    pub(crate) fn refuse(&self, command: &Command, stored: u64) -> Option<AlarmRefusal> {
         if self.is_active(AlarmKind::Corrupt) && changes_data(command) {
-            return Some(Refused { error: KvError::Corrupt, raise: None });
+            return Some(AlarmRefusal { error: KvError::Corrupt, raise: None });
         }
         let cost = cost(command);
         if cost == 0 {
             return None;
         }
         if self.is_active(AlarmKind::NoSpace) {
-            return Some(Refused { error: KvError::NoSpace, raise: None });
+            return Some(AlarmRefusal { error: KvError::NoSpace, raise: None });
         }
         let Quota { bytes, member } = self.quota;
-        (bytes > 0 && stored + cost > bytes).then_some(Refused {
+        (bytes > 0 && stored + cost > bytes).then_some(AlarmRefusal {
             error: KvError::NoSpace,
             raise: Some(Alarm { kind: AlarmKind::NoSpace, member }),
         })
     }
 }
 
-/// A command that is not run, and the alarm that is raised for it.
-pub(crate) struct Refused {
+/// A refused command, and the alarm to raise for it.
+pub(crate) struct AlarmRefusal {
     pub(crate) error: KvError,
     pub(crate) raise: Option<Alarm>,
 }
@@ -109,11 +114,11 @@ fn changes_data(command: &Command) -> bool {
     }
 }
 
-/// etcd's estimates of what a key and a lease need beside their bytes.
+/// etcd's estimates of the overhead of a key and a lease.
 const KEY_OVERHEAD_BYTES: u64 = 256;
 const LEASE_OVERHEAD_BYTES: u64 = 64;
 
-/// What a command may add. Nothing for what adds nothing but history.
+/// The bytes that a command may add. 0 for commands that add only history.
 fn cost(command: &Command) -> u64 {
     match command {
         Command::Put(put) => put_cost(put.key.len(), put.value.len()),
@@ -127,7 +132,7 @@ fn put_cost(key_bytes: usize, value_bytes: usize) -> u64 {
     KEY_OVERHEAD_BYTES + (key_bytes + value_bytes) as u64
 }
 
-/// That of its dearer branch.
+/// The cost of the more expensive branch.
 fn txn_cost(txn: &Txn) -> u64 {
     let branch = |requests: &[TxnOperation]| -> u64 {
         let cost = |request: &TxnOperation| match request {

@@ -1,6 +1,6 @@
-//! What can be said against a request without knowing the state. The server asks
-//! before it proposes; the machine asks again, because a log outlives the server that
-//! wrote it.
+//! Validation of requests that does not need the state. The server validates before it
+//! proposes. The machine validates again, because a log entry may come from another server
+//! version.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -8,14 +8,14 @@ use std::ops::Bound;
 use bytes::Bytes;
 
 use crate::command::{Command, DeleteRange, KeyRange, LeaseGrant, Put, Range, Txn, TxnOperation};
-use crate::covered::Covered;
 use crate::error::KvError;
+use crate::key_set::KeySet;
 use crate::lease::LEASE_TTL_MAX;
 
-/// etcd's default for requests in one branch of a transaction.
+/// etcd's default limit on the operations in one branch of a transaction.
 pub const TXN_REQUESTS_MAX: usize = 128;
 
-/// Any command, with the server's limit on transactions.
+/// Validates any command. `requests_max` is the server's limit on transactions.
 pub fn command(command: &Command, requests_max: usize) -> Result<(), KvError> {
     match command {
         Command::Put(request) => put(request),
@@ -32,6 +32,7 @@ pub fn command(command: &Command, requests_max: usize) -> Result<(), KvError> {
     }
 }
 
+/// Validates a put.
 pub fn put(put: &Put) -> Result<(), KvError> {
     if put.key.is_empty() {
         return Err(KvError::EmptyKey);
@@ -45,10 +46,12 @@ pub fn put(put: &Put) -> Result<(), KvError> {
     Ok(())
 }
 
+/// Validates a range query.
 pub fn range(range: &Range) -> Result<(), KvError> {
     keys(&range.keys)
 }
 
+/// Validates a deletion.
 pub fn delete_range(deletion: &DeleteRange) -> Result<(), KvError> {
     keys(&deletion.keys)
 }
@@ -57,20 +60,22 @@ fn keys(keys: &KeyRange) -> Result<(), KvError> {
     if keys.key.is_empty() { Err(KvError::EmptyKey) } else { Ok(()) }
 }
 
+/// Validates a lease grant.
 pub fn lease_grant(grant: &LeaseGrant) -> Result<(), KvError> {
     if grant.ttl > LEASE_TTL_MAX { Err(KvError::LeaseTtlTooLarge) } else { Ok(()) }
 }
 
-/// Keys, the number of requests, and that no key is written twice on any way through.
+/// Validates a transaction: its keys, the number of operations, and that no path through it
+/// writes a key twice.
 pub fn txn(txn: &Txn, requests_max: usize) -> Result<(), KvError> {
     count_requests(txn, requests_max)?;
-    // Only now: what follows compares requests with each other.
+    // After the count, because this compares operations with each other.
     writes(&txn.success)?;
     writes(&txn.failure)?;
     Ok(())
 }
 
-/// A nested transaction has what its parent's longest list leaves.
+/// A nested transaction may use what the longest list of its parent leaves of the limit.
 fn count_requests(txn: &Txn, requests_max: usize) -> Result<(), KvError> {
     let longest = txn.compare.len().max(txn.success.len()).max(txn.failure.len());
     let Some(left) = requests_max.checked_sub(longest) else {
@@ -79,8 +84,8 @@ fn count_requests(txn: &Txn, requests_max: usize) -> Result<(), KvError> {
     for compare in &txn.compare {
         keys(&compare.keys)?;
     }
-    for request in txn.success.iter().chain(&txn.failure) {
-        match request {
+    for operation in txn.success.iter().chain(&txn.failure) {
+        match operation {
             TxnOperation::Range(request) => range(request)?,
             TxnOperation::Put(request) => put(request)?,
             TxnOperation::DeleteRange(request) => delete_range(request)?,
@@ -90,11 +95,11 @@ fn count_requests(txn: &Txn, requests_max: usize) -> Result<(), KvError> {
     Ok(())
 }
 
-/// What a list of requests may write.
+/// What a list of operations may write.
 #[derive(Default)]
 struct Writes<'a> {
     puts: BTreeSet<&'a Bytes>,
-    deletions: Covered<'a>,
+    deletions: KeySet<'a>,
 }
 
 impl<'a> Writes<'a> {
@@ -106,17 +111,17 @@ impl<'a> Writes<'a> {
     }
 }
 
-/// A key is put at most once, and not in the same list as a deletion that covers it.
-/// The two branches of a nested transaction never run both, so they may put the same.
-fn writes(requests: &[TxnOperation]) -> Result<Writes<'_>, KvError> {
+/// A key is put at most once, and not in the same list as a deletion that covers it. Only
+/// one branch of a nested transaction runs, so both branches may put the same key.
+fn writes(operations: &[TxnOperation]) -> Result<Writes<'_>, KvError> {
     let mut all = Writes::default();
-    for request in requests {
-        if let TxnOperation::DeleteRange(deletion) = request {
+    for operation in operations {
+        if let TxnOperation::DeleteRange(deletion) = operation {
             all.deletions.add(&deletion.keys);
         }
     }
-    for request in requests {
-        let TxnOperation::Txn(txn) = request else { continue };
+    for operation in operations {
+        let TxnOperation::Txn(txn) = operation else { continue };
         let success = writes(&txn.success)?;
         let failure = writes(&txn.failure)?;
         for key in success.puts.union(&failure.puts) {
@@ -125,8 +130,8 @@ fn writes(requests: &[TxnOperation]) -> Result<Writes<'_>, KvError> {
         all.deletions.add_all(success.deletions);
         all.deletions.add_all(failure.deletions);
     }
-    for request in requests {
-        if let TxnOperation::Put(put) = request {
+    for operation in operations {
+        if let TxnOperation::Put(put) = operation {
             all.put(&put.key)?;
         }
     }
@@ -136,36 +141,41 @@ fn writes(requests: &[TxnOperation]) -> Result<Writes<'_>, KvError> {
 type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 impl KeyRange {
+    /// Only this key.
     pub fn single(key: impl Into<Bytes>) -> Self {
         Self { key: key.into(), range_end: Bytes::new() }
     }
 
-    /// All keys that begin with `prefix`.
+    /// All keys that start with `prefix`.
     pub fn prefix(prefix: impl Into<Bytes>) -> Self {
         let key = prefix.into();
         let mut end = key.to_vec();
         while end.pop_if(|last| *last == u8::MAX).is_some() {}
         match end.last_mut() {
             Some(last) => *last += 1,
-            // Nothing comes after a prefix of nothing but the last byte.
+            // No key follows a prefix that consists of 0xff bytes only.
             None => end.push(0),
         }
         let key = if key.is_empty() { Bytes::from_static(b"\0") } else { key };
         Self { key, range_end: end.into() }
     }
 
+    /// All keys.
     pub fn all() -> Self {
         Self { key: Bytes::from_static(b"\0"), range_end: Bytes::from_static(b"\0") }
     }
 
+    /// Whether this is only one key.
     pub fn is_single(&self) -> bool {
         self.range_end.is_empty()
     }
 
+    /// Whether this is all keys from `key` on.
     pub fn is_unbounded(&self) -> bool {
         self.range_end[..] == [0]
     }
 
+    /// Whether a key is in the range.
     pub fn contains(&self, key: &[u8]) -> bool {
         if self.is_single() {
             return self.key[..] == *key;
@@ -173,7 +183,7 @@ impl KeyRange {
         self.key[..] <= *key && (self.is_unbounded() || *key < self.range_end[..])
     }
 
-    /// `None` if the range holds nothing, because it ends before it begins.
+    /// `None` if the range is empty because it ends before it starts.
     pub(crate) fn bounds(&self) -> Option<Bounds<'_>> {
         let start = Bound::Included(&self.key[..]);
         if self.is_single() {
@@ -203,23 +213,26 @@ mod tests {
         TxnOperation::Txn(Txn { compare: Vec::new(), success, failure })
     }
 
-    fn judge(success: Vec<TxnOperation>) -> Result<(), KvError> {
+    fn check_success(success: Vec<TxnOperation>) -> Result<(), KvError> {
         txn(&Txn { success, ..Txn::default() }, TXN_REQUESTS_MAX)
     }
 
     #[test]
-    fn a_key_is_written_once_on_every_way() {
-        let twice = Err(KvError::DuplicateKey);
-        assert_eq!(judge(vec![put_of("a"), put_of("a")]), twice);
-        assert_eq!(judge(vec![put_of("b"), deletion_of("a", "c")]), twice);
-        assert_eq!(judge(vec![put_of("c"), deletion_of("a", "c")]), Ok(()));
-        assert_eq!(judge(vec![put_of("z"), deletion_of("a", "\0")]), twice);
-        assert_eq!(judge(vec![put_of("a"), nested(vec![put_of("a")], vec![])]), twice);
-        assert_eq!(judge(vec![nested(vec![put_of("a")], vec![put_of("a")])]), Ok(()));
+    fn no_path_writes_a_key_twice() {
+        let duplicate = Err(KvError::DuplicateKey);
+        assert_eq!(check_success(vec![put_of("a"), put_of("a")]), duplicate);
+        assert_eq!(check_success(vec![put_of("b"), deletion_of("a", "c")]), duplicate);
+        assert_eq!(check_success(vec![put_of("c"), deletion_of("a", "c")]), Ok(()));
+        assert_eq!(check_success(vec![put_of("z"), deletion_of("a", "\0")]), duplicate);
+        assert_eq!(check_success(vec![put_of("a"), nested(vec![put_of("a")], vec![])]), duplicate);
+        assert_eq!(check_success(vec![nested(vec![put_of("a")], vec![put_of("a")])]), Ok(()));
         let branches = || nested(vec![put_of("a")], vec![put_of("b")]);
-        assert_eq!(judge(vec![branches(), branches()]), twice);
-        assert_eq!(judge(vec![nested(vec![deletion_of("a", "")], vec![]), put_of("a")]), twice);
-        assert_eq!(judge(vec![deletion_of("a", "c"), deletion_of("a", "c")]), Ok(()));
+        assert_eq!(check_success(vec![branches(), branches()]), duplicate);
+        assert_eq!(
+            check_success(vec![nested(vec![deletion_of("a", "")], vec![]), put_of("a")]),
+            duplicate
+        );
+        assert_eq!(check_success(vec![deletion_of("a", "c"), deletion_of("a", "c")]), Ok(()));
     }
 
     #[test]
@@ -232,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_end_where_nothing_begins_with_them() {
+    fn prefix_range_ends_after_the_last_key_with_the_prefix() {
         let end = |prefix: &'static [u8]| KeyRange::prefix(prefix).range_end;
         assert_eq!(end(b"ab"), "ac");
         assert_eq!(end(b"a\xff"), "b");

@@ -1,7 +1,7 @@
-//! Numbers and bytes as commands, replies and rows carry them.
+//! Encoding of numbers and bytes in commands, replies and rows.
 //!
-//! Numbers are base-128 varints, signed ones zigzagged; bytes have their length in
-//! front. Nothing here trusts a length that it reads. `docs/formats.md` is the page.
+//! Numbers are base-128 varints, signed ones in zigzag encoding; bytes are preceded by their
+//! length. No length that is read is trusted. `docs/formats.md` describes the format.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -22,7 +22,7 @@ pub(crate) fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
     out.put_slice(bytes);
 }
 
-/// Up to eight flags in one byte, the first one lowest.
+/// Up to eight flags in one byte, the first flag in the lowest bit.
 pub(crate) fn put_flags(out: &mut BytesMut, flags: &[bool]) {
     let bits = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
     out.put_u8(bits);
@@ -41,16 +41,16 @@ pub(crate) fn take_byte(from: &mut Bytes) -> Option<u8> {
 
 pub(crate) fn take_number(from: &mut Bytes) -> Option<u64> {
     let mut number = 0;
-    for (place, byte) in from.iter().take(VARINT_BYTES_MAX).enumerate() {
+    for (position, byte) in from.iter().take(VARINT_BYTES_MAX).enumerate() {
         let bits = u64::from(byte & 0x7f);
-        let shifted = bits << (7 * place);
-        // The tenth byte has room for one bit only.
-        if shifted >> (7 * place) != bits {
+        let shifted = bits << (7 * position);
+        // The tenth byte has room for one bit.
+        if shifted >> (7 * position) != bits {
             return None;
         }
         number |= shifted;
         if byte & 0x80 == 0 {
-            from.advance(place + 1);
+            from.advance(position + 1);
             return Some(number);
         }
     }
@@ -67,10 +67,10 @@ pub(crate) fn take_bytes(from: &mut Bytes) -> Option<Bytes> {
     (length <= from.len()).then(|| from.split_to(length))
 }
 
-/// As many flags as were put; set bits beyond them are no flags of ours.
+/// Exactly `N` flags. `None` if a higher bit is set.
 pub(crate) fn take_flags<const N: usize>(from: &mut Bytes) -> Option<[bool; N]> {
     let bits = take_byte(from)?;
-    let flags = std::array::from_fn(|place| bits >> place & 1 == 1);
+    let flags = std::array::from_fn(|position| bits >> position & 1 == 1);
     (u32::from(bits) >> N == 0).then_some(flags)
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn take_list<T>(
     mut take: impl FnMut(&mut Bytes) -> Option<T>,
 ) -> Option<Vec<T>> {
     let count = usize::try_from(take_number(from)?).ok()?;
-    // An item has at least one byte: a count beyond that is a lie, not a reservation.
+    // An item has at least one byte, so a larger count is invalid and must not allocate.
     if count > from.len() {
         return None;
     }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back() {
+    fn numbers_round_trip() {
         for number in [0, 1, -1, 63, -64, 64, 300, -300, i64::MAX, i64::MIN] {
             let mut out = BytesMut::new();
             put_signed(&mut out, number);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_no_numbers_and_no_lists() {
+    fn invalid_numbers_and_lengths_are_refused() {
         assert_eq!(take_number(&mut Bytes::from_static(&[0xff; 11])), None);
         assert_eq!(take_number(&mut Bytes::from_static(&[0x80])), None);
         assert_eq!(take_bytes(&mut Bytes::from_static(&[5, 1, 2])), None);

@@ -1,24 +1,24 @@
-//! Dropping old revisions.
+//! Compaction: dropping old revisions.
 //!
-//! From the moment of the command nobody reads below its revision. The rows go
-//! afterwards, a bounded number with each command, at the same places of the log on
-//! every member: a large compaction holds up nobody.
+//! Once the command is applied, no read below its revision succeeds. The rows are removed
+//! later, a bounded number with each following command, at the same log positions on every
+//! member. So a large compaction never blocks other commands for long.
 
 use crate::command::{Command, Compact};
 use crate::error::KvError;
-use crate::machine::{Kv, Stop};
+use crate::machine::{CommandError, Kv};
 use crate::reply::KvOutcome;
 use crate::revision::RowKey;
 use crate::table::{Table, TableError};
 
-/// Keys and rows that the command itself looks at.
+/// Keys and rows that the compaction command itself visits, and each later
+/// [`Command::Noop`].
 const WORK_AT_ONCE: usize = 1_000;
-/// And every command after it, until it is done; those that do nothing else as many as the
-/// first one.
+/// Keys and rows that every other command visits, until the compaction is complete.
 const WORK_PER_COMMAND: usize = 100;
 
 impl<T: Table> Kv<T> {
-    pub(crate) fn compact(&mut self, compact: Compact) -> Result<KvOutcome, Stop> {
+    pub(crate) fn compact(&mut self, compact: Compact) -> Result<KvOutcome, CommandError> {
         if compact.revision <= self.state.compact_revision {
             return Err(KvError::Compacted.into());
         }
@@ -26,15 +26,16 @@ impl<T: Table> Kv<T> {
             return Err(KvError::FutureRevision.into());
         }
         self.state.compact_revision = compact.revision;
-        self.begin_compacting();
+        self.start_compaction();
         self.compact_some(WORK_AT_ONCE)?;
         Ok(KvOutcome::Done)
     }
 
-    /// Makes the state the first of another cluster, as when a backup is restored: its
-    /// log begins anew. Clients may have seen later revisions than the backup has; so
-    /// the revision is raised by `bump`, and with `mark_compacted` nothing from before
-    /// can be read or watched: who holds on to it is told, instead of misled.
+    /// Turns the state into the initial state of a new cluster, as when a backup is
+    /// restored: the log starts over at index 0. Clients may have seen later revisions than
+    /// the backup has. So the revision is raised by `bump`, and with `mark_compacted` all
+    /// earlier revisions count as compacted: a client that still uses them gets an error
+    /// instead of wrong data.
     pub fn reset_for_new_cluster(
         &mut self,
         bump: u64,
@@ -44,29 +45,30 @@ impl<T: Table> Kv<T> {
         self.state.revision = self.state.revision.saturating_add_unsigned(bump);
         if mark_compacted {
             self.state.compact_revision = self.state.revision;
-            self.begin_compacting();
+            self.start_compaction();
         }
         self.save()
     }
 
-    /// Whether rows below the compact revision are still there.
+    /// Whether compaction is in progress: rows below the compact revision may still exist.
     pub fn is_compacting(&self) -> bool {
         self.state.compacting_from.is_some()
     }
 
-    /// One that is not done goes on to the last key before it begins anew: if every
-    /// compaction began with the first one, the last ones might never be reached.
-    fn begin_compacting(&mut self) {
+    /// A compaction in progress continues to the last key before it starts over. Without
+    /// this, frequent compactions would all restart at the first key and never reach the
+    /// last ones.
+    fn start_compaction(&mut self) {
         match self.state.compacting_from {
             Some(_) => self.state.compacts_again = true,
             None => self.state.compacting_from = Some(Box::default()),
         }
     }
 
-    /// A command that does nothing else does more of it.
-    pub(crate) fn go_on_compacting(&mut self, command: &Command) -> Result<(), TableError> {
-        let is_free = matches!(command, Command::Noop);
-        self.compact_some(if is_free { WORK_AT_ONCE } else { WORK_PER_COMMAND })
+    /// Removes more rows, as part of each command.
+    pub(crate) fn continue_compaction(&mut self, command: &Command) -> Result<(), TableError> {
+        let is_noop = matches!(command, Command::Noop);
+        self.compact_some(if is_noop { WORK_AT_ONCE } else { WORK_PER_COMMAND })
     }
 
     fn compact_some(&mut self, work_max: usize) -> Result<(), TableError> {

@@ -1,15 +1,16 @@
-//! When leases end: the part of a lease that only a leader knows.
+//! When leases expire: the part of a lease that only the leader knows.
 //!
-//! Not replicated and no part of the machine. The leader's server keeps it, passes the
-//! time in (milliseconds of a clock that only goes forward) and proposes what comes
-//! out. A new leader begins with what the state says is left, so a lease may end late
-//! and never early.
+//! Not replicated and not part of the state machine. The leader's server owns it, passes in
+//! the time (milliseconds of a monotonic clock) and proposes the resulting commands. A new
+//! leader starts with the remaining time in the replicated state, so a lease may expire
+//! late but never early.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::command::LeaseCheckpoint;
 use crate::lease::Lease;
 
+/// The deadlines of all leases, as the leader counts them.
 #[derive(Clone, Debug)]
 pub struct LeaseDeadlines {
     leases: BTreeMap<i64, Deadline>,
@@ -22,33 +23,33 @@ pub struct LeaseDeadlines {
 struct Deadline {
     ttl_ms: u64,
     ends: u64,
-    /// When the next checkpoint is due; none for leases that end before.
+    /// When the next checkpoint is due; `None` for leases that expire earlier.
     checkpoint: Option<u64>,
-    /// Whether the state says that less than all is left.
+    /// Whether the replicated state holds a remaining time below the full TTL.
     checkpointed: bool,
-    /// Its end was announced: it is not renewed any more.
-    ended: bool,
+    /// Returned by [`LeaseDeadlines::expired`]: it can no longer be renewed.
+    expired: bool,
 }
 
-/// A lease begins anew.
+/// The result of renewing a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseRenewal {
-    /// In seconds.
+    /// The full TTL in seconds.
     pub ttl: i64,
-    /// Propose this checkpoint before answering: otherwise a new leader would go by
-    /// the old one, and end the lease early.
+    /// Propose this checkpoint before replying to the client. Otherwise a new leader would
+    /// use the old checkpoint and revoke the lease early.
     pub clear: Option<LeaseCheckpoint>,
 }
 
-/// No more leases than this end in one second after a leader change: their owners need
-/// time to find the new leader.
-const ENDS_PER_SECOND_MAX: usize = 500;
-/// A lease whose revocation was proposed and did not happen is proposed again.
+/// At most this many leases expire per second after a leader change, because their owners
+/// need time to find the new leader.
+const EXPIRED_PER_SECOND_MAX: usize = 500;
+/// When the revocation of an expired lease is proposed again.
 const RETRY_MS: u64 = 3_000;
 
 impl LeaseDeadlines {
-    /// For a member that begins to lead: every lease of the state gets what is left of
-    /// it, counted from `now` plus `grace_ms`.
+    /// For a new leader. Every lease gets its remaining time, counted from `now` plus
+    /// `grace_ms`. `checkpoint_every_ms` of 0 disables checkpoints.
     pub fn new<'a>(
         leases: impl Iterator<Item = (i64, &'a Lease)>,
         now: u64,
@@ -66,11 +67,11 @@ impl LeaseDeadlines {
             .map(|(id, lease)| (begin.saturating_add(millis(lease.seconds_left())), id, lease))
             .collect();
         ends.sort_unstable_by_key(|(end, id, _)| (*end, *id));
-        for place in 0..ends.len() {
-            if let Some(earlier) = place.checked_sub(ENDS_PER_SECOND_MAX) {
-                ends[place].0 = ends[place].0.max(ends[earlier].0.saturating_add(1_000));
+        for position in 0..ends.len() {
+            if let Some(earlier) = position.checked_sub(EXPIRED_PER_SECOND_MAX) {
+                ends[position].0 = ends[position].0.max(ends[earlier].0.saturating_add(1_000));
             }
-            let (end, id, lease) = ends[place];
+            let (end, id, lease) = ends[position];
             deadlines.insert(id, millis(lease.ttl), end, now, lease.remaining > 0);
         }
         deadlines
@@ -82,17 +83,17 @@ impl LeaseDeadlines {
         let checkpoint = (self.checkpoint_every_ms > 0 && due < ends).then_some(due);
         self.by_end.insert((ends, id));
         self.by_checkpoint.extend(checkpoint.map(|due| (due, id)));
-        let deadline = Deadline { ttl_ms, ends, checkpoint, checkpointed, ended: false };
+        let deadline = Deadline { ttl_ms, ends, checkpoint, checkpointed, expired: false };
         self.leases.insert(id, deadline);
     }
 
-    /// A lease was granted.
+    /// Adds a lease that was granted.
     pub fn grant(&mut self, id: i64, ttl: i64, now: u64) {
         let ttl_ms = millis(ttl);
         self.insert(id, ttl_ms, now.saturating_add(ttl_ms), now, false);
     }
 
-    /// A lease was revoked.
+    /// Removes a lease that was revoked.
     pub fn remove(&mut self, id: i64) {
         if let Some(deadline) = self.leases.remove(&id) {
             self.by_end.remove(&(deadline.ends, id));
@@ -102,33 +103,33 @@ impl LeaseDeadlines {
         }
     }
 
-    /// A lease is kept alive; `None` if there is none, or if it has ended.
+    /// Renews a lease (keep-alive). `None` if it does not exist or has expired.
     pub fn renew(&mut self, id: i64, now: u64) -> Option<LeaseRenewal> {
-        let deadline = *self.leases.get(&id).filter(|deadline| !deadline.ended)?;
+        let deadline = *self.leases.get(&id).filter(|deadline| !deadline.expired)?;
         let ttl_ms = deadline.ttl_ms;
         self.insert(id, ttl_ms, now.saturating_add(ttl_ms), now, false);
         let clear = deadline.checkpointed.then_some(LeaseCheckpoint { id, remaining: 0 });
         Some(LeaseRenewal { ttl: (ttl_ms / 1_000) as i64, clear })
     }
 
-    /// Seconds until a lease ends, rounded down as etcd does; -1 for one that has ended
-    /// and is about to go.
+    /// Seconds until a lease expires, rounded down as in etcd; -1 for a lease that has
+    /// expired and is not revoked yet.
     pub fn seconds_left(&self, id: i64, now: u64) -> Option<i64> {
         let deadline = self.leases.get(&id)?;
-        if deadline.ended {
+        if deadline.expired {
             return Some(-1);
         }
         Some((deadline.ends.saturating_sub(now) / 1_000) as i64)
     }
 
-    /// Leases to revoke: those that have ended, oldest first. They come again after a
-    /// while, until they are removed.
+    /// Leases to revoke: at most `count_max` expired leases, oldest first. They are returned
+    /// again after a retry interval until they are removed.
     pub fn expired(&mut self, now: u64, count_max: usize) -> Vec<i64> {
         let due: Vec<_> = self.by_end.range(..=(now, i64::MAX)).take(count_max).copied().collect();
         for (ends, id) in &due {
             self.by_end.remove(&(*ends, *id));
             if let Some(deadline) = self.leases.get_mut(id) {
-                deadline.ended = true;
+                deadline.expired = true;
                 deadline.ends = now.saturating_add(RETRY_MS);
                 self.by_end.insert((deadline.ends, *id));
                 if let Some(due) = deadline.checkpoint.take() {
@@ -139,7 +140,8 @@ impl LeaseDeadlines {
         due.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Checkpoints to propose: what is left of long leases, now and then.
+    /// Checkpoints to propose: at most `count_max`, for leases longer than the checkpoint
+    /// interval.
     pub fn checkpoints_due(&mut self, now: u64, count_max: usize) -> Vec<LeaseCheckpoint> {
         let due: Vec<_> =
             self.by_checkpoint.range(..=(now, i64::MAX)).take(count_max).copied().collect();
@@ -151,14 +153,14 @@ impl LeaseDeadlines {
             deadline.checkpoint = (next < deadline.ends).then_some(next);
             deadline.checkpointed = true;
             self.by_checkpoint.extend(deadline.checkpoint.map(|next| (next, id)));
-            // Rounded up: late rather than early.
+            // Rounded up: a lease may expire late but never early.
             let remaining = deadline.ends.saturating_sub(now).div_ceil(1_000) as i64;
             checkpoints.push(LeaseCheckpoint { id, remaining });
         }
         checkpoints
     }
 
-    /// When something is due next.
+    /// When the next expiry or checkpoint is due.
     pub fn next_due(&self) -> Option<u64> {
         let first = |set: &BTreeSet<(u64, i64)>| set.first().map(|(due, _)| *due);
         first(&self.by_end).into_iter().chain(first(&self.by_checkpoint)).min()
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_leader_ends_no_lease_early_and_not_all_at_once() {
+    fn new_leader_expires_no_lease_early_and_limits_the_rate() {
         let leases = leases(1_200, 10);
         let mut deadlines = LeaseDeadlines::new(leases.iter(), 5_000, 1_000, 0);
         assert_eq!(deadlines.next_due(), Some(16_000));
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_checkpoint_left_counts_until_the_lease_is_renewed() {
+    fn checkpoint_counts_until_the_lease_is_renewed() {
         let mut leases = leases(1, 600);
         let mut first = LeaseDeadlines::new(leases.iter(), 0, 0, 300_000);
         assert!(first.checkpoints_due(299_999, 10).is_empty());
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_lease_is_not_renewed_and_is_announced_again() {
+    fn expired_lease_is_not_renewed_and_is_returned_again() {
         let leases = leases(1, 5);
         let mut deadlines = LeaseDeadlines::new(leases.iter(), 0, 0, 0);
         deadlines.grant(2, 5, 0);

@@ -1,5 +1,5 @@
-//! Commands and questions as bytes: what is proposed and logged. The format is
-//! described in `docs/formats.md`; a version stands in front.
+//! Commands and queries as bytes: what is proposed and logged. The first byte is the format
+//! version; `docs/formats.md` describes the rest.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -17,7 +17,7 @@ use crate::command::{
 const FORMAT: u8 = 1;
 
 impl Command {
-    /// The bytes to propose.
+    /// The command as the bytes to propose.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(2 + self.bytes_hint());
         out.put_u8(FORMAT);
@@ -25,7 +25,8 @@ impl Command {
         out.freeze()
     }
 
-    /// `None` if these bytes are no command. Keys and values share their memory.
+    /// The command in these bytes, or `None` if they are not a command. Keys and values
+    /// share the memory of `bytes`.
     pub fn decode(bytes: &Bytes) -> Option<Self> {
         let mut from = bytes.clone();
         let known = take_byte(&mut from)? == FORMAT;
@@ -33,7 +34,7 @@ impl Command {
         (known && from.is_empty()).then_some(command)
     }
 
-    /// Enough room for a put in one piece; others may grow.
+    /// Enough capacity for a put without reallocation. Other commands may reallocate.
     fn bytes_hint(&self) -> usize {
         match self {
             Self::Put(put) => put.key.len() + put.value.len() + 24,
@@ -43,6 +44,7 @@ impl Command {
 }
 
 impl Query {
+    /// The query as bytes.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(64);
         out.put_u8(FORMAT);
@@ -70,7 +72,7 @@ impl Query {
         out.freeze()
     }
 
-    /// `None` if these bytes are no question.
+    /// The query in these bytes, or `None` if they are not a query.
     pub fn decode(bytes: &Bytes) -> Option<Self> {
         let mut from = bytes.clone();
         let known = take_byte(&mut from)? == FORMAT;

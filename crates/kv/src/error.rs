@@ -1,48 +1,48 @@
-//! Why a command or a question was refused, in etcd's words.
+//! Why a command or a query was refused, with etcd's error texts.
 
 use std::fmt;
 
-/// A refusal: nothing was changed. Clients compare the texts, so they are etcd's to
-/// the letter.
+/// A refusal: nothing was changed. Clients compare the texts, so they are exactly etcd's.
+/// Each variant says what the client should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum KvError {
-    /// Give a key.
+    /// The key is empty. Provide one.
     EmptyKey,
-    /// `ignore_value` and `ignore_lease` want a key that exists.
+    /// `ignore_value` and `ignore_lease` need an existing key.
     KeyNotFound,
-    /// Give no value together with `ignore_value`.
+    /// Do not provide a value together with `ignore_value`.
     ValueProvided,
-    /// Give no lease together with `ignore_lease`.
+    /// Do not provide a lease together with `ignore_lease`.
     LeaseProvided,
-    /// Split the transaction.
+    /// The transaction has too many operations. Split it.
     TooManyOperations,
-    /// Let the transaction write each key once.
+    /// The transaction writes a key twice. Write each key once.
     DuplicateKey,
-    /// Read at the compact revision or later.
+    /// The revision is compacted. Read at the compact revision or later.
     Compacted,
-    /// Read at the current revision or earlier.
+    /// The revision does not exist yet. Read at the current revision or earlier.
     FutureRevision,
-    /// Compact, delete or raise the quota, then disarm the alarm.
+    /// The quota is used up. Compact, delete keys or raise the quota, then disarm the alarm.
     NoSpace,
-    /// Grant a lease first.
+    /// The lease does not exist. Grant one first.
     LeaseNotFound,
-    /// Choose another id.
+    /// A lease with this id exists. Choose another id.
     LeaseExists,
-    /// At most [`LEASE_TTL_MAX`](crate::LEASE_TTL_MAX) seconds.
+    /// The TTL exceeds [`LEASE_TTL_MAX`](crate::LEASE_TTL_MAX) seconds.
     LeaseTtlTooLarge,
-    /// Send less at once.
+    /// Send a smaller request.
     RequestTooLarge,
-    /// Find the member whose data differ and replace it, then disarm the alarm.
+    /// The data of members differ. Replace the member with wrong data, then disarm the alarm.
     Corrupt,
-    /// Choose an order and a target that there are.
+    /// The sort order or the sort target is unknown.
     InvalidSortOption,
-    /// The bytes are no command of this version. Upgrade this member.
+    /// The bytes are not a command of this version. Upgrade this member.
     UnknownCommand,
 }
 
 impl KvError {
-    /// What etcd says.
+    /// etcd's text of this error.
     pub fn text(self) -> &'static str {
         match self {
             Self::EmptyKey => "etcdserver: key is not provided",
@@ -65,7 +65,7 @@ impl KvError {
     }
 
     pub(crate) fn number(self) -> u8 {
-        ALL.iter().position(|error| *error == self).map_or(0, |place| place as u8)
+        ALL.iter().position(|error| *error == self).map_or(0, |position| position as u8)
     }
 
     pub(crate) fn from_number(number: u8) -> Option<Self> {
@@ -81,7 +81,7 @@ impl fmt::Display for KvError {
 
 impl std::error::Error for KvError {}
 
-/// By their number on the wire. New ones go to the end.
+/// By number in the byte format. Append new errors at the end.
 const ALL: [KvError; 16] = [
     KvError::UnknownCommand,
     KvError::EmptyKey,

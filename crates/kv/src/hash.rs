@@ -1,37 +1,39 @@
-//! Hashes that members compare to find out whether they hold the same.
+//! Hashes that members compare to detect divergence.
 
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
 use crate::error::KvError;
-use crate::machine::{Kv, Stop};
+use crate::machine::{CommandError, Kv};
 use crate::reply::{HashOutcome, KvOutcome, KvReply};
-use crate::revision::{Kind, RowKey, Write, read_row};
+use crate::revision::{RowKey, RowKind, RowWrite, read_row};
 use crate::table::{RowReader, Table, TableError};
 
-/// A hash that is made in pieces: commands may run between them, and it still is that of
-/// one revision.
+/// A hash of one revision that is computed in steps. Commands may be applied between the
+/// steps.
 #[derive(Debug)]
 pub struct IncrementalHash {
-    asked: i64,
-    /// Of the store when the hashing began.
+    /// The revision in the request; 0 for the current one.
+    requested: i64,
+    /// The revision of the store when the hash was started.
     revision: i64,
     next: RowKey,
-    so_far: HashOutcome,
+    partial: HashOutcome,
 }
 
 impl IncrementalHash {
-    /// What the question for the hash is answered with. Whole after the last piece.
+    /// The reply to the hash query. Complete once [`Kv::continue_hash`] returned `false`.
+    #[must_use]
     pub fn finish(self) -> KvReply {
-        KvReply { revision: self.revision, result: Ok(KvOutcome::Hash(self.so_far)) }
+        KvReply { revision: self.revision, result: Ok(KvOutcome::Hash(self.partial)) }
     }
 }
 
 impl<T: Table> Kv<T> {
-    /// Begins with the hash of all revisions up to one (0: the current). What compaction is
-    /// to take away does not count, whether it is gone or not: so members whose compactions
-    /// are not equally far agree.
+    /// Starts the hash of all revisions up to `revision`; 0 means the current one. Rows that
+    /// compaction will remove do not count, whether they are removed yet or not. So members
+    /// agree whose compactions have progressed differently.
     pub fn start_hash(&self, revision: i64) -> Result<IncrementalHash, KvError> {
         let compact_revision = self.state.compact_revision;
         if revision > 0 && revision < compact_revision {
@@ -42,30 +44,30 @@ impl<T: Table> Kv<T> {
         }
         let hash_revision = if revision > 0 { revision } else { self.state.revision };
         Ok(IncrementalHash {
-            asked: revision,
+            requested: revision,
             revision: self.state.revision,
             next: RowKey::REVISIONS,
-            so_far: HashOutcome { hash: 0, compact_revision, hash_revision },
+            partial: HashOutcome { hash: 0, compact_revision, hash_revision },
         })
     }
 
-    /// Goes on with so many rows; whether there are more. After a compaction it begins
-    /// anew.
+    /// Hashes up to `rows_max` more rows and returns whether there are more. Starts over if
+    /// the store was compacted in between.
     pub fn continue_hash(
         &self,
         hashing: &mut IncrementalHash,
         rows_max: usize,
     ) -> Result<Result<bool, KvError>, TableError> {
-        if hashing.so_far.compact_revision != self.state.compact_revision {
-            match self.start_hash(hashing.asked) {
-                Ok(anew) => *hashing = anew,
+        if hashing.partial.compact_revision != self.state.compact_revision {
+            match self.start_hash(hashing.requested) {
+                Ok(restarted) => *hashing = restarted,
                 Err(why) => return Ok(Err(why)),
             }
         }
         let mut bad = None;
         let mut rows = 0;
         let from = hashing.next;
-        let end = RowKey::after_revision(hashing.so_far.hash_revision);
+        let end = RowKey::after_revision(hashing.partial.hash_revision);
         hashing.next = end;
         self.table.scan(from, end, &mut |key, row| {
             if rows == rows_max {
@@ -73,8 +75,8 @@ impl<T: Table> Kv<T> {
                 return ControlFlow::Break(());
             }
             rows += 1;
-            match self.counts(key, &row) {
-                Some(true) => hashing.so_far.hash = add(hashing.so_far.hash, key, &row),
+            match self.survives_compaction(key, &row) {
+                Some(true) => hashing.partial.hash = add(hashing.partial.hash, key, &row),
                 Some(false) => {}
                 None => {
                     bad = Some(key);
@@ -89,32 +91,33 @@ impl<T: Table> Kv<T> {
         }
     }
 
-    pub(crate) fn hash_kv(&self, revision: i64) -> Result<HashOutcome, Stop> {
+    pub(crate) fn hash_kv(&self, revision: i64) -> Result<HashOutcome, CommandError> {
         let mut hashing = self.start_hash(revision)?;
         while self.continue_hash(&mut hashing, usize::MAX)?? {}
-        Ok(hashing.so_far)
+        Ok(hashing.partial)
     }
 
-    /// Whether a row of a revision is there to stay.
-    fn counts(&self, key: RowKey, row: &Bytes) -> Option<bool> {
-        let Kind::Revision(at) = key.kind() else { return None };
+    /// Whether compaction keeps a row of a revision. `None` if the row is invalid.
+    fn survives_compaction(&self, key: RowKey, row: &Bytes) -> Option<bool> {
+        let RowKind::Revision(at) = key.kind() else { return None };
         if at.main > self.state.compact_revision {
             return Some(true);
         }
         let key = match read_row(at, row.clone())? {
-            Write::Put(kv) => kv.key,
-            Write::Tombstone { key } => key,
+            RowWrite::Put(kv) => kv.key,
+            RowWrite::Tombstone { key } => key,
         };
         Some(self.state.index.outlives(&key, at, self.state.compact_revision))
     }
 
-    /// The hash of everything there is: all rows, and the state beside them. Equal on
-    /// members that have applied the same commands.
+    /// The hash of the whole state: all rows and the meta row. Equal on members that applied
+    /// the same commands.
     pub fn hash(&self) -> Result<u32, TableError> {
         hash_rows(&self.state.meta_row(), &self.table)
     }
 
-    /// The same, of the state as it is now, to be made while commands go on.
+    /// A closure that computes [`Kv::hash`] of the current state. It reads a view of the
+    /// table, so commands can be applied while it runs.
     pub fn deferred_hash(
         &self,
     ) -> Result<impl FnOnce() -> Result<u32, TableError> + use<T>, TableError> {

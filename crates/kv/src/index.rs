@@ -1,7 +1,7 @@
-//! Which keys there are, and at which revisions each of them was written.
+//! The index: all keys, and the revisions at which each of them was written.
 //!
-//! Kept in memory and made again from the rows when a table is opened. Values are in
-//! the table; the index knows where.
+//! Kept in memory and rebuilt from the rows when a table is opened. Values stay in the
+//! table; the index holds the revisions under which they are stored.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -12,34 +12,34 @@ use crate::revision::Revision;
 use crate::small_key::SmallKey;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Index {
-    keys: BTreeMap<SmallKey, History>,
+pub(crate) struct KeyIndex {
+    keys: BTreeMap<SmallKey, KeyHistory>,
 }
 
-/// The revisions of one key that are not compacted away. Between two tombstones lies
-/// what etcd calls a generation.
+/// The revisions of one key that are not compacted. etcd calls the revisions between two
+/// tombstones a generation.
 #[derive(Clone, Debug)]
-struct History {
-    /// In place, because most questions are about it alone.
-    newest: Version,
+struct KeyHistory {
+    /// Inline, because most reads need only this version.
+    newest: KeyVersion,
     /// Oldest first.
-    older: Vec<Version>,
-    /// Of the newest version.
+    older: Vec<KeyVersion>,
+    /// The lease of the newest version.
     lease: i64,
 }
 
 /// One write of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Version {
+pub(crate) struct KeyVersion {
     pub(crate) at: Revision,
-    /// What its row counts towards the quota.
+    /// How many bytes its row counts towards the quota.
     pub(crate) row_bytes: u32,
     pub(crate) created: i64,
-    /// How often the key was put since it was created; 0 for a tombstone.
+    /// The number of puts since the key was created; 0 for a tombstone.
     pub(crate) version: i64,
 }
 
-impl Version {
+impl KeyVersion {
     fn is_tombstone(&self) -> bool {
         self.version == 0
     }
@@ -47,36 +47,36 @@ impl Version {
 
 /// The newest version of a key that exists, and its lease.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Current {
-    pub(crate) version: Version,
+pub(crate) struct CurrentVersion {
+    pub(crate) version: KeyVersion,
     pub(crate) lease: i64,
 }
 
-impl History {
-    fn new(newest: Version, lease: i64) -> Self {
+impl KeyHistory {
+    fn new(newest: KeyVersion, lease: i64) -> Self {
         Self { newest, older: Vec::new(), lease }
     }
 
-    fn push(&mut self, version: Version, lease: i64) {
+    fn push(&mut self, version: KeyVersion, lease: i64) {
         self.older.push(std::mem::replace(&mut self.newest, version));
         self.lease = lease;
     }
 
-    fn current(&self) -> Option<Current> {
+    fn current(&self) -> Option<CurrentVersion> {
         let Self { newest, lease, .. } = *self;
-        (!newest.is_tombstone()).then_some(Current { version: newest, lease })
+        (!newest.is_tombstone()).then_some(CurrentVersion { version: newest, lease })
     }
 
     /// The newest write at or before a revision, tombstones included.
-    fn newest_at(&self, main: i64) -> Option<Version> {
+    fn newest_at(&self, main: i64) -> Option<KeyVersion> {
         if self.newest.at.main <= main {
             return Some(self.newest);
         }
         let after = self.older.partition_point(|version| version.at.main <= main);
-        after.checked_sub(1).and_then(|place| self.older.get(place)).copied()
+        after.checked_sub(1).and_then(|position| self.older.get(position)).copied()
     }
 
-    /// How many of the oldest versions are of no use from `compact` on.
+    /// How many of the oldest versions cannot be read at revision `compact` or later.
     fn superseded(&self, compact: i64) -> usize {
         let Some(seen) = self.newest_at(compact) else { return 0 };
         let before = self.older.partition_point(|version| version.at < seen.at);
@@ -84,48 +84,48 @@ impl History {
     }
 }
 
-impl Index {
-    /// Notes a write, which is newer than all before it.
-    pub(crate) fn add(&mut self, key: &[u8], version: Version, lease: i64) {
+impl KeyIndex {
+    /// Records a write. It must be newer than all earlier writes of the key.
+    pub(crate) fn add(&mut self, key: &[u8], version: KeyVersion, lease: i64) {
         if let Some(history) = self.keys.get_mut(key) {
             history.push(version, lease);
         } else {
-            self.keys.insert(key.into(), History::new(version, lease));
+            self.keys.insert(key.into(), KeyHistory::new(version, lease));
         }
     }
 
-    /// Notes a write, and says what it follows.
+    /// Records a write and returns the version that it replaces.
     pub(crate) fn put(
         &mut self,
         key: &[u8],
         lease: i64,
-        make: impl FnOnce(Option<Current>) -> Version,
-    ) -> Option<Current> {
+        make: impl FnOnce(Option<CurrentVersion>) -> KeyVersion,
+    ) -> Option<CurrentVersion> {
         if let Some(history) = self.keys.get_mut(key) {
             let current = history.current();
             history.push(make(current), lease);
             return current;
         }
-        self.keys.insert(key.into(), History::new(make(None), lease));
+        self.keys.insert(key.into(), KeyHistory::new(make(None), lease));
         None
     }
 
-    pub(crate) fn current(&self, key: &[u8]) -> Option<Current> {
+    pub(crate) fn current(&self, key: &[u8]) -> Option<CurrentVersion> {
         self.keys.get(key)?.current()
     }
 
-    /// The version of a key that is seen at a revision.
-    pub(crate) fn at(&self, key: &[u8], main: i64) -> Option<Version> {
+    /// The version of a key that a read at revision `main` sees.
+    pub(crate) fn at(&self, key: &[u8], main: i64) -> Option<KeyVersion> {
         self.keys.get(key)?.newest_at(main).filter(|version| !version.is_tombstone())
     }
 
-    /// All keys of a range as they are seen at a revision, in order.
+    /// All keys of a range that a read at revision `main` sees, in order.
     pub(crate) fn range<'a>(
         &'a self,
         keys: &'a KeyRange,
         main: i64,
-    ) -> impl Iterator<Item = (&'a [u8], Version)> {
-        // Finding both ends of a range costs twice as much as finding one key.
+    ) -> impl Iterator<Item = (&'a [u8], KeyVersion)> {
+        // A range lookup searches both ends and costs twice as much as a single key.
         let one = if keys.is_single() { self.keys.get_key_value(&keys.key[..]) } else { None };
         let bounds = if keys.is_single() { None } else { keys.bounds() };
         let several = bounds.map(|bounds| self.keys.range::<[u8], _>(bounds));
@@ -139,24 +139,24 @@ impl Index {
         self.keys.len()
     }
 
-    /// Whether compaction at `compact` leaves the write of a key that was made at `at`:
-    /// the one that is read there, or a later one.
+    /// Whether compaction at `compact` keeps the write of `key` at revision `at`: the
+    /// version that a read at `compact` sees, and all later ones, are kept.
     pub(crate) fn outlives(&self, key: &[u8], at: Revision, compact: i64) -> bool {
         let seen = || self.keys.get(key).and_then(|history| history.newest_at(compact));
         at.main > compact || seen().is_some_and(|seen| seen.at == at && !seen.is_tombstone())
     }
 
-    /// Forgets versions that nobody can read at `compact` or later, of the keys from
-    /// `from` on, until `work_max` keys and versions were looked at. Answers the
-    /// versions, and the key to go on with.
+    /// Drops versions that no read at `compact` or later can see. Starts at the key `from`
+    /// and stops after visiting `work_max` keys and versions. Returns the dropped versions
+    /// and the key to continue with.
     ///
-    /// A tombstone at the very revision stays: a watch may begin there.
+    /// A tombstone at revision `compact` itself is kept: a watch may start there.
     pub(crate) fn compact(
         &mut self,
         from: &[u8],
         compact: i64,
         work_max: usize,
-    ) -> (Vec<Version>, Option<Box<[u8]>>) {
+    ) -> (Vec<KeyVersion>, Option<Box<[u8]>>) {
         let mut removed = Vec::new();
         let mut empty = Vec::new();
         let mut next = None;
@@ -190,13 +190,13 @@ impl Index {
 mod tests {
     use super::*;
 
-    fn version(main: i64, version: i64) -> Version {
-        Version { at: Revision { main, sub: 0 }, row_bytes: 1, created: 1, version }
+    fn version(main: i64, version: i64) -> KeyVersion {
+        KeyVersion { at: Revision { main, sub: 0 }, row_bytes: 1, created: 1, version }
     }
 
     /// Put at 2 and 4, deleted at 6, put at 8, deleted at 10.
-    fn index() -> Index {
-        let mut index = Index::default();
+    fn index() -> KeyIndex {
+        let mut index = KeyIndex::default();
         for (main, number) in [(2, 1), (4, 2), (6, 0), (8, 1), (10, 0)] {
             index.add(b"k", version(main, number), 0);
         }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn compaction_in_steps_comes_to_the_same() {
+    fn compaction_in_steps_equals_compaction_at_once() {
         for work_max in 1..6 {
             let mut index = index();
             index.add(b"l", version(11, 1), 0);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_seen_at_each_revision() {
+    fn each_revision_shows_its_newest_version() {
         let index = index();
         let seen = |main| index.at(b"k", main).map(|version| version.at.main);
         let all: Vec<_> = (1..12).map(seen).collect();

@@ -1,5 +1,5 @@
-//! Leases as every member knows them: who holds how long, and which keys go with it.
-//! When one ends is decided by whoever leads; see [`deadlines`](crate::LeaseDeadlines).
+//! The replicated part of leases: TTL, last checkpoint, attached keys. When a lease expires
+//! is decided by the leader; see [`LeaseDeadlines`](crate::LeaseDeadlines).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,26 +8,26 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use crate::command::{LeaseCheckpoint, LeaseGrant};
 use crate::error::KvError;
 
-/// etcd's longest lease, in seconds: some 285 years.
+/// etcd's longest lease, in seconds: about 285 years.
 pub const LEASE_TTL_MAX: i64 = 9_000_000_000;
 
-/// What was granted to a client.
+/// A lease granted to a client.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Lease {
-    /// In seconds.
+    /// The time to live in seconds.
     pub ttl: i64,
-    /// What the last checkpoint left of it, in seconds; 0 for all.
+    /// The remaining seconds of the last checkpoint; 0 means the full TTL.
     pub remaining: i64,
     keys: BTreeSet<Box<[u8]>>,
 }
 
 impl Lease {
-    /// The keys that go when the lease goes, in order.
+    /// The keys attached to the lease, in order. They are deleted with it.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.keys.iter().map(|key| &key[..])
     }
 
-    /// The seconds that a new leader gives it: what is known to be left.
+    /// The seconds that a new leader gives the lease: what is known to remain.
     pub fn seconds_left(&self) -> i64 {
         if self.remaining > 0 { self.remaining } else { self.ttl }
     }
@@ -42,8 +42,8 @@ impl Lease {
     pub(crate) fn read(mut row: Bytes) -> Option<Self> {
         let ttl = row.try_get_i64_le().ok()?;
         let remaining = row.try_get_i64_le().ok()?;
-        let sane = row.is_empty() && ttl > 0 && remaining >= 0;
-        sane.then(|| Self { ttl, remaining, keys: BTreeSet::new() })
+        let valid = row.is_empty() && ttl > 0 && remaining >= 0;
+        valid.then(|| Self { ttl, remaining, keys: BTreeSet::new() })
     }
 }
 
@@ -66,7 +66,7 @@ impl Leases {
     }
 
     pub(crate) fn grant(&mut self, grant: &LeaseGrant) -> Result<&Lease, KvError> {
-        // A lease of this id could be held by no key.
+        // 0 means "no lease" in a put, so no key could be attached to it.
         if grant.id == 0 {
             return Err(KvError::LeaseNotFound);
         }
@@ -81,14 +81,14 @@ impl Leases {
         self.leases.remove(&id).ok_or(KvError::LeaseNotFound)
     }
 
-    /// The lease as it is now, if there is one.
+    /// Records a checkpoint. Returns the lease, if it exists.
     pub(crate) fn checkpoint(&mut self, checkpoint: LeaseCheckpoint) -> Option<&Lease> {
         let lease = self.leases.get_mut(&checkpoint.id)?;
         lease.remaining = checkpoint.remaining.clamp(0, lease.ttl);
         Some(lease)
     }
 
-    /// A key is put under another lease. 0 stands for none.
+    /// Moves a key from one lease to another. 0 means none.
     pub(crate) fn attach(&mut self, key: &[u8], old: i64, new: i64) {
         if old == new {
             return;

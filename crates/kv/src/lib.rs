@@ -1,12 +1,12 @@
 //! etcd's data model as a deterministic state machine.
 //!
-//! A [`Kv`] runs [`Command`]s and answers [`Query`]s. The same commands in the same
-//! order make the same state, replies and hashes on every member: there is no clock, no
-//! chance, no order of hashing in here, no Raft and no socket. Rows lie in a [`Table`]:
+//! A [`Kv`] applies [`Command`]s and answers [`Query`]s. The same commands in the same order
+//! produce the same state, replies and hashes on every member: the crate uses no clock, no
+//! randomness, no hash maps, no Raft and no network. Rows are stored in a [`Table`]:
 //! [`MemoryTable`], or [`RedbTable`] in a file of a [`Disk`](quorate_storage::Disk).
 //!
 //! ```
-//! use quorate_kv::{Command, KeyRange, Kv, MemoryTable, KvOutcome, Put, Query, Range};
+//! use quorate_kv::{Command, KeyRange, Kv, KvOutcome, MemoryTable, Put, Query, Range};
 //!
 //! let mut kv = Kv::open(MemoryTable::default())?;
 //! let put = Put { key: "greeting".into(), value: "hello".into(), ..Put::default() };
@@ -20,31 +20,39 @@
 //! # Ok::<(), quorate_kv::TableError>(())
 //! ```
 //!
-//! What belongs to the data model and needs no state stands beside it: [`check`] judges
-//! requests before they are proposed; [`WatchHub`] tells watchers what commands wrote;
-//! [`LeaseDeadlines`] tells a leader when leases end, given the time.
+//! Parts of the data model that are not replicated state: [`check`] validates requests before
+//! they are proposed; [`WatchHub`] delivers the writes of commands to watchers;
+//! [`LeaseDeadlines`] tells a leader when leases expire, given the time.
 //!
-//! # What is durable
+//! # Durability
 //!
-//! The log is; the machine follows. A redb table takes commands in batches, without a
-//! sync, and is made durable every so many batches and by [`Kv::save`]. After a crash it
-//! holds the state after some earlier command, whole, and the node goes on from there:
-//! [`Kv::resume`] says which command it was, and whose rows they are. A table that is lost
-//! or damaged is made anew of the snapshot and the log.
+//! The log is durable; the state machine follows it. A redb table commits commands in batches
+//! without a sync. It is made durable every few batches and by [`Kv::save`]. After a crash it
+//! holds the complete state after some earlier command, and the node replays the log from
+//! there: [`Kv::resume`] returns the index of that command. A table that is lost or damaged
+//! is rebuilt from the snapshot and the log.
 //!
-//! # Where it differs from etcd
+//! # Differences from etcd
 //!
-//! * The quota is part of the replicated state, and a write beyond it is refused; etcd
-//!   writes it and answers with the error.
-//! * In a transaction, a deletion "from this key on" counts as one that covers later
-//!   keys when duplicate writes are looked for; etcd overlooks it.
+//! * The quota is part of the replicated state, and a write that exceeds it is refused; etcd
+//!   applies the write and replies with the error.
+//! * In a transaction, a deletion with an open end ("from this key on") conflicts with puts
+//!   of later keys; etcd does not detect this duplicate write.
 //! * Puts in nested transactions count towards the quota.
-//! * Hashes are compared among members of a cluster; they are not etcd's.
+//! * Hashes are for comparison among members of one cluster; they differ from etcd's.
+//!
+//! # Feature flags
+//!
+//! * `machine`: implements [`quorate::Machine`](https://docs.rs/quorate) for [`Kv`], and adds
+//!   `SharedKv`, a handle that a server shares with the node. Off by default.
 //!
 //! # Reading order
 //!
-//! `command.rs` and `reply.rs` (what goes in and out), `machine.rs` (the match), then
-//! the command of interest: `txn.rs`, `range.rs`, `compact.rs`, `lease.rs`, `alarm.rs`.
+//! `command.rs` and `reply.rs` (input and output), `machine.rs` (the match), then the command
+//! of interest: `txn.rs`, `range.rs`, `compact.rs`, `lease.rs`, `alarm.rs`.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 #[cfg(feature = "machine")]
 mod adapter;
@@ -53,13 +61,12 @@ pub mod check;
 mod codec;
 mod command;
 mod compact;
-mod covered;
 mod deadlines;
 mod encode;
 mod error;
 mod hash;
 mod index;
-mod interest;
+mod key_set;
 mod lease;
 mod machine;
 mod range;
@@ -71,6 +78,7 @@ mod state;
 mod table;
 mod txn;
 mod watch;
+mod watch_index;
 
 #[cfg(feature = "machine")]
 pub use adapter::{LeaseGrants, SharedKv};

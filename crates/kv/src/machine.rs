@@ -1,7 +1,7 @@
-//! The machine: runs commands, answers questions.
+//! The state machine: applies commands and answers queries.
 //!
-//! `apply` is a row of checks and one match; what each command does stands in a file of
-//! its own. Nothing here knows of Raft, of time or of who asks.
+//! `apply` runs the checks and then one match; each command is implemented in its own file.
+//! This crate has no knowledge of Raft, of time or of the client that sent a request.
 
 use bytes::Bytes;
 
@@ -12,29 +12,46 @@ use crate::error::KvError;
 use crate::lease::Lease;
 use crate::reply::{KvOutcome, KvReply, LeaseOutcome};
 use crate::revision::{RowKey, row_bytes};
-use crate::state::State;
+use crate::state::KvState;
 use crate::table::{Table, TableError};
 use crate::watch::WatchEvent;
 
-/// etcd's data model over a table. The same commands in the same order make the same
-/// state and the same replies, whatever the table.
+/// etcd's data model over a [`Table`]. The same commands in the same order produce the same
+/// state and the same replies with every table.
 pub struct Kv<T> {
     pub(crate) table: T,
-    pub(crate) state: State,
+    pub(crate) state: KvState,
     batches: BatchConfig,
-    /// Commands since the last commit, and commits since the last durable one.
+    /// Commands since the last commit of the table.
     uncommitted: u32,
+    /// Commits since the last durable one.
     undurable: u32,
 }
 
-/// How commands go into the table. No matter of the replicated state: members may differ.
+/// How commands are batched into transactions of the table. This is not part of the
+/// replicated state: members may use different values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BatchConfig {
-    /// So many commands make one transaction: all of them survive a crash, or none.
+    /// Commands per transaction. After a crash either all of them are there or none.
     pub commands: u32,
-    /// Every so many transactions are made durable. A crash loses what came after; the
-    /// log brings it again.
+    /// Every how many transactions one is made durable. A crash loses the later ones, and
+    /// the log replays them.
     pub durable_every: u32,
+}
+
+impl BatchConfig {
+    /// Sets [`Self::commands`].
+    #[must_use]
+    pub fn commands(self, commands: u32) -> Self {
+        Self { commands, ..self }
+    }
+
+    /// Sets [`Self::durable_every`].
+    #[must_use]
+    pub fn durable_every(self, durable_every: u32) -> Self {
+        Self { durable_every, ..self }
+    }
 }
 
 impl Default for BatchConfig {
@@ -43,71 +60,73 @@ impl Default for BatchConfig {
     }
 }
 
-/// What became of a command.
+/// The result of applying a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
+    /// The reply to the proposer.
     pub reply: KvReply,
-    /// What it wrote, for those who watch.
+    /// What the command wrote, for [`WatchHub::publish`](crate::WatchHub::publish).
     pub events: Vec<WatchEvent>,
 }
 
 /// Why a command ended early.
-pub(crate) enum Stop {
-    /// Part of the outcome, the same on every member.
+pub(crate) enum CommandError {
+    /// Part of the replicated result: the same on every member.
     Refused(KvError),
-    /// This member cannot go on.
+    /// The table of this member failed. The member must stop.
     Failed(TableError),
 }
 
-impl From<KvError> for Stop {
+impl From<KvError> for CommandError {
     fn from(error: KvError) -> Self {
         Self::Refused(error)
     }
 }
 
-impl From<TableError> for Stop {
+impl From<TableError> for CommandError {
     fn from(error: TableError) -> Self {
         Self::Failed(error)
     }
 }
 
 impl<T: Table> Kv<T> {
-    /// Goes on with what the table holds; an empty one is a store at revision 1.
+    /// Opens the machine with the state that the table holds. An empty table is a store at
+    /// revision 1.
     pub fn open(table: T) -> Result<Self, TableError> {
-        let state = State::load(&table)?;
+        let state = KvState::load(&table)?;
         Ok(Self { table, state, batches: BatchConfig::default(), uncommitted: 0, undurable: 0 })
     }
 
-    /// Whose data it is, before any command: goes on with what the table has kept for this
-    /// owner, and says up to which command that reaches. What was kept for another is
-    /// dropped.
+    /// Claims the table for this owner, before any command. Returns the index of the newest
+    /// command in the table, or 0 if the rows belonged to another owner and were dropped.
     pub fn resume(&mut self, owner: &[u8]) -> Result<u64, TableError> {
         if !self.table.claim(owner)? {
-            self.state = State::default();
+            self.state = KvState::default();
         }
         Ok(self.state.applied)
     }
 
+    /// The machine with another batch configuration.
     #[must_use]
     pub fn with_batch_config(self, batches: BatchConfig) -> Self {
         Self { batches, ..self }
     }
 
-    /// Runs a command. Indexes rise; one that the state has seen already changes
-    /// nothing, so that a log may be replayed over a table that is further.
+    /// Applies a command. Indexes must rise. A command at or below the applied index changes
+    /// nothing, so that the log can be replayed over a table that is ahead of it.
     ///
-    /// After an error the machine must not be used again.
+    /// After an error the machine must not be used again: it may have missed a write.
     pub fn apply(&mut self, index: u64, command: &Command) -> Result<Applied, TableError> {
         if index <= self.state.applied {
-            return Ok(self.answered(Ok(KvOutcome::Done), Vec::new()));
+            return Ok(self.applied_with(Ok(KvOutcome::Done), Vec::new()));
         }
         self.state.applied = index;
-        self.go_on_compacting(command)?;
+        self.continue_compaction(command)?;
         let mut events = Vec::new();
         let result = match self.run(command, &mut events) {
             Ok(outcome) => Ok(outcome),
-            Err(Stop::Refused(error)) => Err(error),
-            Err(Stop::Failed(error)) => return Err(error),
+            Err(CommandError::Refused(error)) => Err(error),
+            Err(CommandError::Failed(error)) => return Err(error),
         };
         if !events.is_empty() {
             self.state.revision += 1;
@@ -116,11 +135,11 @@ impl<T: Table> Kv<T> {
         if self.uncommitted >= self.batches.commands {
             self.commit(self.undurable + 1 >= self.batches.durable_every)?;
         }
-        Ok(self.answered(result, events))
+        Ok(self.applied_with(result, events))
     }
 
-    /// Runs an entry of the log. Bytes that are no command do nothing, on every member
-    /// alike.
+    /// Applies the payload of a log entry. Bytes that are not a command change nothing, on
+    /// every member alike.
     pub fn apply_bytes(&mut self, index: u64, command: &Bytes) -> Result<Applied, TableError> {
         match Command::decode(command) {
             Some(command) => self.apply(index, &command),
@@ -132,7 +151,11 @@ impl<T: Table> Kv<T> {
         }
     }
 
-    fn run(&mut self, command: &Command, events: &mut Vec<WatchEvent>) -> Result<KvOutcome, Stop> {
+    fn run(
+        &mut self,
+        command: &Command,
+        events: &mut Vec<WatchEvent>,
+    ) -> Result<KvOutcome, CommandError> {
         check::command(command, usize::MAX)?;
         self.refuse_by_alarm(command)?;
         match command {
@@ -152,18 +175,18 @@ impl<T: Table> Kv<T> {
         }
     }
 
-    /// Answers a question from the state as it is.
-    pub fn query(&self, question: &Query) -> Result<KvReply, TableError> {
+    /// Answers a query from the current state.
+    pub fn query(&self, query: &Query) -> Result<KvReply, TableError> {
         let now = self.state.revision;
-        let result = match question {
+        let result = match query {
             Query::Revision => Ok(KvOutcome::Done),
             Query::Range(range) => check::range(range)
-                .map_err(Stop::from)
+                .map_err(CommandError::from)
                 .and_then(|()| self.read_range(range, now).map(KvOutcome::Range)),
             Query::Txn(txn) => check::txn(txn, usize::MAX)
-                .map_err(Stop::from)
+                .map_err(CommandError::from)
                 .and_then(|()| self.read_txn(txn).map(KvOutcome::Txn)),
-            Query::Lease(id) => self.lease_outcome(*id).map_err(Stop::from),
+            Query::Lease(id) => self.lease_outcome(*id).map_err(CommandError::from),
             Query::Leases => {
                 Ok(KvOutcome::Leases(self.state.leases.iter().map(|(id, _)| id).collect()))
             }
@@ -172,12 +195,12 @@ impl<T: Table> Kv<T> {
         };
         match result {
             Ok(outcome) => Ok(self.reply(Ok(outcome))),
-            Err(Stop::Refused(error)) => Ok(self.reply(Err(error))),
-            Err(Stop::Failed(error)) => Err(error),
+            Err(CommandError::Refused(error)) => Ok(self.reply(Err(error))),
+            Err(CommandError::Failed(error)) => Err(error),
         }
     }
 
-    fn answered(&self, result: Result<KvOutcome, KvError>, events: Vec<WatchEvent>) -> Applied {
+    fn applied_with(&self, result: Result<KvOutcome, KvError>, events: Vec<WatchEvent>) -> Applied {
         Applied { reply: self.reply(result), events }
     }
 
@@ -185,12 +208,13 @@ impl<T: Table> Kv<T> {
         KvReply { revision: self.state.revision, result }
     }
 
-    /// Makes everything that was applied survive a crash.
+    /// Makes all applied commands durable.
     pub fn save(&mut self) -> Result<(), TableError> {
         self.commit(true)
     }
 
-    /// The applied index goes with the data, so that a crash never parts them.
+    /// Writes the applied index in the same transaction as the data, so that a crash never
+    /// separates them.
     fn commit(&mut self, durable: bool) -> Result<(), TableError> {
         self.table.put(RowKey::META, self.state.meta_row())?;
         self.table.commit(durable)?;
@@ -204,63 +228,68 @@ impl<T: Table> Kv<T> {
         self.state.revision
     }
 
-    /// Older revisions cannot be read; -1 before the first compaction.
+    /// The oldest revision that can be read; -1 before the first compaction.
     pub fn compact_revision(&self) -> i64 {
         self.state.compact_revision
     }
 
-    /// The newest command that the state has seen. After a restart, the newest that
-    /// the table had made durable: the log is replayed from there.
+    /// The index of the newest applied command. After a restart, the newest durable one: the
+    /// log is replayed from there.
     pub fn applied(&self) -> u64 {
         self.state.applied
     }
 
+    /// The limit on stored bytes.
     pub fn quota(&self) -> Quota {
         self.state.alarms.quota
     }
 
+    /// All active alarms.
     pub fn alarms(&self) -> Vec<Alarm> {
         self.state.alarms.list()
     }
 
-    /// Whether the state, as it is, would refuse this command for lack of space. Ask
-    /// before proposing; the answer that counts is the reply.
+    /// Whether the current state would refuse this command for lack of space. Check this
+    /// before proposing; only the reply of the applied command is authoritative.
     pub fn would_exceed_quota(&self, command: &Command) -> bool {
         let refused = self.state.alarms.refuse(command, self.state.row_bytes);
         refused.is_some_and(|refused| refused.error == KvError::NoSpace)
     }
 
+    /// The lease with this id.
     pub fn lease(&self, id: i64) -> Option<&Lease> {
         self.state.leases.get(id)
     }
 
-    /// All leases by id: what a new leader's [`LeaseDeadlines`](crate::LeaseDeadlines) begin with.
+    /// All leases by id. A new leader creates its
+    /// [`LeaseDeadlines`](crate::LeaseDeadlines) from them.
     pub fn leases(&self) -> impl Iterator<Item = (i64, &Lease)> {
         self.state.leases.iter()
     }
 
-    /// What all rows count towards the quota.
+    /// The bytes that all rows count towards the quota.
     pub fn bytes_in_use(&self) -> u64 {
         self.state.row_bytes
     }
 
-    /// What the table takes up, on its disk if it has one.
+    /// The size of the table, on its disk if it has one.
     pub fn bytes_total(&self) -> Result<u64, TableError> {
         Ok(self.table.disk_bytes()?.unwrap_or(self.state.row_bytes))
     }
 
-    /// How many keys are known, deleted ones included until they are compacted away.
+    /// The number of keys in the index, including deleted keys that are not compacted yet.
     pub fn key_count(&self) -> usize {
         self.state.index.len()
     }
 
-    /// Gives space back to the disk. [`TableError::Busy`] while a snapshot is read.
+    /// Returns unused space to the disk. Fails with [`TableError::Busy`] while a snapshot is
+    /// being read.
     pub fn defragment(&mut self) -> Result<(), TableError> {
         self.save()?;
         self.table.defragment()
     }
 
-    fn refuse_by_alarm(&mut self, command: &Command) -> Result<(), Stop> {
+    fn refuse_by_alarm(&mut self, command: &Command) -> Result<(), CommandError> {
         let Some(refused) = self.state.alarms.refuse(command, self.state.row_bytes) else {
             return Ok(());
         };
@@ -270,15 +299,15 @@ impl<T: Table> Kv<T> {
         Err(refused.error.into())
     }
 
-    fn activate(&mut self, alarm: Alarm) -> Result<KvOutcome, Stop> {
+    fn activate(&mut self, alarm: Alarm) -> Result<KvOutcome, CommandError> {
         if self.state.alarms.activate(alarm) {
             self.table.put(alarm_row_key(alarm), Bytes::new())?;
         }
         Ok(KvOutcome::Alarms(vec![alarm]))
     }
 
-    /// Answers with the alarms that were active, so with none or one.
-    fn disarm(&mut self, alarm: Alarm) -> Result<KvOutcome, Stop> {
+    /// Returns the alarms that were active: none or one.
+    fn disarm(&mut self, alarm: Alarm) -> Result<KvOutcome, CommandError> {
         let was_active = self.state.alarms.disarm(alarm);
         if was_active {
             self.table.remove(alarm_row_key(alarm))?;
@@ -286,20 +315,20 @@ impl<T: Table> Kv<T> {
         Ok(KvOutcome::Alarms(was_active.then_some(alarm).into_iter().collect()))
     }
 
-    fn set_quota(&mut self, quota: Quota) -> Result<KvOutcome, Stop> {
+    fn set_quota(&mut self, quota: Quota) -> Result<KvOutcome, CommandError> {
         self.state.alarms.quota = quota;
         Ok(KvOutcome::Done)
     }
 
-    fn grant(&mut self, grant: &LeaseGrant) -> Result<KvOutcome, Stop> {
+    fn grant(&mut self, grant: &LeaseGrant) -> Result<KvOutcome, CommandError> {
         let lease = self.state.leases.grant(grant)?;
         let (row, ttl) = (lease.row(), lease.ttl);
         self.add_row(RowKey::lease(grant.id), row)?;
         Ok(KvOutcome::Lease(LeaseOutcome { id: grant.id, ttl, ..LeaseOutcome::default() }))
     }
 
-    /// Deletes the keys of the lease in one revision.
-    fn revoke(&mut self, id: i64, events: &mut Vec<WatchEvent>) -> Result<KvOutcome, Stop> {
+    /// Deletes all keys of the lease in one revision.
+    fn revoke(&mut self, id: i64, events: &mut Vec<WatchEvent>) -> Result<KvOutcome, CommandError> {
         let lease = self.state.leases.revoke(id)?;
         self.remove_row(RowKey::lease(id), row_bytes(&lease.row()))?;
         for key in lease.keys() {
@@ -308,9 +337,9 @@ impl<T: Table> Kv<T> {
         Ok(KvOutcome::Done)
     }
 
-    fn checkpoint(&mut self, checkpoints: &[LeaseCheckpoint]) -> Result<KvOutcome, Stop> {
+    fn checkpoint(&mut self, checkpoints: &[LeaseCheckpoint]) -> Result<KvOutcome, CommandError> {
         for checkpoint in checkpoints {
-            // One that was revoked meanwhile needs no note.
+            // The lease may have been revoked since the checkpoint was proposed.
             if let Some(lease) = self.state.leases.checkpoint(*checkpoint) {
                 self.table.put(RowKey::lease(checkpoint.id), lease.row())?;
             }

@@ -1,41 +1,42 @@
-//! Reading keys: at which revision, which of them, in which order.
+//! Range queries: which keys, at which revision, in which order.
 
 use bytes::Bytes;
 
 use crate::check;
 use crate::command::{KeyRange, Range, SortOrder, SortTarget};
 use crate::error::KvError;
-use crate::index::Version;
-use crate::machine::{Kv, Stop};
+use crate::index::KeyVersion;
+use crate::machine::{CommandError, Kv};
 use crate::reply::{KeyValue, KvOutcome, KvReply, RangeOutcome};
-use crate::revision::{RowKey, Write, read_row};
+use crate::revision::{RowKey, RowWrite, read_row};
 use crate::table::{Table, TableError};
 
-/// A range that is read in pieces: commands may run between them, and it still shows one
-/// revision.
+/// A range of one revision that is read in steps. Commands may be applied between the steps.
 #[derive(Debug)]
 pub struct IncrementalRange {
     range: Range,
-    /// Of the store when the reading began.
+    /// The revision of the store when reading started.
     revision: i64,
     /// The revision that is read.
     at: i64,
-    /// Where the next piece begins; `None` after the last.
+    /// The first key of the next step; `None` after the last.
     next: Option<Bytes>,
     found: RangeOutcome,
 }
 
 impl IncrementalRange {
-    /// How many pairs were read so far.
+    /// The number of keys and values read so far.
     pub fn len(&self) -> usize {
         self.found.kvs.len()
     }
 
+    /// Whether no keys were read so far.
     pub fn is_empty(&self) -> bool {
         self.found.kvs.is_empty()
     }
 
-    /// What a question for the range is answered with. Whole once there is no next piece.
+    /// The reply to the range query. Complete once [`Kv::continue_range`] returned `false`.
+    #[must_use]
     pub fn finish(self) -> KvReply {
         let Self { range, revision, mut found, .. } = self;
         range.finish(&mut found);
@@ -44,7 +45,7 @@ impl IncrementalRange {
 }
 
 impl<T: Table> Kv<T> {
-    /// Begins to read a range, of the state as it is.
+    /// Starts reading a range of the current state.
     pub fn start_range(&self, range: Range) -> Result<IncrementalRange, KvError> {
         check::range(&range)?;
         let revision = self.state.revision;
@@ -53,8 +54,8 @@ impl<T: Table> Kv<T> {
         Ok(IncrementalRange { range, revision, at, next, found: RangeOutcome::default() })
     }
 
-    /// Reads on, so many keys; whether there are more. Refused if what is read was compacted
-    /// meanwhile.
+    /// Reads up to `keys_max` more keys and returns whether there are more. Refused with
+    /// [`KvError::Compacted`] if the revision was compacted in between.
     pub fn continue_range(
         &self,
         reading: &mut IncrementalRange,
@@ -68,29 +69,33 @@ impl<T: Table> Kv<T> {
         let keys = KeyRange { key, range_end: range.keys.range_end.clone() };
         let mut in_range = self.state.index.range(&keys, *at);
         for (_, version) in in_range.by_ref().take(keys_max) {
-            self.find(range, version, found)?;
+            self.collect(range, version, found)?;
         }
         *next = in_range.next().map(|(key, _)| Bytes::copy_from_slice(key));
         Ok(Ok(next.is_some()))
     }
 
-    /// Reads a range. `current` is the revision that is now: inside a transaction that
-    /// has written, the one it writes.
-    pub(crate) fn read_range(&self, range: &Range, current: i64) -> Result<RangeOutcome, Stop> {
+    /// Reads a range. `current` is the newest readable revision: inside a transaction that
+    /// has written, the revision it writes.
+    pub(crate) fn read_range(
+        &self,
+        range: &Range,
+        current: i64,
+    ) -> Result<RangeOutcome, CommandError> {
         let at = self.readable_revision(range.revision, current)?;
         let mut found = RangeOutcome::default();
         for (_, version) in self.state.index.range(&range.keys, at) {
-            self.find(range, version, &mut found)?;
+            self.collect(range, version, &mut found)?;
         }
         range.finish(&mut found);
         Ok(found)
     }
 
-    /// Counts one more, and reads it if it is wanted.
-    fn find(
+    /// Counts one key, and reads it unless the limit is reached.
+    fn collect(
         &self,
         range: &Range,
-        version: Version,
+        version: KeyVersion,
         found: &mut RangeOutcome,
     ) -> Result<(), TableError> {
         found.count += 1;
@@ -103,30 +108,30 @@ impl<T: Table> Kv<T> {
         Ok(())
     }
 
-    /// 0 and less ask for now.
-    pub(crate) fn readable_revision(&self, asked: i64, current: i64) -> Result<i64, KvError> {
-        if asked > current {
+    /// The revision to read at; 0 and less mean the current one.
+    pub(crate) fn readable_revision(&self, requested: i64, current: i64) -> Result<i64, KvError> {
+        if requested > current {
             return Err(KvError::FutureRevision);
         }
-        let at = if asked <= 0 { current } else { asked };
+        let at = if requested <= 0 { current } else { requested };
         if at < self.state.compact_revision {
             return Err(KvError::Compacted);
         }
         Ok(at)
     }
 
-    /// The key as it was at a revision that is not compacted.
+    /// The key at a revision that is not compacted.
     pub(crate) fn key_at(&self, key: &[u8], main: i64) -> Result<Option<KeyValue>, TableError> {
         let version = self.state.index.at(key, main);
         version.map(|version| self.read_version(version)).transpose()
     }
 
     /// The row of a put.
-    pub(crate) fn read_version(&self, version: Version) -> Result<KeyValue, TableError> {
+    pub(crate) fn read_version(&self, version: KeyVersion) -> Result<KeyValue, TableError> {
         let row_key = RowKey::revision(version.at);
         let row = self.table.get(row_key)?.ok_or(TableError::MissingRow(row_key))?;
         match read_row(version.at, row) {
-            Some(Write::Put(kv)) => Ok(kv),
+            Some(RowWrite::Put(kv)) => Ok(kv),
             _ => Err(TableError::BadRow(row_key)),
         }
     }
@@ -137,9 +142,9 @@ impl Range {
         if self.limit > 0 { self.limit as usize } else { usize::MAX }
     }
 
-    /// Whatever orders or leaves out must see all keys before the limit counts. One more
-    /// than the limit is read, as etcd does: it shows when a sort is asked for without an
-    /// order.
+    /// How many keys to read. Sorting and filtering need all keys before the limit applies.
+    /// Otherwise one more than the limit is read, as in etcd: the extra key is visible when a
+    /// sort target is given without an order.
     fn reads_max(&self) -> usize {
         if self.count_only {
             0
@@ -150,7 +155,7 @@ impl Range {
         }
     }
 
-    /// Makes an answer of what was read.
+    /// Sorts and limits what was read.
     fn finish(&self, found: &mut RangeOutcome) {
         self.sort(&mut found.kvs);
         if found.kvs.len() > self.limit() {
@@ -186,7 +191,7 @@ impl Range {
             && at_most(self.max_create_revision, kv.create_revision)
     }
 
-    /// They come in the order of keys; equal ones stay in it.
+    /// The input is in key order, and the sort is stable.
     fn sort(&self, kvs: &mut [KeyValue]) {
         let by_target = |a: &KeyValue, b: &KeyValue| match self.sort_target {
             SortTarget::Key => a.key.cmp(&b.key),

@@ -1,4 +1,4 @@
-//! What the machine says to a command or a question.
+//! The output of the state machine: the reply to a command or a query.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -10,101 +10,129 @@ use crate::codec::{
 use crate::command::REQUEST_DEPTH_MAX;
 use crate::error::KvError;
 
-/// The answer to one command or question.
+/// The reply to one command or query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvReply {
-    /// The revision of the store after the command: what etcd puts into headers.
+    /// The revision of the store after the command. etcd returns it in response headers.
     pub revision: i64,
+    /// What the command did or the query found, or why it was refused.
     pub result: Result<KvOutcome, KvError>,
 }
 
-/// What a command did, or what a question found.
+/// What a command did, or what a query found. Exhaustive: it has a byte format, and an
+/// encoder that misses a variant must not compile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvOutcome {
-    /// The command has no more to say; or it ran before, and is not run again.
+    /// The command has no further result, or it was applied before and not run again.
     Done,
+    /// Of a put.
     Put(PutOutcome),
+    /// Of a deletion.
     DeleteRange(DeleteRangeOutcome),
+    /// Of a range query.
     Range(RangeOutcome),
+    /// Of a transaction.
     Txn(TxnOutcome),
+    /// Of a lease grant or a lease query.
     Lease(LeaseOutcome),
-    /// The ids of all leases, in order.
+    /// The ids of all leases, in ascending order.
     Leases(Vec<i64>),
-    /// The alarms that were changed, or all that are active.
+    /// The alarms that changed, or all active alarms.
     Alarms(Vec<Alarm>),
+    /// Of a hash query.
     Hash(HashOutcome),
 }
 
-/// A key as it was at some revision.
+/// A key and its value at some revision.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct KeyValue {
+    /// The key.
     pub key: Bytes,
-    /// The revision that created it, after it was last deleted.
+    /// The revision that created the key, after its last deletion.
     pub create_revision: i64,
+    /// The revision of the last write.
     pub mod_revision: i64,
-    /// How often it was put since it was created.
+    /// The number of puts since the key was created.
     pub version: i64,
+    /// The value.
     pub value: Bytes,
-    /// 0 for none.
+    /// The lease that the key is attached to; 0 for none.
     pub lease: i64,
 }
 
+/// The result of a put.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct PutOutcome {
+    /// The previous key and value, if requested and if the key existed.
     pub previous: Option<KeyValue>,
 }
 
+/// The result of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeleteRangeOutcome {
+    /// The number of deleted keys.
     pub deleted: i64,
+    /// The deleted keys and values, if requested.
     pub previous: Vec<KeyValue>,
 }
 
+/// The result of a range query.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RangeOutcome {
+    /// The keys that passed filters and limit, in the requested order.
     pub kvs: Vec<KeyValue>,
-    /// All keys in the range, whatever limits and filters left out.
+    /// The number of keys in the range, regardless of filters and limit.
     pub count: i64,
+    /// Whether the limit left keys out.
     pub more: bool,
 }
 
+/// The result of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TxnOutcome {
+    /// Whether all comparisons held.
     pub succeeded: bool,
-    /// One for each request of the branch that was taken.
+    /// One reply for each operation of the branch that ran.
     pub responses: Vec<TxnOperationReply>,
 }
 
-/// What one request of a transaction did, with the revision for its own header.
+/// The result of one operation of a transaction, with the revision for its own header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxnOperationReply {
-    /// 0 for a transaction inside another, as in etcd.
+    /// The revision at that point; 0 for a nested transaction, as in etcd.
     pub revision: i64,
+    /// What the operation did or found.
     pub outcome: KvOutcome,
 }
 
+/// The result of a lease grant or a lease query.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LeaseOutcome {
+    /// The lease.
     pub id: i64,
-    /// In seconds, as granted.
+    /// The granted time to live in seconds.
     pub ttl: i64,
-    /// What a checkpoint left of it; 0 for all.
+    /// The remaining seconds of the last checkpoint; 0 means the full TTL.
     pub remaining: i64,
+    /// The keys attached to the lease, in order.
     pub keys: Vec<Bytes>,
 }
 
+/// The result of a hash query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct HashOutcome {
+    /// The hash.
     pub hash: u32,
-    /// -1 before the first compaction.
+    /// The compact revision; -1 before the first compaction.
     pub compact_revision: i64,
-    /// The revision up to which was hashed.
+    /// The last revision that the hash covers.
     pub hash_revision: i64,
 }
 
 const FORMAT: u8 = 1;
 
 impl KvReply {
+    /// The reply as bytes; `docs/formats.md` describes them.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(16);
         out.put_u8(FORMAT);
@@ -122,7 +150,8 @@ impl KvReply {
         out.freeze()
     }
 
-    /// `None` if these bytes are no reply. Keys and values share their memory.
+    /// The reply in these bytes, or `None` if they are not a reply. Keys and values share
+    /// the memory of `bytes`.
     pub fn decode(bytes: &Bytes) -> Option<Self> {
         let mut from = bytes.clone();
         let known = take_byte(&mut from)? == FORMAT;

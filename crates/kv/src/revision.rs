@@ -1,29 +1,30 @@
-//! Revisions, and the rows that a table keeps under them.
+//! Revisions, and the rows that a table stores under them.
 //!
-//! Every write of the store is one row, filed under its revision and never changed
-//! again; compaction takes rows away. Leases, alarms and the state of the machine
-//! itself are rows of other kinds in the same table.
+//! Every write to a key is one row under its revision. It is never changed, only removed by
+//! compaction. Leases, alarms and the meta row are rows of other kinds in the same table.
 
 use bytes::{Buf, BufMut, Bytes};
 
 use crate::reply::KeyValue;
 
-/// When a key was written: all writes of one command share `main`, `sub` counts them.
+/// When a key was written. All writes of one command share `main`; `sub` numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Revision {
+    /// The revision that clients see.
     pub main: i64,
+    /// The position of the write in its command, from 0.
     pub sub: u32,
 }
 
-/// The name of a row: its kind, then a number of that kind. Rows are ordered by it.
+/// The key of a row: its kind, then a number of that kind. Rows are ordered by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowKey(pub u128);
 
 impl RowKey {
-    /// The state of the machine itself: one row.
+    /// The one row about the machine itself.
     pub(crate) const META: Self = Self::of(0, 0, 0);
     pub(crate) const ALARMS: Self = Self::of(1, 0, 0);
-    /// The first row of a revision. These come last, so that writing appends.
+    /// The first row of a revision. Revisions sort last, so that writes append.
     pub(crate) const REVISIONS: Self = Self::of(3, 0, 0);
     pub(crate) const END: Self = Self(u128::MAX);
 
@@ -43,7 +44,7 @@ impl RowKey {
         Self::of(3, revision.main as u64, revision.sub)
     }
 
-    /// Every row of revisions after `main` comes at or after this.
+    /// The first possible row of a revision after `main`.
     pub(crate) fn after_revision(main: i64) -> Self {
         Self::of(3, main as u64 + 1, 0)
     }
@@ -53,13 +54,13 @@ impl RowKey {
         Self(self.0 + 1)
     }
 
-    pub(crate) fn kind(self) -> Kind {
+    pub(crate) fn kind(self) -> RowKind {
         match self.0 >> 120 {
-            0 => Kind::Meta,
-            1 => Kind::Alarm { member: self.main(), kind: self.0 as u8 },
-            2 => Kind::Lease(self.main() as i64),
-            3 => Kind::Revision(Revision { main: self.main() as i64, sub: self.0 as u32 }),
-            _ => Kind::Unknown,
+            0 => RowKind::Meta,
+            1 => RowKind::Alarm { member: self.main(), kind: self.0 as u8 },
+            2 => RowKind::Lease(self.main() as i64),
+            3 => RowKind::Revision(Revision { main: self.main() as i64, sub: self.0 as u32 }),
+            _ => RowKind::Unknown,
         }
     }
 
@@ -68,8 +69,8 @@ impl RowKey {
     }
 }
 
-/// What a row is about.
-pub(crate) enum Kind {
+/// The kind of a row, decoded from its key.
+pub(crate) enum RowKind {
     Meta,
     Alarm { member: u64, kind: u8 },
     Lease(i64),
@@ -78,9 +79,9 @@ pub(crate) enum Kind {
 }
 
 /// What one revision did to one key.
-pub(crate) enum Write {
+pub(crate) enum RowWrite {
     Put(KeyValue),
-    /// The key went away; its earlier revisions are still there to read.
+    /// The key was deleted. Its earlier revisions can still be read.
     Tombstone {
         key: Bytes,
     },
@@ -88,7 +89,7 @@ pub(crate) enum Write {
 
 const PUT: u8 = 1;
 const TOMBSTONE: u8 = 2;
-/// The numbers of a put in front of its key.
+/// The size of the numbers before the key of a put.
 const PUT_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4;
 
 pub(crate) fn put_row(kv: &KeyValue) -> Bytes {
@@ -111,8 +112,8 @@ pub(crate) fn tombstone_row(key: &[u8]) -> Bytes {
     row.into()
 }
 
-/// Keys and values of what comes back share the row's memory.
-pub(crate) fn read_row(revision: Revision, mut row: Bytes) -> Option<Write> {
+/// Keys and values of the result share the memory of the row.
+pub(crate) fn read_row(revision: Revision, mut row: Bytes) -> Option<RowWrite> {
     match row.try_get_u8().ok()? {
         PUT => {
             let create_revision = row.try_get_i64_le().ok()?;
@@ -121,16 +122,16 @@ pub(crate) fn read_row(revision: Revision, mut row: Bytes) -> Option<Write> {
             let key_bytes = row.try_get_u32_le().ok()? as usize;
             let key = (key_bytes <= row.len()).then(|| row.split_to(key_bytes))?;
             let mod_revision = revision.main;
-            let sane = version > 0 && create_revision <= mod_revision;
+            let valid = version > 0 && create_revision <= mod_revision;
             let kv = KeyValue { key, create_revision, mod_revision, version, value: row, lease };
-            sane.then_some(Write::Put(kv))
+            valid.then_some(RowWrite::Put(kv))
         }
-        TOMBSTONE => Some(Write::Tombstone { key: row }),
+        TOMBSTONE => Some(RowWrite::Tombstone { key: row }),
         _ => None,
     }
 }
 
-/// What a row counts towards the quota: the same for every table.
+/// The bytes that a row counts towards the quota, the same for every table.
 pub(crate) fn row_bytes(row: &Bytes) -> u32 {
     16 + row.len() as u32
 }

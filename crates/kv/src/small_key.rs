@@ -1,7 +1,7 @@
-//! A key of the index, with short ones in place.
+//! A key of the index that stores short keys inline.
 //!
-//! Finding a key compares it with some twenty others. Where those lie in the nodes of
-//! the map itself, most of the time that would be spent on waiting for memory is saved.
+//! A lookup compares the key with about twenty others. Inline keys lie in the nodes of the
+//! map itself, so most comparisons need no further memory access.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -13,15 +13,15 @@ pub(crate) enum SmallKey {
     Long(Box<[u8]>),
 }
 
-/// Makes it forty bytes with everything.
+/// The longest inline key. It makes a `SmallKey` 40 bytes.
 const SHORT_BYTES_MAX: usize = 38;
 
 impl From<&[u8]> for SmallKey {
     fn from(key: &[u8]) -> Self {
         let mut bytes = [0; SHORT_BYTES_MAX];
         match bytes.get_mut(..key.len()) {
-            Some(place) => {
-                place.copy_from_slice(key);
+            Some(prefix) => {
+                prefix.copy_from_slice(key);
                 Self::Short { length: key.len() as u8, bytes }
             }
             None => Self::Long(key.into()),
@@ -71,16 +71,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_ordered_as_their_bytes_are() {
+    fn order_equals_order_of_bytes() {
         let long = [b'b'; 60];
         let at_the_edge = [b'a'; SHORT_BYTES_MAX];
         let beyond = [b'a'; SHORT_BYTES_MAX + 1];
         let keys: [&[u8]; 7] = [b"", b"a", b"a\0", &at_the_edge, &beyond, b"b", &long];
-        for (place, one) in keys.iter().enumerate() {
+        for (position, one) in keys.iter().enumerate() {
             assert_eq!(Borrow::<[u8]>::borrow(&SmallKey::from(*one)), *one);
-            for (other_place, other) in keys.iter().enumerate() {
+            for (other_position, other) in keys.iter().enumerate() {
                 let order = SmallKey::from(*one).cmp(&SmallKey::from(*other));
-                assert_eq!(order, place.cmp(&other_place));
+                assert_eq!(order, position.cmp(&other_position));
             }
         }
         assert_eq!(size_of::<SmallKey>(), 40);

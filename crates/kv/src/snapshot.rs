@@ -1,8 +1,8 @@
-//! The whole state as chunks of bytes, the same for every table.
+//! The whole state as chunks of bytes, in the same format for every table.
 //!
-//! A snapshot shows one moment while commands go on. Each chunk carries its checksum,
-//! the last one the checksum of them all: what arrives is the whole state, or it is
-//! refused and the old one stays. `docs/formats.md` has the bytes.
+//! A snapshot captures one moment while commands continue. Each chunk carries its checksum,
+//! and the last one a checksum of all chunks: an incomplete or damaged snapshot is refused,
+//! and the old state stays. `docs/formats.md` describes the bytes.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -12,47 +12,56 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use crate::codec::{put_bytes, take_byte, take_bytes};
 use crate::machine::Kv;
 use crate::revision::RowKey;
-use crate::state::State;
+use crate::state::KvState;
 use crate::table::{RowReader, Table, TableError};
 
-/// The chunks of a snapshot, in order. If the table fails while it is read they end
-/// early, and nobody will take them for a whole.
+/// The chunks of a snapshot, in order. If the table fails while it is read, the chunks end
+/// early, and an installer refuses them as incomplete.
+#[must_use = "a snapshot does nothing until its chunks are read"]
 pub struct KvSnapshot<V> {
     rows: V,
     meta: Bytes,
-    next: Next,
+    next: NextChunk,
     count: u64,
-    /// Over the checksums of all chunks so far.
+    /// A checksum of the checksums of all chunks so far.
     checksum: u32,
 }
 
-enum Next {
+enum NextChunk {
     Head,
     Rows(RowKey),
     Tail,
-    Nothing,
+    End,
 }
 
 /// Why a snapshot was not installed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KvSnapshotError {
-    /// The bytes are no whole snapshot of this version. The state is what it was.
+    /// The bytes are not a complete snapshot of this version. The state is unchanged. Fetch
+    /// the snapshot again.
     Bad,
-    /// The table failed, and with it the member.
+    /// The table failed. Stop the member.
     Table(TableError),
 }
 
 impl fmt::Display for KvSnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bad => write!(f, "snapshot is damaged, cut or of an unknown version"),
+            Self::Bad => write!(f, "snapshot is damaged, incomplete or of an unknown version"),
             Self::Table(error) => write!(f, "{error}"),
         }
     }
 }
 
-impl std::error::Error for KvSnapshotError {}
+impl std::error::Error for KvSnapshotError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Bad => None,
+            Self::Table(error) => Some(error),
+        }
+    }
+}
 
 impl From<TableError> for KvSnapshotError {
     fn from(error: TableError) -> Self {
@@ -68,45 +77,45 @@ const TAIL: u8 = 2;
 const CHUNK_BYTES: usize = 64 << 10;
 
 impl<T: Table> Kv<T> {
-    /// The state as it is now.
+    /// A snapshot of the current state.
     pub fn snapshot(&self) -> Result<KvSnapshot<T::View>, TableError> {
         let (rows, meta) = (self.table.view()?, self.state.meta_row());
-        Ok(KvSnapshot { rows, meta, next: Next::Head, count: 0, checksum: 0 })
+        Ok(KvSnapshot { rows, meta, next: NextChunk::Head, count: 0, checksum: 0 })
     }
 
-    /// Replaces the state by one that was captured, on whatever table. A bad snapshot
-    /// changes nothing.
+    /// Replaces the state by a snapshot, which may come from another kind of table. A bad
+    /// snapshot changes nothing.
     pub fn install(
         &mut self,
         chunks: &mut dyn Iterator<Item = Bytes>,
     ) -> Result<(), KvSnapshotError> {
-        let mut installation = Installation::default();
+        let mut decoder = SnapshotDecoder::default();
         for chunk in chunks {
-            if self.take_chunk(&mut installation, chunk)? {
-                return self.finish_install(installation);
+            if self.stage_chunk(&mut decoder, chunk)? {
+                return self.finish_install(decoder);
             }
         }
-        self.drop_install()?;
+        self.abort_install()?;
         Err(KvSnapshotError::Bad)
     }
 
-    /// Puts the rows of a chunk aside; whether it was the last one. The state is the old
-    /// one until the installation is finished.
-    pub(crate) fn take_chunk(
+    /// Stages the rows of a chunk and returns whether it was the last one. The old state
+    /// stays until [`Self::finish_install`].
+    pub(crate) fn stage_chunk(
         &mut self,
-        installation: &mut Installation,
+        decoder: &mut SnapshotDecoder,
         chunk: Bytes,
     ) -> Result<bool, KvSnapshotError> {
-        match installation.arriving.open(chunk) {
-            Some(Opened::Rows(rows)) => {
+        match decoder.decode(chunk) {
+            Some(DecodedChunk::Rows(rows)) => {
                 for (key, row) in rows {
                     self.table.stage(key, row)?;
                 }
                 Ok(false)
             }
-            Some(Opened::Whole) => Ok(true),
+            Some(DecodedChunk::End) => Ok(true),
             None => {
-                self.drop_install()?;
+                self.abort_install()?;
                 Err(KvSnapshotError::Bad)
             }
         }
@@ -114,22 +123,16 @@ impl<T: Table> Kv<T> {
 
     pub(crate) fn finish_install(
         &mut self,
-        installation: Installation,
+        decoder: SnapshotDecoder,
     ) -> Result<(), KvSnapshotError> {
         self.table.replace_by_staged()?;
-        self.state = installation.arriving.state;
+        self.state = decoder.state;
         Ok(())
     }
 
-    pub(crate) fn drop_install(&mut self) -> Result<(), TableError> {
+    pub(crate) fn abort_install(&mut self) -> Result<(), TableError> {
         self.table.drop_staged()
     }
-}
-
-/// A snapshot of which some chunks have arrived.
-#[derive(Default)]
-pub(crate) struct Installation {
-    arriving: Arriving,
 }
 
 impl<V: RowReader> Iterator for KvSnapshot<V> {
@@ -139,21 +142,21 @@ impl<V: RowReader> Iterator for KvSnapshot<V> {
         let mut chunk = BytesMut::with_capacity(CHUNK_BYTES + 64);
         chunk.put_u32_le(0);
         match self.next {
-            Next::Head => {
+            NextChunk::Head => {
                 chunk.put_u8(HEAD);
                 chunk.put_slice(MAGIC);
                 chunk.put_u8(FORMAT);
                 chunk.put_slice(&self.meta);
-                self.next = Next::Rows(RowKey::META.next());
+                self.next = NextChunk::Rows(RowKey::META.next());
             }
-            Next::Rows(from) => self.put_rows(from, &mut chunk).ok()?,
-            Next::Tail => {
+            NextChunk::Rows(from) => self.put_rows(from, &mut chunk).ok()?,
+            NextChunk::Tail => {
                 chunk.put_u8(TAIL);
                 chunk.put_u64_le(self.count);
                 chunk.put_u32_le(self.checksum);
-                self.next = Next::Nothing;
+                self.next = NextChunk::End;
             }
-            Next::Nothing => return None,
+            NextChunk::End => return None,
         }
         let checksum = crc32c::crc32c(chunk.get(4..)?);
         chunk.get_mut(..4)?.copy_from_slice(&checksum.to_le_bytes());
@@ -165,10 +168,10 @@ impl<V: RowReader> Iterator for KvSnapshot<V> {
 impl<V: RowReader> KvSnapshot<V> {
     fn put_rows(&mut self, from: RowKey, chunk: &mut BytesMut) -> Result<(), TableError> {
         chunk.put_u8(ROWS);
-        let mut next = Next::Tail;
+        let mut next = NextChunk::Tail;
         self.rows.scan(from, RowKey::END, &mut |key, row| {
             if chunk.len() >= CHUNK_BYTES {
-                next = Next::Rows(key);
+                next = NextChunk::Rows(key);
                 return ControlFlow::Break(());
             }
             chunk.put_u128_le(key.0);
@@ -181,22 +184,22 @@ impl<V: RowReader> KvSnapshot<V> {
     }
 }
 
-/// A snapshot on its way in: everything is checked before anything counts.
+/// Decodes and checks the chunks of a snapshot. Nothing is installed before the last check.
 #[derive(Default)]
-struct Arriving {
-    state: State,
+pub(crate) struct SnapshotDecoder {
+    state: KvState,
     last: Option<RowKey>,
     count: u64,
     checksum: u32,
 }
 
-enum Opened {
+enum DecodedChunk {
     Rows(Vec<(RowKey, Bytes)>),
-    Whole,
+    End,
 }
 
-impl Arriving {
-    fn open(&mut self, mut chunk: Bytes) -> Option<Opened> {
+impl SnapshotDecoder {
+    fn decode(&mut self, mut chunk: Bytes) -> Option<DecodedChunk> {
         let checksum = chunk.try_get_u32_le().ok()?;
         if crc32c::crc32c(&chunk) != checksum {
             return None;
@@ -205,40 +208,40 @@ impl Arriving {
         self.checksum = crc32c::crc32c_append(before, &checksum.to_le_bytes());
         match (take_byte(&mut chunk)?, self.last) {
             (HEAD, None) => {
-                let known = chunk.starts_with(MAGIC) && chunk.get(MAGIC.len()) == Some(&FORMAT);
-                known.then(|| chunk.advance(MAGIC.len() + 1))?;
-                // The row keeps no hold of the chunk that it came in.
+                let is_known = chunk.starts_with(MAGIC) && chunk.get(MAGIC.len()) == Some(&FORMAT);
+                is_known.then(|| chunk.advance(MAGIC.len() + 1))?;
+                // Copied, so that the row does not keep the whole chunk in memory.
                 let row = Bytes::copy_from_slice(&chunk);
-                self.take_in(RowKey::META, row.clone())?;
-                Some(Opened::Rows(vec![(RowKey::META, row)]))
+                self.load_row(RowKey::META, row.clone())?;
+                Some(DecodedChunk::Rows(vec![(RowKey::META, row)]))
             }
-            (ROWS, Some(_)) => self.open_rows(chunk).map(Opened::Rows),
+            (ROWS, Some(_)) => self.decode_rows(chunk).map(DecodedChunk::Rows),
             (TAIL, Some(_)) => {
                 let count = chunk.try_get_u64_le().ok()?;
                 let all = chunk.try_get_u32_le().ok()?;
-                let whole = count == self.count && all == before && chunk.is_empty();
-                whole.then_some(Opened::Whole)
+                let complete = count == self.count && all == before && chunk.is_empty();
+                complete.then_some(DecodedChunk::End)
             }
             _ => None,
         }
     }
 
-    fn open_rows(&mut self, mut chunk: Bytes) -> Option<Vec<(RowKey, Bytes)>> {
+    fn decode_rows(&mut self, mut chunk: Bytes) -> Option<Vec<(RowKey, Bytes)>> {
         let mut rows = Vec::new();
         while !chunk.is_empty() {
             let key = RowKey(chunk.try_get_u128_le().ok()?);
             let row = Bytes::copy_from_slice(&take_bytes(&mut chunk)?);
-            self.take_in(key, row.clone())?;
+            self.load_row(key, row.clone())?;
             self.count += 1;
             rows.push((key, row));
         }
         Some(rows)
     }
 
-    fn take_in(&mut self, key: RowKey, row: Bytes) -> Option<()> {
+    fn load_row(&mut self, key: RowKey, row: Bytes) -> Option<()> {
         let in_order = self.last.is_none_or(|last| last < key);
         self.last = Some(key);
         in_order.then_some(())?;
-        self.state.take_in(key, row)
+        self.state.load_row(key, row)
     }
 }

@@ -1,4 +1,4 @@
-//! What the machine knows without asking its table, and how it is made from rows.
+//! The in-memory state of the machine, and how it is rebuilt from rows.
 
 use std::ops::ControlFlow;
 
@@ -10,32 +10,33 @@ use crate::codec::{
     take_number, take_option, take_signed,
 };
 use crate::command::Quota;
-use crate::index::{Index, Version};
+use crate::index::{KeyIndex, KeyVersion};
 use crate::lease::{Lease, Leases};
 use crate::machine::Kv;
-use crate::revision::{Kind, Revision, RowKey, Write, read_row, row_bytes};
+use crate::revision::{Revision, RowKey, RowKind, RowWrite, read_row, row_bytes};
 use crate::table::{RowReader, Table, TableError};
 
 #[derive(Clone, Debug)]
-pub(crate) struct State {
-    /// The newest command that is part of this.
+pub(crate) struct KvState {
+    /// The index of the newest log entry that is part of this state.
     pub(crate) applied: u64,
     pub(crate) revision: i64,
     pub(crate) compact_revision: i64,
-    /// Rows of keys from here on may still lie below the compact revision.
+    /// Compaction in progress: rows of this key and of later keys may still be older than
+    /// the compact revision.
     pub(crate) compacting_from: Option<Box<[u8]>>,
-    /// And afterwards those of keys before.
+    /// Start over at the first key when the compaction in progress ends.
     pub(crate) compacts_again: bool,
-    /// What rows of revisions and leases count towards the quota.
+    /// The bytes that rows of revisions and leases count towards the quota.
     pub(crate) row_bytes: u64,
-    pub(crate) index: Index,
+    pub(crate) index: KeyIndex,
     pub(crate) leases: Leases,
     pub(crate) alarms: Alarms,
 }
 
-impl Default for State {
-    /// A store begins at revision 1, as if something had been written: so 0 can stand
-    /// for "the current one" in requests.
+impl Default for KvState {
+    /// A store starts at revision 1, as in etcd, so that 0 can mean "the current revision"
+    /// in requests.
     fn default() -> Self {
         Self {
             applied: 0,
@@ -44,7 +45,7 @@ impl Default for State {
             compacting_from: None,
             compacts_again: false,
             row_bytes: 0,
-            index: Index::default(),
+            index: KeyIndex::default(),
             leases: Leases::default(),
             alarms: Alarms::default(),
         }
@@ -53,11 +54,11 @@ impl Default for State {
 
 const FORMAT: u8 = 1;
 
-impl State {
+impl KvState {
     pub(crate) fn load(rows: &impl RowReader) -> Result<Self, TableError> {
         let mut state = Self::default();
         let mut bad = None;
-        rows.scan(RowKey::META, RowKey::END, &mut |key, row| match state.take_in(key, row) {
+        rows.scan(RowKey::META, RowKey::END, &mut |key, row| match state.load_row(key, row) {
             Some(()) => ControlFlow::Continue(()),
             None => {
                 bad = Some(key);
@@ -70,40 +71,40 @@ impl State {
         }
     }
 
-    /// Takes in a row. They come in the order of their keys: the row about the machine
-    /// first, leases before what holds on to them. `None` if it is no row of ours.
-    pub(crate) fn take_in(&mut self, key: RowKey, row: Bytes) -> Option<()> {
+    /// Loads one row. Rows must come in key order: the meta row first, leases before the
+    /// keys attached to them. `None` if the row is invalid.
+    pub(crate) fn load_row(&mut self, key: RowKey, row: Bytes) -> Option<()> {
         match key.kind() {
-            Kind::Meta => self.take_meta(row),
-            Kind::Alarm { member, kind } => {
+            RowKind::Meta => self.load_meta(row),
+            RowKind::Alarm { member, kind } => {
                 self.alarms.activate(Alarm { kind: AlarmKind::from_number(kind)?, member });
                 row.is_empty().then_some(())
             }
-            Kind::Lease(id) => {
+            RowKind::Lease(id) => {
                 self.row_bytes += u64::from(row_bytes(&row));
                 self.leases.insert(id, Lease::read(row)?);
                 (id != 0).then_some(())
             }
-            Kind::Revision(revision) => self.take_revision(revision, row),
-            Kind::Unknown => None,
+            RowKind::Revision(revision) => self.load_revision(revision, row),
+            RowKind::Unknown => None,
         }
     }
 
-    fn take_revision(&mut self, at: Revision, row: Bytes) -> Option<()> {
+    fn load_revision(&mut self, at: Revision, row: Bytes) -> Option<()> {
         let row_bytes = row_bytes(&row);
         self.row_bytes += u64::from(row_bytes);
         if at.main > self.revision {
             return None;
         }
         match read_row(at, row)? {
-            Write::Put(kv) => {
+            RowWrite::Put(kv) => {
                 let (created, version) = (kv.create_revision, kv.version);
-                let newest = Version { at, row_bytes, created, version };
+                let newest = KeyVersion { at, row_bytes, created, version };
                 let before = self.index.put(&kv.key, kv.lease, |_| newest);
                 self.leases.attach(&kv.key, before.map_or(0, |before| before.lease), kv.lease);
             }
-            Write::Tombstone { key } => {
-                let newest = Version { at, row_bytes, created: 0, version: 0 };
+            RowWrite::Tombstone { key } => {
+                let newest = KeyVersion { at, row_bytes, created: 0, version: 0 };
                 let before = self.index.put(&key, 0, |_| newest);
                 self.leases.attach(&key, before.map_or(0, |before| before.lease), 0);
             }
@@ -111,7 +112,7 @@ impl State {
         Some(())
     }
 
-    /// What no other row says.
+    /// The meta row: the part of the state that no other row holds.
     pub(crate) fn meta_row(&self) -> Bytes {
         let mut row = BytesMut::with_capacity(64);
         row.put_u8(FORMAT);
@@ -125,7 +126,7 @@ impl State {
         row.freeze()
     }
 
-    fn take_meta(&mut self, mut row: Bytes) -> Option<()> {
+    fn load_meta(&mut self, mut row: Bytes) -> Option<()> {
         let known = take_byte(&mut row)? == FORMAT;
         self.applied = take_number(&mut row)?;
         self.revision = take_signed(&mut row)?;
@@ -141,13 +142,13 @@ impl State {
 }
 
 impl<T: Table> Kv<T> {
-    /// Puts a row that was not there before, and counts it.
+    /// Puts a new row and counts its bytes.
     pub(crate) fn add_row(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError> {
         self.state.row_bytes += u64::from(row_bytes(&row));
         self.table.put(key, row)
     }
 
-    /// Takes away a row that counted this much.
+    /// Removes a row that counted `row_bytes`.
     pub(crate) fn remove_row(&mut self, key: RowKey, row_bytes: u32) -> Result<(), TableError> {
         self.state.row_bytes -= u64::from(row_bytes);
         self.table.remove(key)

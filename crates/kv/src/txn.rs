@@ -1,7 +1,8 @@
-//! Writing keys, alone or several together.
+//! Writes: single puts and deletions, and transactions.
 //!
-//! A transaction decides all its branches by the state before it, then writes. Its
-//! reads see what it wrote before them. All its writes share one revision.
+//! A transaction first evaluates all its comparisons, nested ones too, against the state
+//! before it, then runs. Its reads see its own earlier writes. All its writes share one
+//! revision.
 
 use bytes::Bytes;
 
@@ -9,8 +10,8 @@ use crate::command::{
     Compare, CompareOperator, CompareTarget, DeleteRange, Put, Txn, TxnOperation,
 };
 use crate::error::KvError;
-use crate::index::Version;
-use crate::machine::{Kv, Stop};
+use crate::index::KeyVersion;
+use crate::machine::{CommandError, Kv};
 use crate::reply::{
     DeleteRangeOutcome, KeyValue, KvOutcome, PutOutcome, RangeOutcome, TxnOperationReply,
     TxnOutcome,
@@ -19,25 +20,25 @@ use crate::revision::{Revision, RowKey, put_row, row_bytes, tombstone_row};
 use crate::table::{Table, TableError};
 use crate::watch::{WatchEvent, WatchEventKind};
 
-/// A transaction whose comparisons are made: what is to be done.
-struct Branch<'a> {
+/// A transaction with its comparisons evaluated: the operations to run.
+struct TxnBranch<'a> {
     succeeded: bool,
-    steps: Vec<Step<'a>>,
+    steps: Vec<TxnStep<'a>>,
 }
 
-enum Step<'a> {
-    One(&'a TxnOperation),
-    Nested(Branch<'a>),
+enum TxnStep<'a> {
+    Operation(&'a TxnOperation),
+    Nested(TxnBranch<'a>),
 }
 
-impl Branch<'_> {
+impl TxnBranch<'_> {
     fn each(
         &self,
         check: &mut dyn FnMut(&TxnOperation) -> Result<(), KvError>,
     ) -> Result<(), KvError> {
         self.steps.iter().try_for_each(|step| match step {
-            Step::One(request) => check(request),
-            Step::Nested(branch) => branch.each(check),
+            TxnStep::Operation(operation) => check(operation),
+            TxnStep::Nested(branch) => branch.each(check),
         })
     }
 }
@@ -47,9 +48,9 @@ impl<T: Table> Kv<T> {
         &mut self,
         put: &Put,
         events: &mut Vec<WatchEvent>,
-    ) -> Result<PutOutcome, Stop> {
+    ) -> Result<PutOutcome, CommandError> {
         self.check_lease(put)?;
-        self.check_kept(put)?;
+        self.check_ignored(put)?;
         Ok(self.write_put(put, events)?)
     }
 
@@ -57,25 +58,26 @@ impl<T: Table> Kv<T> {
         &mut self,
         txn: &Txn,
         events: &mut Vec<WatchEvent>,
-    ) -> Result<TxnOutcome, Stop> {
-        let branch = self.choose(txn)?;
+    ) -> Result<TxnOutcome, CommandError> {
+        let branch = self.evaluate(txn)?;
         self.check_branch(&branch)?;
         self.run_branch(&branch, events)
     }
 
-    /// A transaction of which only the reads are done.
-    pub(crate) fn read_txn(&self, txn: &Txn) -> Result<TxnOutcome, Stop> {
-        let branch = self.choose(txn)?;
+    /// Runs only the reads of a transaction.
+    pub(crate) fn read_txn(&self, txn: &Txn) -> Result<TxnOutcome, CommandError> {
+        let branch = self.evaluate(txn)?;
         self.check_branch(&branch)?;
         self.read_branch(&branch)
     }
 
-    /// The revision that is now: that of this command, once it has written.
+    /// The newest readable revision: the revision of this command once it has written.
     fn now(&self, events: &[WatchEvent]) -> i64 {
         self.state.revision + i64::from(!events.is_empty())
     }
 
-    fn choose<'a>(&self, txn: &'a Txn) -> Result<Branch<'a>, TableError> {
+    /// Evaluates the comparisons and chooses the branch to run.
+    fn evaluate<'a>(&self, txn: &'a Txn) -> Result<TxnBranch<'a>, TableError> {
         let mut succeeded = true;
         for compare in &txn.compare {
             if !self.holds(compare)? {
@@ -83,16 +85,16 @@ impl<T: Table> Kv<T> {
                 break;
             }
         }
-        let requests = if succeeded { &txn.success } else { &txn.failure };
-        let steps = requests.iter().map(|request| match request {
-            TxnOperation::Txn(txn) => self.choose(txn).map(Step::Nested),
-            request => Ok(Step::One(request)),
+        let operations = if succeeded { &txn.success } else { &txn.failure };
+        let steps = operations.iter().map(|operation| match operation {
+            TxnOperation::Txn(txn) => self.evaluate(txn).map(TxnStep::Nested),
+            operation => Ok(TxnStep::Operation(operation)),
         });
-        Ok(Branch { succeeded, steps: steps.collect::<Result<_, _>>()? })
+        Ok(TxnBranch { succeeded, steps: steps.collect::<Result<_, _>>()? })
     }
 
-    /// Whether a comparison holds of every key it names. A key that is not there is
-    /// compared as if all its numbers were 0; it has no value to compare.
+    /// Whether a comparison holds for every key of its range. A missing key compares as if
+    /// all its numbers were 0, and a comparison of its value fails.
     fn holds(&self, compare: &Compare) -> Result<bool, TableError> {
         let mut found = false;
         for (_, version) in self.state.index.range(&compare.keys, self.state.revision) {
@@ -105,23 +107,24 @@ impl<T: Table> Kv<T> {
         Ok(found || !compares_value && compare.holds_of(&KeyValue::default()))
     }
 
-    /// Everything that could stop the branch, before it writes anything: first its puts,
-    /// then its reads, as etcd does.
-    fn check_branch(&self, branch: &Branch<'_>) -> Result<(), KvError> {
-        branch.each(&mut |request| match request {
+    /// Checks everything that could fail before the branch writes: first its puts, then its
+    /// reads, in etcd's order.
+    fn check_branch(&self, branch: &TxnBranch<'_>) -> Result<(), KvError> {
+        branch.each(&mut |operation| match operation {
             TxnOperation::Put(put) => {
-                self.check_kept(put)?;
+                self.check_ignored(put)?;
                 self.check_lease(put)
             }
             _ => Ok(()),
         })?;
-        branch.each(&mut |request| match request {
+        branch.each(&mut |operation| match operation {
             TxnOperation::Range(range) => self.check_revision(range.revision),
             _ => Ok(()),
         })
     }
 
-    /// Inside a transaction only 0 asks for now; less is older than anything.
+    /// Inside a transaction only 0 means the current revision; a negative one is refused
+    /// once the store was compacted.
     fn check_revision(&self, revision: i64) -> Result<(), KvError> {
         if revision != 0 && revision < self.state.compact_revision {
             return Err(KvError::Compacted);
@@ -134,48 +137,50 @@ impl<T: Table> Kv<T> {
         if unknown { Err(KvError::LeaseNotFound) } else { Ok(()) }
     }
 
-    /// What is to be kept has to be there.
-    fn check_kept(&self, put: &Put) -> Result<(), KvError> {
-        let keeps = put.ignore_value || put.ignore_lease;
-        let missing = keeps && self.state.index.current(&put.key).is_none();
+    /// A put that keeps the value or the lease needs an existing key.
+    fn check_ignored(&self, put: &Put) -> Result<(), KvError> {
+        let needs_key = put.ignore_value || put.ignore_lease;
+        let missing = needs_key && self.state.index.current(&put.key).is_none();
         if missing { Err(KvError::KeyNotFound) } else { Ok(()) }
     }
 
     fn run_branch(
         &mut self,
-        branch: &Branch<'_>,
+        branch: &TxnBranch<'_>,
         events: &mut Vec<WatchEvent>,
-    ) -> Result<TxnOutcome, Stop> {
+    ) -> Result<TxnOutcome, CommandError> {
         let mut responses = Vec::with_capacity(branch.steps.len());
         for step in &branch.steps {
             let outcome = match step {
-                Step::One(TxnOperation::Range(range)) => {
+                TxnStep::Operation(TxnOperation::Range(range)) => {
                     KvOutcome::Range(self.read_range(range, self.now(events))?)
                 }
-                Step::One(TxnOperation::Put(put)) => KvOutcome::Put(self.write_put(put, events)?),
-                Step::One(TxnOperation::DeleteRange(deletion)) => {
+                TxnStep::Operation(TxnOperation::Put(put)) => {
+                    KvOutcome::Put(self.write_put(put, events)?)
+                }
+                TxnStep::Operation(TxnOperation::DeleteRange(deletion)) => {
                     KvOutcome::DeleteRange(self.delete_range(deletion, events)?)
                 }
-                Step::One(TxnOperation::Txn(_)) => continue,
-                Step::Nested(branch) => KvOutcome::Txn(self.run_branch(branch, events)?),
+                TxnStep::Operation(TxnOperation::Txn(_)) => continue,
+                TxnStep::Nested(branch) => KvOutcome::Txn(self.run_branch(branch, events)?),
             };
-            responses.push(respond(outcome, self.now(events)));
+            responses.push(operation_reply(outcome, self.now(events)));
         }
         Ok(TxnOutcome { succeeded: branch.succeeded, responses })
     }
 
-    fn read_branch(&self, branch: &Branch<'_>) -> Result<TxnOutcome, Stop> {
+    fn read_branch(&self, branch: &TxnBranch<'_>) -> Result<TxnOutcome, CommandError> {
         let now = self.state.revision;
         let mut responses = Vec::with_capacity(branch.steps.len());
         for step in &branch.steps {
             let outcome = match step {
-                Step::One(TxnOperation::Range(range)) => {
+                TxnStep::Operation(TxnOperation::Range(range)) => {
                     KvOutcome::Range(self.read_range(range, now)?)
                 }
-                Step::One(_) => KvOutcome::Range(RangeOutcome::default()),
-                Step::Nested(branch) => KvOutcome::Txn(self.read_branch(branch)?),
+                TxnStep::Operation(_) => KvOutcome::Range(RangeOutcome::default()),
+                TxnStep::Nested(branch) => KvOutcome::Txn(self.read_branch(branch)?),
             };
-            responses.push(respond(outcome, now));
+            responses.push(operation_reply(outcome, now));
         }
         Ok(TxnOutcome { succeeded: branch.succeeded, responses })
     }
@@ -215,7 +220,7 @@ impl<T: Table> Kv<T> {
             kv.version = current.map_or(1, |current| current.version.version + 1);
             row = put_row(&kv);
             let (created, version) = (kv.create_revision, kv.version);
-            Version { at, row_bytes: row_bytes(&row), created, version }
+            KeyVersion { at, row_bytes: row_bytes(&row), created, version }
         });
         self.add_row(RowKey::revision(at), row)?;
         self.state.leases.attach(key, old.map_or(0, |old| old.lease), lease);
@@ -241,7 +246,7 @@ impl<T: Table> Kv<T> {
         Ok(outcome)
     }
 
-    /// Ends a key that exists.
+    /// Deletes an existing key.
     pub(crate) fn delete_key(
         &mut self,
         key: &Bytes,
@@ -251,7 +256,7 @@ impl<T: Table> Kv<T> {
         let lease = self.state.index.current(key).map_or(0, |current| current.lease);
         let row = tombstone_row(key);
         let row_bytes = row_bytes(&row);
-        self.state.index.add(key, Version { at, row_bytes, created: 0, version: 0 }, 0);
+        self.state.index.add(key, KeyVersion { at, row_bytes, created: 0, version: 0 }, 0);
         self.add_row(RowKey::revision(at), row)?;
         self.state.leases.attach(key, lease, 0);
         let kv = KeyValue { key: key.clone(), mod_revision: at.main, ..KeyValue::default() };
@@ -260,7 +265,7 @@ impl<T: Table> Kv<T> {
     }
 }
 
-fn respond(outcome: KvOutcome, now: i64) -> TxnOperationReply {
+fn operation_reply(outcome: KvOutcome, now: i64) -> TxnOperationReply {
     let revision = if matches!(outcome, KvOutcome::Txn(_)) { 0 } else { now };
     TxnOperationReply { revision, outcome }
 }

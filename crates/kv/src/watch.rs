@@ -1,9 +1,9 @@
-//! Who wants to hear of which keys, and how far each has heard.
+//! Watches: which watcher wants which keys, and up to which revision it received events.
 //!
-//! No queue per watcher: each knows the first revision that it has not been told. The
-//! newest events are kept for all together; whoever is further behind reads the rows
-//! of the table. So a slow watcher costs time when it asks and no memory while it does
-//! not. The hub wakes, it never waits: the server's tasks poll.
+//! There is no queue per watcher. Each watcher has the first revision that it did not
+//! receive. The newest events are kept once for all watchers; a lagging watcher reads
+//! history from the table. So a slow watcher costs time when it polls and no memory in
+//! between. The hub only wakes watchers and never blocks: the server's tasks poll it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -12,55 +12,86 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::command::KeyRange;
-use crate::interest::Interest;
 use crate::machine::Kv;
 use crate::reply::KeyValue;
-use crate::revision::{Kind, Revision, RowKey, Write, read_row};
+use crate::revision::{Revision, RowKey, RowKind, RowWrite, read_row};
 use crate::table::{Table, TableError};
+use crate::watch_index::WatchIndex;
 
 /// One write of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {
+    /// Put or deletion.
     pub kind: WatchEventKind,
-    /// Of a deletion only the key and its `mod_revision`.
+    /// The key after the write. A deletion sets only the key and its `mod_revision`.
     pub kv: KeyValue,
-    /// The key before this revision, for watchers that ask for it and as long as it is
-    /// not compacted.
+    /// The key before this revision. Only for watchers that request it, and only while that
+    /// revision is not compacted.
     pub previous: Option<KeyValue>,
 }
 
+/// The kind of a [`WatchEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchEventKind {
+    /// The key was written.
     Put,
+    /// The key was deleted.
     Delete,
 }
 
 /// What to watch.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct WatchRequest {
+    /// The keys to watch.
     pub keys: KeyRange,
-    /// The first revision of interest; 0 for whatever comes next.
+    /// The first revision to receive; 0 for the next write.
     pub start_revision: i64,
+    /// Leave out puts.
     pub no_put: bool,
+    /// Leave out deletions.
     pub no_delete: bool,
+    /// Add the previous key and value to each event.
     pub prev_kv: bool,
 }
 
+/// Identifies a watcher of a [`WatchHub`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WatcherId(pub u64);
 
-/// Called when there is news for a watcher that had heard everything. It may be called
-/// while locks are held: it should only wake somebody.
+/// Called when there are events for a watcher that was up to date. The hub may be locked
+/// during the call: it must only wake a task.
 pub type WakeFn = Arc<dyn Fn(WatcherId) + Send + Sync>;
 
-/// How much one poll may answer and read. Revisions are never split, so one large one
-/// may go beyond it.
+/// Limits on one poll. Revisions are never split, so one large revision may exceed them.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct PollLimits {
+    /// Stop after this many events.
     pub events_max: usize,
+    /// Stop after this many bytes of events.
     pub bytes_max: usize,
-    /// Rows of history that are looked at.
+    /// Stop after this many rows of history, whether or not they match.
     pub rows_max: usize,
+}
+
+impl PollLimits {
+    /// Sets [`Self::events_max`].
+    #[must_use]
+    pub fn events_max(self, events_max: usize) -> Self {
+        Self { events_max, ..self }
+    }
+
+    /// Sets [`Self::bytes_max`].
+    #[must_use]
+    pub fn bytes_max(self, bytes_max: usize) -> Self {
+        Self { bytes_max, ..self }
+    }
+
+    /// Sets [`Self::rows_max`].
+    #[must_use]
+    pub fn rows_max(self, rows_max: usize) -> Self {
+        Self { rows_max, ..self }
+    }
 }
 
 impl Default for PollLimits {
@@ -69,33 +100,42 @@ impl Default for PollLimits {
     }
 }
 
-/// What a poll found.
+/// The result of a poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchPoll {
-    /// The watcher has heard everything. It will be woken.
+    /// The watcher is up to date. It will be woken.
     Idle,
-    /// What comes next. `revision` is told completely; poll again.
-    Events { revision: i64, events: Vec<WatchEvent> },
-    /// Nothing in as much history as one poll reads. Poll again.
+    /// The next events. Poll again.
+    Events {
+        /// The watcher has received everything up to this revision.
+        revision: i64,
+        /// The events, in order.
+        events: Vec<WatchEvent>,
+    },
+    /// No matching event within the limits of one poll. Poll again.
     Again,
-    /// What comes next is compacted away. The watcher is gone.
-    Compacted { compact_revision: i64 },
-    /// No such watcher.
+    /// The next revision of the watcher is compacted. The watcher was removed.
+    Compacted {
+        /// The oldest revision that can still be watched.
+        compact_revision: i64,
+    },
+    /// There is no such watcher.
     Gone,
 }
 
 struct Watcher {
     request: WatchRequest,
-    /// The first revision that it was not told.
+    /// The first revision that it did not receive.
     next: i64,
-    /// Whether there may be something for it from `next` on.
+    /// Whether there may be events for it at `next` or later.
     behind: bool,
     wake: WakeFn,
 }
 
+/// All watchers of one store.
 pub struct WatchHub {
     watchers: BTreeMap<WatcherId, Watcher>,
-    interest: Interest,
+    key_index: WatchIndex,
     last_id: u64,
     /// All events from `recent_from` to `published`, in order.
     recent: VecDeque<WatchEvent>,
@@ -105,7 +145,7 @@ pub struct WatchHub {
 }
 
 const RECENT_BYTES_MAX: usize = 16 << 20;
-/// What an event counts beside its key and value.
+/// The bytes that an event counts in addition to its key and value.
 const EVENT_OVERHEAD_BYTES: usize = 128;
 
 impl WatchHub {
@@ -113,7 +153,7 @@ impl WatchHub {
     pub fn new(revision: i64) -> Self {
         Self {
             watchers: BTreeMap::new(),
-            interest: Interest::default(),
+            key_index: WatchIndex::default(),
             last_id: 0,
             recent: VecDeque::new(),
             recent_from: revision + 1,
@@ -122,41 +162,44 @@ impl WatchHub {
         }
     }
 
-    /// Begins to watch. `revision` is the store's; poll at once, as there may be news.
+    /// Creates a watcher. `revision` is the store's current one. Poll right away: there may
+    /// already be events.
     pub fn create(&mut self, request: WatchRequest, revision: i64, wake: WakeFn) -> WatcherId {
         self.last_id += 1;
         let id = WatcherId(self.last_id);
         let start = request.start_revision;
         let behind = start > 0 && start <= revision;
         let next = if behind { start } else { start.max(revision + 1) };
-        self.interest.add(&request.keys, id);
+        self.key_index.add(&request.keys, id);
         self.watchers.insert(id, Watcher { request, next, behind, wake });
         id
     }
 
-    /// Ends a watch; `false` if there is none.
+    /// Removes a watcher. Returns `false` if there is no such watcher.
     pub fn cancel(&mut self, id: WatcherId) -> bool {
         let Some(watcher) = self.watchers.remove(&id) else { return false };
-        self.interest.remove(&watcher.request.keys, id);
+        self.key_index.remove(&watcher.request.keys, id);
         true
     }
 
+    /// The number of watchers.
     pub fn len(&self) -> usize {
         self.watchers.len()
     }
 
+    /// Whether there are no watchers.
     pub fn is_empty(&self) -> bool {
         self.watchers.is_empty()
     }
 
-    /// Takes in what a command wrote, right after it ran. All events of one call are of
-    /// one revision.
+    /// Publishes the events of a command, right after it was applied. All events of one call
+    /// must have the same revision.
     pub fn publish(&mut self, events: Vec<WatchEvent>) {
         let Some(revision) = events.first().map(|event| event.kv.mod_revision) else { return };
         self.published = revision;
-        // With nobody to tell there is nothing to keep: who comes later reads the table.
+        // Without watchers no event needs to be kept: a later watcher reads the table.
         if self.watchers.is_empty() {
-            self.forget_recent();
+            self.clear_recent();
             return;
         }
         for event in events {
@@ -168,9 +211,9 @@ impl WatchHub {
     }
 
     fn notify(&mut self, event: &WatchEvent, revision: i64) {
-        for id in self.interest.may_watch(&event.kv.key) {
+        for id in self.key_index.may_watch(&event.kv.key) {
             let Some(watcher) = self.watchers.get_mut(&id) else { continue };
-            // Who is behind will come across it.
+            // A watcher that is behind finds the event when it polls.
             if !watcher.behind && revision >= watcher.next && watcher.request.wants(event) {
                 watcher.behind = true;
                 watcher.next = revision;
@@ -179,7 +222,7 @@ impl WatchHub {
         }
     }
 
-    /// Only whole revisions are kept.
+    /// Drops the oldest events beyond the memory limit, always whole revisions.
     fn drop_oldest(&mut self) {
         while self.recent_bytes > RECENT_BYTES_MAX {
             let Some(event) = self.recent.pop_front() else { return };
@@ -192,18 +235,18 @@ impl WatchHub {
         }
     }
 
-    fn forget_recent(&mut self) {
+    fn clear_recent(&mut self) {
         self.recent.clear();
         self.recent_bytes = 0;
         self.recent_from = self.published + 1;
     }
 
-    /// The state was replaced as a whole, and is at this revision now: everybody looks
-    /// up in the table what happened meanwhile.
+    /// Continues after the whole state was replaced by one at this revision. All watchers
+    /// read from the table what happened in between.
     pub fn restart(&mut self, revision: i64) {
         for (id, watcher) in &mut self.watchers {
             if !watcher.behind {
-                // It has heard everything up to here, even if nothing of it was for it.
+                // It was up to date here, even if no event matched it.
                 watcher.next = watcher.next.max(self.published + 1);
                 watcher.behind = watcher.next <= revision;
             }
@@ -212,16 +255,16 @@ impl WatchHub {
             }
         }
         self.published = revision;
-        self.forget_recent();
+        self.clear_recent();
     }
 
-    /// Up to which revision a watcher has heard everything: what to tell those who want
-    /// to know that nothing happened. `None` while it is behind.
+    /// The revision up to which a watcher received everything, for progress notifications.
+    /// `None` while it is behind.
     pub fn progress(&self, id: WatcherId) -> Option<i64> {
         self.watchers.get(&id).filter(|watcher| !watcher.behind).map(|_| self.published)
     }
 
-    /// What comes next for a watcher.
+    /// The next events of a watcher.
     pub fn poll<T: Table>(
         &mut self,
         kv: &Kv<T>,
@@ -237,18 +280,19 @@ impl WatchHub {
             self.cancel(id);
             return Ok(WatchPoll::Compacted { compact_revision });
         }
-        let mut found = Found::new(&watcher.request, limits);
-        // A command may have run that is not published yet; the table has it.
+        let mut collector = PollCollector::new(&watcher.request, limits);
+        // A command may be applied and not published yet; only the table has its events.
         let newest = if watcher.next >= self.recent_from && self.published >= kv.revision() {
             let from = self.recent.partition_point(|e| e.kv.mod_revision < watcher.next);
-            let _ = self.recent.range(from..).try_for_each(|event| found.look_at(event.clone()));
+            let mut recent = self.recent.range(from..);
+            let _ = recent.try_for_each(|event| collector.visit(event.clone()));
             self.published
         } else {
-            kv.read_history(watcher.next, &mut |event| found.look_at(event))?;
+            kv.read_history(watcher.next, &mut |event| collector.visit(event))?;
             kv.revision()
         };
-        let told = found.full_after.unwrap_or(newest);
-        let mut events = found.events;
+        let delivered = collector.full_after.unwrap_or(newest);
+        let mut events = collector.events;
         if watcher.request.prev_kv {
             for event in &mut events {
                 let before = event.kv.mod_revision - 1;
@@ -258,29 +302,29 @@ impl WatchHub {
             }
         }
         if let Some(watcher) = self.watchers.get_mut(&id) {
-            watcher.next = told + 1;
-            watcher.behind = told < newest;
+            watcher.next = delivered + 1;
+            watcher.behind = delivered < newest;
             if events.is_empty() {
                 return Ok(if watcher.behind { WatchPoll::Again } else { WatchPoll::Idle });
             }
         }
-        Ok(WatchPoll::Events { revision: told, events })
+        Ok(WatchPoll::Events { revision: delivered, events })
     }
 }
 
-/// Events that a poll collects, until it has enough.
-struct Found<'a> {
+/// Collects the events of a poll up to its limits.
+struct PollCollector<'a> {
     request: &'a WatchRequest,
     limits: PollLimits,
     events: Vec<WatchEvent>,
     bytes: usize,
     rows: usize,
     last_seen: i64,
-    /// Set when there is more after this revision.
+    /// Set when a limit was reached: events after this revision were not collected.
     full_after: Option<i64>,
 }
 
-impl<'a> Found<'a> {
+impl<'a> PollCollector<'a> {
     fn new(request: &'a WatchRequest, limits: PollLimits) -> Self {
         Self {
             request,
@@ -293,7 +337,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    fn look_at(&mut self, event: WatchEvent) -> ControlFlow<()> {
+    fn visit(&mut self, event: WatchEvent) -> ControlFlow<()> {
         let revision = event.kv.mod_revision;
         let enough = self.events.len() >= self.limits.events_max
             || self.bytes >= self.limits.bytes_max
@@ -323,16 +367,16 @@ impl WatchRequest {
 }
 
 impl<T: Table> Kv<T> {
-    /// Shows all writes from a revision on, until it is told to stop.
+    /// Visits all writes from a revision on, until `visit` breaks.
     pub(crate) fn read_history(
         &self,
         from: i64,
-        show: &mut dyn FnMut(WatchEvent) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(WatchEvent) -> ControlFlow<()>,
     ) -> Result<(), TableError> {
         let mut bad = None;
         let start = RowKey::revision(Revision { main: from, sub: 0 });
         self.table.scan(start, RowKey::END, &mut |key, row| match event_of(key, row) {
-            Some(event) => show(event),
+            Some(event) => visit(event),
             None => {
                 bad = Some(key);
                 ControlFlow::Break(())
@@ -343,10 +387,10 @@ impl<T: Table> Kv<T> {
 }
 
 fn event_of(key: RowKey, row: Bytes) -> Option<WatchEvent> {
-    let Kind::Revision(at) = key.kind() else { return None };
+    let RowKind::Revision(at) = key.kind() else { return None };
     Some(match read_row(at, row)? {
-        Write::Put(kv) => WatchEvent { kind: WatchEventKind::Put, kv, previous: None },
-        Write::Tombstone { key } => {
+        RowWrite::Put(kv) => WatchEvent { kind: WatchEventKind::Put, kv, previous: None },
+        RowWrite::Tombstone { key } => {
             let kv = KeyValue { key, mod_revision: at.main, ..KeyValue::default() };
             WatchEvent { kind: WatchEventKind::Delete, kv, previous: None }
         }
@@ -358,10 +402,10 @@ fn event_bytes(event: &WatchEvent) -> usize {
     EVENT_OVERHEAD_BYTES + kv_bytes(&event.kv) + event.previous.as_ref().map_or(0, kv_bytes)
 }
 
-/// Cuts events into pieces of at most `bytes_max`, or of one event where that alone is
-/// more. For watchers that ask for fragments; all but the last are marked as such.
+/// Splits events into parts of at most `bytes_max`, or of one event if that alone is larger.
+/// For watchers that request fragmented responses.
 pub fn split_events(events: &[WatchEvent], bytes_max: usize) -> Vec<&[WatchEvent]> {
-    let mut pieces = Vec::new();
+    let mut parts = Vec::new();
     let mut rest = events;
     while !rest.is_empty() {
         let mut bytes = 0;
@@ -369,9 +413,9 @@ pub fn split_events(events: &[WatchEvent], bytes_max: usize) -> Vec<&[WatchEvent
             bytes += event_bytes(event);
             bytes <= bytes_max
         });
-        let (piece, later) = rest.split_at(fitting.count().max(1));
-        pieces.push(piece);
+        let (part, later) = rest.split_at(fitting.count().max(1));
+        parts.push(part);
         rest = later;
     }
-    pieces
+    parts
 }

@@ -1,6 +1,6 @@
-//! What etcd's clients rely on, one behaviour at a time.
+//! Behaviour that etcd's clients rely on, one test for each.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,13 +13,13 @@ use quorate_kv::{
     WatchRequest, check,
 };
 
-struct Store {
+struct TestStore {
     kv: Kv<MemoryTable>,
     index: u64,
     hub: WatchHub,
 }
 
-impl Store {
+impl TestStore {
     fn new() -> Self {
         Self { kv: Kv::open(MemoryTable::default()).unwrap(), index: 0, hub: WatchHub::new(1) }
     }
@@ -48,8 +48,8 @@ impl Store {
         Ok(found.kvs.into_iter().map(|kv| kv.value).collect())
     }
 
-    fn watch(&mut self, keys: KeyRange, start_revision: i64) -> (quorate_kv::WatcherId, Counter) {
-        let counter = Counter::default();
+    fn watch(&mut self, keys: KeyRange, start_revision: i64) -> (quorate_kv::WatcherId, WakeCount) {
+        let counter = WakeCount::default();
         let woken = Arc::clone(&counter);
         let request = WatchRequest { keys, start_revision, ..WatchRequest::default() };
         let wake = Arc::new(move |_| {
@@ -63,13 +63,13 @@ impl Store {
     }
 }
 
-type Counter = Arc<AtomicUsize>;
+type WakeCount = Arc<AtomicUsize>;
 
 fn put(key: &'static str, value: &'static str, lease: i64) -> Command {
     Command::Put(Put { key: key.into(), value: value.into(), lease, ..Put::default() })
 }
 
-fn one(key: &'static str) -> KeyRange {
+fn single(key: &'static str) -> KeyRange {
     KeyRange::single(key)
 }
 
@@ -86,49 +86,49 @@ fn names(events: &[WatchEvent]) -> Vec<(i64, WatchEventKind, &[u8])> {
 }
 
 #[test]
-fn the_first_write_makes_revision_two() {
-    let mut store = Store::new();
+fn first_write_has_revision_two() {
+    let mut store = TestStore::new();
     assert_eq!(store.run(Command::Noop).revision, 1);
     assert_eq!(store.put("a", "1").revision, 2);
     assert_eq!(store.put("a", "2").revision, 3);
-    let kv = store.range(Range { keys: one("a"), ..Range::default() }).unwrap().kvs.remove(0);
+    let kv = store.range(Range { keys: single("a"), ..Range::default() }).unwrap().kvs.remove(0);
     assert_eq!((kv.create_revision, kv.mod_revision, kv.version), (2, 3, 2));
-    assert_eq!(store.run(delete(one("b"))).revision, 3);
-    assert_eq!(store.run(delete(one("a"))).revision, 4);
+    assert_eq!(store.run(delete(single("b"))).revision, 3);
+    assert_eq!(store.run(delete(single("a"))).revision, 4);
     store.put("a", "3");
-    let kv = store.range(Range { keys: one("a"), ..Range::default() }).unwrap().kvs.remove(0);
+    let kv = store.range(Range { keys: single("a"), ..Range::default() }).unwrap().kvs.remove(0);
     assert_eq!((kv.create_revision, kv.mod_revision, kv.version), (5, 5, 1));
 }
 
 #[test]
-fn old_revisions_are_read_until_they_are_compacted() {
-    let mut store = Store::new();
+fn old_revisions_are_readable_until_compacted() {
+    let mut store = TestStore::new();
     for value in ["1", "2", "3"] {
         store.put("a", value);
     }
-    assert_eq!(store.values(one("a"), 3).unwrap(), ["2"]);
-    assert_eq!(store.values(one("a"), 5), Err(KvError::FutureRevision));
+    assert_eq!(store.values(single("a"), 3).unwrap(), ["2"]);
+    assert_eq!(store.values(single("a"), 5), Err(KvError::FutureRevision));
     assert_eq!(store.run(compact(5)).result, Err(KvError::FutureRevision));
     assert_eq!(store.run(compact(3)).result, Ok(KvOutcome::Done));
     assert_eq!(store.run(compact(3)).result, Err(KvError::Compacted));
-    assert_eq!(store.values(one("a"), 3).unwrap(), ["2"]);
-    assert_eq!(store.values(one("a"), 2), Err(KvError::Compacted));
+    assert_eq!(store.values(single("a"), 3).unwrap(), ["2"]);
+    assert_eq!(store.values(single("a"), 2), Err(KvError::Compacted));
 }
 
 #[test]
-fn a_transaction_decides_first_and_reads_its_own_writes() {
-    let mut store = Store::new();
+fn transaction_compares_first_and_reads_its_own_writes() {
+    let mut store = TestStore::new();
     store.put("a", "old");
-    let read = || TxnOperation::Range(Range { keys: one("a"), ..Range::default() });
+    let read = || TxnOperation::Range(Range { keys: single("a"), ..Range::default() });
     let write = |key: &'static str, value: &'static str| {
         TxnOperation::Put(Put { key: key.into(), value: value.into(), ..Put::default() })
     };
     let is_old = || Compare {
-        keys: one("a"),
+        keys: single("a"),
         operator: CompareOperator::Equal,
         target: CompareTarget::Value("old".into()),
     };
-    // The nested comparison is made before anything is written.
+    // Nested comparisons are evaluated before any write.
     let nested = Txn { compare: vec![is_old()], success: vec![write("b", "")], failure: vec![] };
     let txn = Txn {
         compare: vec![is_old()],
@@ -145,18 +145,18 @@ fn a_transaction_decides_first_and_reads_its_own_writes() {
         _ => None,
     });
     assert_eq!(seen.collect::<Vec<_>>(), ["old", "new"]);
-    assert_eq!(store.values(one("b"), 0).unwrap().len(), 1);
+    assert_eq!(store.values(single("b"), 0).unwrap().len(), 1);
     let idle = store.run(Command::Txn(Txn { success: vec![read()], ..Txn::default() }));
     assert_eq!(idle.revision, 3);
 }
 
-/// Its puts are judged first, then its reads, for which only 0 stands for now.
+/// Puts are checked first, then reads, where only 0 means the current revision.
 #[test]
-fn a_transaction_is_refused_for_the_reason_that_etcd_names() {
-    let mut store = Store::new();
+fn transaction_is_refused_with_the_same_error_as_in_etcd() {
+    let mut store = TestStore::new();
     store.put("a", "1");
     let read =
-        |revision| TxnOperation::Range(Range { revision, keys: one("a"), ..Range::default() });
+        |revision| TxnOperation::Range(Range { revision, keys: single("a"), ..Range::default() });
     let put = |key: &'static str, lease, ignore_value| {
         TxnOperation::Put(Put { key: key.into(), lease, ignore_value, ..Put::default() })
     };
@@ -177,15 +177,15 @@ fn a_transaction_is_refused_for_the_reason_that_etcd_names() {
         }
         assert_eq!(store.run(Command::Txn(txn.clone())).result.err(), why, "{txn:?}");
     }
-    // Alone it is otherwise.
+    // Outside a transaction a negative revision means the current one.
     let alone = Put { key: "none".into(), lease: 7, ignore_value: true, ..Put::default() };
     assert_eq!(store.run(Command::Put(alone)).result.err(), Some(KvError::LeaseNotFound));
-    assert_eq!(store.values(one("a"), -2), Ok(vec!["1".into()]));
+    assert_eq!(store.values(single("a"), -2), Ok(vec!["1".into()]));
 }
 
 #[test]
-fn a_lease_takes_its_keys_along_in_one_revision() {
-    let mut store = Store::new();
+fn revoked_lease_deletes_its_keys_in_one_revision() {
+    let mut store = TestStore::new();
     assert_eq!(store.run(put("a", "", 7)).result, Err(KvError::LeaseNotFound));
     store.run(Command::LeaseGrant(LeaseGrant { id: 7, ttl: 60 }));
     store.run(Command::LeaseGrant(LeaseGrant { id: 8, ttl: 60 }));
@@ -201,15 +201,15 @@ fn a_lease_takes_its_keys_along_in_one_revision() {
     let (id, _) = store.watch(KeyRange::all(), 0);
     assert_eq!(store.run(Command::LeaseRevoke(7)).revision, before + 1);
     let WatchPoll::Events { events, .. } = store.poll(id) else { panic!("no events") };
-    let gone = WatchEventKind::Delete;
-    assert_eq!(names(&events), [(before + 1, gone, &b"a"[..]), (before + 1, gone, b"d")]);
+    let delete = WatchEventKind::Delete;
+    assert_eq!(names(&events), [(before + 1, delete, &b"a"[..]), (before + 1, delete, b"d")]);
     assert_eq!(store.run(Command::LeaseRevoke(7)).result, Err(KvError::LeaseNotFound));
     assert_eq!(store.run(Command::LeaseRevoke(8)).revision, before + 2);
 }
 
 #[test]
-fn a_full_store_reads_deletes_and_compacts() {
-    let mut store = Store::new();
+fn full_store_still_reads_deletes_and_compacts() {
+    let mut store = TestStore::new();
     store.run(Command::SetQuota(Quota { bytes: 2_000, member: 5 }));
     while store.put("a", "some value that fills the store").result.is_ok() {}
     let alarm = Alarm { kind: AlarmKind::NoSpace, member: 5 };
@@ -218,33 +218,33 @@ fn a_full_store_reads_deletes_and_compacts() {
     assert_eq!(store.put("b", "").result, full);
     assert!(store.kv.would_exceed_quota(&put("b", "", 0)));
     assert_eq!(store.run(Command::LeaseGrant(LeaseGrant { id: 1, ttl: 9 })).result, full);
-    assert_eq!(store.values(one("a"), 0).unwrap().len(), 1);
-    assert!(store.run(delete(one("a"))).result.is_ok());
+    assert_eq!(store.values(single("a"), 0).unwrap().len(), 1);
+    assert!(store.run(delete(single("a"))).result.is_ok());
     assert!(store.run(compact(store.kv.revision())).result.is_ok());
-    // Space alone does not help: the operator decides.
+    // Free space does not clear the alarm: the operator disarms it.
     assert_eq!(store.put("b", "").result, full);
     store.run(Command::AlarmDisarm(alarm));
     assert!(store.put("b", "").result.is_ok());
 }
 
 #[test]
-fn a_corrupt_cluster_only_reads() {
-    let mut store = Store::new();
+fn corrupt_alarm_refuses_writes() {
+    let mut store = TestStore::new();
     store.put("a", "1");
     let alarm = Alarm { kind: AlarmKind::Corrupt, member: 1 };
     store.run(Command::AlarmActivate(alarm));
     let corrupt = Err(KvError::Corrupt);
     assert_eq!(store.put("a", "2").result, corrupt);
-    assert_eq!(store.run(delete(one("a"))).result, corrupt);
+    assert_eq!(store.run(delete(single("a"))).result, corrupt);
     assert_eq!(store.run(compact(2)).result, corrupt);
-    assert_eq!(store.values(one("a"), 0).unwrap(), ["1"]);
+    assert_eq!(store.values(single("a"), 0).unwrap(), ["1"]);
     store.run(Command::AlarmDisarm(alarm));
     assert!(store.put("a", "2").result.is_ok());
 }
 
 #[test]
-fn a_watcher_is_woken_once_and_told_everything_in_order() {
-    let mut store = Store::new();
+fn watcher_is_woken_once_and_receives_all_events_in_order() {
+    let mut store = TestStore::new();
     let (id, woken) = store.watch(KeyRange::prefix("a"), 0);
     assert_eq!(store.poll(id), WatchPoll::Idle);
     store.put("b", "");
@@ -252,12 +252,15 @@ fn a_watcher_is_woken_once_and_told_everything_in_order() {
     assert_eq!(store.hub.progress(id), Some(2));
     store.put("a1", "");
     store.put("a2", "");
-    store.run(delete(one("a1")));
+    store.run(delete(single("a1")));
     assert_eq!(woken.load(Ordering::Relaxed), 1);
     assert_eq!(store.hub.progress(id), None);
     let WatchPoll::Events { revision, events } = store.poll(id) else { panic!("no events") };
-    let (made, gone) = (WatchEventKind::Put, WatchEventKind::Delete);
-    assert_eq!(names(&events), [(3, made, &b"a1"[..]), (4, made, b"a2"), (5, gone, b"a1")]);
+    let (put_kind, delete) = (WatchEventKind::Put, WatchEventKind::Delete);
+    assert_eq!(
+        names(&events),
+        [(3, put_kind, &b"a1"[..]), (4, put_kind, b"a2"), (5, delete, b"a1")]
+    );
     assert_eq!(revision, 5);
     assert_eq!(store.poll(id), WatchPoll::Idle);
     store.put("a1", "");
@@ -267,13 +270,13 @@ fn a_watcher_is_woken_once_and_told_everything_in_order() {
 }
 
 #[test]
-fn a_watcher_of_the_past_reads_history_and_one_of_the_future_waits() {
-    let mut store = Store::new();
+fn watcher_of_an_old_revision_reads_history_and_of_a_future_one_waits() {
+    let mut store = TestStore::new();
     for key in ["a", "b", "a", "a"] {
         store.put(key, "");
     }
-    let (past, _) = store.watch(one("a"), 2);
-    let (future, woken) = store.watch(one("a"), 8);
+    let (past, _) = store.watch(single("a"), 2);
+    let (future, woken) = store.watch(single("a"), 8);
     let WatchPoll::Events { events, .. } = store.poll(past) else { panic!("no events") };
     let revisions: Vec<_> = events.iter().map(|event| event.kv.mod_revision).collect();
     assert_eq!(revisions, [2, 4, 5]);
@@ -287,10 +290,10 @@ fn a_watcher_of_the_past_reads_history_and_one_of_the_future_waits() {
 }
 
 #[test]
-fn only_a_watcher_that_misses_something_is_ended_by_compaction() {
-    let mut store = Store::new();
-    let (idle, _) = store.watch(one("quiet"), 0);
-    let (slow, _) = store.watch(one("a"), 0);
+fn compaction_ends_only_watchers_that_miss_events() {
+    let mut store = TestStore::new();
+    let (idle, _) = store.watch(single("quiet"), 0);
+    let (slow, _) = store.watch(single("a"), 0);
     for _ in 0..8 {
         store.put("a", "");
     }
@@ -300,13 +303,13 @@ fn only_a_watcher_that_misses_something_is_ended_by_compaction() {
     assert_eq!(store.poll(idle), WatchPoll::Idle);
     store.put("quiet", "");
     assert!(matches!(store.poll(idle), WatchPoll::Events { .. }));
-    let (late, _) = store.watch(one("a"), 5);
+    let (late, _) = store.watch(single("a"), 5);
     assert_eq!(store.poll(late), WatchPoll::Compacted { compact_revision: 6 });
 }
 
 #[test]
-fn a_hash_does_not_depend_on_how_far_compaction_is() {
-    let mut store = Store::new();
+fn hash_does_not_depend_on_compaction_progress() {
+    let mut store = TestStore::new();
     for number in 0..3_000 {
         let key = Bytes::from(format!("key{number:05}"));
         store.run(Command::Put(Put { key: key.clone(), ..Put::default() }));
@@ -318,7 +321,7 @@ fn a_hash_does_not_depend_on_how_far_compaction_is() {
     }
     let revision = store.kv.revision();
     store.run(compact(revision - 1));
-    let hash = |store: &Store| store.kv.query(&Query::HashKv(revision)).unwrap();
+    let hash = |store: &TestStore| store.kv.query(&Query::HashKv(revision)).unwrap();
     let at_first = hash(&store);
     assert!(store.kv.is_compacting());
     let bytes = store.kv.bytes_in_use();
@@ -332,11 +335,11 @@ fn a_hash_does_not_depend_on_how_far_compaction_is() {
     assert_eq!(early.result, Err(KvError::Compacted));
 }
 
-/// Compactions that come before the one before is done must not begin with the first keys
-/// each time: the last ones would never lose their past.
+/// A compaction that starts before the previous one is complete must not restart at the first
+/// key: the last keys would never be compacted.
 #[test]
 fn compactions_in_quick_succession_reach_every_key() {
-    let mut store = Store::new();
+    let mut store = TestStore::new();
     for number in 0..3_000 {
         let key = format!("key {number:04}").into();
         store.run(Command::Put(Put { key, ..Put::default() }));
@@ -348,7 +351,7 @@ fn compactions_in_quick_succession_reach_every_key() {
     }
     let row_bytes = bytes / 3_000;
     let left = store.kv.bytes_in_use() - bytes;
-    assert!(left < 10 * row_bytes, "{left} bytes of one key, {row_bytes} for a row");
+    assert!(left < 10 * row_bytes, "{left} bytes left for one key, {row_bytes} per row");
     while store.kv.is_compacting() {
         store.run(Command::Noop);
     }
@@ -357,17 +360,17 @@ fn compactions_in_quick_succession_reach_every_key() {
 }
 
 #[test]
-fn a_restored_store_begins_a_new_log_and_shows_nothing_of_the_past() {
-    let mut store = Store::new();
+fn restored_store_starts_a_new_log_and_hides_old_revisions() {
+    let mut store = TestStore::new();
     store.put("a", "1");
     store.put("a", "2");
     store.put("b", "1");
-    store.run(delete(one("b")));
+    store.run(delete(single("b")));
     store.kv.reset_for_new_cluster(1_000, true).unwrap();
     assert_eq!((store.kv.applied(), store.kv.revision()), (0, 1_005));
-    assert_eq!(store.values(one("a"), 0).unwrap(), ["2"]);
-    assert_eq!(store.values(one("a"), 1_004), Err(KvError::Compacted));
-    let (old, _) = store.watch(one("a"), 3);
+    assert_eq!(store.values(single("a"), 0).unwrap(), ["2"]);
+    assert_eq!(store.values(single("a"), 1_004), Err(KvError::Compacted));
+    let (old, _) = store.watch(single("a"), 3);
     assert_eq!(store.poll(old), WatchPoll::Compacted { compact_revision: 1_005 });
     store.index = 0;
     assert_eq!(store.put("a", "3").revision, 1_006);
@@ -375,7 +378,7 @@ fn a_restored_store_begins_a_new_log_and_shows_nothing_of_the_past() {
 }
 
 #[test]
-fn requests_are_judged_before_they_are_proposed() {
+fn requests_are_validated_before_they_are_proposed() {
     let refused = |command: Command| check::command(&command, check::TXN_REQUESTS_MAX);
     assert_eq!(refused(put("", "", 0)), Err(KvError::EmptyKey));
     let kept = |put: Put| refused(Command::Put(Put { key: "a".into(), ..put }));
@@ -395,7 +398,7 @@ fn requests_are_judged_before_they_are_proposed() {
 }
 
 #[test]
-fn refusals_are_in_etcds_words() {
+fn refusals_have_etcds_texts() {
     let words = [
         (KvError::EmptyKey, "etcdserver: key is not provided"),
         (KvError::KeyNotFound, "etcdserver: key not found"),
@@ -413,8 +416,8 @@ fn refusals_are_in_etcds_words() {
 }
 
 #[test]
-fn bytes_that_are_no_command_change_nothing_and_never_panic() {
-    let mut store = Store::new();
+fn invalid_commands_change_nothing_and_never_panic() {
+    let mut store = TestStore::new();
     store.put("a", "1");
     let mut index = 1;
     let txn = Txn { success: vec![TxnOperation::Txn(Txn::default())], ..Txn::default() };
@@ -430,7 +433,7 @@ fn bytes_that_are_no_command_change_nothing_and_never_panic() {
         }
     }
     assert_eq!((store.kv.revision(), store.kv.applied()), (2, index));
-    // Nested deeper than any client can ask for.
+    // Nested deeper than a client can request.
     let mut deep = vec![1, 3];
     deep.extend([0, 1, 3].repeat(100_000));
     assert!(Command::decode(&deep.into()).is_none());

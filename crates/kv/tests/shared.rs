@@ -1,6 +1,6 @@
-//! A machine that a node runs and a server looks into.
+//! A machine that is shared between a node and a server.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,18 +15,23 @@ use quorate_kv::{
     RedbTable, SharedKv, WatchEventKind, WatchPoll, WatchRequest, WatcherId,
 };
 
-type Shared = SharedKv<MemoryTable>;
+type SharedMemoryKv = SharedKv<MemoryTable>;
 
-fn shared() -> Shared {
+fn shared() -> SharedMemoryKv {
     SharedKv::new(Kv::open(MemoryTable::default()).unwrap())
 }
 
-fn put(machine: &mut Shared, index: u64, key: &'static str, value: impl Into<Bytes>) -> KvReply {
+fn put(
+    machine: &mut SharedMemoryKv,
+    index: u64,
+    key: &'static str,
+    value: impl Into<Bytes>,
+) -> KvReply {
     let put = Put { key: key.into(), value: value.into(), ..Put::default() };
-    KvReply::decode(&machine.apply(index, &Command::Put(put).encode())).unwrap()
+    KvReply::decode(&machine.apply(index, &Command::Put(put).encode()).unwrap()).unwrap()
 }
 
-fn revisions(machine: &Shared, id: WatcherId) -> Vec<i64> {
+fn revisions(machine: &SharedMemoryKv, id: WatcherId) -> Vec<i64> {
     match machine.poll_watch(id, PollLimits::default()).unwrap() {
         WatchPoll::Events { events, .. } => {
             assert!(events.iter().all(|event| event.kind == WatchEventKind::Put));
@@ -36,7 +41,7 @@ fn revisions(machine: &Shared, id: WatcherId) -> Vec<i64> {
     }
 }
 
-fn watch(machine: &Shared, key: &'static str) -> (WatcherId, Arc<AtomicUsize>) {
+fn watch(machine: &SharedMemoryKv, key: &'static str) -> (WatcherId, Arc<AtomicUsize>) {
     let woken = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&woken);
     let wake = Arc::new(move |_| {
@@ -47,7 +52,7 @@ fn watch(machine: &Shared, key: &'static str) -> (WatcherId, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn what_the_node_runs_the_server_sees() {
+fn server_sees_what_the_node_applies() {
     let mut machine = shared();
     let (id, woken) = watch(&machine, "a");
     assert_eq!(put(&mut machine, 5, "a", "1").revision, 2);
@@ -55,17 +60,17 @@ fn what_the_node_runs_the_server_sees() {
     assert_eq!(revisions(&machine, id), [2]);
     assert_eq!(machine.read().applied(), 5);
     let range = Range { keys: KeyRange::single("a"), ..Range::default() };
-    let question = Query::Range(range);
-    let asked = KvReply::decode(&machine.query(&question.encode())).unwrap();
-    assert_eq!(asked, machine.read().query(&question).unwrap());
-    let nonsense = KvReply::decode(&machine.query(&Bytes::from_static(b"?"))).unwrap();
-    assert!(nonsense.result.is_err());
+    let query = Query::Range(range);
+    let reply = KvReply::decode(&machine.query(&query.encode()).unwrap()).unwrap();
+    assert_eq!(reply, machine.read().query(&query).unwrap());
+    let invalid = KvReply::decode(&machine.query(&Bytes::from_static(b"?")).unwrap()).unwrap();
+    assert!(invalid.result.is_err());
     assert!(machine.cancel_watch(id));
     assert_eq!(machine.watchers(), 0);
 }
 
 #[test]
-fn watchers_outlive_an_installation() {
+fn watchers_survive_an_installation() {
     let mut ahead = shared();
     let mut behind = shared();
     let (id, woken) = watch(&behind, "a");
@@ -82,10 +87,10 @@ fn watchers_outlive_an_installation() {
     assert_eq!(behind.poll_watch(other, PollLimits::default()).unwrap(), WatchPoll::Idle);
     assert_eq!(behind.watch_progress(id), Some(5));
 
-    // What was compacted meanwhile cannot be told any more.
+    // Revisions that were compacted in between cannot be delivered.
     put(&mut ahead, 5, "a", "more");
     put(&mut ahead, 6, "a", "more");
-    ahead.apply(7, &Command::Compact(Compact { revision: 7 }).encode());
+    ahead.apply(7, &Command::Compact(Compact { revision: 7 }).encode()).unwrap();
     behind.install(&mut ahead.snapshot()).unwrap();
     let polled = behind.poll_watch(id, PollLimits::default()).unwrap();
     assert_eq!(polled, WatchPoll::Compacted { compact_revision: 7 });
@@ -94,7 +99,7 @@ fn watchers_outlive_an_installation() {
 }
 
 #[test]
-fn a_slow_watcher_reads_what_is_no_longer_kept_for_all() {
+fn lagging_watcher_reads_history_from_the_table() {
     let mut machine = shared();
     let (id, woken) = watch(&machine, "a");
     let large = Bytes::from(vec![0; 1 << 20]);
@@ -102,19 +107,19 @@ fn a_slow_watcher_reads_what_is_no_longer_kept_for_all() {
         put(&mut machine, index, "a", large.clone());
     }
     assert_eq!(woken.load(Ordering::Relaxed), 1);
-    let mut told = Vec::new();
-    while told.len() < 40 {
+    let mut received = Vec::new();
+    while received.len() < 40 {
         let some = revisions(&machine, id);
-        assert!(some.len() <= 2, "a poll keeps to its limit");
-        told.extend(some);
+        assert!(some.len() <= 2, "a poll respects its limits");
+        received.extend(some);
     }
-    assert_eq!(told, (2..42).collect::<Vec<_>>());
+    assert_eq!(received, (2..42).collect::<Vec<_>>());
 }
 
-/// A large snapshot takes its time to arrive, and the server serves on meanwhile.
+/// The server can read the old state until the last chunk is installed.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the server reads from other threads")]
-fn the_old_state_is_read_while_a_snapshot_arrives() {
+fn old_state_is_readable_during_an_installation() {
     let (mut ahead, mut behind) = (shared(), shared());
     put(&mut behind, 1, "a", "1");
     put(&mut ahead, 1, "a", "1");
@@ -122,10 +127,10 @@ fn the_old_state_is_read_while_a_snapshot_arrives() {
     let mut seen = Vec::new();
     let reader = behind.clone();
     let mut chunks = ahead.snapshot().inspect(|_| {
-        let (told, tells) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let reader = reader.clone();
-        thread::spawn(move || told.send(reader.read().revision()));
-        seen.push(tells.recv_timeout(Duration::from_secs(60)).unwrap());
+        thread::spawn(move || sender.send(reader.read().revision()));
+        seen.push(receiver.recv_timeout(Duration::from_secs(60)).unwrap());
     });
     behind.install(&mut chunks).unwrap();
     drop(chunks);
@@ -136,9 +141,9 @@ fn the_old_state_is_read_while_a_snapshot_arrives() {
     behind.install(&mut ahead.snapshot()).unwrap();
 }
 
-/// What one disk of one member has kept is nobody else's.
+/// The rows in a table belong to one disk of one member of one cluster.
 #[test]
-fn a_table_is_kept_for_its_owner() {
+fn table_is_dropped_for_another_owner() {
     let folder = tempfile::tempdir().unwrap();
     let open = || {
         let disk = FileDisk::open(folder.path().join("table")).unwrap();
@@ -149,10 +154,10 @@ fn a_table_is_kept_for_its_owner() {
     let command = Command::Put(Put { key: "a".into(), ..Put::default() }).encode();
     let mut machine = open();
     assert_eq!(machine.resume(&owner), 0);
-    machine.apply(7, &command);
-    machine.save();
-    // Not saved, and perhaps lost: the log has it.
-    machine.apply(8, &command);
+    machine.apply(7, &command).unwrap();
+    machine.save().unwrap();
+    // Not saved, so it may be lost; the log has it.
+    machine.apply(8, &command).unwrap();
     drop(machine);
 
     let mut machine = open();
@@ -160,7 +165,7 @@ fn a_table_is_kept_for_its_owner() {
     assert_eq!(machine.read().revision(), 2);
     drop(machine);
 
-    for (place, other) in [
+    for (number, other) in [
         StoreIdentity { incarnation: 4, ..owner },
         StoreIdentity { member: MemberId(3), incarnation: 4, ..owner },
         StoreIdentity { cluster: 2, member: MemberId(3), incarnation: 4, ..owner },
@@ -169,9 +174,9 @@ fn a_table_is_kept_for_its_owner() {
     .enumerate()
     {
         let mut machine = open();
-        assert_eq!(machine.resume(&other), 0, "{place}");
+        assert_eq!(machine.resume(&other), 0, "{number}");
         assert_eq!((machine.read().revision(), machine.read().key_count()), (1, 0));
-        machine.apply(9, &command);
-        machine.save();
+        machine.apply(9, &command).unwrap();
+        machine.save().unwrap();
     }
 }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use quorate::Node;
 use quorate_kv::{AnyTable, Command, KvError, KvReply, Query, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
@@ -174,7 +173,7 @@ impl ServiceContext {
     /// A barrier for reads: after this the store shows everything that completed before the
     /// call.
     pub(crate) async fn catch_up(&self) -> Result<(), ServiceError> {
-        match self.node.read(Bytes::new()).await {
+        match self.node.barrier().await {
             Ok(_) => Ok(()),
             Err(error) => {
                 ServiceCounters::increment(&self.counters.reads_not_confirmed);

@@ -6,10 +6,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use quorate::{
-    Change, ChangeRefusal, EntryId, MemberId, MemberInfo, MemberSet, Membership, MembershipEvent,
-    Node, Operation, OutcomeUnknown, Refusal, RequestError, RequestRefused,
+    Change, EntryId, MemberId, MemberInfo, MemberSet, Membership, MembershipEvent, Node, Operation,
+    OutcomeUnknown, Refusal, RequestError, RequestRefused,
 };
 use tokio::time::Instant;
 
@@ -263,7 +262,7 @@ pub(crate) async fn begin_change(node: &Node, change: Change) -> Result<EntryId,
             return result;
         }
         // After this barrier, every entry of the old leader that will ever commit is applied.
-        node.read(Bytes::new()).await?;
+        node.barrier().await?;
         if let Some(id) = new_goal(&node.membership(), old_goal) {
             return Ok(id);
         }
@@ -302,20 +301,12 @@ fn new_goal(now: &Membership, old_goal: Option<EntryId>) -> Option<EntryId> {
     now.goal().map(|goal| goal.id).filter(|id| Some(*id) != old_goal)
 }
 
-/// Another change was faster or is in progress: a retry with the new membership may succeed.
+/// A change is computed from a membership, as in a compare-and-set. If another change came first
+/// or is in progress, it is computed again. All other retries are the driver's.
 fn is_retryable(error: &RequestError) -> bool {
-    let RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(error))) = error else {
-        return false;
-    };
-    matches!(
-        error,
-        ChangeRefusal::Stale { .. }
-            | ChangeRefusal::InFlight { .. }
-            | ChangeRefusal::NoOwnCommit
-            | ChangeRefusal::AlreadyJoint
-            | ChangeRefusal::SimpleInJoint
-            | ChangeRefusal::GoalInProgress
-    )
+    let change_refused =
+        matches!(error, RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(_))));
+    change_refused && error.is_retryable()
 }
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);

@@ -9,9 +9,10 @@ use std::fmt;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
+use quorate::driver::{Applier, MemberStartup, StartError, StartedMember, seed, start};
 use quorate::{
-    Applier, ChangeRefusal, DriverOptions, FileDisk, MemberId, MemberSet, MemberStartup,
-    Membership, StartError, StartedMember, StoreConfig, seed, start,
+    ChangeRefusal, DriverOptions, FileDisk, MachineFailed, MemberId, MemberSet, Membership,
+    StoreConfig,
 };
 use quorate_kv::{Kv, KvSnapshotError, MemoryTable, TableError};
 use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
@@ -298,7 +299,7 @@ fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> 
     while applier.applied() < last {
         let range = applier.applied() + 1..last + 1;
         let entries = store.load(range, LOAD_BYTES).map_err(RecoverError::Read)?;
-        applier.apply(&entries);
+        applier.apply(&entries).map_err(RecoverError::Machine)?;
         // A start takes the membership of the snapshot; later changes are in the log.
         if let Some(change) = entries.iter().filter_map(|entry| entry.change()).last() {
             membership = change.membership.clone();
@@ -395,6 +396,8 @@ pub enum RecoverError {
     Start(StartError),
     Read(StoreError),
     Table(TableError),
+    /// The entries on the disk cannot be applied.
+    Machine(MachineFailed),
     System(std::io::Error),
 }
 
@@ -420,6 +423,7 @@ impl fmt::Display for RecoverError {
             Self::Start(error) => write!(f, "data directory: {error}"),
             Self::Read(error) => write!(f, "data directory: {error}"),
             Self::Table(error) => write!(f, "{error}"),
+            Self::Machine(error) => write!(f, "{error}"),
             Self::System(error) => write!(f, "data directory: {error}"),
         }
     }
@@ -436,6 +440,7 @@ impl std::error::Error for RecoverError {
             Self::Start(error) => Some(error),
             Self::Read(error) => Some(error),
             Self::Table(error) => Some(error),
+            Self::Machine(error) => Some(error),
             Self::System(error) => Some(error),
             Self::Empty | Self::NotNamed { .. } | Self::Goal(_) => None,
         }

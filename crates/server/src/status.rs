@@ -245,7 +245,9 @@ fn refused(error: &RequestRefused) -> (Code, String) {
         RequestRefused::Overwritten { .. } => (Code::Unavailable, LEADER_CHANGED),
         RequestRefused::TransferAborted => (Code::Unknown, TIMED_OUT_TRANSFER),
         // A removed member no longer serves requests.
-        RequestRefused::NotMember | RequestRefused::Stopped => (Code::Unavailable, STOPPED),
+        RequestRefused::NotMember
+        | RequestRefused::Stopped
+        | RequestRefused::MemberFailed { .. } => (Code::Unavailable, STOPPED),
         RequestRefused::SnapshotFailed => return (Code::Unknown, format!("etcdserver: {error}")),
         other => return (Code::Unknown, format!("etcdserver: {other}")),
     };
@@ -261,7 +263,9 @@ fn unknown_outcome(error: &OutcomeUnknown) -> (Code, String) {
             (Code::Unavailable, TIMED_OUT_CONNECTION)
         }
         OutcomeUnknown::GoalAbandoned(_) => (Code::Unavailable, TIMED_OUT_LEADER),
-        OutcomeUnknown::Removed | OutcomeUnknown::Stopped => (Code::Unavailable, STOPPED),
+        OutcomeUnknown::Removed | OutcomeUnknown::Stopped | OutcomeUnknown::MemberFailed { .. } => {
+            (Code::Unavailable, STOPPED)
+        }
         other => return (Code::Unknown, format!("etcdserver: {other}")),
     };
     (code, text.into())

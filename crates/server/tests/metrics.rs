@@ -82,8 +82,8 @@ async fn all_names_are_there() {
     let first = RunningServer::start(config).await.unwrap();
     let second = b.start(&[&a, &b], ClusterState::New).await;
     a.put_surely("x", "1").await;
-    let peer = format!("{{To=\"{:x}\"}}", second.node().id().0);
-    let peer_bucket = format!("{{To=\"{:x}\",le=\"0.0001\"}}", second.node().id().0);
+    let peer = format!("{{To=\"{:016x}\"}}", second.node().id().0);
+    let peer_bucket = format!("{{To=\"{:016x}\",le=\"0.0001\"}}", second.node().id().0);
     let round_trip = "etcd_network_peer_round_trip_time_seconds";
     // A peer is asked for a sign of life once a second.
     wait_for("a round trip", async || {
@@ -92,7 +92,7 @@ async fn all_names_are_there() {
     .await;
     let page = page(&first).await;
     let own = [
-        format!("etcd_server_id{{server_id=\"{:x}\"}}", first.node().id().0),
+        format!("etcd_server_id{{server_id=\"{:016x}\"}}", first.node().id().0),
         format!("etcd_server_version{{server_version=\"{}\"}}", quorate_server::ETCD_VERSION),
         format!("{round_trip}_bucket{peer_bucket}"),
         format!("{round_trip}_sum{peer}"),

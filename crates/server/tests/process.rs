@@ -157,6 +157,6 @@ async fn a_second_signal_ends_it_at_once() {
     process.signal("TERM");
     let (status, lines) = process.ended();
     assert_eq!(status.code(), Some(7));
-    assert!(messages(&lines).contains(&"received another signal; ending at once"), "{lines:?}");
+    assert!(messages(&lines).contains(&"received a second signal; stopping immediately"), "{lines:?}");
     assert!(pending.await.unwrap().is_err());
 }

@@ -1,4 +1,4 @@
-//! Either table, for whoever chooses when the process starts.
+//! A table of either kind, chosen when the process starts.
 
 use std::ops::ControlFlow;
 
@@ -7,14 +7,21 @@ use bytes::Bytes;
 use super::{MemoryTable, MemoryView, RedbTable, RedbView, RowReader, Table, TableError};
 use crate::revision::RowKey;
 
+/// A table in memory or on redb.
+#[non_exhaustive]
 pub enum AnyTable {
+    /// In memory.
     Memory(MemoryTable),
+    /// On redb, in a file.
     Redb(Box<RedbTable>),
 }
 
-/// What an [`AnyTable`] held at some moment.
+/// A view of an [`AnyTable`].
+#[non_exhaustive]
 pub enum AnyView {
+    /// Of a table in memory.
     Memory(MemoryView),
+    /// Of a table on redb.
     Redb(Box<RedbView>),
 }
 
@@ -30,7 +37,7 @@ impl From<RedbTable> for AnyTable {
     }
 }
 
-/// The same call on whichever it is.
+/// Forwards a call to either kind.
 macro_rules! either {
     ($any:expr, $table:ident => $call:expr) => {
         match $any {

@@ -1,8 +1,7 @@
 //! A table in memory.
 //!
-//! Rows lie in blocks that are shared with views and copied when they change while
-//! shared: a view costs a pointer per block, and writing beside one copies a block at
-//! most.
+//! Rows lie in blocks that are shared with views (copy on write): a view costs one pointer
+//! per block, and a write copies at most one shared block.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -13,39 +12,40 @@ use bytes::Bytes;
 use super::{RowReader, Table, TableError};
 use crate::revision::RowKey;
 
+/// A [`Table`] in memory. It loses all rows with the process.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryTable {
     rows: Blocks,
     staged: Blocks,
 }
 
-/// What a [`MemoryTable`] held at some moment.
+/// A view of a [`MemoryTable`].
 #[derive(Clone, Debug)]
 pub struct MemoryView(Blocks);
 
-/// Sorted rows in sorted blocks, each filed under a key that is not above its first.
+/// Sorted rows in sorted blocks. The key of a block is not above its first row.
 #[derive(Clone, Debug, Default)]
 struct Blocks(BTreeMap<RowKey, Arc<Block>>);
 
 type Block = Vec<(RowKey, Bytes)>;
 
 const BLOCK_ROWS_MAX: usize = 128;
-/// A block with so few rows left looks whether a neighbour has few, too, ...
+/// A block with at most this many rows is merged with a neighbour ...
 const BLOCK_ROWS_FEW: usize = 32;
-/// ... and goes together with it if this is enough for both. It can grow again before it has
-/// to be split.
-const BLOCK_ROWS_UNITED: usize = 64;
+/// ... if both together have at most this many rows, so that the result can grow before it
+/// is split.
+const BLOCK_ROWS_MERGED_MAX: usize = 64;
 
 impl Blocks {
     fn get(&self, key: RowKey) -> Option<&Bytes> {
         let (first, block) = self.0.range(..=key).next_back()?;
-        // Most revisions are one row each: then the place follows from the number.
+        // Most revisions have one row: then the position follows from the revision.
         let guess = block.get(((key.0 - first.0) >> 32) as usize);
         if let Some((_, row)) = guess.filter(|(found, _)| *found == key) {
             return Some(row);
         }
-        let place = block.binary_search_by_key(&key, |(key, _)| *key).ok()?;
-        block.get(place).map(|(_, row)| row)
+        let position = block.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        block.get(position).map(|(_, row)| row)
     }
 
     fn put(&mut self, key: RowKey, row: Bytes) {
@@ -60,13 +60,13 @@ impl Blocks {
             return;
         }
         match block.binary_search_by_key(&key, |(key, _)| *key) {
-            Ok(place) => block[place].1 = row,
-            // Rows that are appended leave full blocks behind, not halves.
-            Err(place) if place == block.len() => {
+            Ok(position) => block[position].1 = row,
+            // Appending leaves full blocks behind; splitting would leave half-full ones.
+            Err(position) if position == block.len() => {
                 self.0.insert(key, new_block(key, row));
             }
-            Err(place) => {
-                block.insert(place, (key, row));
+            Err(position) => {
+                block.insert(position, (key, row));
                 if block.len() > BLOCK_ROWS_MAX {
                     let upper = block.split_off(block.len() / 2);
                     let first = upper[0].0;
@@ -76,7 +76,7 @@ impl Blocks {
         }
     }
 
-    /// Puts a row before all blocks: into the first one, under its new first key.
+    /// Puts a row before all blocks: into the first block, under a new block key.
     fn put_first(&mut self, key: RowKey, row: Bytes) {
         let block = match self.0.pop_first() {
             Some((_, mut block)) if block.len() < BLOCK_ROWS_MAX => {
@@ -94,39 +94,39 @@ impl Blocks {
 
     fn remove(&mut self, key: RowKey) {
         let Some((first, block)) = self.0.range_mut(..=key).next_back() else { return };
-        let Ok(place) = block.binary_search_by_key(&key, |(key, _)| *key) else { return };
+        let Ok(position) = block.binary_search_by_key(&key, |(key, _)| *key) else { return };
         let (first, block) = (*first, Arc::make_mut(block));
-        block.remove(place);
+        block.remove(position);
         if block.is_empty() {
             self.0.remove(&first);
         } else if block.len() <= BLOCK_ROWS_FEW {
-            self.close_up(first);
+            self.merge_with_neighbours(first);
         }
     }
 
-    /// Lets a block with few rows left go together with its neighbours, where they have few,
-    /// too: what outlives its surroundings would keep a block for each row otherwise.
-    fn close_up(&mut self, first: RowKey) {
+    /// Merges a small block with small neighbours. Without this, compaction could leave one
+    /// block for each remaining row.
+    fn merge_with_neighbours(&mut self, first: RowKey) {
         let before = self.0.range(..first).next_back().map(|(first, _)| *first);
         let after = self.0.range(first..).nth(1).map(|(first, _)| *first);
         if let Some(after) = after {
-            self.unite(first, after);
+            self.merge(first, after);
         }
         if let Some(before) = before {
-            self.unite(before, first);
+            self.merge(before, first);
         }
     }
 
-    /// Moves the rows of one block to the end of the one before it, if they are few together.
-    fn unite(&mut self, first: RowKey, next: RowKey) {
+    /// Moves the rows of a block to the end of the block before it, if both are small.
+    fn merge(&mut self, first: RowKey, next: RowKey) {
         let rows = |key| self.0.get(&key).map_or(0, |block| block.len());
-        if rows(first) + rows(next) > BLOCK_ROWS_UNITED {
+        if rows(first) + rows(next) > BLOCK_ROWS_MERGED_MAX {
             return;
         }
         let moved = self.0.remove(&next).unwrap_or_default();
         if let Some(block) = self.0.get_mut(&first) {
             let block = Arc::make_mut(block);
-            block.shrink_to(BLOCK_ROWS_UNITED);
+            block.shrink_to(BLOCK_ROWS_MERGED_MAX);
             block.extend(moved.iter().cloned());
         }
     }
@@ -190,7 +190,7 @@ impl RowReader for MemoryView {
 impl Table for MemoryTable {
     type View = MemoryView;
 
-    /// Nothing is kept in memory.
+    /// Memory survives no restart, so the rows never belong to a previous owner.
     fn claim(&mut self, _owner: &[u8]) -> Result<bool, TableError> {
         *self = Self::default();
         Ok(false)
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_that_outlive_their_neighbours_close_up() {
+    fn small_blocks_are_merged() {
         let mut table = MemoryTable::default();
         let revision = |number: u128| RowKey(number << 32);
         for number in 0..100_000 {
@@ -252,18 +252,18 @@ mod tests {
         for number in (0..100_000).filter(|number| number % 100 != 0) {
             table.remove(revision(number)).unwrap();
         }
-        let held: usize = table.rows.0.values().map(|block| block.capacity()).sum();
-        assert!(held <= 8 * 1_000, "room for {held} rows is kept for 1000");
+        let capacity: usize = table.rows.0.values().map(|block| block.capacity()).sum();
+        assert!(capacity <= 8 * 1_000, "capacity for {capacity} rows is kept for 1000");
         for number in 0..100_000 {
-            let kept = table.get(revision(number)).unwrap().is_some();
-            assert_eq!(kept, number % 100 == 0, "{number}");
+            let exists = table.get(revision(number)).unwrap().is_some();
+            assert_eq!(exists, number % 100 == 0, "{number}");
         }
     }
 
-    /// Against a plain map: enough rows for many blocks, in an order that hits every
-    /// way to put and remove one.
+    /// Compares with a plain map: enough rows for many blocks, in an order that covers
+    /// every way to put and remove one.
     #[test]
-    fn it_is_a_map_and_its_views_stand_still() {
+    fn behaves_as_a_map_and_views_do_not_change() {
         let mut table = MemoryTable::default();
         let mut map = BTreeMap::new();
         let mut views = Vec::new();

@@ -1,7 +1,7 @@
-//! Where rows are kept: a small ordered map with batches and frozen views.
+//! Storage of rows: an ordered map with transactions and read-only views.
 //!
-//! Two tables implement it, [`MemoryTable`] and [`RedbTable`]; [`AnyTable`] is either. They
-//! know nothing of what rows mean; the machine makes the same of both.
+//! Two tables implement it, [`MemoryTable`] and [`RedbTable`]; [`AnyTable`] is either. A table
+//! does not interpret its rows, so the machine behaves the same with both.
 
 mod any;
 mod memory;
@@ -20,11 +20,12 @@ pub use redb::{RedbTable, RedbView};
 
 use crate::revision::RowKey;
 
-/// Rows that can be read.
+/// Read access to rows.
 pub trait RowReader {
+    /// The row with this key.
     fn get(&self, key: RowKey) -> Result<Option<Bytes>, TableError>;
 
-    /// Shows the rows with `from <= key < to` in order, until it is told to stop.
+    /// Visits the rows with `from <= key < to` in order, until `visit` breaks.
     fn scan(
         &self,
         from: RowKey,
@@ -33,70 +34,75 @@ pub trait RowReader {
     ) -> Result<(), TableError>;
 }
 
-/// Rows that can be changed. Whoever changes them sees the change at once; a crash
-/// leaves the state of the last durable commit, whole.
+/// Storage of rows. The writer sees its changes immediately. A crash leaves exactly the state
+/// of the last durable commit.
 pub trait Table: RowReader {
-    /// The rows as they were when it was taken, whatever is changed afterwards.
+    /// A read-only view of the rows at the time it was created. Later changes do not affect
+    /// it.
     type View: RowReader + Send + 'static;
 
-    /// From now on the rows are this owner's. Answers whether those that are there have been
-    /// kept for it; otherwise there are none any more.
+    /// Assigns the rows to this owner. Returns `true` if they already belonged to it;
+    /// otherwise all rows were dropped.
     fn claim(&mut self, owner: &[u8]) -> Result<bool, TableError>;
 
+    /// Inserts or replaces a row.
     fn put(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError>;
 
+    /// Removes a row, if it exists.
     fn remove(&mut self, key: RowKey) -> Result<(), TableError>;
 
-    /// Ends a batch. A durable one survives a crash, with all before it.
+    /// Commits all changes since the last commit. A durable commit survives a crash,
+    /// together with all earlier ones.
     fn commit(&mut self, durable: bool) -> Result<(), TableError>;
 
+    /// A view of the current rows, uncommitted changes included.
     fn view(&self) -> Result<Self::View, TableError>;
 
-    /// Puts a row aside, for a state that is to replace this one.
+    /// Stages a row of a new state. It is invisible until [`Table::replace_by_staged`].
     fn stage(&mut self, key: RowKey, row: Bytes) -> Result<(), TableError>;
 
-    /// Replaces all rows by those that were put aside, durably and at once.
+    /// Replaces all rows by the staged ones, atomically and durably.
     fn replace_by_staged(&mut self) -> Result<(), TableError>;
 
-    /// Drops what was put aside.
+    /// Drops the staged rows.
     fn drop_staged(&mut self) -> Result<(), TableError>;
 
-    /// Gives back space that is no longer used. Fails with [`TableError::Busy`] while a
-    /// view is in use.
+    /// Returns unused space to the disk. Fails with [`TableError::Busy`] while a view is in
+    /// use.
     fn defragment(&mut self) -> Result<(), TableError>;
 
-    /// What the table takes up on its disk; `None` if it has none.
+    /// The size on disk; `None` for a table without a disk.
     fn disk_bytes(&self) -> Result<Option<u64>, TableError>;
 }
 
-/// A table that cannot be used. Its member cannot go on, except after
-/// [`Busy`](Self::Busy): a state machine that missed a write would answer wrongly.
+/// A failure of a table. Except after [`Busy`](Self::Busy) the member must stop: a state
+/// machine that missed a write would give wrong replies.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TableError {
-    /// Reading, writing or saving failed, or the file is damaged.
+    /// Reading, writing or syncing failed, or the file is damaged.
     Redb(Box<::redb::Error>),
-    /// The disk would not give out the file.
+    /// The file could not be opened, created, renamed or measured.
     Disk(io::Error),
-    /// The file is no database, or one that is damaged beyond what can be said of it.
+    /// The file is not a redb database, or is damaged so that redb cannot open it.
     NotADatabase,
-    /// A row is not what this version writes.
+    /// A row is damaged or written by another version.
     BadRow(RowKey),
-    /// Rows that belong together are not there together.
+    /// The index refers to a row that is missing.
     MissingRow(RowKey),
-    /// A view is in use; ask again later.
+    /// A view is in use. Retry later.
     Busy,
 }
 
 impl TableError {
-    /// Whether what was written is no longer there as it was: reading it again would not
-    /// help, and a table that is thrown away can be made anew of a snapshot and the log.
+    /// Whether stored data is damaged. A retry does not help, but the table can be deleted
+    /// and rebuilt from a snapshot and the log.
     pub fn is_corruption(&self) -> bool {
         use ::redb::Error;
         match self {
             Self::NotADatabase | Self::BadRow(_) | Self::MissingRow(_) => true,
             Self::Redb(error) => match &**error {
-                Error::Io(why) => CUT.contains(&why.kind()),
+                Error::Io(why) => TRUNCATED.contains(&why.kind()),
                 Error::Corrupted(_)
                 | Error::UpgradeRequired(_)
                 | Error::TableTypeMismatch { .. }
@@ -109,23 +115,31 @@ impl TableError {
     }
 }
 
-/// What redb and a disk say of a file that is no database, or only part of one.
-const CUT: [io::ErrorKind; 2] = [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof];
+/// What redb and a disk report for a truncated file or one that is not a database.
+const TRUNCATED: [io::ErrorKind; 2] = [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof];
 
 impl fmt::Display for TableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Redb(error) => write!(f, "table: {error}"),
-            Self::Disk(error) => write!(f, "disk of the table: {error}"),
-            Self::NotADatabase => write!(f, "table: the file is no database"),
+            Self::Disk(error) => write!(f, "table file: {error}"),
+            Self::NotADatabase => write!(f, "table: the file is not a database"),
             Self::BadRow(key) => write!(f, "row {:032x} is damaged or of another version", key.0),
             Self::MissingRow(key) => write!(f, "row {:032x} is missing", key.0),
-            Self::Busy => write!(f, "table is being read for a snapshot, want it idle"),
+            Self::Busy => write!(f, "table is being read for a snapshot; retry later"),
         }
     }
 }
 
-impl std::error::Error for TableError {}
+impl std::error::Error for TableError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Redb(error) => Some(&**error),
+            Self::Disk(error) => Some(error),
+            Self::NotADatabase | Self::BadRow(_) | Self::MissingRow(_) | Self::Busy => None,
+        }
+    }
+}
 
 impl<E: Into<::redb::Error>> From<E> for TableError {
     fn from(error: E) -> Self {

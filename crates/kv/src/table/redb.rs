@@ -1,8 +1,8 @@
 //! A table on redb, in one file of a [`Disk`].
 //!
-//! Changes wait in memory and go into redb a batch at a time; reading looks at both.
-//! A commit that is not durable costs no sync: after a crash redb has the state of the
-//! last durable one, and the log brings the rest.
+//! Changes are buffered in memory and written to redb in batches; reads look at both. A
+//! commit that is not durable needs no sync: after a crash redb has the state of the last
+//! durable commit, and the log replays the rest.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -21,36 +21,37 @@ use super::{RowReader, Table, TableError};
 use crate::revision::RowKey;
 
 const ROWS: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("rows");
-/// Rows of a state that is being installed.
+/// Rows of a snapshot that is being installed.
 const STAGED: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("staged");
-/// Whose rows they are: one row.
+/// The owner of the rows: one row.
 const OWNER: TableDefinition<'_, (), &[u8]> = TableDefinition::new("owner");
-/// As many bytes are put aside in one transaction.
+/// Staged rows are written in transactions of about this size.
 const STAGED_BYTES_MAX: usize = 1 << 20;
 
+/// A [`Table`] on redb, in one file of a [`Disk`].
 pub struct RedbTable {
     database: Database,
     file: Box<dyn StorageBackend>,
-    /// What waits for the next commit; `None` takes the row away.
+    /// Changes since the last commit; `None` removes the row.
     pending: Pending,
-    /// What the last commit left.
+    /// The rows of the last commit.
     committed: Committed,
     staged: Vec<(RowKey, Bytes)>,
     staged_bytes: usize,
 }
 
-/// What a [`RedbTable`] held at some moment.
+/// A view of a [`RedbTable`].
 pub struct RedbView {
     pending: Pending,
     committed: Committed,
 }
 
 type Pending = BTreeMap<RowKey, Option<Bytes>>;
-/// `None` only while redb wants nobody to read.
+/// `None` only while redb compacts its file, which allows no readers.
 type Committed = Option<ReadOnlyTable<u128, &'static [u8]>>;
 
 impl RedbTable {
-    /// Opens the table in the file `name`, or makes an empty one. redb keeps up to
+    /// Opens the table in the file `name`, or creates an empty one. redb caches up to
     /// `cache_bytes` of it in memory.
     pub fn open<D>(disk: D, name: &str, cache_bytes: usize) -> Result<Self, TableError>
     where
@@ -58,12 +59,12 @@ impl RedbTable {
         D::File: Send + Sync + 'static,
     {
         let (file, is_new) = RedbDisk::open(disk, name).map_err(TableError::Disk)?;
-        // redb may panic on bytes that it has not written.
+        // redb may panic on a file that it did not write.
         let opened = catch_unwind(AssertUnwindSafe(|| open_database(&file, is_new, cache_bytes)));
         let database = opened.map_err(|_| TableError::NotADatabase)??;
         let transaction = begin_durable(&database)?;
         transaction.open_table(ROWS)?;
-        // Left over from an installation that did not end.
+        // Left over from an installation that was interrupted.
         transaction.delete_table(STAGED)?;
         transaction.commit()?;
         if is_new {
@@ -99,14 +100,14 @@ where
     let mut builder = Database::builder();
     let mut database = builder.set_cache_size(cache_bytes).create_with_backend(file.clone())?;
     if !is_new {
-        // redb trusts what it reads. All of it is read at the start in any case, so every page
-        // is held against its checksum: no damaged row is ever served.
+        // redb does not verify checksums on reads. All rows are read at startup in any case,
+        // so verify every page here: no damaged row is ever served.
         database.check_integrity()?;
     }
     Ok(database)
 }
 
-/// One that a crash may take back.
+/// A transaction that a crash may undo.
 fn begin(database: &Database) -> Result<WriteTransaction, TableError> {
     let mut transaction = database.begin_write()?;
     transaction.set_durability(Durability::None)?;
@@ -115,7 +116,7 @@ fn begin(database: &Database) -> Result<WriteTransaction, TableError> {
 
 fn begin_durable(database: &Database) -> Result<WriteTransaction, TableError> {
     let mut transaction = database.begin_write()?;
-    // Costs little at this rate, and a crash is then followed by no long repair.
+    // Cheap at this rate, and avoids a long repair after a crash.
     transaction.set_quick_repair(true);
     Ok(transaction)
 }
@@ -130,13 +131,13 @@ impl Table for RedbTable {
     fn claim(&mut self, owner: &[u8]) -> Result<bool, TableError> {
         let transaction = begin_durable(&self.database)?;
         let mut owners = transaction.open_table(OWNER)?;
-        let known = owners.get(())?.is_some_and(|known| known.value() == owner);
-        if known {
+        let is_owner = owners.get(())?.is_some_and(|current| current.value() == owner);
+        if is_owner {
             return Ok(true);
         }
         owners.insert((), owner)?;
         drop(owners);
-        // Owner and rows change in one transaction: none are ever taken for another's.
+        // Owner and rows change in one transaction, so that rows never get a wrong owner.
         transaction.delete_table(ROWS)?;
         transaction.open_table(ROWS)?;
         transaction.commit()?;
@@ -267,7 +268,7 @@ fn get(
     Ok(row.map(|row| Bytes::copy_from_slice(row.value())))
 }
 
-/// Goes through both in order; what is pending hides what is committed.
+/// Merges pending and committed rows in order; a pending row hides a committed one.
 fn scan(
     pending: &Pending,
     committed: CommittedRef<'_>,
@@ -283,7 +284,7 @@ fn scan(
     for found in ReadableTable::range(table, from.0..to.0)? {
         let (key, row) = found?;
         let key = RowKey(key.value());
-        if show_before(&mut newer, key, visit).is_break() {
+        if visit_before(&mut newer, key, visit).is_break() {
             return Ok(());
         }
         let row = match newer.next_if(|(newer, _)| **newer == key) {
@@ -296,12 +297,12 @@ fn scan(
             return Ok(());
         }
     }
-    // What is left lies behind all that is committed; `to` is in no range.
-    let _ = show_before(&mut newer, to, visit);
+    // The remaining pending rows come after all committed ones.
+    let _ = visit_before(&mut newer, to, visit);
     Ok(())
 }
 
-fn show_before<'a>(
+fn visit_before<'a>(
     rows: &mut Peekable<impl Iterator<Item = (&'a RowKey, &'a Option<Bytes>)>>,
     end: RowKey,
     visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,

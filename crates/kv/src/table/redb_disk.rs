@@ -1,4 +1,4 @@
-//! One file of a [`Disk`] as what redb writes to.
+//! A storage backend for redb: one file of a [`Disk`].
 
 use std::fmt;
 use std::io;
@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quorate_storage::Disk;
 use redb::StorageBackend;
 
-/// redb asks from several threads through a shared reference; a [`Disk`] has one user
-/// at a time. Hence the lock.
+/// redb calls it from several threads through a shared reference, but a [`Disk`] allows one
+/// user at a time. Hence the lock.
 pub(super) struct RedbDisk<D: Disk> {
     disk: Arc<Mutex<D>>,
     file: D::File,
@@ -21,19 +21,19 @@ impl<D: Disk> Clone for RedbDisk<D> {
 }
 
 impl<D: Disk> RedbDisk<D> {
-    /// Opens the file of this name, or begins one that gets its name by
-    /// [`Self::publish`]: redb could not open what a crash leaves of a file that it
-    /// was just beginning. Answers whether it is new.
+    /// Opens the file with this name, or creates one under a temporary name until
+    /// [`Self::publish`]: redb cannot open a file whose creation was interrupted by a crash.
+    /// Also returns whether the file is new.
     pub(super) fn open(mut disk: D, name: &str) -> io::Result<(Self, bool)> {
-        let is_new = !disk.list()?.iter().any(|found| found == name);
-        let file = if is_new { disk.create(&unpublished(name), 0)? } else { disk.open(name)? };
+        let is_new = !disk.list()?.iter().any(|existing| existing == name);
+        let file = if is_new { disk.create(&temporary_name(name), 0)? } else { disk.open(name)? };
         Ok((Self { disk: Arc::new(Mutex::new(disk)), file }, is_new))
     }
 
-    /// Gives a new file its name, for good.
+    /// Durably renames a new file to its final name.
     pub(super) fn publish(&self, name: &str) -> io::Result<()> {
         let mut disk = self.disk();
-        disk.rename(&unpublished(name), name)?;
+        disk.rename(&temporary_name(name), name)?;
         disk.sync_dir()
     }
 
@@ -42,7 +42,7 @@ impl<D: Disk> RedbDisk<D> {
     }
 }
 
-fn unpublished(name: &str) -> String {
+fn temporary_name(name: &str) -> String {
     format!("{name}-new")
 }
 

@@ -1,31 +1,31 @@
-//! A redb table after a crash: the state after some earlier command, whole, and the
-//! rest comes from the log again.
+//! A redb table after a crash holds the complete state after some earlier command; replaying
+//! the log restores the rest.
 
 use bytes::Bytes;
 use quorate_kv::{Command, Compact, Kv, MemoryTable, Put, RedbTable, TableError};
 
 use crate::disk::MemoryDisk;
-use crate::generate::Draw;
+use crate::generate::Generator;
 
 fn open(disk: &MemoryDisk) -> Kv<RedbTable> {
     Kv::open(RedbTable::open(disk.clone(), "kv", 1 << 20).unwrap()).unwrap()
 }
 
 #[test]
-fn a_crash_leaves_an_earlier_state_and_the_log_brings_the_rest() {
-    let mut draw = Draw(7);
+fn crash_leaves_an_earlier_state_and_the_log_restores_the_rest() {
+    let mut generator = Generator(7);
     let disk = MemoryDisk::default();
     let mut redb = open(&disk);
     let mut memory = Kv::open(MemoryTable::default()).unwrap();
     let mut log: Vec<Bytes> = Vec::new();
-    // What the state was after each command; 0 for none.
+    // The hash of the state after each command, and before the first.
     let mut hashes = vec![memory.hash().unwrap()];
     let mut syncs_of_saves = 0;
     for step in 1..=40u64 {
         for _ in 0..450 {
-            // Without alarms, so that something happens.
+            // Without alarms and quotas, which would refuse most commands.
             let command = loop {
-                match draw.command(memory.revision()) {
+                match generator.command(memory.revision()) {
                     Command::AlarmActivate(_) | Command::SetQuota(_) => {}
                     command => break command.encode(),
                 }
@@ -46,24 +46,24 @@ fn a_crash_leaves_an_earlier_state_and_the_log_brings_the_rest() {
         let applied = crashed.applied() as usize;
         assert!(applied <= log.len());
         assert_eq!(crashed.hash().unwrap(), hashes[applied], "after {applied} of {}", log.len());
-        // The log may be replayed from the start or from where the table was.
+        // The log may be replayed from the start or from the applied index of the table.
         let from = if step % 2 == 0 { 0 } else { applied };
         for (index, command) in log.iter().enumerate().skip(from) {
             crashed.apply_bytes(index as u64 + 1, command).unwrap();
         }
         assert_eq!(crashed.hash().unwrap(), hashes[log.len()]);
     }
-    // Eighteen thousand commands: one durable commit by itself, the rest were asked for.
-    let by_itself = disk.syncs() - syncs_of_saves;
-    assert!(by_itself < 20, "{by_itself} syncs");
+    // 18,000 commands: few durable commits except the explicit saves.
+    let automatic = disk.syncs() - syncs_of_saves;
+    assert!(automatic < 20, "{automatic} syncs");
 }
 
 #[test]
-fn a_crash_during_an_installation_leaves_the_old_state() {
-    let mut draw = Draw(9);
+fn crash_during_installation_leaves_the_old_state() {
+    let mut generator = Generator(9);
     let mut source = Kv::open(MemoryTable::default()).unwrap();
     for index in 1..300 {
-        let command = draw.command(source.revision());
+        let command = generator.command(source.revision());
         source.apply(index, &command).unwrap();
     }
     let value = Bytes::from(vec![1; 3 << 20]);
@@ -72,14 +72,14 @@ fn a_crash_during_an_installation_leaves_the_old_state() {
     let chunks: Vec<Bytes> = source.snapshot().unwrap().collect();
     let disk = MemoryDisk::default();
     let mut redb = open(&disk);
-    redb.apply(1, &draw.command(1)).unwrap();
+    redb.apply(1, &generator.command(1)).unwrap();
     redb.save().unwrap();
     let old = redb.hash().unwrap();
-    // The crash comes with the last chunk: everything else is put aside by then.
+    // The crash comes with the last chunk, when all rows are staged.
     let last = chunks.len() - 1;
     let mut crashed = MemoryDisk::default();
-    let mut watched = chunks.iter().cloned().enumerate().map(|(place, chunk)| {
-        if place == last {
+    let mut watched = chunks.iter().cloned().enumerate().map(|(position, chunk)| {
+        if position == last {
             crashed = disk.crashed();
         }
         chunk
@@ -87,12 +87,12 @@ fn a_crash_during_an_installation_leaves_the_old_state() {
     redb.install(&mut watched).unwrap();
     assert_eq!(open(&crashed).hash().unwrap(), old);
     assert_eq!(redb.hash().unwrap(), source.hash().unwrap());
-    // An installation is durable when it is done.
+    // A finished installation is durable.
     assert_eq!(open(&disk.crashed()).hash().unwrap(), source.hash().unwrap());
 }
 
 #[test]
-fn space_is_given_back_when_no_snapshot_is_read() {
+fn defragmentation_returns_space_unless_a_snapshot_is_read() {
     let disk = MemoryDisk::default();
     let mut kv = open(&disk);
     let value = Bytes::from(vec![1; 10_000]);
@@ -107,7 +107,7 @@ fn space_is_given_back_when_no_snapshot_is_read() {
     assert!(kv.bytes_in_use() < 20_000 && before > 5_000_000, "{before}");
     let snapshot = kv.snapshot().unwrap();
     assert!(matches!(kv.defragment(), Err(TableError::Busy)));
-    // It goes on working, for the snapshot as for commands.
+    // The snapshot and new commands still work.
     kv.apply(1_002, &Command::Noop).unwrap();
     assert!(snapshot.count() > 2);
     kv.defragment().unwrap();

@@ -1,4 +1,4 @@
-//! A disk in memory: quick, and able to forget what was not synced.
+//! A disk in memory that can drop unsynced writes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,22 +12,22 @@ pub(crate) struct MemoryDisk {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct MemoryFile(Arc<Mutex<Contents>>);
+pub(crate) struct MemoryFile(Arc<Mutex<FileContents>>);
 
 #[derive(Clone, Debug, Default)]
-struct Contents {
+struct FileContents {
     bytes: Vec<u8>,
     synced: Vec<u8>,
     syncs: usize,
 }
 
 impl MemoryDisk {
-    /// What a crash at this moment leaves: only what was synced.
+    /// The disk after a crash now: only synced data.
     pub(crate) fn crashed(&self) -> Self {
         let files = self.files.lock().unwrap();
         let files = files.iter().map(|(name, file)| {
             let synced = file.contents().synced.clone();
-            let contents = Contents { bytes: synced.clone(), synced, syncs: 0 };
+            let contents = FileContents { bytes: synced.clone(), synced, syncs: 0 };
             (name.clone(), MemoryFile(Arc::new(Mutex::new(contents))))
         });
         Self { files: Arc::new(Mutex::new(files.collect())) }
@@ -39,7 +39,7 @@ impl MemoryDisk {
 }
 
 impl MemoryFile {
-    fn contents(&self) -> MutexGuard<'_, Contents> {
+    fn contents(&self) -> MutexGuard<'_, FileContents> {
         self.0.lock().unwrap()
     }
 }

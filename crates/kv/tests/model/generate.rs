@@ -1,4 +1,4 @@
-//! Random commands and questions, drawn from few keys so that they meet.
+//! Random commands and queries over few keys, so that they affect each other.
 
 use bytes::Bytes;
 use quorate_kv::{
@@ -7,10 +7,10 @@ use quorate_kv::{
     TxnOperation, WatchRequest,
 };
 
-/// A small generator of random numbers; the seed says it all.
-pub(crate) struct Draw(pub(crate) u64);
+/// Generates everything from one seed (splitmix64).
+pub(crate) struct Generator(pub(crate) u64);
 
-impl Draw {
+impl Generator {
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -26,7 +26,7 @@ impl Draw {
     fn key(&mut self) -> Bytes {
         const KEYS: [&str; 14] =
             ["", "a", "b", "c", "d", "e", "f", "g", "aa", "ab", "ac", "b\0", "ba", "\u{ff}"];
-        let long = format!("a-key-that-is-longer-than-what-lies-in-place-{}", self.below(2));
+        let long = format!("a-key-that-is-too-long-to-be-stored-inline-{}", self.below(2));
         match self.below(30) {
             0 => Bytes::new(),
             1 => long.into(),
@@ -53,7 +53,7 @@ impl Draw {
         self.below(4) as i64
     }
 
-    /// Around the revisions there are, rarely beyond.
+    /// Mostly existing revisions, rarely later ones.
     fn revision(&mut self, now: i64) -> i64 {
         match self.below(20) {
             0..8 => 0,
@@ -74,7 +74,7 @@ impl Draw {
 
     fn deletion(&mut self) -> DeleteRange {
         let mut keys = self.keys();
-        // Wide ones would leave nothing to read.
+        // Wide deletions would leave nothing to read.
         if self.chance(80) {
             keys.range_end = Bytes::new();
         }
@@ -175,7 +175,7 @@ impl Draw {
         Alarm { kind, member: self.below(2) }
     }
 
-    pub(crate) fn question(&mut self, now: i64) -> Query {
+    pub(crate) fn query(&mut self, now: i64) -> Query {
         match self.below(20) {
             0 => Query::Revision,
             1 => Query::Lease(self.lease()),

@@ -1,10 +1,10 @@
-//! The machine on both tables against the plain reference: the same random commands,
-//! questions, watches, snapshots and restarts, and the same answers.
+//! Compares the machine on both tables with a simple reference implementation: the same
+//! random commands, queries, watches, snapshots and restarts must give the same results.
 //!
-//! `cargo test -p quorate-kv --release --test model -- --ignored` runs many more. A
-//! failure names its seed and step; the seed alone brings it back.
+//! `cargo test -p quorate-kv --release --test model -- --ignored` runs many more. A failure
+//! prints its seed and step; the seed alone reproduces it.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 mod crash;
 mod disk;
@@ -15,29 +15,29 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use disk::MemoryDisk;
-use generate::Draw;
+use generate::Generator;
 use quorate_kv::{
     BatchConfig, Command, Kv, KvOutcome, KvReply, KvSnapshotError, MemoryTable, PollLimits, Query,
     RedbTable, Table, WatchEvent, WatchEventKind, WatchHub, WatchPoll, WatchRequest, WatcherId,
     split_events,
 };
-use reference::{Reference, within};
+use reference::{ReferenceKv, within};
 
-struct World {
-    draw: Draw,
+struct ModelTest {
+    generator: Generator,
     index: u64,
-    reference: Reference,
+    reference: ReferenceKv,
     memory: Kv<MemoryTable>,
     redb: Option<Kv<RedbTable>>,
     disk: MemoryDisk,
     hubs: [WatchHub; 2],
-    watchers: Vec<Watcher>,
-    counts: Counts,
+    watchers: Vec<ModelWatcher>,
+    counts: ModelCounts,
 }
 
-/// What the test did, so that a test that does nothing is noticed.
+/// What the test covered, so that a test that covers nothing fails.
 #[derive(Default, Debug)]
-struct Counts {
+struct ModelCounts {
     refused: usize,
     done: usize,
     found: usize,
@@ -47,33 +47,33 @@ struct Counts {
     reopened: usize,
 }
 
-struct Watcher {
+struct ModelWatcher {
     id: WatcherId,
     request: WatchRequest,
-    /// The first revision that it has not heard of.
+    /// The first revision that it did not receive.
     next: i64,
 }
 
 fn open_redb(disk: &MemoryDisk) -> Kv<RedbTable> {
     let table = RedbTable::open(disk.clone(), "kv", 8 << 20).unwrap();
-    // Small ones, so that rows are read from redb and not only from what waits for it.
-    Kv::open(table).unwrap().with_batch_config(BatchConfig { commands: 5, durable_every: 4 })
+    // Small batches, so that rows are read from redb and not only from pending changes.
+    Kv::open(table).unwrap().with_batch_config(BatchConfig::default().commands(5).durable_every(4))
 }
 
-impl World {
+impl ModelTest {
     fn new(seed: u64) -> Self {
         let disk = MemoryDisk::default();
         let redb = Some(open_redb(&disk));
         Self {
-            draw: Draw(seed),
+            generator: Generator(seed),
             index: 0,
-            reference: Reference::new(),
+            reference: ReferenceKv::new(),
             memory: Kv::open(MemoryTable::default()).unwrap(),
             redb,
             disk,
             hubs: [WatchHub::new(1), WatchHub::new(1)],
             watchers: Vec::new(),
-            counts: Counts::default(),
+            counts: ModelCounts::default(),
         }
     }
 
@@ -82,9 +82,9 @@ impl World {
     }
 
     fn step(&mut self) {
-        match self.draw.below(100) {
+        match self.generator.below(100) {
             0..60 => self.apply(),
-            60..85 => self.ask(),
+            60..85 => self.query(),
             85..88 => self.watch(),
             88..96 => self.poll_one(),
             96 => self.install(),
@@ -96,7 +96,7 @@ impl World {
 
     fn apply(&mut self) {
         self.index += 1;
-        let command = self.draw.command(self.reference.revision);
+        let command = self.generator.command(self.reference.revision);
         let bytes = command.encode();
         assert_eq!(Command::decode(&bytes).as_ref(), Some(&command));
         let expected = self.reference.apply(&command, self.memory.bytes_in_use());
@@ -115,14 +115,14 @@ impl World {
         self.hubs[1].publish(redb.events);
     }
 
-    fn ask(&mut self) {
-        let question = self.draw.question(self.reference.revision);
-        assert_eq!(Query::decode(&question.encode()).as_ref(), Some(&question));
-        let memory = self.memory.query(&question).unwrap();
-        let redb = self.redb().query(&question).unwrap();
-        assert_eq!(memory, redb, "{question:?}");
-        if let Some(expected) = self.reference.query(&question) {
-            assert_eq!(memory, expected, "{question:?}");
+    fn query(&mut self) {
+        let query = self.generator.query(self.reference.revision);
+        assert_eq!(Query::decode(&query.encode()).as_ref(), Some(&query));
+        let memory = self.memory.query(&query).unwrap();
+        let redb = self.redb().query(&query).unwrap();
+        assert_eq!(memory, redb, "{query:?}");
+        if let Some(expected) = self.reference.query(&query) {
+            assert_eq!(memory, expected, "{query:?}");
         }
         if let Ok(KvOutcome::Range(range)) = &memory.result {
             self.counts.found += range.kvs.len();
@@ -131,13 +131,13 @@ impl World {
 
     fn watch(&mut self) {
         let revision = self.reference.revision;
-        let request = self.draw.watch(revision);
+        let request = self.generator.watch(revision);
         let [id, same] =
             self.hubs.each_mut().map(|hub| hub.create(request.clone(), revision, Arc::new(|_| {})));
         assert_eq!(id, same);
         let start = request.start_revision;
         let next = if start > 0 { start } else { revision + 1 };
-        self.watchers.push(Watcher { id, request, next });
+        self.watchers.push(ModelWatcher { id, request, next });
         if self.watchers.len() > 6 {
             let gone = self.watchers.remove(0);
             assert!(self.hubs[0].cancel(gone.id) && self.hubs[1].cancel(gone.id));
@@ -148,64 +148,64 @@ impl World {
         if self.watchers.is_empty() {
             return;
         }
-        let place = self.draw.below(self.watchers.len() as u64) as usize;
-        let limits = PollLimits {
-            events_max: 1 + self.draw.below(10) as usize,
-            rows_max: 1 + self.draw.below(20) as usize,
-            ..PollLimits::default()
-        };
-        let Watcher { id, .. } = self.watchers[place];
+        let position = self.generator.below(self.watchers.len() as u64) as usize;
+        let limits = PollLimits::default()
+            .events_max(1 + self.generator.below(10) as usize)
+            .rows_max(1 + self.generator.below(20) as usize);
+        let ModelWatcher { id, .. } = self.watchers[position];
         let memory = self.hubs[0].poll(&self.memory, id, limits).unwrap();
         let redb = self.redb.as_ref().unwrap();
         let other = self.hubs[1].poll(redb, id, limits).unwrap();
-        // Both hubs may cut at different places only if one of them keeps less.
+        // Both hubs keep the same recent events, so they must stop at the same revision.
         assert_eq!(memory, other);
         let compact = self.reference.compact_revision;
         match memory {
-            WatchPoll::Idle => self.expect_nothing(place),
+            WatchPoll::Idle => self.expect_nothing(position),
             WatchPoll::Again => {}
             WatchPoll::Gone => panic!("watcher {id:?} is gone"),
             WatchPoll::Compacted { compact_revision } => {
                 assert_eq!(compact_revision, compact);
-                assert!(self.watchers[place].next < compact);
-                self.watchers.remove(place);
+                assert!(self.watchers[position].next < compact);
+                self.watchers.remove(position);
                 self.counts.compacted_watches += 1;
             }
-            WatchPoll::Events { revision, events } => self.expect_events(place, revision, &events),
+            WatchPoll::Events { revision, events } => {
+                self.expect_events(position, revision, &events)
+            }
         }
     }
 
-    fn expect_nothing(&mut self, place: usize) {
+    fn expect_nothing(&mut self, position: usize) {
         let now = self.reference.revision;
-        let watcher = &self.watchers[place];
-        // A watcher that has heard everything does not care what is compacted.
-        let missed = self.expected(watcher, watcher.next.max(self.told_from(watcher)), now);
+        let watcher = &self.watchers[position];
+        // Compaction does not affect a watcher that is up to date.
+        let missed = self.expected(watcher, watcher.next.max(self.delivered_from(watcher)), now);
         assert_eq!(missed, Vec::<(i64, Bytes)>::new(), "{:?}", watcher.request);
         assert_eq!(self.hubs[0].progress(watcher.id), Some(now));
-        let watcher = &mut self.watchers[place];
+        let watcher = &mut self.watchers[position];
         watcher.next = watcher.next.max(now + 1);
     }
 
-    fn expect_events(&mut self, place: usize, revision: i64, events: &[WatchEvent]) {
-        let watcher = &self.watchers[place];
-        let from = watcher.next.max(self.told_from(watcher));
-        let told: Vec<_> = events
+    fn expect_events(&mut self, position: usize, revision: i64, events: &[WatchEvent]) {
+        let watcher = &self.watchers[position];
+        let from = watcher.next.max(self.delivered_from(watcher));
+        let delivered: Vec<_> = events
             .iter()
             .filter(|event| event.kv.mod_revision >= from)
             .map(|event| (event.kv.mod_revision, event.kv.key.clone()))
             .collect();
-        assert_eq!(told, self.expected(watcher, from, revision), "{:?}", watcher.request);
+        assert_eq!(delivered, self.expected(watcher, from, revision), "{:?}", watcher.request);
         for event in events {
             self.expect_event(&watcher.request, event);
         }
-        let pieces = split_events(events, 400);
-        assert_eq!(pieces.concat(), events);
+        let parts = split_events(events, 400);
+        assert_eq!(parts.concat(), events);
         self.counts.events += events.len();
-        self.watchers[place].next = revision + 1;
+        self.watchers[position].next = revision + 1;
     }
 
-    /// At the compact revision itself a key that was written twice may be told once.
-    fn told_from(&self, watcher: &Watcher) -> i64 {
+    /// At the compact revision itself, a key that was written twice may be delivered once.
+    fn delivered_from(&self, watcher: &ModelWatcher) -> i64 {
         if watcher.next == self.reference.compact_revision {
             watcher.next + 1
         } else {
@@ -229,7 +229,7 @@ impl World {
         assert_eq!(event.previous, before);
     }
 
-    fn expected(&self, watcher: &Watcher, from: i64, to: i64) -> Vec<(i64, Bytes)> {
+    fn expected(&self, watcher: &ModelWatcher, from: i64, to: i64) -> Vec<(i64, Bytes)> {
         let WatchRequest { keys, no_put, no_delete, .. } = &watcher.request;
         let wanted = self.reference.writes.iter().filter(|written| {
             let filtered = if written.kv.is_some() { *no_put } else { *no_delete };
@@ -238,8 +238,8 @@ impl World {
         wanted.map(|written| (written.revision, written.key.clone())).collect()
     }
 
-    /// Each table gets the other's snapshot, taken a little earlier and brought up to
-    /// date; first a damaged one, which must change nothing.
+    /// Installs in each table the snapshot of the other one. A damaged snapshot must be
+    /// refused and change nothing.
     fn install(&mut self) {
         let from_memory = self.memory.snapshot().unwrap();
         let from_redb = self.redb().snapshot().unwrap();
@@ -250,9 +250,9 @@ impl World {
         let from_redb: Vec<Bytes> = from_redb.collect();
         assert_eq!(from_memory, from_redb);
         let now = self.memory.hash().unwrap();
-        refuse_damaged(&mut self.memory, &from_redb, &mut self.draw);
+        refuse_damaged(&mut self.memory, &from_redb, &mut self.generator);
         let redb = self.redb.as_mut().unwrap();
-        refuse_damaged(redb, &from_memory, &mut self.draw);
+        refuse_damaged(redb, &from_memory, &mut self.generator);
         assert_eq!(self.memory.hash().unwrap(), now);
 
         let mut copy = Kv::open(MemoryTable::default()).unwrap();
@@ -270,7 +270,7 @@ impl World {
         self.counts.installs += 1;
     }
 
-    /// The table is closed and opened again; commands that it has seen change nothing.
+    /// Closes and reopens the table. Applying a command again must change nothing.
     fn reopen(&mut self) {
         self.redb().save().unwrap();
         self.redb = None;
@@ -281,7 +281,7 @@ impl World {
         let command = Command::Put(quorate_kv::Put { key: "a".into(), ..Default::default() });
         self.redb().apply(index, &command).unwrap();
         assert_eq!(self.redb().hash().unwrap(), hash);
-        if self.draw.chance(30) {
+        if self.generator.chance(30) {
             self.redb().defragment().unwrap();
         }
         self.counts.reopened += 1;
@@ -293,38 +293,38 @@ impl World {
     }
 }
 
-fn refuse_damaged<T: Table>(kv: &mut Kv<T>, chunks: &[Bytes], draw: &mut Draw) {
+fn refuse_damaged<T: Table>(kv: &mut Kv<T>, chunks: &[Bytes], generator: &mut Generator) {
     let mut damaged = chunks.to_vec();
-    let place = draw.below(damaged.len() as u64) as usize;
-    match draw.below(3) {
-        0 => drop(damaged.remove(place)),
+    let position = generator.below(damaged.len() as u64) as usize;
+    match generator.below(3) {
+        0 => drop(damaged.remove(position)),
         1 => {
-            let mut bytes = damaged[place].to_vec();
-            let byte = draw.below(bytes.len() as u64) as usize;
-            bytes[byte] ^= 1 << draw.below(8);
-            damaged[place] = bytes.into();
+            let mut bytes = damaged[position].to_vec();
+            let byte = generator.below(bytes.len() as u64) as usize;
+            bytes[byte] ^= 1 << generator.below(8);
+            damaged[position] = bytes.into();
         }
-        _ => damaged.truncate(place),
+        _ => damaged.truncate(position),
     }
     let refused = kv.install(&mut damaged.into_iter());
     assert!(matches!(refused, Err(KvSnapshotError::Bad)), "{refused:?}");
 }
 
-fn run(seed: u64, steps: u64) -> Counts {
-    let mut world = World::new(seed);
+fn run(seed: u64, steps: u64) -> ModelCounts {
+    let mut test = ModelTest::new(seed);
     for step in 0..steps {
-        let stepped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.step()));
+        let stepped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test.step()));
         if let Err(panic) = stepped {
             eprintln!("seed {seed}, step {step}");
             std::panic::resume_unwind(panic);
         }
     }
-    world.counts
+    test.counts
 }
 
 #[test]
-fn the_tables_and_the_reference_agree() {
-    let mut all = Counts::default();
+fn both_tables_agree_with_the_reference() {
+    let mut all = ModelCounts::default();
     for seed in 0..40 {
         let counts = run(seed, 600);
         all.refused += counts.refused;
@@ -343,7 +343,7 @@ fn the_tables_and_the_reference_agree() {
 
 #[test]
 #[ignore = "takes minutes; run it with --release"]
-fn the_tables_and_the_reference_agree_for_long() {
+fn both_tables_agree_with_the_reference_for_long() {
     for seed in 1_000..1_150 {
         run(seed, 3_000);
     }

@@ -1,5 +1,5 @@
-//! etcd's data model as plainly as it can be written: a list of all writes ever made,
-//! gone through from the start for every question.
+//! etcd's data model, as simple as possible: a list of all writes, replayed from the start for
+//! every query.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -13,19 +13,19 @@ use quorate_kv::{
 };
 
 type Result<T> = std::result::Result<T, KvError>;
-type State = BTreeMap<Bytes, KeyValue>;
+type KeyState = BTreeMap<Bytes, KeyValue>;
 
-/// A write: the key with what it became, or with nothing.
+/// A write of a key; `None` deletes it.
 #[derive(Clone, Debug)]
-pub(crate) struct Written {
+pub(crate) struct ReferenceWrite {
     pub(crate) revision: i64,
     pub(crate) key: Bytes,
     pub(crate) kv: Option<KeyValue>,
 }
 
 #[derive(Clone)]
-pub(crate) struct Reference {
-    pub(crate) writes: Vec<Written>,
+pub(crate) struct ReferenceKv {
+    pub(crate) writes: Vec<ReferenceWrite>,
     pub(crate) revision: i64,
     pub(crate) compact_revision: i64,
     leases: BTreeMap<i64, (i64, i64)>,
@@ -33,7 +33,7 @@ pub(crate) struct Reference {
     quota: Quota,
 }
 
-impl Reference {
+impl ReferenceKv {
     pub(crate) fn new() -> Self {
         Self {
             writes: Vec::new(),
@@ -45,7 +45,7 @@ impl Reference {
         }
     }
 
-    /// `bytes_in_use` is taken from the machine: what is stored is its business.
+    /// `bytes_in_use` comes from the machine: the size of rows is not modelled.
     pub(crate) fn apply(&mut self, command: &Command, bytes_in_use: u64) -> KvReply {
         let before = self.clone();
         let result = self.run(command, bytes_in_use);
@@ -163,9 +163,9 @@ impl Reference {
         Ok(())
     }
 
-    /// All keys after every write up to a revision.
-    pub(crate) fn at(&self, revision: i64) -> State {
-        let mut state = State::new();
+    /// All keys at a revision.
+    pub(crate) fn at(&self, revision: i64) -> KeyState {
+        let mut state = KeyState::new();
         for written in self.writes.iter().filter(|written| written.revision <= revision) {
             match &written.kv {
                 Some(kv) => state.insert(written.key.clone(), kv.clone()),
@@ -175,17 +175,17 @@ impl Reference {
         state
     }
 
-    fn now(&self) -> State {
+    fn now(&self) -> KeyState {
         self.at(i64::MAX)
     }
 
-    /// The revision of the command once it has written, else the one before it.
+    /// The revision of the current command once it has written, otherwise the one before it.
     fn current(&self) -> i64 {
         self.writes.last().map_or(self.revision, |last| last.revision.max(self.revision))
     }
 
     fn write(&mut self, key: Bytes, kv: Option<KeyValue>) {
-        self.writes.push(Written { revision: self.revision + 1, key, kv });
+        self.writes.push(ReferenceWrite { revision: self.revision + 1, key, kv });
     }
 
     fn put(&mut self, put: &Put) -> Result<PutOutcome> {
@@ -232,8 +232,8 @@ impl Reference {
         outcome
     }
 
-    /// What would stop the requests that are chosen: their puts, or their reads.
-    fn check_txn(&self, txn: &Txn, before: &State, puts: bool) -> Result<()> {
+    /// Checks the operations of the chosen branches: their puts, or their reads.
+    fn check_txn(&self, txn: &Txn, before: &KeyState, puts: bool) -> Result<()> {
         let succeeded = txn.compare.iter().all(|compare| holds(compare, before));
         for request in if succeeded { &txn.success } else { &txn.failure } {
             match request {
@@ -246,7 +246,7 @@ impl Reference {
                         return Err(KvError::LeaseNotFound);
                     }
                 }
-                // What the transaction itself writes is no revision to ask for.
+                // The revision that the transaction itself writes cannot be requested.
                 TxnOperation::Range(range) if !puts && range.revision > self.revision => {
                     return Err(KvError::FutureRevision);
                 }
@@ -262,7 +262,7 @@ impl Reference {
         Ok(())
     }
 
-    fn txn(&mut self, txn: &Txn, before: &State) -> Result<TxnOutcome> {
+    fn txn(&mut self, txn: &Txn, before: &KeyState) -> Result<TxnOutcome> {
         let succeeded = txn.compare.iter().all(|compare| holds(compare, before));
         let mut responses = Vec::new();
         for request in if succeeded { &txn.success } else { &txn.failure } {
@@ -294,7 +294,7 @@ impl Reference {
         if range.count_only {
             return Ok(RangeOutcome { count, ..Default::default() });
         }
-        // etcd's early limit: without an order it cuts first and sorts then.
+        // etcd's early limit: without an order it limits first and sorts then.
         let filters = [
             range.min_mod_revision,
             range.max_mod_revision,
@@ -335,9 +335,9 @@ impl Reference {
         Ok(RangeOutcome { kvs, count, more })
     }
 
-    /// `None` for what only the machine can say.
-    pub(crate) fn query(&mut self, question: &Query) -> Option<KvReply> {
-        let result = match question {
+    /// `None` for queries that the reference does not model.
+    pub(crate) fn query(&mut self, query: &Query) -> Option<KvReply> {
+        let result = match query {
             Query::Revision => Ok(KvOutcome::Done),
             Query::Range(range) => {
                 check::range(range).and_then(|()| self.range(range).map(KvOutcome::Range))
@@ -367,7 +367,7 @@ pub(crate) fn within(keys: &KeyRange, key: &[u8]) -> bool {
     }
 }
 
-fn holds(compare: &Compare, state: &State) -> bool {
+fn holds(compare: &Compare, state: &KeyState) -> bool {
     let kvs: Vec<_> = state.values().filter(|kv| within(&compare.keys, &kv.key)).collect();
     if kvs.is_empty() {
         let value = matches!(compare.target, CompareTarget::Value(_));

@@ -93,6 +93,11 @@ fn request_errors() -> Vec<(RequestError, i32, Option<&'static str>)> {
         (refused(RequestRefused::SnapshotFailed), 2, None),
         (refused(RequestRefused::NotMember), 14, Some("etcdserver: server stopped")),
         (refused(RequestRefused::Stopped), 14, Some("etcdserver: server stopped")),
+        (
+            refused(RequestRefused::MemberFailed { reason: "x".into() }),
+            14,
+            Some("etcdserver: server stopped"),
+        ),
         (refused(RequestRefused::Overwritten { by: id }), 14, Some("etcdserver: leader changed")),
         (refused(RequestRefused::TransferAborted), 2, Some(TIMED_OUT_TRANSFER)),
         (leader(Refusal::NotLeader { leader: None }), 14, Some("etcdserver: leader changed")),
@@ -141,6 +146,11 @@ fn request_errors() -> Vec<(RequestError, i32, Option<&'static str>)> {
         (RequestError::Unknown(OutcomeUnknown::GoalAbandoned(goal)), 14, Some(TIMED_OUT_LEADER)),
         (RequestError::Unknown(OutcomeUnknown::Removed), 14, Some("etcdserver: server stopped")),
         (RequestError::Unknown(OutcomeUnknown::Stopped), 14, Some("etcdserver: server stopped")),
+        (
+            RequestError::Unknown(OutcomeUnknown::MemberFailed { reason: "x".into() }),
+            14,
+            Some("etcdserver: server stopped"),
+        ),
     ]
 }
 

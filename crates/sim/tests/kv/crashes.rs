@@ -14,7 +14,7 @@ const COMMANDS: u64 = 60;
 
 fn open(disk: &SharedDisk) -> Result<Kv<RedbTable>, TableError> {
     let kv = Kv::open(RedbTable::open(disk.clone(), NAME, 1 << 20)?)?;
-    Ok(kv.with_batch_config(BatchConfig { commands: 3, durable_every: 3 }))
+    Ok(kv.with_batch_config(BatchConfig::default().commands(3).durable_every(3)))
 }
 
 /// The commands of one run, and what the state is after each of them.

@@ -13,7 +13,7 @@ use std::cell::Cell;
 
 use bytes::Bytes;
 use disk::SharedDisk;
-use quorate::{BadSnapshot, Machine, SnapshotChunks};
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 use quorate_kv::{BatchConfig, Kv, MemoryTable, RedbTable};
 use quorate_sim::explore::{Report, try_machine};
 use workload::EtcdClients;
@@ -26,7 +26,7 @@ fn memory() -> Kv<MemoryTable> {
 
 fn redb() -> Kv<RedbTable> {
     let table = RedbTable::open(SharedDisk::default(), "kv", 1 << 20).unwrap();
-    Kv::open(table).unwrap().with_batch_config(BatchConfig { commands: 7, durable_every: 3 })
+    Kv::open(table).unwrap().with_batch_config(BatchConfig::default().commands(7).durable_every(3))
 }
 
 fn was_put_to_the_test(report: &Report) {
@@ -66,11 +66,11 @@ fn on_both_at_once() {
 struct Either(Box<dyn Machine>);
 
 impl Machine for Either {
-    fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
         self.0.apply(index, command)
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
         self.0.query(question)
     }
 

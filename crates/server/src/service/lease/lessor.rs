@@ -62,7 +62,7 @@ impl Lessor {
     /// earlier terms.
     pub(super) fn start(&self, context: &ServiceContext, term: u64) {
         // From now on the store collects grants; all earlier ones are in it.
-        context.store.take_grants();
+        let _ = context.store.take_grants();
         let limits = &context.limits;
         let grace = millis(limits.lease_grace);
         let checkpoint_interval = millis(limits.lease_checkpoint_interval);
@@ -192,8 +192,7 @@ pub(super) async fn ask_leader(
             },
             Err(error) => error,
         };
-        let stopped = error == RequestError::Refused(RequestRefused::Stopped);
-        if stopped || Instant::now() >= deadline {
+        if !error.is_retryable() || Instant::now() >= deadline {
             return Err(error.into());
         }
         tokio::time::sleep(ASK_RETRY_INTERVAL).await;

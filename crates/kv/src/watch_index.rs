@@ -1,7 +1,7 @@
-//! Who watches a key, found without asking everybody.
+//! Finds the watchers of a key without checking all watchers.
 //!
-//! Most watch one key or all keys with a prefix; those are found by the key and by its
-//! prefixes. Whoever watches a range of another kind is asked about every write.
+//! Most watchers watch one key or one prefix; these are found by the key and its prefixes.
+//! Watchers of any other range are checked on every write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,15 @@ use crate::command::KeyRange;
 use crate::watch::WatcherId;
 
 #[derive(Default)]
-pub(crate) struct Interest {
+pub(crate) struct WatchIndex {
     by_key: BTreeMap<Bytes, BTreeSet<WatcherId>>,
     by_prefix: BTreeMap<Bytes, BTreeSet<WatcherId>>,
-    /// How many of the prefixes are this long.
+    /// The number of watched prefixes of each length.
     prefix_lengths: BTreeMap<usize, usize>,
     of_ranges: BTreeSet<WatcherId>,
 }
 
-impl Interest {
+impl WatchIndex {
     pub(crate) fn add(&mut self, keys: &KeyRange, id: WatcherId) {
         if keys.is_single() {
             self.by_key.entry(keys.key.clone()).or_default().insert(id);
@@ -51,7 +51,7 @@ impl Interest {
         }
     }
 
-    /// Everybody who watches this key, and some who do not.
+    /// All watchers of this key, and possibly some that do not watch it.
     pub(crate) fn may_watch<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = WatcherId> + 'a {
         let of_key = self.by_key.get(key).into_iter().flatten();
         let prefixes = self.prefix_lengths.keys().map_while(|length| key.get(..*length));
@@ -64,7 +64,7 @@ fn is_prefix(keys: &KeyRange) -> bool {
     keys.range_end == KeyRange::prefix(keys.key.clone()).range_end
 }
 
-/// Whether it was the last one under this key.
+/// Returns whether it was the last watcher of this key.
 fn remove(from: &mut BTreeMap<Bytes, BTreeSet<WatcherId>>, key: &Bytes, id: WatcherId) -> bool {
     let Some(watchers) = from.get_mut(key) else { return false };
     watchers.remove(&id);
@@ -87,31 +87,31 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_watches_a_key_is_left_out() {
+    fn every_watcher_of_a_key_is_found() {
         let ranges = all_ranges();
-        let mut interest = Interest::default();
-        let named = || (0..).map(WatcherId).zip(&ranges);
-        named().for_each(|(id, keys)| interest.add(keys, id));
+        let mut index = WatchIndex::default();
+        let watchers = || (0..).map(WatcherId).zip(&ranges);
+        watchers().for_each(|(id, keys)| index.add(keys, id));
         for key in BYTES.iter().chain(&[&b"abc"[..], b"\xff\0"]) {
-            let found: BTreeSet<_> = interest.may_watch(key).collect();
-            assert_eq!(found.len(), interest.may_watch(key).count(), "each once");
-            let wanted = named().filter(|(_, keys)| keys.contains(key)).map(|(id, _)| id);
-            assert!(wanted.clone().all(|id| found.contains(&id)), "{key:?}");
-            let asked_in_vain = found.len() - wanted.count();
-            assert!(asked_in_vain <= interest.of_ranges.len());
+            let found: BTreeSet<_> = index.may_watch(key).collect();
+            assert_eq!(found.len(), index.may_watch(key).count(), "each once");
+            let expected = watchers().filter(|(_, keys)| keys.contains(key)).map(|(id, _)| id);
+            assert!(expected.clone().all(|id| found.contains(&id)), "{key:?}");
+            let false_positives = found.len() - expected.count();
+            assert!(false_positives <= index.of_ranges.len());
         }
-        named().for_each(|(id, keys)| interest.remove(keys, id));
-        assert!(interest.by_key.is_empty() && interest.by_prefix.is_empty());
-        assert!(interest.prefix_lengths.is_empty() && interest.of_ranges.is_empty());
+        watchers().for_each(|(id, keys)| index.remove(keys, id));
+        assert!(index.by_key.is_empty() && index.by_prefix.is_empty());
+        assert!(index.prefix_lengths.is_empty() && index.of_ranges.is_empty());
     }
 
     #[test]
-    fn a_write_does_not_ask_those_who_watch_other_prefixes() {
-        let mut interest = Interest::default();
+    fn watchers_of_other_prefixes_are_not_checked() {
+        let mut index = WatchIndex::default();
         for number in 0..1_000 {
-            interest.add(&KeyRange::prefix(format!("/{number}/")), WatcherId(number));
+            index.add(&KeyRange::prefix(format!("/{number}/")), WatcherId(number));
         }
-        assert_eq!(interest.may_watch(b"/7/key").collect::<Vec<_>>(), [WatcherId(7)]);
-        assert_eq!(interest.may_watch(b"/other").count(), 0);
+        assert_eq!(index.may_watch(b"/7/key").collect::<Vec<_>>(), [WatcherId(7)]);
+        assert_eq!(index.may_watch(b"/other").count(), 0);
     }
 }

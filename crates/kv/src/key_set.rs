@@ -1,4 +1,4 @@
-//! Which keys a set of ranges covers, whatever their number: ranges that meet become one.
+//! A set of keys, given as ranges. Overlapping ranges are merged.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -6,29 +6,29 @@ use std::collections::BTreeMap;
 use crate::command::KeyRange;
 
 #[derive(Default)]
-pub(crate) struct Covered<'a> {
-    /// By their first key. None meets another.
-    ranges: BTreeMap<&'a [u8], End<'a>>,
+pub(crate) struct KeySet<'a> {
+    /// By their first key. No two of them overlap.
+    ranges: BTreeMap<&'a [u8], RangeEnd<'a>>,
 }
 
-/// Where a range ends, in the order of keys.
+/// The end of a range, ordered by keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End<'a> {
+enum RangeEnd<'a> {
     Before(&'a [u8]),
     After(&'a [u8]),
     Never,
 }
 
-impl<'a> Covered<'a> {
+impl<'a> KeySet<'a> {
     pub(crate) fn contains(&self, key: &[u8]) -> bool {
         self.ranges.range(..=key).next_back().is_some_and(|(_, end)| end.is_past(key))
     }
 
     pub(crate) fn add(&mut self, keys: &'a KeyRange) {
         let end = match &keys.range_end {
-            _ if keys.is_single() => End::After(&keys.key),
-            _ if keys.is_unbounded() => End::Never,
-            end => End::Before(end),
+            _ if keys.is_single() => RangeEnd::After(&keys.key),
+            _ if keys.is_unbounded() => RangeEnd::Never,
+            end => RangeEnd::Before(end),
         };
         if end.is_past(&keys.key) {
             self.add_range(&keys.key, end);
@@ -41,7 +41,7 @@ impl<'a> Covered<'a> {
         }
     }
 
-    fn add_range(&mut self, mut first: &'a [u8], mut end: End<'a>) {
+    fn add_range(&mut self, mut first: &'a [u8], mut end: RangeEnd<'a>) {
         if let Some((earlier, earlier_end)) = self.ranges.range(..=first).next_back()
             && earlier_end.is_past(first)
         {
@@ -58,8 +58,8 @@ impl<'a> Covered<'a> {
     }
 }
 
-impl End<'_> {
-    /// Whether a key comes before this end.
+impl RangeEnd<'_> {
+    /// Whether this end lies after the key.
     fn is_past(&self, key: &[u8]) -> bool {
         match self {
             Self::Before(end) => key < *end,
@@ -69,18 +69,18 @@ impl End<'_> {
     }
 }
 
-impl Ord for End<'_> {
+impl Ord for RangeEnd<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
-        let place = |end: &Self| match *end {
+        let order = |end: &Self| match *end {
             Self::Before(key) => (false, key, false),
             Self::After(key) => (false, key, true),
             Self::Never => (true, &[][..], false),
         };
-        place(self).cmp(&place(other))
+        order(self).cmp(&order(other))
     }
 }
 
-impl PartialOrd for End<'_> {
+impl PartialOrd for RangeEnd<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -90,9 +90,9 @@ impl PartialOrd for End<'_> {
 mod tests {
     use super::*;
 
-    /// All pairs and triples of ranges over a few keys, against asking each range.
+    /// Compares all triples of ranges over a few keys with checking each range.
     #[test]
-    fn what_is_covered_is_what_one_of_the_ranges_contains() {
+    fn contains_exactly_the_keys_of_its_ranges() {
         let bytes: [&'static [u8]; 6] = [b"", b"\0", b"a", b"a\0", b"b", b"c"];
         let ranges: Vec<KeyRange> = bytes[1..]
             .iter()
@@ -102,12 +102,12 @@ mod tests {
         for first in &ranges {
             for second in &ranges {
                 for third in &ranges {
-                    let mut covered = Covered::default();
+                    let mut set = KeySet::default();
                     let all = [first, second, third];
-                    all.iter().for_each(|keys| covered.add(keys));
+                    all.iter().for_each(|keys| set.add(keys));
                     for key in bytes.iter().chain(&[&b"bb"[..], b"d"]) {
                         let expected = all.iter().any(|keys| keys.contains(key));
-                        assert_eq!(covered.contains(key), expected, "{all:?} {key:?}");
+                        assert_eq!(set.contains(key), expected, "{all:?} {key:?}");
                     }
                 }
             }
