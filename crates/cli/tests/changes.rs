@@ -45,7 +45,7 @@ fn a_learner_comes_and_gets_its_vote() {
     // What cannot be done is refused, each with its reason.
     let text = refused(&old, &["member", "promote", &id]);
     assert!(text.contains("can only promote a learner member which is in sync"), "{text}");
-    assert!(text.contains("it has not said yet that it has started"), "{text}");
+    assert!(text.contains("the learner has not started yet"), "{text}");
     let text = refused(&old, &["member", "promote", "a"]);
     assert!(text.contains("cannot promote a (") && text.contains("a learner member"), "{text}");
     let text = refused(&old, &["member", "promote", "nobody"]);
