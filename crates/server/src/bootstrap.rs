@@ -332,7 +332,7 @@ mod tests {
         texts.iter().map(|text| Url::parse(text).unwrap()).collect()
     }
 
-    /// The ids that etcd prints for its documented cluster of three.
+    /// The ids that etcd prints for its default single-member cluster.
     #[test]
     fn ids_are_those_of_etcd() {
         let alone = urls(&["http://localhost:2380"]);

@@ -220,7 +220,7 @@ async fn attempt(
                 Some(MembershipEvent::Settled { membership, .. })
                 | Some(MembershipEvent::Current { membership, settled: true, .. })
                     if member_change.is_done(&membership) => return Ok(()),
-                // A member that removes itself is not told that the change is settled. It left
+                // A member that removes itself does not learn that the change is settled. It left
                 // as a learner, so it was settled before.
                 Some(MembershipEvent::InEffect { membership, .. })
                 | Some(MembershipEvent::Current { membership, .. })

@@ -201,7 +201,7 @@ impl RunningServer {
                 return;
             }
         }
-        // The member has stopped, which `node.ended` reports.
+        // The member has stopped, which `Node::wait_stopped` reports.
         std::future::pending().await
     }
 

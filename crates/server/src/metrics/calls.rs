@@ -1,4 +1,4 @@
-//! MethodCounters gRPC calls as they start and end. This runs for every request: it takes no lock, and
+//! Counts gRPC calls as they start and end. This runs for every request: it takes no lock, and
 //! allocates only for streams, once each.
 
 use std::pin::Pin;

@@ -43,7 +43,7 @@ fn empty_message(path: &str) -> Request<Body> {
     request.body(Body::new(body)).unwrap()
 }
 
-/// Services that answer Unimplemented, whatever is asked.
+/// Services whose methods all answer Unimplemented.
 const UNSUPPORTED: [&str; 3] = ["etcdserverpb.Auth", "v3electionpb.Election", "v3lockpb.Lock"];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Members to ask, and patience.
+//! Members with their services over loopback, and waiting with a timeout.
 
 use std::future::Future;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tonic::transport::{Channel, Endpoint, Server};
 
 pub(crate) const CLUSTER: u64 = 77;
 
-pub(crate) struct Member {
+pub(crate) struct ServiceMember {
     pub(crate) node: Node,
     store: SharedStore,
     pub(crate) context: ServiceContext,
@@ -27,7 +27,7 @@ pub(crate) struct Member {
     serving: JoinHandle<()>,
 }
 
-impl Member {
+impl ServiceMember {
     pub(crate) async fn start(
         network: &MemoryNetwork,
         config: NodeConfig,
@@ -49,8 +49,8 @@ impl Member {
         Self { node, store, context, channel, endpoint, serving }
     }
 
-    /// A cluster of one, that leads.
-    pub(crate) async fn alone(limits: ServiceLimits) -> Self {
+    /// A single-member cluster, once it has a leader.
+    pub(crate) async fn single(limits: ServiceLimits) -> Self {
         let config = NodeConfig::first(CLUSTER, 1, [(1, "")]);
         let member = Self::start(&MemoryNetwork::new(), config, limits).await;
         within("a leader", member.node.watch_leader().wait_for(Option::is_some)).await.unwrap();
@@ -73,12 +73,12 @@ impl Member {
         MaintenanceClient::new(self.channel.clone())
     }
 
-    /// Closed a connection that nobody else uses.
+    /// A client with its own connection.
     pub(crate) fn other_maintenance(&self) -> MaintenanceClient<Channel> {
         MaintenanceClient::new(self.endpoint.connect_lazy())
     }
 
-    /// Returns the revision.
+    /// Writes a key, and returns the revision.
     pub(crate) async fn put(&self, key: &str, value: &str) -> i64 {
         self.put_with(key, value, 0).await
     }
@@ -93,7 +93,7 @@ impl Member {
         within("a range", self.kv().range(request)).await.unwrap().into_inner()
     }
 
-    /// Keys as text, in the order of the answer.
+    /// The keys as text, in the order of the response.
     pub(crate) async fn keys(&self, request: RangeRequest) -> Vec<String> {
         let found = self.range(request).await;
         found.kvs.iter().map(|kv| text(&kv.key)).collect()
@@ -127,15 +127,15 @@ pub(crate) fn text(bytes: &Bytes) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What does not come within a minute does not come.
+/// Fails the test after a minute.
 pub(crate) async fn within<R>(what: &str, act: impl Future<Output = R>) -> R {
     let done = tokio::time::timeout(Duration::from_secs(60), act).await;
     done.unwrap_or_else(|_| panic!("{what} took more than a minute"))
 }
 
-pub(crate) async fn wait_for(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub(crate) async fn wait_for(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     within(what, async {
-        while !holds().await {
+        while !condition().await {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })

@@ -1,4 +1,4 @@
-//! Conversions between etcd's messages and the data model's. KeyRange and values are moved, never
+//! Conversions between etcd's messages and the data model's. Keys and values are moved, never
 //! copied.
 
 use quorate_kv::{

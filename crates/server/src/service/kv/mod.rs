@@ -247,7 +247,7 @@ impl Iterator for RangeStreamMessages {
     }
 }
 
-/// KeyRange that are read before other requests get a turn.
+/// Keys that are read before other requests get a turn.
 const KEYS_AT_ONCE: usize = 1_000;
 /// Empty commands in progress at a time to finish a compaction.
 const COMMANDS_AT_ONCE: usize = 32;

@@ -1,6 +1,6 @@
 //! The leader's lease deadlines, and the queries with which other members ask for them.
 //!
-//! LeaseDeadlines are not in the log. A deposed leader that does not know it could promise time that
+//! Deadlines are not in the log. A deposed leader that does not know it could promise time that
 //! the new leader does not grant. So a leader confirms that it still leads before it says how
 //! long a lease lasts.
 
