@@ -73,7 +73,7 @@ fn a_lost_cluster_comes_back_with_all_of_its_members() {
     let old = c.found(&all);
     let turned_away = || {
         let log = fs::read_to_string(&c.log).unwrap();
-        log.contains("no member of that cluster lives here")
+        log.contains("no member of that cluster runs here")
     };
     wait_until(turned_away, "the old member is turned away");
     assert!(!asked(&[&c], &["status"]).status.success(), "it has nobody to serve with");

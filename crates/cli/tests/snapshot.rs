@@ -156,7 +156,7 @@ fn members_of_the_old_cluster_are_not_listened_to() {
     let first = cluster.spawn(0);
     let stale = cluster.spawn(1);
     let refused =
-        || fs::read_to_string(&log).unwrap().contains("no member of that cluster lives here");
+        || fs::read_to_string(&log).unwrap().contains("no member of that cluster runs here");
     wait_until(refused, "the old member is turned away");
     assert!(!served(&cluster, 0), "one of two is no majority, and the old one does not count");
     drop(stale);
