@@ -9,7 +9,7 @@ use quorate_storage::{
     CreateError, Disk, OpenError, OpenedStore, Store, StoreConfig, StoreError, StoreIdentity,
 };
 
-use crate::applier::{Applier, SnapshotInstallError};
+use crate::applier::{Applier, MachineJobDone, SnapshotInstallError};
 use crate::command_id::CommandId;
 use crate::driver::{Driver, DriverOptions};
 use crate::machine::Machine;
@@ -152,7 +152,7 @@ pub fn install<D: Disk, M: Machine>(
     store: &mut Store<D>,
     applier: &mut Applier<M>,
     meta: &SnapshotMeta,
-) -> Result<crate::MachineJobDone, StartError> {
+) -> Result<MachineJobDone, StartError> {
     let mut reader = store.open_snapshot(meta.id).map_err(StartError::Read)?;
     let mut failed = None;
     let chunks = std::iter::from_fn(|| match store.read_snapshot(&mut reader) {

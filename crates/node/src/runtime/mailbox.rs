@@ -32,6 +32,8 @@ pub(crate) enum RequestKind {
     /// Only by this member, and only as the leader of this term.
     ProposeIn(Term, Bytes),
     Read(Bytes),
+    ReadLocal(Bytes),
+    Barrier,
     Change(Box<Change>, u64),
     Transfer(MemberId),
 }

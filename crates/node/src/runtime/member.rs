@@ -203,6 +203,11 @@ impl Member {
                 counters.reads.add(1);
                 self.driver.read(question)
             }
+            RequestKind::ReadLocal(query) => self.driver.read_local(query),
+            RequestKind::Barrier => {
+                counters.reads.add(1);
+                self.driver.barrier()
+            }
             RequestKind::Change(change, ticks) => self.driver.change(*change, ticks),
             RequestKind::Transfer(to) => self.driver.transfer(to),
         };
@@ -563,7 +568,10 @@ impl Member {
         while let Ok(request) = self.mailbox.clients.try_recv() {
             self.on_request(request);
         }
-        self.driver.stop();
+        match &why {
+            StopReason::Stopped => self.driver.stop(),
+            failed => self.driver.fail(&failed.to_string()),
+        }
         for (ticket, answer) in self.driver.take().answers {
             self.state.waiting.answer(ticket, answer);
         }

@@ -41,7 +41,7 @@ pub use inbox::{Inbox, MemberStopped};
 pub use leader_query::LeaderQuery;
 pub use memory_storage::MemoryStorage;
 pub use metrics::{Metrics, NodeObserver};
-pub use node::{CHANGE_TIMEOUT_TICKS, CommandReply, Node};
+pub use node::{CHANGE_TIMEOUT_TICKS, CommandReply, LocalRead, Node, RemovedVoters};
 pub use snapshots::{IncomingSnapshot, OutgoingSnapshot, SnapshotReceiveError};
 pub use status::{MembershipEvent, MembershipWatch, NodeStatus, StopReason};
 pub use storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate::{Applier, BadSnapshot, CommandId, Machine, SnapshotChunks};
+use quorate::driver::{Applier, CommandId};
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 use quorate_core::{Entries, Entry, EntryId, Index, MemberId, Membership, SnapshotMeta};
 
 /// Counts the commands that it runs.
@@ -12,13 +13,13 @@ use quorate_core::{Entries, Entry, EntryId, Index, MemberId, Membership, Snapsho
 struct Counter(u64);
 
 impl Machine for Counter {
-    fn apply(&mut self, _: Index, _: &Bytes) -> Bytes {
+    fn apply(&mut self, _: Index, _: &Bytes) -> Result<Bytes, MachineError> {
         self.0 += 1;
-        Bytes::new()
+        Ok(Bytes::new())
     }
 
-    fn query(&self, _: &Bytes) -> Bytes {
-        Bytes::new()
+    fn query(&self, _: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(Bytes::new())
     }
 
     fn snapshot(&self) -> SnapshotChunks {
@@ -55,15 +56,15 @@ fn entries(first: Index, requests: &[(u64, u64)]) -> Entries {
 /// After a restart the log is handed out from an entry that is older than the machine's state.
 pub(super) fn entries_run_once() -> Result<(), String> {
     let mut applier = applier()?;
-    applier.apply(&entries(2, &[(1, 1), (1, 2), (1, 3)]));
-    applier.apply(&entries(3, &[(1, 2), (1, 3), (1, 4)]));
+    applier.apply(&entries(2, &[(1, 1), (1, 2), (1, 3)])).map_err(|why| why.to_string())?;
+    applier.apply(&entries(3, &[(1, 2), (1, 3), (1, 4)])).map_err(|why| why.to_string())?;
     expect(&applier, 4)
 }
 
 /// A copy of a request arrives after its member was restarted.
 pub(super) fn copies_from_before_a_restart_do_not_run() -> Result<(), String> {
     let mut applier = applier()?;
-    applier.apply(&entries(2, &[(1, 1), (2, 1), (1, 1), (2, 1)]));
+    applier.apply(&entries(2, &[(1, 1), (2, 1), (1, 1), (2, 1)])).map_err(|why| why.to_string())?;
     expect(&applier, 2)
 }
 
