@@ -19,10 +19,16 @@ const FORMAT: u8 = 1;
 impl Command {
     /// The command as the bytes to propose.
     pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(2 + self.bytes_hint());
-        out.put_u8(FORMAT);
-        put_command(&mut out, self);
+        let mut out = BytesMut::new();
+        self.encode_into(&mut out);
         out.freeze()
+    }
+
+    /// Appends the bytes of [`Command::encode`].
+    pub fn encode_into(&self, out: &mut BytesMut) {
+        out.reserve(2 + self.bytes_hint());
+        out.put_u8(FORMAT);
+        put_command(out, self);
     }
 
     /// The command in these bytes, or `None` if they are not a command. Keys and values

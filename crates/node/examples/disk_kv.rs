@@ -1,7 +1,7 @@
 //! A key-value store on disk, three processes that talk over TCP.
 //!
-//! Without arguments: starts three processes of this very program, writes, kills the
-//! leader with `kill -9`, goes on with the other two, starts it again and looks.
+//! Without arguments: starts three processes of this program, writes, kills the
+//! leader with `kill -9`, continues with the other two, restarts it and checks the data.
 //!
 //! By hand, in three terminals, `N` being 1, 2 and 3:
 //! `disk_kv member N DIRECTORY 127.0.0.1:7001 127.0.0.1:7002 127.0.0.1:7003`
@@ -32,7 +32,7 @@ fn main() -> Result<(), AnyError> {
     }
 }
 
-/// One member: commands on standard input, answers on standard output.
+/// One member: commands on standard input, replies on standard output.
 async fn run_member(id: u64, directory: &Path, addresses: &[&str]) -> Result<(), AnyError> {
     let place = usize::try_from(id)?.checked_sub(1).ok_or("members are counted from 1")?;
     let own: SocketAddr = addresses.get(place).ok_or("no address for this member")?.parse()?;
@@ -55,7 +55,7 @@ async fn run_member(id: u64, directory: &Path, addresses: &[&str]) -> Result<(),
             ["get", key] => println!("{}", get(&node, key).await),
             ["status"] => println!("{}", node.status().await?.raft),
             ["stop"] => break,
-            _ => println!("want: put KEY VALUE, get KEY, status or stop"),
+            _ => println!("usage: put KEY VALUE, get KEY, status or stop"),
         }
     }
     node.stop().await;
@@ -127,7 +127,7 @@ fn show() -> Result<(), AnyError> {
     let leads = |process: &mut Process| {
         process.ask("status").is_ok_and(|line| line.contains("leader term"))
     };
-    let leader = members.iter_mut().position(leads).ok_or("nobody leads")?;
+    let leader = members.iter_mut().position(leads).ok_or("no member leads")?;
     println!("kill -9 of member {}, which leads", leader + 1);
     members[leader].child.kill()?;
     members[leader].child.wait()?;
@@ -148,7 +148,7 @@ fn show() -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Ports that were free a moment ago.
+/// Ports that were free just now.
 fn free_addresses() -> Result<Vec<String>, AnyError> {
     let listeners: Result<Vec<_>, _> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
     listeners?.iter().map(|one| Ok(one.local_addr()?.to_string())).collect()

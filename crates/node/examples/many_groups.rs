@@ -1,5 +1,5 @@
 //! A hundred clusters in three hosts: each host has one ticker, one disk thread and one
-//! connection to each other host, whatever the number of clusters.
+//! connection to each other host, independent of the number of clusters.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -55,17 +55,17 @@ async fn main() -> Result<(), AnyError> {
     while let Some(written) = writes.join_next().await {
         written??;
     }
-    println!("every group elected a leader and took a write in {:?}", began.elapsed());
+    println!("every group elected a leader and accepted a write in {:?}", began.elapsed());
 
     for (group, nodes) in (1u64..).zip(&groups) {
         let bytes = nodes[(group as usize + 1) % 3].read("group").await?;
-        let value = KvReply::decode(&bytes).and_then(|reply| reply.value).ok_or("nothing there")?;
+        let value = KvReply::decode(&bytes).and_then(|reply| reply.value).ok_or("the key is missing")?;
         if value != group.to_string() {
             return Err(format!("group {group} answers {value:?}").into());
         }
     }
     let connections = groups[0][0].metrics().transport;
-    println!("every group answers for itself; host 1 counts {connections:?}");
+    println!("every group has its own value; counters of host 1: {connections:?}");
     for node in groups.iter().flatten() {
         node.stop_now().await;
     }

@@ -1,5 +1,5 @@
-//! A replicated map in memory, in under a hundred lines: a machine of your own, three
-//! members in one process, a fourth that takes the place of one of them.
+//! A replicated map in memory, in under a hundred lines: your own machine, three
+//! members in one process, and a fourth that replaces one of them.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -10,7 +10,7 @@ use quorate::{
     Node, NodeConfig, SnapshotChunks,
 };
 
-/// Commands are `key=value`, questions are keys, a snapshot is one line for each key.
+/// Commands are `key=value`, queries are keys, a snapshot is one line for each key.
 #[derive(Default)]
 struct Map(BTreeMap<String, String>);
 
@@ -18,14 +18,14 @@ impl Machine for Map {
     fn apply(&mut self, _: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         let text = String::from_utf8_lossy(command);
         let Some((key, value)) = text.split_once('=') else {
-            return Ok("not understood".into());
+            return Ok("invalid command".into());
         };
         let before = self.0.insert(key.into(), value.into());
         Ok(before.unwrap_or_default().into())
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        let key = String::from_utf8_lossy(question);
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        let key = String::from_utf8_lossy(query);
         Ok(self.0.get(key.as_ref()).cloned().unwrap_or_default().into())
     }
 
@@ -48,7 +48,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let network = MemoryNetwork::new();
     let start =
         |config| Node::start(config, MemoryStorage::new(), Map::default(), network.transport());
-    let first = [(1, ""), (2, ""), (3, "")]; // In memory nobody needs an address.
+    let first = [(1, ""), (2, ""), (3, "")]; // Members in memory need no address.
     let mut nodes = Vec::new();
     for id in 1..=3 {
         nodes.push(start(NodeConfig::first(42, id, first)).await?);
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     nodes[0].propose("colour=blue").await?;
     let reply = nodes[1].propose("colour=green").await?;
     println!("it was {:?} before entry {}", reply.bytes, reply.index);
-    println!("member 3 says it is {:?}", nodes[2].read("colour").await?);
+    println!("member 3 reads {:?}", nodes[2].read("colour").await?);
 
     let added = nodes[0].add_learner(MemberId(4), MemberInfo::default()).await?;
     let fourth = start(NodeConfig::join(42, 4, added.index)).await?;
@@ -69,6 +69,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("members {} since entry {}, and settled", fourth.membership().voters(), ended.at);
     nodes[0].stop().await;
 
-    println!("member 4 says it is {:?}", fourth.read("colour").await?);
+    println!("member 4 reads {:?}", fourth.read("colour").await?);
     Ok(())
 }

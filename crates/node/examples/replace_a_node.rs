@@ -1,8 +1,8 @@
-//! Every member of a cluster is replaced, one after the other, while it serves.
+//! Replaces every member of a cluster, one after the other, while it serves requests.
 //!
-//! Three members over TCP and files, a few writers that never stop. Members 4, 5 and 6
-//! are started, and a goal for each replacement takes them in and the old ones out: caught
-//! up first, then the votes, then settled. Not one write fails, and none is lost.
+//! Three members over TCP and files, and a few writers that never stop. Members 4, 5 and 6
+//! are started, and a goal for each replacement adds the new member, lets it catch up, moves
+//! the vote and removes the old member. No write fails, and none is lost.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ async fn main() -> Result<(), AnyError> {
     let load = Arc::new(Load::default());
     let mut writers = Vec::new();
     for writer in 0..8 {
-        // Clients ask the newest members, which are there to stay.
+        // Clients use the newest members, which stay in the cluster.
         let node = Arc::new(std::sync::Mutex::new(nodes[writer % 3].clone()));
         let task = tokio::spawn(write(writer, Arc::clone(&node), Arc::clone(&load)));
         writers.push((node, task));
@@ -49,7 +49,7 @@ async fn main() -> Result<(), AnyError> {
         let new = old + 3;
         let transport = listen().await?;
         let address = MemberInfo::address(transport.local_address().to_string());
-        // Ask who stays: who is removed does not hear how it went.
+        // Call it on a member that stays: a removed member does not hear of the end.
         let speaker = nodes[usize::try_from(old)? % 3].clone();
         let plan = speaker.plan(after(old), []).await?;
         println!("to replace {old} by {new}:");
@@ -59,7 +59,7 @@ async fn main() -> Result<(), AnyError> {
         let added = speaker.add_learner(MemberId(new), address).await?;
         let config = NodeConfig::join(CLUSTER, new, added.index);
         let node = start(config, directory.path(), transport).await?;
-        // The clients of the old one go to the new one before the old one goes.
+        // Clients move from the old member to the new one before the old one stops.
         for (at, (handle, _)) in writers.iter().enumerate() {
             if at as u64 % 3 == old - 1 {
                 *handle.lock().map_err(|_| "a writer panicked")? = node.clone();
@@ -86,7 +86,7 @@ async fn main() -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Every writer's last word is there, and none of its writes failed.
+/// Checks that the last write of every writer is there, and that no write failed.
 async fn judge(node: &Node, written: &[u64], load: &Load) -> Result<(), AnyError> {
     for (writer, last) in written.iter().enumerate() {
         let bytes = node.read(format!("writer {writer}")).await?;
@@ -144,7 +144,7 @@ struct Load {
     gap: AtomicU64,
 }
 
-/// Writes ever larger numbers under one key. Returns the last one that was acknowledged.
+/// Writes increasing numbers to one key. Returns the last one that was acknowledged.
 async fn write(
     writer: usize,
     node: Arc<std::sync::Mutex<Node>>,

@@ -150,8 +150,8 @@ impl RequestError {
     /// Whether to send the request again after a pause: it certainly did not happen, so a retry
     /// cannot make it happen twice, and the reason may go away without an operator.
     ///
-    /// False for every unknown outcome. A read or an idempotent command may be sent again all
-    /// the same; before another one, read whether it happened.
+    /// False for every unknown outcome. A read or an idempotent command may still be sent again;
+    /// for any other command, first read whether it happened.
     ///
     /// A refused membership change should be computed again from the current membership, as
     /// after a failed compare-and-set: another change may have come first.

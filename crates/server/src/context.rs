@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate::Node;
+use quorate::{CommandBuffer, Node};
 use quorate_kv::{AnyTable, Command, KvError, KvReply, Query, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
 use tokio::sync::watch;
@@ -148,7 +148,7 @@ impl ServiceContext {
 
     /// Runs a command on every member, once, and decodes the reply of the data model.
     pub(crate) async fn run(&self, command: &Command) -> Result<KvReply, ServiceError> {
-        let command = command.encode();
+        let command = CommandBuffer::encode(|out| command.encode_into(out));
         if command.len() > self.limits.request_bytes_max {
             return Err(ServiceError::Kv(KvError::RequestTooLarge));
         }
@@ -162,7 +162,8 @@ impl ServiceContext {
         term: u64,
         command: &Command,
     ) -> Result<KvReply, ServiceError> {
-        decode(&self.node.propose_in(term, command.encode()).await?)
+        let command = CommandBuffer::encode(|out| command.encode_into(out));
+        decode(&self.node.propose_in(term, command).await?)
     }
 
     /// Queries the store as it is, which may be stale.
