@@ -59,7 +59,8 @@ async fn main() -> Result<(), AnyError> {
 
     for (group, nodes) in (1u64..).zip(&groups) {
         let bytes = nodes[(group as usize + 1) % 3].read("group").await?;
-        let value = KvReply::decode(&bytes).and_then(|reply| reply.value).ok_or("the key is missing")?;
+        let value =
+            KvReply::decode(&bytes).and_then(|reply| reply.value).ok_or("the key is missing")?;
         if value != group.to_string() {
             return Err(format!("group {group} answers {value:?}").into());
         }
