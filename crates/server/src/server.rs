@@ -229,7 +229,7 @@ impl RunningServer {
 
     /// Stops immediately, as if the process were killed: leadership is not transferred, and
     /// requests in progress are cut off.
-    pub async fn end(self) {
+    pub async fn stop_now(self) {
         self.background.abort();
         self.serving.iter().for_each(JoinHandle::abort);
         self.node.stop_now().await;
