@@ -91,7 +91,7 @@ fn settings() {
 }
 
 #[test]
-fn what_a_config_leaves_out_has_its_default() {
+fn missing_config_fields_have_defaults() {
     let written = json!({"id": 3, "election_ticks": 20, "etcd_compat": {"coalesce": false}});
     let read: Config = serde_json::from_value(written).unwrap();
     let etcd_compat = EtcdCompat { coalesce: false, ..EtcdCompat::default() };
@@ -151,7 +151,7 @@ fn memberships() {
 }
 
 #[test]
-fn a_membership_is_read_in_any_order_and_in_part() {
+fn a_membership_may_be_partial_and_in_any_order() {
     let short = json!({
         "majorities": [[2, 1]],
         "infos": [[2, {"info": "b"}], [1, {"zone": "east"}]],
@@ -163,7 +163,7 @@ fn a_membership_is_read_in_any_order_and_in_part() {
 }
 
 #[test]
-fn an_impossible_membership_is_refused() {
+fn an_invalid_membership_is_refused() {
     let no_voters = "a majority has no voters";
     refused::<Membership>(
         json!({"majorities": [[1, 2]], "learners": [2]}),
@@ -235,7 +235,7 @@ fn changes() {
 }
 
 #[test]
-fn a_change_says_what_it_wants_and_no_condition_is_overlooked() {
+fn a_change_needs_a_kind_and_has_no_unknown_fields() {
     let short: Change = serde_json::from_value(json!({"kind": "cancel"})).unwrap();
     assert_eq!(short, Change::cancel());
     refused::<Change>(json!({"context": "nothing else"}), "missing field `kind`");
@@ -252,7 +252,7 @@ fn plans_and_steps() {
     let view = PlanContext {
         leader: id(1),
         caught_up: [1, 2, 3].into(),
-        coming: MemberSet::new(),
+        catching_up: MemberSet::new(),
         settled: true,
     };
     let way = plan(&now, &view, &[2, 3, 4].into(), &MemberSet::new()).unwrap();
@@ -381,8 +381,8 @@ fn events() {
     });
     comes_back(Event::TransferBegan { to: id(2) });
     both_ways(
-        Event::TransferAborted { to: id(2), why: AbortReason::TimedOut },
-        json!({"transfer_aborted": {"to": 2, "why": "timed_out"}}),
+        Event::TransferAborted { to: id(2), reason: AbortReason::TimedOut },
+        json!({"transfer_aborted": {"to": 2, "reason": "timed_out"}}),
     );
     comes_back(Event::SnapshotInstalled(at));
 }

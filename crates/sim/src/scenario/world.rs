@@ -350,7 +350,7 @@ impl World {
                 ));
             }
             Event::TransferBegan { to } => self.page.say(format!("{id} hands over to {to}")),
-            Event::TransferAborted { to, why } => {
+            Event::TransferAborted { to, reason } => {
                 self.page.say(format!("{id} stops handing over to {to}: {}", aborted(*why)));
             }
             Event::SnapshotInstalled(entry) => {

@@ -58,7 +58,7 @@ impl History {
         for entry in output.apply.iter() {
             let known = self.committed.entry(entry.id.index).or_insert_with(|| entry.clone());
             assert_eq!(known, entry, "{} applies another entry", status.id);
-            if !raft.config().etcd_compat.forwarders_hear_nothing {
+            if !raft.config().etcd_compat.forwards_unanswered {
                 Self::taken_once(&mut self.taken, entry);
             }
         }

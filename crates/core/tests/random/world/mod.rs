@@ -564,7 +564,7 @@ fn config(id: MemberId, settings: u32) -> Config {
         config.etcd_compat = EtcdCompat::default();
     }
     config.pre_flight = settings & 0x8000 == 0;
-    config.etcd_compat.ids_return |= settings & 0x10000 == 0;
+    config.etcd_compat.ids_reusable |= settings & 0x10000 == 0;
     config.incarnation = if settings & 0x20000 == 0 { 0 } else { 10 + id.0 };
     if settings & NO_LIVENESS == NO_LIVENESS {
         config.liveness = Liveness::NONE;
