@@ -169,16 +169,16 @@ fn an_invalid_membership_is_refused() {
         json!({"majorities": [[1, 2]], "learners": [2]}),
         "0000000000000002 is both voter and learner",
     );
-    refused::<Membership>(json!({"majorities": [[0, 1]]}), "member id 0 names nobody");
+    refused::<Membership>(json!({"majorities": [[0, 1]]}), "member id 0 is not valid");
     refused::<Membership>(json!({"majorities": [[1], []]}), no_voters);
     refused::<Membership>(json!({"learners": [1]}), no_voters);
     refused::<Membership>(
         json!({"majorities": [[1]], "auto_leave": true}),
-        "auto-leave without a joint membership",
+        "auto-leave is set on a membership that is not joint",
     );
     refused::<Membership>(
         json!({"majorities": [[1]], "joined": [[1, 4], [1, 5]]}),
-        "0000000000000001 is named twice",
+        "0000000000000001 is listed twice",
     );
     refused::<Membership>(json!({"voters": [1]}), "unknown field `voters`");
     // The same door for what contains one.
@@ -327,7 +327,7 @@ fn parts_of_a_status() {
         json!({
             "step": "leave",
             "since_ticks": 4,
-            "held_up": {"not_carried": {"voters": 3, "quorum": 2, "live": 1}},
+            "held_up": {"quorum_not_ready": {"voters": 3, "quorum": 2, "live": 1}},
             "behind": [[2, 100, 1]],
         }),
     );
@@ -340,7 +340,7 @@ fn refusals() {
     both_ways(Refusal::LeaderRemoved, json!("leader_removed"));
     both_ways(
         Refusal::Change(ChangeRefusal::InvalidMembership(MembershipError::VoterAndLearner(id(3)))),
-        json!({"change": {"impossible": {"voter_and_learner": 3}}}),
+        json!({"change": {"invalid_membership": {"voter_and_learner": 3}}}),
     );
     both_ways(
         ChangeRefusal::Stale { newest: EntryId::new(2, 5) },

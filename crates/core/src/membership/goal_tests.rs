@@ -133,7 +133,7 @@ fn plan_lists_all_steps_and_blocking_losses() {
     let steps: Vec<String> = plan.steps.iter().map(|planned| short(&planned.step)).collect();
     let want = [
         "add learners (4)",
-        "wait until (4) caught up",
+        "wait until (4) have caught up",
         "hand over to one of (2 3)",
         "move votes v4 l1",
         "leave the joint",
