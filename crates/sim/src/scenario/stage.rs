@@ -11,6 +11,7 @@ use super::runner;
 use super::story::{Story, StoryError};
 use super::world::StoryWorld;
 use crate::cluster::CoreMember;
+use crate::short_ids::short_ids;
 
 /// The members and what is on its way between them.
 #[derive(Clone, Debug)]
@@ -83,6 +84,7 @@ impl StoryWriter {
         if self.failure.is_some() {
             return;
         }
+        let line = short_ids(&line);
         let played = StoryCommand::parse(&line).and_then(|command| {
             let world = &mut self.world;
             catch_unwind(AssertUnwindSafe(|| world.play(&command)))
@@ -105,7 +107,8 @@ impl StoryWriter {
                 self.command(format!("release {words}"));
             }
             None => {
-                self.lines.push(format!("# not in flight: {}", envelope_text(envelope)));
+                let text = short_ids(&envelope_text(envelope));
+                self.lines.push(format!("# not in flight: {text}"));
                 self.failure = Some("a message is not in flight".to_owned());
             }
         }
