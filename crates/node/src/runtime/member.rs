@@ -193,11 +193,11 @@ impl Member {
         let ticket = match request.question {
             RequestKind::Propose(command) => {
                 counters.proposals.add(1);
-                self.driver.propose(&command)
+                self.driver.propose(command)
             }
             RequestKind::ProposeIn(term, command) => {
                 counters.proposals.add(1);
-                self.driver.propose_in(term, &command)
+                self.driver.propose_in(term, command)
             }
             RequestKind::Read(question) => {
                 counters.reads.add(1);
@@ -324,7 +324,11 @@ impl Member {
                 let count =
                     if arrived { &counters.snapshots_sent } else { &counters.snapshots_lost };
                 count.add(1);
-                self.driver.snapshot_sent(to, arrived);
+                if arrived {
+                    self.driver.snapshot_sent(to);
+                } else {
+                    self.driver.snapshot_lost(to);
+                }
             }
             Completion::SnapshotOpened(envelope, Some(source)) => {
                 let done = Arc::clone(&self.mailbox.done);
@@ -333,7 +337,7 @@ impl Member {
                 self.transport.send_snapshot(self.key, snapshot);
             }
             Completion::SnapshotOpened(envelope, None) => {
-                self.driver.snapshot_sent(envelope.to, false);
+                self.driver.snapshot_lost(envelope.to);
             }
             Completion::Control(control) => self.on_control(control),
             Completion::Ended(why) => self.state.ended = Some(why),
@@ -425,7 +429,7 @@ impl Member {
     fn status(&self) -> NodeStatus {
         NodeStatus {
             raft: self.driver.raft().status(),
-            incarnation: self.driver.origin().incarnation,
+            incarnation: self.driver.command_id().incarnation,
             boots: self.boots,
             open_requests: self.driver.open_requests(),
             saves_waiting: self.state.saves_waiting,
@@ -435,8 +439,8 @@ impl Member {
 
     /// Everything that the driver wants done goes to who does it.
     fn hand_out(&mut self) {
-        while self.driver.has_work() {
-            let work = self.driver.take();
+        while self.driver.has_output() {
+            let work = self.driver.take_output();
             self.hand_out_work(work);
         }
         self.shared.term.store(self.driver.raft().term(), Ordering::Relaxed);
@@ -475,7 +479,7 @@ impl Member {
         if let Some(index) = work.trim {
             self.disk.trim(index);
         }
-        for (ticket, answer) in work.answers {
+        for (ticket, answer) in work.outcomes {
             self.shared.counters.count_answer(&answer);
             self.state.waiting.answer(ticket, answer);
         }
@@ -572,7 +576,7 @@ impl Member {
             StopReason::Stopped => self.driver.stop(),
             failed => self.driver.fail(&failed.to_string()),
         }
-        for (ticket, answer) in self.driver.take().answers {
+        for (ticket, answer) in self.driver.take_output().outcomes {
             self.state.waiting.answer(ticket, answer);
         }
         self.shared.leader.send_replace(None);

@@ -26,6 +26,7 @@ use super::status::{MembershipWatch, NodeStatus, StopReason};
 use super::storage::Storage;
 use super::sync::lock;
 use super::transport::{MemberKey, Transport};
+use crate::command_id::CommandBuffer;
 use crate::machine::Machine;
 use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply};
 
@@ -113,7 +114,10 @@ impl Node {
 
     /// Runs a command on every member's machine, once. Done means that it is committed
     /// and has run here.
-    pub async fn propose(&self, command: impl Into<Bytes>) -> Result<CommandReply, RequestError> {
+    pub async fn propose(
+        &self,
+        command: impl Into<CommandBuffer>,
+    ) -> Result<CommandReply, RequestError> {
         match self.ask(RequestKind::Propose(command.into())).await? {
             RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
@@ -126,7 +130,7 @@ impl Node {
     pub async fn propose_in(
         &self,
         term: Term,
-        command: impl Into<Bytes>,
+        command: impl Into<CommandBuffer>,
     ) -> Result<CommandReply, RequestError> {
         match self.ask(RequestKind::ProposeIn(term, command.into())).await? {
             RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tokio::sync::oneshot;
 
 use crate::outcome::RequestOutcome;
-use crate::requests::RequestToken;
+use crate::request_table::RequestToken;
 
 /// Where answers go, by ticket. Those of commands and reads grow by one, so a queue is a map;
 /// those of changes are few, and far from them.

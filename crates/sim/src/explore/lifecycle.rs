@@ -128,7 +128,7 @@ impl Simulation {
         started: StartedMember<SharedDisk, RecordingMachine>,
     ) -> Checked {
         let StartedMember { driver, applier, store, boot } = started;
-        let resumed = boot.applied.max(applier.kept());
+        let resumed = boot.applied.max(applier.resumed());
         let member = &mut self.members[place];
         let (id, run) = (member.id, member.run);
         member.process = Some(MemberProcess::new(driver, applier, store));
@@ -214,7 +214,7 @@ impl Simulation {
         }
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         process.driver.stop();
-        let answers = process.driver.take().answers;
+        let answers = process.driver.take_output().outcomes;
         for (ticket, answer) in answers {
             self.on_answer(place, ticket, &answer)?;
         }
