@@ -27,7 +27,7 @@ use super::transport::{MemberKey, Transport};
 use crate::applier::Applier;
 use crate::driver::Driver;
 use crate::machine::Machine;
-use crate::start::{Waking, first_mark};
+use crate::start::{StartingMember, first_identity};
 
 /// Runs any number of members, each of a different cluster, on one ticker, one disk thread
 /// and one set of connections. Clones are handles on the same host.
@@ -167,10 +167,10 @@ fn open_member<M: Machine>(
 ) -> Result<OpenedMember<M>, NodeError> {
     let activation = config.raft.activation;
     let first = config.first.map(|membership| membership.with_activation(activation));
-    let (mark, first) = first_mark(config.cluster, &config.raft, first);
+    let (mark, first) = first_identity(config.cluster, &config.raft, first);
     let StoredState { identity, boots, boot } =
         storage.open(mark, &first).map_err(NodeError::Storage)?;
-    let mut waking = Waking::new(config.raft, identity, boots, boot, machine);
+    let mut waking = StartingMember::new(config.raft, identity, boots, boot, machine);
     let snapshot = waking.boot.snapshot.clone();
     if snapshot.id.index > 0 {
         let source = storage.open_snapshot(snapshot.id).map_err(NodeError::Storage)?;
@@ -253,7 +253,7 @@ impl Parts {
         if let Err(why) = self.register(key, Arc::clone(&local), running) {
             return Err((why, disk));
         }
-        self.transport.add_member(key, driver.origin().incarnation);
+        self.transport.add_member(key, driver.command_id().incarnation);
         let jobs = Arc::new(BatchQueue::new());
         let (queries, waiting_queries) = mpsc::channel(QUERIES_WAITING_MAX);
         *lock(&shared.leader_queries) = Some(waiting_queries);

@@ -19,6 +19,7 @@ use super::status::{NodeStatus, StopReason};
 use super::storage::SnapshotSource;
 use super::transport::PeerMessage;
 use crate::applier::MachineJobDone;
+use crate::command_id::CommandBuffer;
 use crate::outcome::{RequestOutcome, RequestRefused};
 
 /// A client's request, and where the reply goes.
@@ -28,9 +29,9 @@ pub(crate) struct ClientRequest {
 }
 
 pub(crate) enum RequestKind {
-    Propose(Bytes),
+    Propose(CommandBuffer),
     /// Only by this member, and only as the leader of this term.
-    ProposeIn(Term, Bytes),
+    ProposeIn(Term, CommandBuffer),
     Read(Bytes),
     ReadLocal(Bytes),
     Barrier,

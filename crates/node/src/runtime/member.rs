@@ -193,11 +193,11 @@ impl Member {
         let token = match request.kind {
             RequestKind::Propose(command) => {
                 counters.proposals.add(1);
-                self.driver.propose(&command)
+                self.driver.propose(command)
             }
             RequestKind::ProposeIn(term, command) => {
                 counters.proposals.add(1);
-                self.driver.propose_in(term, &command)
+                self.driver.propose_in(term, command)
             }
             RequestKind::Read(question) => {
                 counters.reads.add(1);
@@ -333,7 +333,11 @@ impl Member {
                 let count =
                     if arrived { &counters.snapshots_sent } else { &counters.snapshots_lost };
                 count.add(1);
-                self.driver.snapshot_sent(to, arrived);
+                if arrived {
+                    self.driver.snapshot_sent(to);
+                } else {
+                    self.driver.snapshot_lost(to);
+                }
             }
             Completion::SnapshotOpened(envelope, Some(source)) => {
                 let done = Arc::clone(&self.mailbox.done);
@@ -342,7 +346,7 @@ impl Member {
                 self.transport.send_snapshot(self.key, snapshot);
             }
             Completion::SnapshotOpened(envelope, None) => {
-                self.driver.snapshot_sent(envelope.to, false);
+                self.driver.snapshot_lost(envelope.to);
             }
             Completion::Control(control) => self.on_control(control),
             Completion::Ended(why) => self.state.ended = Some(why),
@@ -434,7 +438,7 @@ impl Member {
     fn status(&self) -> NodeStatus {
         NodeStatus {
             raft: self.driver.raft().status(),
-            incarnation: self.driver.origin().incarnation,
+            incarnation: self.driver.command_id().incarnation,
             boots: self.boots,
             open_requests: self.driver.open_requests(),
             saves_waiting: self.state.saves_waiting,
@@ -444,8 +448,8 @@ impl Member {
 
     /// Dispatches all work of the driver.
     fn dispatch(&mut self) {
-        while self.driver.has_work() {
-            let work = self.driver.take();
+        while self.driver.has_output() {
+            let work = self.driver.take_output();
             self.dispatch_output(work);
         }
         self.shared.term.store(self.driver.raft().term(), Ordering::Relaxed);
@@ -484,7 +488,7 @@ impl Member {
         if let Some(index) = work.trim {
             self.disk.trim(index);
         }
-        for (token, answer) in work.answers {
+        for (token, answer) in work.outcomes {
             self.shared.counters.count_answer(&answer);
             self.state.waiting.complete(token, answer);
         }
@@ -584,7 +588,7 @@ impl Member {
             StopReason::Stopped => self.driver.stop(),
             failed => self.driver.fail(&failed.to_string()),
         }
-        for (token, answer) in self.driver.take().answers {
+        for (token, answer) in self.driver.take_output().outcomes {
             self.state.waiting.complete(token, answer);
         }
         self.shared.leader.send_replace(None);

@@ -27,6 +27,7 @@ use super::status::{MembershipWatch, NodeStatus, StopReason};
 use super::storage::Storage;
 use super::sync::lock;
 use super::transport::{MemberKey, Transport};
+use crate::command_id::CommandBuffer;
 use crate::machine::Machine;
 use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply};
 
@@ -115,7 +116,10 @@ impl Node {
 
     /// Runs a command on the machines of all members, once. `Ok` means that it is committed and
     /// has run on this member.
-    pub async fn propose(&self, command: impl Into<Bytes>) -> Result<CommandReply, RequestError> {
+    pub async fn propose(
+        &self,
+        command: impl Into<CommandBuffer>,
+    ) -> Result<CommandReply, RequestError> {
         match self.request(RequestKind::Propose(command.into())).await? {
             RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
@@ -128,7 +132,7 @@ impl Node {
     pub async fn propose_in(
         &self,
         term: Term,
-        command: impl Into<Bytes>,
+        command: impl Into<CommandBuffer>,
     ) -> Result<CommandReply, RequestError> {
         match self.request(RequestKind::ProposeIn(term, command.into())).await? {
             RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tokio::sync::oneshot;
 
 use crate::outcome::RequestOutcome;
-use crate::requests::RequestToken;
+use crate::request_table::RequestToken;
 
 /// Where the outcomes of requests go, by token. The tokens of commands and reads are
 /// consecutive, so a queue serves as the map; those of changes are few, and kept apart.

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use service::{CLUSTER, TIMEOUT, Service};
+use service::{CLUSTER, Service, TIMEOUT};
 use wire::*;
 
 /// How far a hostile peer gets before it shows what it is.

@@ -21,7 +21,7 @@ use crate::bootstrap::hex;
 use crate::context::ServiceContext;
 use crate::member_details::address_of;
 use calls::{CODES, CallCounters, MethodCounters};
-use histogram::Histogram;
+use histogram::DurationHistogram;
 use methods::Method;
 
 /// Writes the whole page.
@@ -137,7 +137,8 @@ fn store(page: &mut MetricsPage, context: &ServiceContext) {
 }
 
 fn peers(page: &mut MetricsPage, context: &ServiceContext, metrics: &ServerMetrics) {
-    let transport = context.node.metrics().transport;
+    let node_metrics = context.node.metrics();
+    let transport = &node_metrics.transport;
     let count = |name: &str| transport.get(name).copied().unwrap_or_default();
     page.counter("etcd_network_peer_sent_bytes_total", "Bytes sent to peers.", count("bytes_sent"));
     page.counter(
@@ -161,10 +162,7 @@ fn peers(page: &mut MetricsPage, context: &ServiceContext, metrics: &ServerMetri
             page.buckets(name, &format!("To=\"{}\"", hex(id.0)), &times);
         }
     }
-    page.head("quorate_transport_total", "counter", "Counters of the peer transport, by name.");
-    for (name, count) in &transport {
-        page.line("quorate_transport_total", &format!("what=\"{name}\""), count);
-    }
+    page.text.push_str(&node_metrics.to_prometheus());
 }
 
 /// All bytes on the wire, HTTP's own included.
@@ -251,12 +249,12 @@ impl MetricsPage {
         self.line(name, label, 1);
     }
 
-    fn histogram(&mut self, name: &str, help: &str, values: &Histogram) {
+    fn histogram(&mut self, name: &str, help: &str, values: &DurationHistogram) {
         self.head(name, "histogram", help);
         self.buckets(name, "", values);
     }
 
-    fn buckets(&mut self, name: &str, labels: &str, values: &Histogram) {
+    fn buckets(&mut self, name: &str, labels: &str, values: &DurationHistogram) {
         let comma = if labels.is_empty() { "" } else { "," };
         let bucket = format!("{name}_bucket");
         // Read before the buckets: a concurrent observation must not make a bucket exceed the
@@ -279,7 +277,7 @@ mod tests {
 
     #[test]
     fn histograms_are_written_with_and_without_labels() {
-        let values = Histogram::new(histogram::DISK);
+        let values = DurationHistogram::new(histogram::DISK);
         for millis in [1, 3, 3, 100_000] {
             values.observe(Duration::from_millis(millis));
         }

@@ -123,7 +123,7 @@ impl World {
 
     fn on_started(&mut self, place: usize, started: StartedMember<SharedDisk, Noting>) -> Checked {
         let StartedMember { driver, applier, store, boot } = started;
-        let resumed = boot.applied.max(applier.kept());
+        let resumed = boot.applied.max(applier.resumed());
         let member = &mut self.members[place];
         let (id, run) = (member.id, member.run);
         member.process = Some(Process::new(driver, applier, store));
@@ -209,7 +209,7 @@ impl World {
         }
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         process.driver.stop();
-        let answers = process.driver.take().answers;
+        let answers = process.driver.take_output().outcomes;
         for (ticket, answer) in answers {
             self.on_answer(place, ticket, &answer)?;
         }

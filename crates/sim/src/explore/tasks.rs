@@ -175,10 +175,10 @@ impl World {
                 self.invariants.captured(id, index, hash_of(&chunks))?;
                 process.disk_waits.push(DiskWork::Capture(meta, chunks));
             }
-            MachineJobDone::Installed { meta, origins } => {
-                let resumed = meta.id.index.max(process.applier.kept());
+            MachineJobDone::Installed { meta, dedup } => {
+                let resumed = meta.id.index.max(process.applier.resumed());
                 self.clients.answers.resumed(id, resumed);
-                process.driver.job_done(MachineJobDone::Installed { meta, origins });
+                process.driver.job_done(MachineJobDone::Installed { meta, dedup });
             }
             done => process.driver.job_done(done),
         }

@@ -180,7 +180,10 @@ impl World {
                 self.on_snapshot_arrival(place, envelope, chunks)
             }
             Happening::SnapshotReported { place, run, to, arrived } => {
-                self.with_process(place, run, |process| process.driver.snapshot_sent(to, arrived))
+                self.with_process(place, run, |process| match arrived {
+                    true => process.driver.snapshot_sent(to),
+                    false => process.driver.snapshot_lost(to),
+                })
             }
             Happening::ConnectionLost { place, run, to } => {
                 self.with_process(place, run, |process| process.driver.connection_lost(to))
@@ -279,7 +282,7 @@ impl World {
         let Some(process) = &mut member.process else { return Ok(()) };
         process.driver.tick();
         // An idle tick is no event worth counting.
-        self.report.events += u64::from(process.driver.has_work());
+        self.report.events += u64::from(process.driver.has_output());
         let at = self.now + member.tick_every;
         self.schedule(at, Happening::Tick { place, run });
         self.hint_falsely(place);
@@ -289,10 +292,10 @@ impl World {
     /// Does what the driver at this place wants done, until it wants nothing more.
     pub(crate) fn pump(&mut self, place: usize) -> Checked {
         while let Some(process) = &mut self.members[place].process {
-            if !process.driver.has_work() {
+            if !process.driver.has_output() {
                 break;
             }
-            let work = process.driver.take();
+            let work = process.driver.take_output();
             self.route(place, work)?;
         }
         self.begin_disk(place)?;
@@ -301,7 +304,7 @@ impl World {
     }
 
     fn route(&mut self, place: usize, work: DriverOutput) -> Checked {
-        let DriverOutput { save, send, snapshots, jobs, load, trim, answers, events } = work;
+        let DriverOutput { save, send, snapshots, jobs, load, trim, outcomes, events } = work;
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         if let Some(save) = save {
             let raft = process.driver.raft();
@@ -331,7 +334,7 @@ impl World {
         for envelope in snapshots {
             self.send_snapshot(place, envelope)?;
         }
-        for (ticket, answer) in answers {
+        for (ticket, answer) in outcomes {
             self.on_answer(place, ticket, &answer)?;
         }
         for event in &events {
