@@ -133,7 +133,7 @@ async fn a_goal_that_waits_for_a_member_can_be_cancelled() {
     let same = membership.set_goal(goal(vec![by_name("a")])).await.unwrap().into_inner();
     assert_eq!(same.ended.unwrap().end(), v1::GoalEnd::Reached);
     let again = membership.cancel(cancel).await.unwrap_err();
-    assert!(again.message().contains("no change is under way"), "{again}");
+    assert!(again.message().contains("no change is in progress"), "{again}");
     for server in running {
         server.stop().await;
     }
