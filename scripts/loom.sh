@@ -8,5 +8,6 @@ if ! cargo fetch --quiet 2>/dev/null; then
     echo "loom.sh: run 'cargo fetch' in crates/node/loom where there is a network, then try again." >&2
     exit 2
 fi
+export CARGO_TARGET_DIR="$PWD/../../../target/loom"
 export LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-3}"
-exec env RUSTFLAGS="--cfg loom" cargo test --release --offline -- "$@"
+exec env RUSTFLAGS="--cfg loom" cargo test --offline -- "$@"

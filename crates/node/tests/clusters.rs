@@ -1,6 +1,6 @@
 //! Whole members in one process, over loopback TCP and real files.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue panics")]
 
 mod support;
 
@@ -14,7 +14,7 @@ fn ids<const N: usize>(ids: [u64; N]) -> [MemberId; N] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_five_and_seven_members_serve_at_every_one() {
+async fn clusters_of_three_five_and_seven_serve_on_every_member() {
     for members in [3, 5, 7] {
         let cluster = Cluster::start(members).await;
         for (id, node) in &cluster.nodes {
@@ -31,7 +31,7 @@ async fn three_five_and_seven_members_serve_at_every_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stopped_member_comes_back_with_what_it_had() {
+async fn a_restarted_member_has_its_data() {
     let mut cluster = Cluster::start(3).await;
     for number in 0..50 {
         let command = put("counter", &number.to_string());
@@ -50,11 +50,11 @@ async fn a_stopped_member_comes_back_with_what_it_had() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leadership_moves_where_it_is_asked_to() {
+async fn leadership_is_transferred_to_the_requested_member() {
     let cluster = Cluster::start(3).await;
     let leader = cluster.leader().await;
     let other = cluster.nodes.values().find(|node| node.id() != leader.id()).unwrap().clone();
-    // Asked at a member that is neither.
+    // Requested on a third member.
     let third = cluster.nodes.values().find(|n| ![leader.id(), other.id()].contains(&n.id()));
     until_done("a transfer", async || third.unwrap().transfer(other.id()).await).await;
     wait_for("the other leads", async || other.is_leader().then_some(())).await;
@@ -67,13 +67,13 @@ async fn leadership_moves_where_it_is_asked_to() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stopping_the_leader_hands_over_first() {
+async fn stopping_the_leader_transfers_leadership_first() {
     let cluster = Cluster::start(3).await;
     let leader = cluster.leader().await;
     until_done("a write", async || leader.propose(put("a", "1")).await).await;
     assert!(matches!(in_time("a stop", leader.stop()).await, StopReason::Stopped));
     let others = || cluster.nodes.values().filter(|node| node.id() != leader.id());
-    // Handed over: somebody leads, without waiting for a timeout.
+    // Leadership was transferred: another member leads, without an election timeout.
     wait_for("another leads", async || others().find(|node| node.is_leader()).map(|_| ())).await;
     assert_eq!(get(others().next().unwrap(), "a").await.as_deref(), Some("1"));
     let late = leader.propose(put("a", "2")).await;
@@ -94,7 +94,7 @@ async fn a_goal_replaces_every_member_under_load_and_nothing_fails() {
         let voters = ids([old + 1, old + 2, new]);
         let plan = until_done("a plan", async || speaker.plan(voters, []).await).await;
         assert!(!plan.steps.is_empty());
-        // Its clients go elsewhere before it does.
+        // Its clients move to other members first.
         let stay = cluster.nodes.iter().filter(|(id, _)| **id != old);
         clients.set_services(stay.map(|(_, node)| node.clone()).collect());
         let ended = in_time("the goal", speaker.set_goal(voters, [], [])).await.unwrap();
@@ -154,14 +154,14 @@ async fn a_wiped_directory_under_the_old_id_is_refused() {
     let node = cluster.restart(wiped.0).await.unwrap();
     let known = wait_for("it is told", async || node.status().await.unwrap().disowned).await;
     assert!(known.1.incarnation.is_some());
-    // Nobody listens to it any more, and it is counted.
-    wait_for("it is turned away", async || {
+    // All members reject it, and count that.
+    wait_for("it is rejected", async || {
         let turned =
             cluster.nodes.values().map(|node| node.metrics().transport["rejected_not_itself"]);
         (turned.sum::<u64>() > 0).then_some(())
     })
     .await;
-    // With it not counting, both others are needed, and enough.
+    // It does not count: both others are needed, and enough.
     until_done("a write", async || leader.propose(put("a", "2")).await).await;
     let next = cluster.nodes.values().find(|n| ![leader.id(), wiped].contains(&n.id())).unwrap();
     let next = next.id().0;
@@ -172,7 +172,7 @@ async fn a_wiped_directory_under_the_old_id_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_log_is_refused_with_its_place() {
+async fn a_damaged_log_is_refused_with_its_position() {
     let mut cluster = Cluster::start(3).await;
     for number in 0..100 {
         let command = put("key", &number.to_string());
@@ -188,7 +188,7 @@ async fn a_damaged_log_is_refused_with_its_place() {
     let text = refused.to_string();
     assert!(matches!(refused, NodeError::Storage(_)), "{text}");
     assert!(text.contains("wal-0") && text.contains("byte"), "{text}");
-    // The others go on.
+    // The other members continue.
     until_done("a write", async || cluster.any().propose(put("key", "on")).await).await;
     cluster.stop().await;
 }
@@ -213,7 +213,7 @@ async fn a_directory_of_another_cluster_or_in_use_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_tells_of_committed_counting_and_settled() {
+async fn a_watch_reports_committed_effective_and_settled_memberships() {
     let mut cluster = Cluster::start(3).await;
     let leader = cluster.leader().await;
     until_done("a write", async || leader.propose(put("a", "1")).await).await;
@@ -237,7 +237,7 @@ async fn a_watch_tells_of_committed_counting_and_settled() {
         }
     }
     assert!(committed.is_some() && committed == counts && settled >= committed);
-    // The joiner hears of it, too.
+    // The joining member learns of it, too.
     in_time("settled there", joined.wait_settled(settled.unwrap())).await.unwrap();
     assert_eq!(get(&joined, "a").await.as_deref(), Some("1"));
     cluster.stop().await;

@@ -1,6 +1,6 @@
-//! Disks that are slow, stuck or broken, and machines that panic: what a member does.
+//! What a member does when its disk is slow, stuck or broken, and when its machine panics.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue panics")]
 
 mod support;
 
@@ -19,9 +19,9 @@ use quorate_core::{Boot, Entries, Save, SnapshotMeta};
 use quorate_storage::StoreIdentity;
 use support::{CLUSTER, TICK, in_time, put, until_done, wait_for};
 
-/// What is wrong with a disk, from now on.
+/// The faults of a disk, from now on.
 #[derive(Default)]
-struct Trouble {
+struct DiskFaults {
     sync_millis: AtomicU64,
     stuck: Mutex<bool>,
     freed: Condvar,
@@ -29,19 +29,19 @@ struct Trouble {
     panics: AtomicBool,
 }
 
-impl Trouble {
+impl DiskFaults {
     fn set_stuck(&self, stuck: bool) {
         *self.stuck.lock().unwrap() = stuck;
         self.freed.notify_all();
     }
 }
 
-struct Troubled {
+struct FaultyStorage {
     inner: MemoryStorage,
-    trouble: Arc<Trouble>,
+    faults: Arc<DiskFaults>,
 }
 
-impl Storage for Troubled {
+impl Storage for FaultyStorage {
     fn open(&mut self, mark: StoreIdentity, first: &Boot) -> Result<StoredState, StorageError> {
         self.inner.open(mark, first)
     }
@@ -51,14 +51,14 @@ impl Storage for Troubled {
     }
 
     fn sync(&mut self) -> Result<(), StorageError> {
-        let millis = self.trouble.sync_millis.load(Ordering::Relaxed);
+        let millis = self.faults.sync_millis.load(Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(millis));
-        let mut stuck = self.trouble.stuck.lock().unwrap();
+        let mut stuck = self.faults.stuck.lock().unwrap();
         while *stuck {
-            stuck = self.trouble.freed.wait(stuck).unwrap();
+            stuck = self.faults.freed.wait(stuck).unwrap();
         }
-        assert!(!self.trouble.panics.load(Ordering::Relaxed), "the test wants it");
-        if self.trouble.broken.load(Ordering::Relaxed) {
+        assert!(!self.faults.panics.load(Ordering::Relaxed), "the test wants it");
+        if self.faults.broken.load(Ordering::Relaxed) {
             return Err("the test broke it".into());
         }
         self.inner.sync()
@@ -98,7 +98,7 @@ impl Storage for Troubled {
 
 struct Members {
     nodes: Vec<Node>,
-    troubles: Vec<Arc<Trouble>>,
+    troubles: Vec<Arc<DiskFaults>>,
 }
 
 impl Members {
@@ -106,13 +106,14 @@ impl Members {
         let network = MemoryNetwork::new();
         let (mut nodes, mut troubles) = (Vec::new(), Vec::new());
         for id in 1..=3 {
-            let trouble = Arc::new(Trouble::default());
-            let storage = Troubled { inner: MemoryStorage::new(), trouble: Arc::clone(&trouble) };
+            let faults = Arc::new(DiskFaults::default());
+            let storage =
+                FaultyStorage { inner: MemoryStorage::new(), faults: Arc::clone(&faults) };
             let mut config = NodeConfig::first(CLUSTER, id, [(1, ""), (2, ""), (3, "")]);
             config.mailbox_requests = 32;
             let config = config.with_tick(TICK);
             nodes.push(Node::start(config, storage, machine(), network.transport()).await.unwrap());
-            troubles.push(trouble);
+            troubles.push(faults);
         }
         Self { nodes, troubles }
     }
@@ -123,7 +124,7 @@ impl Members {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_disk_does_not_keep_a_leader_from_its_heartbeats() {
+async fn a_leader_with_a_slow_disk_keeps_sending_heartbeats() {
     let members = Members::start(MemoryKv::default).await;
     let leader = members.leader().await;
     let node = &members.nodes[leader];
@@ -142,20 +143,20 @@ async fn a_slow_disk_does_not_keep_a_leader_from_its_heartbeats() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stuck_disk_makes_clients_wait_and_nothing_grow() {
+async fn a_stuck_disk_makes_clients_wait_within_bounds() {
     let members = Members::start(MemoryKv::default).await;
     let leader = members.leader().await;
     let node = members.nodes[leader].clone();
     until_done("a write", async || node.propose(put("a", "1")).await).await;
-    for trouble in &members.troubles {
-        trouble.set_stuck(true);
+    for faults in &members.troubles {
+        faults.set_stuck(true);
     }
     let mut tasks = Vec::new();
     for number in 0..2_000 {
         let node = node.clone();
         tasks.push(tokio::spawn(async move { node.propose(put("a", &number.to_string())).await }));
     }
-    // The member takes a few, then no more; who asks waits outside.
+    // The member accepts a few requests; further callers wait (backpressure).
     wait_for("saves wait", async || {
         let status = node.status().await.unwrap();
         (status.saves_waiting >= 16).then_some(())
@@ -164,11 +165,11 @@ async fn a_stuck_disk_makes_clients_wait_and_nothing_grow() {
     let open = node.status().await.unwrap().open_requests;
     assert!(open < 2_000, "{open} requests were taken");
     assert!(node.metrics().saves_waiting <= 64);
-    for trouble in &members.troubles {
-        trouble.set_stuck(false);
+    for faults in &members.troubles {
+        faults.set_stuck(false);
     }
     for task in tasks {
-        // Whoever waited too long was told so; nobody is forgotten.
+        // Requests that waited too long have failed; none is forgotten.
         let _ = in_time("an answer", task).await.unwrap();
     }
     let node = members.nodes[members.leader().await].clone();
@@ -176,7 +177,7 @@ async fn a_stuck_disk_makes_clients_wait_and_nothing_grow() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broken_disk_ends_its_member_with_the_reason() {
+async fn a_broken_disk_stops_its_member_with_the_reason() {
     let members = Members::start(MemoryKv::default).await;
     let leader = members.leader().await;
     let node = members.nodes[leader].clone();
@@ -185,8 +186,8 @@ async fn a_broken_disk_ends_its_member_with_the_reason() {
     let _ = node.propose(put("a", "2")).await;
     let ended = in_time("the end", node.wait_stopped()).await;
     assert!(matches!(&ended, StopReason::Disk(why) if why.to_string() == "the test broke it"));
-    assert_eq!(ended.to_string(), "its disk failed: the test broke it");
-    let reason = "its disk failed: the test broke it".to_owned();
+    assert_eq!(ended.to_string(), "the disk failed: the test broke it");
+    let reason = "the disk failed: the test broke it".to_owned();
     let failed = RequestError::Refused(RequestRefused::MemberFailed { reason });
     assert_eq!(node.propose(put("a", "3")).await.unwrap_err(), failed);
     assert_eq!(node.status().await.unwrap_err(), failed);
@@ -195,7 +196,7 @@ async fn a_broken_disk_ends_its_member_with_the_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_storage_that_panics_ends_its_member_and_what_watches_it() {
+async fn a_storage_that_panics_stops_its_member_and_its_watches() {
     let members = Members::start(MemoryKv::default).await;
     let node = members.nodes[members.leader().await].clone();
     until_done("a write", async || node.propose(put("a", "1")).await).await;
@@ -203,13 +204,13 @@ async fn a_storage_that_panics_ends_its_member_and_what_watches_it() {
     members.troubles[node.id().0 as usize - 1].panics.store(true, Ordering::Relaxed);
     let _ = node.propose(put("a", "2")).await;
     let ended = in_time("the end", node.wait_stopped()).await;
-    assert_eq!(ended.to_string(), "its disk failed: the storage panicked");
+    assert_eq!(ended.to_string(), "the disk failed: the storage panicked");
     assert_eq!(node.leader(), None);
     in_time("the end of the news", async { while watch.next().await.is_some() {} }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_can_start_again_as_soon_as_it_has_ended() {
+async fn a_member_can_restart_as_soon_as_it_has_stopped() {
     let network = MemoryNetwork::new();
     let host = quorate::Host::start(TICK, network.transport()).unwrap();
     let directory = tempfile::tempdir().unwrap();
@@ -238,7 +239,7 @@ async fn the_first_membership_follows_the_activation_of_the_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_that_nobody_could_send_is_refused() {
+async fn a_command_that_is_too_large_to_send_is_refused() {
     let members = Members::start(MemoryKv::default).await;
     let node = members.nodes[members.leader().await].clone();
     let refused = node.propose(vec![0; 33 << 20]).await;
@@ -250,7 +251,7 @@ async fn a_command_that_nobody_could_send_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_goal_that_waits_for_nobody_keeps_no_one_else_waiting() {
+async fn a_goal_with_a_missing_member_does_not_block_others() {
     let members = Members::start(MemoryKv::default).await;
     let node = members.nodes[members.leader().await].clone();
     let asker = node.clone();
@@ -267,11 +268,11 @@ async fn a_goal_that_waits_for_nobody_keeps_no_one_else_waiting() {
     assert_eq!(ended.end, quorate::GoalEnd::Cancelled);
 }
 
-/// Cannot stand one command.
+/// Panics at one command.
 #[derive(Default)]
-struct Touchy(MemoryKv);
+struct PanickingMachine(MemoryKv);
 
-impl Machine for Touchy {
+impl Machine for PanickingMachine {
     fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         assert!(!command.ends_with(b"ouch"), "ouch");
         if command.ends_with(b"full") {
@@ -294,8 +295,8 @@ impl Machine for Touchy {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_that_panics_ends_its_member_and_not_the_process() {
-    let members = Members::start(Touchy::default).await;
+async fn a_machine_that_panics_stops_its_member_and_not_the_process() {
+    let members = Members::start(PanickingMachine::default).await;
     let leader = members.leader().await;
     let node = members.nodes[leader].clone();
     until_done("a write", async || node.propose(put("a", "1")).await).await;
@@ -309,7 +310,9 @@ async fn a_machine_that_returns_an_error_stops_its_member_with_that_error() {
     let network = MemoryNetwork::new();
     let config = NodeConfig::first(CLUSTER, 1, [(1, "")]).with_tick(TICK);
     let storage = MemoryStorage::new();
-    let node = Node::start(config, storage, Touchy::default(), network.transport()).await.unwrap();
+    let node = Node::start(config, storage, PanickingMachine::default(), network.transport())
+        .await
+        .unwrap();
     let before = node.propose(put("a", "1")).await.unwrap();
     assert!(node.barrier().await.unwrap() >= before.index);
     let local = node.read_local("a").await.unwrap();

@@ -1,4 +1,4 @@
-//! Changes that are asked for while the cluster is still finding itself.
+//! Changes that are requested while the cluster is starting.
 
 use quorate::{
     MemberId, MemberInfo, MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig, NodeError,
@@ -9,10 +9,10 @@ async fn start(network: &MemoryNetwork, config: NodeConfig) -> Result<Node, Node
     Node::start(config, MemoryStorage::new(), MemoryKv::default(), network.transport()).await
 }
 
-/// The leader names the disks that it has seen as soon as it leads: a change of its own,
-/// which is no reason to refuse ours.
+/// A new leader logs a change with the disks it has seen; that is no reason to refuse the
+/// caller's change.
 #[tokio::test]
-async fn a_change_may_be_the_first_thing_that_is_asked() -> Result<(), Box<dyn std::error::Error>> {
+async fn a_change_may_be_the_first_request() -> Result<(), Box<dyn std::error::Error>> {
     let network = MemoryNetwork::new();
     let node = start(&network, NodeConfig::first(7, 1, [(1, "one")])).await?;
     node.add_learner(MemberId(2), MemberInfo::address("two")).await?;
@@ -20,9 +20,10 @@ async fn a_change_may_be_the_first_thing_that_is_asked() -> Result<(), Box<dyn s
     Ok(())
 }
 
-/// A joiner that has heard nothing knows no members, not even itself.
+/// A joining member without messages yet knows no members, not even itself.
 #[tokio::test]
-async fn a_joiner_may_wait_for_itself() -> Result<(), Box<dyn std::error::Error>> {
+async fn a_joining_member_may_wait_until_it_has_caught_up() -> Result<(), Box<dyn std::error::Error>>
+{
     let network = MemoryNetwork::new();
     let first = start(&network, NodeConfig::first(7, 1, [(1, "one")])).await?;
     let added = first.add_learner(MemberId(2), MemberInfo::address("two")).await?;

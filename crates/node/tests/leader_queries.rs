@@ -1,7 +1,7 @@
-//! What is the leader's alone: what applications ask each other beside the log, and
-//! commands that no other leader may log.
+//! What only the leader may do: reply to queries of applications beside the log, and log
+//! commands of its term.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn start() -> Vec<Node> {
     nodes
 }
 
-/// One that leads, as far as it knows, when everybody knows of a leader.
+/// The leader, once all members know of one.
 async fn leader(nodes: &[Node]) -> &Node {
     let found = async {
         loop {
@@ -54,7 +54,7 @@ async fn until_answered(node: &Node, question: &str) -> Bytes {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leader_answers_whoever_asks() {
+async fn the_leader_replies_to_queries_of_all_members() {
     let nodes = start().await;
     for node in &nodes {
         let mut queries = node.leader_queries().unwrap();
@@ -82,7 +82,7 @@ async fn the_leader_answers_whoever_asks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_gets_no_answer_is_told_so() {
+async fn a_query_without_a_reply_fails() {
     let nodes = start().await;
     let leader = leader(&nodes).await;
     let large = leader.ask_leader(vec![0; 65 << 10]).await;
@@ -90,12 +90,12 @@ async fn who_gets_no_answer_is_told_so() {
         matches!(large, Err(RequestError::Refused(RequestRefused::TooLarge { .. }))),
         "{large:?}"
     );
-    // Nobody takes them: whether asked here or elsewhere, the wait ends.
+    // No application takes the queries: local and remote callers get an error.
     for node in &nodes {
         let asked = tokio::time::timeout(Duration::from_secs(60), node.ask_leader("anyone?"));
         assert!(matches!(asked.await.unwrap(), Err(RequestError::Refused(_))));
     }
-    // An application that drops what it is asked refuses.
+    // An application that drops a query refuses it.
     drop(leader.leader_queries().unwrap());
     let dropped = leader.ask_leader("anyone?").await;
     assert_eq!(dropped, Err(RequestError::Refused(RequestRefused::NoLeader)));
@@ -123,7 +123,7 @@ async fn a_command_for_one_term_is_run_by_its_leader_or_never() {
         };
         assert!(matches!(why, Refusal::NotLeader { .. }), "{why:?}");
     }
-    // Who has handed over logs nothing more of its term.
+    // A member that transferred its leadership logs nothing more in its term.
     let handed = tokio::time::timeout(Duration::from_secs(60), async {
         while leader.transfer(follower.id()).await.is_err() {}
     });

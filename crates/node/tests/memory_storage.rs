@@ -1,5 +1,5 @@
-//! What is particular about the storage in memory: clones, crashes, and members that are
-//! started again. That it keeps every promise of a storage is shown by `storage_suite`.
+//! What is special about the storage in memory: clones, crashes, and members that restart.
+//! `storage_suite` shows that it follows all rules of a storage.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -37,7 +37,7 @@ async fn a_member_that_is_started_again_finds_its_data() {
             [a.clone(), b.clone()]
         );
         if crashes {
-            // Everything that was answered was synced before.
+            // Everything that was acknowledged is synced.
             node.propose(put("c", "3")).await.unwrap();
             place.crash();
         }
@@ -53,7 +53,7 @@ async fn start(place: &MemoryStorage) -> Node {
     Node::start(config, place.clone(), MemoryKv::default(), Alone).await.unwrap()
 }
 
-/// For a cluster of one, which has nobody to talk to.
+/// A transport for a cluster of one member, which has no peers.
 struct Alone;
 
 impl Transport for Alone {
@@ -89,7 +89,7 @@ fn one_handle_at_a_time_is_open() {
     one.open(MARK, &Boot::empty()).unwrap();
     assert_eq!(
         other.open(MARK, &Boot::empty()).unwrap_err().to_string(),
-        "the storage is open already"
+        "the storage is already open"
     );
     drop(one);
     assert_eq!(other.open(MARK, &Boot::empty()).unwrap().boots, 2);
@@ -107,7 +107,7 @@ fn a_handle_from_before_a_crash_fails() {
     let crashed = "the storage has crashed since it was opened";
     assert_eq!(old.sync().unwrap_err().to_string(), crashed);
     assert_eq!(sink.finish().unwrap_err().to_string(), crashed);
-    // Ending the old one does not let a third in.
+    // Dropping the old handle does not close the new one.
     drop(old);
     assert!(place.clone().open(MARK, &Boot::empty()).is_err());
     new.close().unwrap();

@@ -1,9 +1,9 @@
-//! Members in processes of their own: killed, stopped, cut off from each other.
+//! Members in separate processes: killed, suspended, disconnected from each other.
 //!
-//! A process is this very test binary, started again to run one member; it takes
-//! commands on its standard input and answers on its standard output.
+//! Each process is this test binary, started to run one member; it reads commands from its
+//! standard input and replies on its standard output.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue panics")]
 
 mod support;
 
@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 /// Where a member's process finds what it is to run.
 const MEMBER: &str = "QUORATE_TEST_MEMBER";
 
-/// Not a test: the other processes run it. Says so by doing nothing otherwise.
+/// Not a test: the member processes run it. Without its variable it does nothing.
 #[test]
 fn member_process() {
     let Ok(spec) = std::env::var(MEMBER) else { return };
@@ -125,7 +125,7 @@ async fn answer(node: &Node, line: &str) -> String {
     }
 }
 
-/// A member's process, seen from here.
+/// A member's process.
 #[derive(Clone)]
 struct Process {
     inner: Arc<Inner>,
@@ -296,13 +296,13 @@ fn is_done(answer: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_processes_come_back_and_no_answer_was_a_lie() {
+async fn killed_processes_restart_and_all_replies_are_linearizable() {
     let mut cluster = Cluster::start(3);
     cluster.processes[&1].ask_until("put ready 1", is_done).await;
     let clients = Clients::start(4, cluster.processes.values().cloned().collect());
     for round in 0..3 {
         clients.go_on(100).await;
-        // The leader first, then whoever it is.
+        // The leader first, then any member.
         let id = if round == 0 { cluster.leader().await } else { round };
         cluster.processes[&id].kill().await;
         let others = cluster.processes.iter().filter(|(other, _)| **other != id);
@@ -317,7 +317,7 @@ async fn killed_processes_come_back_and_no_answer_was_a_lie() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_stands_still_is_replaced_and_answers_nothing_old() {
+async fn a_suspended_leader_is_replaced_and_returns_nothing_stale() {
     let cluster = Cluster::start(3);
     cluster.processes[&1].ask_until("put key before", is_done).await;
     let leader = cluster.leader().await;
@@ -325,7 +325,7 @@ async fn a_leader_that_stands_still_is_replaced_and_answers_nothing_old() {
     stopped.signal(Signal::STOP);
     let other = cluster.processes.iter().find(|(id, _)| **id != leader).unwrap().1;
     other.ask_until("put key after", is_done).await;
-    // What it answers once it goes on was asked while it stood still.
+    // It replies when it is resumed; the request came while it was suspended.
     let asked = stopped.clone();
     let read = tokio::spawn(async move { asked.ask("get key").await });
     let clients = Clients::start(3, vec![other.clone()]);
@@ -356,7 +356,7 @@ async fn five_processes_survive_two_and_seven_three() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_ends_the_member_with_the_reason_and_not_the_cluster() {
+async fn a_full_disk_stops_the_member_with_the_reason_and_not_the_cluster() {
     let mut cluster = Cluster::new(3);
     let Some(_small) = SmallDisk::mount(&cluster.path(3)) else {
         println!("skipped: a_full_disk: may not mount a small file system");

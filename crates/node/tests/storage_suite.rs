@@ -43,7 +43,7 @@ fn directory_passes(config: StoreConfig) {
             DirectoryStorage::on(FileDisk::open(dir.path().join("data")).unwrap(), config)
         })
     });
-    // There is nobody to cut the power of a real disk.
+    // A test cannot cut the power of a real disk.
     assert_eq!(passed.unwrap().skipped.len(), 4);
 }
 
@@ -74,16 +74,16 @@ fn a_storage_that_panics_is_named_with_its_case() {
 enum Fault {
     ForgetsVote,
     ForgetsCommit,
-    /// Takes entries that it has for the same ones that it is given.
+    /// Keeps its entries instead of the conflicting ones it is given.
     KeepsConflictingTail,
     IgnoresLoadLimit,
     LoadsNothingAtTheLimit,
     CountsNoOpens,
     LetsAnyMemberIn,
     TakesTheNewMark,
-    /// A sync that is none.
+    /// A sync that does nothing.
     SyncsNothing,
-    /// What is found at the start is not made durable.
+    /// What is found at the start is not synced.
     LeavesFoundUnsynced,
     TrimsOneTooMuch,
     /// Only the entries of an install are written.

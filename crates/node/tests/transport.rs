@@ -110,10 +110,10 @@ impl Transport for Faulty {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_notices_what_is_wrong() {
     for (fault, noticed_by) in [
-        (Fault::Reorders, "order_is_kept"),
-        (Fault::Alters, "what_is_sent_arrives_unaltered"),
-        (Fault::Forges, "what_is_sent_arrives_unaltered"),
-        (Fault::LosesSnapshots, "a_snapshot_arrives_whole"),
+        (Fault::Reorders, "messages_to_a_peer_keep_their_order"),
+        (Fault::Alters, "messages_arrive_unaltered"),
+        (Fault::Forges, "messages_arrive_unaltered"),
+        (Fault::LosesSnapshots, "snapshots_arrive_complete"),
     ] {
         let network = MemoryNetwork::new();
         let failure = check(|| async {

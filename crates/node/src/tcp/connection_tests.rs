@@ -1,4 +1,4 @@
-//! Fake members that talk over real sockets.
+//! Fake members that exchange messages over real sockets.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -37,8 +37,8 @@ fn side_message(from: MemberId, to: MemberId, number: u8) -> PeerMessage {
     PeerMessage::Side { from, to, bytes: vec![number].into() }
 }
 
-/// Says it until it is received. Says what else was received meanwhile.
-async fn talk(
+/// Sends a message until it is received. Returns what else was received.
+async fn exchange(
     process: &Process,
     from: &FakeMember,
     to: &mut FakeMember,
@@ -72,9 +72,9 @@ async fn all_members_of_two_processes_share_one_connection() {
         members.push((one, two));
     }
     for (one, two) in &mut members {
-        talk(&here, one, two, 1).await;
-        // Nobody told the other side where this one is: it is answered all the same.
-        talk(&there, two, one, 2).await;
+        exchange(&here, one, two, 1).await;
+        // The other side has no address for this member, and replies nevertheless.
+        exchange(&there, two, one, 2).await;
     }
     for process in [&here, &there] {
         let counts = process.transport.counts();
@@ -85,14 +85,14 @@ async fn all_members_of_two_processes_share_one_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_comes_back_is_found_again_and_hears_nothing_stale() {
+async fn a_restarted_process_is_reached_again_and_receives_nothing_stale() {
     let (here, there) = (process(config()).await, process(config()).await);
     let mut one = here.add(key(1, ONE), 1, 1024);
     let mut two = there.add(key(1, TWO), 2, 64);
     here.introduce(&one, &[(TWO, &there)]);
     there.introduce(&two, &[(ONE, &here)]);
-    talk(&here, &one, &mut two, 1).await;
-    talk(&there, &two, &mut one, 1).await;
+    exchange(&here, &one, &mut two, 1).await;
+    exchange(&there, &two, &mut one, 1).await;
 
     there.transport.stop().await;
     let mut lost = false;
@@ -105,7 +105,7 @@ async fn a_process_that_comes_back_is_found_again_and_hears_nothing_stale() {
     let failed = || here.transport.counts()["connect_failed"];
     let began = Instant::now();
     while failed() < 2 {
-        assert!(began.elapsed() < TIMEOUT, "it is not dialled retry_at");
+        assert!(began.elapsed() < TIMEOUT, "there is no reconnect");
         here.transport.send(one.key, vec![side_message(ONE, TWO, 7)]);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -114,13 +114,13 @@ async fn a_process_that_comes_back_is_found_again_and_hears_nothing_stale() {
     let address = std::str::from_utf8(&there.info.info).unwrap().parse().unwrap();
     let back = process(TcpConfig { listen: address, ..config() }).await;
     let mut two = back.add(key(1, TWO), 2, 64);
-    let others = talk(&here, &one, &mut two, 2).await;
+    let others = exchange(&here, &one, &mut two, 2).await;
     assert_eq!(others, [], "stale");
     here.transport.stop().await;
     back.transport.stop().await;
 }
 
-/// Keeps back what is not flushed.
+/// Holds back bytes that are not flushed.
 struct Buffered;
 
 impl ConnectionSecurity for Buffered {
@@ -134,14 +134,14 @@ impl ConnectionSecurity for Buffered {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn something_may_stand_between_tcp_and_the_frames() {
+async fn connections_may_be_wrapped_by_a_security_layer() {
     let secure = || TcpConfig { security: Arc::new(Buffered), ..config() };
     let (here, there) = (process(secure()).await, process(secure()).await);
     let mut one = here.add(key(1, ONE), 1, 64);
     let mut two = there.add(key(1, TWO), 2, 64);
     here.introduce(&one, &[(TWO, &there)]);
-    talk(&here, &one, &mut two, 1).await;
-    talk(&there, &two, &mut one, 2).await;
+    exchange(&here, &one, &mut two, 1).await;
+    exchange(&there, &two, &mut one, 2).await;
     send_snapshot(&here, &one, &mut two, 1000).await;
     here.transport.stop().await;
     there.transport.stop().await;
@@ -157,7 +157,7 @@ async fn send_snapshot(process: &Process, one: &FakeMember, two: &mut FakeMember
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn snapshots_go_no_faster_than_they_may() {
+async fn snapshots_are_rate_limited() {
     let slow = TcpConfig { snapshot_bytes_per_second: Some(1 << 20), ..config() };
     let (here, there) = (process(slow).await, process(config()).await);
     let one = here.add(key(1, ONE), 1, 64);
@@ -165,14 +165,14 @@ async fn snapshots_go_no_faster_than_they_may() {
     here.introduce(&one, &[(TWO, &there)]);
     let began = Instant::now();
     send_snapshot(&here, &one, &mut two, 1 << 20).await;
-    // A quarter of a second's worth may have been saved up.
+    // A burst of a quarter of a second is allowed.
     assert!(began.elapsed() >= Duration::from_millis(750), "{:?}", began.elapsed());
     here.transport.stop().await;
     there.transport.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn snapshots_that_find_no_place_are_lost() {
+async fn snapshots_beyond_the_limit_are_dropped() {
     let full = TcpConfig { snapshots_waiting_max: 0, ..config() };
     let (here, there) = (process(full).await, process(config()).await);
     let one = here.add(key(1, ONE), 1, 64);
@@ -186,7 +186,7 @@ async fn snapshots_that_find_no_place_are_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_leaves_frees_its_channel() {
+async fn a_stopped_member_frees_its_channel() {
     let (here, there) = (process(config()).await, process(config()).await);
     let stays = here.add(key(1, ONE), 1, 64);
     let goes = here.add(key(2, ONE), 1, 64);
@@ -194,20 +194,20 @@ async fn a_member_that_leaves_frees_its_channel() {
     let mut other = there.add(key(2, TWO), 2, 64);
     here.introduce(&stays, &[(TWO, &there)]);
     here.introduce(&goes, &[(TWO, &there)]);
-    talk(&here, &stays, &mut two, 1).await;
-    talk(&here, &goes, &mut other, 1).await;
+    exchange(&here, &stays, &mut two, 1).await;
+    exchange(&here, &goes, &mut other, 1).await;
     here.transport.remove_member(goes.key);
     while !matches!(other.receive("that its peer is gone").await.unwrap(), Received::ConnectionLost)
     {
     }
-    talk(&here, &stays, &mut two, 2).await;
+    exchange(&here, &stays, &mut two, 2).await;
     assert_eq!(here.transport.counts()["connected"], 1);
     here.transport.stop().await;
     there.transport.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_lives_there_is_told_to_anybody_who_asks() {
+async fn any_process_may_discover_the_hosted_members() {
     let there = process(config()).await;
     let _two = there.add(key(7, TWO), 2, 64);
     let _one = there.add(key(9, ONE), 3, 64);
@@ -219,8 +219,8 @@ async fn who_lives_there_is_told_to_anybody_who_asks() {
     assert!(members[0].membership.membership.is_voter(TWO));
     assert_eq!(there.transport.counts()["inquiries_answered"], 1);
 
-    let nobody = asker.local_address().to_string();
+    let unused = asker.local_address().to_string();
     drop(asker);
     let asker = TcpTransport::bind(config()).await.unwrap();
-    assert!(asker.discover(&nobody, TIMEOUT).await.is_err());
+    assert!(asker.discover(&unused, TIMEOUT).await.is_err());
 }

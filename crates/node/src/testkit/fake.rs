@@ -1,4 +1,4 @@
-//! Members without a core: a mailbox and a disk that keeps snapshots, behind a real inbox.
+//! Fake members without a core: a mailbox and a disk for snapshots, behind a real inbox.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,10 +28,10 @@ use crate::runtime::{
     StorageError, StoredState, Transport, lock,
 };
 
-/// However slow the machine: only something that never happens takes this long.
+/// Far longer than anything takes on the slowest machine: only a failure lasts this long.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A process with a transport, and members that do what they are told.
+/// A process with a transport and fake members.
 pub(crate) struct Process {
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) info: MemberInfo,
@@ -49,13 +49,13 @@ impl Process {
         Ok(Self { transport, info, local_members, disks: DiskThread::start()? })
     }
 
-    /// How others reach it.
+    /// How peers reach it.
     #[cfg(test)]
     pub(crate) fn info(&self) -> &MemberInfo {
         &self.info
     }
 
-    /// A member that can hold so many deliveries unread.
+    /// Adds a member with room for so many unread deliveries.
     pub(crate) fn add(&self, key: MemberKey, incarnation: u64, unread_max: usize) -> FakeMember {
         let done = Arc::new(BatchQueue::new());
         let disk = Arc::new(FakeDisk::default());
@@ -76,7 +76,7 @@ impl Process {
         FakeMember { key, incarnation, peers, done, local, disk }
     }
 
-    /// These live on that process: now they can be reached.
+    /// Sets the peers of a member, each with the process that hosts it.
     pub(crate) fn introduce(&self, member: &FakeMember, peers: &[(MemberId, &Self)]) {
         let peers = peers.iter().map(|(id, process)| (*id, process.info.clone())).collect();
         self.transport.set_peers(member.key, peers);
@@ -102,7 +102,7 @@ pub(crate) enum Received {
 }
 
 impl FakeMember {
-    /// What it hears next, waiting so long.
+    /// What it receives next, within the limit.
     pub(crate) async fn receive_within(&mut self, limit: Duration) -> Option<Received> {
         let received = timeout(limit, self.peers.recv()).await.ok()??;
         Some(match received {
@@ -137,7 +137,7 @@ impl FakeMember {
         OutgoingSnapshot::new(envelope, source, user, Arc::clone(&self.done))
     }
 
-    /// What was reported of a snapshot that it sent: to whom, and whether it arrived.
+    /// The report about a snapshot that it sent: the receiver, and whether it arrived.
     pub(crate) async fn reported(&self) -> Result<(MemberId, bool), TransportSuiteFailure> {
         let wait = async {
             let mut done = Vec::new();
@@ -156,7 +156,7 @@ impl FakeMember {
     }
 }
 
-/// Keeps snapshots, and refuses them when it is told to.
+/// Keeps snapshots, or refuses them.
 #[derive(Default)]
 pub(crate) struct FakeDisk {
     pub(crate) snapshots: Mutex<BTreeMap<EntryId, Vec<u8>>>,
@@ -191,7 +191,7 @@ impl Storage for FakeStorage {
         meta: SnapshotMeta,
     ) -> Result<Box<dyn SnapshotSink>, StorageError> {
         if self.0.refuses.load(Ordering::SeqCst) {
-            return Err("this disk takes no snapshots".into());
+            return Err("this disk refuses snapshots".into());
         }
         Ok(Box::new(FakeSink { disk: Arc::clone(&self.0), id: meta.id, bytes: Vec::new() }))
     }

@@ -1,5 +1,5 @@
-//! Suites for whoever implements a trait of this crate: call them in your own tests. For a
-//! state machine of your own, `quorate-sim` has whole clusters where everything goes wrong.
+//! Test suites for implementations of this crate's traits: call them in your tests. To test
+//! your state machine, `quorate-sim` runs it in simulated clusters with faults.
 
 pub(crate) mod fake;
 pub(crate) mod random_values;

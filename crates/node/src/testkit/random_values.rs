@@ -1,4 +1,4 @@
-//! Values drawn from a seed: the same every time.
+//! Random values from a seed: the same every time.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use quorate_core::{
 /// Draws numbers (SplitMix64).
 pub(crate) struct RandomValues(u64);
 
-/// How many kinds of messages there are, a snapshot left out.
+/// The number of message kinds, without snapshots.
 pub(crate) const MESSAGE_KINDS: u64 = 15;
 
 impl RandomValues {
@@ -42,7 +42,7 @@ impl RandomValues {
         self.below(2) == 0
     }
 
-    /// Small ones, large ones, and those at the edge.
+    /// Small numbers, large ones, and those near the maximum.
     pub(crate) fn number(&mut self) -> u64 {
         match self.below(4) {
             0 => self.below(4),
@@ -106,7 +106,7 @@ impl RandomValues {
         Change { kind, context: self.bytes(), expected, infos }
     }
 
-    /// Entries that follow each other, as in a log.
+    /// Consecutive entries.
     pub(crate) fn entries(&mut self) -> Entries {
         let first = self.below(1 << 40);
         let entry = |random: &mut Self, nth| {

@@ -1,5 +1,5 @@
-//! What every [`Transport`] has to do, as a suite: give it a way to make transports of one
-//! network, and it plays members on them.
+//! A test suite for implementations of [`Transport`]: it runs fake members on transports of
+//! one network.
 
 use std::fmt;
 use std::future::Future;
@@ -18,11 +18,11 @@ use super::random_values::{MESSAGE_KINDS, RandomValues};
 use crate::runtime::inbox::write;
 use crate::runtime::{MemberKey, PeerMessage, RejectReason, Transport, lock};
 
-/// A transport for the suite, and what a membership says about members that live on it.
+/// A transport for the suite, and the info of its members in a membership.
 pub struct TransportUnderTest {
     /// Not started yet.
     pub transport: Box<dyn Transport>,
-    /// How others find it.
+    /// How peers reach it.
     pub info: MemberInfo,
 }
 
@@ -32,14 +32,14 @@ impl fmt::Debug for TransportUnderTest {
     }
 }
 
-/// What a transport did as it should.
+/// The checks that a transport passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportSuitePassed {
     /// The names of the checks, in their order.
     pub checks: Vec<&'static str>,
 }
 
-/// What a transport did not do as it should.
+/// The check that a transport failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportSuiteFailure {
     /// The name of the check.
@@ -62,8 +62,8 @@ impl fmt::Display for TransportSuiteFailure {
 
 impl std::error::Error for TransportSuiteFailure {}
 
-/// Plays everything on transports that `make` makes, which have to reach each other.
-/// Loss is forgiven, as long as what is said retry_at gets through.
+/// Runs all checks on transports from `make`, which have to reach each other. Lost messages
+/// are tolerated, as long as a retry gets through.
 pub async fn check<F, M>(make: F) -> Result<TransportSuitePassed, TransportSuiteFailure>
 where
     F: Fn() -> M,
@@ -101,7 +101,7 @@ const ONE: MemberId = MemberId(1);
 const TWO: MemberId = MemberId(2);
 const THREE: MemberId = MemberId(3);
 
-/// After this long what was not received is said retry_at.
+/// The interval between retries.
 const RETRY_INTERVAL: Duration = Duration::from_millis(300);
 
 async fn process(make: MakeTransport<'_>) -> Result<Process, TransportSuiteFailure> {
@@ -110,7 +110,7 @@ async fn process(make: MakeTransport<'_>) -> Result<Process, TransportSuiteFailu
         .map_err(|why| TransportSuiteFailure::new(format!("does not start: {why}")))
 }
 
-/// Two processes with a member each, which know where the other is.
+/// Two processes with one member each, which know each other's address.
 struct ProcessPair {
     here: Process,
     there: Process,
@@ -144,7 +144,7 @@ async fn stop(process: &Process) -> Result<(), TransportSuiteFailure> {
     stopped.map_err(|_| TransportSuiteFailure::new("does not stop"))
 }
 
-/// A message by which its number can be told.
+/// A message with a number.
 fn numbered_message(from: &FakeMember, to: MemberId, number: u64) -> PeerMessage {
     let heartbeat = Heartbeat { commit: 0, round: number, sent_at: 0, settled: 0 };
     PeerMessage::Raft(from.envelope(to, 1, Message::Heartbeat(heartbeat)))
@@ -159,7 +159,7 @@ fn number(message: &PeerMessage) -> Option<u64> {
     }
 }
 
-/// Sends a message, retry_at and retry_at if need be, until something like it is received.
+/// Sends a message, with retries, until one that matches is received.
 async fn exchange(
     from: (&Process, &FakeMember),
     to: &mut FakeMember,
@@ -187,12 +187,12 @@ async fn messages_arrive_unaltered(make: MakeTransport<'_>) -> Result<(), Transp
     let mut pair = ProcessPair::new(make, 64).await?;
     let mut random = RandomValues::new(1);
     for round in 0..20 * MESSAGE_KINDS {
-        // The term tells one from the other.
+        // The term identifies the message.
         let message = random.message(round % MESSAGE_KINDS);
         let mut envelope = pair.one.envelope(TWO, round + 1, message);
         envelope.joined_at = random.number();
         if round % (2 * MESSAGE_KINDS) == 9 {
-            // TransportSuitePassed on for somebody else: in its name.
+            // A request that is forwarded for another member.
             envelope = Envelope { from: THREE, incarnation: 0, ..envelope };
         }
         let sent = PeerMessage::Raft(envelope);
@@ -268,7 +268,7 @@ async fn clusters_do_not_mix(make: MakeTransport<'_>) -> Result<(), TransportSui
         let heard_there = exchange((&pair.here, &one), &mut two, &sent_there, is_it).await?;
         if received != sent || heard_there != sent_there {
             return Err(TransportSuiteFailure::new(
-                "a member received what was said in another cluster",
+                "a member received a message of another cluster",
             ));
         }
     }
@@ -283,13 +283,13 @@ async fn unknown_peers_do_not_block(make: MakeTransport<'_>) -> Result<(), Trans
         pair.here.transport.send(pair.one.key, vec![numbered_message(&pair.one, unknown, round)]);
     }
     if began.elapsed() > TIMEOUT {
-        return Err(TransportSuiteFailure::new("sending to somebody unknown waits"));
+        return Err(TransportSuiteFailure::new("sending to an unknown peer blocks"));
     }
     let known = numbered_message(&pair.one, TWO, 1);
     exchange((&pair.here, &pair.one), &mut pair.two, &known, |message| *message == known).await?;
     loop {
         if let Received::Unreachable(MemberId(99)) =
-            pair.one.receive("that m99 is unreachable").await?
+            pair.one.receive("that the peer is unreachable").await?
         {
             return pair.stop().await;
         }
@@ -327,17 +327,17 @@ async fn messages_to_a_busy_member_are_dropped(
         }
         if Instant::now() > deadline {
             return Err(TransportSuiteFailure::new(
-                "a member that reads nothing is sent ever more",
+                "messages to a member that reads nothing are not dropped",
             ));
         }
     }
-    // It reads retry_at: the way is free retry_at.
+    // It reads again: messages arrive again.
     let last = numbered_message(&pair.one, TWO, 2);
     exchange((&pair.here, &pair.one), &mut pair.two, &last, |message| *message == last).await?;
     pair.stop().await
 }
 
-/// A snapshot of some size, and the same bytes at once.
+/// A snapshot in chunks, and all its bytes.
 fn snapshot(member: &FakeMember, seed: u64) -> (Envelope, Vec<Bytes>, Vec<u8>) {
     let mut random = RandomValues::new(seed);
     let meta: SnapshotMeta = random.snapshot_meta();
@@ -361,19 +361,19 @@ async fn send_snapshot(pair: &mut ProcessPair, seed: u64) -> Result<(), Transpor
     if pair.one.reported().await? != (TWO, true) {
         return Err(TransportSuiteFailure::new("a snapshot was lost"));
     }
-    let landed = loop {
-        if let Received::Snapshot(landed) = pair.two.receive("that a snapshot landed").await? {
-            break landed;
+    let arrived = loop {
+        if let Received::Snapshot(arrived) = pair.two.receive("that a snapshot arrived").await? {
+            break arrived;
         }
     };
-    if *landed != envelope {
-        return Err(TransportSuiteFailure::new(format!("sent {envelope:?}, landed {landed:?}")));
+    if *arrived != envelope {
+        return Err(TransportSuiteFailure::new(format!("sent {envelope:?}, arrived {arrived:?}")));
     }
-    let Message::Snapshot(meta) = &landed.message else {
-        return Err(TransportSuiteFailure::new("what landed is no snapshot"));
+    let Message::Snapshot(meta) = &arrived.message else {
+        return Err(TransportSuiteFailure::new("what arrived is not a snapshot"));
     };
     if lock(&pair.two.disk.snapshots).get(&meta.id) != Some(&all) {
-        return Err(TransportSuiteFailure::new("a snapshot landed with other bytes"));
+        return Err(TransportSuiteFailure::new("a snapshot arrived with other bytes"));
     }
     Ok(())
 }
@@ -395,7 +395,7 @@ async fn a_refused_snapshot_is_reported_as_lost(
     pair.stop().await
 }
 
-/// Both say something; true when the first one was received.
+/// Both members send; true when the message of the first one was received.
 async fn is_received(
     pair: &mut ProcessPair,
     known: &FakeMember,
@@ -418,7 +418,7 @@ async fn is_received(
             }
         }
     }
-    Err(TransportSuiteFailure::new("a member that is let in is not received"))
+    Err(TransportSuiteFailure::new("an accepted member is not received"))
 }
 
 async fn a_removed_member_is_not_received(
@@ -447,16 +447,14 @@ async fn a_rejected_member_is_no_longer_received(
     let incarnation = pair.one.incarnation;
     write(&pair.two.local.filter).rejected_disks.push((ONE, incarnation));
     pair.there.transport.reject(pair.two.key, ONE, RejectReason::NotItself);
-    // What was on its way may still come.
+    // Messages in flight may still arrive.
     let deadline = Instant::now() + TIMEOUT;
     let (mut round, mut quiet) = (1, 0);
     while quiet < 10 {
         quiet = if is_received(&mut pair, &three, round).await? { 0 } else { quiet + 1 };
         round += 1;
         if Instant::now() > deadline {
-            return Err(TransportSuiteFailure::new(
-                "a member that was turned away is received on and on",
-            ));
+            return Err(TransportSuiteFailure::new("a rejected member is still received"));
         }
     }
     pair.stop().await
@@ -477,6 +475,6 @@ async fn nothing_is_delivered_after_the_stop(
             return Err(TransportSuiteFailure::new("something was delivered after the stop"));
         }
     }
-    // And with nobody there, nobody waits.
+    // A transport without a peer stops without delay.
     stop(&pair.here).await
 }

@@ -1,5 +1,5 @@
-//! Whoever connects, and whatever it says: it is sent away and counted, and the members
-//! go on serving.
+//! Any peer may connect and send anything: it is disconnected and counted, and the members
+//! keep serving.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -17,13 +17,13 @@ use tokio::time::{Instant, sleep, timeout};
 use service::{CLUSTER, Service, TIMEOUT};
 use wire::*;
 
-/// How far a hostile peer gets before it shows what it is.
+/// How far a hostile peer gets before it misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum After {
     Connecting,
-    /// Said hello, and was answered.
+    /// It sent a hello and got a reply.
     Hello,
-    /// Introduced itself as member 3, and was welcome.
+    /// It introduced itself as member 3 and was accepted.
     Welcome,
     /// The same on a connection for a snapshot.
     SnapshotWelcome,
@@ -114,7 +114,7 @@ fn messages() -> Vec<Case> {
         case("unknown frame", Welcome, frame(200, 1, &[], &[]), "frame_unknown_kind"),
         case("reserved bytes", Welcome, reserved, "frame_malformed"),
         case("message of nonsense", Welcome, frame(MESSAGE, 1, &[0xff], &[]), "frame_malformed"),
-        case("message that says nothing", Welcome, frame(MESSAGE, 1, &[], &[]), "frame_malformed"),
+        case("empty message", Welcome, frame(MESSAGE, 1, &[], &[]), "frame_malformed"),
         case("2^32 entries", Welcome, many, "frame_malformed"),
         case("half an entry", Welcome, append(&[1; 9]), "frame_malformed"),
         case("a vote in another name", Welcome, frame(MESSAGE, 1, &forged, &[]), "frame_malformed"),
@@ -232,11 +232,11 @@ async fn play(service: &Service, case: &Case) {
     if case.counted.starts_with("rejected") {
         assert_eq!(said[0], REFUSED, "{}", case.name);
     }
-    service.goes_on(case.name).await;
+    service.keeps_serving(case.name).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hostile_peers_are_sent_away_and_the_service_goes_on() {
+async fn hostile_peers_are_disconnected_and_the_service_continues() {
     let service = Service::start().await;
     let mut played = 0;
     for case in greetings().iter().chain(&messages()).chain(&snapshots()) {
@@ -248,7 +248,7 @@ async fn hostile_peers_are_sent_away_and_the_service_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeated_message_is_heard_twice_and_harms_nobody() {
+async fn a_duplicated_message_is_harmless() {
     let service = Service::start().await;
     let before = service.count(0, "frames_received");
     let mut stream = open(&service, After::Welcome).await;
@@ -258,12 +258,12 @@ async fn a_repeated_message_is_heard_twice_and_harms_nobody() {
     service.wait_count(0, "frames_received", before + 100, "repeated").await;
     stream.write_all(&frame(KEEP_ALIVE, 0, &[], &[])).await.unwrap();
     assert_eq!(read_frame(&mut stream).await[0], KEEP_ALIVE);
-    service.goes_on("repeated").await;
+    service.keeps_serving("repeated").await;
     service.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hello_of_one_byte_at_a_time_is_given_up() {
+async fn a_hello_of_one_byte_at_a_time_times_out() {
     let service = Service::start().await;
     let before = service.count(0, "handshake_timeout");
     let mut stream = TcpStream::connect(service.address(0)).await.unwrap();
@@ -274,15 +274,15 @@ async fn a_hello_of_one_byte_at_a_time_is_given_up() {
         {
             break;
         }
-        assert!(began.elapsed() < TIMEOUT, "a slow hello is listened to for ever");
+        assert!(began.elapsed() < TIMEOUT, "a slow hello has no timeout");
         sleep(Duration::from_millis(100)).await;
     }
     read_to_end(&mut stream, "slow hello").await;
-    service.goes_on("slow hello").await;
+    service.keeps_serving("slow hello").await;
     service.stop().await;
 }
 
-/// So many that say nothing: the members know each other all the same.
+/// Many connections that send nothing: the members still reach each other.
 async fn crowd(count: usize) {
     if !service::may_open_files(count as u64 + 2_000) {
         println!("skipped: crowd of {count}, the system does not allow so many open files");
@@ -297,8 +297,8 @@ async fn crowd(count: usize) {
         streams.push(TcpStream::connect(service.address(0)).await.unwrap());
         assert!(service.count(0, "connections_unidentified") <= service::UNIDENTIFIED_MAX as u64);
     }
-    service.goes_on("in the crowd").await;
-    // A member that comes now still finds a place.
+    service.keeps_serving("in the crowd").await;
+    // A member that connects now is still accepted.
     let before_member = open(&service, After::Welcome).await;
     drop(before_member);
     let deadline = Instant::now() + TIMEOUT;
@@ -309,35 +309,35 @@ async fn crowd(count: usize) {
     assert_eq!(service.count(0, "connections_unidentified"), 0);
     let grown = service::resident_bytes().saturating_sub(memory);
     assert!(grown < (64 << 20) + count as u64 * 8_192, "{grown} bytes more than before");
-    service.goes_on("after the crowd").await;
+    service.keeps_serving("after the crowd").await;
     service.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_idle_connections_keep_nobody_out() {
+async fn a_thousand_idle_connections_keep_no_member_out() {
     crowd(1_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "opens ten thousand connections"]
-async fn ten_thousand_idle_connections_keep_nobody_out() {
+async fn ten_thousand_idle_connections_keep_no_member_out() {
     crowd(10_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_refused_hears_why_and_comes_back_slowly() {
+async fn a_refused_member_learns_the_reason_and_backs_off() {
     let service = Service::start().await;
-    // A member of another cluster that was given the address of one of ours.
+    // A member of another cluster with the address of this one.
     let (node, _storage) = service::stranger(&service).await;
     let count = |name: &str| node.metrics().transport[name];
     let deadline = Instant::now() + TIMEOUT;
-    // Pauses grow until it has something to say that nobody is troubled with.
+    // The backoff grows until frames are dropped before they are sent.
     while count("rejected_by_peer") < 2 || count("dropped_refused") == 0 {
-        assert!(Instant::now() < deadline, "the stranger never hears that it is refused");
+        assert!(Instant::now() < deadline, "the foreign member never learns that it is refused");
         sleep(Duration::from_millis(20)).await;
     }
     assert!(service.count(0, "rejected_foreign_cluster") >= 2);
-    service.goes_on("a stranger").await;
+    service.keeps_serving("a stranger").await;
     node.stop_now().await;
     service.stop().await;
 }

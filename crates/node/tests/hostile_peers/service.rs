@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 pub(crate) const CLUSTER: u64 = 0xabc;
 pub(crate) const UNIDENTIFIED_MAX: usize = 64;
 
-/// However slow the machine: only something that never happens takes this long.
+/// Far longer than anything takes on the slowest machine: only a failure lasts this long.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Service {
@@ -44,7 +44,7 @@ impl Service {
             transports.push(TcpTransport::bind(config()).await.unwrap());
         }
         let addresses: Vec<_> = transports.iter().map(TcpTransport::local_address).collect();
-        // Nobody listens where the third should be.
+        // The third member does not run.
         let nowhere = "127.0.0.1:1".to_owned();
         let all = [addresses[0].to_string(), addresses[1].to_string(), nowhere];
         let mut nodes = Vec::new();
@@ -57,7 +57,7 @@ impl Service {
         let done = Arc::new(AtomicU64::new(0));
         let client = tokio::spawn(ask(nodes[1].clone(), Arc::clone(&done)));
         let service = Self { nodes, addresses, done, client, _storage: storage };
-        service.goes_on("start").await;
+        service.keeps_serving("start").await;
         service
     }
 
@@ -78,8 +78,8 @@ impl Service {
         }
     }
 
-    /// Commands that are asked from now on are done.
-    pub(crate) async fn goes_on(&self, what: &str) {
+    /// Commands are still done.
+    pub(crate) async fn keeps_serving(&self, what: &str) {
         let wanted = self.done.load(Ordering::SeqCst) + 2;
         let deadline = Instant::now() + TIMEOUT;
         while self.done.load(Ordering::SeqCst) < wanted {
@@ -108,7 +108,7 @@ async fn ask(node: Node, done: Arc<AtomicU64>) {
     }
 }
 
-/// A member of another cluster that looks for its peer among ours.
+/// A member of another cluster that has the address of a member of this one.
 pub(crate) async fn stranger(service: &Service) -> (Node, TempDir) {
     let storage = tempfile::tempdir().unwrap();
     let transport = TcpTransport::bind(config()).await.unwrap();

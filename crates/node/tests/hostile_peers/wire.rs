@@ -1,5 +1,5 @@
-//! The wire format, written down a second time, from docs/formats.md: so that a change of
-//! one of them is noticed.
+//! The wire format, implemented a second time from docs/formats.md, so that a change of
+//! either is noticed.
 
 use crc32c::{crc32c, crc32c_append};
 
@@ -72,7 +72,7 @@ pub(crate) fn introduce(channel: u32, cluster: u64, from: u64, to: u64) -> Vec<u
     frame(INTRODUCE, channel, &head, &[])
 }
 
-/// A heartbeat of a term that is long over: heard, and of no effect.
+/// A heartbeat of an old term: received, and without effect.
 pub(crate) fn heartbeat(channel: u32) -> Vec<u8> {
     let head = [number(1, 1), bytes(22, &number(2, 5))].concat();
     frame(MESSAGE, channel, &head, &[])

@@ -1,8 +1,12 @@
-//! What the tests with real sockets and files share: clusters in one process, clients
-//! that never stop, and a judge of what they saw.
+//! What the tests with real sockets and files share: clusters in one process, clients that
+//! send requests all the time, and a check that their replies are linearizable.
 
 #![allow(dead_code, reason = "each test uses its part")]
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on panics")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot continue panics"
+)]
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -29,7 +33,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 /// Short enough for quick elections, long enough for a busy machine.
 pub(crate) const TICK: Duration = Duration::from_millis(30);
 
-/// Members in this process, each with files and a socket of its own.
+/// Members in this process, each with its files and its socket.
 pub(crate) struct Cluster {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) nodes: BTreeMap<u64, Node>,
@@ -94,7 +98,7 @@ impl Cluster {
         self.run(NodeConfig::join(CLUSTER, id, added.index), transport).await.unwrap()
     }
 
-    /// Ends a member without any good-bye, and frees its port.
+    /// Stops a member without a transfer of leadership.
     pub(crate) async fn end(&mut self, id: u64) {
         let node = self.nodes.remove(&id).unwrap();
         node.stop_now().await;
@@ -131,7 +135,7 @@ pub(crate) async fn listen(port: u16) -> TcpTransport {
     wait_for("a free port", async || TcpTransport::bind(TcpConfig::new(address)).await.ok()).await
 }
 
-/// Looks until there is something to see.
+/// Polls until there is a value.
 pub(crate) async fn wait_for<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let looking = async {
         loop {
@@ -151,7 +155,7 @@ pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T
     }
 }
 
-/// Asks again whatever was refused.
+/// Retries requests that were refused.
 pub(crate) async fn until_done<T>(
     what: &str,
     mut ask: impl AsyncFnMut() -> Result<T, RequestError>,
@@ -181,14 +185,14 @@ pub(crate) async fn get(node: &Node, key: &str) -> Option<String> {
     Some(String::from_utf8(value.to_vec()).unwrap())
 }
 
-/// How a client's call went.
+/// The result of a client's call.
 pub(crate) enum Outcome {
     Done(Seen, Option<Index>),
     Refused(String),
     Unknown(String),
 }
 
-/// Whom clients talk to: a node in this process, or another process.
+/// What clients send requests to: a node in this process, or another process.
 pub(crate) trait Service: Clone + Send + Sync + 'static {
     fn call(&self, call: Call) -> impl Future<Output = Outcome> + Send;
 }
@@ -243,7 +247,7 @@ struct Recorder {
     done: AtomicU64,
 }
 
-/// What clients have seen.
+/// The calls and replies of all clients.
 pub(crate) struct Judged {
     pub(crate) done: u64,
     /// Refused or unknown, with the reason.
@@ -283,7 +287,7 @@ impl<S: Service> Clients<S> {
         .await;
     }
 
-    /// Ends all of them; panics where the answers do not fit one order.
+    /// Stops all clients; panics if their replies are not linearizable.
     pub(crate) async fn judge(self) -> Judged {
         self.recorder.stop.store(true, Ordering::Relaxed);
         for task in self.tasks {

@@ -11,8 +11,8 @@ pub(super) fn all() -> impl Iterator<Item = StorageCase> {
     let case = |name, run| StorageCase { name, crashes: false, run };
     let crash = |name, run| StorageCase { name, crashes: true, run };
     let own: [StorageCase; 14] = [
-        case("first_open_marks_the_place", first_open),
-        case("first_open_of_who_joins_is_empty", first_open_joining),
+        case("first_open_marks_the_storage", first_open),
+        case("first_open_of_a_joining_member_is_empty", first_open_joining),
         case("reopening_keeps_the_mark_and_counts", reopening),
         case("another_cluster_is_refused", other_cluster),
         case("another_member_is_refused", other_member),
@@ -115,7 +115,7 @@ fn conflicting_tail(subject: StorageUnderTest) -> CaseResult {
     let mut trial = StorageTrial::first(subject)?;
     trial.append(2, 2..=12)?;
     trial.sync()?;
-    // Shorter than what it replaces: the rest has to go too.
+    // Shorter than what it replaces: the rest is truncated too.
     trial.append(3, 6..=8)?;
     trial.check_all()?;
     trial.sync()?;
@@ -183,8 +183,8 @@ fn ends_unsynced(subject: StorageUnderTest, end: End) -> CaseResult {
     Ok(())
 }
 
-/// Nobody saves again what was found: a vote that was found, and is then lost, would be
-/// given twice.
+/// The member does not save again what was found: a vote that is found and then lost could be
+/// granted twice.
 fn found_then_crashed(subject: StorageUnderTest) -> CaseResult {
     let mut trial = StorageTrial::first(subject)?;
     trial.append(2, 2..=6)?;

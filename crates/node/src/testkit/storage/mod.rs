@@ -1,7 +1,7 @@
-//! The suite that every [`Storage`] has to pass.
+//! The test suite for implementations of [`Storage`].
 //!
-//! Each case gets a subject of its own, uses it as a running member does, ends and opens it
-//! again, and compares what is found with a simple model.
+//! Each case uses a new storage as a running member does, closes and reopens it, and compares
+//! what it finds with a simple model.
 //!
 //! ```
 //! use quorate::MemoryStorage;
@@ -28,7 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::Storage;
 use trial::Violation;
 
-/// Where a storage keeps its data, and how to get at it.
+/// The data of a storage, and how to open it.
 pub struct StorageUnderTest {
     handle: Box<dyn FnMut() -> Box<dyn Storage>>,
     crash: Option<Box<dyn FnMut()>>,
@@ -36,14 +36,13 @@ pub struct StorageUnderTest {
 
 impl StorageUnderTest {
     /// Each call of `handle` gives a storage that is not open yet, always on the same
-    /// data. The one before is dropped by then.
+    /// data. The previous one is dropped before.
     pub fn new<S: Storage>(mut handle: impl FnMut() -> S + 'static) -> Self {
         Self { handle: Box::new(move || Box::new(handle())), crash: None }
     }
 
-    /// `crash` is to lose whatever a power cut may lose. It is called when no handle is
-    /// left. Without it, what syncs are good for cannot be shown, and some cases are
-    /// skipped.
+    /// `crash` loses what a power loss may lose. It is called when no handle is left. Without
+    /// it, syncs cannot be tested, and some cases are skipped.
     pub fn with_crash(mut self, crash: impl FnMut() + 'static) -> Self {
         self.crash = Some(Box::new(crash));
         self
@@ -56,15 +55,15 @@ impl fmt::Debug for StorageUnderTest {
     }
 }
 
-/// Runs all cases. `fresh` gives a subject where nothing was ever written.
+/// Runs all cases. `fresh` returns a storage that is empty.
 ///
-/// A few things follow from what [`Storage`] says, and are easily overlooked:
-/// - What [`Storage::open`] tells is durable by then: nobody saves it again.
+/// Some rules of [`Storage`] are easily overlooked:
+/// - What [`Storage::open`] returns must be durable: the member does not save it again.
 /// - What was written is durable after [`Storage::close`], synced or not.
 /// - A snapshot that was adopted is durable. It is the newest one after the next open if
-///   the log holds its entry, and nothing if it does not: then no save installed it.
-/// - [`Storage::trim`] drops what a snapshot covers, and that may rest on entries that were
-///   not synced. They have to be durable before anything goes.
+///   the log holds its entry, and is ignored if it does not: then no save installed it.
+/// - [`Storage::trim`] drops what a snapshot covers. The snapshot may depend on entries that
+///   are not synced: they have to be durable before anything is dropped.
 pub fn check(
     mut fresh: impl FnMut() -> StorageUnderTest,
 ) -> Result<StorageSuitePassed, StorageSuiteFailure> {
@@ -84,10 +83,10 @@ pub fn check(
     if failed.is_empty() { Ok(passed) } else { Err(StorageSuiteFailure { cases: failed }) }
 }
 
-/// One thing that a storage has to do.
+/// One case of the suite.
 struct StorageCase {
     name: &'static str,
-    /// Only with a subject that can crash.
+    /// Needs a storage that can crash.
     crashes: bool,
     run: fn(StorageUnderTest) -> Result<(), Violation>,
 }
@@ -96,20 +95,20 @@ fn run(case: &StorageCase, subject: StorageUnderTest) -> Result<(), Violation> {
     catch_unwind(AssertUnwindSafe(|| (case.run)(subject))).unwrap_or_else(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-        Err(Violation(format!("the storage panicked: {}", text.unwrap_or("without a text"))))
+        Err(Violation(format!("the storage panicked: {}", text.unwrap_or("without a message"))))
     })
 }
 
-/// The names of the cases, as a storage that keeps every promise is told.
+/// The cases that a storage passed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct StorageSuitePassed {
     /// Those that were run.
     pub cases: Vec<&'static str>,
-    /// Those that need a subject that can crash.
+    /// Those that need a storage that can crash.
     pub skipped: Vec<&'static str>,
 }
 
-/// What a storage does not do as it should.
+/// The cases that a storage failed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StorageSuiteFailure {
     /// At least one.
@@ -132,7 +131,7 @@ impl fmt::Display for StorageSuiteFailure {
     }
 }
 
-/// As it is displayed, so that unwrapping it in a test is enough.
+/// As `Display`, so that a test can unwrap it.
 impl fmt::Debug for StorageSuiteFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

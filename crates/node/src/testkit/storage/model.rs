@@ -1,5 +1,5 @@
-//! What a storage is compared with: a log that forgets nothing, and what a member has to
-//! find when it starts.
+//! The model that a storage is compared with: a log that keeps everything, and what a member
+//! has to find when it starts.
 
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ impl StorageModel {
         let base = boot.base;
         let base_max = trimmed.min(snapshot.id.index).max(self.floor.id.index);
         if base.index > base_max || !self.holds(base) {
-            let why = format!("the log begins after {base}, want at most index {base_max}");
+            let why = format!("the log begins after {base}, expected at most index {base_max}");
             return Err(Violation(why));
         }
         let tail: Vec<&Entry> = boot.tail.iter().collect();

@@ -1,4 +1,4 @@
-//! Long runs of whatever a member may ask, in an order that a seed decides.
+//! Long runs of random operations of a member, from a seed.
 
 use quorate_core::{EntryId, HardState, MemberId};
 
@@ -7,7 +7,7 @@ use super::model::{entry, meta_of_peer};
 use super::trial::{CaseResult, End, StorageTrial, Violation};
 use crate::testkit::random_values::RandomValues;
 
-/// One run after the other on the same subject: what one leaves is where the next begins.
+/// Several runs on the same storage: each continues where the previous one ended.
 pub(super) fn random_runs(subject: StorageUnderTest) -> CaseResult {
     let mut trial = StorageTrial::first(subject)?;
     for seed in 0..RUNS {
@@ -87,7 +87,7 @@ fn load(trial: &mut StorageTrial, random: &mut RandomValues) -> CaseResult {
     trial.check_load(first..first + count, bytes_max).map(drop)
 }
 
-/// Of something that is committed and durable; sometimes given up.
+/// A snapshot of something that is committed and durable; sometimes abandoned.
 fn capture(trial: &mut StorageTrial, random: &mut RandomValues) -> CaseResult {
     trial.sync()?;
     let (newest, commit) = (trial.newest_snapshot().index, trial.now().hard_state.commit);
@@ -96,13 +96,13 @@ fn capture(trial: &mut StorageTrial, random: &mut RandomValues) -> CaseResult {
     if random.below(4) == 0 {
         let meta = trial.now().meta_at(index);
         let mut sink = trial.begin_snapshot(&meta)?;
-        let appended = sink.append(b"given up");
+        let appended = sink.append(b"abandoned");
         return appended.map_err(|why| Violation(format!("appending to a snapshot failed: {why}")));
     }
     trial.capture(index, random.below(5000) as usize).map(drop)
 }
 
-/// Of a peer that is far ahead; sometimes the install never comes.
+/// A snapshot of a peer that is far ahead; sometimes it is never installed.
 fn install(trial: &mut StorageTrial, random: &mut RandomValues) -> CaseResult {
     let (last, term) = (trial.now().last(), trial.now().hard_state.term);
     let id = EntryId::new(term + 1, last.index + 1 + random.below(20));

@@ -1,4 +1,4 @@
-//! A storage in use: everything that is asked of it is compared with the model at once.
+//! A storage in use: each result is compared with the model at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,7 +18,7 @@ pub(super) struct Violation(pub(super) String);
 
 pub(super) type CaseResult<T = ()> = Result<T, Violation>;
 
-/// What an empty subject is marked with.
+/// The mark of an empty storage.
 pub(super) const MARK: StoreIdentity =
     StoreIdentity { cluster: 0xc1, member: MEMBER, incarnation: 99, joined_at: 0 };
 
@@ -28,7 +28,7 @@ pub(super) enum End {
     Close,
     /// As when the process ends.
     Drop,
-    /// As when the machine ends. The same as `Drop` where a subject cannot crash.
+    /// As when the power is lost. The same as `Drop` if the storage cannot crash.
     Crash,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct StorageTrial {
     saves: u64,
     /// What the last sync made durable.
     synced: StorageModel,
-    /// What each write since has made of it: after a crash one of them is found.
+    /// The state after each write since: after a crash one of them is found.
     unsynced: Vec<StorageModel>,
     /// Contents of snapshots that were adopted or found.
     snapshots: BTreeMap<EntryId, CapturedSnapshot>,
@@ -56,12 +56,12 @@ struct CapturedSnapshot {
 }
 
 impl StorageTrial {
-    /// On an empty subject, as a first member of a cluster.
+    /// On an empty storage, as a first member of a cluster.
     pub(super) fn first(subject: StorageUnderTest) -> CaseResult<Self> {
         Self::begin(subject, &Boot::first(Membership::new([MEMBER], [])))
     }
 
-    /// On an empty subject, as a member that knows nothing yet.
+    /// On an empty storage, as a joining member.
     pub(super) fn joining(subject: StorageUnderTest) -> CaseResult<Self> {
         Self::begin(subject, &Boot::empty())
     }
@@ -91,7 +91,7 @@ impl StorageTrial {
         Ok(trial)
     }
 
-    /// Ends and opens again, with a mark and a first membership that must not count.
+    /// Closes and reopens, with a mark and a first membership that must be ignored.
     pub(super) fn reopen(self, end: End) -> CaseResult<Self> {
         let mut trial = self.ended(end)?;
         let mark = StoreIdentity { incarnation: 0xbad, joined_at: 77, ..MARK };
@@ -110,7 +110,7 @@ impl StorageTrial {
         }
     }
 
-    /// Ends; a handle that is not open takes its subject.
+    /// Closes; the storage is then a handle that is not open.
     fn ended(self, end: End) -> CaseResult<Self> {
         let Self { mut subject, mut storage, .. } = self;
         if end == End::Close {
@@ -127,7 +127,7 @@ impl StorageTrial {
     }
 
     fn check_opened(&mut self, opened: StoredState, end: End) -> CaseResult {
-        same("the identity that marks the subject", &opened.identity, &self.identity)?;
+        same("the identity of the storage", &opened.identity, &self.identity)?;
         if opened.boots <= self.boots {
             let why = format!("opens were counted up to {}, now {}", self.boots, opened.boots);
             return Err(Violation(why));
@@ -172,7 +172,7 @@ impl StorageTrial {
         newest.map(|captured| captured.meta.clone()).unwrap_or_default()
     }
 
-    /// Log and snapshots are what they should be.
+    /// Checks the log and the snapshots.
     pub(super) fn check_all(&mut self) -> CaseResult {
         let last = self.now().last().index;
         let mut next = self.first_kept();
@@ -185,13 +185,13 @@ impl StorageTrial {
         expected.into_iter().try_for_each(|id| self.check_snapshot(id))
     }
 
-    /// The oldest entry that has to be there.
+    /// The oldest entry that has to be kept.
     fn first_kept(&self) -> Index {
         let trimmed = self.trimmed.min(self.newest_snapshot().index);
         trimmed.max(self.now().floor().index) + 1
     }
 
-    /// Loads, and says how many entries came.
+    /// Loads entries, and returns their number.
     pub(super) fn check_load(&mut self, range: Range<Index>, bytes_max: u64) -> CaseResult<u64> {
         let found = check_ok("load", self.storage.load(range.clone(), bytes_max))?;
         let what = format!("loading {range:?} with at most {bytes_max} bytes");
@@ -211,7 +211,7 @@ impl StorageTrial {
         Ok(found.len() as u64)
     }
 
-    /// Writes new entries of this term in subject of whatever stood there.
+    /// Writes new entries of this term in place of existing ones.
     pub(super) fn append(
         &mut self,
         term: Term,
@@ -311,7 +311,7 @@ impl StorageTrial {
         let Some(captured) = self.snapshots.get(&id) else {
             return Err(Violation(format!("snapshot {id} was never adopted")));
         };
-        same("what a snapshot says about the log", source.meta(), &captured.meta)?;
+        same("the meta of a snapshot", source.meta(), &captured.meta)?;
         check_content(source, &captured.content)
     }
 
