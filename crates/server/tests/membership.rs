@@ -68,7 +68,7 @@ async fn a_member_is_replaced_by_one_goal() {
     }
     let members = b.members_until(|members| names(members) == ["b", "c", "d"].into()).await;
     assert!(members.iter().all(|member| !member.is_learner));
-    running.remove(0).end().await;
+    running.remove(0).stop_now().await;
     d.put_until_done("x", "1").await;
     assert_eq!(b.get("x").await.as_deref(), Some("1"));
     for server in running {
@@ -106,7 +106,7 @@ async fn a_goal_continues_while_a_member_is_updated() {
         }
     }
     for server in running {
-        server.end().await;
+        server.stop_now().await;
     }
 }
 
