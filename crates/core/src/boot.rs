@@ -10,6 +10,7 @@ use crate::{Activation, ConfigError, Entries, EntryId, HardState, Index, Snapsho
 /// [`Raft::new`](crate::Raft::new) checks that the parts are consistent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Boot {
+    /// Term, vote and commit index.
     pub hard_state: HardState,
     /// The newest snapshot on disk.
     pub snapshot: SnapshotMeta,
@@ -53,6 +54,7 @@ impl Boot {
         }
     }
 
+    /// The same with these as the newest entries of the saved log.
     pub fn with_tail(mut self, tail: impl Into<Entries>) -> Self {
         self.tail = tail.into();
         self
@@ -64,39 +66,53 @@ impl Boot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BootError {
+    /// The configuration is invalid.
     Config(ConfigError),
     /// The membership is invalid.
     Membership {
+        /// The index of its entry.
         index: Index,
+        /// What is wrong with it.
         error: MembershipError,
     },
     /// The snapshot is older than the start of the log: entries are missing.
     SnapshotBeforeLog {
+        /// The newest snapshot.
         snapshot: EntryId,
+        /// The newest trimmed entry.
         base: EntryId,
     },
     /// The entries do not follow each other, or their terms decrease.
     BrokenLog {
+        /// Where the log is inconsistent.
         index: Index,
     },
     /// The commit index points beyond the log.
     CommitBeyondLog {
+        /// The commit index.
         commit: Index,
+        /// The last index of the log.
         last: Index,
     },
     /// The state machine has applied entries that the log does not have.
     AppliedBeyondLog {
+        /// The applied index.
         applied: Index,
+        /// The last index of the log.
         last: Index,
     },
     /// The state machine is behind the start of the log: the entries it needs are trimmed.
     AppliedBeforeLog {
+        /// The applied index.
         applied: Index,
+        /// The newest trimmed index.
         base: Index,
     },
+    /// A term or index is out of range.
     NumberTooLarge,
     /// The cluster was created with this activation rule. Start with the same one.
     OtherActivation {
+        /// The rule that the disk records.
         recorded: Activation,
     },
 }

@@ -20,6 +20,7 @@ use crate::{
 pub enum Input {
     /// One unit of time has passed.
     Tick,
+    /// A message from a peer arrived.
     Received(Envelope),
     /// A client's command. `step` replies at once. On a follower that forwards it, the
     /// reply follows in `Output::accepted` or `Output::refused`, or never when a message
@@ -86,6 +87,7 @@ pub enum Accepted {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "a lost output loses messages, saves and committed entries"]
 pub struct Output {
+    /// A durable write, if one is needed.
     pub save: Option<Save>,
     /// Messages that may be sent at once, in parallel with the save.
     pub send: Vec<Envelope>,
@@ -112,6 +114,7 @@ pub struct Output {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a lost save loses entries and votes that this member promises to keep"]
 pub struct Save {
+    /// To be reported with `Input::Saved`.
     pub id: SaveId,
     /// Term, vote and commit, when one of them changed.
     pub hard_state: Option<HardState>,
@@ -122,6 +125,7 @@ pub struct Save {
     pub install: Option<SnapshotMeta>,
     /// False when a crash may lose this save without breaking a promise to another member.
     pub must_sync: bool,
+    /// Messages to send once this save is on disk.
     pub then_send: Vec<Envelope>,
 }
 
@@ -129,8 +133,11 @@ pub struct Save {
 /// and are written together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct HardState {
+    /// The current term.
     pub term: Term,
+    /// The member that got this member's vote in the term.
     pub vote: Option<MemberId>,
+    /// The commit index.
     pub commit: Index,
 }
 
@@ -138,6 +145,7 @@ pub struct HardState {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the member waits for `Input::Loaded`"]
 pub struct Load {
+    /// What the entries are for.
     pub target: LoadTarget,
     /// At least the first of these entries is needed.
     pub range: Range<Index>,

@@ -10,6 +10,7 @@ use crate::{Index, MemberId};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default = "Config::without_id", deny_unknown_fields))]
 pub struct Config {
+    /// The id of this member.
     pub id: MemberId,
     /// The incarnation of this member's disk: a new number after it was wiped, replaced or
     /// restored. 0 where incarnations are not used.
@@ -26,6 +27,7 @@ pub struct Config {
     /// A follower campaigns after this many ticks without a leader, plus a random number of
     /// ticks below it, drawn for each timeout.
     pub election_ticks: u32,
+    /// A leader sends heartbeats at this interval.
     pub heartbeat_ticks: u32,
     /// The preference for this member as leader, from 0 to [`Config::PRIORITY_MAX`], which
     /// is the default. It is a hint: with a lower priority a member waits longer before it
@@ -41,6 +43,7 @@ pub struct Config {
     /// member that has just heard from a leader ignores other candidates (thesis §6.2,
     /// §4.2.3).
     pub check_quorum: bool,
+    /// How linearizable reads are served.
     pub reads: ReadMode,
     /// Followers forward proposals to the leader instead of refusing them.
     pub forward_proposals: bool,
@@ -118,7 +121,10 @@ pub enum ReadMode {
     /// No round while a quorum has answered heartbeats that were sent less than an election
     /// timeout minus `drift_ticks` ago. Requires that no member's clock is faster than
     /// another's by more than that, and `check_quorum` on every member.
-    LeaderLease { drift_ticks: u32 },
+    LeaderLease {
+        /// How much faster one clock may be than another, in ticks.
+        drift_ticks: u32,
+    },
 }
 
 /// Choices where etcd-io/raft differs. The default is Quorate's choice;
@@ -170,6 +176,7 @@ impl Config {
     /// The highest [`Config::priority`]: such a member has no additional delay.
     pub const PRIORITY_MAX: u8 = 100;
 
+    /// The default settings for a member.
     pub fn new(id: MemberId) -> Self {
         Self {
             id,
@@ -289,6 +296,7 @@ impl Default for Liveness {
 }
 
 impl Liveness {
+    /// All conditions on: the default.
     pub const ALL: Self =
         Self { votes_tell_commit: true, demote_before_removal: true, settle: true };
 
@@ -319,6 +327,7 @@ impl Default for EtcdCompat {
 }
 
 impl EtcdCompat {
+    /// The choices of etcd-io/raft.
     pub const fn etcd() -> Self {
         Self {
             coalesce: false,
@@ -345,15 +354,28 @@ pub enum ConfigError {
     /// The member needs an id other than 0.
     MemberZero,
     /// An election timeout must be longer than the heartbeat interval.
-    Ticks { election: u32, heartbeat: u32 },
+    Ticks {
+        /// The election timeout.
+        election: u32,
+        /// The heartbeat interval.
+        heartbeat: u32,
+    },
     /// Priorities are at most [`Config::PRIORITY_MAX`].
-    Priority { priority: u8 },
+    Priority {
+        /// The configured priority.
+        priority: u8,
+    },
     /// A leader without any append in flight cannot replicate.
     NoInflight,
     /// Followers must ignore candidates during a lease: enable check-quorum.
     LeaseWithoutCheckQuorum,
     /// The allowed drift is at least as long as the lease.
-    Drift { drift: u32, election: u32 },
+    Drift {
+        /// The configured drift.
+        drift: u32,
+        /// The election timeout.
+        election: u32,
+    },
 }
 
 impl fmt::Display for ConfigError {

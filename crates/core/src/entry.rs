@@ -15,7 +15,9 @@ use crate::{EntryId, Index, Term};
 /// One entry of the replicated log.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
+    /// Its term and index.
     pub id: EntryId,
+    /// Its content.
     pub payload: Payload,
 }
 
@@ -39,6 +41,7 @@ impl Payload {
 }
 
 impl Entry {
+    /// An entry with a command.
     pub fn command(term: Term, index: Index, command: impl Into<Bytes>) -> Self {
         Self { id: EntryId::new(term, index), payload: Payload::Command(command.into()) }
     }
@@ -48,6 +51,7 @@ impl Entry {
         self.payload.bytes() + ENTRY_OVERHEAD_BYTES
     }
 
+    /// The membership change in this entry, if it is one.
     pub fn change(&self) -> Option<&Arc<LoggedChange>> {
         match &self.payload {
             Payload::Change(change) => Some(change),
@@ -96,14 +100,17 @@ pub(crate) struct Slice {
 }
 
 impl Entries {
+    /// No entries.
     pub const fn new() -> Self {
         Self { first: None, rest: Vec::new() }
     }
 
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.slices().map(Slice::len).sum()
     }
@@ -113,14 +120,17 @@ impl Entries {
         self.slices().map(|slice| slice.bytes).sum()
     }
 
+    /// The entry with the lowest index.
     pub fn first(&self) -> Option<&Entry> {
         self.first.as_ref().map(Slice::first)
     }
 
+    /// The entry with the highest index.
     pub fn last(&self) -> Option<&Entry> {
         self.rest.last().or(self.first.as_ref()).map(Slice::last)
     }
 
+    /// The entries in order.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.slices().flat_map(|slice| slice.entries().iter())
     }

@@ -13,31 +13,43 @@ use crate::{EntryId, Index, MemberId, Term};
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Event {
+    /// This member changed its role.
     Role {
+        /// The previous role.
         from: RoleKind,
+        /// The new role.
         to: RoleKind,
+        /// The term of the new role.
         term: Term,
     },
     /// This member follows another leader, or none.
     Leader {
+        /// The leader that this member follows now.
         leader: Option<MemberId>,
+        /// The current term.
         term: Term,
     },
     /// This membership counts from now on.
     Membership {
+        /// The entry of the membership.
         id: EntryId,
+        /// The membership.
         membership: Arc<Membership>,
     },
     /// Any majority of this membership can now elect a leader, also after restarts: the
     /// change that led to it is done, and so is every earlier one. Every member reports
     /// this once after each start.
     Settled {
+        /// The entry of the membership.
         id: EntryId,
+        /// The membership.
         membership: Arc<Membership>,
+        /// Why this member considers it settled.
         evidence: SettledEvidence,
     },
     /// The goal's next step is due: the leader takes it, or waits for its condition.
     GoalStep {
+        /// The step.
         step: GoalStep,
     },
     /// This goal has ended, and the membership in which it ended is settled. Every member
@@ -47,14 +59,21 @@ pub enum Event {
     /// count: its disk was wiped, replaced or restored, or it was removed and its id given
     /// to another member. Add it again under a new id with an empty disk.
     IdentityRejected {
+        /// The member that rejected the identity.
         by: MemberId,
+        /// The identity that is recorded under this member's id.
         known: Identity,
     },
+    /// A transfer of leadership began.
     TransferBegan {
+        /// The target.
         to: MemberId,
     },
+    /// A transfer of leadership was aborted.
     TransferAborted {
+        /// The target.
         to: MemberId,
+        /// Why.
         reason: AbortReason,
     },
     /// A peer's snapshot replaced this member's log and state.

@@ -16,6 +16,7 @@ use crate::{Activation, Event, Index, MemberId, MemberSet, Raft, Refusal};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GoalStatus {
+    /// The step that is due.
     pub step: GoalStep,
     /// Ticks since the step became due.
     pub since_ticks: u64,

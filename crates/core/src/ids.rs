@@ -42,7 +42,9 @@ impl fmt::Debug for MemberId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EntryId {
+    /// The term in which a leader created the entry.
     pub term: Term,
+    /// The position in the log.
     pub index: Index,
 }
 
@@ -50,6 +52,7 @@ impl EntryId {
     /// The id before the first entry of an empty log.
     pub const ZERO: Self = Self { term: 0, index: 0 };
 
+    /// The id of the entry with this term and index.
     pub const fn new(term: Term, index: Index) -> Self {
         Self { term, index }
     }
@@ -85,10 +88,12 @@ pub struct SaveId(pub u64);
 pub struct MemberSet(Vec<MemberId>);
 
 impl MemberSet {
+    /// The empty set.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
+    /// Whether this member is in the set.
     pub fn contains(&self, id: MemberId) -> bool {
         self.0.binary_search(&id).is_ok()
     }
@@ -115,18 +120,22 @@ impl MemberSet {
         }
     }
 
+    /// The members in ascending order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = MemberId> + '_ {
         self.0.iter().copied()
     }
 
+    /// The members in ascending order, as a slice.
     pub fn as_slice(&self) -> &[MemberId] {
         &self.0
     }
 
+    /// The number of members.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

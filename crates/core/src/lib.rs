@@ -1,36 +1,19 @@
-//! The Raft rules as a pure value.
+//! The Raft consensus algorithm as a pure value.
 //!
-//! No I/O, no clock, no thread, no randomness but a seed: [`Raft::step`] takes what
-//! happened, [`Raft::take_output`] says what to do. The same inputs always lead to
-//! the same outputs, so a list of inputs is a full replay, and a [`Raft`] can be
-//! cloned, compared and hashed.
-//!
-//! # Reading order
-//! `boundary` (the whole contract on one page), `message`, `raft` (what `step`
-//! does with what), then the conversations: `election`, `replication`, `commit`,
-//! `changes`, `goals`, `settled`, `snapshot`, `transfer`, `reads`. Who counts stands in
-//! `membership`.
-//!
-//! # The promise
-//! Nothing that a peer, a client or a disk says makes this code panic, loop or
-//! allocate without bound; it is dropped with a reason ([`Dropped`]). An own broken
-//! invariant does panic.
-//!
-//! # Features
-//! With `serde`, configuration, status, memberships, changes, plans and refusals can be
-//! written as JSON and the like, and read back. What goes into a member (configuration,
-//! changes, memberships) is refused when it has a field that this version does not know:
-//! a condition that is overlooked would be worse.
+//! No I/O, no clock, no thread, no randomness except a seed: [`Raft::step`] processes an
+//! [`Input`], [`Raft::take_output`] returns what the caller has to do. The same inputs always
+//! give the same outputs, so a list of inputs is a full replay, and a [`Raft`] can be cloned,
+//! compared and hashed.
 //!
 //! # A cluster of one
 //! ```
-//! use quorate_core::{Boot, Config, Input, Membership, MemberId, Raft, RequestId, Accepted};
+//! use quorate_core::{Accepted, Boot, Config, Input, MemberId, Membership, Raft, RequestId};
 //!
 //! let id = MemberId(1);
 //! let boot = Boot::first(Membership::new([id], []));
 //! let mut raft = Raft::new(Config::new(id), boot)?;
 //! raft.step(Input::Campaign)?;
-//! // Do what it asks: here, a disk that is always done at once.
+//! // Perform each output: here, with a disk that completes every save at once.
 //! while raft.has_output() {
 //!     let output = raft.take_output();
 //!     if let Some(save) = output.save {
@@ -40,12 +23,31 @@
 //!         raft.step(Input::Applied(last.id.index))?;
 //!     }
 //! }
-//! let taken = raft.step(Input::Propose(RequestId(7), "hello".into()))?;
-//! assert!(matches!(taken, Accepted::Logged(_)));
+//! let accepted = raft.step(Input::Propose(RequestId(7), "hello".into()))?;
+//! assert!(matches!(accepted, Accepted::Logged(_)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Layout
+//! The crate root has what is needed to drive a member: [`Raft`], its [`Input`] and [`Output`],
+//! its [`Config`], and what it starts from, [`Boot`]. The details are in modules: [`config`],
+//! [`event`], [`membership`], [`message`], [`refusal`], [`status`].
+//!
+//! To read the source, start with `boundary` (the whole contract on one page), `message` and
+//! `raft` (the dispatch of inputs), then the conversations: `election`, `replication`, `commit`,
+//! `changes`, `goals`, `settled`, `snapshot`, `transfer`, `reads`.
+//!
+//! # Guarantees
+//! No message, request or disk content makes this code panic, loop or allocate without bound;
+//! it is dropped with a reason ([`Dropped`]). A violated internal invariant does panic.
+//!
+//! # Features
+//! - `serde`: configuration, status, memberships, changes, plans, events and refusals implement
+//!   `Serialize` and `Deserialize`. Unknown fields in configurations, changes and memberships
+//!   are errors, because ignoring a condition would be worse.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod boot;
 mod boundary;

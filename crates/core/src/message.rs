@@ -13,7 +13,9 @@ use bytes::Bytes;
 /// A message with its sender and recipient.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Envelope {
+    /// The sender.
     pub from: MemberId,
+    /// The recipient.
     pub to: MemberId,
     /// The sender's term. A pre-vote, and a granted pre-vote, carry the term of the
     /// possible election instead: one above the candidate's own.
@@ -23,6 +25,7 @@ pub struct Envelope {
     /// The index of the entry that added the sender, as given in its configuration; 0 for a
     /// first member. It distinguishes the present member with an id from a former one.
     pub joined_at: Index,
+    /// The content.
     pub message: Message,
 }
 
@@ -31,9 +34,11 @@ pub struct Envelope {
 pub enum Message {
     /// Asks for a vote without changing any term (thesis §9.6).
     PreVote(Vote),
+    /// The reply to a pre-vote.
     PreVoteReply(VoteReply),
     /// Requests a vote in this term (thesis §3.4).
     Vote(Vote),
+    /// The reply to a vote request.
     VoteReply(VoteReply),
     /// Entries from the leader; without entries it carries a commit index or probes the
     /// log.
@@ -42,6 +47,7 @@ pub enum Message {
     AppendReply(AppendReply),
     /// Confirms leadership and asks for the confirmation of a read round.
     Heartbeat(Heartbeat),
+    /// The reply to a heartbeat.
     HeartbeatReply(HeartbeatReply),
     /// Sent to a peer that is behind the leader's log. The snapshot's bytes are transferred
     /// outside the core. The reply is an append reply.
@@ -51,9 +57,11 @@ pub enum Message {
     /// A follower forwards a proposal to the leader of the envelope's term, and to no
     /// other.
     Propose(RequestId, Proposal),
+    /// The reply to a forwarded proposal: its entry, or the refusal.
     ProposeReply(RequestId, Result<EntryId, Refusal>),
     /// A follower asks its leader for the read index (thesis §6.4).
     Read(RequestId),
+    /// The reply to a forwarded read: its index, or the refusal.
     ReadReply(RequestId, Result<Index, Refusal>),
     /// A follower forwards the request to make this member the leader.
     Transfer(MemberId),
@@ -71,6 +79,7 @@ pub struct Identity {
     pub joined_at: Index,
 }
 
+/// A request for a vote or a pre-vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Vote {
     /// The last entry of the candidate's log. A vote is granted only to a log that is not
@@ -83,38 +92,54 @@ pub struct Vote {
     pub committed: EntryId,
 }
 
+/// The reply to a vote request or a pre-vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VoteReply {
+    /// Whether the vote is granted.
     pub granted: bool,
     /// The last membership that the voter knows to be committed; zero for none. Sent with
     /// refusals too.
     pub committed: EntryId,
 }
 
+/// Entries for a follower's log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Append {
     /// The entry just before `entries` in the leader's log. A receiver without it accepts
     /// nothing.
     pub prev: EntryId,
+    /// The entries; none to probe or to send a commit index.
     pub entries: Entries,
     /// The leader's commit index. It is valid only up to the last entry that this message
     /// proves to match.
     pub commit: Index,
 }
 
+/// The reply to an append or a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AppendReply {
     /// The sender's log matches the leader's up to `index`, durably, and it durably knows
     /// the log to be committed up to `commit`.
-    Matches { index: Index, commit: Index },
+    Matches {
+        /// The index.
+        index: Index,
+        /// The commit index.
+        commit: Index,
+    },
     /// The sender has no entry equal to `prev` of the append. `hint` is the newest entry of
     /// its log that could match the leader's: not above `prev`, and not of a later term. A
     /// hint with term 0 has an unknown term.
-    Differs { prev: Index, hint: EntryId },
+    Differs {
+        /// The index before the rejected entries.
+        prev: Index,
+        /// The newest entry that could match.
+        hint: EntryId,
+    },
     /// The append came from an older term; only the envelope's term matters.
     OldTerm,
 }
 
+/// A heartbeat of the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Heartbeat {
     /// The commit index, never above what the receiver is known to hold.
@@ -131,6 +156,7 @@ pub struct Heartbeat {
     pub settled: Index,
 }
 
+/// The reply to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeartbeatReply {
     /// How far the sender durably knows its log to be committed.
@@ -154,6 +180,7 @@ pub struct SnapshotMeta {
 /// What a client asks to put into the log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Proposal {
+    /// A command for the state machine.
     Command(Bytes),
     /// Boxed because it is rare and much larger than a command.
     Change(Box<Change>),

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::ser::Serializer;
 
+/// Serializes bytes as text, numbers or bytes.
 pub fn serialize<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
     if !serializer.is_human_readable() {
         return serializer.serialize_bytes(bytes);
@@ -19,6 +20,7 @@ pub fn serialize<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S
     }
 }
 
+/// Deserializes bytes from text, numbers or bytes.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
     if deserializer.is_human_readable() {
         deserializer.deserialize_any(TextOrNumbers)

@@ -190,6 +190,7 @@ impl Raft {
             || !out.events.is_empty()
     }
 
+    /// The settings of this member.
     pub fn config(&self) -> &Config {
         &self.config
     }

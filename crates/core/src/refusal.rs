@@ -13,19 +13,36 @@ use crate::{Index, MemberId, RequestId, Term};
 #[non_exhaustive]
 pub enum Refusal {
     /// Another member leads, or none does. Retry there, or after an election.
-    NotLeader { leader: Option<MemberId> },
+    NotLeader {
+        /// The leader, if known.
+        leader: Option<MemberId>,
+    },
     /// Leadership is being transferred. Retry at `to`.
-    Transferring { to: MemberId },
+    Transferring {
+        /// The target or recipient.
+        to: MemberId,
+    },
     /// This leader is no longer in the membership. Retry after an election.
     LeaderRemoved,
     /// Too many bytes wait for a quorum. Retry later.
-    TooMuchUncommitted { waiting: u64, limit: u64 },
+    TooMuchUncommitted {
+        /// How many bytes wait.
+        waiting: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// Too many reads wait. Retry later.
-    TooManyReads { limit: usize },
+    TooManyReads {
+        /// The limit.
+        limit: usize,
+    },
     /// The membership change is not possible now; the reason says why.
     Change(ChangeRefusal),
     /// The requested next leader is not a voter. Choose another one.
-    TargetNotVoter { to: MemberId },
+    TargetNotVoter {
+        /// The target or recipient.
+        to: MemberId,
+    },
 }
 
 /// Why an input had no effect. Each of these is normal in a running cluster; a caller may
@@ -38,33 +55,77 @@ pub enum Dropped {
     /// A request that did not happen.
     Refused(Refusal),
     /// Addressed to another member.
-    WrongRecipient { to: MemberId },
+    WrongRecipient {
+        /// The target or recipient.
+        to: MemberId,
+    },
     /// A reply from a member that is not in the membership.
-    UnknownSender { from: MemberId },
+    UnknownSender {
+        /// The sender.
+        from: MemberId,
+    },
     /// A promise from another disk than the one recorded for this member. Add the member
     /// again under a new id.
-    OtherIncarnation { from: MemberId, incarnation: u64 },
+    OtherIncarnation {
+        /// The sender.
+        from: MemberId,
+        /// The incarnation that it reported.
+        incarnation: u64,
+    },
     /// A promise from another member than the one recorded under this id: it was added by
     /// another entry. Add the member again under a new id.
-    OtherJoinIndex { from: MemberId, joined_at: Index },
+    OtherJoinIndex {
+        /// The sender.
+        from: MemberId,
+        /// The join index that it reported.
+        joined_at: Index,
+    },
     /// No correct member sends this.
     Malformed(Malformed),
     /// From a past term.
-    OldTerm { term: Term, current: Term },
+    OldTerm {
+        /// The term of the message.
+        term: Term,
+        /// The current term.
+        current: Term,
+    },
     /// A vote request while the leader is live: neither the vote nor the term counts.
-    LeaderAlive { leader: Option<MemberId> },
+    LeaderAlive {
+        /// The leader, if known.
+        leader: Option<MemberId>,
+    },
     /// A forwarded request that was answered before, or is so old that this is unknown.
-    Repeated { from: MemberId, request: RequestId },
+    Repeated {
+        /// The sender.
+        from: MemberId,
+        /// The request.
+        request: RequestId,
+    },
     /// A reply that no request of this member is waiting for.
     Unsolicited,
     /// A message that only another role can handle.
     NotForRole,
     /// Two members claim to lead the same term.
-    SecondLeader { from: MemberId, leader: MemberId },
+    SecondLeader {
+        /// The sender.
+        from: MemberId,
+        /// The leader, if known.
+        leader: MemberId,
+    },
     /// The leader's commit index is beyond this log.
-    CommitBeyondLog { commit: Index, last: Index },
+    CommitBeyondLog {
+        /// The commit index.
+        commit: Index,
+        /// The last index of the log.
+        last: Index,
+    },
     /// It contradicts a committed entry.
-    ContradictsCommitted { index: Index, commit: Index },
+    ContradictsCommitted {
+        /// The index.
+        index: Index,
+        /// The commit index.
+        commit: Index,
+    },
     /// A snapshot that this member does not need, or that does not contain it.
     SnapshotNotNeeded,
     /// This member may not campaign now.
@@ -72,7 +133,10 @@ pub enum Dropped {
     /// A completion without a matching request.
     NothingPending,
     /// There is no snapshot up to that index, so the log may not be trimmed that far.
-    NotSnapshotted { newest: Index },
+    NotSnapshotted {
+        /// The newest one.
+        newest: Index,
+    },
     /// The request has no effect: it is done already or in progress.
     NothingToDo,
     /// Not allowed with leader-lease reads.
@@ -88,16 +152,25 @@ pub enum Dropped {
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Malformed {
+    /// The sender's id is 0.
     NoSender,
+    /// The sender has the receiver's id.
     FromSelf,
+    /// A term or index is out of range.
     NumberTooLarge,
+    /// The entries do not follow each other.
     GapInEntries,
+    /// The terms of the entries decrease.
     TermsDecrease,
+    /// An entry's term is above the message's.
     TermAboveMessage,
+    /// A membership is invalid.
     BadMembership,
     /// A membership of a cluster with another activation rule.
     OtherActivation,
+    /// A match index is beyond the leader's log.
     MatchBeyondLog,
+    /// Loaded entries are not those of this log.
     WrongEntries,
 }
 
@@ -107,7 +180,9 @@ pub enum Malformed {
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum CampaignBlocked {
+    /// This member is the leader.
     AlreadyLeader,
+    /// This member is not a voter.
     NotVoter,
     /// The membership records another disk, or another member, under this id.
     IdentityMismatch,
@@ -116,9 +191,11 @@ pub enum CampaignBlocked {
     /// A committed membership is not applied yet: counting votes by an older one could
     /// elect a second leader.
     MembershipNotApplied,
+    /// A snapshot is not installed yet.
     SnapshotNotInstalled,
     /// A leader may be relying on this member for its lease.
     LeaderHoldsLease,
+    /// No terms are left.
     TermsExhausted,
 }
 

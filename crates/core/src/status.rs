@@ -16,9 +16,13 @@ use crate::{Entry, EntryId, Index, MemberId, Raft, SnapshotMeta, Term};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum RoleKind {
+    /// Follows a leader or waits for one.
     Follower,
+    /// Sends pre-votes.
     PreCandidate,
+    /// Requests votes.
     Candidate,
+    /// Leads.
     Leader,
 }
 
@@ -26,14 +30,21 @@ pub enum RoleKind {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Status {
+    /// The id of this member.
     pub id: MemberId,
+    /// Its role.
     pub role: RoleKind,
+    /// Its term.
     pub term: Term,
+    /// The member that got its vote in this term.
     pub vote: Option<MemberId>,
+    /// The leader of this term, if known.
     pub leader: Option<MemberId>,
+    /// The state of its log.
     pub log: LogStatus,
     /// The membership that counts now, and its entry.
     pub membership: Arc<Membership>,
+    /// The entry of that membership.
     pub membership_id: EntryId,
     /// The newest membership in the log; it may not count yet.
     pub newest_membership_id: EntryId,
@@ -63,9 +74,11 @@ pub struct LogStatus {
     pub base: EntryId,
     /// The oldest index still in memory.
     pub tail_first: Index,
+    /// The last entry.
     pub last: EntryId,
     /// Durable here up to this index.
     pub saved: Index,
+    /// Committed up to this index.
     pub commit: Index,
     /// Handed to the state machine up to this index.
     pub applying: Index,
@@ -81,8 +94,11 @@ pub struct LogStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PeerStatus {
+    /// The member.
     pub id: MemberId,
+    /// Whether it is a learner.
     pub learner: bool,
+    /// How entries are sent to it.
     pub flow: Flow,
     /// Matches the leader's log up to here, durably.
     pub matched: Index,
@@ -94,6 +110,7 @@ pub struct PeerStatus {
     pub active: bool,
     /// Appends with entries in flight.
     pub inflight: usize,
+    /// Whether the window of appends in flight is full.
     pub inflight_full: bool,
 }
 
@@ -103,10 +120,12 @@ impl Raft {
         self.leader
     }
 
+    /// The current term.
     pub fn term(&self) -> Term {
         self.term
     }
 
+    /// The current role.
     pub fn role(&self) -> RoleKind {
         self.role.kind()
     }
@@ -164,6 +183,7 @@ impl Raft {
         self.holds_newer_log
     }
 
+    /// The state of the log.
     pub fn log_status(&self) -> LogStatus {
         LogStatus {
             base: self.log.base(),

@@ -1,6 +1,6 @@
-//! Values as JSON: what they look like, that they come back, and what is refused.
+//! Values as JSON: their form, round trips, and what is refused.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn comes_back<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T) {
     assert_eq!(serde_json::from_str::<T>(&json).unwrap(), value, "{json}");
 }
 
-/// Reading this fails, and says so.
+/// Reading this fails with this text.
 #[track_caller]
 fn refused<T: DeserializeOwned + Debug>(json: Value, why: &str) {
     let said = serde_json::from_value::<T>(json).unwrap_err().to_string();
@@ -97,8 +97,8 @@ fn missing_config_fields_have_defaults() {
     let etcd_compat = EtcdCompat { coalesce: false, ..EtcdCompat::default() };
     assert_eq!(read, Config { election_ticks: 20, etcd_compat, ..Config::new(id(3)) });
     refused::<Config>(json!({"id": 3, "electoin_ticks": 20}), "unknown field `electoin_ticks`");
-    let nobody: Config = serde_json::from_value(json!({})).unwrap();
-    assert_eq!(nobody.check(), Err(ConfigError::MemberZero));
+    let without_id: Config = serde_json::from_value(json!({})).unwrap();
+    assert_eq!(without_id.check(), Err(ConfigError::MemberZero));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn memberships() {
     );
     comes_back(MembershipParts::from(membership.clone()));
     comes_back(SnapshotMeta { id: EntryId::new(1, 1), membership: Arc::new(membership) });
-    // Of a member that has yet to join.
+    // Of a member that has not joined yet.
     comes_back(Membership::default());
     comes_back(Membership::default().with_activation(Activation::OnAppend));
 }
@@ -157,8 +157,8 @@ fn a_membership_may_be_partial_and_in_any_order() {
         "infos": [[2, {"info": "b"}], [1, {"zone": "east"}]],
     });
     let read: Membership = serde_json::from_value(short).unwrap();
-    let wanted = Membership::new([id(1), id(2)], []).with_info(id(1), info("", b"east"));
-    assert_eq!(read, wanted.with_info(id(2), info("b", b"")));
+    let expected = Membership::new([id(1), id(2)], []).with_info(id(1), info("", b"east"));
+    assert_eq!(read, expected.with_info(id(2), info("b", b"")));
     assert_eq!(read.info(id(1)), Some(&info("", b"east")));
 }
 
@@ -181,7 +181,7 @@ fn an_invalid_membership_is_refused() {
         "0000000000000001 is listed twice",
     );
     refused::<Membership>(json!({"voters": [1]}), "unknown field `voters`");
-    // The same door for what contains one.
+    // The same check for values that contain one.
     let at = json!({"term": 1, "index": 1});
     let both = json!({"majorities": [[1]], "learners": [1]});
     refused::<SnapshotMeta>(
@@ -273,7 +273,7 @@ fn plans_and_steps() {
     both_ways(GoalStep::RemoveLearners([1].into()), json!({"remove_learners": [1]}));
 }
 
-/// A leader by itself, with a goal that waits for a member that never comes.
+/// A single leader, with a goal that waits for a member that never starts.
 fn leader_with_goal() -> Raft {
     let boot = Boot::first(Membership::new([id(1)], []));
     let mut raft = Raft::new(Config::new(id(1)), boot).unwrap();
@@ -308,8 +308,8 @@ fn a_status_of_a_leader_with_a_goal() {
     comes_back::<LogStatus>(status.log);
     comes_back::<PeerStatus>(status.peers[1]);
     comes_back(status);
-    let stranger = Raft::new(Config::new(id(9)), Boot::empty()).unwrap();
-    comes_back(stranger.status());
+    let joining = Raft::new(Config::new(id(9)), Boot::empty()).unwrap();
+    comes_back(joining.status());
 }
 
 #[test]

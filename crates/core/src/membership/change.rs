@@ -18,6 +18,7 @@ use crate::{EntryId, MemberId, MemberSet};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Change {
+    /// What to change.
     pub kind: ChangeKind,
     /// Opaque to the core; reaches the state machine with the entry.
     #[cfg_attr(feature = "serde", serde(default, with = "crate::opaque"))]
@@ -35,7 +36,12 @@ pub struct Change {
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case", deny_unknown_fields))]
 pub enum ChangeKind {
     /// Operations in order, all or none. Without operations: leave the joint.
-    Operations { operations: Vec<Operation>, transition: Transition },
+    Operations {
+        /// What to do, in order.
+        operations: Vec<Operation>,
+        /// Whether to go through a joint.
+        transition: Transition,
+    },
     /// The older form: one operation, never through a joint.
     V1(Operation),
     /// A list of majorities, the incoming one first: any list that may follow the present
@@ -45,11 +51,28 @@ pub enum ChangeKind {
     AddLearners(MemberSet),
     /// Exactly these voters. A voter that loses its vote stays as a learner with `retain`,
     /// and is removed in the end without it.
-    SetVoters { voters: MemberSet, retain: bool },
+    SetVoters {
+        /// The voters.
+        voters: MemberSet,
+        /// Whether demoted voters stay as learners.
+        retain: bool,
+    },
     /// Adds and removes voters; `retain` as above.
-    EditVoters { add: MemberSet, remove: MemberSet, retain: bool },
+    EditVoters {
+        /// The voters to add.
+        add: MemberSet,
+        /// The voters to demote.
+        remove: MemberSet,
+        /// Whether demoted voters stay as learners.
+        retain: bool,
+    },
     /// The members to end with. The leader takes the steps.
-    Goal { voters: MemberSet, learners: MemberSet },
+    Goal {
+        /// The voters.
+        voters: MemberSet,
+        /// The learners.
+        learners: MemberSet,
+    },
     /// Returns to where the change in progress began.
     Cancel,
 }
@@ -60,6 +83,7 @@ impl Default for ChangeKind {
     }
 }
 
+/// One operation of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -68,6 +92,7 @@ pub enum Operation {
     Voter(MemberId),
     /// Add as a learner, or demote a voter.
     Learner(MemberId),
+    /// Remove from the cluster.
     Remove(MemberId),
     /// Changes only the info of this member.
     Update(MemberId),
@@ -90,7 +115,9 @@ pub enum Transition {
 /// A change in the log, with the resulting membership.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LoggedChange {
+    /// The change as it was requested.
     pub change: Change,
+    /// The membership after it.
     pub membership: Arc<Membership>,
 }
 
@@ -194,11 +221,13 @@ impl Change {
         self
     }
 
+    /// Adds an opaque context that reaches the state machine with the entry.
     pub fn with_context(mut self, context: impl Into<Bytes>) -> Self {
         self.context = context.into();
         self
     }
 
+    /// Whether the change leaves a joint.
     pub fn is_leave(&self) -> bool {
         matches!(&self.kind, ChangeKind::Operations { operations, .. } if operations.is_empty())
     }
@@ -219,6 +248,7 @@ impl Change {
         !operations.is_empty() && operations.iter().all(about)
     }
 
+    /// Whether the change has the older form with one operation.
     pub fn is_v1(&self) -> bool {
         matches!(self.kind, ChangeKind::V1(_))
     }
@@ -231,6 +261,7 @@ impl From<ChangeKind> for Change {
 }
 
 impl Operation {
+    /// The member that the operation is about.
     pub fn member(self) -> MemberId {
         match self {
             Self::Voter(id) | Self::Learner(id) | Self::Remove(id) | Self::Update(id) => id,

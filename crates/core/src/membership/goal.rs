@@ -15,10 +15,13 @@ use crate::{EntryId, MemberId, MemberSet};
 pub struct Goal {
     /// The entry that set the goal, which identifies it; zero before it is logged.
     pub id: EntryId,
+    /// The voters to end with.
     pub voters: MemberSet,
+    /// The learners to end with.
     pub learners: MemberSet,
     /// What a cancel returns to.
     pub from_voters: MemberSet,
+    /// The learners that a cancel returns to.
     pub from_learners: MemberSet,
     /// Whether this goal undoes a cancelled one.
     pub cancels: bool,
@@ -44,6 +47,7 @@ pub enum GoalEnd {
 pub struct EndedGoal {
     /// The entry that set the goal.
     pub id: EntryId,
+    /// How it ended.
     pub end: GoalEnd,
     /// The entry of the first membership without it.
     pub at: EntryId,
@@ -63,6 +67,7 @@ impl Goal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PlanContext {
+    /// The member that leads.
     pub leader: MemberId,
     /// Live, and near enough to the end of the log to vote without delaying commits.
     pub caught_up: MemberSet,
@@ -339,12 +344,15 @@ impl Membership {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Plan {
+    /// The steps in order.
     pub steps: Vec<PlannedStep>,
 }
 
+/// One step of a plan, and what the cluster tolerates after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PlannedStep {
+    /// The step.
     pub step: GoalStep,
     /// The membership after the step.
     pub membership: Membership,

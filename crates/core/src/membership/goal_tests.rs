@@ -6,13 +6,13 @@ fn set(mask: u32) -> MemberSet {
     (0..5).filter(|bit| mask & (1 << bit) != 0).map(|bit| MemberId(bit + 1)).collect()
 }
 
-/// What a leader sees to whom everything is settled and nobody is on its way.
+/// What a leader sees when everything is settled and no member is catching up.
 fn view(leader: MemberId, caught_up: MemberSet) -> PlanContext {
     PlanContext { leader, caught_up, catching_up: MemberSet::new(), settled: true }
 }
 
-/// Takes steps as a leader would that always sees everybody caught up and every
-/// step settled, and checks each of them.
+/// Takes the steps of a leader that sees all members caught up and every step settled, and
+/// checks each of them.
 fn walk(mut now: Membership, leader: MemberId) -> (Membership, usize) {
     let mut view = view(leader, now.members());
     let mut taken = 0;
@@ -29,7 +29,7 @@ fn walk(mut now: Membership, leader: MemberId) -> (Membership, usize) {
         view.caught_up = next.members();
         now = next;
         taken += 1;
-        assert!(taken < 12, "no end in sight: {now}");
+        assert!(taken < 12, "too many steps: {now}");
     }
     (now, taken)
 }
@@ -74,7 +74,7 @@ fn a_goal_cancelled_at_any_step_ends_where_it_began() {
     }
 }
 
-/// Takes steps while these never catch up, until there is nothing to do but to wait.
+/// Takes steps while these never catch up, until the leader can only wait.
 fn walk_without(dead: &MemberSet, mut now: Membership, leader: MemberId) -> Membership {
     let alive = |now: &Membership| now.members().iter().filter(|id| !dead.contains(*id)).collect();
     let mut view = view(leader, alive(&now));
@@ -86,21 +86,21 @@ fn walk_without(dead: &MemberSet, mut now: Membership, leader: MemberId) -> Memb
         if let GoalStep::HandOver(successors) = &step {
             view.leader = successors.iter().next().unwrap();
         }
-        // Called off anywhere on the way, it is back where it began as soon as all are there.
+        // Cancelled at any step, it returns to where it began once all members are caught up.
         let goal = now.goal().unwrap();
         let start = Membership::new(goal.from_voters.iter(), goal.from_learners.iter());
         assert_eq!(walk(now.cancel_goal().unwrap(), view.leader).0, start, "{now}");
         now = next;
         view.caught_up = alive(&now);
     }
-    panic!("no end in sight: {now}");
+    panic!("too many steps: {now}");
 }
 
 #[test]
 fn member_that_never_starts_does_not_block_other_voters() {
     for voters in 1u32..16 {
         for wanted in 1u32..32 {
-            // Those who are to come; of the others, the lowest leads and the rest may be dead.
+            // The joining members; of the others, the lowest leads and the rest may be dead.
             let leader = set(voters).iter().next().unwrap();
             for dead in (0u32..32).map(set).filter(|dead| !dead.contains(leader)) {
                 let start = Membership::new(set(voters).iter(), []);
@@ -115,7 +115,7 @@ fn member_that_never_starts_does_not_block_other_voters() {
                 }
                 assert!(goal.voters.iter().filter(come).all(|id| end.is_voter(id)), "{end}");
                 assert!(end.incoming().len() >= start.incoming().len(), "{end}");
-                // It comes after all; or the goal is called off.
+                // The member starts after all; or the goal is cancelled.
                 let leads = end.incoming().iter().find(|id| !dead.contains(*id)).unwrap();
                 let back = end.cancel_goal().unwrap();
                 assert_eq!(walk(back, leads).0, start, "{end}");
@@ -142,8 +142,8 @@ fn plan_lists_all_steps_and_blocking_losses() {
         "wait until settled",
     ];
     assert_eq!(steps, want);
-    // In the joint any two of the voters that are in both majorities, or one of them
-    // and one of those that are in one, stop it.
+    // In the joint, the loss of two voters that are in both majorities, or of one of them and
+    // one that is in one majority, stops commits.
     let joint = &plan.steps[3];
     assert_eq!(joint.membership.majorities().len(), 2);
     let pairs: Vec<MemberSet> =
@@ -204,7 +204,7 @@ fn invalid_goals_are_refused() {
     assert_eq!(pursued.set_goal(&same, &none), Err(ChangeRefusal::GoalInProgress));
 }
 
-/// What a change makes of a membership that stands in a log, at this index.
+/// The membership after a change that is logged at this index.
 fn logged(now: &Membership, change: Change, index: u64) -> Membership {
     let next = now.resolve(&change, &EtcdCompat::default()).unwrap();
     next.logged(now, &change, EntryId::new(1, index), |id| Some(id.0 + 10))
@@ -221,7 +221,7 @@ fn cancel_of_a_replaced_goal_returns_to_the_start_of_the_first() {
     assert_eq!(second.goal().unwrap().id, EntryId::new(1, 4));
     let (end, _) = walk(second.cancel_goal().unwrap(), MemberId(1));
     assert_eq!((end.incoming(), end.learners()), (start.incoming(), start.learners()));
-    // Aimed at what is there, it ends at once.
+    // A goal that is already reached ends at once.
     let here = expecting(Change::goal([1, 2, 3].map(MemberId), [MemberId(4)]));
     let stopped = logged(&came, here, 4);
     assert_eq!(stopped.goal(), None);
@@ -263,7 +263,7 @@ fn unwanted_learner_is_removed_without_waiting() {
     let now = now.take_step(&GoalStep::RemoveLearners(set(0b10))).unwrap();
     assert_eq!(next_step(&now, &view), Some(GoalStep::CatchUp(set(0b100))));
 
-    // Who was there before the goal stays until it is reached: it may be cancelled.
+    // A member from before the goal stays until it is reached: the goal may be cancelled.
     let now = Membership::new([id(1)], [id(2)]).set_goal(&set(0b101), &MemberSet::new()).unwrap();
     let now = now.take_step(&next_step(&now, &view).unwrap()).unwrap();
     assert_eq!(next_step(&now, &view), Some(GoalStep::CatchUp(set(0b100))));

@@ -110,6 +110,7 @@ impl Membership {
         self
     }
 
+    /// The activation rule of the cluster.
     pub fn activation(&self) -> Activation {
         self.activation
     }
@@ -145,18 +146,22 @@ impl Membership {
         self.majorities.get(1..).unwrap_or(&[])
     }
 
+    /// The incoming majority, then the outgoing ones.
     pub fn majorities(&self) -> &[MemberSet] {
         &self.majorities
     }
 
+    /// The members that receive the log and do not vote.
     pub fn learners(&self) -> &MemberSet {
         &self.learners
     }
 
+    /// The voters of an outgoing majority that become learners when the joint is left.
     pub fn learners_next(&self) -> &MemberSet {
         &self.learners_next
     }
 
+    /// Whether the leader leaves the joint automatically.
     pub fn auto_leave(&self) -> bool {
         self.auto_leave
     }
@@ -176,14 +181,17 @@ impl Membership {
         !self.is_joint() && self.incoming().len() == 1
     }
 
+    /// Whether this member votes in any majority.
     pub fn is_voter(&self, id: MemberId) -> bool {
         self.majorities.iter().any(|majority| majority.contains(id))
     }
 
+    /// Whether this member is a learner.
     pub fn is_learner(&self, id: MemberId) -> bool {
         self.learners.contains(id)
     }
 
+    /// Whether this is a voter or a learner.
     pub fn contains(&self, id: MemberId) -> bool {
         self.is_voter(id) || self.is_learner(id)
     }
@@ -271,7 +279,9 @@ impl fmt::Debug for Membership {
 pub enum MembershipError {
     /// A majority without voters would agree to everything.
     NoVoters,
+    /// Member id 0 is listed.
     MemberZero,
+    /// A member is listed both as a voter and as a learner.
     VoterAndLearner(MemberId),
     /// Listed in `learners_next`, but not leaving a majority.
     NotLeaving(MemberId),

@@ -12,18 +12,27 @@ use crate::{Activation, EntryId, Index, MemberId, MemberSet};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct MembershipParts {
+    /// See [`Membership::majorities`].
     pub majorities: Vec<MemberSet>,
+    /// See [`Membership::learners`].
     pub learners: MemberSet,
+    /// See [`Membership::learners_next`].
     pub learners_next: MemberSet,
+    /// See [`Membership::auto_leave`].
     pub auto_leave: bool,
+    /// See [`Membership::since`].
     pub since: EntryId,
+    /// See [`Membership::activation`].
     pub activation: Activation,
+    /// See [`Membership::goal`].
     pub goal: Option<Goal>,
+    /// See [`Membership::ended_goals`].
     pub ended: Vec<EndedGoal>,
     /// Sorted by member.
     pub incarnations: Vec<(MemberId, u64)>,
     /// Sorted by member.
     pub joined: Vec<(MemberId, Index)>,
+    /// See [`Membership::removed`].
     pub removed: Vec<MemberId>,
     /// Sorted by member.
     pub infos: Vec<(MemberId, MemberInfo)>,

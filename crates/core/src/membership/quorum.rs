@@ -6,6 +6,7 @@ use crate::{MemberId, MemberSet};
 
 /// Values that a quorum can agree on. `ALL` is the result for a membership without voters.
 pub trait Quorum: Ord + Copy {
+    /// The result for a membership without voters.
     const ALL: Self;
 }
 
@@ -21,8 +22,11 @@ impl Quorum for bool {
 /// that a majority of voters still supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VoteResult {
+    /// A majority cannot be reached any longer.
     Lost,
+    /// Not decided yet.
     Pending,
+    /// A majority has granted its votes.
     Won,
 }
 

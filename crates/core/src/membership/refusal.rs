@@ -12,20 +12,38 @@ use crate::{EntryId, MemberId};
 #[non_exhaustive]
 pub enum ChangeRefusal {
     /// An earlier change, or the inherited log, is not applied yet. Retry after it is.
-    InFlight { index: u64, applied: u64 },
+    InFlight {
+        /// The index.
+        index: u64,
+        /// The applied index.
+        applied: u64,
+    },
     /// This leader has not committed an entry of its own term yet, so it may not know the
     /// newest membership. Retry shortly.
     NoOwnCommit,
     /// The newest membership is not the expected one. Look at it and retry.
-    Stale { newest: EntryId },
+    Stale {
+        /// The newest one.
+        newest: EntryId,
+    },
     /// Fewer than a quorum of a majority's voters are live and caught up: the change could
     /// not be completed. Start them, or choose others.
-    QuorumNotReady { voters: usize, quorum: usize, live: usize },
+    QuorumNotReady {
+        /// The voters.
+        voters: usize,
+        /// How many of them form a quorum.
+        quorum: usize,
+        /// How many of them are live and caught up.
+        live: usize,
+    },
     /// The loss of one zone would then block the cluster, which no zone can now. Spread the
     /// voters.
     ZoneWouldBlock,
     /// A voter would be removed directly. Demote it first, or set a goal.
-    RemovesVoterDirectly { id: MemberId },
+    RemovesVoterDirectly {
+        /// The member.
+        id: MemberId,
+    },
     /// Some quorum of the present majorities and some quorum of the requested ones might
     /// not overlap: no majority of the one equals, or differs by one voter from, a majority
     /// of the other. Go through a joint of both.
@@ -54,9 +72,15 @@ pub enum ChangeRefusal {
     /// No change is in progress.
     NothingToCancel,
     /// A member with this id was removed. Ids are never used twice: choose a new one.
-    IdUsedBefore { id: MemberId },
+    IdUsedBefore {
+        /// The member.
+        id: MemberId,
+    },
     /// Not a member. Add it as a learner first.
-    UnknownMember { id: MemberId },
+    UnknownMember {
+        /// The member.
+        id: MemberId,
+    },
     /// The result contradicts itself.
     InvalidMembership(MembershipError),
 }
