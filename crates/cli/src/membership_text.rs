@@ -1,4 +1,4 @@
-//! What Quorate's own service says about members, as words: names instead of ids.
+//! Text for what Quorate's membership service reports, with names instead of ids.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use quorate_proto::quorate::v1 as wire;
 use quorate_proto::quorate::v1::membership_news::News;
 use quorate_proto::quorate::v1::step::Kind;
 
-use crate::bar::bar;
+use crate::ids::{hex_id, named_id};
 use crate::print::counted;
+use crate::progress_bar::progress_bar;
 use crate::tolerance;
-use crate::who::hex;
 
-/// Names by id. Ids without one stay ids.
+/// Names by id. A member without a known name is shown by its id.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Names(BTreeMap<u64, String>);
+pub(crate) struct MemberNames(BTreeMap<u64, String>);
 
-impl Names {
+impl MemberNames {
     pub(crate) fn learn(&mut self, membership: Option<&wire::MembershipRecord>) {
         self.learn_members(membership.map_or(&[][..], |record| &record.members));
     }
@@ -26,70 +26,79 @@ impl Names {
         }
     }
 
-    pub(crate) fn of(&self, id: u64) -> String {
-        self.known(id).unwrap_or_else(|| hex(id))
-    }
-
     pub(crate) fn known(&self, id: u64) -> Option<String> {
         self.0.get(&id).cloned()
     }
 
-    pub(crate) fn all(&self, ids: &[u64]) -> String {
-        if ids.is_empty() {
-            return "nobody".to_string();
-        }
-        ids.iter().map(|id| self.of(*id)).collect::<Vec<_>>().join(", ")
+    fn name_or_id(&self, id: u64) -> String {
+        self.known(id).unwrap_or_else(|| hex_id(id))
     }
 
-    /// `{a b c}`, both of a joint with `&` between, learners behind.
+    /// Names separated by commas.
+    fn list(&self, ids: &[u64]) -> String {
+        if ids.is_empty() {
+            return "none".to_string();
+        }
+        ids.iter().map(|id| self.name_or_id(*id)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// `NAME (ID)` separated by commas.
+    fn labels(&self, ids: &[u64]) -> String {
+        let label = |id: &u64| named_id(self.0.get(id).map_or("", String::as_str), *id);
+        ids.iter().map(label).collect::<Vec<_>>().join(", ")
+    }
+
+    /// `{a b c}`; the majorities of a joint membership with `&` between them; then learners.
     pub(crate) fn membership(&self, record: &wire::MembershipRecord) -> String {
         let voters = |majority: &wire::Majority| {
-            let names: Vec<_> = majority.voters.iter().map(|id| self.of(*id)).collect();
+            let names: Vec<_> = majority.voters.iter().map(|id| self.name_or_id(*id)).collect();
             format!("{{{}}}", names.join(" "))
         };
         let mut text = record.majorities.iter().map(voters).collect::<Vec<_>>().join(" & ");
         if !record.learners.is_empty() {
-            text += &format!(" learners {}", self.all(&record.learners));
+            text += &format!(" learners {}", self.list(&record.learners));
         }
         text
     }
 
     pub(crate) fn step(&self, step: &wire::Step) -> String {
         match &step.kind {
-            Some(Kind::AddLearners(who)) => format!("add as learners: {}", self.all(&who.ids)),
-            Some(Kind::CatchUp(who)) => format!("catch up: {}", self.all(&who.ids)),
-            Some(Kind::HandOver(who)) => {
-                format!("hand over leadership to one of: {}", self.all(&who.ids))
+            Some(Kind::AddLearners(members)) => {
+                format!("add learners: {}", self.list(&members.ids))
+            }
+            Some(Kind::CatchUp(members)) => format!("catch up: {}", self.list(&members.ids)),
+            Some(Kind::HandOver(members)) => {
+                format!("transfer leadership to one of: {}", self.list(&members.ids))
             }
             Some(Kind::MoveVotes(votes)) => {
-                let moves: Vec<_> =
-                    votes.operations.iter().map(|one| self.operation(one)).collect();
-                format!("move votes: {}", moves.join(", "))
+                let operations: Vec<_> =
+                    votes.operations.iter().map(|operation| self.operation(operation)).collect();
+                format!("change voters: {}", operations.join(", "))
             }
-            Some(Kind::Leave(_)) => "leave the joint".to_string(),
+            Some(Kind::Leave(_)) => "leave the joint membership".to_string(),
             Some(Kind::Settle(_)) => "settle".to_string(),
-            Some(Kind::RemoveLearners(who)) => format!("remove: {}", self.all(&who.ids)),
-            // A kind that is newer than this program.
+            Some(Kind::RemoveLearners(members)) => format!("remove: {}", self.list(&members.ids)),
+            // A server newer than this program may send other kinds.
             None => step.text.clone(),
         }
     }
 
     fn operation(&self, operation: &wire::Operation) -> String {
-        let name = self.of(operation.member_id);
+        let name = self.name_or_id(operation.member_id);
         match operation.kind() {
-            wire::operation::Kind::Voter => format!("{name} gets a vote"),
-            wire::operation::Kind::Learner => format!("{name} gives up its vote"),
-            wire::operation::Kind::Remove => format!("{name} goes"),
+            wire::operation::Kind::Voter => format!("promote {name}"),
+            wire::operation::Kind::Learner => format!("demote {name}"),
+            wire::operation::Kind::Remove => format!("remove {name}"),
             wire::operation::Kind::Update | wire::operation::Kind::Unspecified => {
-                format!("{name} is updated")
+                format!("update {name}")
             }
         }
     }
 
-    /// Losses that would stop the cluster: `a; b+c`.
+    /// Sets of members, such as `a; b+c`: the loss of any one set stops the cluster.
     pub(crate) fn losses(&self, losses: &[wire::MemberIds]) -> String {
-        let loss = |who: &wire::MemberIds| {
-            let mut names: Vec<_> = who.ids.iter().map(|id| self.of(*id)).collect();
+        let loss = |members: &wire::MemberIds| {
+            let mut names: Vec<_> = members.ids.iter().map(|id| self.name_or_id(*id)).collect();
             names.sort();
             names.join("+")
         };
@@ -98,65 +107,66 @@ impl Names {
         losses.join("; ")
     }
 
-    /// Where a change stands: what is due, who is awaited, how far they are.
+    /// The current step of a change, the members it waits for, and how far each lags.
     pub(crate) fn progress(&self, progress: &wire::GoalProgress, last_index: u64) -> Vec<String> {
         let step =
-            progress.step.as_ref().map_or("nothing is due".to_string(), |step| self.step(step));
+            progress.step.as_ref().map_or("no step is due".to_string(), |step| self.step(step));
         let seconds = progress.since_millis / 1000;
         let mut first = format!("{step} ({seconds} s)");
         if !progress.awaited.is_empty() {
-            first += &format!(", waits for {}", self.all(&progress.awaited));
+            first += &format!(", waiting for {}", self.labels(&progress.awaited));
         }
         let mut lines = vec![first];
-        lines.extend(progress.behind.iter().map(|behind| {
-            let there = last_index.saturating_sub(behind.entries);
+        let awaited =
+            |behind: &&wire::goal_progress::Behind| progress.awaited.contains(&behind.member_id);
+        lines.extend(progress.behind.iter().filter(awaited).map(|behind| {
+            let matched = last_index.saturating_sub(behind.entries);
             format!(
                 "  {} {} {} behind, {}",
-                self.of(behind.member_id),
-                bar(there, last_index),
+                self.name_or_id(behind.member_id),
+                progress_bar(matched, last_index),
                 counted(behind.entries, "entry", "entries"),
-                counted(u64::from(behind.rounds), "round", "rounds"),
+                counted(u64::from(behind.rounds), "catch-up round", "catch-up rounds"),
             )
         }));
-        lines.extend(progress.held_up.as_ref().map(|why| format!("  held up: {}", why.text)));
+        lines.extend(progress.held_up.as_ref().map(|why| format!("  blocked: {}", why.text)));
         lines
     }
 
+    /// One line of `quorate member watch`.
     pub(crate) fn news(&self, news: &News) -> String {
         match news {
             News::Now(now) => {
                 let settled = if now.settled { "settled" } else { "not settled yet" };
-                format!("now        {} ({settled})", self.optional(now.membership.as_ref()))
+                let membership = now.membership.as_ref();
+                let text = membership.map_or("unknown".to_string(), |one| self.membership(one));
+                format!("current    {text} ({settled})")
             }
-            News::Committed(record) => format!("committed  {}", self.at(record)),
-            News::Counts(record) => format!("counts     {}", self.at(record)),
-            News::Settled(record) => format!("settled    {}", self.at(record)),
+            News::Committed(record) => format!("committed  {}", self.with_entry(record)),
+            News::Counts(record) => format!("active     {}", self.with_entry(record)),
+            News::Settled(record) => format!("settled    {}", self.with_entry(record)),
             News::Step(step) => format!("step       {}", self.step(step)),
             News::GoalEnded(ended) => {
-                format!("goal {} {}", entry(ended.id.as_ref()), ending(ended))
+                format!("goal {} {}", entry_id(ended.id.as_ref()), end_text(ended))
             }
         }
     }
 
-    fn at(&self, record: &wire::MembershipRecord) -> String {
-        format!("{} {}", entry(record.id.as_ref()), self.membership(record))
-    }
-
-    fn optional(&self, record: Option<&wire::MembershipRecord>) -> String {
-        record.map_or_else(|| "nothing known".to_string(), |record| self.membership(record))
+    fn with_entry(&self, record: &wire::MembershipRecord) -> String {
+        format!("{} {}", entry_id(record.id.as_ref()), self.membership(record))
     }
 }
 
 /// `term.index`.
-pub(crate) fn entry(id: Option<&wire::EntryId>) -> String {
+pub(crate) fn entry_id(id: Option<&wire::EntryId>) -> String {
     id.map_or_else(|| "0.0".to_string(), |id| format!("{}.{}", id.term, id.index))
 }
 
-pub(crate) fn ending(ended: &wire::EndedGoal) -> &'static str {
+pub(crate) fn end_text(ended: &wire::EndedGoal) -> &'static str {
     match ended.end() {
         wire::GoalEnd::Reached => "reached",
         wire::GoalEnd::Cancelled => "cancelled",
-        wire::GoalEnd::Replaced => "replaced by another",
+        wire::GoalEnd::Replaced => "replaced by another goal",
         wire::GoalEnd::Unspecified => "ended",
     }
 }
@@ -172,9 +182,9 @@ pub(crate) fn standing(member: &wire::Member) -> &'static str {
     }
 }
 
-/// What the leader counts, and what follows from it.
-pub(crate) fn tolerance(names: &Names, told: &wire::Tolerance) -> Vec<String> {
-    let counts: Vec<_> = told
+/// The fault tolerance that the leader reports: its counts, and the losses that stop writes.
+pub(crate) fn tolerance(names: &MemberNames, reported: &wire::Tolerance) -> Vec<String> {
+    let counts: Vec<_> = reported
         .counts
         .iter()
         .map(|count| {
@@ -182,16 +192,16 @@ pub(crate) fn tolerance(names: &Names, told: &wire::Tolerance) -> Vec<String> {
             format!("{voters}, quorum {}, live {}", count.quorum, count.live)
         })
         .collect();
-    let sentence = tolerance::sentence(told.has_quorum, u64::from(told.failures));
+    let sentence = tolerance::sentence(reported.has_quorum, u64::from(reported.failures));
     let mut lines = vec![format!("{}: {sentence}", counts.join(" and "))];
-    if told.has_quorum && !told.stops_commits.is_empty() {
+    if reported.has_quorum && !reported.stops_commits.is_empty() {
         lines.push(format!(
-            "losing any of these would stop it: {}",
-            names.losses(&told.stops_commits)
+            "losing any of these sets of members would stop writes: {}",
+            names.losses(&reported.stops_commits)
         ));
     }
-    if !told.blocking_zone.is_empty() {
-        lines.push(format!("losing the zone '{}' would stop it", told.blocking_zone));
+    if !reported.blocking_zone.is_empty() {
+        lines.push(format!("losing zone '{}' would stop writes", reported.blocking_zone));
     }
     lines
 }
@@ -200,10 +210,10 @@ pub(crate) fn tolerance(names: &Names, told: &wire::Tolerance) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn names() -> Names {
+    fn names() -> MemberNames {
         let member =
             |id, name: &str| wire::Member { id, name: name.to_string(), ..Default::default() };
-        let mut names = Names::default();
+        let mut names = MemberNames::default();
         names.learn_members(&[member(1, "a"), member(2, "b"), member(3, "c"), member(10, "")]);
         names
     }
@@ -213,43 +223,46 @@ mod tests {
     }
 
     #[test]
-    fn memberships_read_like_stories() {
+    fn memberships_use_the_notation_of_stories() {
         let record = wire::MembershipRecord {
             majorities: vec![majority(&[1, 2, 16]), majority(&[1, 2, 3])],
             learners: vec![3],
             ..Default::default()
         };
-        assert_eq!(names().membership(&record), "{a b 10} & {a b c} learners c");
+        assert_eq!(names().membership(&record), "{a b 0000000000000010} & {a b c} learners c");
     }
 
     #[test]
-    fn progress_shows_who_is_awaited_and_how_far() {
+    fn progress_shows_awaited_members_and_their_lag() {
         let ids = |ids: &[u64]| wire::MemberIds { ids: ids.to_vec() };
         let progress = wire::GoalProgress {
             step: Some(wire::Step { text: String::new(), kind: Some(Kind::CatchUp(ids(&[3]))) }),
             since_millis: 2_500,
             awaited: vec![3],
             held_up: Some(wire::Refusal { text: "2 of 4 live".to_string(), ..Default::default() }),
-            behind: vec![wire::goal_progress::Behind { member_id: 3, entries: 50, rounds: 1 }],
+            behind: vec![
+                wire::goal_progress::Behind { member_id: 2, entries: 0, rounds: 9 },
+                wire::goal_progress::Behind { member_id: 3, entries: 50, rounds: 1 },
+            ],
         };
         assert_eq!(
             names().progress(&progress, 100),
             [
-                "catch up: c (2 s), waits for c",
-                "  c [##########----------] 50 entries behind, 1 round",
-                "  held up: 2 of 4 live",
+                "catch up: c (2 s), waiting for c (0000000000000003)",
+                "  c [##########----------] 50 entries behind, 1 catch-up round",
+                "  blocked: 2 of 4 live",
             ]
         );
     }
 
     #[test]
-    fn a_step_of_a_newer_server_is_told_in_its_words() {
-        let step = wire::Step { text: "paint it".to_string(), kind: None };
-        assert_eq!(names().step(&step), "paint it");
+    fn a_step_of_a_newer_server_uses_its_text() {
+        let step = wire::Step { text: "unknown step".to_string(), kind: None };
+        assert_eq!(names().step(&step), "unknown step");
     }
 
     #[test]
-    fn losses_and_counts() {
+    fn tolerance_shows_counts_and_losses() {
         let ids = |ids: &[u64]| wire::MemberIds { ids: ids.to_vec() };
         let counted = wire::Tolerance {
             failures: 1,
@@ -262,13 +275,13 @@ mod tests {
             tolerance(&names(), &counted),
             [
                 "3 voters, quorum 2, live 3: 1 more failure is tolerated right now",
-                "losing any of these would stop it: a+b",
+                "losing any of these sets of members would stop writes: a+b",
             ]
         );
     }
 
     #[test]
-    fn news_in_a_line_each() {
+    fn each_event_is_one_line() {
         let id = Some(wire::EntryId { term: 2, index: 7 });
         let record = wire::MembershipRecord {
             id,
