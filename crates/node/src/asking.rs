@@ -403,10 +403,10 @@ fn may_be_offered(open: &Open) -> bool {
     if open.once {
         return false;
     }
-    match (&open.asked, open.stage) {
-        (_, Stage::Waiting) => true,
-        (Asked::Command(_), Stage::Offered | Stage::Logged(_)) => true,
-        (Asked::Read(_) | Asked::Transfer(_), Stage::Offered) => true,
-        _ => false,
-    }
+    matches!(
+        (&open.asked, open.stage),
+        (_, Stage::Waiting)
+            | (Asked::Command(_), Stage::Offered | Stage::Logged(_))
+            | (Asked::Read(_) | Asked::Transfer(_), Stage::Offered)
+    )
 }
