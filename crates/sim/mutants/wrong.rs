@@ -31,8 +31,8 @@ pub(crate) fn edited(
 /// What a quorum holds when learners count as if they were voters.
 pub(crate) fn quorum_with_learners(raft: &Raft, leader: &Leader) -> Index {
     let membership = raft.membership();
-    let guests: Vec<Index> = membership.learners().iter().map(|id| matched(leader, id)).collect();
-    with_guests(membership, leader, &guests)
+    let extra: Vec<Index> = membership.learners().iter().map(|id| matched(leader, id)).collect();
+    with_extra(membership, leader, &extra)
 }
 
 /// What a quorum holds when a leader without a vote counts itself.
@@ -41,18 +41,18 @@ pub(crate) fn quorum_with_leader(raft: &Raft, leader: &Leader) -> Index {
     if membership.is_voter(raft.config.id) {
         return leader.quorum_matched(membership);
     }
-    with_guests(membership, leader, &[raft.log.saved()])
+    with_extra(membership, leader, &[raft.log.saved()])
 }
 
 fn matched(leader: &Leader, id: MemberId) -> Index {
     leader.peer(id).map_or(0, |peer| peer.progress.matched)
 }
 
-/// The quorum of each majority when guests count as voters and the majority does not grow.
-fn with_guests(membership: &Membership, leader: &Leader, guests: &[Index]) -> Index {
+/// The quorum of each majority when extra members count as voters and the majority does not grow.
+fn with_extra(membership: &Membership, leader: &Leader, extra: &[Index]) -> Index {
     let one = |voters: &MemberSet| {
         let own = voters.iter().map(|id| matched(leader, id));
-        let mut values: Vec<Index> = own.chain(guests.iter().copied()).collect();
+        let mut values: Vec<Index> = own.chain(extra.iter().copied()).collect();
         values.sort_unstable_by(|a, b| b.cmp(a));
         values[voters.len() / 2]
     };

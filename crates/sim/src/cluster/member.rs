@@ -96,7 +96,22 @@ impl CoreMember {
         let output = raft.take_output();
         check_core(raft)?;
         checks.output(raft, &output)?;
+        self.check_apply_follows(&output.apply)?;
         Ok(Some(output))
+    }
+
+    /// The machine gets no entry before the one that precedes it, or before the snapshot that
+    /// holds that one is installed.
+    /// Shown by scenarios/apply_waits_for_snapshot_install.txt.
+    fn check_apply_follows(&self, entries: &Entries) -> Result<(), Violation> {
+        let Some(first) = entries.first() else { return Ok(()) };
+        let pending = self.applies.back().and_then(Entries::last).map_or(0, |last| last.id.index);
+        let machine = pending.max(self.disk.applied);
+        if first.id.index > machine + 1 {
+            let text = format!("entry {} is to be applied, the machine is at {machine}", first.id);
+            return Err(Violation::new("own", text));
+        }
+        Ok(())
     }
 
     pub(crate) fn trim(&mut self, to: Index) {
