@@ -1,9 +1,9 @@
-//! How far the log is durable, noted in a second place.
+//! The sync mark: the position up to which the log is durable, in a separate file.
 //!
-//! Each record tells how far the log was durable when it was written; only of the last
-//! ones nobody tells. Without this note, damage in them could not be told from a write
-//! that a crash has torn. The note is written after every sync but not synced itself:
-//! losing it makes damage harder to see, it never makes a claim that is not true.
+//! Each record holds the sequence number up to which the log was durable when the record was
+//! written. The last records are not covered by this. Without the mark, damage in them could
+//! not be distinguished from a torn write of a crash. The mark is written after every sync but
+//! not synced itself: if it is lost, less damage is detected, but it is never wrong.
 
 use crc32c::crc32c_append;
 
@@ -12,17 +12,17 @@ use crate::error::{DiskFailure, DiskOperation};
 use crate::names::FileName;
 use crate::{Disk, StoreIdentity};
 
-/// Two places, far enough apart that no disk writes both at once.
+/// Two slots, far enough apart that a disk never tears both with one write.
 const SLOTS: u64 = 2;
 const SLOT_STRIDE: u64 = 4096;
 const SLOT_BYTES: usize = 28;
 
-/// Every record of this segment that ends here or before is durable.
+/// All records of this segment that end at `end` or before are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Mark {
     pub(crate) segment: u64,
     pub(crate) end: u64,
-    /// The sequence number of the last of them.
+    /// The sequence number of the last durable record.
     pub(crate) sequence: u64,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct MarkFile<F> {
 }
 
 impl<F: Clone> MarkFile<F> {
-    /// A new file without a mark.
+    /// Creates a file without a mark.
     pub(crate) fn create<D: Disk<File = F>>(
         disk: &mut D,
         identity: &StoreIdentity,
@@ -47,7 +47,7 @@ impl<F: Clone> MarkFile<F> {
         Ok(Self { file, seed: seed(identity), slot: 0 })
     }
 
-    /// The file, and the newest mark in it.
+    /// Opens the file and reads the newest mark.
     pub(crate) fn open<D: Disk<File = F>>(
         disk: &mut D,
         identity: &StoreIdentity,
@@ -61,7 +61,7 @@ impl<F: Clone> MarkFile<F> {
         for slot in 0..SLOTS {
             let mut bytes = [0; SLOT_BYTES];
             if slot * SLOT_STRIDE + SLOT_BYTES as u64 > len {
-                continue; // A damaged note is none.
+                continue; // A damaged mark counts as missing.
             }
             disk.read_at(&file, slot * SLOT_STRIDE, &mut bytes)
                 .map_err(DiskFailure::when(DiskOperation::Read, name))?;
@@ -75,7 +75,7 @@ impl<F: Clone> MarkFile<F> {
         Ok((Self { file, seed, slot: (slot + 1) % SLOTS }, mark))
     }
 
-    /// Notes a mark over the older one of the two.
+    /// Writes a mark over the older of the two.
     pub(crate) fn write<D: Disk<File = F>>(
         &mut self,
         disk: &mut D,
@@ -93,7 +93,7 @@ impl<F: Clone> MarkFile<F> {
     }
 }
 
-/// Another store's mark says nothing about this one.
+/// The seed of the checksum, so that the mark of another store is not accepted.
 fn seed(identity: &StoreIdentity) -> u32 {
     let mut bytes = identity.cluster.to_bytes();
     identity.member.encode(&mut bytes);
