@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate::{
-    BadSnapshot, DirectoryStorage, Machine, Node, NodeConfig, SnapshotChunks, TcpConfig,
-    TcpTransport,
+    BadSnapshot, DirectoryStorage, Machine, MachineError, Node, NodeConfig, SnapshotChunks,
+    TcpConfig, TcpTransport,
 };
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Runtime};
@@ -223,13 +223,13 @@ struct Sum {
 }
 
 impl Machine for Sum {
-    fn apply(&mut self, _: u64, command: &Bytes) -> Bytes {
+    fn apply(&mut self, _: u64, command: &Bytes) -> Result<Bytes, MachineError> {
         self.bytes += command.len() as u64;
-        Bytes::new()
+        Ok(Bytes::new())
     }
 
-    fn query(&self, _: &Bytes) -> Bytes {
-        Bytes::copy_from_slice(&self.bytes.to_le_bytes())
+    fn query(&self, _: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(Bytes::copy_from_slice(&self.bytes.to_le_bytes()))
     }
 
     fn snapshot(&self) -> SnapshotChunks {

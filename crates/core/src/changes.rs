@@ -12,7 +12,7 @@ use crate::membership::{Change, ChangeKind, ChangeRefusal, GoalStep, LoggedChang
 use crate::role::Role;
 use crate::{
     Accepted, Activation, Dropped, Entry, EntryId, Envelope, Event, MemberId, Message, Payload,
-    Proposal, Raft, Refusal, RequestId, Term, mutant,
+    Proposal, Raft, Refusal, RequestId, Term,
 };
 
 impl Raft {
@@ -94,9 +94,6 @@ impl Raft {
         if self.role.is_leader() && term > self.term {
             return Err(Dropped::NotForRole);
         }
-        if mutant!(CopyIsTaken) {
-            return Ok(());
-        }
         self.replay.take(term, from, request)
     }
 
@@ -154,9 +151,7 @@ impl Raft {
             // The target of a transfer must catch up with a log that stands still.
             Role::Leader(leader) => match (leader.transfer, leader.own) {
                 (None, Some(_)) => Ok(()),
-                (Some(_), _) if mutant!(ProposalsDuringTransfer) => Ok(()),
                 (Some(transfer), _) => Err(Refusal::Transferring { to: transfer.to }),
-                (None, None) if mutant!(RemovedLeaderTakesProposals) => Ok(()),
                 (None, None) => Err(Refusal::LeaderRemoved),
             },
             _ => Err(self.not_leader()),
@@ -170,8 +165,8 @@ impl Raft {
         let waiting = leader.uncommitted_bytes;
         // With nothing waiting any size is taken, and an empty payload always is:
         // opening a term and leaving a joint must not be refused.
-        let any_size = (waiting == 0 || bytes == 0) && !mutant!(EmptyEntryIsRefused);
-        let exceeds = waiting.saturating_add(bytes) > limit && !mutant!(WaitingBytesHaveNoEnd);
+        let any_size = waiting == 0 || bytes == 0;
+        let exceeds = waiting.saturating_add(bytes) > limit;
         if !any_size && exceeds {
             return Err(Refusal::TooMuchUncommitted { waiting, limit });
         }
@@ -204,8 +199,7 @@ impl Raft {
         self.check_no_change_in_flight()?;
         let newest = self.memberships.newest();
         let since = newest.since();
-        let stale = change.expected.is_some_and(|expected| expected != since);
-        if stale && !mutant!(ExpectationIsIgnored) {
+        if change.expected.is_some_and(|expected| expected != since) {
             return Err(ChangeRefusal::Stale { newest: since });
         }
         let now = &newest.membership;
@@ -213,20 +207,19 @@ impl Raft {
         // Shown by scenarios/goal_goes_on_while_a_member_is_described.txt.
         let harmless = change.only_describes()
             || matches!(change.kind, ChangeKind::Cancel | ChangeKind::Goal { .. });
-        if now.goal().is_some() && !harmless && !mutant!(GoalIsInterrupted) {
+        if now.goal().is_some() && !harmless {
             return Err(ChangeRefusal::GoalInProgress);
         }
         let next = now.resolve(change, &self.config.etcd_compat)?;
         if self.config.liveness.demote_before_removal
-            && !mutant!(VoterRemovedDirectly)
             && let Some(id) = now.voter_removed_by(&next)
         {
             return Err(ChangeRefusal::RemovesVoterDirectly { id });
         }
-        if self.has_to_be_carried(change) && !mutant!(ChangeIsNotCarried) {
+        if self.has_to_be_carried(change) {
             self.check_carried(now, &next)?;
         }
-        if !self.config.etcd_compat.ids_return && !mutant!(RemovedIdReturns) {
+        if !self.config.etcd_compat.ids_return {
             now.check_newcomers(&next)?;
         }
         Ok(next)
@@ -237,7 +230,7 @@ impl Raft {
     /// either, and a leader that was just elected has heard of nobody yet.
     /// Shown by scenarios/goal_just_elected_leader_cancels.txt.
     fn has_to_be_carried(&self, change: &Change) -> bool {
-        let back = change.kind == ChangeKind::Cancel && !mutant!(CancelWaitsToBeCarried);
+        let back = change.kind == ChangeKind::Cancel;
         !(change.is_leave() || back) || self.leaving_burns_bridges()
     }
 
@@ -246,7 +239,7 @@ impl Raft {
         match self.config.activation {
             Activation::OnApply => {
                 let (index, applied) = (leader.change_pending, self.log.applied);
-                if index > applied && !mutant!(SecondChangeAtOnce) {
+                if index > applied {
                     return Err(ChangeRefusal::InFlight { index, applied });
                 }
             }
@@ -254,11 +247,11 @@ impl Raft {
                 // Before that it may not know that another leader's membership is
                 // committed, and both would count.
                 // Shown by scenarios/onappend_change_waits_for_own_term_commit.txt.
-                if self.log.commit < leader.first_own && !mutant!(ChangeBeforeOwnCommit) {
+                if self.log.commit < leader.first_own {
                     return Err(ChangeRefusal::NoOwnCommit);
                 }
                 let index = self.memberships.newest().id.index;
-                if index > self.log.commit && !mutant!(SecondChangeAtOnce) {
+                if index > self.log.commit {
                     return Err(ChangeRefusal::InFlight { index, applied: self.log.commit });
                 }
             }
@@ -282,29 +275,20 @@ impl Raft {
     /// Shown by scenarios/joint_next_leader_leaves.txt.
     pub(crate) fn leave_if_due(&mut self) {
         if self.role.is_leader()
-            && self.is_to_be_left()
-            && (mutant!(JointIsLeftTooEarly) || self.check_no_change_in_flight().is_ok())
+            && self.membership().auto_leave()
+            && self.check_no_change_in_flight().is_ok()
         {
             if self.membership().goal().is_some() {
                 self.note_step(Some(GoalStep::Leave));
             }
             let now = self.memberships.newest().membership.clone();
-            let held_up = self.held_up(&now, &GoalStep::Leave).is_some();
-            if held_up && !mutant!(JointIsLeftTooEarly) {
+            if self.held_up(&now, &GoalStep::Leave).is_some() {
                 self.leave_due = true;
             } else if let Ok(next) = now.take_step(&GoalStep::Leave) {
                 // Refused while leadership is moving; then it is the next leader's.
                 let _ = self.log_membership(Change::leave(), next);
             }
         }
-    }
-
-    /// The membership that counts is a joint that whoever leads has to leave.
-    fn is_to_be_left(&self) -> bool {
-        let membership = self.membership();
-        let others = mutant!(OnlyWhoEnteredLeaves) && self.counting.term != self.term;
-        let explicit = mutant!(ExplicitJointIsLeft) && membership.is_joint();
-        (membership.auto_leave() || explicit) && !others && !mutant!(JointIsNotLeft)
     }
 
     /// Notices that another membership counts than before, and acts on it.
@@ -323,29 +307,25 @@ impl Raft {
         };
         leader.follow(&membership, last, &self.config);
         if !membership.is_voter(self.config.id) && !self.leads_on_its_way_out() {
-            if self.config.step_down_on_removal && !mutant!(RemovedLeaderStays) {
+            if self.config.step_down_on_removal {
                 self.become_follower(self.term, None);
             }
             return;
         }
-        if !mutant!(SmallerQuorumCommitsNothing) && self.commit_by_quorum() {
+        if self.commit_by_quorum() {
             self.broadcast_append();
-        } else if !mutant!(NewcomerWaitsForHeartbeat) {
+        } else {
             self.broadcast_entries(); // New members need not wait for a heartbeat.
         }
-        if !mutant!(TransferOutlivesItsTarget) {
-            self.abort_transfer_if_target_left();
-        }
-        if !mutant!(SmallerQuorumConfirmsNothing) {
-            self.finish_round_if_confirmed();
-        }
+        self.abort_transfer_if_target_left();
+        self.finish_round_if_confirmed();
         self.duties_due = true;
     }
 
     /// Who learned by a vote that it counts need not wait for a timeout.
     fn stand_soon_if_taught(&mut self) {
         let taught = std::mem::replace(&mut self.taught, false);
-        if taught && self.leader.is_none() && !mutant!(TaughtWaitsForTimeout) {
+        if taught && self.leader.is_none() {
             self.timer.elapsed = self.timer.timeout;
         }
     }

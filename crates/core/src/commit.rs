@@ -1,18 +1,14 @@
 //! When an entry is committed, and what is handed to the state machine.
 
-use crate::{
-    Accepted, Dropped, Entries, Index, Load, LoadTarget, Malformed, Raft, mutant, mutants,
-};
+use crate::{Accepted, Dropped, Entries, Index, Load, LoadTarget, Malformed, Raft};
 
 impl Raft {
     /// Raises the commit index to what a quorum holds. Only an entry of the own term
     /// is committed by counting, and with it everything before (thesis §3.6.2).
     pub(crate) fn commit_by_quorum(&mut self) -> bool {
         let Some(leader) = self.role.leader() else { return false };
-        let index = mutants::quorum_matched(self)
-            .unwrap_or_else(|| leader.quorum_matched(self.membership()));
-        let own_term = mutant!(CommitOldTermByCount) || index >= leader.first_own;
-        if index <= self.log.commit || !own_term {
+        let index = leader.quorum_matched(self.membership());
+        if index <= self.log.commit || index < leader.first_own {
             return false;
         }
         self.commit_to(index);
@@ -22,7 +18,7 @@ impl Raft {
     /// What is committed stays so: the index never falls.
     pub(crate) fn commit_to(&mut self, index: Index) {
         let before = self.log.commit;
-        if index == before || index < before && !mutant!(CommitFalls) {
+        if index <= before {
             return;
         }
         assert!(index <= self.log.last().index, "commit {index} is within the log");
@@ -31,18 +27,15 @@ impl Raft {
             let bytes = self.log.payload_bytes(before, index);
             leader.uncommitted_bytes = leader.uncommitted_bytes.saturating_sub(bytes);
             self.duties_due = true;
-            if mutant!(OwnCommitBeforeSave) {
-                self.on_own_commit_saved(index);
-            }
         }
     }
 
     /// Up to where entries may be handed to the state machine now.
     fn may_apply_to(&self) -> Index {
-        if self.installing.is_some() && !mutant!(ApplyWhileInstalling) {
+        if self.installing.is_some() {
             return 0; // What the snapshot holds comes first.
         }
-        self.log.may_apply_to(mutant!(ApplyBeforeSave) || self.config.apply_unsaved)
+        self.log.may_apply_to(self.config.apply_unsaved)
     }
 
     pub(crate) fn has_apply(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Index, MemberId, mutant};
+use crate::{Index, MemberId};
 
 /// Settings of one member. All members of a cluster should agree on ticks and on
 /// [`Config::reads`]; the rest may differ.
@@ -240,10 +240,7 @@ impl Config {
     /// chance in every timeout, so that no two members are always in the same order.
     pub(crate) fn handicap_ticks(&self) -> u32 {
         let short = Self::PRIORITY_MAX.saturating_sub(self.priority);
-        if mutant!(LowPriorityNeverStands) && short > 0 {
-            return u32::MAX / 2;
-        }
-        if !self.pre_vote || mutant!(PriorityHasNoEffect) {
+        if !self.pre_vote {
             return 0;
         }
         let most = u64::from(self.election_ticks - 1);

@@ -13,7 +13,7 @@ use crate::role::{Leader, Role, Tally};
 use crate::saves::OwnVote;
 use crate::{
     Accepted, Activation, Dropped, EntryId, MemberId, Message, Payload, Raft, ReadMode, RoleKind,
-    Term, Vote, VoteReply, ids::NUMBER_MAX, mutant, mutants,
+    Term, Vote, VoteReply, ids::NUMBER_MAX,
 };
 
 /// How an election begins.
@@ -47,21 +47,18 @@ impl Raft {
             Some(CampaignBlocked::IdentityMismatch)
         } else if !self.may_stand() {
             Some(CampaignBlocked::NotVoter)
-        } else if !mutant!(CampaignBeforeJoining) && !self.has_joined() {
+        } else if !self.has_joined() {
             Some(CampaignBlocked::NotJoinedYet)
-        } else if !mutant!(CampaignWhileInstalling) && self.installing.is_some() {
+        } else if self.installing.is_some() {
             Some(CampaignBlocked::SnapshotNotInstalled)
         } else if self.config.activation == Activation::OnApply
             && self.memberships.any_between(self.log.applying, self.log.commit)
-            && !mutant!(CampaignUnapplied)
-            && !(mutant!(TransferUnapplied) && kind == Campaign::Forced)
         {
             // Votes would be counted by a membership that is no longer the newest
             // committed one; two such steps behind, two leaders are possible.
             // Shown by scenarios/membership_committed_not_applied_bars_campaign.txt.
             Some(CampaignBlocked::MembershipNotApplied)
-        } else if self.timer.loyal > 0 && kind != Campaign::Forced && !mutant!(CampaignAgainstLease)
-        {
+        } else if self.timer.loyal > 0 && kind != Campaign::Forced {
             // Shown by scenarios/read_lease_and_a_campaign_by_request.txt.
             Some(CampaignBlocked::LeaderHoldsLease)
         } else if self.term + 2 >= NUMBER_MAX {
@@ -89,14 +86,11 @@ impl Raft {
     /// promised something else.
     fn is_itself(&self) -> bool {
         let (id, membership) = (self.config.id, self.membership());
-        mutant!(WipedDiskStands)
-            || !membership.contains(id)
-            || self.config.is_known_as(membership.identity(id))
+        !membership.contains(id) || self.config.is_known_as(membership.identity(id))
     }
 
     fn may_stand_by_role(&self) -> bool {
-        mutant!(LearnerStands)
-            || self.membership().is_voter(self.config.id)
+        self.membership().is_voter(self.config.id)
             || self.config.activation == Activation::OnAppend
                 && self.holds_newer_log
                 && !self.membership().is_empty()
@@ -107,7 +101,6 @@ impl Raft {
     /// Shown by scenarios/identity_joiner_does_not_stand_early.txt.
     fn has_joined(&self) -> bool {
         match self.config.activation {
-            _ if mutant!(JoinedByLog) => self.log.last().index >= self.config.joined_at,
             Activation::OnApply => self.log.commit >= self.config.joined_at,
             Activation::OnAppend => self.log.last().index >= self.config.joined_at,
         }
@@ -123,10 +116,7 @@ impl Raft {
     }
 
     pub(crate) fn vote_reply(&self, granted: bool) -> VoteReply {
-        let silent =
-            mutant!(GrantTellsNothing) && granted || mutant!(RefusalTellsNothing) && !granted;
-        let committed = if silent { EntryId::ZERO } else { self.committed_membership() };
-        VoteReply { granted, committed }
+        VoteReply { granted, committed: self.committed_membership() }
     }
 
     /// Somebody knows this membership to be committed. If we hold that very entry,
@@ -135,10 +125,10 @@ impl Raft {
     /// Shown by scenarios/liveness_joint_promoted_member_learns_by_votes.txt.
     pub(crate) fn learn_commit(&mut self, id: EntryId) {
         let useful = self.config.liveness.votes_tell_commit
-            && (mutant!(LeaderIsTaught) || !self.role.is_leader())
+            && !self.role.is_leader()
             && id.index > self.log.commit
-            && (mutant!(TaughtWithoutTheEntry) || self.log.holds(id));
-        if !useful || mutant!(TaughtNothing) {
+            && self.log.holds(id);
+        if !useful {
             return;
         }
         self.commit_to(id.index);
@@ -146,7 +136,7 @@ impl Raft {
             return; // It counted already, and so did the votes of a candidate.
         }
         self.taught = true;
-        if self.role.kind() != RoleKind::Follower && !mutant!(TaughtCandidateGoesOn) {
+        if self.role.kind() != RoleKind::Follower {
             self.become_follower(self.term, None);
         }
     }
@@ -162,10 +152,11 @@ impl Raft {
             self.set_role(Role::Candidate(Tally::default()));
         }
         self.set_leader(None);
-        let silent = mutant!(VoteTellsNothing);
-        let committed = if silent { EntryId::ZERO } else { self.committed_membership() };
-        let forced = kind == Campaign::Forced && !mutant!(ForcedVoteIsNotMarked);
-        let vote = Vote { last: self.log.last(), forced, committed };
+        let vote = Vote {
+            last: self.log.last(),
+            forced: kind == Campaign::Forced,
+            committed: self.committed_membership(),
+        };
         for to in self.membership().voters().iter() {
             if to == self.config.id {
                 self.promise_own_vote(OwnVote { term, pre: kind == Campaign::Pre });
@@ -173,7 +164,7 @@ impl Raft {
             }
             if kind == Campaign::Pre {
                 self.out.send.push(self.config.envelope(to, term, Message::PreVote(vote)));
-            } else if self.config.etcd_compat.every_reply_waits || mutant!(VoteAskedBeforeSave) {
+            } else if self.config.etcd_compat.every_reply_waits {
                 self.send(to, Message::Vote(vote));
             } else {
                 // Not before the disk knows the term and the log it speaks of: after a
@@ -188,7 +179,7 @@ impl Raft {
     /// A candidate's own vote is durable.
     pub(crate) fn count_own_vote(&mut self, vote: OwnVote) {
         let current = if vote.pre { self.term + 1 } else { self.term };
-        if mutant!(OldOwnVoteCounts) || vote.term == current {
+        if vote.term == current {
             // It may be over by now: then the vote counts nowhere.
             let _ = self.on_vote_reply(self.config.id, vote.pre, true);
         }
@@ -197,10 +188,8 @@ impl Raft {
     /// A candidate asks for our vote. Newer terms are ours by now, older ones are
     /// dropped, and who has just heard from a leader does not get here.
     pub(crate) fn on_vote(&mut self, from: MemberId, vote: Vote) -> Result<Accepted, Dropped> {
-        let free = self.vote.map_or(self.leader.is_none(), |member| member == from)
-            || mutant!(VoteTwice)
-            || mutant!(VoteBesideLeader) && self.vote.is_none();
-        let granted = free && self.is_up_to_date(vote.last) && !self.is_shy();
+        let free = self.vote.map_or(self.leader.is_none(), |member| member == from);
+        let granted = free && self.is_up_to_date(vote.last);
         if granted {
             self.vote = Some(from);
             self.timer.wait_again();
@@ -224,12 +213,9 @@ impl Raft {
         term: Term,
         vote: Vote,
     ) -> Result<Accepted, Dropped> {
-        if mutant!(PreVoteRaisesTerm) && term > self.term {
-            self.become_follower(term, None);
-        }
         let free =
             term > self.term || self.vote.map_or(self.leader.is_none(), |member| member == from);
-        let granted = free && self.is_up_to_date(vote.last) && !self.is_shy();
+        let granted = free && self.is_up_to_date(vote.last);
         self.note_refusal(free, granted);
         // A yes repeats the term that was asked about; a no tells our own, from
         // which a candidate that is behind learns.
@@ -242,7 +228,7 @@ impl Raft {
     /// Who would have voted, but for its own newer log, gains the right to stand, until
     /// a leader is heard.
     fn note_refusal(&mut self, free: bool, granted: bool) {
-        if free && !granted && !mutant!(NewerLogMayNotStand) {
+        if free && !granted {
             self.holds_newer_log = true;
         }
     }
@@ -251,16 +237,7 @@ impl Raft {
     /// what a newer term committed.
     /// Shown by scenarios/election_longer_stale_log_loses.txt.
     fn is_up_to_date(&self, last: EntryId) -> bool {
-        let own = self.log.last();
-        if mutant!(VoteByLength) {
-            return last.index >= own.index;
-        }
-        mutant!(VoteForOlderLog) || last >= own
-    }
-
-    /// A learner that would not vote: never, but for a mutant.
-    fn is_shy(&self) -> bool {
-        mutant!(LearnerRefusesVote) && !self.membership().is_voter(self.config.id)
+        last >= self.log.last()
     }
 
     /// A leader was heard from less than an election timeout ago, or, after a
@@ -269,7 +246,7 @@ impl Raft {
         let heard = self.config.check_quorum
             && self.leader.is_some()
             && self.timer.elapsed < self.config.election_ticks;
-        heard && !mutant!(LeaderAliveIsForgotten) || self.timer.loyal > 0
+        heard || self.timer.loyal > 0
     }
 
     pub(crate) fn on_vote_reply(
@@ -286,9 +263,6 @@ impl Raft {
             tally.record(from, granted);
         }
         match self.count_votes() {
-            VoteResult::Won if pre && mutant!(PreVoteWonSkipsTheDoor) => {
-                self.ask_for_votes(Campaign::Real)
-            }
             VoteResult::Won if pre => {
                 // Through the same door: what bars a campaign may have come since.
                 if self.campaign(Campaign::Real).is_err() {
@@ -304,9 +278,6 @@ impl Raft {
 
     fn count_votes(&self) -> VoteResult {
         let Some(tally) = self.role.tally() else { return VoteResult::Pending };
-        if mutant!(JointElectsByOutgoing) {
-            return mutants::outgoing_of(self.membership()).count(|id| tally.reply(id));
-        }
         self.membership().count(|id| tally.reply(id))
     }
 
@@ -320,9 +291,7 @@ impl Raft {
         self.on_own_commit_saved(self.saves.durable_commit);
         // Entries of older terms become committed only together with one of this.
         // Shown by scenarios/commit_old_term_needs_own_term.txt.
-        if !mutant!(TermOpensWithoutEntry) {
-            self.append_own(Payload::Command(Bytes::new()));
-        }
+        self.append_own(Payload::Command(Bytes::new()));
         self.broadcast_append();
     }
 
@@ -343,20 +312,18 @@ impl Raft {
     /// keeps them apart, and is long enough to hear a leader that lives.
     /// Shown by scenarios/hint_lost_connection_elects_soon.txt.
     pub(crate) fn on_connection_lost(&mut self, peer: MemberId) -> Result<Accepted, Dropped> {
-        if matches!(self.config.reads, ReadMode::LeaderLease { .. }) && !mutant!(HintBreaksLease) {
+        if matches!(self.config.reads, ReadMode::LeaderLease { .. }) {
             return Err(Dropped::LeaseReads);
         }
         let asks_first = self.config.pre_vote && self.config.check_quorum;
-        if !asks_first && !mutant!(HintNeedsNoPreVote) {
+        if !asks_first {
             return Err(Dropped::NeedsPreVote);
         }
         if self.role.kind() != RoleKind::Follower || self.leader != Some(peer) {
             return Err(Dropped::NothingToDo);
         }
         self.set_leader(None);
-        if !mutant!(HintIsNotTaken) {
-            self.timer.hurry(&self.config);
-        }
+        self.timer.hurry(&self.config);
         Ok(Accepted::Done)
     }
 }

@@ -10,7 +10,7 @@ use crate::membership::{
 };
 use crate::progress::{Flow, Peer};
 use crate::role::Leader;
-use crate::{Activation, Event, Index, MemberId, MemberSet, Raft, Refusal, mutant};
+use crate::{Activation, Event, Index, MemberId, MemberSet, Raft, Refusal};
 
 /// The way of a goal, as its leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -77,9 +77,7 @@ impl Raft {
     pub(crate) fn pursue_goal(&mut self) {
         let Some(leader) = self.role.leader() else { return };
         let newest = &self.memberships.newest().membership;
-        let inherited = self.memberships.newest().id.term < self.term;
-        let left = mutant!(GoalDiesWithItsLeader) && inherited;
-        if newest.goal().is_none() || leader.transfer.is_some() || left {
+        if newest.goal().is_none() || leader.transfer.is_some() {
             return;
         }
         if self.check_no_change_in_flight().is_err() {
@@ -109,7 +107,7 @@ impl Raft {
     }
 
     fn take_step(&mut self, now: &Membership, step: &GoalStep) {
-        if self.held_up(now, step).is_some() && !mutant!(GoalMovesVotesUncarried) {
+        if self.held_up(now, step).is_some() {
             return;
         }
         let Ok(next) = now.take_step(step) else { return };
@@ -149,13 +147,13 @@ impl Raft {
     fn hand_over_to_one_of(&mut self, heirs: &MemberSet) {
         let pause = 2 * u64::from(self.config.election_ticks);
         let Some(leader) = self.role.leader_mut() else { return };
-        if leader.clock < leader.hand_over_after && !mutant!(HandOverWithoutPause) {
+        if leader.clock < leader.hand_over_after {
             return;
         }
         leader.hand_over_after = leader.clock + pause;
         let tried = leader.heir_tried;
         let best = leader.peers.iter().filter(|peer| heirs.contains(peer.id)).max_by_key(|peer| {
-            let fresh = mutant!(SameHeirAgain) || Some(peer.id) != tried;
+            let fresh = Some(peer.id) != tried;
             (fresh, peer.progress.matched, std::cmp::Reverse(peer.id))
         });
         let best = best.map(|peer| peer.id);
@@ -196,7 +194,7 @@ impl Raft {
     pub(crate) fn name_disks(&mut self) {
         let Some(leader) = self.role.leader() else { return };
         let newest = &self.memberships.newest().membership;
-        let busy = newest.is_joint() || newest.goal().is_some() || mutant!(DisksAreNotNamed);
+        let busy = newest.is_joint() || newest.goal().is_some();
         if self.config.incarnation == 0 || busy {
             return;
         }
@@ -219,8 +217,7 @@ impl Raft {
 
     /// Live, and so near the end of the log that it can be counted on.
     fn is_able(&self, leader: &Leader, peer: &Peer) -> bool {
-        let near = mutant!(LaggingMemberIsAble)
-            || peer.rounds.finished > 0 && peer.progress.matched >= leader.pace.before;
+        let near = peer.rounds.finished > 0 && peer.progress.matched >= leader.pace.before;
         let keeps_up = near && peer.progress.flow == Flow::Replicate;
         peer.id == self.config.id || keeps_up && self.is_heard(leader, peer)
     }
@@ -228,7 +225,7 @@ impl Raft {
     /// Has answered lately, or was added so lately that it could not.
     fn is_heard(&self, leader: &Leader, peer: &Peer) -> bool {
         let silent = leader.clock.saturating_sub(peer.answered_at);
-        silent < 2 * u64::from(self.config.election_ticks) || mutant!(SilentMemberIsAble)
+        silent < 2 * u64::from(self.config.election_ticks)
     }
 
     /// Whether each majority of the next membership could decide at once, by what
@@ -242,8 +239,7 @@ impl Raft {
         if !self.config.pre_flight || now.majorities() == next.majorities() {
             return Ok(());
         }
-        let blocks = now.blocking_zone().is_none() && next.blocking_zone().is_some();
-        if blocks && !mutant!(ZoneMayBlock) {
+        if now.blocking_zone().is_none() && next.blocking_zone().is_some() {
             return Err(ChangeRefusal::ZoneWouldBlock);
         }
         let able = |id| leader.peer(id).is_some_and(|peer| self.is_able(leader, peer));

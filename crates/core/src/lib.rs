@@ -63,7 +63,6 @@ pub mod invariants;
 mod log;
 pub mod membership;
 pub mod message;
-pub mod mutants;
 #[cfg(feature = "serde")]
 pub mod opaque;
 mod progress;

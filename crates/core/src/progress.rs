@@ -2,7 +2,7 @@
 
 use crate::goals::Rounds;
 use crate::inflight::Inflight;
-use crate::{Config, Index, MemberId, PeerStatus, mutant};
+use crate::{Config, Index, MemberId, PeerStatus};
 
 /// How entries flow to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -160,7 +160,7 @@ impl Progress {
 
     /// The peer's log equals ours up to here. False when that was known.
     pub(crate) fn match_to(&mut self, index: Index) -> bool {
-        if index == self.matched || index < self.matched && !mutant!(MatchFalls) {
+        if index <= self.matched {
             return false;
         }
         self.matched = index;
@@ -182,8 +182,7 @@ impl Progress {
             if self.next - 1 != prev {
                 return false;
             }
-            let floor = if mutant!(ProbeBelowMatch) { 1 } else { self.matched + 1 };
-            self.next = prev.min(hint + 1).max(floor);
+            self.next = prev.min(hint + 1).max(self.matched + 1);
             self.paused = false;
         }
         self.told_commit = self.told_commit.min(self.next - 1);

@@ -16,7 +16,7 @@ use crate::snapshot::Installing;
 use crate::timer::Timer;
 use crate::{
     Accepted, Activation, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input,
-    LoadTarget, MemberId, Message, Output, Refusal, RequestId, SnapshotMeta, Term, mutant,
+    LoadTarget, MemberId, Message, Output, Refusal, RequestId, SnapshotMeta, Term,
 };
 
 /// One member of a Raft cluster, as a value. It does nothing by itself: see
@@ -79,7 +79,7 @@ impl Raft {
         config.check().map_err(BootError::Config)?;
         let (log, memberships) = boot.check(config.activation)?;
         // A leader that is forgotten by now may still count on us.
-        let loyal = if mutant!(StartForgetsLease) { 0 } else { config.loyal_ticks() };
+        let loyal = config.loyal_ticks();
         let seed = config.seed ^ config.id.0.rotate_left(32);
         let mut raft = Self {
             timer: Timer::new(&config, seed, loyal),
@@ -202,8 +202,7 @@ impl Raft {
     /// The membership as of this entry, for a snapshot there. Not older than the
     /// newest snapshot, not newer than the log.
     pub fn membership_at(&self, index: Index) -> Arc<Membership> {
-        let at = if mutant!(SnapshotTakesNewest) { Index::MAX } else { index };
-        self.memberships.counts(at).membership.clone().captured()
+        self.memberships.counts(index).membership.clone()
     }
 
     /// Replaces the timeout that was drawn, until the next one is: for stories in
@@ -217,9 +216,8 @@ impl Raft {
     /// handed to the state machine, or the newest one in the log.
     pub(crate) fn membership_known(&self) -> &Known {
         match self.config.activation {
-            Activation::OnApply if mutant!(CountsBeforeItIsApplied) => self.memberships.newest(),
-            Activation::OnAppend if !mutant!(CountsOnlyWhenApplied) => self.memberships.newest(),
-            _ => self.memberships.counts(self.log.applying),
+            Activation::OnApply => self.memberships.counts(self.log.applying),
+            Activation::OnAppend => self.memberships.newest(),
         }
     }
 
@@ -263,7 +261,7 @@ impl Raft {
             // A lease binds in whatever term it is asked about.
             // Shown by scenarios/read_lease_after_a_late_refusal.txt.
             Message::PreVote(vote) | Message::Vote(vote)
-                if !vote.forced && self.timer.loyal > 0 && !mutant!(LeaseDoesNotBind) =>
+                if !vote.forced && self.timer.loyal > 0 =>
             {
                 Err(Dropped::LeaderAlive { leader: self.leader })
             }
@@ -301,7 +299,7 @@ impl Raft {
         self.duties_due = false;
         self.check_settled();
         self.report_goal_ends();
-        if std::mem::replace(&mut self.leave_due, false) || mutant!(JointIsLeftTooEarly) {
+        if std::mem::replace(&mut self.leave_due, false) {
             self.leave_if_due();
         }
         self.pursue_goal();

@@ -7,10 +7,7 @@
 //! that the leader does not know what was.
 
 use crate::progress::Peer;
-use crate::{
-    Accepted, Dropped, Index, MemberId, Message, Raft, ReadMode, Refusal, RequestId, mutant,
-    mutants,
-};
+use crate::{Accepted, Dropped, Index, MemberId, Message, Raft, ReadMode, Refusal, RequestId};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Reads {
@@ -91,12 +88,7 @@ impl Raft {
         if leader.reads.waiting() >= limit {
             return Err(Refusal::TooManyReads { limit });
         }
-        match &mut leader.reads.open {
-            Some(round) if mutant!(ReadJoinsTheOpenRound) => {
-                round.reads.push(Waiting { from, request });
-            }
-            _ => leader.reads.waiting.push(Waiting { from, request }),
-        }
+        leader.reads.waiting.push(Waiting { from, request });
         Ok(Accepted::Queued)
     }
 
@@ -106,7 +98,7 @@ impl Raft {
         self.role.leader().is_some_and(|leader| {
             !leader.reads.waiting.is_empty()
                 && leader.reads.open.is_none()
-                && (mutant!(ReadBeforeOwnCommit) || self.log.commit >= leader.first_own)
+                && self.log.commit >= leader.first_own
         })
     }
 
@@ -116,9 +108,9 @@ impl Raft {
             return;
         }
         let index = self.log.commit;
-        let votes = mutant!(LeaverReadsAlone) || self.membership().is_voter(self.config.id);
+        let votes = self.membership().is_voter(self.config.id);
         let alone = self.membership().is_single() && votes;
-        let sure = alone || self.holds_lease() || mutant!(ReadUnconfirmed);
+        let sure = alone || self.holds_lease();
         let Some(leader) = self.role.leader_mut() else { return };
         let reads = std::mem::take(&mut leader.reads.waiting);
         if sure {
@@ -137,21 +129,18 @@ impl Raft {
     fn holds_lease(&self) -> bool {
         let ReadMode::LeaderLease { drift_ticks } = self.config.reads else { return false };
         let Some(leader) = self.role.leader() else { return false };
-        let drift_ticks = if mutant!(LeaseWithoutDrift) { 0 } else { drift_ticks };
         let lease = u64::from(self.config.election_ticks - drift_ticks);
         let own = self.config.id;
         let heard_at = self.membership().quorum(|id| match leader.peer(id) {
             Some(peer) if id != own => peer.heard_at,
             _ => leader.clock,
         });
-        let given_up = leader.lease_given_up && !mutant!(LeaseKeptInTransfer);
-        !given_up && leader.clock < heard_at.saturating_add(lease)
+        !leader.lease_given_up && leader.clock < heard_at.saturating_add(lease)
     }
 
     /// A peer still followed us when it answered a heartbeat of this round.
     pub(crate) fn on_round_confirmed(&mut self, slot: usize, round: u64) {
         let Some(leader) = self.role.leader_mut() else { return };
-        let round = if mutant!(LateReplyConfirms) { leader.reads.begun } else { round };
         let peer: &mut Peer = &mut leader.peers[slot];
         if round > peer.round && round <= leader.reads.begun {
             peer.round = round;
@@ -171,12 +160,7 @@ impl Raft {
             Some(_) => begun,
             None => 0,
         };
-        let confirmed = if mutant!(JointReadsByIncoming) {
-            mutants::incoming_of(self.membership()).quorum(round)
-        } else {
-            self.membership().quorum(round)
-        };
-        if confirmed < begun {
+        if self.membership().quorum(round) < begun {
             return;
         }
         let round = self.role.leader_mut().and_then(|leader| leader.reads.open.take());
@@ -197,9 +181,6 @@ impl Raft {
 
     /// A leader that leads no longer can confirm nothing.
     pub(crate) fn refuse_reads(&mut self, reads: Reads) {
-        if mutant!(ReadsForgotten) {
-            return;
-        }
         let open = reads.open.into_iter().flat_map(|round| round.reads);
         for read in open.chain(reads.waiting) {
             let refusal = Refusal::NotLeader { leader: None };

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Dropped, MemberId, RequestId, Term, mutant};
+use crate::{Dropped, MemberId, RequestId, Term};
 
 /// What was passed on in the newest term that this member led.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -50,9 +50,6 @@ impl Replay {
         if term > self.term {
             return Ok(()); // Never led by this member, so nothing of it was taken.
         }
-        if self.seen.is_none() && mutant!(StartForgetsCopies) {
-            return Ok(());
-        }
         let fresh = self.seen.as_mut().is_some_and(|seen| match seen.get_mut(&from) {
             Some(window) => window.take(request.0),
             None => seen.insert(from, Window { highest: request.0, mask: 1 }).is_none(),
@@ -72,7 +69,7 @@ impl Window {
         }
         let down = u32::try_from(self.highest - number).unwrap_or(u32::MAX);
         let bit = 1u64.checked_shl(down).unwrap_or(0);
-        let fresh = bit != 0 && self.mask & bit == 0 || bit == 0 && mutant!(OldCopyIsTaken);
+        let fresh = bit != 0 && self.mask & bit == 0;
         self.mask |= bit;
         fresh
     }

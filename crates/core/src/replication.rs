@@ -10,7 +10,7 @@ use crate::role::Role;
 use crate::validate::check_entries;
 use crate::{
     Accepted, Append, AppendReply, Dropped, Entries, EntryId, Heartbeat, HeartbeatReply, Index,
-    Load, LoadTarget, Malformed, MemberId, Message, Raft, mutant,
+    Load, LoadTarget, Malformed, MemberId, Message, Raft,
 };
 
 impl Raft {
@@ -22,30 +22,26 @@ impl Raft {
     ) -> Result<Accepted, Dropped> {
         let commit = self.log.commit;
         let told = append.entries.last().map_or(append.prev, |entry| entry.id);
-        if append.prev.index < commit && !mutant!(CommittedEntryIsCut) {
+        if append.prev.index < commit {
             // Late, or from a leader that does not know how far we are. If even one
             // entry were another than the committed one, it could only come from a
             // leader that was deposed, and what we have must not count for it.
             let common = told.index.min(commit);
-            let known = common >= self.log.base().index && !mutant!(ContradictionIsAcknowledged);
+            let known = common >= self.log.base().index;
             if known && !self.would_hold(&append, common) {
                 return Err(Dropped::ContradictsCommitted { index: common, commit });
             }
             self.reply_matches(from, commit);
             return Ok(Accepted::Done);
         }
-        let skips = mutant!(PrevNotCompared) && append.prev.index <= self.log.last().index;
-        if !skips && !self.log.holds(append.prev) {
+        if !self.log.holds(append.prev) {
             self.reply_differs(from, append.prev);
             return Ok(Accepted::Done);
         }
         let commit = append.commit;
         self.take_entries(append)?;
-        let last = self.log.last().index;
-        let clamp = if mutant!(CommitBeyondWhatMatches) { last } else { told.index };
-        self.commit_to(commit.min(clamp));
-        let matched = if mutant!(AcknowledgesItsWholeLog) { last } else { told.index };
-        self.reply_matches(from, matched);
+        self.commit_to(commit.min(told.index));
+        self.reply_matches(from, told.index);
         Ok(Accepted::Done)
     }
 
@@ -60,16 +56,13 @@ impl Raft {
 
     /// Appends what is new, cutting what contradicts it.
     fn take_entries(&mut self, append: Append) -> Result<(), Dropped> {
-        if mutant!(EveryAppendCuts) && append.prev.index < self.log.last().index {
-            self.cut(append.prev.index.max(self.log.commit) + 1);
-        }
         let last = self.log.last().index;
         let mut new = Entries::new();
         if append.prev.index == last {
             new = append.entries;
         } else if let Some(first) = append.entries.iter().find(|entry| !self.log.holds(entry.id)) {
-            let from = if mutant!(ConflictIsKept) { last + 1 } else { first.id.index };
-            if from <= self.log.commit && !mutant!(CommittedEntryIsCut) {
+            let from = first.id.index;
+            if from <= self.log.commit {
                 let commit = self.log.commit;
                 return Err(Dropped::ContradictsCommitted { index: from, commit });
             }
@@ -98,13 +91,8 @@ impl Raft {
         self.memberships.truncate(from);
     }
 
-    /// The commit index that survives a crash of this member.
-    fn commit_to_tell(&self) -> Index {
-        if mutant!(RepliesTellUnsavedCommit) { self.log.commit } else { self.saves.durable_commit }
-    }
-
     pub(crate) fn reply_matches(&mut self, to: MemberId, index: Index) {
-        let commit = self.commit_to_tell();
+        let commit = self.saves.durable_commit;
         let reply = Message::AppendReply(AppendReply::Matches { index, commit });
         self.send_when_saved(to, self.term, reply);
     }
@@ -114,11 +102,7 @@ impl Raft {
         // in between can be the same: one answer skips a whole diverged tail.
         // Shown by scenarios/replication_conflict_skips_terms.txt.
         let index = prev.index.min(self.log.last().index);
-        let hint = if mutant!(ConflictStepsByOne) {
-            EntryId::new(0, index.min(prev.index.saturating_sub(1)))
-        } else {
-            self.log.newest_not_above(index, prev.term)
-        };
+        let hint = self.log.newest_not_above(index, prev.term);
         let reply = AppendReply::Differs { prev: prev.index, hint };
         self.send_when_saved(to, self.term, Message::AppendReply(reply));
     }
@@ -129,7 +113,7 @@ impl Raft {
         heartbeat: Heartbeat,
     ) -> Result<Accepted, Dropped> {
         let (commit, last) = (heartbeat.commit, self.log.last().index);
-        if commit > last && !mutant!(HeartbeatBeyondLogIsTaken) {
+        if commit > last {
             // The leader tells only what it knows us to hold: we lost it, or it lies. A
             // new disk shows itself, or in a quiet cluster nobody would ever notice.
             // Shown by scenarios/identity_swapped_learner_starts_over.txt.
@@ -141,7 +125,7 @@ impl Raft {
         self.commit_to(commit);
         let Heartbeat { round, sent_at, settled, .. } = heartbeat;
         self.hear_settled(from, settled);
-        let reply = HeartbeatReply { round, sent_at, commit: self.commit_to_tell() };
+        let reply = HeartbeatReply { round, sent_at, commit: self.saves.durable_commit };
         self.send(from, Message::HeartbeatReply(reply));
         Ok(Accepted::Done)
     }
@@ -157,9 +141,7 @@ impl Raft {
         leader.peers[slot].answered_at = leader.clock;
         let progress = &mut leader.peers[slot].progress;
         match reply {
-            AppendReply::Matches { index, .. }
-                if index > last && !mutant!(MatchBeyondLogIsTaken) =>
-            {
+            AppendReply::Matches { index, .. } if index > last => {
                 return Err(Malformed::MatchBeyondLog.into());
             }
             AppendReply::Matches { index, commit } => {
@@ -209,13 +191,13 @@ impl Raft {
         // A probe that is answered ends the probing, even without news.
         let news = progress.match_to(index);
         let ends_probe = || progress.matched == index && progress.flow == Flow::Probe;
-        if !(news || !mutant!(ProbeWithoutNewsGoesOn) && ends_probe()) {
+        if !(news || ends_probe()) {
             return;
         }
         match progress.flow {
             Flow::Probe => progress.become_replicate(),
             // However it got that far: the log can take it from there.
-            Flow::Snapshot(_) if progress.matched >= base && !mutant!(SnapshotNeverEnds) => {
+            Flow::Snapshot(_) if progress.matched >= base => {
                 progress.become_probe();
                 progress.become_replicate();
             }
@@ -250,12 +232,9 @@ impl Raft {
         let peer = &mut leader.peers[slot];
         peer.progress.active = true;
         peer.answered_at = clock;
-        if !mutant!(HeartbeatFreesNoProbe) {
-            peer.progress.unpause();
-        }
+        peer.progress.unpause();
         if reply.sent_at <= clock {
-            let sent_at = if mutant!(LeaseFromTheAnswer) { clock } else { reply.sent_at };
-            peer.heard_at = peer.heard_at.max(sent_at);
+            peer.heard_at = peer.heard_at.max(reply.sent_at);
         }
         let behind = peer.progress.matched < last || peer.progress.flow == Flow::Probe;
         if behind {
@@ -275,7 +254,7 @@ impl Raft {
         }
         if self.timer.elapsed >= self.config.election_ticks {
             self.timer.elapsed = 0;
-            if self.config.check_quorum && !self.check_quorum() && !mutant!(QuorumNotChecked) {
+            if self.config.check_quorum && !self.check_quorum() {
                 self.become_follower(self.term, None);
                 return;
             }
@@ -309,8 +288,7 @@ impl Raft {
         let (round, sent_at) = (leader.reads.round(), leader.clock);
         for peer in leader.peers.iter_mut().filter(|peer| peer.id != own) {
             // Never beyond what the peer is known to hold.
-            let matched = peer.progress.matched;
-            let commit = if mutant!(HeartbeatTellsAll) { commit } else { commit.min(matched) };
+            let commit = commit.min(peer.progress.matched);
             peer.progress.told_commit(commit);
             let message = Message::Heartbeat(Heartbeat { commit, round, sent_at, settled });
             self.out.send.push(self.config.envelope(peer.id, term, message));
@@ -323,7 +301,7 @@ impl Raft {
             return Err(Dropped::UnknownSender { from: peer });
         };
         // What was sent ahead is probably lost: find out where the peer is.
-        if peer.progress.flow == Flow::Replicate && !mutant!(UnreachableIsIgnored) {
+        if peer.progress.flow == Flow::Replicate {
             peer.progress.become_probe();
         }
         Ok(Accepted::Done)

@@ -5,7 +5,7 @@ use crate::membership::{GoalStep, Membership};
 use crate::progress::{Peer, Progress, Wanted};
 use crate::reads::Reads;
 use crate::transfer::Transfer;
-use crate::{Config, Index, MemberId, RoleKind, mutant, mutants};
+use crate::{Config, Index, MemberId, RoleKind};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
@@ -67,7 +67,6 @@ impl Tally {
     pub(crate) fn record(&mut self, from: MemberId, granted: bool) {
         match self.0.binary_search_by_key(&from, |(id, _)| *id) {
             Err(at) => self.0.insert(at, (from, granted)),
-            Ok(at) if mutant!(LastAnswerCounts) => self.0[at].1 = granted,
             Ok(_) => {}
         }
     }
@@ -128,7 +127,7 @@ impl Leader {
             if id == config.id {
                 // Only what is durable counts, here as everywhere. What is still
                 // being written counts when it is.
-                progress.matched = if mutant!(OwnLogBeforeSave) { last } else { saved };
+                progress.matched = saved;
                 progress.become_replicate();
                 progress.next = last + 1;
                 progress.active = true;
@@ -140,7 +139,7 @@ impl Leader {
             own: peers.iter().position(|peer| peer.id == config.id),
             peers,
             first_own: last + 1,
-            change_pending: if mutant!(InheritedChangeForgotten) { 0 } else { last },
+            change_pending: last,
             step: None,
             step_since: 0,
             pace: Pace::new(last),
@@ -177,9 +176,6 @@ impl Leader {
     /// A quorum was heard from lately.
     pub(crate) fn quorum_active(&self, membership: &Membership) -> bool {
         let active = |id| self.peer(id).is_some_and(|peer| peer.progress.active);
-        if mutant!(JointChecksIncoming) {
-            return mutants::incoming_of(membership).quorum(active);
-        }
         membership.quorum(active)
     }
 
@@ -195,8 +191,7 @@ impl Leader {
             match self.peers.binary_search_by_key(&id, |peer| peer.id) {
                 Ok(at) => self.peers[at].learner = learner,
                 Err(at) => {
-                    let given_time = !mutant!(NewcomerIsGivenNoTime);
-                    let progress = Progress::new(last.max(1), given_time, config);
+                    let progress = Progress::new(last.max(1), true, config);
                     self.peers.insert(at, Peer::new(id, learner, progress, self.clock));
                 }
             }

@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 
 use crate::{
     Accepted, EntryId, Envelope, HardState, Index, MemberId, Message, Raft, Save, SaveId, Term,
-    mutant,
 };
 use crate::{AppendReply, Dropped, Event};
 
@@ -66,9 +65,7 @@ impl Saves {
     /// The log was cut from here on.
     pub(crate) fn truncate(&mut self, from: Index) {
         for save in &mut self.in_flight {
-            if !mutant!(LateSaveCountsAfterCut) {
-                save.last = save.last.min(from - 1);
-            }
+            save.last = save.last.min(from - 1);
         }
     }
 }
@@ -88,12 +85,7 @@ impl Raft {
     pub(crate) fn send_when_saved(&mut self, to: MemberId, term: Term, message: Message) {
         let envelope = self.config.envelope(to, term, message);
         let waits = self.config.etcd_compat.every_reply_waits || self.has_unsaved_promises();
-        let early = match envelope.message {
-            Message::VoteReply(_) => mutant!(VoteReplyBeforeSave),
-            Message::AppendReply(_) => mutant!(AppendReplyBeforeSave),
-            _ => false,
-        };
-        if !waits || early {
+        if !waits {
             self.out.send.push(envelope);
             return;
         }
@@ -124,9 +116,7 @@ impl Raft {
     /// Votes for itself: counted when it is durable. A pre-vote promises nothing,
     /// so with an idle disk it counts at once.
     pub(crate) fn promise_own_vote(&mut self, vote: OwnVote) {
-        if mutant!(OwnVoteBeforeSave) {
-            self.count_own_vote(vote);
-        } else if self.config.etcd_compat.every_reply_waits {
+        if self.config.etcd_compat.every_reply_waits {
             let reply = self.vote_reply(true);
             let message =
                 if vote.pre { Message::PreVoteReply(reply) } else { Message::VoteReply(reply) };
@@ -145,9 +135,6 @@ impl Raft {
             self.send_when_saved(self.config.id, self.term, reply);
             self.saves.promises.appends.push(index);
         }
-        if mutant!(OwnAppendBeforeSave) {
-            self.on_own_saved(index);
-        }
     }
 
     pub(crate) fn has_save(&self) -> bool {
@@ -165,8 +152,7 @@ impl Raft {
         (told.term, told.vote) != (now.term, now.vote)
             || told.commit != now.commit
                 && (self.config.etcd_compat.commit_saved_alone
-                    || !mutant!(MembershipCommitNotSaved)
-                        && self.memberships.any_between(told.commit, now.commit))
+                    || self.memberships.any_between(told.commit, now.commit))
     }
 
     pub(crate) fn take_save(&mut self) -> Option<Save> {
@@ -194,8 +180,7 @@ impl Raft {
         let must_sync = !entries.is_empty()
             || install.is_some()
             || (told.term, told.vote) != (now.term, now.vote)
-            || !mutant!(MembershipCommitNotSynced)
-                && self.memberships.any_between(told.commit, now.commit);
+            || self.memberships.any_between(told.commit, now.commit);
         self.saves.in_flight.push_back(InFlight {
             id,
             last: self.log.handed(),
@@ -203,10 +188,7 @@ impl Raft {
             promises,
             install: install.as_ref().map(|meta| meta.id),
         });
-        let mut hard_state = (told != now).then_some(now);
-        if mutant!(VoteNotSaved) {
-            hard_state = hard_state.map(|state| HardState { vote: None, ..state });
-        }
+        let hard_state = (told != now).then_some(now);
         Some(Save { id, hard_state, entries, install, must_sync, then_send })
     }
 

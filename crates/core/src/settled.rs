@@ -6,7 +6,7 @@ use crate::membership::history::Known;
 use crate::membership::{EndedGoal, GoalEnd};
 use crate::role::Role;
 use crate::{
-    Activation, EntryId, Event, Identity, Index, MemberId, Message, Raft, SettledEvidence, mutant,
+    Activation, EntryId, Event, Identity, Index, MemberId, Message, Raft, SettledEvidence,
 };
 
 /// What this member has reported since it was started, so that nothing is told twice.
@@ -85,8 +85,7 @@ impl Raft {
         let known = self.membership_known();
         let index = known.id.index;
         // Only a leader that has committed an entry of its own knows what is committed.
-        let own = if mutant!(SettledBeforeOwnCommit) { 0 } else { leader.first_own };
-        if self.log.commit < index.max(own) {
+        if self.log.commit < index.max(leader.first_own) {
             return;
         }
         // On append: whoever is elected has the committed membership in its log, and
@@ -95,7 +94,6 @@ impl Raft {
         let knows = |member| leader.peer(member).map_or(0, |peer| peer.committed);
         let settled = match self.config.activation {
             Activation::OnAppend => true,
-            Activation::OnApply if mutant!(CommittedIsSettled) => true,
             Activation::OnApply => known.membership.quorum(knows) >= index,
         };
         if settled {
@@ -110,8 +108,7 @@ impl Raft {
     /// Shown by scenarios/settled_is_known_by_every_member.txt.
     fn settle_by_word(&mut self) {
         let Some((leader, index)) = self.reports.heard else { return };
-        let behind = self.log.commit < index || self.membership_known().since().index < index;
-        if behind && !mutant!(SettledIsBelievedAhead) {
+        if self.log.commit < index || self.membership_known().since().index < index {
             return;
         }
         self.reports.heard = None;
@@ -135,13 +132,11 @@ impl Raft {
         if ended.last().is_none_or(|last| last.at.index <= told) {
             return;
         }
-        let is_final = |ended: &&EndedGoal| self.is_final(ended) || mutant!(GoalEndIsToldEarly);
+        let is_final = |ended: &&EndedGoal| self.is_final(ended);
         let news = ended.iter().filter(|ended| ended.at.index > told).filter(is_final);
         let news: Vec<EndedGoal> = news.copied().collect();
         for ended in news {
-            if !mutant!(GoalEndIsToldAgain) {
-                self.reports.goals_ended = ended.at.index;
-            }
+            self.reports.goals_ended = ended.at.index;
             self.out.events.push(Event::GoalEnded(ended));
         }
         let goes_on = self.memberships.newest().membership.goal().is_some();
@@ -182,7 +177,7 @@ impl Raft {
     pub(crate) fn leads_on_its_way_out(&self) -> bool {
         let known = self.membership_known();
         let settles = self.config.liveness.settle && self.reports.settled < known.since().index;
-        (settles || known.id.index > self.log.commit) && !mutant!(LeaverGoesAtOnce)
+        settles || known.id.index > self.log.commit
     }
 
     /// A leader that the settled membership does not count hands over to the voter
@@ -196,26 +191,24 @@ impl Raft {
         let known = self.membership_known().id.index;
         let membership = self.membership().clone();
         let committed = known.max(self.role.leader().map_or(0, |leader| leader.first_own));
-        if committed > self.log.commit || mutant!(RemovedLeaderStays) {
+        if committed > self.log.commit {
             return;
         }
         let Some(leader) = self.role.leader() else { return };
         let on_append = self.config.activation == Activation::OnAppend;
         let heirs = leader.peers.iter().filter(|peer| membership.is_voter(peer.id));
         let heir = heirs
-            .filter(|peer| on_append || peer.committed >= known || mutant!(HeirNeedNotKnow))
+            .filter(|peer| on_append || peer.committed >= known)
             .max_by_key(|peer| {
                 // One that will stay, before one that is on its way out as well.
-                let stays = membership.incoming().contains(peer.id) && !mutant!(HeirMayBeLeaving);
+                let stays = membership.incoming().contains(peer.id);
                 (stays, peer.progress.matched, std::cmp::Reverse(peer.id))
             })
             .map(|peer| peer.id);
         // What is committed but not told yet must reach them before we fall silent.
-        if !mutant!(LeaverTellsNobody) {
-            self.broadcast_append();
-            self.send_wanted();
-        }
-        if let Some(heir) = heir.filter(|_| !mutant!(LeaverNamesNoHeir)) {
+        self.broadcast_append();
+        self.send_wanted();
+        if let Some(heir) = heir {
             self.send(heir, Message::TimeoutNow);
         }
         self.become_follower(self.term, None);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::membership::history::History;
 use crate::progress::Flow;
 use crate::role::Role;
-use crate::{Accepted, Dropped, EntryId, Index, MemberId, Message, Raft, SnapshotMeta, mutant};
+use crate::{Accepted, Dropped, EntryId, Index, MemberId, Message, Raft, SnapshotMeta};
 
 /// A snapshot that was accepted but is not durable yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,13 +39,11 @@ impl Raft {
         meta: SnapshotMeta,
     ) -> Result<Accepted, Dropped> {
         let index = meta.id.index;
-        let known = self.is_member_of(&meta);
-        let old = index <= self.log.commit && !mutant!(OldSnapshotIsTaken);
-        if old || !known {
+        if index <= self.log.commit || !self.is_member_of(&meta) {
             self.reply_matches(from, self.log.commit);
             return Err(Dropped::SnapshotNotNeeded);
         }
-        if self.log.holds(meta.id) && !mutant!(SnapshotCutsWhatIsHeld) {
+        if self.log.holds(meta.id) {
             // We have all of it: that it is committed is the only news.
             self.commit_to(index);
             self.reply_matches(from, index);
@@ -60,20 +58,14 @@ impl Raft {
     /// role follows from the log after it. etcd refuses that.
     /// Shown by scenarios/snapshot_older_than_the_joiner.txt.
     fn is_member_of(&self, meta: &SnapshotMeta) -> bool {
-        let (id, membership) = (self.config.id, &meta.membership);
-        if mutant!(LeaverRefusesSnapshot) && membership.is_voter(id) {
-            return membership.incoming().contains(id);
-        }
-        let must_name = self.config.etcd_compat.snapshot_must_name_receiver;
-        !(must_name || mutant!(StrangerRefusesSnapshot)) || membership.contains(id)
+        !self.config.etcd_compat.snapshot_must_name_receiver
+            || meta.membership.contains(self.config.id)
     }
 
     fn restore(&mut self, meta: SnapshotMeta) {
         self.log.restore(meta.id);
         self.saves.truncate(meta.id.index + 1);
-        if !mutant!(SnapshotKeepsStaleMemberships) {
-            self.memberships = History::new(meta.id, Arc::clone(&meta.membership));
-        }
+        self.memberships = History::new(meta.id, Arc::clone(&meta.membership));
         self.snapshot = meta.clone();
         self.installing = Some(Installing { meta, handed: false });
         self.loading = false;
@@ -95,7 +87,7 @@ impl Raft {
         if !matches!(peer.progress.flow, Flow::Snapshot(_)) {
             return Err(Dropped::NothingPending);
         }
-        if arrived || mutant!(LostSnapshotIsTakenForSent) {
+        if arrived {
             peer.progress.snapshot_sent();
         } else {
             peer.progress.snapshot_lost();
@@ -106,7 +98,7 @@ impl Raft {
     /// The state machine was captured here.
     pub(crate) fn on_snapshotted(&mut self, index: Index) -> Result<Accepted, Dropped> {
         let newest = self.snapshot.id.index;
-        if index <= newest || index > self.log.applied && !mutant!(SnapshotBeyondApplied) {
+        if index <= newest || index > self.log.applied {
             return Err(Dropped::NotSnapshotted { newest });
         }
         let Some(term) = self.log.term(index) else {
@@ -137,17 +129,11 @@ impl Raft {
     /// The oldest index after which some peer needs the log.
     fn log_needed_after(&self) -> Index {
         let Some(leader) = self.role.leader() else { return Index::MAX };
-        if mutant!(TrimWaitsForNobody) {
-            return Index::MAX;
-        }
         // Who has not answered for two election timeouts is not catching up.
         let silent = leader.clock.saturating_sub(2 * u64::from(self.config.election_ticks));
         let needs = leader.peers.iter().filter_map(|peer| match peer.progress.flow {
             Flow::Snapshot(index) => Some(index),
-            _ if peer.answered_at > silent
-                || peer.id == self.config.id
-                || mutant!(TrimWaitsForTheSilent) =>
-            {
+            _ if peer.answered_at > silent || peer.id == self.config.id => {
                 Some(peer.progress.matched)
             }
             _ => None,
@@ -158,7 +144,7 @@ impl Raft {
     /// Somebody who knows better wants the log gone up to here.
     pub(crate) fn on_trim(&mut self, index: Index) -> Result<Accepted, Dropped> {
         let newest = self.snapshot.id.index;
-        if (index > newest || index > self.log.applied) && !mutant!(TrimBeyondSnapshot) {
+        if index > newest || index > self.log.applied {
             return Err(Dropped::NotSnapshotted { newest });
         }
         if index <= self.log.base().index {

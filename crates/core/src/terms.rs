@@ -4,10 +4,7 @@
 //! Who may start one, and who wins it, stands in [`election`](crate::election).
 
 use crate::role::Role;
-use crate::{
-    AppendReply, Dropped, EntryId, MemberId, Message, Raft, RoleKind, Term, VoteReply, mutant,
-    mutants,
-};
+use crate::{AppendReply, Dropped, EntryId, MemberId, Message, Raft, RoleKind, Term, VoteReply};
 
 impl Raft {
     /// Somebody is in a newer term: so are we, unless the message says that the
@@ -19,8 +16,6 @@ impl Raft {
         what: &Message,
     ) -> Result<(), Dropped> {
         match what {
-            Message::PreVote(_) if mutant!(PreVoteGrantedInLease) => Ok(()),
-            Message::PreVoteReply(_) if mutant!(PreVoteRefusalIsIgnored) => Ok(()),
             // A leader that was just heard from is not deposed by somebody who was
             // cut off, or removed and never told: neither vote nor term counts.
             Message::PreVote(vote) | Message::Vote(vote) if !vote.forced && self.leader_alive() => {
@@ -46,7 +41,7 @@ impl Raft {
         let (elapsed, timeout) = (self.timer.elapsed, self.timer.timeout);
         let restarts = self.role.is_leader() || self.config.etcd_compat.newer_term_restarts_timer;
         self.become_follower(term, None);
-        if !restarts && !mutant!(HopelessCandidateDelays) {
+        if !restarts {
             (self.timer.elapsed, self.timer.timeout) = (elapsed, timeout);
         }
     }
@@ -61,8 +56,6 @@ impl Raft {
     ) -> Result<(), Dropped> {
         let etcd_compat = self.config.etcd_compat;
         match what {
-            _ if mutants::counts_although_old(what) => return Ok(()),
-            _ if mutants::is_not_answered(what) => {}
             // Who was cut off may have raised its term: its leader, still in the old
             // term, must hear of the new one, or the two never talk again.
             // Shown by scenarios/checkquorum_higher_term_rejoins.txt.
@@ -83,11 +76,7 @@ impl Raft {
             // gone: the others campaign under a membership without it. Then it would
             // stay behind them for ever. With a leader there is nothing to win.
             // Shown by scenarios/election_late_candidate_learns_the_term.txt.
-            Message::Vote(vote)
-                if self.leader.is_none()
-                    && !etcd_compat.old_votes_unanswered
-                    && !mutant!(OldVoteIsNotAnswered) =>
-            {
+            Message::Vote(vote) if self.leader.is_none() && !etcd_compat.old_votes_unanswered => {
                 self.give_way(vote.last);
                 let reply = Message::VoteReply(self.vote_reply(false));
                 self.send_when_saved(from, self.term, reply);
@@ -103,24 +92,23 @@ impl Raft {
     /// time to try again: our own campaign would only raise the term that it is behind.
     /// Shown by scenarios/election_late_candidate_learns_the_term.txt.
     pub(crate) fn give_way(&mut self, last: EntryId) {
-        let patient = !self.config.etcd_compat.old_votes_unanswered && !mutant!(NobodyGivesWay);
-        if patient && !self.role.is_leader() && last > self.log.last() {
+        let answered = !self.config.etcd_compat.old_votes_unanswered;
+        if answered && !self.role.is_leader() && last > self.log.last() {
             self.timer.restart(&self.config);
         }
     }
 
     /// A leader of our term speaks.
     pub(crate) fn hear_leader(&mut self, from: MemberId) -> Result<(), Dropped> {
-        let other = self.leader.filter(|leader| *leader != from && !mutant!(SecondLeaderIsHeard));
-        if let Some(leader) = other {
+        if let Some(leader) = self.leader.filter(|leader| *leader != from) {
             return Err(Dropped::SecondLeader { from, leader });
         }
-        if self.role.kind() != RoleKind::Follower && !mutant!(CandidateHearsNoLeader) {
+        if self.role.kind() != RoleKind::Follower {
             self.become_follower(self.term, Some(from));
         }
         self.timer.wait_again();
         self.taught = false;
-        self.holds_newer_log &= mutant!(RightToStandStays);
+        self.holds_newer_log = false;
         self.timer.loyal = self.config.loyal_ticks();
         self.set_leader(Some(from));
         Ok(())
@@ -130,7 +118,7 @@ impl Raft {
     pub(crate) fn enter_term(&mut self, term: Term) {
         if self.term != term {
             self.term = term;
-            self.vote = self.vote.filter(|_| mutant!(VoteKeptInNewTerm));
+            self.vote = None;
         }
         self.timer.restart(&self.config);
     }

@@ -1,7 +1,7 @@
 //! Ticks counted since something happened.
 
+use crate::Config;
 use crate::random::Random;
-use crate::{Config, mutant};
 
 /// The clocks of one member. A tick that leads to nothing touches only these.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -41,7 +41,7 @@ impl Timer {
     /// Somebody leads, or stands with our vote: it has the whole timeout.
     pub(crate) fn wait_again(&mut self) {
         self.elapsed = 0;
-        self.hurry = self.hurry.filter(|_| mutant!(HurryOutlivesItsReason));
+        self.hurry = None;
     }
 
     /// Draws a short time after which to campaign, unless the timeout is over before. A

@@ -6,7 +6,7 @@
 
 use crate::election::Campaign;
 use crate::event::AbortReason;
-use crate::{Accepted, Dropped, Event, MemberId, Message, Raft, Refusal, RoleKind, mutant};
+use crate::{Accepted, Dropped, Event, MemberId, Message, Raft, Refusal, RoleKind};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Transfer {
@@ -16,7 +16,7 @@ pub(crate) struct Transfer {
 impl Raft {
     pub(crate) fn on_transfer(&mut self, to: MemberId) -> Result<Accepted, Dropped> {
         let last = self.log.last().index;
-        let is_voter = mutant!(TransferToLearner) || self.membership().is_voter(to);
+        let is_voter = self.membership().is_voter(to);
         let Some(leader) = self.role.leader_mut() else { return self.forward_transfer(to) };
         let Some(slot) = leader.slot(to).filter(|_| is_voter) else {
             return Err(Refusal::TargetNotVoter { to }.into());
@@ -24,8 +24,7 @@ impl Raft {
         if leader.transfer.is_some_and(|open| open.to == to) {
             return Err(Dropped::NothingToDo);
         }
-        let matched = leader.peers[slot].progress.matched;
-        let caught_up = matched == last || mutant!(TransferTooEarly);
+        let caught_up = leader.peers[slot].progress.matched == last;
         let called_off = self.abort_transfer(AbortReason::Replaced);
         if to == self.config.id {
             if !called_off {
@@ -34,7 +33,7 @@ impl Raft {
             // What the transfer held up is due again.
             // Shown by scenarios/joint_cancelled_transfer_leaves.txt.
             self.duties_due = true;
-            self.leave_due = !mutant!(CalledOffTransferLeavesNothing);
+            self.leave_due = true;
             return Ok(Accepted::Done);
         }
         // It has one election timeout from now.
@@ -85,7 +84,7 @@ impl Raft {
         if self.role.kind() != RoleKind::Follower {
             return Err(Dropped::NotForRole);
         }
-        if self.leader.is_some_and(|leader| leader != from) && !mutant!(AnybodyHandsOver) {
+        if self.leader.is_some_and(|leader| leader != from) {
             return Err(Dropped::Unsolicited); // Not from who leads this term.
         }
         // Nobody is cut off here, so there is no need to ask first.
@@ -93,9 +92,9 @@ impl Raft {
     }
 
     pub(crate) fn on_transfer_timeout(&mut self) {
-        if !mutant!(TransferNeverEnds) && self.abort_transfer(AbortReason::TimedOut) {
+        if self.abort_transfer(AbortReason::TimedOut) {
             self.duties_due = true;
-            self.leave_due = !mutant!(LateTransferLeavesNothing);
+            self.leave_due = true;
         }
     }
 

@@ -7,7 +7,6 @@ use crate::progress::{Peer, Progress};
 use crate::{
     Accepted, Activation, Append, AppendReply, Boot, BootError, Config, Dropped, Entries, EntryId,
     Envelope, Event, Identity, Index, Malformed, MemberId, Message, Raft, SnapshotMeta, Term,
-    mutant,
 };
 
 use crate::ids::NUMBER_MAX;
@@ -15,7 +14,7 @@ use crate::ids::NUMBER_MAX;
 impl Raft {
     /// Refuses what could not be meant for us, or by anybody.
     pub(crate) fn check_envelope(&self, envelope: &Envelope) -> Result<(), Dropped> {
-        if envelope.to != self.config.id && !mutant!(OthersLettersAreRead) {
+        if envelope.to != self.config.id {
             return Err(Dropped::WrongRecipient { to: envelope.to });
         }
         if envelope.from == MemberId(0) {
@@ -63,9 +62,7 @@ impl Raft {
         let (from, incarnation) = (envelope.from, envelope.incarnation);
         if let Some(other) = self.other_than_known(envelope) {
             let known = self.membership().identity(from);
-            if !mutant!(NobodyIsDisowned) {
-                self.send(from, Message::IdentityRejected(known));
-            }
+            self.send(from, Message::IdentityRejected(known));
             return Err(other);
         }
         if !envelope.message.is_reply() {
@@ -73,9 +70,7 @@ impl Raft {
         }
         let last = self.log.last().index;
         if let Some(peer) = self.role.leader_mut().and_then(|leader| leader.peer_mut(from)) {
-            let swapped = peer.incarnation != 0
-                && peer.incarnation != incarnation
-                && !mutant!(SwappedDiskKeepsProgress);
+            let swapped = peer.incarnation != 0 && peer.incarnation != incarnation;
             peer.incarnation = incarnation;
             if swapped {
                 // What the old disk acknowledged, the new one does not have.
@@ -96,16 +91,15 @@ impl Raft {
             return None;
         }
         let known = membership.identity(from);
-        if incarnation != 0 && joined_at != known.joined_at && !mutant!(FormerMemberPromises) {
+        if incarnation != 0 && joined_at != known.joined_at {
             // Who was added after all that we know asks by a membership that has not
             // reached us, and that one governs. Its answers would count by ours.
             // Shown by scenarios/identity_newer_member_asks_a_laggard.txt.
             let asks = matches!(message, Message::Vote(_) | Message::PreVote(_));
-            let newer = asks && joined_at > known.joined_at && !mutant!(NewerMemberIsRefused);
+            let newer = asks && joined_at > known.joined_at;
             return (!newer).then_some(Dropped::OtherJoinIndex { from, joined_at });
         }
         let other = known.incarnation.is_some_and(|named| named != incarnation);
-        let other = other && !mutant!(WipedDiskPromises);
         other.then_some(Dropped::OtherIncarnation { from, incarnation })
     }
 
@@ -117,7 +111,7 @@ impl Raft {
     ) -> Result<Accepted, Dropped> {
         // Said by one that is behind, or answering what we were before a restart.
         let joined_at = self.config.joined_at;
-        let joined = joined_at != Config::NEVER_JOINED || mutant!(NeverJoinedIsNotTold);
+        let joined = joined_at != Config::NEVER_JOINED;
         let behind = known.joined_at < joined_at && joined;
         if behind || self.config.is_known_as(known) {
             return Err(Dropped::Unsolicited);
@@ -130,7 +124,7 @@ impl Raft {
 }
 
 fn in_range(id: EntryId) -> Result<(), Malformed> {
-    if id.term < NUMBER_MAX && id.index < NUMBER_MAX || mutant!(NumbersHaveNoEnd) {
+    if id.term < NUMBER_MAX && id.index < NUMBER_MAX {
         Ok(())
     } else {
         Err(Malformed::NumberTooLarge)
@@ -154,10 +148,10 @@ pub(crate) fn check_entries(
     let mut before = prev;
     for chunk in entries.chunks() {
         for entry in chunk {
-            if entry.id.index != before.index + 1 && !mutant!(GapIsTaken) {
+            if entry.id.index != before.index + 1 {
                 return Err(Malformed::GapInEntries);
             }
-            if entry.id.term < before.term && !mutant!(FallingTermsAreTaken) {
+            if entry.id.term < before.term {
                 return Err(Malformed::TermsDecrease);
             }
             if let Some(change) = entry.change() {
@@ -167,7 +161,7 @@ pub(crate) fn check_entries(
         }
     }
     in_range(before)?;
-    if before.term > term && before != prev && !mutant!(TermAboveMessageIsTaken) {
+    if before.term > term && before != prev {
         return Err(Malformed::TermAboveMessage);
     }
     Ok(())
@@ -175,10 +169,10 @@ pub(crate) fn check_entries(
 
 /// Possible, and of a cluster with the same rule about when memberships count.
 fn check_membership(membership: &Membership, activation: Activation) -> Result<(), Malformed> {
-    if membership.check().is_err() && !mutant!(ImpossibleMembershipIsTaken) {
+    if membership.check().is_err() {
         return Err(Malformed::BadMembership);
     }
-    if membership.activation() != activation && !mutant!(OtherActivationIsTaken) {
+    if membership.activation() != activation {
         return Err(Malformed::OtherActivation);
     }
     Ok(())
@@ -228,7 +222,6 @@ impl Boot {
             // behind, a member could elect a leader that the newest one knows nothing of.
             // Shown by scenarios/restart_never_two_memberships_behind.txt.
             let proven = memberships.last_but_one().map_or(0, |known| known.id.index);
-            let proven = if mutant!(StartProvesNoCommit) { 0 } else { proven };
             log.commit = log.commit.max(proven);
         }
         Ok((log, memberships))
@@ -248,11 +241,7 @@ impl Boot {
             .tail
             .iter()
             .filter_map(|entry| entry.change().map(|change| (entry.id, &change.membership)));
-        let committed = self.hard_state.commit;
         for (id, membership) in below.filter(|(id, _)| id.index < first_held).chain(held) {
-            if mutant!(StartTakesCommitted) && id.index > committed {
-                continue;
-            }
             membership.check().map_err(|why| BootError::Membership { at: id.index, why })?;
             if membership.activation() != activation {
                 return Err(BootError::OtherActivation { kept: membership.activation() });

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Machine, SnapshotChunks, StoreIdentity};
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity};
 
 use crate::command::Query;
 use crate::error::KvError;
@@ -19,29 +19,30 @@ use crate::watch::{PollLimits, WakeFn, WatchHub, WatchPoll, WatchRequest, Watche
 /// Commands are encoded [`Command`](crate::Command)s, queries encoded [`Query`]s, and replies
 /// encoded [`KvReply`]s.
 ///
+/// When the table fails, the member stops: one that missed a write must not answer.
+///
 /// # Panics
 ///
-/// When the table fails. A member that missed a write must not answer requests; the cluster
-/// tolerates its crash.
+/// When the table fails while a member starts, or while it writes or installs a snapshot.
 impl<T: Table> Machine for Kv<T> {
     fn resume(&mut self, owner: &StoreIdentity) -> u64 {
         or_panic(Self::resume(self, &owner_bytes(owner)))
     }
 
-    fn save(&mut self) {
-        or_panic(Self::save(self));
+    fn save(&mut self) -> Result<(), MachineError> {
+        Ok(Self::save(self)?)
     }
 
-    fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
-        or_panic(self.apply_bytes(index, command)).reply.encode()
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(self.apply_bytes(index, command)?.reply.encode())
     }
 
-    fn query(&self, query: &Bytes) -> Bytes {
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
         let reply = match Query::decode(query) {
-            Some(query) => or_panic(Self::query(self, &query)),
+            Some(query) => Self::query(self, &query)?,
             None => KvReply { revision: self.revision(), result: Err(KvError::UnknownCommand) },
         };
-        reply.encode()
+        Ok(reply.encode())
     }
 
     fn snapshot(&self) -> SnapshotChunks {
@@ -196,13 +197,13 @@ impl<T: Table> Machine for SharedKv<T> {
         applied
     }
 
-    fn save(&mut self) {
-        Machine::save(&mut *self.write());
+    fn save(&mut self) -> Result<(), MachineError> {
+        Machine::save(&mut *self.write())
     }
 
-    fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
         let mut kv = self.write();
-        let Applied { reply, events } = or_panic(kv.apply_bytes(index, command));
+        let Applied { reply, events } = kv.apply_bytes(index, command)?;
         if !events.is_empty() {
             self.hub().publish(events);
         }
@@ -210,10 +211,10 @@ impl<T: Table> Machine for SharedKv<T> {
             self.grants().add(*id, *ttl);
         }
         drop(kv);
-        reply.encode()
+        Ok(reply.encode())
     }
 
-    fn query(&self, query: &Bytes) -> Bytes {
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
         Machine::query(&*self.read(), query)
     }
 
@@ -251,7 +252,7 @@ mod tests {
         let mut shared = SharedKv::new(Kv::open(MemoryTable::default()).unwrap());
         let mut grant = |id: i64| {
             let command = Command::LeaseGrant(LeaseGrant { id, ttl: 60 });
-            shared.apply(id as u64, &command.encode());
+            shared.apply(id as u64, &command.encode()).unwrap();
             shared.clone()
         };
         assert_eq!(grant(1).take_grants(), LeaseGrants::NotTracked);

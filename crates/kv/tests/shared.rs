@@ -28,7 +28,7 @@ fn put(
     value: impl Into<Bytes>,
 ) -> KvReply {
     let put = Put { key: key.into(), value: value.into(), ..Put::default() };
-    KvReply::decode(&machine.apply(index, &Command::Put(put).encode())).unwrap()
+    KvReply::decode(&machine.apply(index, &Command::Put(put).encode()).unwrap()).unwrap()
 }
 
 fn revisions(machine: &SharedMemoryKv, id: WatcherId) -> Vec<i64> {
@@ -61,9 +61,9 @@ fn server_sees_what_the_node_applies() {
     assert_eq!(machine.read().applied(), 5);
     let range = Range { keys: KeyRange::single("a"), ..Range::default() };
     let query = Query::Range(range);
-    let reply = KvReply::decode(&machine.query(&query.encode())).unwrap();
+    let reply = KvReply::decode(&machine.query(&query.encode()).unwrap()).unwrap();
     assert_eq!(reply, machine.read().query(&query).unwrap());
-    let invalid = KvReply::decode(&machine.query(&Bytes::from_static(b"?"))).unwrap();
+    let invalid = KvReply::decode(&machine.query(&Bytes::from_static(b"?")).unwrap()).unwrap();
     assert!(invalid.result.is_err());
     assert!(machine.cancel_watch(id));
     assert_eq!(machine.watchers(), 0);
@@ -90,7 +90,7 @@ fn watchers_survive_an_installation() {
     // Revisions that were compacted in between cannot be delivered.
     put(&mut ahead, 5, "a", "more");
     put(&mut ahead, 6, "a", "more");
-    ahead.apply(7, &Command::Compact(Compact { revision: 7 }).encode());
+    ahead.apply(7, &Command::Compact(Compact { revision: 7 }).encode()).unwrap();
     behind.install(&mut ahead.snapshot()).unwrap();
     let polled = behind.poll_watch(id, PollLimits::default()).unwrap();
     assert_eq!(polled, WatchPoll::Compacted { compact_revision: 7 });
@@ -154,10 +154,10 @@ fn table_is_dropped_for_another_owner() {
     let command = Command::Put(Put { key: "a".into(), ..Put::default() }).encode();
     let mut machine = open();
     assert_eq!(machine.resume(&owner), 0);
-    machine.apply(7, &command);
-    machine.save();
+    machine.apply(7, &command).unwrap();
+    machine.save().unwrap();
     // Not saved, so it may be lost; the log has it.
-    machine.apply(8, &command);
+    machine.apply(8, &command).unwrap();
     drop(machine);
 
     let mut machine = open();
@@ -176,7 +176,7 @@ fn table_is_dropped_for_another_owner() {
         let mut machine = open();
         assert_eq!(machine.resume(&other), 0, "{number}");
         assert_eq!((machine.read().revision(), machine.read().key_count()), (1, 0));
-        machine.apply(9, &command);
-        machine.save();
+        machine.apply(9, &command).unwrap();
+        machine.save().unwrap();
     }
 }

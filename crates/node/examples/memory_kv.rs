@@ -6,8 +6,8 @@ use std::error::Error;
 
 use bytes::Bytes;
 use quorate::{
-    BadSnapshot, Index, Machine, MemberId, MemberInfo, MemoryNetwork, MemoryStorage, Node,
-    NodeConfig, SnapshotChunks,
+    BadSnapshot, Index, Machine, MachineError, MemberId, MemberInfo, MemoryNetwork, MemoryStorage,
+    Node, NodeConfig, SnapshotChunks,
 };
 
 /// Commands are `key=value`, questions are keys, a snapshot is one line for each key.
@@ -15,16 +15,18 @@ use quorate::{
 struct Map(BTreeMap<String, String>);
 
 impl Machine for Map {
-    fn apply(&mut self, _: Index, command: &Bytes) -> Bytes {
+    fn apply(&mut self, _: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         let text = String::from_utf8_lossy(command);
-        let Some((key, value)) = text.split_once('=') else { return "not understood".into() };
+        let Some((key, value)) = text.split_once('=') else {
+            return Ok("not understood".into());
+        };
         let before = self.0.insert(key.into(), value.into());
-        before.unwrap_or_default().into()
+        Ok(before.unwrap_or_default().into())
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
         let key = String::from_utf8_lossy(question);
-        self.0.get(key.as_ref()).cloned().unwrap_or_default().into()
+        Ok(self.0.get(key.as_ref()).cloned().unwrap_or_default().into())
     }
 
     fn snapshot(&self) -> SnapshotChunks {
@@ -35,7 +37,7 @@ impl Machine for Map {
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
         self.0.clear();
         for line in chunks {
-            self.apply(0, &line);
+            self.apply(0, &line).map_err(|_| BadSnapshot)?;
         }
         Ok(())
     }

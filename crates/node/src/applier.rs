@@ -9,11 +9,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate_core::{Entries, Index, MemberId, Membership, Payload, SnapshotMeta, mutant};
+use quorate_core::{Entries, Index, MemberId, Membership, Payload, SnapshotMeta};
 use quorate_storage::StoreIdentity;
 
 use crate::command_id::{CommandDedup, CommandId, Verdict};
-use crate::machine::{BadSnapshot, Machine, SnapshotChunks};
+use crate::machine::{BadSnapshot, Machine, MachineFailed, SnapshotChunks};
 use crate::requests::RequestToken;
 
 /// Something for the machine to do. Jobs are done in the order in which the driver
@@ -23,7 +23,7 @@ pub enum MachineJob {
     /// Run these entries.
     Apply(Entries),
     /// RequestOutcome a question, with everything applied that came before.
-    Query(RequestToken, Bytes),
+    Query(RequestToken, Option<Bytes>),
     /// Capture the state as it is, as of this entry.
     Snapshot(SnapshotMeta),
     /// Replace the state by this snapshot, which is on the disk.
@@ -42,8 +42,15 @@ pub enum MachineJobDone {
         /// This member is out of the cluster for good: what has not run by now never will.
         removed: bool,
     },
-    /// What the machine said to this question.
-    Queried(RequestToken, Bytes),
+    /// A query ran.
+    Queried {
+        /// The request that it belongs to.
+        token: RequestToken,
+        /// The newest entry whose effect the machine had.
+        index: Index,
+        /// The machine's reply; empty for a barrier.
+        reply: Bytes,
+    },
     /// The state as of `meta`. Write it to the disk, then tell the driver.
     Captured {
         /// The snapshot that [`MachineJob::Snapshot`] asked for.
@@ -159,19 +166,23 @@ impl<M: Machine> Applier<M> {
         &self.origins
     }
 
-    /// Runs entries in order. Entries that have run already are passed over.
-    pub fn apply(&mut self, entries: &Entries) -> MachineJobDone {
+    /// Runs entries in order, and skips those that have run already.
+    ///
+    /// # Errors
+    /// When the machine fails. Its state may then be that of any entry up to the one it failed
+    /// at, so the applier must not be used again.
+    pub fn apply(&mut self, entries: &Entries) -> Result<MachineJobDone, MachineFailed> {
         let mut outcomes = Vec::new();
         for entry in entries.chunks().flatten() {
             let index = entry.id.index;
-            if index <= self.applied && !mutant!(AppliedEntryRunsAgain) {
+            if index <= self.applied {
                 continue;
             }
             assert!(index == self.applied + 1, "entry {index} runs after {}", self.applied);
             self.applied = index;
             match &entry.payload {
                 Payload::Command(command) => {
-                    if let Some(outcome) = self.run(index, command) {
+                    if let Some(outcome) = self.run(index, command)? {
                         outcomes.push(outcome);
                     }
                 }
@@ -184,25 +195,30 @@ impl<M: Machine> Applier<M> {
         }
         let own = self.own.member;
         let removed = self.membership.removed().contains(&own) && !self.membership.contains(own);
-        MachineJobDone::Applied { index: self.applied, outcomes, removed }
+        Ok(MachineJobDone::Applied { index: self.applied, outcomes, removed })
     }
 
-    fn run(&mut self, index: Index, logged: &Bytes) -> Option<(u64, CommandOutcome)> {
-        let (origin, command) = CommandId::open(logged)?;
+    fn run(
+        &mut self,
+        index: Index,
+        logged: &Bytes,
+    ) -> Result<Option<(u64, CommandOutcome)>, MachineFailed> {
+        let Some((origin, command)) = CommandId::open(logged) else { return Ok(None) };
         let own = self.is_own(origin);
-        match self.origins.admit(origin, &self.membership) {
+        Ok(match self.origins.admit(origin, &self.membership) {
             Verdict::Run if index <= self.kept => {
                 // It was asked after the machine had been closed with its effect.
                 assert!(!own, "entry {index} is new, and the machine has kept up to {}", self.kept);
                 None
             }
             Verdict::Run => {
-                let reply = self.machine.apply(index, &command);
+                let ran = self.machine.apply(index, &command);
+                let reply = ran.map_err(|error| MachineFailed::new(index, error))?;
                 own.then_some((origin.number, CommandOutcome::Ran { index, reply }))
             }
             Verdict::Repeated => None,
             Verdict::Foreign => own.then_some((origin.number, CommandOutcome::NotMember)),
-        }
+        })
     }
 
     fn is_own(&self, origin: CommandId) -> bool {
@@ -210,26 +226,34 @@ impl<M: Machine> Applier<M> {
         (origin.member, origin.incarnation, origin.boot) == (member, incarnation, boot)
     }
 
-    /// Asks the machine, as it is now.
-    pub fn query(&self, ticket: RequestToken, question: &Bytes) -> MachineJobDone {
-        MachineJobDone::Queried(ticket, self.machine.query(question))
+    /// Runs a query on the machine as it is now. No query is a barrier: the machine is not
+    /// called.
+    pub fn query(
+        &self,
+        token: RequestToken,
+        query: Option<&Bytes>,
+    ) -> Result<MachineJobDone, MachineFailed> {
+        let index = self.applied.max(self.kept);
+        let failed = |error| MachineFailed::new(index, error);
+        let reply = query.map(|query| self.machine.query(query).map_err(failed)).transpose()?;
+        Ok(MachineJobDone::Queried { token, index, reply: reply.unwrap_or_default() })
     }
 
-    /// Captures everything that a member needs to go on from here, unless the machine is
-    /// further.
-    pub fn capture(&mut self, meta: SnapshotMeta) -> MachineJobDone {
+    /// Captures everything that a member needs to continue from here, unless the machine is
+    /// ahead.
+    pub fn capture(&mut self, meta: SnapshotMeta) -> Result<MachineJobDone, MachineFailed> {
         assert!(meta.id.index == self.applied, "captured at {}, not {}", self.applied, meta.id);
         if self.applied < self.kept {
-            return MachineJobDone::TooLate(meta);
+            return Ok(MachineJobDone::TooLate(meta));
         }
-        // Entries up to here may leave the log: what the machine keeps should not need them.
-        self.machine.save();
-        MachineJobDone::Captured { meta, chunks: self.capture_chunks() }
+        // Entries up to here may be trimmed: the machine's own state should not need them.
+        self.save()?;
+        Ok(MachineJobDone::Captured { meta, chunks: self.capture_chunks() })
     }
 
-    /// Lets the machine make durable what it keeps.
-    pub fn save(&mut self) {
-        self.machine.save();
+    /// Lets the machine make its own state durable.
+    pub fn save(&mut self) -> Result<(), MachineFailed> {
+        self.machine.save().map_err(|error| MachineFailed::new(self.applied, error))
     }
 
     /// What [`Applier::install`] goes on from.
@@ -237,11 +261,7 @@ impl<M: Machine> Applier<M> {
         let mut head = BytesMut::new();
         head.put_u8(FORMAT);
         head.put_u64_le(self.applied);
-        if mutant!(SnapshotForgetsOrigins) {
-            CommandDedup::default().encode(&mut head);
-        } else {
-            self.origins.encode(&mut head);
-        }
+        self.origins.encode(&mut head);
         let head = std::iter::once(framed(&head.freeze()));
         let state = self.machine.snapshot().flat_map(split).map(|chunk| framed(&chunk));
         Box::new(head.chain(state))

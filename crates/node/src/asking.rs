@@ -9,13 +9,15 @@
 use bytes::Bytes;
 use quorate_core::{
     Accepted, Dropped, Entries, EntryId, Event, Index, Input, Membership, Refusal, RequestId,
-    SnapshotMeta, Term, mutant,
+    SnapshotMeta, Term,
 };
 
-use crate::applier::CommandOutcome;
+use crate::applier::{CommandOutcome, MachineJob};
 use crate::command_id::{CommandDedup, CommandId};
 use crate::driver::Driver;
-use crate::outcome::{OutcomeUnknown, RequestError, RequestOutcome, RequestRefused, RequestReply};
+use crate::outcome::{
+    OutcomeUnknown, RequestError, RequestOutcome, RequestRefused, RequestReply, is_transient,
+};
 use crate::requests::{Asked, Open, RequestToken, Stage};
 
 impl Driver {
@@ -34,6 +36,26 @@ impl Driver {
         self.open(asked, self.options.request_ticks, true, bar)
     }
 
+    /// A query that needs no leader: it goes to the machine at once.
+    pub(crate) fn ask_locally(&mut self, query: Bytes) -> RequestToken {
+        let asked = Asked::Read(None);
+        let bar = self.bar(&asked).filter(|why| *why != RequestRefused::NotMember);
+        let (once, stage, attempt, refusal) = (true, Stage::Asking, None, None);
+        let ticks = self.options.request_ticks;
+        let deadline = self.now.saturating_add(ticks.max(1));
+        let (offers, offer_at) = (0, deadline);
+        let open = Open { asked, once, stage, offers, attempt, refusal, offer_at, deadline, ticks };
+        let token = self.requests.insert(open);
+        match bar {
+            Some(why) => self.answer(token, Err(why.into())),
+            None => {
+                self.look_at = self.look_at.min(deadline);
+                self.jobs.push(MachineJob::Query(token, Some(query)));
+            }
+        }
+        token
+    }
+
     fn open(
         &mut self,
         asked: Asked,
@@ -44,8 +66,9 @@ impl Driver {
         // What nobody has committed by then, nobody may ever have heard of.
         let patience = ticks.clamp(1, self.options.request_ticks.max(1));
         let deadline = self.now.saturating_add(patience);
-        let (stage, offer_at, attempt) = (Stage::Waiting, deadline, None);
-        let open = Open { asked, once, stage, offers: 0, attempt, offer_at, deadline, ticks };
+        let (stage, offer_at, attempt, refusal) = (Stage::Waiting, deadline, None, None);
+        let offers = 0;
+        let open = Open { asked, once, stage, offers, attempt, refusal, offer_at, deadline, ticks };
         let ticket = self.requests.insert(open);
         match bar {
             Some(why) => self.answer(ticket, Err(RequestError::Refused(why))),
@@ -168,13 +191,20 @@ impl Driver {
         let Some(open) = self.requests.get_mut(ticket) else { return };
         open.offers = open.offers.saturating_sub(1);
         let harmless = matches!(open.asked, Asked::Read(_));
-        let certain = open.offers == 0 || harmless || mutant!(RefusedAfterManyOffers);
+        let certain = open.offers == 0 || harmless;
         if certain {
             open.stage = Stage::Waiting;
             open.offers = 0;
-            if open.once || !passes(&refusal) {
-                self.answer(ticket, Err(RequestError::Refused(RequestRefused::ByLeader(refusal))));
+            if open.once || !is_transient(&refusal) {
+                self.answer(ticket, Err(RequestRefused::ByLeader(refusal).into()));
+                return;
             }
+            // The leader has another change in progress: it may be over at the next tick.
+            if matches!(refusal, Refusal::Change(_)) {
+                open.offer_at = self.now + 1;
+                self.look_at = self.look_at.min(open.offer_at);
+            }
+            open.refusal = Some(refusal);
         }
     }
 
@@ -219,7 +249,7 @@ impl Driver {
 
     /// A snapshot took the place of entries: what they would have told is lost.
     pub(crate) fn on_installed(&mut self, meta: &SnapshotMeta, origins: &CommandDedup) {
-        let passed = |open: &Open| open.stage != Stage::Waiting && !mutant!(PassedIsNotAnswered);
+        let passed = |open: &Open| open.stage != Stage::Waiting;
         for ticket in self.requests.tickets(passed) {
             let origin = CommandId { number: ticket.0, ..self.own };
             let Some(open) = self.requests.get_mut(ticket) else { continue };
@@ -354,7 +384,10 @@ impl Driver {
                 Err(RequestError::Refused(RequestRefused::NoLeader))
             }
             (Asked::Read(_), _) => Err(RequestError::Refused(RequestRefused::ReadTimedOut)),
-            (_, Stage::Waiting) => Err(RequestError::Refused(RequestRefused::NoLeader)),
+            (_, Stage::Waiting) => match open.refusal.take() {
+                Some(refusal @ Refusal::Change(_)) => Err(RequestRefused::ByLeader(refusal).into()),
+                _ => Err(RequestRefused::NoLeader.into()),
+            },
             (_, Stage::Committed(id) | Stage::Pursued(id)) => {
                 Err(RequestError::Unknown(OutcomeUnknown::NotSettledInTime { id }))
             }
@@ -374,14 +407,6 @@ fn may_be_offered(open: &Open) -> bool {
         (_, Stage::Waiting) => true,
         (Asked::Command(_), Stage::Offered | Stage::Logged(_)) => true,
         (Asked::Read(_) | Asked::Transfer(_), Stage::Offered) => true,
-        _ => mutant!(ChangeOfferedAgain) && matches!(open.asked, Asked::Change(_)),
+        _ => false,
     }
-}
-
-/// Refusals that a little patience cures: another leader, or the same one later.
-fn passes(refusal: &Refusal) -> bool {
-    matches!(
-        refusal,
-        Refusal::NotLeader { .. } | Refusal::Transferring { .. } | Refusal::LeaderRemoved
-    )
 }

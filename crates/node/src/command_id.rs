@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate_core::{MemberId, Membership, mutant};
+use quorate_core::{MemberId, Membership};
 
 /// The address of one request: no two requests ever share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -125,18 +125,14 @@ impl CommandDedup {
         }
         let seen = self.disks.entry((origin.member, origin.incarnation)).or_default();
         if seen.boot > origin.boot {
-            return if mutant!(EarlierRunIsForgotten) { Verdict::Run } else { Verdict::Repeated };
+            return Verdict::Repeated;
         }
         if seen.boot < origin.boot {
             *seen = Seen { boot: origin.boot, ..Seen::default() };
         }
         seen.raise_floor(origin.open_from.saturating_sub(1));
         // Without this a command that was offered twice runs twice.
-        if seen.note(origin.number) || mutant!(RepeatedCommandRuns) {
-            Verdict::Run
-        } else {
-            Verdict::Repeated
-        }
+        if seen.note(origin.number) { Verdict::Run } else { Verdict::Repeated }
     }
 
     /// Whether a command of this origin has run, as far as is remembered.

@@ -1,10 +1,10 @@
-//! One member without its threads: the core, the open requests, and where output
-//! goes. The runtime and the simulator run this very file.
+//! One member without its threads, for runtimes other than the one in this crate.
 //!
-//! Things that happen go in by the methods; [`Driver::take`] says what to do next.
-//! The driver does no I/O: whoever runs it writes saves in order, sends messages,
-//! does the machine's jobs in order, and reports each one back. Every request that
-//! was given a [`RequestToken`] is answered exactly once.
+//! A [`Driver`] is the core with its open requests. Inputs are given to its methods;
+//! [`Driver::take`] returns what to do next. The driver does no I/O: its runtime writes saves
+//! in order, sends messages, runs the machine's jobs in order on an [`Applier`], and reports
+//! each result back. Every request that was given a [`RequestToken`] ends exactly once.
+//! [`Node`](crate::Node) and the simulator `quorate-sim` both run this module.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,13 +12,17 @@ use bytes::Bytes;
 use quorate_core::message::Message;
 use quorate_core::{
     Accepted, Boot, BootError, Change, Config, Dropped, Entries, EntryId, Envelope, Event, Index,
-    Input, Load, LoadTarget, MemberId, Raft, Save, SaveId, SnapshotMeta, Term, mutant,
+    Input, Load, LoadTarget, MemberId, Raft, Save, SaveId, SnapshotMeta, Term,
 };
 
-use crate::applier::{MachineJob, MachineJobDone};
-use crate::command_id::CommandId;
-use crate::outcome::{OutcomeUnknown, RequestError, RequestOutcome, RequestRefused, RequestReply};
-use crate::requests::{Asked, RequestToken, Requests, Stage};
+pub use crate::applier::{Applier, CommandOutcome, MachineJob, MachineJobDone};
+pub use crate::command_id::{CommandDedup, CommandId};
+pub use crate::outcome::{RequestOutcome, RequestReply};
+pub use crate::requests::RequestToken;
+pub use crate::start::{MemberStartup, StartError, StartedMember, install, seed, start};
+
+use crate::outcome::{OutcomeUnknown, RequestRefused};
+use crate::requests::{Asked, Requests, Stage};
 
 /// How a member deals with requests and snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +82,8 @@ pub struct DriverOutput {
 ///
 /// A cluster of one, on a disk that is always done at once:
 /// ```
-/// use quorate::{Applier, Driver, DriverOptions, KvCommand, MachineJob, MemoryKv, RequestReply};
+/// use quorate::driver::{Applier, Driver, MachineJob, RequestReply};
+/// use quorate::{DriverOptions, KvCommand, MemoryKv};
 /// use quorate_core::{Boot, Config, MemberId, Membership};
 ///
 /// let id = MemberId(1);
@@ -130,8 +135,15 @@ pub struct Driver {
     capturing: bool,
     /// Saves on their way to the disk, with what waits for them.
     saving: VecDeque<Saving>,
+    /// The newest save that the disk holds.
+    durable: u64,
+    /// The newest save that the core was told of.
+    reported: u64,
+    /// Snapshots that the disk holds and the machine does not, with the saves that carried
+    /// them.
+    installs: VecDeque<(SaveId, EntryId)>,
     /// What goes into the next work.
-    jobs: Vec<MachineJob>,
+    pub(crate) jobs: Vec<MachineJob>,
     send: Vec<Envelope>,
     pub(crate) answers: Vec<(RequestToken, RequestOutcome)>,
     dropped: BTreeMap<&'static str, u64>,
@@ -177,6 +189,9 @@ impl Driver {
             captured,
             capturing: false,
             saving: VecDeque::new(),
+            durable: 0,
+            reported: 0,
+            installs: VecDeque::new(),
             jobs: Vec::new(),
             send: Vec::new(),
             answers: Vec::new(),
@@ -243,9 +258,21 @@ impl Driver {
         CommandId { number, open_from, ..self.own }.seal(command)
     }
 
-    /// A question to the machine, answered with nothing older than now.
-    pub fn read(&mut self, question: Bytes) -> RequestToken {
-        self.ask(Asked::Read(question), self.options.request_ticks)
+    /// A linearizable query: its reply shows every command that was acknowledged before.
+    pub fn read(&mut self, query: Bytes) -> RequestToken {
+        self.ask(Asked::Read(Some(query)), self.options.request_ticks)
+    }
+
+    /// As [`Driver::read`] without a query: done when every command that was acknowledged
+    /// before has run here.
+    pub fn barrier(&mut self) -> RequestToken {
+        self.ask(Asked::Read(None), self.options.request_ticks)
+    }
+
+    /// A query to the machine as it is here, after the entries that were handed out. No leader
+    /// is asked: the reply may be stale.
+    pub fn read_local(&mut self, query: Bytes) -> RequestToken {
+        self.ask_locally(query)
     }
 
     /// A membership change. It is done when it is settled; a goal, when it has ended.
@@ -260,6 +287,10 @@ impl Driver {
     }
 
     /// The disk holds this save and every one before it.
+    ///
+    /// The core hears of a save with a snapshot, and of those after it, once the machine holds
+    /// that snapshot: until then the member runs no entries and does not campaign. What a save
+    /// lets it send leaves at once, because that needs the disk only.
     pub fn saved(&mut self, id: SaveId) {
         while self.saving.front().is_some_and(|save| save.id <= id) {
             let Some(save) = self.saving.pop_front() else { break };
@@ -267,11 +298,31 @@ impl Driver {
             if let Some(meta) = save.install {
                 self.handed = meta.id;
                 self.captured = self.captured.max(meta.id.index);
+                self.installs.push_back((save.id, meta.id));
                 self.jobs.push(MachineJob::Install(meta));
             }
         }
-        let _ = self.step(Input::Saved(id));
+        self.durable = self.durable.max(id.0);
+        self.report_saved();
         self.ask_machine();
+    }
+
+    /// Tells the core of the saves that are durable and, if they carry a snapshot, installed.
+    fn report_saved(&mut self) {
+        let before_install = self.installs.front().map(|(save, _)| save.0 - 1);
+        let newest = self.durable.min(before_install.map_or(u64::MAX, |_| u64::MAX));
+        if newest > self.reported {
+            self.reported = newest;
+            let _ = self.step(Input::Saved(SaveId(newest)));
+        }
+    }
+
+    /// The machine holds this snapshot, and with it every earlier one.
+    fn on_snapshot_installed(&mut self, meta: &SnapshotMeta) {
+        while self.installs.front().is_some_and(|(_, id)| *id <= meta.id) {
+            self.installs.pop_front();
+        }
+        self.report_saved();
     }
 
     /// The machine did a job.
@@ -287,13 +338,16 @@ impl Driver {
                     self.on_removed();
                 }
             }
-            MachineJobDone::Queried(ticket, reply) => {
-                self.answer(ticket, Ok(RequestReply::Read { reply }));
+            MachineJobDone::Queried { token, index, reply } => {
+                self.answer(token, Ok(RequestReply::Read { index, reply }));
             }
             // The caller writes it to the disk and then tells `snapshot_saved`.
             MachineJobDone::Captured { .. } => {}
             MachineJobDone::TooLate(_) => self.snapshot_given_up(),
-            MachineJobDone::Installed { meta, origins } => self.on_installed(&meta, &origins),
+            MachineJobDone::Installed { meta, origins } => {
+                self.on_snapshot_installed(&meta);
+                self.on_installed(&meta, &origins);
+            }
         }
     }
 
@@ -355,16 +409,24 @@ impl Driver {
         let _ = self.step(Input::Trim(index));
     }
 
-    /// This member is about to stop, or its disk has failed: everybody gets an answer.
+    /// This member is about to stop: all open requests end.
     pub fn stop(&mut self) {
+        self.end_requests(RequestRefused::Stopped, &OutcomeUnknown::Stopped);
+    }
+
+    /// This member cannot continue, for this reason: all open requests end with it.
+    pub fn fail(&mut self, reason: &str) {
+        let reason = reason.to_owned();
+        let unknown = OutcomeUnknown::MemberFailed { reason: reason.clone() };
+        self.end_requests(RequestRefused::MemberFailed { reason }, &unknown);
+    }
+
+    fn end_requests(&mut self, refused: RequestRefused, unknown: &OutcomeUnknown) {
         for ticket in self.requests.tickets(|_| true) {
             let Some(open) = self.requests.get_mut(ticket) else { continue };
             let harmless = open.stage == Stage::Waiting || matches!(open.asked, Asked::Read(_));
-            let answer = if harmless {
-                Err(RequestError::Refused(RequestRefused::Stopped))
-            } else {
-                Err(RequestError::Unknown(OutcomeUnknown::Stopped))
-            };
+            let answer =
+                if harmless { Err(refused.clone().into()) } else { Err(unknown.clone().into()) };
             self.answer(ticket, answer);
         }
     }
@@ -383,12 +445,7 @@ impl Driver {
         if let Some(save) = &mut output.save {
             let then_send = std::mem::take(&mut save.then_send);
             let install = save.install.clone();
-            if mutant!(SendBeforeSaved) {
-                self.send.extend(then_send);
-                self.saving.push_back(Saving { id: save.id, then_send: Vec::new(), install });
-            } else {
-                self.saving.push_back(Saving { id: save.id, then_send, install });
-            }
+            self.saving.push_back(Saving { id: save.id, then_send, install });
         }
         for (attempt, id) in output.accepted {
             self.on_accepted(attempt, id);
@@ -448,7 +505,7 @@ impl Driver {
     fn ask_machine(&mut self) {
         let handed = self.handed.index;
         while let Some(read) = self.confirmed.first_entry()
-            && (*read.key() <= handed || mutant!(ReadBeforeApplied))
+            && *read.key() <= handed
         {
             for ticket in read.remove() {
                 let Some(open) = self.requests.get_mut(ticket) else { continue };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quorate_core::Index;
 
-use crate::machine::{BadSnapshot, Machine, SnapshotChunks};
+use crate::machine::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 
 /// Keys and values, each with the index of the command that wrote it last.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -95,15 +95,15 @@ impl MemoryKv {
 }
 
 impl Machine for MemoryKv {
-    fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         // Bytes that are no command do nothing, on every member alike.
         let reply = KvCommand::decode(command).map(|command| self.run(index, command));
-        reply.unwrap_or(KvReply { done: false, value: None }).encode()
+        Ok(reply.unwrap_or(KvReply { done: false, value: None }).encode())
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
         let value = self.map.get(question).map(|(value, _)| value.clone());
-        KvReply { done: true, value }.encode()
+        Ok(KvReply { done: true, value }.encode())
     }
 
     fn snapshot(&self) -> SnapshotChunks {
@@ -269,12 +269,12 @@ mod tests {
     #[test]
     fn a_snapshot_shows_the_moment_it_was_taken() {
         let mut kv = MemoryKv::default();
-        kv.apply(1, &put_command("a", "1"));
+        kv.apply(1, &put_command("a", "1")).unwrap();
         let captured = kv.clone();
         let mut chunks = kv.snapshot();
-        kv.apply(2, &put_command("a", "2"));
+        kv.apply(2, &put_command("a", "2")).unwrap();
         let mut other = MemoryKv::default();
-        other.apply(1, &put_command("b", "9"));
+        other.apply(1, &put_command("b", "9")).unwrap();
         other.install(&mut chunks).unwrap();
         assert_eq!(other, captured);
     }
@@ -285,7 +285,7 @@ mod tests {
         for number in 0..5_000u64 {
             let key = Bytes::copy_from_slice(&number.to_be_bytes());
             let value = Bytes::from(vec![7; 60]);
-            kv.apply(number, &KvCommand::Put { key, value }.encode());
+            kv.apply(number, &KvCommand::Put { key, value }.encode()).unwrap();
         }
         let chunks: Vec<Bytes> = kv.snapshot().collect();
         assert!(chunks.len() > 3);
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn bad_bytes_do_nothing() {
         let mut kv = MemoryKv::default();
-        let reply = kv.apply(1, &Bytes::from_static(b"\x01garbage"));
+        let reply = kv.apply(1, &Bytes::from_static(b"\x01garbage")).unwrap();
         assert_eq!(KvReply::decode(&reply), Some(KvReply { done: false, value: None }));
         assert!(kv.is_empty());
     }

@@ -17,8 +17,8 @@
 //! process share their threads and connections: see [`Host`].
 //!
 //! # Without a runtime
-//! Without the feature `runtime` nothing here does I/O: [`Driver`] is a member without its
-//! threads, [`Applier`] runs committed entries on a [`Machine`]. The simulator in
+//! Without the feature `runtime` nothing here does I/O: [`driver::Driver`] is a member without its
+//! threads, [`driver::Applier`] runs committed entries on a [`Machine`]. The simulator in
 //! `quorate-sim` runs these very values.
 
 #![forbid(unsafe_code)]
@@ -27,7 +27,7 @@
 mod applier;
 mod asking;
 mod command_id;
-mod driver;
+pub mod driver;
 mod kv;
 mod machine;
 #[cfg(feature = "runtime")]
@@ -42,14 +42,11 @@ mod tcp;
 #[cfg(feature = "runtime")]
 pub mod testkit;
 
-pub use applier::{Applier, CommandOutcome, MachineJob, MachineJobDone, SnapshotInstallError};
-pub use command_id::{CommandDedup, CommandId};
-pub use driver::{Driver, DriverOptions, DriverOutput};
+pub use applier::SnapshotInstallError;
+pub use driver::DriverOptions;
 pub use kv::{KvCommand, KvQuery, KvReply, MemoryKv};
-pub use machine::{BadSnapshot, Machine, SnapshotChunks};
-pub use outcome::{OutcomeUnknown, RequestError, RequestOutcome, RequestRefused, RequestReply};
-pub use requests::RequestToken;
-pub use start::{MemberStartup, StartError, StartedMember, install, seed, start};
+pub use machine::{BadSnapshot, Machine, MachineError, MachineFailed, SnapshotChunks};
+pub use outcome::{OutcomeUnknown, RequestError, RequestRefused};
 
 #[cfg(feature = "runtime")]
 pub use memory_network::{MemoryNetwork, MemoryTransport};

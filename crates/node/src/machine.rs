@@ -1,38 +1,39 @@
 //! What a cluster replicates: the one trait that an embedder implements.
 
+use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate_core::{Index, Membership};
 use quorate_storage::StoreIdentity;
 
-/// A state machine. Every member runs the same commands in the same order, so
-/// everything here must depend on nothing else: no clock, no chance, no order of
-/// hashing, nothing of the process it runs in.
+/// A state machine. Every member runs the same commands in the same order, so everything
+/// here must be deterministic: it must not depend on a clock, on random numbers, on the
+/// order of a hash map, or on anything else of the process that it runs in.
 ///
-/// A counter: a command adds to it, any question asks for it.
+/// A counter: a command adds to it, and any query returns it.
 /// ```
 /// use bytes::Bytes;
-/// use quorate::{BadSnapshot, SnapshotChunks, Machine};
-/// use quorate_core::Index;
+/// use quorate::{BadSnapshot, Index, Machine, MachineError, SnapshotChunks};
 ///
 /// #[derive(Default)]
 /// struct Counter(u64);
 ///
 /// impl Machine for Counter {
-///     fn apply(&mut self, _index: Index, command: &Bytes) -> Bytes {
-///         // Bytes that are no number add nothing, on every member alike.
+///     fn apply(&mut self, _index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
+///         // A command that is not a number adds nothing, on every member alike.
 ///         let number = command[..].try_into().map_or(0, u64::from_le_bytes);
 ///         self.0 = self.0.wrapping_add(number);
 ///         self.query(command)
 ///     }
 ///
-///     fn query(&self, _question: &Bytes) -> Bytes {
-///         Bytes::copy_from_slice(&self.0.to_le_bytes())
+///     fn query(&self, _query: &Bytes) -> Result<Bytes, MachineError> {
+///         Ok(Bytes::copy_from_slice(&self.0.to_le_bytes()))
 ///     }
 ///
 ///     fn snapshot(&self) -> SnapshotChunks {
-///         Box::new(std::iter::once(self.query(&Bytes::new())))
+///         Box::new(std::iter::once(Bytes::copy_from_slice(&self.0.to_le_bytes())))
 ///     }
 ///
 ///     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
@@ -43,63 +44,107 @@ use quorate_storage::StoreIdentity;
 /// }
 ///
 /// let mut counter = Counter::default();
-/// counter.apply(1, &Bytes::copy_from_slice(&5u64.to_le_bytes()));
+/// counter.apply(1, &Bytes::copy_from_slice(&5u64.to_le_bytes()))?;
 /// let mut copy = Counter::default();
 /// copy.install(&mut counter.snapshot())?;
 /// assert_eq!(copy.0, 5);
-/// # Ok::<(), BadSnapshot>(())
+/// # Ok::<(), MachineError>(())
 /// ```
+///
+/// `TypedMachine` (feature `typed`) is the same with serde types instead of bytes.
+/// `quorate_sim::explore::try_machine` runs your machine in simulated clusters and checks that
+/// it is deterministic: see the crate's front page.
+///
+/// # Failures
+/// A command that is invalid is not a failure: return a reply that says so, the same on every
+/// member. Return an error only when this member cannot continue, for example because the
+/// machine's own disk failed. The member then stops, and reports the error to open requests
+/// and through `Node::ended`. No command runs on the machine after an error.
 pub trait Machine {
-    /// A member starts: this is whose machine it is, and the answer is up to which entry it
-    /// has the state already. Called once, before anything else.
+    /// A member starts. `owner` identifies it; the returned index is the newest entry whose
+    /// effect the machine has already. Called once, before everything else.
     ///
-    /// Only for a machine with a disk of its own; any other answers 0, and is made of the
-    /// newest snapshot and the log. One that answers more goes on from there: commands up
-    /// to that entry do not run again, and no snapshot is installed that is not newer. So
-    /// the answer has to be saved together with the state, in one write that happens whole
-    /// or not at all. What may be lost is how recent it is: the log has the rest.
+    /// Only for a machine that keeps its state on a disk: any other one returns 0, and is
+    /// restored from the newest snapshot and the log. A machine that returns more continues
+    /// from there: commands up to that entry do not run again, and only a newer snapshot is
+    /// installed. So the index has to be saved together with the state, in one atomic write.
+    /// The saved state may be old: the log has the rest.
     ///
-    /// A state that was kept for another owner is not this member's. Drop it and answer 0.
+    /// State that was saved for another owner must not be used: drop it and return 0.
     fn resume(&mut self, _owner: &StoreIdentity) -> Index {
         0
     }
 
-    /// Makes durable what it keeps on a disk of its own. Called when a snapshot is captured,
-    /// which lets the log forget, and when the member stops; may be ignored, and the next
-    /// start then takes longer.
-    fn save(&mut self) {}
+    /// Makes durable what the machine keeps on its own disk. Called when a snapshot is
+    /// captured, after which the log may be trimmed, and when the member stops. A machine may
+    /// ignore the call; the next start then takes longer.
+    fn save(&mut self) -> Result<(), MachineError> {
+        Ok(())
+    }
 
-    /// Runs one command. What it returns goes to whoever proposed the command.
-    fn apply(&mut self, index: Index, command: &Bytes) -> Bytes;
+    /// Runs one command and returns the reply for its proposer.
+    fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError>;
 
-    /// Answers a question and changes nothing.
-    fn query(&self, question: &Bytes) -> Bytes;
+    /// Answers a query without changing anything.
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError>;
 
-    /// The members are these from here on. Only to mirror them: who counts is
-    /// decided elsewhere. After a start it hears again of those that it may have kept.
+    /// The membership after this entry, for machines that mirror it. After a start it is
+    /// called again for memberships that the machine may have seen before.
     fn on_membership(&mut self, _index: Index, _membership: &Membership) {}
 
-    /// The whole state as it is now, in chunks of any size. The iterator must keep
-    /// showing this state while further commands are applied.
+    /// The whole state as it is now, in chunks of any size. The iterator must keep showing
+    /// this state while further commands are applied.
     fn snapshot(&self) -> SnapshotChunks;
 
-    /// Replaces the state by one that [`Machine::snapshot`] captured, here or on
-    /// another member.
+    /// Replaces the state by one that [`Machine::snapshot`] captured, here or on another
+    /// member.
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot>;
 }
+
+/// Why a machine cannot continue. Any error, or a text: `Err("disk is full".into())`.
+pub type MachineError = Box<dyn Error + Send + Sync>;
 
 /// The parts of a snapshot, in order.
 pub type SnapshotChunks = Box<dyn Iterator<Item = Bytes> + Send>;
 
-/// The bytes are not a snapshot of this machine. The member cannot go on: find out
-/// which version wrote them.
+/// The bytes are not a snapshot of this machine. The member cannot continue: find out which
+/// version wrote them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadSnapshot;
 
 impl fmt::Display for BadSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "bytes are no snapshot of this state machine, want one that it captured")
+        write!(f, "not a snapshot of this state machine")
     }
 }
 
-impl std::error::Error for BadSnapshot {}
+impl Error for BadSnapshot {}
+
+/// The state machine returned an error, after which its member cannot continue.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MachineFailed {
+    /// The newest entry that was given to the machine, which may be the one that it failed to
+    /// run.
+    pub index: Index,
+    /// What the machine returned.
+    pub error: Arc<dyn Error + Send + Sync>,
+}
+
+impl MachineFailed {
+    pub(crate) fn new(index: Index, error: MachineError) -> Self {
+        Self { index, error: error.into() }
+    }
+}
+
+impl fmt::Display for MachineFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the state machine failed at entry {}: {}", self.index, self.error)
+    }
+}
+
+impl Error for MachineFailed {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.error)
+    }
+}

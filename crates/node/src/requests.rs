@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use quorate_core::{Change, EntryId, Index, MemberId, RequestId};
+use quorate_core::{Change, EntryId, Index, MemberId, Refusal, RequestId};
 
 /// Names a request to the caller, from asking to the answer. Never used twice by
 /// one driver.
@@ -23,8 +23,8 @@ impl RequestToken {
 pub(crate) enum Asked {
     /// A command, sealed with its origin.
     Command(Bytes),
-    /// A question to the machine.
-    Read(Bytes),
+    /// A query to the machine; none for a barrier.
+    Read(Option<Bytes>),
     Change(Box<Change>),
     Transfer(MemberId),
 }
@@ -65,6 +65,8 @@ pub(crate) struct Open {
     pub(crate) offers: u32,
     /// The newest offer that may be answered.
     pub(crate) attempt: Option<RequestId>,
+    /// Why the newest offer was refused, if it is offered again.
+    pub(crate) refusal: Option<Refusal>,
     /// When it is offered again, unless something happens before.
     pub(crate) offer_at: u64,
     pub(crate) deadline: u64,
@@ -193,8 +195,9 @@ mod tests {
 
     fn open(asked: Asked) -> Open {
         let stage = Stage::Waiting;
-        let (once, attempt) = (false, None);
-        Open { asked, once, stage, offers: 0, attempt, offer_at: 0, deadline: 0, ticks: 0 }
+        let (once, attempt, refusal) = (false, None, None);
+        let offers = 0;
+        Open { asked, once, stage, offers, attempt, refusal, offer_at: 0, deadline: 0, ticks: 0 }
     }
 
     #[test]

@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use quorate_core::membership::MembershipParts;
-use quorate_core::{Boot, BootError, Config, EntryId, Index, Membership, SnapshotMeta, mutant};
+use quorate_core::{Boot, BootError, Config, EntryId, Index, Membership, SnapshotMeta};
 use quorate_storage::{
     CreateError, Disk, OpenError, OpenedStore, Store, StoreConfig, StoreError, StoreIdentity,
 };
 
-use crate::applier::{Applier, SnapshotInstallError};
+use crate::applier::{Applier, MachineJobDone, SnapshotInstallError};
 use crate::command_id::CommandId;
 use crate::driver::{Driver, DriverOptions};
 use crate::machine::Machine;
@@ -98,7 +98,7 @@ pub(crate) fn first_mark(
 ) -> (StoreIdentity, Boot) {
     let joined_at = match (&first, config.joined_at) {
         (Some(_), _) => 0,
-        (None, 0) if !mutant!(NeverJoinedIsFirst) => Config::NEVER_JOINED,
+        (None, 0) => Config::NEVER_JOINED,
         (None, index) => index,
     };
     let Config { id: member, incarnation, .. } = *config;
@@ -152,7 +152,7 @@ pub fn install<D: Disk, M: Machine>(
     store: &mut Store<D>,
     applier: &mut Applier<M>,
     meta: &SnapshotMeta,
-) -> Result<crate::MachineJobDone, StartError> {
+) -> Result<MachineJobDone, StartError> {
     let mut reader = store.open_snapshot(meta.id).map_err(StartError::Read)?;
     let mut failed = None;
     let chunks = std::iter::from_fn(|| match store.read_snapshot(&mut reader) {

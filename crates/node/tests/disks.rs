@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate::{
-    BadSnapshot, EntryId, Index, Machine, MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig,
-    RequestError, RequestRefused, SnapshotChunks, SnapshotSink, SnapshotSource, StopReason,
-    Storage, StorageError, StoredState,
+    BadSnapshot, EntryId, Index, Machine, MachineError, MemoryKv, MemoryNetwork, MemoryStorage,
+    Node, NodeConfig, RequestError, RequestRefused, SnapshotChunks, SnapshotSink, SnapshotSource,
+    StopReason, Storage, StorageError, StoredState,
 };
 use quorate_core::{Boot, Entries, Save, SnapshotMeta};
 use quorate_storage::StoreIdentity;
@@ -186,11 +186,10 @@ async fn a_broken_disk_ends_its_member_with_the_reason() {
     let ended = in_time("the end", node.wait_stopped()).await;
     assert!(matches!(&ended, StopReason::Disk(why) if why.to_string() == "the test broke it"));
     assert_eq!(ended.to_string(), "its disk failed: the test broke it");
-    assert_eq!(
-        node.propose(put("a", "3")).await,
-        Err(RequestError::Refused(RequestRefused::Stopped))
-    );
-    assert_eq!(node.status().await.unwrap_err(), RequestError::Refused(RequestRefused::Stopped));
+    let reason = "its disk failed: the test broke it".to_owned();
+    let failed = RequestError::Refused(RequestRefused::MemberFailed { reason });
+    assert_eq!(node.propose(put("a", "3")).await.unwrap_err(), failed);
+    assert_eq!(node.status().await.unwrap_err(), failed);
     let other = &members.nodes[(leader + 1) % 3];
     until_done("a write", async || other.propose(put("a", "4")).await).await;
 }
@@ -273,12 +272,15 @@ async fn a_goal_that_waits_for_nobody_keeps_no_one_else_waiting() {
 struct Touchy(MemoryKv);
 
 impl Machine for Touchy {
-    fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         assert!(!command.ends_with(b"ouch"), "ouch");
+        if command.ends_with(b"full") {
+            return Err("the disk is full".into());
+        }
         self.0.apply(index, command)
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
         self.0.query(question)
     }
 
@@ -300,4 +302,29 @@ async fn a_machine_that_panics_ends_its_member_and_not_the_process() {
     let answer = in_time("an answer", node.propose(put("a", "ouch"))).await;
     assert!(matches!(answer, Err(RequestError::Unknown(_))), "{answer:?}");
     assert!(matches!(in_time("the end", node.wait_stopped()).await, StopReason::MachinePanicked));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_returns_an_error_stops_its_member_with_that_error() {
+    let network = MemoryNetwork::new();
+    let config = NodeConfig::first(CLUSTER, 1, [(1, "")]).with_tick(TICK);
+    let storage = MemoryStorage::new();
+    let node = Node::start(config, storage, Touchy::default(), network.transport()).await.unwrap();
+    let before = node.propose(put("a", "1")).await.unwrap();
+    assert!(node.barrier().await.unwrap() >= before.index);
+    let local = node.read_local("a").await.unwrap();
+    assert!(local.index >= before.index);
+    assert_eq!(local.bytes, node.read("a").await.unwrap());
+
+    let failed = node.propose(put("a", "full")).await.unwrap_err();
+    let RequestError::Unknown(unknown) = &failed else { panic!("{failed}") };
+    assert!(unknown.to_string().contains("the disk is full"), "{unknown}");
+    assert!(!failed.is_retryable());
+    let reason = in_time("the end", node.wait_stopped()).await;
+    assert!(matches!(&reason, StopReason::Machine(failed) if failed.index > before.index));
+    let late = node.barrier().await.unwrap_err();
+    let RequestError::Refused(RequestRefused::MemberFailed { reason }) = late else {
+        panic!("{late}")
+    };
+    assert!(reason.contains("the disk is full"), "{reason}");
 }

@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use quorate::{
-    Applier, Driver, DriverOptions, KvCommand, KvReply, MachineJob, MachineJobDone, MemberStartup,
-    MemoryKv, OutcomeUnknown, RequestError, RequestOutcome, RequestRefused, RequestReply,
+use quorate::driver::{
+    Applier, Driver, MachineJob, MachineJobDone, MemberStartup, RequestOutcome, RequestReply,
     RequestToken, install, start,
+};
+use quorate::{
+    DriverOptions, KvCommand, KvReply, MemoryKv, OutcomeUnknown, RequestError, RequestRefused,
 };
 use quorate_core::membership::GoalEnd;
 use quorate_core::message::Message;
@@ -146,7 +148,7 @@ impl Cluster {
         let ticket = self.member(at).driver.read(Bytes::copy_from_slice(key.as_bytes()));
         self.settle();
         match self.answers.get(&(at, ticket)) {
-            Some(Ok(RequestReply::Read { reply })) => KvReply::decode(reply).unwrap().value,
+            Some(Ok(RequestReply::Read { reply, .. })) => KvReply::decode(reply).unwrap().value,
             other => panic!("{other:?}"),
         }
     }
@@ -162,12 +164,12 @@ impl Drop for Cluster {
 impl Member {
     fn do_job(&mut self, job: MachineJob) {
         let done = match job {
-            MachineJob::Apply(entries) => self.applier.apply(&entries),
-            MachineJob::Query(ticket, question) => self.applier.query(ticket, &question),
+            MachineJob::Apply(entries) => self.applier.apply(&entries).unwrap(),
+            MachineJob::Query(token, query) => self.applier.query(token, query.as_ref()).unwrap(),
             MachineJob::Install(meta) => {
                 install(&mut self.store, &mut self.applier, &meta).unwrap()
             }
-            MachineJob::Snapshot(meta) => self.applier.capture(meta),
+            MachineJob::Snapshot(meta) => self.applier.capture(meta).unwrap(),
         };
         match done {
             MachineJobDone::Captured { meta, chunks } => {

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use quorate::driver::{Applier, CommandId, MachineJobDone, MemberStartup, StartError, start};
 use quorate::{
-    Applier, BadSnapshot, CommandId, Config, DriverOptions, EntryId, Index, Machine,
-    MachineJobDone, MemberId, MemberStartup, Membership, SnapshotChunks, StartError, StoreIdentity,
-    start,
+    BadSnapshot, Config, DriverOptions, EntryId, Index, Machine, MachineError, MemberId,
+    Membership, SnapshotChunks, StoreIdentity,
 };
 use quorate_core::{BootError, Entries, Entry, Payload, SnapshotMeta};
 use quorate_storage::{FileDisk, StoreConfig};
@@ -32,17 +32,18 @@ impl Machine for Runs {
         self.kept
     }
 
-    fn save(&mut self) {
+    fn save(&mut self) -> Result<(), MachineError> {
         self.saved += 1;
+        Ok(())
     }
 
-    fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         self.ran.push(index);
-        command.clone()
+        Ok(command.clone())
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
-        question.clone()
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(question.clone())
     }
 
     fn on_membership(&mut self, index: Index, _membership: &Membership) {
@@ -96,7 +97,7 @@ fn commands(indexes: impl IntoIterator<Item = Index>) -> Entries {
 #[test]
 fn what_was_kept_is_followed_and_not_run() {
     let mut applier = resumed(5);
-    applier.apply(&commands(2..=7));
+    applier.apply(&commands(2..=7)).unwrap();
     assert_eq!((applier.applied(), applier.kept()), (7, 5));
     assert_eq!(applier.machine().ran, [6, 7]);
     // That the others ran is known, though it was not seen.
@@ -106,11 +107,13 @@ fn what_was_kept_is_followed_and_not_run() {
 #[test]
 fn there_is_no_snapshot_of_a_state_that_is_past() {
     let mut applier = resumed(5);
-    applier.apply(&commands(2..=4));
-    assert!(matches!(applier.capture(meta(4)), MachineJobDone::TooLate(at) if at.id.index == 4));
+    applier.apply(&commands(2..=4)).unwrap();
+    assert!(
+        matches!(applier.capture(meta(4)).unwrap(), MachineJobDone::TooLate(at) if at.id.index == 4)
+    );
     assert_eq!(applier.machine().saved, 0);
-    applier.apply(&commands(5..=5));
-    assert!(matches!(applier.capture(meta(5)), MachineJobDone::Captured { .. }));
+    applier.apply(&commands(5..=5)).unwrap();
+    assert!(matches!(applier.capture(meta(5)).unwrap(), MachineJobDone::Captured { .. }));
     assert_eq!(applier.machine().saved, 1);
 }
 
@@ -118,8 +121,8 @@ fn there_is_no_snapshot_of_a_state_that_is_past() {
 fn only_a_newer_snapshot_is_installed() {
     let capture = |index| {
         let mut applier = resumed(0);
-        applier.apply(&commands(2..=index));
-        let MachineJobDone::Captured { chunks, .. } = applier.capture(meta(index)) else {
+        applier.apply(&commands(2..=index)).unwrap();
+        let MachineJobDone::Captured { chunks, .. } = applier.capture(meta(index)).unwrap() else {
             panic!()
         };
         chunks.collect::<Vec<_>>()
@@ -131,9 +134,9 @@ fn only_a_newer_snapshot_is_installed() {
     // does not run again, in whatever entry it comes.
     let again =
         Entry { id: EntryId::new(1, 6), payload: Payload::Command(origin(1, 3).seal(b"command")) };
-    applier.apply(&commands(5..=5));
-    applier.apply(&Entries::from(vec![again]));
-    applier.apply(&commands(7..=7));
+    applier.apply(&commands(5..=5)).unwrap();
+    applier.apply(&Entries::from(vec![again])).unwrap();
+    applier.apply(&commands(7..=7)).unwrap();
     assert_eq!(applier.machine().ran, [7]);
     applier.install(&meta(9), capture(9).into_iter()).unwrap();
     assert_eq!(applier.machine().ran, (2..=9).collect::<Vec<_>>());

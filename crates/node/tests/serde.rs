@@ -5,9 +5,8 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use quorate::{
-    DriverOptions, OutcomeUnknown, RequestError, RequestRefused, RequestReply, RequestToken,
-};
+use quorate::driver::{RequestReply, RequestToken};
+use quorate::{DriverOptions, OutcomeUnknown, RequestError, RequestRefused};
 use quorate_core::membership::{EndedGoal, GoalEnd};
 use quorate_core::{EntryId, MemberId, Refusal};
 use serde::Serialize;
@@ -31,8 +30,8 @@ fn done() {
         json!({"ran": {"index": 9, "reply": "ok"}}),
     );
     both_ways(
-        RequestReply::Read { reply: Bytes::from_static(&[0, 255]) },
-        json!({"read": {"reply": [0, 255]}}),
+        RequestReply::Read { index: 4, reply: Bytes::from_static(&[0, 255]) },
+        json!({"read": {"index": 4, "reply": [0, 255]}}),
     );
     both_ways(RequestReply::Changed { id }, json!({"changed": {"id": id_json}}));
     both_ways(

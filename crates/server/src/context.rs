@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use quorate::{Node, RequestError};
 use quorate_kv::{AnyTable, Command, KvError, KvReply, Query, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
@@ -143,7 +142,7 @@ impl Context {
 
     /// After this the store shows everything that was done before it was called.
     pub(crate) async fn catch_up(&self) -> Result<(), Status> {
-        match self.node.read(Bytes::new()).await {
+        match self.node.barrier().await {
             Ok(_) => Ok(()),
             Err(why) => {
                 Tally::one(&self.tally.reads_not_confirmed);

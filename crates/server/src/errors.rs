@@ -82,7 +82,9 @@ fn of_refused(why: &RequestRefused) -> (Code, String) {
         RequestRefused::Overwritten { .. } => (Code::Unavailable, LEADER_CHANGED),
         RequestRefused::TransferAborted => (Code::Unknown, TIMED_OUT_TRANSFER),
         // A member that was removed is one that serves no more.
-        RequestRefused::NotMember | RequestRefused::Stopped => (Code::Unavailable, STOPPED),
+        RequestRefused::NotMember
+        | RequestRefused::Stopped
+        | RequestRefused::MemberFailed { .. } => (Code::Unavailable, STOPPED),
         other => return (Code::Unknown, format!("etcdserver: {other}")),
     };
     (code, text.into())
@@ -97,7 +99,9 @@ fn of_unknown(why: &OutcomeUnknown) -> (Code, String) {
             (Code::Unavailable, TIMED_OUT_CONNECTION)
         }
         OutcomeUnknown::GoalAbandoned(_) => (Code::Unavailable, TIMED_OUT_LEADER),
-        OutcomeUnknown::Removed | OutcomeUnknown::Stopped => (Code::Unavailable, STOPPED),
+        OutcomeUnknown::Removed | OutcomeUnknown::Stopped | OutcomeUnknown::MemberFailed { .. } => {
+            (Code::Unavailable, STOPPED)
+        }
         other => return (Code::Unknown, format!("etcdserver: {other}")),
     };
     (code, text.into())

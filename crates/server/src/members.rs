@@ -5,7 +5,6 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use quorate::{
     Change, ChangeRefusal, EntryId, MemberId, MemberInfo, MemberSet, Membership, MembershipEvent,
     Node, Operation, OutcomeUnknown, Refusal, RequestError, RequestRefused,
@@ -256,7 +255,7 @@ pub(crate) async fn begin(node: &Node, change: Change) -> Result<EntryId, Reques
             return begun;
         }
         // Of what the old leader logged, all that will ever count is known after this.
-        node.read(Bytes::new()).await?;
+        node.barrier().await?;
         if let Some(id) = new_goal(&node.membership(), before) {
             return Ok(id);
         }

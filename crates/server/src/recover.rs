@@ -9,9 +9,10 @@ use std::fmt;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
+use quorate::driver::{Applier, MemberStartup, StartError, StartedMember, seed, start};
 use quorate::{
-    Applier, ChangeRefusal, DriverOptions, FileDisk, MemberId, MemberSet, MemberStartup,
-    Membership, StartError, StartedMember, StoreConfig, seed, start,
+    ChangeRefusal, DriverOptions, FileDisk, MachineFailed, MemberId, MemberSet, Membership,
+    StoreConfig,
 };
 use quorate_kv::{Kv, KvSnapshotError, MemoryTable, TableError};
 use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
@@ -297,7 +298,7 @@ fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> 
     while applier.applied() < last {
         let range = applier.applied() + 1..last + 1;
         let entries = store.load(range, LOAD_BYTES).map_err(RecoverError::Read)?;
-        applier.apply(&entries);
+        applier.apply(&entries).map_err(RecoverError::Machine)?;
         // The disk starts with the membership of its snapshot; who came and went since is in
         // the log.
         if let Some(change) = entries.iter().filter_map(|entry| entry.change()).last() {
@@ -393,6 +394,8 @@ pub enum RecoverError {
     Start(StartError),
     Read(StoreError),
     Table(TableError),
+    /// The entries on the disk cannot be applied.
+    Machine(MachineFailed),
     System(std::io::Error),
 }
 
@@ -418,6 +421,7 @@ impl fmt::Display for RecoverError {
             Self::Start(why) => write!(f, "data directory: {why}"),
             Self::Read(why) => write!(f, "data directory: {why}"),
             Self::Table(why) => write!(f, "{why}"),
+            Self::Machine(why) => write!(f, "{why}"),
             Self::System(why) => write!(f, "data directory: {why}"),
         }
     }

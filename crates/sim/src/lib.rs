@@ -3,8 +3,8 @@
 //! [`scenario`] plays stories written as text files and prints what happens,
 //! [`conformance`] plays the recorded traces of etcd-io/raft, [`explore`] runs whole members
 //! in random worlds (any machine: [`explore::try_machine`]), [`model`] goes through
-//! everything that can happen within bounds. [`checkers`] says what must hold. With the
-//! feature `mutants`, `mutants` shows that wrong rules are noticed.
+//! everything that can happen within bounds. [`checkers`] says what must hold.
+//! [`mutants`] shows that wrong rules are noticed.
 
 /// Prints a line. Who has seen enough may close the pipe: that is no reason to panic.
 macro_rules! say {
@@ -19,7 +19,6 @@ pub mod conformance;
 pub mod explore;
 pub mod faulty_disk;
 pub mod model;
-#[cfg(feature = "mutants")]
 pub mod mutants;
 pub mod random;
 pub mod scenario;

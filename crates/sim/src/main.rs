@@ -13,8 +13,10 @@ fn main() -> ExitCode {
         Some("conformance") if rest.len() == 1 => {
             quorate_sim::conformance::main(&PathBuf::from(&rest[0]))
         }
-        #[cfg(feature = "mutants")]
         Some("mutants") => quorate_sim::mutants::main(&rest),
+        Some("model") if rest.iter().any(|arg| arg == "--mutant") => {
+            quorate_sim::mutants::in_mutated_build("model", &rest, quorate_sim::model::main)
+        }
         Some("model") => quorate_sim::model::main(&rest),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
@@ -35,6 +37,6 @@ usage:
   quorate-sim scenario --coverage PATH…  which known problems the stories stand for
   quorate-sim conformance DIR       play recorded traces of etcd-io/raft and compare
   quorate-sim model NAME…           explore everything within a scope (model --list)
-  quorate-sim mutants [NAME…]       show that wrong rules are noticed (feature `mutants`);
+  quorate-sim mutants [NAME…]       show that wrong rules are noticed;
                                     [--short] [--means stories,…] [--rules T] [--list]
                                     [--witnesses]";

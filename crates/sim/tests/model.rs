@@ -110,14 +110,3 @@ fn a_limit_cuts_a_run() {
     let cut = run(&shallow, Activation::OnApply, Limits::default()).unwrap();
     assert!(!cut.exhausted && cut.depth == 3);
 }
-
-#[cfg(feature = "mutants")]
-#[test]
-fn a_vote_for_an_older_log_is_noticed() {
-    use quorate_core::mutants::{Mutant, switch};
-    switch(Some(Mutant::VoteForOlderLog));
-    let report = run(&scope("three-voters"), Activation::OnApply, Limits::default()).unwrap();
-    switch(None);
-    let broken = report.broken.unwrap();
-    assert!(["I4", "I5", "I10"].contains(&broken.violation.rule), "{}", broken.violation);
-}

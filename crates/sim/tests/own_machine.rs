@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Machine, SnapshotChunks};
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 use quorate_core::Index;
 use quorate_sim::checkers::Violation;
 use quorate_sim::explore::{Ask, Exchange, Heard, Judgement, Trial, Workload, try_machine};
@@ -43,14 +43,14 @@ fn restore(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<Vec<(u8, u64)>, Ba
 }
 
 impl Machine for Tickets {
-    fn apply(&mut self, _index: Index, command: &Bytes) -> Bytes {
+    fn apply(&mut self, _index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         let last = self.last.entry(queue(command)).or_default();
         *last += 1;
-        reply(*last)
+        Ok(reply(*last))
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
-        reply(self.last.get(&queue(question)).copied().unwrap_or_default())
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(reply(self.last.get(&queue(question)).copied().unwrap_or_default()))
     }
 
     fn snapshot(&self) -> SnapshotChunks {
@@ -106,14 +106,14 @@ fn a_machine_that_is_right_passes() {
 struct Shuffled(HashMap<u8, u64>);
 
 impl Machine for Shuffled {
-    fn apply(&mut self, _index: Index, command: &Bytes) -> Bytes {
+    fn apply(&mut self, _index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         let last = self.0.entry(queue(command)).or_default();
         *last += 1;
-        reply(*last)
+        Ok(reply(*last))
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
-        reply(self.0.get(&queue(question)).copied().unwrap_or_default())
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(reply(self.0.get(&queue(question)).copied().unwrap_or_default()))
     }
 
     fn snapshot(&self) -> SnapshotChunks {
@@ -141,13 +141,13 @@ struct Forgetful {
 }
 
 impl Machine for Forgetful {
-    fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         self.since_start += 1;
-        self.tickets.apply(index, command);
-        reply(self.since_start)
+        self.tickets.apply(index, command)?;
+        Ok(reply(self.since_start))
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
         self.tickets.query(question)
     }
 
@@ -176,11 +176,11 @@ fn what_only_one_process_knows_is_noticed_and_shortened() {
 struct Leaky(Tickets);
 
 impl Machine for Leaky {
-    fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         self.0.apply(index, command)
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
         self.0.query(question)
     }
 
@@ -206,11 +206,11 @@ fn a_snapshot_that_loses_something_is_noticed() {
 struct Generous(Tickets);
 
 impl Machine for Generous {
-    fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         if index.is_multiple_of(7) { self.0.query(command) } else { self.0.apply(index, command) }
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
         self.0.query(question)
     }
 

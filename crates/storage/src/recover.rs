@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use quorate_core::{Boot, Entry, EntryId, HardState, Index, Membership, SnapshotMeta, mutant};
+use quorate_core::{Boot, Entry, EntryId, HardState, Index, Membership, SnapshotMeta};
 
 use crate::error::{Corruption, CorruptionKind, DiskFailure, DiskOperation, OpenError, ReadError};
 use crate::names::FileName;
@@ -98,9 +98,7 @@ pub(crate) fn recover<D: Disk>(
     for name in &listing.unfinished {
         disk.remove(&name.to_string()).map_err(DiskFailure::when(DiskOperation::Remove, *name))?;
     }
-    if !mutant!(TornTailKept) {
-        begin_segment(disk, &mut wal)?;
-    }
+    begin_segment(disk, &mut wal)?;
     clean_up(disk, &wal, &listing, boot.snapshot.id)?;
     Ok(Recovered { wal, boot })
 }
@@ -208,9 +206,6 @@ impl Replay {
         let mut offset = HEAD_BYTES;
         while pinned_end.is_none_or(|end| offset < end) {
             let Some(found) = reader.record(offset, self.next_sequence)? else {
-                if mutant!(DamageTakenForEnd) {
-                    break;
-                }
                 if pinned_end.is_some() {
                     return Err(reader.corrupt(offset, CorruptionKind::ChecksumMismatch).into());
                 }
@@ -227,7 +222,7 @@ impl Replay {
             self.next_sequence += 1;
             offset = end;
         }
-        if pinned_end.is_some_and(|end| offset != end) && !mutant!(DamageTakenForEnd) {
+        if pinned_end.is_some_and(|end| offset != end) {
             return Err(reader.corrupt(offset, CorruptionKind::Inconsistent).into());
         }
         self.end = offset;

@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use crc32c::crc32c_append;
-use quorate_core::{EntryId, SnapshotMeta, mutant};
+use quorate_core::{EntryId, SnapshotMeta};
 
 use crate::Disk;
 use crate::codec::{Codec, DecodeError, Decoder};
@@ -135,9 +135,7 @@ impl<F: Clone> SnapshotWriter<F> {
         let footer = self.totals.footer(self.head_checksum);
         disk.write_at(&self.file, self.end, &footer)
             .map_err(DiskFailure::when(DiskOperation::Write, self.name))?;
-        if !mutant!(SnapshotRenamedUnsynced) {
-            disk.sync(&self.file).map_err(DiskFailure::when(DiskOperation::Sync, self.name))?;
-        }
+        disk.sync(&self.file).map_err(DiskFailure::when(DiskOperation::Sync, self.name))?;
         Ok(SealedSnapshot { meta: self.meta, name: self.name })
     }
 
@@ -155,9 +153,7 @@ impl SealedSnapshot {
         let to = FileName::Snapshot(self.meta.id);
         disk.rename(&self.name.to_string(), &to.to_string())
             .map_err(DiskFailure::when(DiskOperation::Rename, self.name))?;
-        if !mutant!(InstallBeforeSnapshot) {
-            disk.sync_dir().map_err(DiskFailure::when(DiskOperation::Sync, FileName::Directory))?;
-        }
+        disk.sync_dir().map_err(DiskFailure::when(DiskOperation::Sync, FileName::Directory))?;
         Ok(self.meta.id)
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use bytes::Bytes;
-use quorate_core::{Boot, Entries, EntryId, Index, MemberId, Save, SnapshotMeta, mutant};
+use quorate_core::{Boot, Entries, EntryId, Index, MemberId, Save, SnapshotMeta};
 
 use crate::Disk;
 use crate::error::{
@@ -278,8 +278,7 @@ impl<D: Disk> Store<D> {
     fn drop_covered(&mut self, index: Index, newest: EntryId) -> Result<(), DiskFailure> {
         self.wal.drop_up_to(&mut self.disk, index)?;
         let old = self.snapshots.iter().copied().filter(|id| id.index < newest.index);
-        let wanted = |id: &EntryId| self.wanted.contains(id) && !mutant!(WantedSnapshotDropped);
-        let old: Vec<EntryId> = old.filter(|id| !wanted(id)).collect();
+        let old: Vec<EntryId> = old.filter(|id| !self.wanted.contains(id)).collect();
         for id in old {
             let name = FileName::Snapshot(id);
             self.disk
@@ -316,11 +315,6 @@ impl<D: Disk> Store<D> {
     /// Makes a snapshot durable and gives it its name.
     pub fn finish_snapshot(&mut self, writer: SnapshotWriter<D::File>) -> Result<(), StoreError> {
         self.check()?;
-        let index = writer.meta().id.index;
-        if mutant!(TrimBeforeSnapshot) && self.wal.log.holds(writer.meta().id) {
-            let dropped = self.wal.drop_up_to(&mut self.disk, index);
-            self.guard(dropped)?;
-        }
         let sealed = writer.seal(&mut self.disk);
         let sealed = self.guard(sealed)?;
         self.publish_snapshot(sealed)

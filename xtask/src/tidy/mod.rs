@@ -85,8 +85,9 @@ fn check_named_paths(root: &Path, document: &str, faults: &mut Vec<String>) -> i
     let text = fs::read_to_string(root.join(document))?;
     for (number, line) in text.lines().enumerate() {
         for path in line.split('`').skip(1).step_by(2) {
-            let ours =
-                ["crates/", "docs/", "xtask/", ".ci/"].iter().any(|top| path.starts_with(top));
+            let ours = ["crates/", "docs/", "xtask/", "fuzz/", "scripts/", ".ci/"]
+                .iter()
+                .any(|top| path.starts_with(top));
             let plain = !path.contains([' ', '*', '<', '{', '…']);
             if ours && plain && !root.join(path).exists() {
                 faults.push(format!("{document}:{}: {path} does not exist", number + 1));

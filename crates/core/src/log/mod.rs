@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use tail::Tail;
 
-use crate::{Entries, Entry, EntryId, Index, Term, mutant};
+use crate::{Entries, Entry, EntryId, Index, Term};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Log {
@@ -179,12 +179,8 @@ impl Log {
         self.terms.truncate(self.terms.partition_point(|start| start.index < from));
         self.tail.truncate(from);
         self.last = EntryId::new(term, from - 1);
-        if !mutant!(CutIsNotSavedAgain) {
-            self.handed = self.handed.min(from - 1);
-        }
-        if !mutant!(CutStaysSaved) {
-            self.saved = self.saved.min(from - 1);
-        }
+        self.handed = self.handed.min(from - 1);
+        self.saved = self.saved.min(from - 1);
     }
 
     /// Drops everything up to here; a snapshot covers it.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::{ChangeRefusal, MemberInfo, Membership};
 use crate::config::EtcdCompat;
-use crate::{EntryId, MemberId, MemberSet, mutant};
+use crate::{EntryId, MemberId, MemberSet};
 
 /// A wish to alter the membership.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -326,8 +326,7 @@ impl Membership {
             return Err(ChangeRefusal::SimpleInJoint);
         }
         let next = self.operate(operations)?;
-        let many = self.incoming().difference_count(next.incoming()) > 1;
-        if many && !mutant!(ManyVotersInOneStep) {
+        if self.incoming().difference_count(next.incoming()) > 1 {
             return Err(ChangeRefusal::ManyVoters);
         }
         next.checked()
@@ -359,9 +358,7 @@ impl Membership {
         let mut next = self.clone();
         next.majorities.truncate(1);
         for id in std::mem::take(&mut next.learners_next).iter() {
-            if !mutant!(LeavingForgetsLearners) {
-                next.learners.insert(id);
-            }
+            next.learners.insert(id);
         }
         next.auto_leave = false;
         next.checked()
@@ -377,9 +374,7 @@ impl Membership {
         // on its way out becomes one when that goes.
         for id in self.voters().iter().chain(next.voters().iter()) {
             if !next.is_voter(id) {
-                if !mutant!(GoingBackForgetsLearners) {
-                    next.learners.insert(id);
-                }
+                next.learners.insert(id);
             } else if !next.incoming().contains(id) {
                 next.learners.remove(id);
                 next.learners_next.insert(id);
@@ -395,14 +390,9 @@ impl Membership {
     /// majority of the one equals some majority of the other, or differs by one
     /// voter. Majorities are compared with majorities, never with unions of them.
     pub fn may_become(&self, next: &Self) -> bool {
-        if mutant!(UnionsAreCompared) {
-            return self.voters().difference_count(&next.voters()) <= 1;
-        }
-        mutant!(AnyStepIsSafe)
-            || self
-                .majorities
-                .iter()
-                .any(|old| next.majorities.iter().any(|new| old.difference_count(new) <= 1))
+        self.majorities
+            .iter()
+            .any(|old| next.majorities.iter().any(|new| old.difference_count(new) <= 1))
     }
 
     /// A voter that would go without having been a learner: by this step, or by the
@@ -410,9 +400,6 @@ impl Membership {
     pub fn voter_removed_by(&self, next: &Self) -> Option<MemberId> {
         let gone = self.voters().iter().find(|id| !next.contains(*id));
         let stays = |id| next.incoming().contains(id) || next.learners_next.contains(id);
-        if mutant!(ExitRemovesVoters) {
-            return gone;
-        }
         gone.or_else(|| next.voters().iter().find(|id| !stays(*id)))
     }
 
@@ -429,7 +416,7 @@ impl Membership {
                 Operation::Update(_) => {}
             }
         }
-        if next.incoming().is_empty() && !mutant!(LastVoterMayGo) {
+        if next.incoming().is_empty() {
             return Err(ChangeRefusal::NoVotersLeft);
         }
         Ok(next)
@@ -445,7 +432,7 @@ impl Membership {
         self.majorities[0].remove(id);
         // A voter of the outgoing majority still votes there: it becomes a learner
         // when the joint is left, since nobody may be both at a time.
-        if self.leaves(id) && !mutant!(DemotedAtOnceInJoint) {
+        if self.leaves(id) {
             self.learners_next.insert(id);
         } else {
             self.learners.insert(id);

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::{ChangeKind, ChangeRefusal, Membership, Operation};
-use crate::{EntryId, MemberId, MemberSet, mutant};
+use crate::{EntryId, MemberId, MemberSet};
 
 /// Voters and learners to end with, and those it began with.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -124,7 +124,7 @@ pub fn next_step(membership: &Membership, view: &PlanContext) -> Option<GoalStep
         }
         return Some(step);
     }
-    if !view.settled && !mutant!(LeaversGoUnsettled) {
+    if !view.settled {
         return Some(GoalStep::Settle);
     }
     let leavers: MemberSet = membership.learners().iter().filter(|id| !goal.wants(*id)).collect();
@@ -137,9 +137,7 @@ fn toward_voters(membership: &Membership, goal: &Goal, view: &PlanContext) -> Go
     let ready: MemberSet = joining().filter(|id| view.caught_up.contains(*id)).collect();
     let lagging: MemberSet = joining().filter(|id| !view.caught_up.contains(*id)).collect();
     let expected = lagging.iter().any(|id| view.coming.contains(id));
-    let nobody = ready.is_empty() || mutant!(GoalWaitsForEver);
-    let waits = expected || nobody && !lagging.is_empty();
-    if waits && !mutant!(GoalWaitsForNobody) {
+    if expected || ready.is_empty() && !lagging.is_empty() {
         return GoalStep::CatchUp(lagging);
     }
     let leaving = leaving(voters, goal, view);
@@ -151,7 +149,7 @@ fn toward_voters(membership: &Membership, goal: &Goal, view: &PlanContext) -> Go
     let stays = |id| goal.voters.contains(id) || voters.contains(id) && !demoted.contains(&id);
     let heirs = goal.voters.iter().filter(|id| voters.contains(*id));
     let heirs: MemberSet = heirs.filter(|id| view.caught_up.contains(*id)).collect();
-    if !stays(view.leader) && !heirs.is_empty() && !mutant!(GoalLeaderHandsNothingOver) {
+    if !stays(view.leader) && !heirs.is_empty() {
         return GoalStep::HandOver(heirs);
     }
     let promotions = ready.iter().map(Operation::Voter);
@@ -225,7 +223,7 @@ impl Membership {
     pub fn cancel_goal(&self) -> Result<Self, ChangeRefusal> {
         let goal = match (self.goal(), self.outgoing().first()) {
             // Asked twice, because the first answer was lost: not back again.
-            (Some(goal), _) if goal.cancels && !mutant!(CancelCancelsItself) => {
+            (Some(goal), _) if goal.cancels => {
                 return Err(ChangeRefusal::AlreadyCancelled);
             }
             (Some(goal), _) => Goal {
@@ -251,8 +249,7 @@ impl Membership {
             (None, _) => return Err(ChangeRefusal::NothingToCancel),
         };
         let turned = self.with_goal(Some(goal));
-        let stays_joint = mutant!(CancelledJointGoesOn) || mutant!(CancelStaysJoint);
-        let back = match self.outgoing().first().filter(|_| !stays_joint) {
+        let back = match self.outgoing().first() {
             Some(old) => turned.go_to(std::slice::from_ref(old))?,
             None => turned,
         };
@@ -285,9 +282,7 @@ impl Membership {
         let is_new = self.goal.is_some() && self.goal != before.goal;
         let aims = is_new || matches!(by, ChangeKind::Goal { .. } | ChangeKind::Cancel);
         let end = match before.goal() {
-            Some(_) if *by == ChangeKind::Cancel && !mutant!(CancelIsTakenForTheEnd) => {
-                Some(GoalEnd::Cancelled)
-            }
+            Some(_) if *by == ChangeKind::Cancel => Some(GoalEnd::Cancelled),
             Some(_) if aims => Some(GoalEnd::Replaced),
             Some(_) if self.goal.is_none() => Some(GoalEnd::Reached),
             _ => None,
@@ -316,14 +311,7 @@ impl Membership {
                 Err(ChangeRefusal::ManyVoters) => self.enter_joint(operations, true),
                 other => other,
             },
-            GoalStep::Leave => {
-                match self.outgoing().first().filter(|_| mutant!(CancelStaysJoint)) {
-                    Some(old) if self.goal().is_some_and(|goal| goal.cancels) => {
-                        self.go_to(std::slice::from_ref(old))
-                    }
-                    _ => self.leave(),
-                }
-            }
+            GoalStep::Leave => self.leave(),
             GoalStep::RemoveLearners(ids) => {
                 self.simple(&ids.iter().map(Operation::Remove).collect::<Vec<_>>())
             }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::Membership;
-use crate::{EntryId, Index, mutant};
+use crate::{EntryId, Index};
 
 /// The memberships of a log: that of its snapshot, and one per change since.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -68,12 +68,7 @@ impl History {
 
     /// The log lost its entries from here on.
     pub(crate) fn truncate(&mut self, from: Index) {
-        let mut keep = self.known.partition_point(|known| known.id.index < from);
-        if mutant!(CutRestoresNothing) {
-            keep = self.known.len();
-        } else if mutant!(CutRestoresOneLevel) {
-            keep = keep.max(self.known.len() - 1);
-        }
+        let keep = self.known.partition_point(|known| known.id.index < from);
         self.known.truncate(keep.max(1));
     }
 

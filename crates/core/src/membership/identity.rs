@@ -9,7 +9,7 @@
 use bytes::Bytes;
 
 use super::{Change, ChangeRefusal, MemberInfo, Membership, quorum_size};
-use crate::{EntryId, Identity, Index, MemberId, mutant};
+use crate::{EntryId, Identity, Index, MemberId};
 
 /// Removed ids that a membership remembers. An older one may be added again, but only a
 /// member that knows the entry that did so is taken for it.
@@ -119,7 +119,7 @@ impl Membership {
         self.since = since;
         let members = self.members();
         let was = before.members();
-        let gone = was.iter().filter(|id| !members.contains(*id) && !mutant!(RemovedIsForgotten));
+        let gone = was.iter().filter(|id| !members.contains(*id));
         self.removed.extend(gone);
         let excess = self.removed.len().saturating_sub(REMOVED_MAX);
         self.removed.drain(..excess);
@@ -132,7 +132,7 @@ impl Membership {
         }
         let voters = self.voters();
         for id in voters.iter() {
-            if let Some(incarnation) = seen(id).filter(|_| !mutant!(VotersAreNotNamed)) {
+            if let Some(incarnation) = seen(id) {
                 self = self.with_incarnation(id, incarnation);
             }
         }

@@ -14,7 +14,6 @@ mod quorum;
 mod refusal;
 
 use std::fmt;
-use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -26,7 +25,7 @@ pub use parts::MembershipParts;
 pub use quorum::{Quorum, VoteResult, quorum_size};
 pub use refusal::ChangeRefusal;
 
-use crate::{Activation, EntryId, Index, MemberId, MemberSet, mutant};
+use crate::{Activation, EntryId, Index, MemberId, MemberSet};
 
 /// Voters, learners, and how a joint membership will be left.
 ///
@@ -199,31 +198,6 @@ impl Membership {
         self.majorities.iter().flat_map(MemberSet::iter).chain(self.learners.iter()).collect()
     }
 
-    /// As a snapshot keeps it: whole. Each part has a mutant that loses it.
-    pub(crate) fn captured(mut self: Arc<Self>) -> Arc<Self> {
-        if mutant!(SnapshotDropsLearners) {
-            Arc::make_mut(&mut self).learners = MemberSet::new();
-        } else if mutant!(SnapshotDropsLearnersNext) {
-            Arc::make_mut(&mut self).learners_next = MemberSet::new();
-        } else if mutant!(SnapshotDropsOutgoing) {
-            let kept = Arc::make_mut(&mut self);
-            kept.majorities.truncate(1);
-            kept.learners_next = MemberSet::new();
-            kept.auto_leave = false;
-        } else if mutant!(SnapshotDropsAutoLeave) {
-            Arc::make_mut(&mut self).auto_leave = false;
-        } else if mutant!(SnapshotDropsGoal) {
-            Arc::make_mut(&mut self).goal = None;
-        } else if mutant!(SnapshotDropsDisks) {
-            Arc::make_mut(&mut self).incarnations.clear();
-        } else if mutant!(SnapshotDropsRemoved) {
-            Arc::make_mut(&mut self).removed.clear();
-        } else if mutant!(SnapshotDropsSince) {
-            Arc::make_mut(&mut self).since = EntryId::ZERO;
-        }
-        self
-    }
-
     /// Whether this could ever be the result of a change: what arrives from a peer
     /// or a disk has to pass. The empty membership does not.
     pub fn check(&self) -> Result<(), MembershipError> {
@@ -233,8 +207,7 @@ impl Membership {
         if self.contains(MemberId(0)) || self.learners_next.contains(MemberId(0)) {
             return Err(MembershipError::MemberZero);
         }
-        let both = self.learners.iter().find(|id| self.is_voter(*id));
-        if let Some(id) = both.filter(|_| !mutant!(VoterMayBeLearner)) {
+        if let Some(id) = self.learners.iter().find(|id| self.is_voter(*id)) {
             return Err(MembershipError::VoterAndLearner(id));
         }
         let leaves = |id| self.outgoing().iter().any(|majority| majority.contains(id));

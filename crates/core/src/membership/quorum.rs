@@ -2,7 +2,7 @@
 //! [`Membership::quorum`]: over votes, match indexes, read rounds and lease clocks.
 
 use super::Membership;
-use crate::{MemberId, MemberSet, mutant};
+use crate::{MemberId, MemberSet};
 
 /// Values that a quorum can agree on. `ALL` is what nobody could object to: the
 /// answer of a membership without voters.
@@ -41,9 +41,6 @@ impl Membership {
     /// indexes what is committed, for votes how the election stands, for times how
     /// long a quorum has been silent.
     pub fn quorum<T: Quorum>(&self, value: impl Fn(MemberId) -> T) -> T {
-        if mutant!(JointCountsTheUnion) {
-            return one(&self.voters(), &value);
-        }
         self.majorities.iter().fold(T::ALL, |all, majority| all.min(one(majority, &value)))
     }
 
@@ -63,7 +60,6 @@ fn one<T: Quorum>(majority: &MemberSet, value: &impl Fn(MemberId) -> T) -> T {
     match majority.as_slice() {
         [] => T::ALL,
         [only] => value(*only),
-        [left, right] if mutant!(OneOfTwoIsEnough) => value(*left).max(value(*right)),
         [left, right] => value(*left).min(value(*right)),
         [left, middle, right] => median(value(*left), value(*middle), value(*right)),
         voters => many(voters, value),
@@ -89,7 +85,6 @@ fn many<T: Quorum>(voters: &[MemberId], value: &impl Fn(MemberId) -> T) -> T {
         *slot = value(*id);
     }
     // Sorted upwards, a majority stands at or above this place.
-    let half = usize::from(mutant!(HalfIsEnough) && voters.len().is_multiple_of(2));
-    let place = voters.len() - quorum_size(voters.len()) + half;
+    let place = voters.len() - quorum_size(voters.len());
     *values.select_nth_unstable(place).1
 }

@@ -8,14 +8,15 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
+use super::batch_queue::BatchQueue;
 use super::disk_thread::DiskHandle;
 use super::disk_use::{DiskUse, DiskUses};
-use super::mailbox::{BatchQueue, Completion};
+use super::mailbox::Completion;
 use super::metrics::{Counters, NodeObserver};
 use super::status::StopReason;
 use super::storage::{SnapshotSource, StorageError};
 use crate::applier::{Applier, MachineJob, MachineJobDone};
-use crate::machine::{Machine, SnapshotChunks};
+use crate::machine::{Machine, MachineFailed, SnapshotChunks};
 
 /// For the machine.
 pub(crate) enum ApplyCommand {
@@ -44,7 +45,7 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
         let mut batch = Vec::new();
         loop {
             self.jobs.ready().await;
-            self.jobs.take(&mut batch);
+            self.jobs.take_all(&mut batch);
             let jobs = std::mem::take(&mut batch);
             let ran = if self.blocking {
                 let Some((task, ran)) = self.run_blocking(jobs).await else { return };
@@ -58,6 +59,10 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
             match then {
                 NextStep::Continue => {}
                 NextStep::Stop => return,
+                NextStep::Fail(why) => {
+                    self.done.push(Completion::Ended(StopReason::Machine(why)));
+                    return;
+                }
                 NextStep::Install(meta, rest) => {
                     let Some(task) = self.install(meta).await else { return };
                     self = task;
@@ -87,24 +92,31 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
             if done.len() >= REPORTED_AT_ONCE {
                 self.report(&mut done);
             }
-            match job {
-                ApplyCommand::Job(MachineJob::Apply(entries)) => done.push(self.apply(&entries)),
-                ApplyCommand::Job(MachineJob::Query(ticket, question)) => {
-                    done.push(self.applier.query(ticket, &question));
+            let ran = match job {
+                ApplyCommand::Job(MachineJob::Apply(entries)) => {
+                    self.apply(&entries).map(|applied| done.push(applied))
+                }
+                ApplyCommand::Job(MachineJob::Query(token, query)) => {
+                    self.applier.query(token, query.as_ref()).map(|queried| done.push(queried))
                 }
                 ApplyCommand::Job(MachineJob::Snapshot(meta)) => {
                     // A capture may be durable before the rest of this batch has run: the
                     // core has to hear first that what it holds is applied.
                     self.report(&mut done);
-                    self.capture(meta);
+                    self.capture(meta)
                 }
                 ApplyCommand::Job(MachineJob::Install(meta)) => {
                     return BatchResult { done, then: NextStep::Install(meta, jobs.collect()) };
                 }
                 ApplyCommand::Stop => {
-                    self.applier.save();
+                    if let Err(why) = self.applier.save() {
+                        warn!(%why, "the state machine was not saved at shutdown");
+                    }
                     return BatchResult { done, then: NextStep::Stop };
                 }
+            };
+            if let Err(why) = ran {
+                return BatchResult { done, then: NextStep::Fail(why) };
             }
         }
         BatchResult { done, then: NextStep::Continue }
@@ -116,21 +128,21 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
         }
     }
 
-    fn apply(&mut self, entries: &Entries) -> MachineJobDone {
+    fn apply(&mut self, entries: &Entries) -> Result<MachineJobDone, MachineFailed> {
         let began = Instant::now();
-        let done = self.applier.apply(entries);
+        let done = self.applier.apply(entries)?;
         let (took, count) = (began.elapsed(), entries.len() as u64);
         self.counters.count_applied(took, count);
         self.observer.on_applied(self.applier.applied(), count, took);
-        done
+        Ok(done)
     }
 
-    fn capture(&mut self, meta: SnapshotMeta) {
+    fn capture(&mut self, meta: SnapshotMeta) -> Result<(), MachineFailed> {
         let (disk, done) = (self.disk.clone(), Arc::clone(&self.done));
         let index = meta.id.index;
-        let MachineJobDone::Captured { meta, chunks } = self.applier.capture(meta) else {
+        let MachineJobDone::Captured { meta, chunks } = self.applier.capture(meta)? else {
             done.push(Completion::SnapshotGivenUp(index));
-            return;
+            return Ok(());
         };
         let writing = Arc::clone(&self.writing);
         let user = self.disk_uses.begin_use();
@@ -144,6 +156,7 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
                 }
             }
         });
+        Ok(())
     }
 
     /// Nothing when the member ends by it.
@@ -182,6 +195,8 @@ struct BatchResult {
 enum NextStep {
     Continue,
     Stop,
+    /// The machine returned an error.
+    Fail(MachineFailed),
     /// Everything before it is done, the rest is not.
     Install(SnapshotMeta, Vec<ApplyCommand>),
 }

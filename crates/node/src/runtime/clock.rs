@@ -1,48 +1,70 @@
-//! Time, in ticks: one timer for all members of a process, and how many ticks each of
-//! them is behind.
+//! Time, in ticks: one timer for all members of a process, and the count of ticks that each
+//! member has yet to process.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// Wakes everybody once in a while, until nobody is left.
-pub(crate) fn start_ticker(tick: Duration) -> watch::Receiver<()> {
-    let (wake, woken) = watch::channel(());
-    let mut interval = interval(tick);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    tokio::spawn(async move {
-        while !wake.is_closed() {
-            interval.tick().await;
-            wake.send_replace(());
-        }
-    });
-    woken
+/// Wakes all members of a process once per tick.
+pub(crate) struct Ticker {
+    woken: watch::Receiver<()>,
+    task: AbortHandle,
 }
 
-/// One member's share of it.
+impl Ticker {
+    pub(crate) fn start(tick: Duration) -> Self {
+        let (wake, woken) = watch::channel(());
+        let mut interval = interval(tick);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let task = tokio::spawn(async move {
+            loop {
+                interval.tick().await;
+                wake.send_replace(());
+            }
+        });
+        Self { woken, task: task.abort_handle() }
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<()> {
+        self.woken.clone()
+    }
+
+    pub(crate) fn stop(&self) {
+        self.task.abort();
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// One member's clock.
 pub(crate) struct Clock {
     wakes: watch::Receiver<()>,
     tick: Duration,
     began: Instant,
     ticked: u64,
-    /// Ticks that may pass at once. A process that stood still has not heard anybody: it
-    /// should listen before it concludes that nobody is there.
+    /// How many ticks may pass at once. A process that was suspended has received nothing:
+    /// it should read its messages before it concludes that its peers are gone.
     burst_max: u64,
 }
 
 impl Clock {
-    /// With leader leases every tick has to be counted, however late: others have counted
-    /// theirs.
+    /// With leader leases (`counts_all`) every tick has to be counted, however late: the
+    /// peers have counted theirs.
     pub(crate) fn new(wakes: watch::Receiver<()>, tick: Duration, counts_all: bool) -> Self {
         let burst_max = if counts_all { MANY_TICKS } else { 2 };
         Self { wakes, tick, began: Instant::now(), ticked: 0, burst_max }
     }
 
-    /// Some time has passed.
+    /// Waits for the next tick.
     pub(crate) async fn changed(&mut self) {
         if self.wakes.changed().await.is_err() {
-            // The ticker ends only with the runtime.
+            // The ticker ends only after all members, or with the runtime.
             std::future::pending::<()>().await;
         }
     }
@@ -57,5 +79,5 @@ impl Clock {
     }
 }
 
-/// More than any timeout: after so many, everything has run out.
+/// More than any timeout: after so many ticks every deadline has passed.
 const MANY_TICKS: u64 = 100_000;

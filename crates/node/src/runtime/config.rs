@@ -109,7 +109,9 @@ impl fmt::Debug for NodeConfig {
 pub enum NodeError {
     /// A tick has to take some time.
     ZeroTick,
-    /// A member of this name runs in this process already.
+    /// The host was stopped. Start another one.
+    HostStopped,
+    /// A member with this cluster and id already runs on this host.
     AlreadyRunning(MemberKey),
     /// What is on the disk cannot be read, is another member's, or is damaged.
     Storage(StorageError),
@@ -129,7 +131,8 @@ impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ZeroTick => write!(f, "a tick takes no time, want some"),
-            Self::AlreadyRunning(key) => write!(f, "{key} runs in this process already"),
+            Self::HostStopped => write!(f, "the host is stopped"),
+            Self::AlreadyRunning(key) => write!(f, "{key} already runs on this host"),
             Self::Storage(why) => write!(f, "{why}"),
             Self::Boot(why) => write!(f, "{why}"),
             Self::Snapshot(id, why) => write!(f, "snapshot {id}: {why}"),

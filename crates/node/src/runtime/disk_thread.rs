@@ -1,40 +1,35 @@
-//! The one thread of a process that writes logs: of every member that lives here.
+//! The one thread of a process that writes logs, for all members of the host.
 //!
-//! It takes everything that has gathered, writes it, syncs once for each member, and
-//! reports. While it syncs the next batch gathers: that is group commit. Snapshots are
-//! begun and named here, and written and read elsewhere.
+//! It takes all queued jobs, writes them, syncs once for each member, and reports. While it
+//! syncs, the next batch is queued: that is group commit. Snapshots are begun and named
+//! here, and written and read on other threads.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use quorate_core::{EntryId, Envelope, Index, Load, Save, SaveId, SnapshotMeta};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
-use super::mailbox::{BatchQueue, Completion, lock};
+use super::batch_queue::BatchQueue;
+use super::job_queue::JobQueue;
+use super::mailbox::Completion;
 use super::metrics::{Counters, NodeObserver};
 use super::status::StopReason;
 use super::storage::{SnapshotSink, SnapshotSource, Storage, StorageError};
 
-/// The thread, for as long as somebody holds this.
+/// Owns the thread: it ends when this is stopped or dropped.
 pub(crate) struct DiskThread {
     queue: Arc<DiskQueue>,
     next_slot: AtomicU64,
+    /// Closed when the thread has ended.
+    running: watch::Receiver<()>,
 }
 
-#[derive(Default)]
-struct DiskQueue {
-    jobs: Mutex<DiskJobs>,
-    filled: Condvar,
-}
-
-#[derive(Default)]
-struct DiskJobs {
-    list: Vec<(u64, DiskJob)>,
-    closed: bool,
-}
+/// Jobs with the slot that each is for.
+type DiskQueue = JobQueue<(u64, DiskJob)>;
 
 enum DiskJob {
     Open(Box<DiskSlot>),
@@ -44,13 +39,13 @@ enum DiskJob {
     Begin(SnapshotMeta, oneshot::Sender<Result<Box<dyn SnapshotSink>, StorageError>>),
     Adopt(EntryId, oneshot::Sender<()>),
     Read(EntryId, oneshot::Sender<Box<dyn SnapshotSource>>),
-    /// As `Read`, for a snapshot that goes to a peer.
+    /// As `Read`, for a snapshot that is sent to a peer.
     Send(EntryId, Box<Envelope>),
     Release(EntryId),
     Close(oneshot::Sender<Result<(), StorageError>>),
 }
 
-/// One member's place on the thread.
+/// What the thread needs to serve one member.
 pub(crate) struct DiskSlot {
     pub(crate) storage: Box<dyn Storage>,
     pub(crate) done: Arc<BatchQueue<Completion>>,
@@ -60,13 +55,25 @@ pub(crate) struct DiskSlot {
 
 impl DiskThread {
     pub(crate) fn start() -> std::io::Result<Self> {
-        let queue = Arc::new(DiskQueue::default());
+        let queue = Arc::new(DiskQueue::new());
         let worker = DiskWorker { queue: Arc::clone(&queue), slots: BTreeMap::new() };
-        thread::Builder::new().name("quorate-disk".into()).spawn(move || worker.run())?;
-        Ok(Self { queue, next_slot: AtomicU64::new(1) })
+        let (ended, running) = watch::channel(());
+        thread::Builder::new().name("quorate-disk".into()).spawn(move || {
+            worker.run();
+            drop(ended);
+        })?;
+        Ok(Self { queue, next_slot: AtomicU64::new(1), running })
     }
 
-    /// A member whose storage was opened.
+    /// Ends the thread after what was queued, and waits for that. Jobs that are queued later
+    /// are dropped.
+    pub(crate) async fn stop(&self) {
+        self.queue.close();
+        let mut running = self.running.clone();
+        while running.changed().await.is_ok() {}
+    }
+
+    /// Adds a member whose storage is open.
     pub(crate) fn add(&self, slot: DiskSlot) -> DiskHandle {
         let number = self.next_slot.fetch_add(1, Ordering::Relaxed);
         let handle = DiskHandle { queue: Arc::clone(&self.queue), slot: number };
@@ -77,12 +84,11 @@ impl DiskThread {
 
 impl Drop for DiskThread {
     fn drop(&mut self) {
-        lock(&self.queue.jobs).closed = true;
-        self.queue.filled.notify_one();
+        self.queue.close();
     }
 }
 
-/// One member's way to its storage.
+/// Queues jobs for one member's storage.
 #[derive(Clone)]
 pub(crate) struct DiskHandle {
     queue: Arc<DiskQueue>,
@@ -113,7 +119,7 @@ impl DiskHandle {
         self.push(DiskJob::Release(id));
     }
 
-    /// Nothing when the member has ended; so below.
+    /// None when the member has stopped; also below.
     pub(crate) async fn begin_snapshot(
         &self,
         meta: SnapshotMeta,
@@ -142,16 +148,7 @@ impl DiskHandle {
     }
 
     fn push(&self, job: DiskJob) {
-        let mut jobs = lock(&self.queue.jobs);
-        if jobs.closed {
-            return;
-        }
-        jobs.list.push((self.slot, job));
-        let first = jobs.list.len() == 1;
-        drop(jobs);
-        if first {
-            self.queue.filled.notify_one();
-        }
+        self.queue.push((self.slot, job));
     }
 }
 
@@ -162,7 +159,7 @@ struct DiskWorker {
 
 struct OpenSlot {
     slot: DiskSlot,
-    /// The newest save that was written and not reported.
+    /// The newest save that was written and is not reported yet.
     written: Option<SaveId>,
     must_sync: bool,
     saves: u64,
@@ -171,25 +168,12 @@ struct OpenSlot {
 impl DiskWorker {
     fn run(mut self) {
         let mut batch = Vec::new();
-        while self.take(&mut batch) {
+        while self.queue.take_all(&mut batch) {
             for (slot, job) in batch.drain(..) {
                 self.run_job(slot, job);
             }
             self.sync_all();
         }
-    }
-
-    /// Waits until there is something. False when nobody will ask again.
-    fn take(&self, into: &mut Vec<(u64, DiskJob)>) -> bool {
-        let mut jobs = lock(&self.queue.jobs);
-        while jobs.list.is_empty() {
-            if jobs.closed {
-                return false;
-            }
-            jobs = self.queue.filled.wait(jobs).unwrap_or_else(PoisonError::into_inner);
-        }
-        std::mem::swap(&mut jobs.list, into);
-        true
     }
 
     fn run_job(&mut self, number: u64, job: DiskJob) {
@@ -198,7 +182,7 @@ impl DiskWorker {
             self.slots.insert(number, open);
             return;
         }
-        // A member that has ended gets no answers.
+        // The member has stopped: its reply channels are dropped.
         let Some(open) = self.slots.get_mut(&number) else { return };
         let closes = matches!(job, DiskJob::Close(_));
         match unless_panicked(|| open.run(job)) {
@@ -220,7 +204,7 @@ impl DiskWorker {
         }
     }
 
-    /// A disk that failed is not asked again.
+    /// A storage that failed is not used again.
     fn fail(&mut self, number: u64, why: StorageError) {
         if let Some(open) = self.slots.remove(&number) {
             open.slot.done.push(Completion::Ended(StopReason::Disk(why.into())));
@@ -250,7 +234,7 @@ impl OpenSlot {
             }
             DiskJob::Read(id, reply) => drop(reply.send(storage.open_snapshot(id)?)),
             DiskJob::Send(id, envelope) => {
-                // It may have gone since: then the leader looks again.
+                // It may have been replaced since: then the leader picks a newer one.
                 let source = storage.open_snapshot(id).ok();
                 self.slot.done.push(Completion::SnapshotOpened(envelope, source));
             }
@@ -276,7 +260,7 @@ impl OpenSlot {
     }
 }
 
-/// A storage or an observer that panics ends its member, and no other one.
+/// A storage or an observer that panics stops its own member, and no other.
 fn unless_panicked(run: impl FnOnce() -> Result<(), StorageError>) -> Result<(), StorageError> {
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
     ran.unwrap_or_else(|_| Err(StoragePanicked.into()))

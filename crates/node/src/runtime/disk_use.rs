@@ -1,58 +1,55 @@
-//! Whether a member is still there, for what goes on beside it: snapshots that are sent,
-//! received or written hold on to its disk, and have to let go before it can start again.
+//! Who uses a member's disk beside its thread: snapshots that are sent, received or written.
+//! They have to release the disk before the member can start again on it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use super::sync::{Arc, AtomicBool, AtomicUsize, Notify, Ordering};
 
-/// A member's disk_uses.
+/// Counts the uses of one member's disk.
 #[derive(Clone, Default)]
 pub(crate) struct DiskUses {
-    shared: Arc<Shared>,
+    count: Arc<UseCount>,
 }
 
 #[derive(Default)]
-struct Shared {
-    over: AtomicBool,
+struct UseCount {
+    is_cancelled: AtomicBool,
     users: AtomicUsize,
+    released: Notify,
 }
 
-/// Held by what uses a member's disk beside its thread.
+/// One use, until it is dropped.
 pub(crate) struct DiskUse {
-    shared: Arc<Shared>,
+    count: Arc<UseCount>,
 }
 
 impl DiskUses {
+    /// Begins a use. Check [`DiskUse::is_cancelled`] before the disk is used, and between
+    /// its parts.
     pub(crate) fn begin_use(&self) -> DiskUse {
-        self.shared.users.fetch_add(1, Ordering::SeqCst);
-        DiskUse { shared: Arc::clone(&self.shared) }
+        self.count.users.fetch_add(1, Ordering::SeqCst);
+        DiskUse { count: Arc::clone(&self.count) }
     }
 
-    /// Tells all users to let go, and waits until they have; not for ever, since one may
-    /// hang on its disk.
-    pub(crate) async fn end(&self) {
-        self.shared.over.store(true, Ordering::SeqCst);
-        for _ in 0..LOOKS {
-            if self.shared.users.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
+    /// Cancels all uses, and waits until they have ended. One caller at a time. Put a timeout
+    /// around it: a use may hang on its disk.
+    pub(crate) async fn cancel(&self) {
+        self.count.is_cancelled.store(true, Ordering::SeqCst);
+        while self.count.users.load(Ordering::SeqCst) > 0 {
+            self.count.released.notified().await;
         }
     }
 }
 
 impl DiskUse {
-    /// The member has ended: let go.
+    /// The member has stopped: end this use.
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.shared.over.load(Ordering::SeqCst)
+        self.count.is_cancelled.load(Ordering::SeqCst)
     }
 }
 
 impl Drop for DiskUse {
     fn drop(&mut self) {
-        self.shared.users.fetch_sub(1, Ordering::SeqCst);
+        if self.count.users.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.count.released.notify_one();
+        }
     }
 }
-
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-const LOOKS: u32 = 1_000;

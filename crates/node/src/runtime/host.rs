@@ -1,5 +1,6 @@
 //! What all members of a process share: the ticker, the disk thread, the connections.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,24 +10,26 @@ use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::apply_task::{ApplyTask, install};
-use super::clock::{Clock, start_ticker};
+use super::batch_queue::BatchQueue;
+use super::clock::{Clock, Ticker};
 use super::config::{NodeConfig, NodeError};
 use super::disk_thread::{DiskHandle, DiskSlot, DiskThread};
 use super::inbox::{Inbox, LocalMember, LocalMembers};
-use super::leader_query::INQUIRIES_WAITING_MAX;
-use super::mailbox::{BatchQueue, Completion, Mailbox, lock};
+use super::leader_query::QUERIES_WAITING_MAX;
+use super::mailbox::{Completion, Control, Mailbox};
 use super::member::{Member, SharedState, TaskState};
 use super::node::Node;
 use super::status::{KnownMembership, StopReason};
 use super::storage::{Storage, StoredState};
+use super::sync::lock;
 use super::transport::{MemberKey, Transport};
 use crate::applier::Applier;
 use crate::driver::Driver;
 use crate::machine::Machine;
 use crate::start::{Waking, first_mark};
 
-/// Runs any number of members, each of a cluster of its own, on one ticker, one disk
-/// thread and one set of connections.
+/// Runs any number of members, each of a different cluster, on one ticker, one disk thread
+/// and one set of connections. Clones are handles on the same host.
 #[derive(Clone)]
 pub struct Host {
     pub(crate) parts: Arc<Parts>,
@@ -34,14 +37,30 @@ pub struct Host {
 
 pub(crate) struct Parts {
     tick: Duration,
-    ticker: watch::Receiver<()>,
+    ticker: Ticker,
     disks: DiskThread,
     local_members: Arc<LocalMembers>,
     pub(crate) transport: Arc<dyn Transport>,
-    listening: Mutex<bool>,
+    state: Mutex<HostState>,
+    /// Of [`Node::start`]: the host stops with its last member.
+    stop_when_empty: bool,
 }
 
-/// A member that was read from its disk and runs not yet.
+#[derive(Default)]
+struct HostState {
+    is_listening: bool,
+    is_stopping: bool,
+    running: BTreeMap<MemberKey, RunningMember>,
+}
+
+/// What it takes to stop a member and to wait for it.
+#[derive(Clone)]
+struct RunningMember {
+    completions: Arc<BatchQueue<Completion>>,
+    shared: Arc<SharedState>,
+}
+
+/// A member that was read from its disk and does not run yet.
 struct OpenedMember<M> {
     driver: Driver,
     applier: Applier<M>,
@@ -50,23 +69,43 @@ struct OpenedMember<M> {
 }
 
 impl Host {
-    /// Starts what is shared. Has to be called within a tokio runtime, which it then uses.
-    /// It listens as soon as it has its first member: nobody finds the local closed.
+    /// Starts what the members share. Must be called within a tokio runtime, which the host
+    /// uses from then on. It listens as soon as it has its first member, so that no peer
+    /// connects to a process without members.
     pub fn start(tick: Duration, transport: impl Transport) -> Result<Self, NodeError> {
+        Self::new(tick, transport, false)
+    }
+
+    /// A host that stops when its last member has stopped.
+    pub(crate) fn start_for_one(
+        tick: Duration,
+        transport: impl Transport,
+    ) -> Result<Self, NodeError> {
+        Self::new(tick, transport, true)
+    }
+
+    fn new(
+        tick: Duration,
+        transport: impl Transport,
+        stop_when_empty: bool,
+    ) -> Result<Self, NodeError> {
         if tick.is_zero() {
             return Err(NodeError::ZeroTick);
         }
-        let transport: Arc<dyn Transport> = Arc::new(transport);
-        let local_members = Arc::new(LocalMembers::default());
-        let disks = DiskThread::start().map_err(NodeError::System)?;
-        let ticker = start_ticker(tick);
-        let listening = Mutex::new(false);
-        Ok(Self {
-            parts: Arc::new(Parts { tick, ticker, disks, local_members, transport, listening }),
-        })
+        let parts = Parts {
+            tick,
+            disks: DiskThread::start().map_err(NodeError::System)?,
+            ticker: Ticker::start(tick),
+            local_members: Arc::default(),
+            transport: Arc::new(transport),
+            state: Mutex::default(),
+            stop_when_empty,
+        };
+        Ok(Self { parts: Arc::new(parts) })
     }
 
-    /// Starts a member here. Ticks are as long as the host's, whatever the config says.
+    /// Starts a member on this host. Its ticks are as long as the host's; the tick in the
+    /// config is ignored.
     pub async fn start_member<M: Machine + Send + 'static>(
         &self,
         mut config: NodeConfig,
@@ -76,19 +115,41 @@ impl Host {
         let raft = &mut config.raft;
         for number in [&mut raft.incarnation, &mut raft.seed] {
             if *number == 0 {
-                *number = draw().map_err(NodeError::System)?;
+                *number = random_number().map_err(NodeError::System)?;
             }
         }
         let key = config.key();
-        let waking = config.clone();
-        let awake = spawn_blocking(move || wake(waking, storage, machine)).await;
-        let awake = awake.map_err(|_| NodeError::MachinePanicked)??;
-        self.parts.run(key, &config, awake)
+        let opening = config.clone();
+        let opened = spawn_blocking(move || open_member(opening, storage, machine)).await;
+        let opened = opened.map_err(|_| NodeError::MachinePanicked)??;
+        match self.parts.run(key, &config, opened) {
+            Ok(node) => Ok(node),
+            Err((why, disk)) => {
+                // The storage is free again when the caller sees the error.
+                disk.close().await;
+                Err(why)
+            }
+        }
     }
 
-    /// Closes all connections. The members have to be stopped before.
-    pub async fn stop(self) {
-        self.parts.transport.stop().await;
+    /// Stops all members at once, then closes all connections and the listener, and ends the
+    /// ticker and the disk thread. When this returns, everything is free: addresses,
+    /// directories, threads. A leader does not transfer its leadership; call
+    /// [`Node::stop`] first where that matters. Stopping twice is harmless.
+    pub async fn stop(&self) {
+        let running: Vec<RunningMember> = {
+            let mut state = lock(&self.parts.state);
+            state.is_stopping = true;
+            state.running.values().cloned().collect()
+        };
+        for member in &running {
+            member.completions.push(Completion::Control(Control::Stop));
+        }
+        for member in running {
+            let mut ended = member.shared.ended.subscribe();
+            let _ = ended.wait_for(Option::is_some).await;
+        }
+        self.parts.stop_shared().await;
     }
 }
 
@@ -98,7 +159,7 @@ impl std::fmt::Debug for Host {
     }
 }
 
-fn wake<M: Machine>(
+fn open_member<M: Machine>(
     config: NodeConfig,
     mut storage: impl Storage,
     machine: M,
@@ -123,23 +184,57 @@ fn wake<M: Machine>(
 }
 
 impl Parts {
-    fn listen(&self) -> Result<(), NodeError> {
-        let mut listening = lock(&self.listening);
-        if !*listening {
-            let inbox = Inbox::new(Arc::clone(&self.local_members));
-            self.transport.start(inbox).map_err(NodeError::Transport)?;
-            *listening = true;
+    /// Registers a member, and begins to listen with the first one.
+    fn register(
+        &self,
+        key: MemberKey,
+        local: Arc<LocalMember>,
+        running: RunningMember,
+    ) -> Result<(), NodeError> {
+        let mut state = lock(&self.state);
+        if state.is_stopping {
+            return Err(NodeError::HostStopped);
         }
+        if !self.local_members.add(key, local) {
+            return Err(NodeError::AlreadyRunning(key));
+        }
+        if !state.is_listening {
+            let inbox = Inbox::new(Arc::clone(&self.local_members));
+            if let Err(why) = self.transport.start(inbox) {
+                self.local_members.remove(key);
+                return Err(NodeError::Transport(why));
+            }
+            state.is_listening = true;
+        }
+        state.running.insert(key, running);
         Ok(())
     }
 
+    /// Forgets a member that has stopped. Returns whether the host has to stop with it.
+    fn unregister(&self, key: MemberKey) -> bool {
+        let mut state = lock(&self.state);
+        self.local_members.remove(key);
+        state.running.remove(&key);
+        let stops = self.stop_when_empty && state.running.is_empty();
+        state.is_stopping |= stops;
+        stops
+    }
+
+    /// Ends what the members shared, after the last of them.
+    async fn stop_shared(&self) {
+        self.transport.stop().await;
+        self.disks.stop().await;
+        self.ticker.stop();
+    }
+
+    // The error comes with the disk that the caller has to close.
     fn run<M: Machine + Send + 'static>(
         self: &Arc<Self>,
         key: MemberKey,
         config: &NodeConfig,
-        awake: OpenedMember<M>,
-    ) -> Result<Node, NodeError> {
-        let OpenedMember { driver, applier, storage, boots } = awake;
+        opened: OpenedMember<M>,
+    ) -> Result<Node, (NodeError, DiskHandle)> {
+        let OpenedMember { driver, applier, storage, boots } = opened;
         let shared = Arc::new(shared(config, &driver));
         let done = Arc::new(BatchQueue::new());
         let counters = Arc::clone(&shared.counters);
@@ -153,19 +248,14 @@ impl Parts {
         let (requests, clients) = mpsc::channel(config.mailbox_requests.max(1));
         let (deliveries, peers) = mpsc::channel(config.mailbox_deliveries.max(1));
         let local = Arc::new(LocalMember::new(deliveries, disk.clone(), shared.known.subscribe()));
-        if !self.local_members.add(key, Arc::clone(&local)) {
-            tokio::spawn(async move { disk.close().await });
-            return Err(NodeError::AlreadyRunning(key));
-        }
-        if let Err(why) = self.listen() {
-            self.local_members.remove(key);
-            tokio::spawn(async move { disk.close().await });
-            return Err(why);
+        let running = RunningMember { completions: Arc::clone(&done), shared: Arc::clone(&shared) };
+        if let Err(why) = self.register(key, Arc::clone(&local), running) {
+            return Err((why, disk));
         }
         self.transport.add_member(key, driver.origin().incarnation);
         let jobs = Arc::new(BatchQueue::new());
-        let (inquiries, asked) = mpsc::channel(INQUIRIES_WAITING_MAX);
-        *lock(&shared.inquiries) = Some(asked);
+        let (queries, waiting_queries) = mpsc::channel(QUERIES_WAITING_MAX);
+        *lock(&shared.inquiries) = Some(waiting_queries);
         let apply = ApplyTask {
             applier,
             jobs: Arc::clone(&jobs),
@@ -183,12 +273,12 @@ impl Parts {
             driver,
             boots,
             mailbox: Mailbox { clients, peers, done: Arc::clone(&done) },
-            clock: Clock::new(self.ticker.clone(), self.tick, counts_all),
+            clock: Clock::new(self.ticker.subscribe(), self.tick, counts_all),
             disk: disk.clone(),
             jobs,
             transport: Arc::clone(&self.transport),
             local,
-            inquiries,
+            inquiries: queries,
             shared: Arc::clone(&shared),
             state: TaskState::new(),
             applying: watch_apply(apply, Arc::clone(&done)),
@@ -198,7 +288,8 @@ impl Parts {
         Ok(Node::new(key, requests, done, shared, Host { parts: Arc::clone(self) }))
     }
 
-    /// However a member ends, somebody else may run under its name after.
+    /// Runs the member's task. When it has ended, for whatever reason, the member's name and
+    /// all its resources are free before [`Node::wait_stopped`] returns.
     fn watch_member(
         self: &Arc<Self>,
         key: MemberKey,
@@ -213,7 +304,9 @@ impl Parts {
                 parts.transport.remove_member(key);
                 disk.close().await;
             }
-            parts.local_members.remove(key);
+            if parts.unregister(key) {
+                parts.stop_shared().await;
+            }
             shared.ended.send_replace(Some(ran.unwrap_or(StopReason::Panicked)));
         });
     }
@@ -232,7 +325,7 @@ fn shared(config: &NodeConfig, driver: &Driver) -> SharedState {
         term: AtomicU64::new(status.term),
         leader: watch::Sender::new(None),
         known: watch::Sender::new(known),
-        news: broadcast::Sender::new(NEWS_KEPT),
+        news: broadcast::Sender::new(EVENTS_KEPT),
         ended: watch::Sender::new(None),
     }
 }
@@ -248,12 +341,12 @@ fn watch_apply<M: Machine + Send + 'static>(
     })
 }
 
-/// A number that nobody else has; never 0.
-fn draw() -> Result<u64, std::io::Error> {
+/// A random number, never 0.
+fn random_number() -> Result<u64, std::io::Error> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
     Ok(u64::from_le_bytes(bytes).max(1))
 }
 
-/// News about the membership that a slow reader may still find.
-const NEWS_KEPT: usize = 256;
+/// Membership events that a slow reader may still find.
+const EVENTS_KEPT: usize = 256;

@@ -75,6 +75,6 @@ impl fmt::Debug for LeaderQuery {
 }
 
 /// Inquiries that may wait for the application; one more is dropped.
-pub(crate) const INQUIRIES_WAITING_MAX: usize = 1_024;
+pub(crate) const QUERIES_WAITING_MAX: usize = 1_024;
 /// What a question may weigh: it travels beside the log and must not hold it up.
 pub(crate) const QUESTION_BYTES_MAX: usize = 64 << 10;

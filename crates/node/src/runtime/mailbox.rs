@@ -5,14 +5,15 @@
 //! never makes anybody wait, and needs no bound of its own: it holds at most one item for each
 //! thing that is under way, and how many may be is bounded where they begin.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate_core::{
     Change, Entries, Envelope, Index, LoadTarget, MemberId, SaveId, SnapshotMeta, Term,
 };
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
+use super::batch_queue::BatchQueue;
 use super::side_messages::LeaderView;
 use super::status::{NodeStatus, StopReason};
 use super::storage::SnapshotSource;
@@ -31,6 +32,8 @@ pub(crate) enum RequestKind {
     /// Only by this member, and only as the leader of this term.
     ProposeIn(Term, Bytes),
     Read(Bytes),
+    ReadLocal(Bytes),
+    Barrier,
     Change(Box<Change>, u64),
     Transfer(MemberId),
 }
@@ -80,64 +83,4 @@ pub(crate) struct Mailbox {
     pub(crate) clients: mpsc::Receiver<ClientRequest>,
     pub(crate) peers: mpsc::Receiver<FromPeers>,
     pub(crate) done: Arc<BatchQueue<Completion>>,
-}
-
-/// A queue of things under way, taken all at once.
-pub(crate) struct BatchQueue<T> {
-    /// None when nobody will look any more.
-    items: Mutex<Option<Vec<T>>>,
-    ready: Notify,
-}
-
-impl<T> BatchQueue<T> {
-    pub(crate) fn new() -> Self {
-        Self { items: Mutex::new(Some(Vec::new())), ready: Notify::new() }
-    }
-
-    pub(crate) fn push(&self, item: T) {
-        let mut items = lock(&self.items);
-        let Some(list) = items.as_mut() else { return };
-        list.push(item);
-        let first = list.len() == 1;
-        drop(items);
-        if first {
-            self.ready.notify_one();
-        }
-    }
-
-    /// What was taken out and is still to be done before everything else.
-    pub(crate) fn push_front(&self, mut first: Vec<T>) {
-        let mut items = lock(&self.items);
-        let Some(list) = items.as_mut() else { return };
-        first.append(list);
-        *list = first;
-        drop(items);
-        self.ready.notify_one();
-    }
-
-    /// Everything that is there, in place of what `into` held.
-    pub(crate) fn take(&self, into: &mut Vec<T>) {
-        into.clear();
-        if let Some(list) = lock(&self.items).as_mut() {
-            std::mem::swap(list, into);
-        }
-    }
-
-    /// What is there, and what comes later, is dropped.
-    pub(crate) fn close(&self) {
-        // Outside the lock: what is dropped may have something to say.
-        let list = lock(&self.items).take();
-        drop(list);
-    }
-
-    /// Something may be there. Nothing is lost when this is given up.
-    pub(crate) async fn ready(&self) {
-        self.ready.notified().await;
-    }
-}
-
-/// Nobody holds these locks across anything that can panic; if somebody did, what they
-/// guard is still whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

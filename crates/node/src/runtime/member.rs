@@ -13,21 +13,22 @@ use quorate_core::message::Message;
 use quorate_core::{Dropped, Envelope, Event, Index, MemberId, Membership};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::apply_task::ApplyCommand;
+use super::batch_queue::BatchQueue;
 use super::clock::Clock;
 use super::disk_thread::DiskHandle;
 use super::inbox::{LocalMember, write};
 use super::leader_query::{LeaderQuery, ReplyTo};
-use super::mailbox::{
-    BatchQueue, ClientRequest, Completion, Control, FromPeers, Mailbox, RequestKind, lock,
-};
+use super::mailbox::{ClientRequest, Completion, Control, FromPeers, Mailbox, RequestKind};
 use super::metrics::{Counters, NodeObserver};
 use super::pending_replies::PendingReplies;
 use super::side_messages::{LeaderView, SideMessage, SideRequests};
 use super::snapshots::OutgoingSnapshot;
 use super::status::{KnownMembership, MembershipEvent, NodeStatus, StopReason};
+use super::sync::lock;
 use super::transport::{MemberKey, PeerMessage, RejectReason, Transport};
 use crate::applier::MachineJob;
 use crate::driver::{Driver, DriverOutput};
@@ -147,7 +148,7 @@ impl Member {
             _ = mailbox.clients.recv_many(&mut state.requests, REQUESTS_PER_TURN), if clients => {}
             () = self.clock.changed() => {}
         }
-        mailbox.done.take(&mut state.completions);
+        mailbox.done.take_all(&mut state.completions);
         while peers && state.from_peers.len() < DELIVERIES_PER_TURN {
             let Ok(delivery) = mailbox.peers.try_recv() else { break };
             state.from_peers.push(delivery);
@@ -201,6 +202,11 @@ impl Member {
             RequestKind::Read(question) => {
                 counters.reads.add(1);
                 self.driver.read(question)
+            }
+            RequestKind::ReadLocal(query) => self.driver.read_local(query),
+            RequestKind::Barrier => {
+                counters.reads.add(1);
+                self.driver.barrier()
             }
             RequestKind::Change(change, ticks) => self.driver.change(*change, ticks),
             RequestKind::Transfer(to) => self.driver.transfer(to),
@@ -562,7 +568,10 @@ impl Member {
         while let Ok(request) = self.mailbox.clients.try_recv() {
             self.on_request(request);
         }
-        self.driver.stop();
+        match &why {
+            StopReason::Stopped => self.driver.stop(),
+            failed => self.driver.fail(&failed.to_string()),
+        }
         for (ticket, answer) in self.driver.take().answers {
             self.state.waiting.answer(ticket, answer);
         }
@@ -571,7 +580,10 @@ impl Member {
         let _ = self.applying.await;
         self.jobs.close();
         self.mailbox.done.close();
-        self.local.disk_uses.end().await;
+        let released = self.local.disk_uses.cancel();
+        if timeout(DISK_USE_TIMEOUT, released).await.is_err() {
+            warn!(member = %self.key, "a snapshot still uses the disk");
+        }
         let closed = self.disk.close().await;
         lock(&self.shared.dropped).clone_from(self.driver.dropped());
         match (why, closed) {
@@ -581,6 +593,8 @@ impl Member {
     }
 }
 
+/// How long a stopping member waits for snapshots that use its disk: one may hang on it.
+const DISK_USE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Impostors remembered at once; the core drops what the others say.
 const TURNED_AWAY_MAX: usize = 64;
 /// Heartbeats until that is no passing thing.

@@ -14,9 +14,9 @@ use bytes::Bytes;
 use quorate_core::{Boot, Entries, EntryId, Index, MemberId, Save, SnapshotMeta};
 use quorate_storage::{StoreError, StoreIdentity};
 
-use super::mailbox::lock;
 use super::memory_log::MemoryLog;
 use super::storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
+use super::sync::lock;
 
 /// A member's log and snapshots in memory. Clones stand for the same store: a member that
 /// was stopped and is started with a clone finds its data. One of them is open at a time.

@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_methods, reason = "this is where time and threads come from")]
 
 mod apply_task;
+pub(crate) mod batch_queue;
 mod clock;
 mod config;
 mod directory;
@@ -15,6 +16,7 @@ pub(crate) mod disk_thread;
 pub(crate) mod disk_use;
 mod host;
 pub(crate) mod inbox;
+mod job_queue;
 mod leader_query;
 pub(crate) mod mailbox;
 mod member;
@@ -27,9 +29,10 @@ mod side_messages;
 mod snapshots;
 pub(crate) mod status;
 mod storage;
+mod sync;
 mod transport;
 
-pub(crate) use mailbox::lock;
+pub(crate) use sync::lock;
 
 pub use config::{NodeConfig, NodeError};
 pub use directory::DirectoryStorage;
@@ -38,7 +41,7 @@ pub use inbox::{Inbox, MemberStopped};
 pub use leader_query::LeaderQuery;
 pub use memory_storage::MemoryStorage;
 pub use metrics::{Metrics, NodeObserver};
-pub use node::{CHANGE_TIMEOUT_TICKS, CommandReply, Node};
+pub use node::{CHANGE_TIMEOUT_TICKS, CommandReply, LocalRead, Node, RemovedVoters};
 pub use snapshots::{IncomingSnapshot, OutgoingSnapshot, SnapshotReceiveError};
 pub use status::{MembershipEvent, MembershipWatch, NodeStatus, StopReason};
 pub use storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};

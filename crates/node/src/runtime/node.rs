@@ -14,15 +14,17 @@ use quorate_core::{Change, EntryId, Index, MemberId, MemberSet, Membership, Refu
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::batch_queue::BatchQueue;
 use super::config::{NodeConfig, NodeError};
 use super::host::Host;
 use super::leader_query::{LeaderQuery, QUESTION_BYTES_MAX};
-use super::mailbox::{BatchQueue, ClientRequest, Completion, Control, RequestKind, lock};
+use super::mailbox::{ClientRequest, Completion, Control, RequestKind};
 use super::member::SharedState;
 use super::metrics::Metrics;
 use super::side_messages::LeaderView;
 use super::status::{MembershipWatch, NodeStatus, StopReason};
 use super::storage::Storage;
+use super::sync::lock;
 use super::transport::{MemberKey, Transport};
 use crate::machine::Machine;
 use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply};
@@ -51,6 +53,25 @@ pub struct CommandReply {
     pub bytes: Bytes,
 }
 
+/// What a local read returns: see [`Node::read_local`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LocalRead {
+    /// The newest entry whose effect the reply shows.
+    pub index: Index,
+    /// What the machine returned.
+    pub bytes: Bytes,
+}
+
+/// What happens to voters that [`Node::change_voters`] leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemovedVoters {
+    /// They stay members, without a vote.
+    BecomeLearners,
+    /// They leave the cluster, once they are learners and that is settled.
+    Leave,
+}
+
 impl Node {
     /// Starts a member that has ticker, disk thread and connections to itself; see
     /// [`Host`] for many in one process. Has to be called within a tokio runtime.
@@ -60,7 +81,7 @@ impl Node {
         machine: M,
         transport: impl Transport,
     ) -> Result<Self, NodeError> {
-        let host = Host::start(config.tick, transport)?;
+        let host = Host::start_for_one(config.tick, transport)?;
         let started = host.start_member(config, storage, machine).await;
         if started.is_err() {
             host.stop().await;
@@ -117,7 +138,28 @@ impl Node {
     /// question: everything that anybody was told to be done before is in it.
     pub async fn read(&self, question: impl Into<Bytes>) -> Result<Bytes, RequestError> {
         match self.ask(RequestKind::Read(question.into())).await? {
-            RequestReply::Read { reply } => Ok(reply),
+            RequestReply::Read { reply, .. } => Ok(reply),
+            _ => Err(MISMATCH),
+        }
+    }
+
+    /// Waits until every command that was acknowledged before this call has run on this
+    /// member's machine. Returns the newest entry that has run. For applications that look into
+    /// their machine themselves: what they then see is not stale.
+    pub async fn barrier(&self) -> Result<Index, RequestError> {
+        match self.ask(RequestKind::Barrier).await? {
+            RequestReply::Read { index, .. } => Ok(index),
+            _ => Err(MISMATCH),
+        }
+    }
+
+    /// Runs a query on this member's machine as it is, without asking the leader: fast, and
+    /// possible without a quorum. The reply may be stale; [`LocalRead::index`] is the newest
+    /// entry whose effect it shows. Later local reads of the same member never show less, until
+    /// it is restarted.
+    pub async fn read_local(&self, query: impl Into<Bytes>) -> Result<LocalRead, RequestError> {
+        match self.ask(RequestKind::ReadLocal(query.into())).await? {
+            RequestReply::Read { index, reply } => Ok(LocalRead { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
     }
@@ -154,21 +196,23 @@ impl Node {
         }
     }
 
-    /// Exactly these voters, all of them members already. Who loses its vote stays as a
-    /// learner with `retain`, and goes in the end without it. Done means settled.
+    /// Makes exactly these members the voters; all of them must be members already. Done means
+    /// settled.
     pub async fn change_voters(
         &self,
         voters: impl IntoIterator<Item = MemberId>,
-        retain: bool,
+        removed: RemovedVoters,
     ) -> Result<EntryId, RequestError> {
+        let retain = removed == RemovedVoters::BecomeLearners;
         self.change(Change::set_voters(voters, retain)).await
     }
 
     /// Any change. Done means settled: any majority of the new membership can go on by
     /// itself. What is not settled after [`CHANGE_TIMEOUT_TICKS`] ends as unknown.
     ///
-    /// While another change is in flight it waits a few seconds before it is refused: a
-    /// leader that has just won, or that has just seen a disk, logs one of its own.
+    /// While another change is in progress, this one waits; it is refused after
+    /// [`DriverOptions::request_ticks`](crate::DriverOptions::request_ticks). A leader
+    /// that has just won, or has just seen the disk of a member, logs a change itself.
     pub async fn change(&self, change: Change) -> Result<EntryId, RequestError> {
         match self.ask_change(change, CHANGE_TIMEOUT_TICKS).await? {
             RequestReply::Changed { id } => Ok(id),
@@ -343,9 +387,9 @@ impl Node {
         let mut ended = self.shared.ended.subscribe();
         tokio::select! {
             settled = known.wait_for(|known| known.settled >= id.index) => {
-                settled.map(|_| ()).map_err(|_| STOPPED)
+                settled.map(|_| ()).map_err(|_| self.stopped())
             }
-            _ = ended.wait_for(Option::is_some) => Err(STOPPED),
+            _ = ended.wait_for(Option::is_some) => Err(self.stopped()),
         }
     }
 
@@ -358,9 +402,10 @@ impl Node {
         }
     }
 
-    /// Stops this member in good order: a leader hands over first, if it can. Other
-    /// members of the process go on; when it was the only one, [`Host::stop`] closes the
-    /// connections.
+    /// Stops this member gracefully: a leader transfers its leadership first, if it can. When
+    /// this returns, all that the member used is free: its directory, its tasks and, of a
+    /// member that was started with [`Node::start`], also the listener and the threads. It can
+    /// be started again at once. Members that share a [`Host`] keep running.
     pub async fn stop(&self) -> StopReason {
         if self.is_leader() {
             self.hand_over().await;
@@ -368,7 +413,7 @@ impl Node {
         self.stop_now().await
     }
 
-    /// Stops this member at once, as it is.
+    /// Stops this member without a transfer of leadership; otherwise as [`Node::stop`].
     pub async fn stop_now(&self) -> StopReason {
         self.done.push(Completion::Control(Control::Stop));
         self.wait_stopped().await
@@ -395,29 +440,25 @@ impl Node {
     }
 
     fn ended_now(&self) -> Option<RequestError> {
-        self.shared.ended.borrow().as_ref().map(|_| STOPPED)
+        self.shared.ended.borrow().is_some().then(|| self.stopped())
     }
 
-    /// What was refused did not happen, so asking again is safe.
-    async fn ask_change(&self, change: Change, ticks: u64) -> Result<RequestReply, RequestError> {
-        let patient_until = Instant::now() + CHANGE_PATIENCE;
-        loop {
-            let asked = self.ask(RequestKind::Change(Box::new(change.clone()), ticks)).await;
-            match asked {
-                Err(RequestError::Refused(why))
-                    if passes(&why) && Instant::now() < patient_until =>
-                {
-                    tokio::time::sleep(LOOK_AGAIN).await;
-                }
-                asked => return asked,
-            }
+    /// The error of requests to a member that has stopped.
+    fn stopped(&self) -> RequestError {
+        match &*self.shared.ended.borrow() {
+            None | Some(StopReason::Stopped) => RequestRefused::Stopped.into(),
+            Some(failed) => RequestRefused::MemberFailed { reason: failed.to_string() }.into(),
         }
+    }
+
+    async fn ask_change(&self, change: Change, ticks: u64) -> Result<RequestReply, RequestError> {
+        self.ask(RequestKind::Change(Box::new(change), ticks)).await
     }
 
     async fn ask(&self, question: RequestKind) -> Result<RequestReply, RequestError> {
         let (reply, answer) = oneshot::channel();
         let sent = self.requests.send(ClientRequest { question, reply }).await;
-        sent.map_err(|_| STOPPED)?;
+        sent.map_err(|_| self.stopped())?;
         match answer.await {
             Ok(outcome) => outcome,
             Err(_) => Err(RequestError::Unknown(OutcomeUnknown::Stopped)),
@@ -441,8 +482,8 @@ impl Node {
         let mut ended = self.shared.ended.subscribe();
         self.done.push(Completion::Control(control(reply)));
         tokio::select! {
-            answer = answer => answer.map_err(|_| STOPPED),
-            _ = ended.wait_for(Option::is_some) => Err(STOPPED),
+            answer = answer => answer.map_err(|_| self.stopped()),
+            _ = ended.wait_for(Option::is_some) => Err(self.stopped()),
         }
     }
 }
@@ -453,16 +494,9 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Refusals of a change that a moment's patience cures.
-fn passes(why: &RequestRefused) -> bool {
-    let RequestRefused::ByLeader(Refusal::Change(why)) = why else { return false };
-    matches!(why, ChangeRefusal::InFlight { .. } | ChangeRefusal::NoOwnCommit)
-}
-
 /// Ticks after which a change that is not settled ends as unknown.
 pub const CHANGE_TIMEOUT_TICKS: u64 = 600;
 
-const STOPPED: RequestError = RequestError::Refused(RequestRefused::Stopped);
 /// No question is answered by another kind of answer.
 const MISMATCH: RequestError = RequestError::Unknown(OutcomeUnknown::Stopped);
 /// How many may look at a member at once.
@@ -471,6 +505,5 @@ const CONTROLS_MAX: usize = 64;
 const ASKING_MAX: usize = 1_024;
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-const CHANGE_PATIENCE: Duration = Duration::from_secs(5);
 const VIEW_PATIENCE: Duration = Duration::from_secs(5);
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(5);

@@ -10,9 +10,10 @@ use quorate_core::{Envelope, SnapshotMeta};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
 
+use super::batch_queue::BatchQueue;
 use super::disk_use::DiskUse;
 use super::inbox::LocalMember;
-use super::mailbox::{BatchQueue, Completion, FromPeers};
+use super::mailbox::{Completion, FromPeers};
 use super::storage::{SnapshotSink, SnapshotSource, StorageError};
 
 /// A snapshot to be sent. Dropped before [`OutgoingSnapshot::arrived`] was called, it
@@ -97,9 +98,15 @@ impl IncomingSnapshot {
         };
         let place = Arc::clone(&local.snapshot_permits).try_acquire_owned();
         let place = place.map_err(|_| SnapshotReceiveError::Busy)?;
-        let sink =
-            local.disk.begin_snapshot(meta.clone()).await.ok_or(SnapshotReceiveError::Stopped)?;
-        let sink = Some((sink.map_err(SnapshotReceiveError::Disk)?, local.disk_uses.begin_use()));
+        // Before the sink exists: a member that stops waits for this use, and starts again on
+        // a disk that nothing holds.
+        let disk_use = local.disk_uses.begin_use();
+        if disk_use.is_cancelled() {
+            return Err(SnapshotReceiveError::Stopped);
+        }
+        let sink = local.disk.begin_snapshot(meta.clone()).await;
+        let sink = sink.ok_or(SnapshotReceiveError::Stopped)?;
+        let sink = Some((sink.map_err(SnapshotReceiveError::Disk)?, disk_use));
         Ok(Self { local, envelope, sink, bytes: 0, _place: place })
     }
 

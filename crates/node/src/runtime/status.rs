@@ -11,6 +11,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
 use crate::applier::SnapshotInstallError;
+use crate::machine::MachineFailed;
 
 /// A picture of a running member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,9 @@ pub enum StopReason {
     /// The machine panicked while it ran a command or answered a question. It would again:
     /// mend it before a restart.
     MachinePanicked,
+    /// The state machine returned an error. Find out why before a restart: it may fail again at
+    /// the same entry.
+    Machine(MachineFailed),
     /// A snapshot that the cluster agreed on is not one of this machine.
     Snapshot(EntryId, SnapshotInstallError),
     /// The member itself panicked: a bug. Nothing wrong was written.
@@ -54,13 +58,23 @@ impl fmt::Display for StopReason {
             Self::Stopped => write!(f, "it was stopped"),
             Self::Disk(why) => write!(f, "its disk failed: {why}"),
             Self::MachinePanicked => write!(f, "the state machine panicked"),
+            Self::Machine(failed) => write!(f, "{failed}"),
             Self::Snapshot(id, why) => write!(f, "snapshot {id}: {why}"),
             Self::Panicked => write!(f, "the member panicked"),
         }
     }
 }
 
-impl Error for StopReason {}
+impl Error for StopReason {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Disk(why) => Some(&**why),
+            Self::Machine(failed) => Some(failed),
+            Self::Snapshot(_, why) => Some(why),
+            Self::Stopped | Self::MachinePanicked | Self::Panicked => None,
+        }
+    }
+}
 
 /// Something about the membership, as it happens.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,10 +16,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::transport::Failure;
+use crate::runtime::batch_queue::BatchQueue;
 use crate::runtime::disk_thread::{DiskSlot, DiskThread};
 use crate::runtime::disk_use::DiskUses;
 use crate::runtime::inbox::{LocalMember, LocalMembers};
-use crate::runtime::mailbox::{BatchQueue, Completion, FromPeers};
+use crate::runtime::mailbox::{Completion, FromPeers};
 use crate::runtime::metrics::Counters;
 use crate::runtime::status::KnownMembership;
 use crate::runtime::{
@@ -139,7 +140,7 @@ impl FakeMember {
         let wait = async {
             let mut done = Vec::new();
             loop {
-                self.done.take(&mut done);
+                self.done.take_all(&mut done);
                 for completion in done.drain(..) {
                     if let Completion::SnapshotSent(to, arrived) = completion {
                         return (to, arrived);

@@ -98,7 +98,6 @@ impl Cluster {
     pub(crate) async fn end(&mut self, id: u64) {
         let node = self.nodes.remove(&id).unwrap();
         node.stop_now().await;
-        node.host().clone().stop().await;
     }
 
     /// Starts a member again, on the same files and port.
@@ -123,7 +122,6 @@ impl Cluster {
     pub(crate) async fn stop(self) {
         for node in self.nodes.values() {
             node.stop_now().await;
-            node.host().clone().stop().await;
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
-use quorate::{RequestError, RequestOutcome, RequestReply};
+use quorate::RequestError;
+use quorate::driver::{RequestOutcome, RequestReply};
 use quorate_core::membership::{Operation, Transition};
 use quorate_core::{Change, Index, MemberId, Membership};
 

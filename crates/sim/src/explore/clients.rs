@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use quorate::{RequestError, RequestOutcome, RequestReply, RequestToken};
+use quorate::RequestError;
+use quorate::driver::{RequestOutcome, RequestReply, RequestToken};
 use quorate_core::RequestId;
 
 use super::machine::numbered;
@@ -186,7 +187,7 @@ impl Exchange {
                 self.ran_at = Some(*index);
                 reply
             }
-            RequestReply::Read { reply } => reply,
+            RequestReply::Read { reply, .. } => reply,
             _ => return,
         };
         self.heard = Heard::Reply(reply.clone());

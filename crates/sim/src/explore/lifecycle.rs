@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use quorate::{DriverOptions, MemberStartup, StartError, StartedMember};
+use quorate::DriverOptions;
+use quorate::driver::{MemberStartup, StartError, StartedMember};
 use quorate_core::{EntryId, MemberId, Membership};
 use quorate_storage::{OpenError, StoreConfig, StoreError};
 
@@ -91,7 +92,7 @@ impl World {
         member.mend_disk();
         let startup = self.startup(place);
         let disk = self.members[place].disk.clone();
-        match quorate::start(disk, self.new_machine(), startup) {
+        match quorate::driver::start(disk, self.new_machine(), startup) {
             Ok(started) => self.on_started(place, started),
             Err(why) => self.on_not_started(place, &why),
         }
@@ -245,7 +246,7 @@ impl World {
             let disk = self.members[foreign].disk.copy();
             disk.inner().heal();
             disk.inner().stop_after(None);
-            let started = quorate::start(disk, self.new_machine(), self.startup(place));
+            let started = quorate::driver::start(disk, self.new_machine(), self.startup(place));
             let refused = matches!(started, Err(StartError::Open(OpenError::OtherMember { .. })));
             if !refused {
                 let id = self.members[place].id;

@@ -1,7 +1,7 @@
 //! The machine of simulated members: the one that is tried, and a note of what ran.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate::{BadSnapshot, Machine, SnapshotChunks, StoreIdentity};
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity};
 use quorate_core::{Index, Membership};
 
 use crate::checkers::Violation;
@@ -45,11 +45,11 @@ impl Machine for Noting {
         self.inner.resume(owner)
     }
 
-    fn save(&mut self) {
-        self.inner.save();
+    fn save(&mut self) -> Result<(), MachineError> {
+        self.inner.save()
     }
 
-    fn apply(&mut self, index: Index, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         let mut command = command.clone();
         if let Ok(operation) = command.try_get_u64_le() {
             self.ran.push((index, operation));
@@ -57,7 +57,7 @@ impl Machine for Noting {
         self.inner.apply(index, &command)
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
         self.inner.query(question)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use quorate::{Applier, Driver, MachineJob};
+use quorate::driver::{Applier, Driver, MachineJob};
 use quorate_core::{Envelope, Index, Load, MemberId, Save, SnapshotMeta};
 use quorate_storage::Store;
 

@@ -146,7 +146,13 @@ impl Rerun<'_> {
                 return Ok(());
             }
         };
-        let again = self.machine.apply(index, command);
+        let again = match self.machine.apply(index, command) {
+            Ok(again) => again,
+            Err(why) => {
+                let what = format!("command {number} at {index} fails when run again: {why}");
+                return Err(Violation::new("replay", what));
+            }
+        };
         match &self.history[number].heard {
             Heard::Reply(reply) if *reply != again => {
                 let what = format!(
@@ -169,7 +175,9 @@ impl Rerun<'_> {
             let exchange = &history[question.number];
             let explained = possible
                 && match (&exchange.ask, &exchange.heard) {
-                    (Ask::Question(asked), Heard::Reply(reply)) => machine.query(asked) == *reply,
+                    (Ask::Question(asked), Heard::Reply(reply)) => {
+                        machine.query(asked).is_ok_and(|again| again == *reply)
+                    }
                     _ => true,
                 };
             if !explained {
@@ -207,7 +215,7 @@ impl Rerun<'_> {
 
 #[cfg(test)]
 mod tests {
-    use quorate::{BadSnapshot, SnapshotChunks};
+    use quorate::{BadSnapshot, MachineError, SnapshotChunks};
 
     use super::*;
 
@@ -216,13 +224,13 @@ mod tests {
     struct Counter(u8);
 
     impl Machine for Counter {
-        fn apply(&mut self, _index: Index, _command: &Bytes) -> Bytes {
+        fn apply(&mut self, _index: Index, _command: &Bytes) -> Result<Bytes, MachineError> {
             self.0 += 1;
             self.query(&Bytes::new())
         }
 
-        fn query(&self, _question: &Bytes) -> Bytes {
-            Bytes::from(vec![self.0])
+        fn query(&self, _question: &Bytes) -> Result<Bytes, MachineError> {
+            Ok(Bytes::from(vec![self.0]))
         }
 
         fn snapshot(&self) -> SnapshotChunks {

@@ -2,7 +2,7 @@
 //! threads, here they are events.
 
 use bytes::Bytes;
-use quorate::{MachineJob, MachineJobDone};
+use quorate::driver::{MachineJob, MachineJobDone};
 use quorate_core::{RequestId, SnapshotMeta};
 use quorate_storage::{Store, StoreError};
 
@@ -154,14 +154,18 @@ impl World {
         let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
         let done = match job {
             MachineJob::Apply(entries) => process.applier.apply(&entries),
-            MachineJob::Query(ticket, question) => process.applier.query(ticket, &question),
+            MachineJob::Query(token, query) => process.applier.query(token, query.as_ref()),
             MachineJob::Snapshot(meta) => process.applier.capture(meta),
             MachineJob::Install(meta) => {
-                match quorate::install(&mut process.store, &mut process.applier, &meta) {
-                    Ok(done) => done,
+                match quorate::driver::install(&mut process.store, &mut process.applier, &meta) {
+                    Ok(done) => Ok(done),
                     Err(why) => return Ok(Err(why.to_string())),
                 }
             }
+        };
+        let done = match done {
+            Ok(done) => done,
+            Err(why) => return Ok(Err(why.to_string())),
         };
         match done {
             MachineJobDone::Captured { meta, chunks } => {

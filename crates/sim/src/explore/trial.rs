@@ -39,7 +39,7 @@ pub struct Trial {
 ///
 /// ```
 /// use bytes::Bytes;
-/// use quorate::{BadSnapshot, SnapshotChunks, Machine};
+/// use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 /// use quorate_sim::explore::{Workload, try_machine};
 /// use quorate_sim::random::Random;
 ///
@@ -48,17 +48,17 @@ pub struct Trial {
 /// struct Sum(u64);
 ///
 /// impl Machine for Sum {
-///     fn apply(&mut self, _index: u64, command: &Bytes) -> Bytes {
+///     fn apply(&mut self, _index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
 ///         self.0 += command.iter().map(|byte| u64::from(*byte)).sum::<u64>();
 ///         self.query(command)
 ///     }
 ///
-///     fn query(&self, _question: &Bytes) -> Bytes {
-///         Bytes::copy_from_slice(&self.0.to_le_bytes())
+///     fn query(&self, _question: &Bytes) -> Result<Bytes, MachineError> {
+///         Ok(Bytes::copy_from_slice(&self.0.to_le_bytes()))
 ///     }
 ///
 ///     fn snapshot(&self) -> SnapshotChunks {
-///         Box::new(std::iter::once(self.query(&Bytes::new())))
+///         Box::new(std::iter::once(Bytes::copy_from_slice(&self.0.to_le_bytes())))
 ///     }
 ///
 ///     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {

@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate::{DriverOutput, MachineJob, RequestOutcome, RequestToken};
+use quorate::driver::{DriverOutput, MachineJob, RequestOutcome, RequestToken};
 use quorate_core::message::{AppendReply, Message};
 use quorate_core::status::RoleKind;
 use quorate_core::{Entries, EntryId, Envelope, Event, MemberId, Membership, Payload, Term};

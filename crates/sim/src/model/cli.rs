@@ -49,7 +49,7 @@ options:
                             other bounds than those of the scope
   --states N                stop after so many states
   --executed                let the cores themselves elect, in every state (L1)
-  --mutant NAME             with a wrong rule (feature `mutants`)
+  --mutant NAME             with a wrong rule (see `mutants --list`)
   --quiet                   no progress on standard error";
 
 impl Wish {
@@ -98,7 +98,9 @@ impl Wish {
             }
             return Ok(true);
         }
-        switch_mutant(self.mutant.as_deref())?;
+        if let Some(name) = &self.mutant {
+            crate::mutants::switch_on(name)?;
+        }
         if let Some(path) = &self.story {
             return self.explore_from(path);
         }
@@ -245,22 +247,6 @@ fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
-}
-
-#[cfg(feature = "mutants")]
-fn switch_mutant(name: Option<&str>) -> Result<(), String> {
-    use quorate_core::mutants::{Mutant, switch};
-    let named = |wanted: &str| Mutant::named(wanted).ok_or(format!("`{wanted}` is no mutant"));
-    switch(name.map(named).transpose()?);
-    Ok(())
-}
-
-#[cfg(not(feature = "mutants"))]
-fn switch_mutant(name: Option<&str>) -> Result<(), String> {
-    match name {
-        None => Ok(()),
-        Some(_) => Err("built without mutants; add --features mutants".to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -1,24 +1,25 @@
-//! What random worlds come upon too seldom, said directly: logs that hold a request
-//! more than once, run on one machine.
+//! Direct checks of what random runs reach too rarely: logs that hold a request more than once,
+//! run on one machine.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate::{Applier, BadSnapshot, CommandId, Machine, SnapshotChunks};
+use quorate::driver::{Applier, CommandId};
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 use quorate_core::{Entries, Entry, EntryId, Index, MemberId, Membership, SnapshotMeta};
 
-/// Counts what it runs.
+/// Counts the commands that it runs.
 #[derive(Clone, Debug, Default)]
 struct Counter(u64);
 
 impl Machine for Counter {
-    fn apply(&mut self, _: Index, _: &Bytes) -> Bytes {
+    fn apply(&mut self, _: Index, _: &Bytes) -> Result<Bytes, MachineError> {
         self.0 += 1;
-        Bytes::new()
+        Ok(Bytes::new())
     }
 
-    fn query(&self, _: &Bytes) -> Bytes {
-        Bytes::new()
+    fn query(&self, _: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(Bytes::new())
     }
 
     fn snapshot(&self) -> SnapshotChunks {
@@ -30,7 +31,7 @@ impl Machine for Counter {
     }
 }
 
-/// A request of the member's run `boot`, as the log holds it.
+/// A request from the member's start number `boot`, as the log holds it.
 fn request(boot: u64, number: u64) -> Bytes {
     CommandId { member: MemberId(1), incarnation: 7, boot, number, open_from: 1 }.seal(b"x")
 }
@@ -52,22 +53,22 @@ fn entries(first: Index, requests: &[(u64, u64)]) -> Entries {
     entries.collect::<Vec<Entry>>().into()
 }
 
-/// After a start the log is handed out from an older entry on than the machine is at.
+/// After a restart the log is handed out from an entry that is older than the machine's state.
 pub(super) fn entries_run_once() -> Result<(), String> {
     let mut applier = applier()?;
-    applier.apply(&entries(2, &[(1, 1), (1, 2), (1, 3)]));
-    applier.apply(&entries(3, &[(1, 2), (1, 3), (1, 4)]));
+    applier.apply(&entries(2, &[(1, 1), (1, 2), (1, 3)])).map_err(|why| why.to_string())?;
+    applier.apply(&entries(3, &[(1, 2), (1, 3), (1, 4)])).map_err(|why| why.to_string())?;
     expect(&applier, 4)
 }
 
-/// A copy of a request comes after its member was started again.
-pub(super) fn copies_from_before_a_start_do_not_run() -> Result<(), String> {
+/// A copy of a request arrives after its member was restarted.
+pub(super) fn copies_from_before_a_restart_do_not_run() -> Result<(), String> {
     let mut applier = applier()?;
-    applier.apply(&entries(2, &[(1, 1), (2, 1), (1, 1), (2, 1)]));
+    applier.apply(&entries(2, &[(1, 1), (2, 1), (1, 1), (2, 1)])).map_err(|why| why.to_string())?;
     expect(&applier, 2)
 }
 
-fn expect(applier: &Applier<Counter>, wanted: u64) -> Result<(), String> {
+fn expect(applier: &Applier<Counter>, expected: u64) -> Result<(), String> {
     let ran = applier.machine().0;
-    if ran == wanted { Ok(()) } else { Err(format!("{ran} commands ran, want {wanted}")) }
+    if ran == expected { Ok(()) } else { Err(format!("{ran} commands ran, expected {expected}")) }
 }

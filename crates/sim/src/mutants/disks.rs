@@ -1,11 +1,10 @@
-//! Hunting on disks: every crash of short workloads, long workloads by chance, and
-//! damage piece by piece.
+//! Hunts on disks: every crash of short workloads, long random workloads, and damage in every
+//! place.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use quorate_core::mutants::{Means, Mutant};
-
 use super::hunt::{Effort, Hunter, Kill};
+use super::mutant::{Means, Mutant};
 use crate::storage_check::{Violation, damage, explore, walk};
 
 pub struct Disks;
@@ -15,7 +14,7 @@ impl Hunter for Disks {
         Means::Disks
     }
 
-    fn hunt(&self, _: Mutant, effort: Effort) -> Option<Kill> {
+    fn hunt(&self, _: &Mutant, effort: Effort) -> Option<Kill> {
         let (length, walks) = match effort {
             Effort::Short => (2, 50),
             Effort::Full => (3, 1_000),
@@ -30,7 +29,7 @@ impl Hunter for Disks {
     }
 }
 
-/// One large save fills the first; the second takes several before a sync.
+/// One large save fills a segment of the first size; the second takes several before a sync.
 const SEGMENT_BYTES: [u64; 2] = [2_560, 4_096];
 const STEPS: u32 = 200;
 
@@ -52,8 +51,8 @@ fn look(place: &str, check: impl FnOnce() -> Result<(), Violation>) -> Option<Ki
     })
 }
 
-/// The row of the catalogue: damage that is overlooked (D4), a disk that does not open
-/// (D5), or one that holds other than was promised (D1, D2).
+/// The rule that is broken: damage that is not noticed (D4), a disk that does not open (D5), or
+/// one that does not hold what was promised (D1, D2).
 fn rule(place: &str, violation: &Violation) -> &'static str {
     match place {
         "damage" => "D4",

@@ -1,12 +1,12 @@
-//! Hunting through random worlds, one seed after the other, and by what they come upon
-//! too seldom.
+//! Hunts by random runs, one seed after the other, and by direct checks of what random runs
+//! reach too rarely.
 
 use std::panic::catch_unwind;
 
-use quorate_core::mutants::{Means, Mutant, limit, switch};
-
 use super::directed;
 use super::hunt::{Effort, Hunter, Kill};
+use super::mutant::{Means, Mutant};
+use super::switch::{limit, switch};
 use crate::explore::{Replay, run};
 
 pub struct Explore;
@@ -16,7 +16,7 @@ impl Hunter for Explore {
         Means::Explore
     }
 
-    fn hunt(&self, mutant: Mutant, effort: Effort) -> Option<Kill> {
+    fn hunt(&self, mutant: &Mutant, effort: Effort) -> Option<Kill> {
         let seeds = match effort {
             Effort::Short => 150,
             Effort::Full => SEEDS_MAX,
@@ -29,7 +29,7 @@ fn directed() -> Option<Kill> {
     type Check = fn() -> Result<(), String>;
     let checks: [(&str, Check); 2] = [
         ("entries handed out twice", directed::entries_run_once),
-        ("copies from before a start", directed::copies_from_before_a_start_do_not_run),
+        ("copies from before a restart", directed::copies_from_before_a_restart_do_not_run),
     ];
     checks.into_iter().find_map(|(place, check)| {
         let (checker, detail) = match catch_unwind(check) {
@@ -42,22 +42,22 @@ fn directed() -> Option<Kill> {
     })
 }
 
-/// As many worlds as a mutant may live through.
+/// The most seeds that are tried for one mutant.
 const SEEDS_MAX: u64 = 2_000;
 
-/// More than ten times what the longest world needs.
+/// More than ten times what the longest run needs.
 const QUESTIONS_MAX: u64 = 300_000_000;
 
-fn play(mutant: Mutant, seed: u64) -> Option<Kill> {
+fn play(mutant: &Mutant, seed: u64) -> Option<Kill> {
     limit(QUESTIONS_MAX);
     let replay = Replay::of_seed(seed);
     let outcome = run(&replay.setting, &replay.actions);
     let violation = outcome.violation?;
-    // A world that is wrong by itself proves nothing.
+    // A run that breaks a rule without the mutant as well proves nothing.
     switch(None);
-    let by_itself = run(&replay.setting, &replay.actions).violation;
-    switch(Some(mutant));
-    if by_itself.is_some() {
+    let without_mutant = run(&replay.setting, &replay.actions).violation;
+    switch(Some(mutant.number));
+    if without_mutant.is_some() {
         return None;
     }
     Some(Kill {

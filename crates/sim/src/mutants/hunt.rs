@@ -1,19 +1,18 @@
-//! One mutant after the other, on every core of the machine.
+//! Hunts one mutant after the other, on every core of the machine.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use quorate_core::mutants::{Means, Mutant, switch};
-
-use super::equivalent::reason;
+use super::mutant::{Means, Mutant};
+use super::switch::switch;
 
 /// A means of looking for faults.
 pub trait Hunter: Sync {
     fn means(&self) -> Means;
 
-    /// Runs with the mutant switched on until it is noticed, or the effort is spent.
-    fn hunt(&self, mutant: Mutant, effort: Effort) -> Option<Kill>;
+    /// Runs with the mutant switched on until a checker notices it, or the effort is spent.
+    fn hunt(&self, mutant: &Mutant, effort: Effort) -> Option<Kill>;
 }
 
 /// How long to look.
@@ -28,42 +27,42 @@ pub enum Effort {
 #[derive(Clone, Debug)]
 pub struct Kill {
     pub means: Means,
-    /// The id of an invariant, `claim`, `assert`, `endless`; or `course` and
-    /// `transcript`, where only the course of events was another.
+    /// The id of an invariant, `claim`, `assert`, `endless`; or `course` and `transcript`, where
+    /// only the course of events differed.
     pub checker: String,
-    /// Something that must hold did not; else only the course of events was another.
+    /// Something that must hold did not. Otherwise only the course of events differed.
     pub is_proof: bool,
-    /// A file or a seed.
+    /// A story, a scope of the model or a seed.
     pub place: String,
-    /// What was seen there.
+    /// What the checker said.
     pub detail: String,
     /// Inputs until then, in that run.
     pub events: u64,
 }
 
-/// What became of a mutant.
+/// The result of hunting one mutant.
 #[derive(Clone, Debug)]
-pub struct Fate {
+pub struct HuntResult {
     pub kill: Option<Kill>,
     pub took: Duration,
 }
 
-impl Fate {
-    /// Something that must hold did not.
-    pub fn is_killed(&self) -> bool {
-        self.kill.as_ref().is_some_and(|kill| kill.is_proof)
+impl HuntResult {
+    /// The kill, if something that must hold did not.
+    pub fn proof(&self) -> Option<&Kill> {
+        self.kill.as_ref().filter(|kill| kill.is_proof)
     }
 
-    /// Noticed if it does harm, and only then.
-    pub fn is_as_wanted(&self, mutant: Mutant) -> bool {
-        self.is_killed() != reason(mutant).is_some()
+    /// Whether the mutant was noticed exactly if it does harm.
+    pub fn is_expected(&self, mutant: &Mutant) -> bool {
+        self.proof().is_some() != mutant.is_equivalent()
     }
 }
 
-/// Whether this means may show the mutant. Stories and scopes run the core alone, crash
-/// images the storage alone, random worlds everything; and what is expected there alone
-/// is not looked for elsewhere.
-pub fn may_notice(means: Means, mutant: Mutant) -> bool {
+/// Whether this means may notice the mutant. Stories and the model run the core alone, crash
+/// images the storage alone, random runs everything. A mutant that random runs or disks must
+/// notice is not looked for elsewhere.
+pub fn may_notice(means: Means, mutant: &Mutant) -> bool {
     match mutant.means() {
         Means::Stories | Means::Model => means != Means::Disks,
         Means::Explore => means == Means::Explore,
@@ -71,35 +70,37 @@ pub fn may_notice(means: Means, mutant: Mutant) -> bool {
     }
 }
 
-/// Hunts these mutants, several at a time. In the order of the list.
-pub fn hunt_all(
+/// Hunts these mutants, several at a time. The results are in the same order.
+pub fn hunt_all<'a>(
     hunters: &[Box<dyn Hunter>],
-    mutants: &[Mutant],
+    mutants: &[&'a Mutant],
     effort: Effort,
-) -> Vec<(Mutant, Fate)> {
+) -> Vec<(&'a Mutant, HuntResult)> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (next, fates) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let fate = hunt(hunters, *mutant, effort);
-                    let mut fates = fates.lock().unwrap_or_else(|broken| broken.into_inner());
-                    fates.push((*mutant, fate));
+                loop {
+                    let position = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(mutant) = mutants.get(position) else { break };
+                    let result = hunt(hunters, mutant, effort);
+                    let mut results = results.lock().unwrap_or_else(|broken| broken.into_inner());
+                    results.push((position, *mutant, result));
                 }
             });
         }
     });
-    let mut fates = fates.into_inner().unwrap_or_else(|broken| broken.into_inner());
-    fates.sort_by_key(|(mutant, _)| mutants.iter().position(|wanted| wanted == mutant));
-    fates
+    let mut results = results.into_inner().unwrap_or_else(|broken| broken.into_inner());
+    results.sort_by_key(|(position, ..)| *position);
+    results.into_iter().map(|(_, mutant, result)| (mutant, result)).collect()
 }
 
-fn hunt(hunters: &[Box<dyn Hunter>], mutant: Mutant, effort: Effort) -> Fate {
+fn hunt(hunters: &[Box<dyn Hunter>], mutant: &Mutant, effort: Effort) -> HuntResult {
     let begun = Instant::now();
     let mut best: Option<Kill> = None;
     for hunter in hunters.iter().filter(|hunter| may_notice(hunter.means(), mutant)) {
-        switch(Some(mutant));
+        switch(Some(mutant.number));
         let kill = hunter.hunt(mutant, effort);
         switch(None);
         if kill.as_ref().is_some_and(|kill| kill.is_proof) {
@@ -108,10 +109,10 @@ fn hunt(hunters: &[Box<dyn Hunter>], mutant: Mutant, effort: Effort) -> Fate {
         }
         best = best.or(kill);
     }
-    Fate { kill: best, took: begun.elapsed() }
+    HuntResult { kill: best, took: begun.elapsed() }
 }
 
-/// The core panics a lot under mutants; each is caught and told in the table.
+/// The core panics a lot under mutants. Each panic is caught and shown in the table.
 pub(super) fn silence_panics() {
     std::panic::set_hook(Box::new(|_| {}));
 }

@@ -1,137 +1,162 @@
-//! Shows that wrong rules are noticed: each mutant is switched on in turn,
-//! and hunted by one means after the other until something that must hold does not.
+//! Shows that the checkers notice wrong rules: each mutant is switched on in turn, and hunted by
+//! one means after the other until something that must hold does not.
 //!
-//! A means is a [`Hunter`]; [`hunters`] is the list of them. Which mutants nothing can
-//! notice, and why, stands in `equivalent`.
+//! [`mutant`] reads the mutants, which are data. [`tree`] builds a copy of the crates that has
+//! all of them, each behind a switch, and runs it; in that build the hunt takes place. A means is
+//! a [`Hunter`].
 
 mod directed;
 mod disks;
-mod equivalent;
 mod explore;
 mod hunt;
 mod model;
+mod mutant;
+mod quote;
+mod rewrite;
+mod short;
 mod stories;
+mod switch;
 mod table;
+mod tree;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use quorate_core::mutants::{Means, Mutant};
-
 pub use disks::Disks;
-pub use equivalent::{EQUIVALENT, reason};
 pub use explore::Explore;
-pub use hunt::{Effort, Fate, Hunter, Kill, hunt_all, may_notice};
+pub use hunt::{Effort, HuntResult, Hunter, Kill, hunt_all, may_notice};
 pub use model::Model;
-pub use stories::{Rule, Stories};
+pub use mutant::{Edit, Expected, Means, Mutant, mutants_folder, parse_mutants, read_mutants};
+pub use rewrite::rewrite;
+pub use stories::{CoveredRow, Stories, stories_folder};
+pub use tree::generate;
 
-/// Every means there is, the quickest first. A new one is added here.
-pub fn hunters(wanted: &[Means]) -> Result<Vec<Box<dyn Hunter>>, String> {
-    let is_wanted = |means: Means| wanted.is_empty() || wanted.contains(&means);
-    let mut all: Vec<Box<dyn Hunter>> =
-        vec![Box::new(Model::new()), Box::new(Disks), Box::new(Explore)];
-    all.retain(|hunter| is_wanted(hunter.means()));
-    if is_wanted(Means::Stories) {
-        all.insert(0, Box::new(Stories::read(&stories_folder())?));
+/// Runs a command that needs mutants: here, if this is the mutated build, otherwise there.
+pub fn in_mutated_build(
+    command: &str,
+    args: &[String],
+    run: fn(&[String]) -> ExitCode,
+) -> ExitCode {
+    if switch::IS_MUTATED {
+        return run(args);
     }
-    Ok(all)
+    tree::run_mutated(command, args).unwrap_or_else(|why| {
+        eprintln!("{why}");
+        ExitCode::from(2)
+    })
 }
 
-/// Where the stories of the core are kept.
-pub fn stories_folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../core/tests/scenarios")
+/// Switches the mutant of this name on, on this thread.
+pub fn switch_on(name: &str) -> Result<(), String> {
+    if !switch::IS_MUTATED {
+        return Err("this build has no mutants".to_owned());
+    }
+    let mutants = read_mutants(&mutants_folder())?;
+    let mutant = named(&mutants, name)?;
+    switch::switch(Some(mutant.number));
+    Ok(())
+}
+
+fn named<'a>(mutants: &'a [Mutant], name: &str) -> Result<&'a Mutant, String> {
+    mutants.iter().find(|mutant| mutant.name == name).ok_or(format!("there is no mutant `{name}`"))
+}
+
+/// `quorate-sim mutants [NAME…] [--short] [--means M,…] [--rules PREFIX] [--list] [--witnesses]`
+pub fn main(args: &[String]) -> ExitCode {
+    let done = read_mutants(&mutants_folder()).and_then(|mutants| {
+        let request = MutantsRequest::parse(args, &mutants)?;
+        if request.list {
+            table::print_list(&request.mutants);
+            return Ok(ExitCode::SUCCESS);
+        }
+        if !switch::IS_MUTATED {
+            return tree::run_mutated("mutants", args);
+        }
+        hunt::silence_panics();
+        let fine = request.run(&mutants)?;
+        Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    });
+    done.unwrap_or_else(|why| {
+        eprintln!("{why}");
+        ExitCode::from(2)
+    })
 }
 
 /// What the command line asks for.
 #[derive(Debug, Default)]
-struct Wish {
-    mutants: Vec<Mutant>,
+struct MutantsRequest<'a> {
+    mutants: Vec<&'a Mutant>,
+    /// Empty for all.
     means: Vec<Means>,
-    effort: Effort,
-    /// Show the rules of the catalogue whose ids begin so, each by its own stories.
+    short: bool,
+    /// Show the rows of the catalogue whose ids begin with this, each by its own stories.
     rules: Option<String>,
     list: bool,
     /// Name every story that notices.
     witnesses: bool,
 }
 
-impl Wish {
-    fn parse(args: &[String]) -> Result<Self, String> {
-        let mut wish = Self::default();
+impl<'a> MutantsRequest<'a> {
+    fn parse(args: &[String], mutants: &'a [Mutant]) -> Result<Self, String> {
+        let mut request = Self::default();
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             match arg.as_str() {
-                "--short" => wish.effort = Effort::Short,
-                "--list" => wish.list = true,
-                "--witnesses" => wish.witnesses = true,
+                "--short" => request.short = true,
+                "--list" => request.list = true,
+                "--witnesses" => request.witnesses = true,
                 "--rules" => {
-                    wish.rules =
-                        Some(args.next().ok_or("--rules wants the start of an id")?.into());
+                    let prefix = args.next().ok_or("--rules needs the beginning of an id")?;
+                    request.rules = Some(prefix.clone());
                 }
                 "--means" => {
                     let names =
-                        args.next().ok_or("--means wants stories, model, disks or explore")?;
-                    wish.means = names.split(',').map(means).collect::<Result<_, _>>()?;
+                        args.next().ok_or("--means needs stories, model, disks or explore")?;
+                    request.means = names.split(',').map(Means::named).collect::<Result<_, _>>()?;
                 }
-                flag if flag.starts_with('-') => return Err(format!("`{flag}` is no flag")),
-                name => {
-                    let found = Mutant::named(name);
-                    wish.mutants.push(found.ok_or(format!("there is no mutant `{name}`"))?);
-                }
+                flag if flag.starts_with('-') => return Err(format!("unknown flag `{flag}`")),
+                name => request.mutants.push(named(mutants, name)?),
             }
         }
-        if wish.mutants.is_empty() {
-            wish.mutants = Mutant::ALL.to_vec();
+        if request.mutants.is_empty() {
+            request.mutants = mutants.iter().collect();
         }
-        Ok(wish)
+        Ok(request)
     }
-}
 
-fn means(name: &str) -> Result<Means, String> {
-    match name {
-        "stories" | "scenarios" => Ok(Means::Stories),
-        "model" => Ok(Means::Model),
-        "disks" => Ok(Means::Disks),
-        "explore" => Ok(Means::Explore),
-        _ => Err(format!("`{name}` is no means, want stories, model, disks or explore")),
-    }
-}
-
-/// `quorate-sim mutants [NAME…] [--short] [--means M,…] [--rules PREFIX] [--list]
-/// [--witnesses]`
-pub fn main(args: &[String]) -> ExitCode {
-    match Wish::parse(args).and_then(|wish| run(&wish)) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("{why}");
-            ExitCode::from(2)
+    /// True when every result is the expected one.
+    fn run(&self, all: &[Mutant]) -> Result<bool, String> {
+        if self.short {
+            let wrong = short::hunt_short(all)?;
+            wrong.iter().for_each(|line| say!("{line}"));
+            return Ok(wrong.is_empty());
         }
+        if let Some(prefix) = &self.rules {
+            let stories = Stories::read(&stories_folder())?;
+            return Ok(table::print_rows(&stories.rows(all, prefix)));
+        }
+        if self.witnesses {
+            table::print_witnesses(&self.mutants, &Stories::read(&stories_folder())?);
+            return Ok(true);
+        }
+        let hunters = self.hunters()?;
+        let may = |mutant: &&Mutant| hunters.iter().any(|one| may_notice(one.means(), mutant));
+        let (hunted, others): (Vec<&Mutant>, Vec<&Mutant>) =
+            self.mutants.iter().copied().partition(may);
+        let results = hunt_all(&hunters, &hunted, Effort::Full);
+        table::print_results(&results);
+        table::print_not_hunted(&others);
+        Ok(results.iter().all(|(mutant, result)| result.is_expected(mutant)))
     }
-}
 
-/// True when every mutant was noticed, or cannot be.
-fn run(wish: &Wish) -> Result<bool, String> {
-    if wish.list {
-        table::print_list(&wish.mutants);
-        return Ok(true);
+    /// The chosen means, the quickest first. A new means is added here.
+    fn hunters(&self) -> Result<Vec<Box<dyn Hunter>>, String> {
+        let is_chosen = |means: Means| self.means.is_empty() || self.means.contains(&means);
+        let mut hunters: Vec<Box<dyn Hunter>> =
+            vec![Box::new(Model::new()), Box::new(Disks), Box::new(Explore)];
+        hunters.retain(|hunter| is_chosen(hunter.means()));
+        if is_chosen(Means::Stories) {
+            hunters.insert(0, Box::new(Stories::read(&stories_folder())?));
+        }
+        Ok(hunters)
     }
-    hunt::silence_panics();
-    if let Some(prefix) = &wish.rules {
-        let rules = Stories::read(&stories_folder())?.rules(prefix);
-        return Ok(table::print_rules(&rules));
-    }
-    if wish.witnesses {
-        let stories = Stories::read(&stories_folder())?;
-        table::print_witnesses(&wish.mutants, &stories);
-        return Ok(true);
-    }
-    let hunters = hunters(&wish.means)?;
-    let shows = |mutant: &Mutant| hunters.iter().any(|hunter| may_notice(hunter.means(), *mutant));
-    let (here, elsewhere): (Vec<Mutant>, Vec<Mutant>) =
-        wish.mutants.iter().partition(|mutant| shows(mutant));
-    let hunted = hunt_all(&hunters, &here, wish.effort);
-    table::print_fates(&hunted);
-    table::print_elsewhere(&elsewhere);
-    Ok(hunted.iter().all(|(mutant, fate)| fate.is_as_wanted(*mutant)))
 }

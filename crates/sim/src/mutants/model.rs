@@ -1,15 +1,15 @@
-//! Hunting through every state of small clusters.
+//! Hunts by a search through every state of small clusters.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use quorate_core::config::Activation;
-use quorate_core::mutants::{Means, Mutant};
 
 use super::hunt::{Effort, Hunter, Kill};
+use super::mutant::{Means, Mutant};
 use crate::model::{Expects, Limits, Scope, run, scopes};
 
 pub struct Model {
-    /// Those in which nothing goes wrong as long as no rule is.
+    /// Those in which no rule is broken without a mutant.
     scopes: Vec<Scope>,
 }
 
@@ -31,8 +31,8 @@ impl Hunter for Model {
         Means::Model
     }
 
-    /// Every scope a little way first, then further.
-    fn hunt(&self, _: Mutant, effort: Effort) -> Option<Kill> {
+    /// Every scope with few states first, then with more.
+    fn hunt(&self, _: &Mutant, effort: Effort) -> Option<Kill> {
         let limits: &[usize] = match effort {
             Effort::Short => &[2_000],
             Effort::Full => &[2_000, 50_000],

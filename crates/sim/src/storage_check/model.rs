@@ -6,7 +6,7 @@ use std::sync::Arc;
 use quorate_core::membership::LoggedChange;
 use quorate_core::{
     Boot, Change, Config, Entry, EntryId, HardState, MemberId, Membership, Payload, Raft, Save,
-    SaveId, SnapshotMeta, mutant,
+    SaveId, SnapshotMeta,
 };
 use quorate_storage::{OpenedStore, StoreConfig, StoreIdentity, StoreOwner};
 
@@ -222,9 +222,7 @@ impl Model {
         if *identity != IDENTITY {
             return Err(format!("identity is {identity:?}"));
         }
-        // That mutant begins no segment, and so counts no boots; what it lets come back
-        // has to be noticed by itself.
-        if *boots <= self.boots && !mutant!(TornTailKept) {
+        if *boots <= self.boots {
             return Err(format!("boot number {boots} after {}", self.boots));
         }
         let below = boot.base.index + 1..u64::MAX;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Machine, SnapshotChunks, StoreIdentity};
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity};
 use quorate_kv::{AnyTable, BatchConfig, Kv, RedbTable};
 use quorate_sim::explore::{Workload, try_machine};
 use quorate_sim::faulty_disk::FaultyDisk;
@@ -70,16 +70,16 @@ impl Machine for Kept {
         kept
     }
 
-    fn save(&mut self) {
-        Machine::save(&mut self.kv);
+    fn save(&mut self) -> Result<(), MachineError> {
+        Machine::save(&mut self.kv)
     }
 
-    fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
         assert!(index > self.kv.applied(), "command {index} runs again");
         Machine::apply(&mut self.kv, index, command)
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
         Machine::query(&self.kv, question)
     }
 
@@ -151,20 +151,21 @@ impl Machine for Tally {
         if self.says_so { self.index } else { 0 }
     }
 
-    fn save(&mut self) {
+    fn save(&mut self) -> Result<(), MachineError> {
         self.notes.borrow_mut().insert(self.owner, (self.index, self.number));
+        Ok(())
     }
 
-    fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
         (self.index, self.number) = (index, self.number + 1);
         if self.number.is_multiple_of(3) {
-            self.save();
+            self.save()?;
         }
         self.query(command)
     }
 
-    fn query(&self, _question: &Bytes) -> Bytes {
-        Bytes::copy_from_slice(&self.number.to_le_bytes())
+    fn query(&self, _question: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(Bytes::copy_from_slice(&self.number.to_le_bytes()))
     }
 
     fn snapshot(&self) -> SnapshotChunks {

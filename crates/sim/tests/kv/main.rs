@@ -13,7 +13,7 @@ use std::cell::Cell;
 
 use bytes::Bytes;
 use disk::SharedDisk;
-use quorate::{BadSnapshot, Machine, SnapshotChunks};
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 use quorate_kv::{BatchConfig, Kv, MemoryTable, RedbTable};
 use quorate_sim::explore::{Report, try_machine};
 use workload::EtcdClients;
@@ -66,11 +66,11 @@ fn on_both_at_once() {
 struct Either(Box<dyn Machine>);
 
 impl Machine for Either {
-    fn apply(&mut self, index: u64, command: &Bytes) -> Bytes {
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
         self.0.apply(index, command)
     }
 
-    fn query(&self, question: &Bytes) -> Bytes {
+    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
         self.0.query(question)
     }
 

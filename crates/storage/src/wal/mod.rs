@@ -13,7 +13,7 @@ pub(crate) mod segment;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use quorate_core::{Entries, Entry, EntryId, HardState, Index, Save, mutant};
+use quorate_core::{Entries, Entry, EntryId, HardState, Index, Save};
 
 use crate::error::{CorruptionKind, DiskFailure, DiskOperation, ReadError};
 use crate::names::FileName;
@@ -94,14 +94,6 @@ impl<F: Clone> Wal<F> {
         if !is_run(prev, &save.entries) {
             return Err(AppendError::NotContiguous);
         }
-        if mutant!(TermAndVoteApart)
-            && let Some(hard_state) = save.hard_state
-        {
-            let term_only = Some(HardState { vote: None, ..hard_state });
-            let entries = &Entries::new();
-            let contents = Contents { hard_state: term_only, install: None, prev, entries };
-            self.append_record(disk, &contents)?;
-        }
         let entries = &save.entries;
         self.append_record(disk, &Contents { hard_state: save.hard_state, install, prev, entries })
     }
@@ -168,15 +160,7 @@ impl<F: Clone> Wal<F> {
         }
         let segment = self.active();
         let name = segment.name();
-        if !mutant!(SyncSkipped) {
-            let synced = disk.sync(&segment.file);
-            let synced = if mutant!(SyncRetried) {
-                synced.or_else(|_| disk.sync(&segment.file))
-            } else {
-                synced
-            };
-            synced.map_err(DiskFailure::when(DiskOperation::Sync, name))?;
-        }
+        disk.sync(&segment.file).map_err(DiskFailure::when(DiskOperation::Sync, name))?;
         let mark = Mark { segment: segment.head.number, end: self.end, sequence: last };
         self.synced = last;
         self.marks.write(disk, mark)

@@ -12,7 +12,7 @@
 
 use bytes::Bytes;
 use crc32c::crc32c_append;
-use quorate_core::{Entries, Entry, EntryId, HardState, mutant};
+use quorate_core::{Entries, Entry, EntryId, HardState};
 
 use crate::codec::{Codec, DecodeError, Decoder, ENTRY_BYTES_MIN, decode_payload, encode_entry};
 
@@ -106,12 +106,8 @@ impl Contents<'_> {
         if !self.entries.is_empty() {
             parts |= ENTRIES;
             self.prev.encode(into);
-            let mut count = self.entries.len();
-            if mutant!(BatchPartlyWritten) {
-                count = count.div_ceil(2);
-            }
-            (count as u64).encode(into);
-            for entry in self.entries.chunks().flatten().take(count) {
+            (self.entries.len() as u64).encode(into);
+            for entry in self.entries.chunks().flatten() {
                 encode_entry(entry, into);
             }
         }

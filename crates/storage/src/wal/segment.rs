@@ -6,7 +6,7 @@
 //! still there can be forgotten.
 
 use crc32c::{crc32c, crc32c_append};
-use quorate_core::{EntryId, HardState, MemberId, mutant};
+use quorate_core::{EntryId, HardState, MemberId};
 
 use super::record::decode_hard_state;
 use crate::codec::{Codec, DecodeError, Decoder};
@@ -159,9 +159,7 @@ impl Head {
         disk.rename(&made.to_string(), &name.to_string())
             .map_err(DiskFailure::when(DiskOperation::Rename, made))?;
         // Without this a crash may forget the name, and all that was saved under it.
-        if !mutant!(SegmentNotInDirectory) {
-            disk.sync_dir().map_err(DiskFailure::when(DiskOperation::Sync, FileName::Directory))?;
-        }
+        disk.sync_dir().map_err(DiskFailure::when(DiskOperation::Sync, FileName::Directory))?;
         Ok(Segment { head: self, seed: checksum(&bytes), file, bytes: self.bytes })
     }
 }

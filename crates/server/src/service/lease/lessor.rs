@@ -172,8 +172,7 @@ pub(super) async fn ask_leader(context: &Context, ask: Ask) -> Result<Told, Stat
             },
             Err(why) => why,
         };
-        let stopped = why == RequestError::Refused(RequestRefused::Stopped);
-        if stopped || Instant::now() >= deadline {
+        if !why.is_retryable() || Instant::now() >= deadline {
             return Err(failed(&why));
         }
         tokio::time::sleep(LOOK_AGAIN).await;

@@ -1,0 +1,47 @@
+//! Every mutant still quotes the source text as it is. Fast: nothing is built.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use quorate_sim::mutants::{Expected, mutants_folder, read_mutants, rewrite};
+
+#[test]
+fn every_quote_matches_the_source_exactly_once() {
+    let mutants = read_mutants(&mutants_folder()).unwrap();
+    let crates = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut quotes: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for mutant in &mutants {
+        // One at a time, so that all that do not match are listed.
+        for edit in &mutant.edits {
+            *quotes.entry(&edit.file).or_default() += 1;
+            let text = std::fs::read_to_string(crates.join(&edit.file));
+            let text = text.unwrap_or_else(|why| panic!("{}: {}: {why}", mutant.name, edit.file));
+            let alone = std::slice::from_ref(mutant);
+            wrong.extend(rewrite(&edit.file, &text, alone, "is_on").err());
+        }
+    }
+    wrong.dedup();
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    for file in quotes.keys() {
+        let text = std::fs::read_to_string(crates.join(file)).unwrap();
+        rewrite(file, &text, &mutants, "is_on").unwrap();
+    }
+    assert!(mutants.len() > 200, "{} mutants", mutants.len());
+}
+
+#[test]
+fn every_mutant_says_what_must_notice_it() {
+    const CHECKERS: &[&str] = &["claim", "own", "assert", "endless"];
+    for mutant in read_mutants(&mutants_folder()).unwrap() {
+        match &mutant.expected {
+            Expected::Noticed { checker, .. } => {
+                let is_rule = checker.starts_with(['I', 'L', 'R', 'D'])
+                    && checker[1..].parse::<u32>().is_ok();
+                let is_known = is_rule || CHECKERS.contains(&checker.as_str());
+                assert!(is_known, "{}: unknown checker `{checker}`", mutant.name);
+            }
+            Expected::Equivalent(reason) => assert!(reason.ends_with('.'), "{}", mutant.name),
+        }
+    }
+}
