@@ -19,7 +19,7 @@ use quorate_storage::{
 const IDENTITY: StoreIdentity =
     StoreIdentity { cluster: 0xc1, member: MemberId(7), incarnation: 99, joined_at: 0 };
 const OWNER: StoreOwner = StoreOwner { cluster: 0xc1, member: MemberId(7) };
-const CONFIG: StoreConfig = StoreConfig { segment_bytes: 16 << 10, tail_bytes_max: 4 << 10 };
+const CONFIG: StoreConfig = StoreConfig::new().segment_bytes(16 << 10).tail_bytes_max(4 << 10);
 
 fn first_boot() -> Boot {
     Boot::first(Membership::new([MemberId(7)], []))

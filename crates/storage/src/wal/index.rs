@@ -21,21 +21,21 @@ pub(crate) struct LogIndex {
     /// The first entry of every term after `base`.
     terms: Vec<EntryId>,
     /// All entries after `base`, in order.
-    spans: VecDeque<Span>,
+    spans: VecDeque<LogSpan>,
 }
 
 /// Consecutive entries in consecutive records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct LogSpan {
     pub(crate) first: Index,
     pub(crate) last: Index,
-    pub(crate) place: Place,
+    pub(crate) position: RecordPosition,
     pub(crate) bytes: u64,
 }
 
 /// The position of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RecordPosition {
     pub(crate) segment: u64,
     pub(crate) offset: u64,
     pub(crate) sequence: u64,
@@ -96,7 +96,7 @@ impl LogIndex {
         &mut self,
         prev: EntryId,
         ids: impl Iterator<Item = EntryId>,
-        place: Place,
+        position: RecordPosition,
         bytes: u64,
     ) -> Result<(), NotContiguous> {
         let truncates = prev.index < self.last.index;
@@ -111,18 +111,19 @@ impl LogIndex {
             self.last = id;
         }
         let extended = self.spans.back_mut().filter(|span| {
-            let near = span.bytes + bytes <= SPAN_BYTES && span.place.segment == place.segment;
+            let near =
+                span.bytes + bytes <= SPAN_BYTES && span.position.segment == position.segment;
             // Only directly adjacent records: others in between would be read as part of it.
             near && !truncates && span.last == prev.index
         });
         match extended {
             Some(span) => {
                 span.last = self.last.index;
-                span.bytes = place.offset + bytes - span.place.offset;
+                span.bytes = position.offset + bytes - span.position.offset;
             }
             None => {
                 let (first, last) = (prev.index + 1, self.last.index);
-                self.spans.push_back(Span { first, last, place, bytes });
+                self.spans.push_back(LogSpan { first, last, position, bytes });
             }
         }
         Ok(())
@@ -152,7 +153,7 @@ impl LogIndex {
     }
 
     /// The spans from the one that contains this entry on.
-    pub(crate) fn spans_from(&self, index: Index) -> impl Iterator<Item = &Span> {
+    pub(crate) fn spans_from(&self, index: Index) -> impl Iterator<Item = &LogSpan> {
         self.spans.iter().skip(self.spans.partition_point(|span| span.last < index))
     }
 
@@ -173,13 +174,13 @@ impl LogIndex {
 
     /// The oldest segment with an entry after this index.
     pub(crate) fn segment_of_next(&self, index: Index) -> Option<u64> {
-        self.spans_from(index + 1).next().map(|span| span.place.segment)
+        self.spans_from(index + 1).next().map(|span| span.position.segment)
     }
 
     /// Drops the entries of segments before this one.
     pub(crate) fn drop_before(&mut self, segment: u64) {
         while let Some(span) = self.spans.front()
-            && span.place.segment < segment
+            && span.position.segment < segment
         {
             let Some(term) = self.term(span.last) else {
                 unreachable!("a span covers entries of the log");

@@ -19,7 +19,7 @@ const SLOT_BYTES: usize = 28;
 
 /// All records of this segment that end at `end` or before are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Mark {
+pub(crate) struct SyncMark {
     pub(crate) segment: u64,
     pub(crate) end: u64,
     /// The sequence number of the last durable record.
@@ -27,13 +27,13 @@ pub(crate) struct Mark {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct MarkFile<F> {
+pub(crate) struct SyncMarkFile<F> {
     file: F,
     seed: u32,
     slot: u64,
 }
 
-impl<F: Clone> MarkFile<F> {
+impl<F: Clone> SyncMarkFile<F> {
     /// Creates a file without a mark.
     pub(crate) fn create<D: Disk<File = F>>(
         disk: &mut D,
@@ -51,12 +51,12 @@ impl<F: Clone> MarkFile<F> {
     pub(crate) fn open<D: Disk<File = F>>(
         disk: &mut D,
         identity: &StoreIdentity,
-    ) -> Result<(Self, Mark), DiskFailure> {
+    ) -> Result<(Self, SyncMark), DiskFailure> {
         let name = FileName::SyncMark;
         let seed = seed(identity);
         let file =
             disk.open(&name.to_string()).map_err(DiskFailure::when(DiskOperation::Open, name))?;
-        let mut newest = (Mark::default(), 1);
+        let mut newest = (SyncMark::default(), 1);
         let len = disk.len(&file).map_err(DiskFailure::when(DiskOperation::Read, name))?;
         for slot in 0..SLOTS {
             let mut bytes = [0; SLOT_BYTES];
@@ -79,7 +79,7 @@ impl<F: Clone> MarkFile<F> {
     pub(crate) fn write<D: Disk<File = F>>(
         &mut self,
         disk: &mut D,
-        mark: Mark,
+        mark: SyncMark,
     ) -> Result<(), DiskFailure> {
         let bytes = encode(mark, self.seed);
         disk.write_at(&self.file, self.slot * SLOT_STRIDE, &bytes)
@@ -102,7 +102,7 @@ fn seed(identity: &StoreIdentity) -> u32 {
     crc32c_append(0, &bytes)
 }
 
-fn encode(mark: Mark, seed: u32) -> [u8; SLOT_BYTES] {
+fn encode(mark: SyncMark, seed: u32) -> [u8; SLOT_BYTES] {
     let mut bytes = [0; SLOT_BYTES];
     bytes[4..12].copy_from_slice(&mark.segment.to_le_bytes());
     bytes[12..20].copy_from_slice(&mark.end.to_le_bytes());
@@ -112,7 +112,7 @@ fn encode(mark: Mark, seed: u32) -> [u8; SLOT_BYTES] {
     bytes
 }
 
-fn decode(bytes: &[u8; SLOT_BYTES], seed: u32) -> Option<Mark> {
+fn decode(bytes: &[u8; SLOT_BYTES], seed: u32) -> Option<SyncMark> {
     let mut from = Decoder::new(bytes::Bytes::copy_from_slice(bytes));
     let checksum = u32::decode(&mut from).ok()?;
     if checksum != crc32c_append(seed, &bytes[4..]) {
@@ -121,5 +121,5 @@ fn decode(bytes: &[u8; SLOT_BYTES], seed: u32) -> Option<Mark> {
     let segment = u64::decode(&mut from).ok()?;
     let end = u64::decode(&mut from).ok()?;
     let sequence = u64::decode(&mut from).ok()?;
-    Some(Mark { segment, end, sequence })
+    Some(SyncMark { segment, end, sequence })
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::mark::Mark;
+use super::mark::SyncMark;
 use super::record::{ALIGNMENT, HEADER_BYTES, Record, RecordHeader};
 use super::segment::{HEAD_BYTES, Segment};
 use crate::Disk;
@@ -12,7 +12,7 @@ use crate::error::{Corruption, CorruptionKind, DiskFailure, DiskOperation, ReadE
 const WINDOW_BYTES: u64 = 256 << 10;
 
 /// Reads one segment through a moving window.
-pub(crate) struct Reader<'a, D: Disk> {
+pub(crate) struct SegmentReader<'a, D: Disk> {
     disk: &'a mut D,
     segment: &'a Segment<D::File>,
     window: Vec<u8>,
@@ -20,13 +20,13 @@ pub(crate) struct Reader<'a, D: Disk> {
 }
 
 /// An intact record.
-pub(crate) struct Found {
+pub(crate) struct IntactRecord {
     pub(crate) header: RecordHeader,
     body: Bytes,
     offset: u64,
 }
 
-impl<'a, D: Disk> Reader<'a, D> {
+impl<'a, D: Disk> SegmentReader<'a, D> {
     pub(crate) fn new(disk: &'a mut D, segment: &'a Segment<D::File>) -> Self {
         Self { disk, segment, window: Vec::new(), window_at: 0 }
     }
@@ -36,7 +36,7 @@ impl<'a, D: Disk> Reader<'a, D> {
         &mut self,
         offset: u64,
         sequence: u64,
-    ) -> Result<Option<Found>, DiskFailure> {
+    ) -> Result<Option<IntactRecord>, DiskFailure> {
         let seed = self.segment.seed;
         let Some(header) = self.header(offset)?.and_then(|bytes| RecordHeader::decode(bytes, seed))
         else {
@@ -49,11 +49,11 @@ impl<'a, D: Disk> Reader<'a, D> {
         let Some(body) = self.bytes(body_at, u64::from(header.body_bytes))? else {
             return Ok(None);
         };
-        if !header.fits(body, seed) {
+        if !header.matches(body, seed) {
             return Ok(None);
         }
         let body = Bytes::copy_from_slice(body);
-        Ok(Some(Found { header, body, offset }))
+        Ok(Some(IntactRecord { header, body, offset }))
     }
 
     /// Decides what it means that there is no intact record at this offset. If nothing shows
@@ -66,7 +66,7 @@ impl<'a, D: Disk> Reader<'a, D> {
         &mut self,
         offset: u64,
         sequence: u64,
-        mark: Mark,
+        mark: SyncMark,
     ) -> Result<(), ReadError> {
         let file = self.segment.name();
         if self.segment.bytes < self.segment.head.bytes {
@@ -135,13 +135,16 @@ impl<'a, D: Disk> Reader<'a, D> {
     }
 }
 
-impl Found {
+impl IntactRecord {
     /// The offset of the next record.
     pub(crate) fn end(&self) -> u64 {
         self.offset + self.header.record_bytes()
     }
 
-    pub(crate) fn decode<D: Disk>(self, reader: &Reader<'_, D>) -> Result<Record, Corruption> {
+    pub(crate) fn decode<D: Disk>(
+        self,
+        reader: &SegmentReader<'_, D>,
+    ) -> Result<Record, Corruption> {
         let offset = self.offset;
         self.header
             .decode_body(self.body)
@@ -154,7 +157,7 @@ pub(crate) fn open<D: Disk>(
     disk: &mut D,
     number: u64,
 ) -> Result<Segment<D::File>, super::OpenSegmentError> {
-    use super::segment::{Head, HeadError};
+    use super::segment::{SegmentHead, SegmentHeadError};
     use crate::names::FileName;
 
     let name = FileName::Segment(number);
@@ -167,9 +170,11 @@ pub(crate) fn open<D: Disk>(
     if head.is_empty() {
         return Err(corrupt(CorruptionKind::Truncated).into());
     }
-    let (head, seed) = Head::decode(&head).map_err(|why| match why {
-        HeadError::Damaged(why) => corrupt(why).into(),
-        HeadError::UnsupportedVersion(found) => super::OpenSegmentError::UnsupportedVersion(found),
+    let (head, seed) = SegmentHead::decode(&head).map_err(|why| match why {
+        SegmentHeadError::Damaged(why) => corrupt(why).into(),
+        SegmentHeadError::UnsupportedVersion(found) => {
+            super::OpenSegmentError::UnsupportedVersion(found)
+        }
     })?;
     if head.number != number {
         return Err(corrupt(CorruptionKind::Misplaced).into());

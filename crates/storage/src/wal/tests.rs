@@ -3,7 +3,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use quorate_core::{MemberId, Payload};
 
-use super::record::{Appended, HEADER_BYTES, Record, RecordHeader, padded};
+use super::record::{AppendedEntries, HEADER_BYTES, Record, RecordHeader, padded};
 use super::*;
 use crate::test_random::TestRandom;
 
@@ -13,14 +13,14 @@ fn random_record(random: &mut TestRandom) -> (Vec<u8>, Record) {
     let mut term = 1 + random.below(5);
     let prev = EntryId::new(term, random.below(1000));
     let entries: Vec<Entry> = (0..random.below(6))
-        .map(|nth| {
+        .map(|offset| {
             term += random.below(2);
             let payload = if random.below(4) == 0 {
                 Payload::Change(Arc::new(random.logged_change()))
             } else {
-                Payload::Command(vec![nth as u8; random.below(100) as usize].into())
+                Payload::Command(vec![offset as u8; random.below(100) as usize].into())
             };
-            Entry { id: EntryId::new(term, prev.index + 1 + nth), payload }
+            Entry { id: EntryId::new(term, prev.index + 1 + offset), payload }
         })
         .collect();
     let vote = random.flip().then(|| MemberId(1 + random.below(9)));
@@ -28,9 +28,9 @@ fn random_record(random: &mut TestRandom) -> (Vec<u8>, Record) {
     let record = Record {
         hard_state: random.flip().then_some(hard_state),
         install: random.flip().then(|| EntryId::new(1, random.below(9))),
-        entries: (!entries.is_empty()).then(|| Appended { prev, entries: entries.clone() }),
+        entries: (!entries.is_empty()).then(|| AppendedEntries { prev, entries: entries.clone() }),
     };
-    let contents = Contents {
+    let contents = RecordContents {
         hard_state: record.hard_state,
         install: record.install,
         prev,
@@ -44,7 +44,7 @@ fn random_record(random: &mut TestRandom) -> (Vec<u8>, Record) {
 fn decode(bytes: &[u8], seed: u32) -> Option<Record> {
     let header = RecordHeader::decode(bytes.first_chunk()?, seed)?;
     let body = bytes.get(HEADER_BYTES..HEADER_BYTES + header.body_bytes as usize)?;
-    header.fits(body, seed).then(|| header.decode_body(Bytes::copy_from_slice(body)).unwrap())
+    header.matches(body, seed).then(|| header.decode_body(Bytes::copy_from_slice(body)).unwrap())
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn damaged_bodies_never_panic() {
 
 #[test]
 fn heads_round_trip_and_every_bit_flip_is_detected() {
-    let head = Head {
+    let head = SegmentHead {
         identity: StoreIdentity { cluster: 1, member: MemberId(2), incarnation: 3, joined_at: 4 },
         number: 4,
         boots: 5,
@@ -106,7 +106,7 @@ fn heads_round_trip_and_every_bit_flip_is_detected() {
         first_sequence: 7,
         previous: 3,
         previous_end: 9,
-        start: Start {
+        start: SegmentStart {
             hard_state: HardState { term: 3, vote: Some(MemberId(2)), commit: 4 },
             floor: EntryId::new(1, 2),
             last: EntryId::new(3, 8),
@@ -114,14 +114,14 @@ fn heads_round_trip_and_every_bit_flip_is_detected() {
     };
     let bytes = head.encode();
     assert_eq!(bytes.len() as u64, HEAD_BYTES);
-    assert_eq!(Head::decode(&bytes).unwrap().0, head);
+    assert_eq!(SegmentHead::decode(&bytes).unwrap().0, head);
     for bit in 0..bytes.len() * 8 {
         let mut damaged = bytes.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(Head::decode(&damaged).is_err(), "bit {bit}");
+        assert!(SegmentHead::decode(&damaged).is_err(), "bit {bit}");
     }
     for end in 0..bytes.len() {
-        assert!(Head::decode(&bytes[..end]).is_err(), "{end} bytes");
+        assert!(SegmentHead::decode(&bytes[..end]).is_err(), "{end} bytes");
     }
 }
 
@@ -141,10 +141,11 @@ fn index_agrees_with_a_list() {
             list.truncate(keep as usize);
             term += random.below(2);
             let prev = list.last().map_or(index.base(), |(id, _)| *id);
-            let ids: Vec<EntryId> =
-                (1..=1 + random.below(5)).map(|nth| EntryId::new(term, prev.index + nth)).collect();
-            let place = Place { segment, offset: sequence * 512, sequence };
-            index.append(prev, ids.iter().copied(), place, 512).unwrap();
+            let ids: Vec<EntryId> = (1..=1 + random.below(5))
+                .map(|offset| EntryId::new(term, prev.index + offset))
+                .collect();
+            let position = RecordPosition { segment, offset: sequence * 512, sequence };
+            index.append(prev, ids.iter().copied(), position, 512).unwrap();
             list.extend(ids.iter().map(|id| (*id, segment)));
             if random.below(10) == 0 {
                 index.drop_before(segment);
@@ -163,7 +164,7 @@ fn check_index(index: &LogIndex, list: &[(EntryId, u64)], base: u64) {
         assert_eq!(index.term(id.index), Some(id.term));
         let span = index.spans_from(id.index).next().unwrap();
         assert!(span.first <= id.index && id.index <= span.last);
-        assert_eq!(span.place.segment, *segment);
+        assert_eq!(span.position.segment, *segment);
     }
     let starts: Vec<EntryId> = list
         .iter()
@@ -176,11 +177,11 @@ fn check_index(index: &LogIndex, list: &[(EntryId, u64)], base: u64) {
 
 #[test]
 fn entries_that_are_not_contiguous_are_refused() {
-    let place = Place { segment: 1, offset: 512, sequence: 1 };
+    let position = RecordPosition { segment: 1, offset: 512, sequence: 1 };
     let mut index = LogIndex::new(EntryId::new(2, 5), EntryId::new(2, 5));
     let mut append = |prev: (u64, u64), first: (u64, u64)| {
         let id = EntryId::new(first.0, first.1);
-        index.append(EntryId::new(prev.0, prev.1), [id].into_iter(), place, 8).is_ok()
+        index.append(EntryId::new(prev.0, prev.1), [id].into_iter(), position, 8).is_ok()
     };
     assert!(!append((2, 6), (2, 7)), "a gap");
     assert!(!append((1, 5), (2, 6)), "another previous entry");
