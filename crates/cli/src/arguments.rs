@@ -1,4 +1,4 @@
-//! What can be said on the command line. What it means is with the commands.
+//! The arguments of all commands. The commands themselves are in `command`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::examples::{
     SERVER_HELP, SET_EXAMPLES,
 };
 
-/// A replicated key-value server that speaks etcd's API and changes its members safely.
+/// A replicated key-value server with etcd's API and safe membership changes.
 #[derive(Parser, Debug)]
 #[command(name = "quorate", version, arg_required_else_help = true, after_help = FIRST_STEPS)]
 pub(crate) struct Arguments {
@@ -21,38 +21,38 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Run a member; takes etcd's flags. Started under the name etcd, without this word.
+    /// Run a member. Takes etcd's flags; a program named `etcd` runs this command.
     #[command(disable_help_flag = true, after_help = SERVER_HELP)]
     Server {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ETCD FLAGS")]
         arguments: Vec<OsString>,
     },
-    /// Show, add, replace and remove members.
+    /// List, add, promote, replace and remove members.
     #[command(subcommand)]
     Member(MemberCommand),
-    /// Show each member's role and lag, and how many more failures the cluster bears.
+    /// Show each member's role and lag, and how many more failures the cluster tolerates.
     Status(StatusArguments),
-    /// Three members on this machine, one of them replaced while writes go on.
+    /// Run three members on this machine and replace one of them under load.
     Demo(DemoArguments),
-    /// Put load on any etcd-compatible server and measure.
+    /// Measure throughput and latency of any etcd-compatible server.
     Bench(BenchArguments),
-    /// Save, check and restore snapshots.
+    /// Save, verify and restore snapshots.
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
-    /// For a cluster that lost its quorum for good: make a new one of a stopped member.
+    /// Create a new cluster from one stopped member, after a permanent loss of quorum.
     ///
-    /// Asked without --confirm it changes nothing: it tells what would be kept and what lost,
-    /// and prints the confirmation for exactly that.
+    /// Without --confirm it changes nothing: it shows which data would be kept and which lost,
+    /// and prints the value for --confirm, which is valid only for that state.
     #[command(after_help = RECOVER_EXAMPLES)]
     Recover(RecoverArguments),
-    /// Print completions for a shell.
+    /// Print the completion script of a shell.
     Completions { shell: clap_complete::Shell },
-    /// Write manual pages, one for each command.
+    /// Write manual pages, one per command.
     Man {
-        /// Where to; made if it does not exist.
+        /// The directory for the pages; created if it does not exist.
         directory: PathBuf,
     },
-    /// A member that ends with who started it: when its standard input ends.
+    /// A member that exits when its standard input is closed, that is with its parent.
     #[command(hide = true, disable_help_flag = true)]
     DemoMember {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -60,24 +60,24 @@ pub(crate) enum Command {
     },
 }
 
-/// How to reach a cluster and how to show what it says.
+/// How to connect to a cluster, and the output format.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Reaching the cluster")]
+#[command(next_help_heading = "Connection and output")]
 pub(crate) struct ClientArguments {
-    /// Where clients find members; the first that answers is asked. Without it
-    /// QUORATE_ENDPOINTS, then ETCDCTL_ENDPOINTS, then 127.0.0.1:2379.
+    /// Client addresses of members; the first one that answers is used. Default:
+    /// $QUORATE_ENDPOINTS, then $ETCDCTL_ENDPOINTS, then 127.0.0.1:2379.
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     pub(crate) endpoints: Vec<String>,
-    /// Ask learners as well. They answer little, and may be behind.
+    /// Send requests to learners as well. They refuse most requests and may lag.
     #[arg(long)]
     pub(crate) ask_learners: bool,
-    /// How long a connection may take to open.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    /// Timeout for opening a connection.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
     pub(crate) dial_timeout: Duration,
-    /// How long a request may take.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
+    /// Timeout for a request.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     pub(crate) command_timeout: Duration,
-    /// Tables are for people, JSON is for programs.
+    /// Output format.
     #[arg(
         short = 'w',
         long = "write-out",
@@ -94,71 +94,71 @@ pub(crate) enum WriteOut {
     Json,
 }
 
-/// How long to stay with a change.
+/// Whether and how long to wait for a membership change.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WaitArguments {
-    /// Return as soon as the change is under way; whoever leads finishes it.
+    /// Return as soon as the change has started; the leader completes it.
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// Stop watching after this long. The change goes on.
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
-    pub(crate) patience: Duration,
+    /// Stop waiting after this time. The change continues.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    pub(crate) timeout: Duration,
 }
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum MemberCommand {
-    /// Show the members.
+    /// List the members.
     List {
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Add a member. It receives the log as a learner first and votes once it has caught up.
+    /// Add a member. It starts as a learner and becomes a voter once it has caught up.
     ///
-    /// Prints what to start it with.
+    /// Prints the environment variables to start it with.
     #[command(after_help = ADD_EXAMPLES)]
     Add {
-        /// NAME=PEER_URL, or a name with --peer-urls.
+        /// NAME=PEER_URL, or NAME together with --peer-urls.
         member: String,
-        /// Where its peers find it.
+        /// The peer URLs of the new member.
         #[arg(long, value_name = "URL,...", value_delimiter = ',')]
         peer_urls: Vec<String>,
-        /// Keep it a learner.
+        /// Add it as a learner that is not promoted automatically.
         #[arg(long)]
         learner: bool,
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Let a learner vote.
+    /// Promote a learner to a voter.
     Promote {
-        /// Id (hex) or name.
+        /// Name or id (hex) of the member.
         member: String,
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Remove a member; one that leads hands over first.
+    /// Remove a member. A leader transfers its leadership first.
     Remove {
-        /// Id (hex) or name.
+        /// Name or id (hex) of the member.
         member: String,
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Replace a member by a new one, in one change.
+    /// Replace a member with a new one, in one change.
     ///
-    /// Prints what to start the new one with, then stays until the old one is out and any
-    /// majority of the new members can go on by itself. Whoever leads finishes it, also when
-    /// this command is interrupted.
+    /// Prints the environment variables to start the new member with, then waits until the old
+    /// member is removed and any majority of the new members can continue without it. The
+    /// leader completes the change even if this command is interrupted.
     #[command(after_help = REPLACE_EXAMPLES)]
     Replace {
-        /// Id (hex) or name of the one to go.
+        /// Name or id (hex) of the member to remove.
         old: String,
-        /// NAME=PEER_URL of the one to come.
+        /// NAME=PEER_URL of the member to add.
         new: String,
         #[command(flatten)]
         wait: WaitArguments,
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Say which members there shall be; whoever leads takes the cluster there.
+    /// Set the members that the cluster should have; the leader makes the changes.
     #[command(after_help = SET_EXAMPLES)]
     Set {
         #[command(flatten)]
@@ -168,8 +168,9 @@ pub(crate) enum MemberCommand {
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Show the steps to such members and what could stop the cluster on the way. Changes
-    /// nothing.
+    /// Show the steps to the given members, and which losses would stop the cluster during each.
+    ///
+    /// Changes nothing.
     #[command(after_help = PLAN_EXAMPLES)]
     Plan {
         #[command(flatten)]
@@ -177,14 +178,14 @@ pub(crate) enum MemberCommand {
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Go back to where the change under way began.
+    /// Cancel the change in progress and restore the members it started from.
     Cancel {
         #[command(flatten)]
         wait: WaitArguments,
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Print what happens to the membership, until interrupted.
+    /// Print membership events until interrupted.
     Watch {
         #[command(flatten)]
         client: ClientArguments,
@@ -193,10 +194,10 @@ pub(crate) enum MemberCommand {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TargetArguments {
-    /// The voters to end with: ids (hex), names, or NAME=PEER_URL for new ones.
+    /// The voters after the change: names, ids (hex), or NAME=PEER_URL for new members.
     #[arg(required = true, value_name = "VOTER")]
     pub(crate) voters: Vec<String>,
-    /// The learners to end with, named in the same way.
+    /// The learners after the change, in the same form.
     #[arg(long, value_name = "LEARNER,...", value_delimiter = ',')]
     pub(crate) learners: Vec<String>,
 }
@@ -209,55 +210,55 @@ pub(crate) struct StatusArguments {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DemoArguments {
-    /// End after the replacement instead of staying up.
+    /// Exit after the replacement instead of keeping the cluster running.
     #[arg(long)]
     pub(crate) once: bool,
-    /// Where the members keep their data and logs; must be empty or not exist, and stays.
-    /// Without it, a temporary directory that is removed at the end.
+    /// Directory for the members' data and logs; must be empty or not exist, and is kept.
+    /// Default: a temporary directory that is removed at the end.
     #[arg(long, visible_alias = "dir", value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// How long the load runs besides the replacement itself.
+    /// Duration of the load in seconds, in addition to the replacement itself.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(2..=3600))]
     pub(crate) seconds: u64,
-    /// Clients that write.
+    /// Number of writing clients.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) clients: u32,
-    /// Replace the member that leads instead of one that follows.
+    /// Replace the leader instead of a follower.
     #[arg(long)]
     pub(crate) leader: bool,
-    /// Show it with this etcd-compatible server instead of this program's own.
+    /// Run this etcd-compatible server instead of Quorate's own.
     #[arg(long)]
     pub(crate) program: Option<PathBuf>,
 }
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BenchArguments {
-    /// What each client does again and again.
+    /// The operation that each client repeats.
     #[arg(value_enum)]
     pub(crate) operation: Operation,
-    /// Clients at work at the same time; each waits for its answer before it asks again.
+    /// Number of concurrent clients; each one waits for a reply before its next request.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) clients: u32,
-    /// Connections that they share, spread over the endpoints.
+    /// Number of connections that the clients share, spread over the endpoints.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) connections: u32,
-    /// How long the load runs.
+    /// Duration of the load in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds: u64,
-    /// Keys that are written and read.
+    /// Number of keys that are written and read.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) keys: u64,
-    /// How large each value is.
+    /// Size of each value.
     #[arg(long, value_name = "BYTES", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
     pub(crate) value_bytes: u32,
-    /// get: take what the asked member has, without asking the others.
+    /// get: read the local data of the member, which may be stale.
     #[arg(long)]
     pub(crate) serializable: bool,
-    /// watch: clients that watch; --clients write.
+    /// watch: number of watching clients, in addition to the writing --clients.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) watchers: u32,
-    /// Processes of the servers on this machine: their CPU time is measured.
+    /// Process ids of the servers on this machine, to measure their CPU time.
     #[arg(long, value_name = "PID,...", value_delimiter = ',')]
     pub(crate) pids: Vec<u32>,
     #[command(flatten)]
@@ -268,28 +269,28 @@ pub(crate) struct BenchArguments {
 pub(crate) enum Operation {
     /// Write a key.
     Put,
-    /// Read a key; all are written before.
+    /// Read a key; all keys are written before the measurement.
     Get,
-    /// Create a key, or read and write it if it is there.
+    /// Create a key, or read and update it if it exists.
     Txn,
-    /// Write keys that others watch; what is measured is when the watchers see it.
+    /// Write keys that other clients watch; measures the time until the event arrives.
     Watch,
 }
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum SnapshotCommand {
-    /// Save what one member has into a file.
+    /// Save a snapshot of one member to a file.
     Save {
-        /// What to write; one that exists is replaced once the new one is whole.
+        /// The file to write; an existing file is replaced once the new one is complete.
         file: PathBuf,
         #[command(flatten)]
         client: ClientArguments,
     },
-    /// Check a file and say what it holds.
+    /// Verify a snapshot file and show its contents.
     Status {
-        /// What `quorate snapshot save` or `etcdctl snapshot save` wrote.
+        /// A file written by `quorate snapshot save` or `etcdctl snapshot save`.
         file: PathBuf,
-        /// Tables are for people, JSON is for programs.
+        /// Output format.
         #[arg(
             short = 'w',
             long = "write-out",
@@ -299,83 +300,85 @@ pub(crate) enum SnapshotCommand {
         )]
         write_out: WriteOut,
     },
-    /// Make the data directory of a first member of a new cluster from a file.
+    /// Create the data directory of an initial member of a new cluster from a snapshot.
     ///
-    /// Do so for each of them, with the same file and the same initial cluster, then start
-    /// them.
+    /// Run it for each initial member, with the same file and the same --initial-cluster, then
+    /// start the members.
     #[command(after_help = RESTORE_EXAMPLES)]
     Restore(RestoreArguments),
 }
 
-/// etcdutl's flags for it.
+/// The flags of `etcdutl snapshot restore`.
 #[derive(Args, Debug)]
 pub(crate) struct RestoreArguments {
-    /// What `quorate snapshot save` wrote.
+    /// A file written by `quorate snapshot save`.
     pub(crate) file: PathBuf,
-    /// Where the member will keep its data; must be empty or not exist [NAME.etcd].
+    /// Data directory of the member; must be empty or not exist [default: NAME.etcd].
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<String>,
-    /// Where it will keep its log, if elsewhere; must not exist.
+    /// Directory of its log, if not in the data directory; must not exist.
     #[arg(long, value_name = "DIR")]
     pub(crate) wal_dir: Option<String>,
-    /// Which of the first members this is.
+    /// Name of this member in --initial-cluster.
     #[arg(long, default_value = "default")]
     pub(crate) name: String,
-    /// The first members of the new cluster.
+    /// The initial members of the new cluster.
     #[arg(long, value_name = "NAME=URL,...", default_value = "default=http://localhost:2380")]
     pub(crate) initial_cluster: String,
-    /// So that clusters on the same addresses stay apart.
+    /// Distinguishes clusters that use the same addresses.
     #[arg(long, value_name = "TEXT", default_value = "etcd-cluster")]
     pub(crate) initial_cluster_token: String,
-    /// This member's addresses in --initial-cluster.
+    /// The peer URLs of this member in --initial-cluster.
     #[arg(long, value_name = "URLS", default_value = "http://localhost:2380")]
     pub(crate) initial_advertise_peer_urls: String,
-    /// Take a file whose checksum is missing or wrong; each of its parts has one of its own.
+    /// Accept a file whose checksum is missing or wrong. Each part still has its own checksum.
     #[arg(long)]
     pub(crate) skip_hash_check: bool,
-    /// Begin so many revisions above the saved one, so that what clients saw after it was
-    /// saved is not taken for what the new cluster writes. Needs --mark-compacted.
+    /// Start this many revisions above the saved one, so that clients do not confuse revisions
+    /// they saw after the snapshot with new ones. Requires --mark-compacted.
     #[arg(long, value_name = "REVISIONS", default_value_t = 0,
           value_parser = clap::value_parser!(u64).range(..=BUMP_MAX))]
     pub(crate) bump_revision: u64,
-    /// Tell clients that hold on to older revisions that these are compacted. Goes with
-    /// --bump-revision only.
+    /// Report older revisions as compacted to clients that still use them. Requires
+    /// --bump-revision.
     #[arg(long)]
     pub(crate) mark_compacted: bool,
 }
 
-/// Far below the end of revisions, and far above what a cluster could have written.
+/// Far below the largest revision, and far above what a cluster can have written.
 const BUMP_MAX: u64 = 1 << 60;
 
 #[derive(Args, Debug)]
 pub(crate) struct RecoverArguments {
-    /// The data directory of the stopped member that has the most.
+    /// Data directory of the stopped member with the newest data.
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
-    /// Where that member keeps its log, if elsewhere.
+    /// Directory of its log, if not in the data directory.
     #[arg(long, value_name = "DIR")]
     pub(crate) wal_dir: Option<PathBuf>,
-    /// All members that the new cluster shall have, this one among them. The others join
-    /// with empty directories; without this there is this one alone.
+    /// All members of the new cluster, including this one. The others join with empty data
+    /// directories. Default: this member alone.
     #[arg(long, value_name = "NAME=PEER_URL,...")]
     pub(crate) members: Option<String>,
-    /// What this command printed when it was asked without it.
+    /// The value that this command prints when it is run without --confirm.
     #[arg(long, value_name = "TEXT")]
     pub(crate) confirm: Option<String>,
 }
 
-/// `500ms`, `2s`, `10m`, `1h`, or seconds without a unit.
+/// Parses `500ms`, `2s`, `10m` or `1h`; a number without a unit is in seconds.
 fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
     let number: u64 = digits
         .parse()
-        .map_err(|_| format!("'{text}' is not a time; write it like 500ms, 2s, 10m or 1h"))?;
+        .map_err(|_| format!("'{text}' is not a duration; examples are 500ms, 2s, 10m and 1h"))?;
     let millis = match &text[digits.len()..] {
         "ms" => Some(number),
         "" | "s" => number.checked_mul(1_000),
         "m" => number.checked_mul(60_000),
         "h" => number.checked_mul(3_600_000),
-        other => return Err(format!("'{other}' is not a unit of time; there are ms, s, m and h")),
+        other => {
+            return Err(format!("'{other}' is not a unit of time; the units are ms, s, m and h"));
+        }
     };
     millis.map(Duration::from_millis).ok_or_else(|| format!("'{text}' is too long"))
 }
@@ -387,12 +390,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arguments_fit_together() {
+    fn the_arguments_are_consistent() {
         Arguments::command().debug_assert();
     }
 
     #[test]
-    fn a_server_gets_every_flag_as_it_is() {
+    fn the_server_receives_all_flags_unchanged() {
         let given =
             ["quorate", "server", "--name", "a", "--help", "--initial-cluster=a=http://x:1"];
         let Command::Server { arguments } = Arguments::try_parse_from(given).unwrap().command
@@ -403,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read() {
+    fn durations_are_parsed() {
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
@@ -427,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_bounded() {
+    fn load_sizes_are_bounded() {
         for given in [["--clients", "0"], ["--clients", "10001"], ["--seconds", "0"]] {
             let arguments = ["quorate", "bench", "put", given[0], given[1]];
             assert!(Arguments::try_parse_from(arguments).is_err(), "{given:?}");

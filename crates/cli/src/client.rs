@@ -1,4 +1,8 @@
-//! Reaching a cluster: which addresses, which member answers, who leads.
+//! Connections to a cluster: which endpoints, which member answers, which one is the leader.
+//!
+//! The only retry of these commands is here: when an endpoint cannot be reached
+//! ([`is_unreachable`]), the next one is tried. Everything else that can be retried is retried
+//! by the server, so a refusal is reported as it is.
 
 use std::error::Error;
 use std::time::Duration;
@@ -12,13 +16,13 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use crate::arguments::ClientArguments;
-use crate::failure::{Failure, said};
+use crate::error::{CliError, status_text};
 
 const DEFAULT_ENDPOINT: &str = "127.0.0.1:2379";
-/// The first of these that is set counts.
+/// The first one that is set is used.
 const ENDPOINT_VARIABLES: [&str; 2] = ["QUORATE_ENDPOINTS", "ETCDCTL_ENDPOINTS"];
 
-/// A member that answers.
+/// An open connection to one member.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     pub(crate) endpoint: String,
@@ -39,59 +43,67 @@ impl Connection {
         MembershipClient::new(self.channel.clone())
     }
 
+    /// etcd's status call, which all servers have.
     pub(crate) async fn status(&self) -> Result<etcd::StatusResponse, Status> {
-        let asked = self.maintenance().status(self.request(etcd::StatusRequest {})).await;
-        asked.map(tonic::Response::into_inner)
+        let reply = self.maintenance().status(self.request(etcd::StatusRequest {})).await;
+        reply.map(tonic::Response::into_inner)
     }
 
-    pub(crate) async fn members(&self) -> Result<Vec<etcd::Member>, Failure> {
+    /// Quorate's own status call; etcd does not have it.
+    pub(crate) async fn membership_status(&self) -> Result<wire::StatusReply, Status> {
+        let reply = self.membership().status(self.request(wire::StatusRequest {})).await;
+        reply.map(tonic::Response::into_inner)
+    }
+
+    pub(crate) async fn members(&self) -> Result<Vec<etcd::Member>, CliError> {
         self.member_list().await.map(|list| list.members)
     }
 
-    pub(crate) async fn member_list(&self) -> Result<etcd::MemberListResponse, Failure> {
-        self.member_list_as(true).await
+    pub(crate) async fn member_list(&self) -> Result<etcd::MemberListResponse, CliError> {
+        self.request_member_list(true).await
     }
 
-    /// As this member knows them. Without a leader there is nothing better to be had.
-    pub(crate) async fn members_known(&self) -> Result<Vec<etcd::Member>, Failure> {
-        self.member_list_as(false).await.map(|list| list.members)
+    /// The members as this member knows them, possibly stale: the only list that is available
+    /// without a leader.
+    pub(crate) async fn stale_members(&self) -> Result<Vec<etcd::Member>, CliError> {
+        self.request_member_list(false).await.map(|list| list.members)
     }
 
-    async fn member_list_as(
+    async fn request_member_list(
         &self,
         linearizable: bool,
-    ) -> Result<etcd::MemberListResponse, Failure> {
-        let asked = self.request(etcd::MemberListRequest { linearizable });
-        let reply = self.cluster().member_list(asked).await;
-        match reply {
+    ) -> Result<etcd::MemberListResponse, CliError> {
+        let request = self.request(etcd::MemberListRequest { linearizable });
+        match self.cluster().member_list(request).await {
             Ok(reply) => Ok(reply.into_inner()),
-            // Without a leader it takes until the deadline, and says no more than that.
+            // Without a leader the call runs into its deadline; say the cause instead.
             Err(_) if self.status().await.is_ok_and(|status| status.leader == 0) => {
-                Err(Failure::failed(format!(
-                    "nobody leads the cluster now, as {} sees it; look with 'quorate status'",
+                Err(CliError::failed(format!(
+                    "{} reports that the cluster has no leader; check with 'quorate status'",
                     self.endpoint
                 )))
             }
-            Err(status) => Err(Failure::answered("cannot list members", &self.endpoint, &status)),
+            Err(status) => {
+                Err(CliError::from_status("cannot list members", &self.endpoint, &status))
+            }
         }
     }
 
-    /// The members with the names that they are expected to have, where the server knows of
-    /// such things: to etcd's clients one that has not started has no name.
-    pub(crate) async fn named_members(&self) -> Result<Vec<etcd::Member>, Failure> {
+    /// The members, with the expected names of those that have not started. Only Quorate's
+    /// servers know these: for etcd, a member that has not started has no name.
+    pub(crate) async fn named_members(&self) -> Result<Vec<etcd::Member>, CliError> {
         let mut members = self.members().await?;
-        let asked = self.request(wire::StatusRequest {});
-        if let Ok(own) = self.membership().status(asked).await {
-            let expected = own.into_inner().membership.map(|own| own.members).unwrap_or_default();
+        if let Ok(status) = self.membership_status().await {
+            let expected = status.membership.map(|record| record.members).unwrap_or_default();
             for member in members.iter_mut().filter(|member| member.name.is_empty()) {
-                let known = expected.iter().find(|one| one.id == member.id);
-                member.name = known.map(|one| one.name.clone()).unwrap_or_default();
+                let known = expected.iter().find(|other| other.id == member.id);
+                member.name = known.map(|other| other.name.clone()).unwrap_or_default();
             }
         }
         Ok(members)
     }
 
-    /// With a deadline, so that the server knows it too.
+    /// A request with a deadline, which the server sees as well.
     pub(crate) fn request<T>(&self, message: T) -> tonic::Request<T> {
         self.request_within(message, self.request_timeout)
     }
@@ -103,52 +115,52 @@ impl Connection {
     }
 }
 
-/// The first of the endpoints that answers and is no learner, unless learners are asked too.
-pub(crate) async fn connect(asked: &ClientArguments) -> Result<Connection, Failure> {
-    let mut tried = Vec::new();
-    for address in endpoints(&asked.endpoints, |name| std::env::var(name).ok()) {
-        match open_to_ask(&address, asked).await {
+/// Connects to the first endpoint that answers. Learners are skipped unless the arguments
+/// include them.
+pub(crate) async fn connect(arguments: &ClientArguments) -> Result<Connection, CliError> {
+    let mut errors = Vec::new();
+    for address in endpoints(&arguments.endpoints, |name| std::env::var(name).ok()) {
+        match connect_to(&address, arguments).await {
             Ok(connection) => return Ok(connection),
-            Err(failure @ Failure::Usage(_)) => return Err(failure),
-            Err(failure) => tried.push(failure.to_string()),
+            Err(error @ CliError::Usage(_)) => return Err(error),
+            Err(error) => errors.push(error.to_string()),
         }
     }
-    Err(Failure::failed(format!(
-        "no member answers; tell where they are with --endpoints\n  {}",
-        tried.join("\n  ")
+    Err(CliError::failed(format!(
+        "no member answered; set the members' client addresses with --endpoints\n  {}",
+        errors.join("\n  ")
     )))
 }
 
-/// A connection to somebody who answers there, and is to be asked.
-pub(crate) async fn open_to_ask(
+/// Connects to this endpoint and checks that a member answers there which may be used.
+pub(crate) async fn connect_to(
     address: &str,
-    asked: &ClientArguments,
-) -> Result<Connection, Failure> {
-    let connection = open(address, asked.dial_timeout, asked.command_timeout).await?;
+    arguments: &ClientArguments,
+) -> Result<Connection, CliError> {
+    let connection = open(address, arguments.dial_timeout, arguments.command_timeout).await?;
     match connection.status().await {
-        Ok(status) if status.is_learner && !asked.ask_learners => {
-            Err(Failure::failed(format!("{address} is a learner; ask it with --ask-learners")))
+        Ok(status) if status.is_learner && !arguments.ask_learners => Err(CliError::failed(
+            format!("{address} is a learner; add --ask-learners to send requests to learners"),
+        )),
+        Err(status) if is_unreachable(&status) => {
+            // The port is open, but the process there does not speak gRPC.
+            let hint = if status.source().is_some() { "; is this the client port?" } else { "" };
+            Err(CliError::failed(format!("{address}: {}{hint}", status_text(&status))))
         }
-        Err(status) if unreachable(&status) => {
-            // Somebody listens there, and says nothing that makes sense.
-            let hint =
-                if status.source().is_some() { "; is that the port for clients?" } else { "" };
-            Err(Failure::failed(format!("{address}: {}{hint}", said(&status))))
-        }
-        // Who cannot tell its status may still answer what is asked.
+        // A server without the status call may still answer the command itself.
         Ok(_) | Err(_) => Ok(connection),
     }
 }
 
-/// Somebody else than this member, if there is anybody: who is to go may be gone before it
-/// can tell that it worked.
-pub(crate) async fn besides(
+/// A connection to another member than this one, if any is reachable: a member that is being
+/// removed may stop before it can reply.
+pub(crate) async fn avoid_member(
     connection: Connection,
     id: u64,
     members: &[etcd::Member],
 ) -> Connection {
-    let asked = connection.status().await.ok().and_then(|status| status.header);
-    if asked.is_none_or(|header| header.member_id != id) {
+    let header = connection.status().await.ok().and_then(|status| status.header);
+    if header.is_none_or(|header| header.member_id != id) {
         return connection;
     }
     let others = members.iter().filter(|member| member.id != id && !member.is_learner);
@@ -161,13 +173,13 @@ pub(crate) async fn besides(
     connection
 }
 
-/// The one who leads, when it can be reached; otherwise who was asked.
+/// A connection to the leader if it is reachable, otherwise this connection.
 pub(crate) async fn leader_of(connection: &Connection) -> Connection {
-    let found = try_leader_of(connection).await;
-    found.unwrap_or_else(|| connection.clone())
+    let leader = connect_to_leader(connection).await;
+    leader.unwrap_or_else(|| connection.clone())
 }
 
-async fn try_leader_of(connection: &Connection) -> Option<Connection> {
+async fn connect_to_leader(connection: &Connection) -> Option<Connection> {
     let status = connection.status().await.ok()?;
     if status.header.as_ref().is_some_and(|header| header.member_id == status.leader) {
         return None;
@@ -183,29 +195,29 @@ async fn try_leader_of(connection: &Connection) -> Option<Connection> {
     None
 }
 
-/// A connection to this address. It is tried out, so that a wrong one is noticed here.
+/// Opens a connection, so that a wrong address fails here and not at the first request.
 pub(crate) async fn open(
     address: &str,
     dial_timeout: Duration,
     request_timeout: Duration,
-) -> Result<Connection, Failure> {
+) -> Result<Connection, CliError> {
     let url = url(address)?;
     let endpoint = Endpoint::from_shared(url)
-        .map_err(|why| Failure::usage(format!("'{address}' is not an address: {why}")))?;
+        .map_err(|error| CliError::usage(format!("'{address}' is not an address: {error}")))?;
     let endpoint = endpoint.connect_timeout(dial_timeout).tcp_nodelay(true);
     let channel = endpoint.connect().await;
-    let channel =
-        channel.map_err(|why| Failure::because(&format!("cannot reach {address}"), &why))?;
+    let channel = channel
+        .map_err(|error| CliError::with_cause(&format!("cannot connect to {address}"), &error))?;
     Ok(Connection { endpoint: address.to_string(), channel, request_timeout })
 }
 
-/// No server said this, or one that cannot be asked anything now.
-fn unreachable(status: &Status) -> bool {
-    let silent = matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded);
-    silent || status.source().is_some()
+/// Whether the request did not reach a member that can serve it: another endpoint may.
+pub(crate) fn is_unreachable(status: &Status) -> bool {
+    let unavailable = matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded);
+    unavailable || status.source().is_some()
 }
 
-/// What was given, else what the environment says, else this machine.
+/// The endpoints of the arguments, else of the environment, else this machine's default.
 pub(crate) fn endpoints(
     given: &[String],
     variable: impl Fn(&str) -> Option<String>,
@@ -213,36 +225,35 @@ pub(crate) fn endpoints(
     let clean = |list: &mut dyn Iterator<Item = &str>| -> Vec<String> {
         list.map(str::trim).filter(|text| !text.is_empty()).map(str::to_string).collect()
     };
-    let found = clean(&mut given.iter().map(String::as_str));
-    if !found.is_empty() {
-        return found;
+    let from_arguments = clean(&mut given.iter().map(String::as_str));
+    if !from_arguments.is_empty() {
+        return from_arguments;
     }
     for name in ENDPOINT_VARIABLES {
-        let found = clean(&mut variable(name).unwrap_or_default().split(','));
-        if !found.is_empty() {
-            return found;
+        let from_variable = clean(&mut variable(name).unwrap_or_default().split(','));
+        if !from_variable.is_empty() {
+            return from_variable;
         }
     }
     vec![DEFAULT_ENDPOINT.to_string()]
 }
 
-fn url(address: &str) -> Result<String, Failure> {
-    match address.split_once("://") {
-        None => url(&format!("http://{address}")),
-        Some(("http", rest)) => match rest.trim_end_matches('/').rsplit_once(':') {
+fn url(address: &str) -> Result<String, CliError> {
+    match address.split_once("://").unwrap_or(("http", address)) {
+        ("http", rest) => match rest.trim_end_matches('/').rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
-                Ok(address.to_string())
+                Ok(format!("http://{rest}"))
             }
-            Some(_) => Err(Failure::usage(format!("'{address}' is not HOST:PORT"))),
-            None => Err(Failure::usage(format!(
-                "'{address}' has no port; it is HOST:PORT, and etcd's port is 2379"
+            Some(_) => Err(CliError::usage(format!("'{address}' is not HOST:PORT"))),
+            None => Err(CliError::usage(format!(
+                "'{address}' has no port; write HOST:PORT (etcd's client port is 2379)"
             ))),
         },
-        Some(("https", _)) => Err(Failure::usage(format!(
-            "'{address}' asks for TLS, which these commands do not speak yet; use http://"
+        ("https", _) => Err(CliError::usage(format!(
+            "'{address}' needs TLS, which this command does not support yet; use http://"
         ))),
-        Some((scheme, _)) => Err(Failure::usage(format!(
-            "'{address}' begins with '{scheme}://'; addresses are HOST:PORT or http://HOST:PORT"
+        (scheme, _) => Err(CliError::usage(format!(
+            "'{address}' has the unsupported scheme '{scheme}://'; write HOST:PORT or http://HOST:PORT"
         ))),
     }
 }
@@ -252,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_beat_variables() {
+    fn flags_take_precedence_over_variables() {
         let given = |list: &[&str]| list.iter().map(|text| (*text).to_string()).collect::<Vec<_>>();
         let variable = |name: &str| match name {
             "QUORATE_ENDPOINTS" => Some(" q:1, q:2,".to_string()),
@@ -267,10 +278,10 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn addresses_are_checked() {
         assert_eq!(url("h:1").unwrap(), "http://h:1");
         assert_eq!(url("http://h:1").unwrap(), "http://h:1");
-        assert_eq!(url("https://h:1").unwrap_err().code(), 2);
+        assert_eq!(url("https://h:1").unwrap_err().exit_code(), 2);
         assert_eq!(url("http://[::1]:1/").unwrap(), "http://[::1]:1/");
         assert!(url("h").unwrap_err().to_string().contains("has no port"));
         assert!(url("h:x").unwrap_err().to_string().contains("is not HOST:PORT"));

@@ -1,14 +1,13 @@
-//! What stands below the arguments in a command's help and in its manual page.
+//! The text below the options in a command's help and manual page.
 
 pub(crate) const FIRST_STEPS: &str = "\
 First steps:
-  quorate demo               three members, one of them replaced while clients write
+  quorate demo               run three members and replace one of them under load
   quorate server --help      run a member of your own
-  quorate status             look at a cluster
-  quorate member replace -h  change who is in it
+  quorate status             check the health of a cluster
+  quorate member replace -h  replace a member
 
-A command ends with 0 when it is done, 1 when it was refused or failed, 2 when it was asked for
-in a way that cannot be meant.";
+Exit codes: 0 success, 1 the request was refused or failed, 2 invalid arguments.";
 
 pub(crate) const ADD_EXAMPLES: &str = "\
 Examples:
@@ -21,9 +20,9 @@ Example:
 
 pub(crate) const SET_EXAMPLES: &str = "\
 Examples:
-  quorate member set m1 m2 m3                             these three, and nobody else
-  quorate member set m1 m2 m4=http://10.0.0.4:2380        m4 is new
-  quorate member set m1 m2 m3 --learners m4               m4 keeps up, and has no vote";
+  quorate member set m1 m2 m3                        exactly these three voters
+  quorate member set m1 m2 m4=http://10.0.0.4:2380   m4 is new
+  quorate member set m1 m2 m3 --learners m4          m4 is a learner";
 
 pub(crate) const PLAN_EXAMPLES: &str = "\
 Example:
@@ -43,19 +42,20 @@ Examples:
     --members m1=http://10.0.0.1:2380,m2=http://10.0.0.2:2380,m3=http://10.0.0.3:2380";
 
 pub(crate) const SERVER_HELP: &str = "\
-Run a member of a cluster that speaks etcd's API. Takes etcd's flags, ETCD_* variables and
---config-file; a flag beats its variable, a file replaces both. The most used ones:
+Run a member of a cluster with etcd's API. Takes etcd's flags, ETCD_* variables and
+--config-file. A flag takes precedence over its variable; a config file replaces both.
+The most used flags:
 
-  --name NAME                         of this member [default]
-  --data-dir DIR                      where it keeps its data [NAME.etcd]
-  --listen-client-urls URLS           where clients connect [http://localhost:2379]
-  --advertise-client-urls URLS        the same, as others see it
-  --listen-peer-urls URLS             where other members connect [http://localhost:2380]
-  --initial-advertise-peer-urls URLS  the same, as others see it
-  --initial-cluster NAME=URL,...      the first members, or those there are
-  --initial-cluster-state STATE       new, or existing to join [new]
-  --initial-cluster-token TEXT        so that clusters on the same addresses stay apart
-  --listen-metrics-urls URLS          /metrics and /health also there
-  --table KIND                        the data is in memory, or in a file by redb [memory]
-  --auto-promote                      learners vote as soon as they have caught up
-  --learner-reads                     learners answer linearizable reads and watches";
+  --name NAME                         name of this member [default]
+  --data-dir DIR                      data directory [NAME.etcd]
+  --listen-client-urls URLS           addresses to listen on for clients [http://localhost:2379]
+  --advertise-client-urls URLS        the client addresses that clients should use
+  --listen-peer-urls URLS             addresses to listen on for members [http://localhost:2380]
+  --initial-advertise-peer-urls URLS  the peer addresses that other members should use
+  --initial-cluster NAME=URL,...      the initial members, or the present ones when joining
+  --initial-cluster-state STATE       new, or existing to join a cluster [new]
+  --initial-cluster-token TEXT        distinguishes clusters that use the same addresses
+  --listen-metrics-urls URLS          additional addresses for /metrics and /health
+  --table KIND                        where the data is kept: memory, or redb for a file [memory]
+  --auto-promote                      promote learners as soon as they have caught up
+  --learner-reads                     learners serve linearizable reads and watches";

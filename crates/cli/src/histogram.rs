@@ -1,12 +1,12 @@
-//! How long things took, in buckets whose width grows with the time: at most 1.6 % off,
-//! in fixed memory.
+//! A histogram of durations in fixed memory. The width of a bucket grows with the duration, so
+//! that a value is at most 1.6 % off.
 
 use std::time::Duration;
 
-/// Buckets for each doubling of the time.
+/// Buckets for each doubling of the duration.
 const STEPS: u64 = 64;
 const STEPS_LOG2: u32 = 6;
-/// Up to 2^42 microseconds; nobody waits so long.
+/// Up to 2^42 microseconds (50 days).
 const BUCKETS: usize = (STEPS as usize) * 37;
 
 #[derive(Clone)]
@@ -29,8 +29,8 @@ impl Histogram {
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        for (mine, more) in self.counts.iter_mut().zip(&other.counts) {
-            *mine += more;
+        for (own, other) in self.counts.iter_mut().zip(&other.counts) {
+            *own += other;
         }
         self.total += other.total;
         self.longest = self.longest.max(other.longest);
@@ -44,14 +44,14 @@ impl Histogram {
         Duration::from_micros(self.longest)
     }
 
-    /// So many of a thousand took at most this long. Zero when there was nothing.
+    /// The duration that `part` of 1,000 values do not exceed. Zero without values.
     pub(crate) fn per_mille(&self, part: u64) -> Duration {
-        let wanted = (self.total * part).div_ceil(1000).max(1);
-        let mut seen = 0;
-        for (at, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen >= wanted {
-                return Duration::from_micros(upper(at).min(self.longest));
+        let rank = (self.total * part).div_ceil(1000).max(1);
+        let mut passed = 0;
+        for (index, count) in self.counts.iter().enumerate() {
+            passed += count;
+            if passed >= rank {
+                return Duration::from_micros(upper(index).min(self.longest));
             }
         }
         Duration::ZERO
@@ -64,18 +64,18 @@ fn bucket(micros: u64) -> usize {
     }
     let doublings = micros.ilog2() - STEPS_LOG2;
     let within = (micros >> doublings) - STEPS;
-    let at = u64::from(doublings + 1) * STEPS + within;
-    (at as usize).min(BUCKETS - 1)
+    let index = u64::from(doublings + 1) * STEPS + within;
+    (index as usize).min(BUCKETS - 1)
 }
 
-/// The longest time that falls into a bucket.
-fn upper(at: usize) -> u64 {
-    let at = at as u64;
-    if at < STEPS {
-        return at;
+/// The longest duration of a bucket, in microseconds.
+fn upper(index: usize) -> u64 {
+    let index = index as u64;
+    if index < STEPS {
+        return index;
     }
-    let doublings = at / STEPS - 1;
-    ((STEPS + at % STEPS + 1) << doublings) - 1
+    let doublings = index / STEPS - 1;
+    ((STEPS + index % STEPS + 1) << doublings) - 1
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_time_is_within_its_bucket() {
+    fn every_duration_is_within_its_bucket() {
         for micros in (0..5_000).chain([65_535, 65_536, 1_000_000, 59_999_999]) {
             let top = upper(bucket(micros));
             assert!(top >= micros, "{micros} is above {top}");
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_thousand() {
+    fn per_mille_values_are_exact_for_small_durations() {
         let mut histogram = Histogram::new();
         assert_eq!(histogram.per_mille(500), Duration::ZERO);
         (1..=50).for_each(|millis| histogram.record(Duration::from_micros(millis)));

@@ -1,27 +1,28 @@
-//! The binary `quorate`: a server that speaks etcd's API, and everything to look after it.
+//! The binary `quorate`: a server with etcd's API, and the commands to operate it.
 //!
-//! Owns the arguments and the exit codes: 0 done, 1 refused or failed, 2 wrong usage.
-//! Each command has a file in `command`; how they reach a cluster is in `client`, how they
-//! show things in `print` and `words`.
+//! Owns the arguments and the exit codes: 0 success, 1 refused or failed, 2 invalid usage.
+//! Each command has a file in `command`; connections are in `client`, output is in `print` and
+//! `membership_text`.
 
 #![forbid(unsafe_code)]
 
 mod arguments;
-mod bar;
 mod client;
 mod command;
+mod cpu_time;
+mod error;
 mod examples;
-mod failure;
-mod follow;
 mod gaps;
+mod goal_wait;
 mod histogram;
+mod ids;
+mod leader_finder;
+mod member_lookup;
+mod membership_text;
 mod print;
-mod processor;
+mod progress_bar;
+mod snapshot_checksum;
 mod tolerance;
-mod trailer;
-mod whereabouts;
-mod who;
-mod words;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -30,56 +31,56 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::arguments::{Arguments, Command};
-use crate::failure::Failure;
+use crate::error::CliError;
 
-/// A request allocates some forty times, most of it in the gRPC stack, and frees on another
-/// thread: what the C library's allocator is slow at.
+/// A request makes about forty allocations, most of them in the gRPC stack, and frees them on
+/// another thread. The C library's allocator is slow at that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let given: Vec<OsString> = std::env::args_os().collect();
-    let done = match started_as_etcd(&given) {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let result = match etcd_arguments(&arguments) {
         Some(rest) => command::server::run(rest),
         None => run(Arguments::parse().command),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("quorate: {failure}");
-            ExitCode::from(failure.code())
+        Err(error) => {
+            eprintln!("quorate: {error}");
+            ExitCode::from(error.exit_code())
         }
     }
 }
 
-/// What `etcd` was started with, when that is the name of this program.
-fn started_as_etcd(given: &[OsString]) -> Option<&[OsString]> {
-    let (program, rest) = given.split_first()?;
+/// The arguments of a server, if this program was started under the name `etcd`.
+fn etcd_arguments(arguments: &[OsString]) -> Option<&[OsString]> {
+    let (program, rest) = arguments.split_first()?;
     (Path::new(program).file_stem()? == "etcd").then_some(rest)
 }
 
-fn run(asked: Command) -> Result<(), Failure> {
-    match asked {
+fn run(command: Command) -> Result<(), CliError> {
+    match command {
         Command::Server { arguments } => command::server::run(&arguments),
         Command::DemoMember { arguments } => command::demo_member::run(&arguments),
         Command::Completions { shell } => command::completions::run(shell),
-        Command::Recover(asked) => command::recover::run(&asked),
+        Command::Recover(arguments) => command::recover::run(&arguments),
         Command::Man { directory } => command::man::run(&directory),
-        Command::Member(asked) => in_runtime(command::member::run(asked)),
-        Command::Status(asked) => in_runtime(command::status::run(asked)),
-        Command::Demo(asked) => in_runtime(command::demo::run(asked)),
-        Command::Bench(asked) => in_runtime(command::bench::run(asked)),
-        Command::Snapshot(asked) => in_runtime(command::snapshot::run(asked)),
+        Command::Member(arguments) => in_runtime(command::member::run(arguments)),
+        Command::Status(arguments) => in_runtime(command::status::run(arguments)),
+        Command::Demo(arguments) => in_runtime(command::demo::run(arguments)),
+        Command::Bench(arguments) => in_runtime(command::bench::run(arguments)),
+        Command::Snapshot(arguments) => in_runtime(command::snapshot::run(arguments)),
     }
 }
 
-fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+fn in_runtime(command: impl Future<Output = Result<(), CliError>>) -> Result<(), CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|why| Failure::because("cannot start threads", &why))?;
-    let done = runtime.block_on(work);
-    // What still waits for a server must not keep the program from ending.
+    let runtime = runtime.map_err(|error| CliError::with_cause("cannot start threads", &error))?;
+    let result = runtime.block_on(command);
+    // Tasks that still wait for a server must not delay the exit.
     runtime.shutdown_background();
-    done
+    result
 }
 
 #[cfg(test)]
@@ -87,12 +88,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_name_etcd_makes_it_etcd() {
+    fn only_a_program_named_etcd_takes_etcd_flags() {
         let given = |program: &str| vec![OsString::from(program), OsString::from("--name")];
-        assert_eq!(started_as_etcd(&given("/usr/bin/etcd")).map(<[_]>::len), Some(1));
-        assert_eq!(started_as_etcd(&given("etcd")).map(<[_]>::len), Some(1));
-        assert!(started_as_etcd(&given("quorate")).is_none());
-        assert!(started_as_etcd(&given("/opt/etcd/quorate")).is_none());
-        assert!(started_as_etcd(&[]).is_none());
+        assert_eq!(etcd_arguments(&given("/usr/bin/etcd")).map(<[_]>::len), Some(1));
+        assert_eq!(etcd_arguments(&given("etcd")).map(<[_]>::len), Some(1));
+        assert!(etcd_arguments(&given("quorate")).is_none());
+        assert!(etcd_arguments(&given("/opt/etcd/quorate")).is_none());
+        assert!(etcd_arguments(&[]).is_none());
     }
 }

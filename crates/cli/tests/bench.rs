@@ -1,21 +1,21 @@
-//! Short loads of every kind, and what is told about them.
+//! `quorate bench`: short runs of every operation, and their reports.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
+mod support;
 
-use common::member::{Member, asked, done, found_all, json};
-use common::{Place, both, run_refused, wait_until};
+use support::server::{TestServer, json, output_of, start_all, succeed};
+use support::{TestDirectory, output_text, run_failing, wait_until};
 
 const SMALL: [&str; 8] = ["--clients", "4", "--connections", "2", "--seconds", "1", "--keys", "20"];
 
 #[test]
-fn every_kind_of_load_is_measured() {
-    let place = Place::new("bench");
-    let [a, b, c] = Member::all(&place, ["a", "b", "c"]);
+fn every_operation_is_measured() {
+    let directory = TestDirectory::new("bench");
+    let [a, b, c] = TestServer::all(&directory, ["a", "b", "c"]);
     let all = [&a, &b, &c];
-    let running = found_all(&all);
-    let pids: Vec<String> = running.iter().map(|one| one.0.id().to_string()).collect();
+    let processes = start_all(&all);
+    let pids: Vec<String> = processes.iter().map(|one| one.0.id().to_string()).collect();
     let pids = pids.join(",");
     for operation in ["put", "get", "txn", "watch"] {
         let mut arguments = vec!["bench", operation, "--pids", &pids];
@@ -39,55 +39,57 @@ fn every_kind_of_load_is_measured() {
         assert!(report["seconds"].as_f64().unwrap() >= 1.0, "{report}");
         assert_eq!(report["errors"], serde_json::json!({}), "{report}");
         assert_eq!(report["eventsLost"], 0, "{report}");
-        let [all, each] = ["serverCpuSeconds", "serverCpuSecondsPer100k"]
+        let [total, per_100k] = ["serverCpuSeconds", "serverCpuSecondsPer100k"]
             .map(|field| report[field].as_f64().unwrap());
         let done = report["done"].as_f64().unwrap();
-        assert!((each - all * 100_000.0 / done).abs() < 1e-6 * each.max(1.0), "{report}");
+        let expected = total * 100_000.0 / done;
+        assert!((per_100k - expected).abs() < 1e-6 * per_100k.max(1.0), "{report}");
     }
     let mut arguments = vec!["bench", "get", "--serializable"];
     arguments.extend(SMALL);
-    let (text, _) = done(&all, &arguments);
+    let (text, _) = succeed(&all, &arguments);
     for words in ["get: 4 clients on 3 connections", "throughput", "p50", "p99.9", "errors       0"]
     {
         assert!(text.contains(words), "{text}");
     }
-    assert!(!text.contains("CPU"), "it was not asked for\n{text}");
+    assert!(!text.contains("CPU"), "CPU time without --pids\n{text}");
     assert!(json(&all, &arguments)["serverCpuSeconds"].is_null());
     let (code, text) =
-        run_refused(&["bench", "get", "--pids", "4294967295", "--endpoints", &a.client]);
+        run_failing(&["bench", "get", "--pids", "4294967295", "--endpoints", &a.client_url]);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("cannot measure process 4294967295"), "{text}");
 }
 
 #[test]
-fn what_fails_is_counted_and_named() {
-    let place = Place::new("bench-errors");
-    let [a, d] = Member::all(&place, ["a", "d"]);
-    let _a = found_all(&[&a]);
-    done(&[&a], &["member", "add", &d.pair(), "--learner"]);
-    let _d = d.join(&[&a, &d]);
-    let learns = || {
-        asked(&[&d], &["status"]).status.code() == Some(1)
-            && both(&asked(&[&d], &["status"])).contains("is a learner")
+fn failures_are_counted_by_their_error() {
+    let directory = TestDirectory::new("bench-errors");
+    let [a, d] = TestServer::all(&directory, ["a", "d"]);
+    let _a = start_all(&[&a]);
+    succeed(&[&a], &["member", "add", &d.pair(), "--learner"]);
+    let _d = d.start_joining(&[&a, &d]);
+    let is_learner = || {
+        output_of(&[&d], &["status"]).status.code() == Some(1)
+            && output_text(&output_of(&[&d], &["status"])).contains("is a learner")
     };
-    wait_until(learns, "d is a learner");
+    wait_until(is_learner, "d is a learner");
     let mut arguments = vec!["bench", "txn"];
     arguments.extend(SMALL);
 
-    // A learner is left out.
-    let (_, told) = done(&[&a, &d], &arguments);
-    assert!(told.contains("left out: ") && told.contains("is a learner"), "{told}");
-    // Asked all the same it refuses, and each refusal counts.
+    // A learner is skipped.
+    let (_, stderr) = succeed(&[&a, &d], &arguments);
+    assert!(stderr.contains("skipped endpoint: ") && stderr.contains("is a learner"), "{stderr}");
+    // With --ask-learners it is used; it refuses, and each refusal is counted.
     arguments.push("--ask-learners");
     let report = json(&[&a, &d], &arguments);
     assert!(report["done"].as_u64().unwrap() > 0, "{report}");
     let errors = report["errors"].as_object().unwrap();
     assert_eq!(errors.len(), 1, "{report}");
-    let (why, count) = errors.iter().next().unwrap();
-    assert!(why.contains("not supported for learner") && count.as_u64().unwrap() > 0, "{report}");
-    // If nothing succeeds that is a failure.
-    let output = asked(&[&d], &arguments);
+    let (error, count) = errors.iter().next().unwrap();
+    assert!(error.contains("not supported for learner"), "{report}");
+    assert!(count.as_u64().unwrap() > 0, "{report}");
+    // Without any success the command fails.
+    let output = output_of(&[&d], &arguments);
     assert_eq!(output.status.code(), Some(1));
-    let text = both(&output);
-    assert!(text.contains("nothing succeeded: ") && text.contains(" x etcdserver: "), "{text}");
+    let text = output_text(&output);
+    assert!(text.contains("no request succeeded: ") && text.contains(" x etcdserver: "), "{text}");
 }

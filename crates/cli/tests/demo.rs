@@ -1,94 +1,93 @@
-//! The demo, as somebody would run it: three processes, a fourth, and nothing left behind.
+//! `quorate demo`: it replaces a member and leaves no process or directory behind.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
+mod support;
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Place, Running, both, quorate, wait_until};
+use support::{TestDirectory, TestProcess, output_text, quorate, wait_for_text, wait_until};
 
 #[test]
 fn a_member_is_replaced_under_load() {
-    let place = made("demo-replace");
-    let output = demo(&place.path, &["--once", "--seconds", "2"]).output().unwrap();
+    let directory = TestDirectory::new("demo-replace");
+    let output = demo(&directory.path, &["--once", "--seconds", "2"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    let all = both(&output);
+    let all = output_text(&output);
     assert!(output.status.success(), "{all}");
     assert!(text.contains("m4 has replaced m"), "{all}");
     assert!(text.contains("failed requests: 0\n"), "{all}");
-    let found = number_after(&text, "acknowledged writes found again: ");
-    let of = number_after(&text, &format!("found again: {found} of "));
-    assert!(found > 0 && found == of, "{all}");
+    let read_back = number_after(&text, "acknowledged writes read back: ");
+    let total = number_after(&text, &format!("read back: {read_back} of "));
+    assert!(read_back > 0 && read_back == total, "{all}");
     assert!(text.contains("longest write gap: "), "{all}");
     assert!(text.ends_with("all members are stopped\nthe members' data is removed\n"), "{all}");
-    assert_nothing_left(&place.path, &all);
+    assert_nothing_left(&directory.path, &all);
 }
 
 #[test]
-fn an_end_at_any_moment_leaves_nothing_behind() {
-    for signal in ["-INT", "-TERM", "-HUP"] {
-        let place = made("demo-start");
-        let mut demo = started(&place.path);
-        wait_until(|| !processes_in(&place.path).is_empty(), "the first member runs");
+fn signals_at_any_moment_leave_nothing_behind() {
+    for signal in ["INT", "TERM", "HUP"] {
+        let directory = TestDirectory::new("demo-start");
+        let mut demo = started(&directory.path);
+        wait_until(|| !processes_in(&directory.path).is_empty(), "the first member runs");
         end(&mut demo, signal);
-        assert_nothing_left(&place.path, signal);
+        assert_nothing_left(&directory.path, signal);
     }
-    for signal in ["-INT", "-TERM"] {
-        let place = made("demo-middle");
-        let log = place.path.with_extension("log");
-        let mut command = demo(&place.path, &["--seconds", "2"]);
-        let mut running = Running::start(&mut command, &log);
-        let replaces = || fs::read_to_string(&log).unwrap().contains("m4 is to replace");
-        wait_until(replaces, "the replacement begins");
-        end(&mut running, signal);
+    for signal in ["INT", "TERM"] {
+        let directory = TestDirectory::new("demo-middle");
+        let log = directory.path.with_extension("log");
+        let mut command = demo(&directory.path, &["--seconds", "2"]);
+        let mut demo = TestProcess::start(&mut command, &log);
+        wait_for_text(&log, "with m4");
+        end(&mut demo, signal);
         let text = fs::read_to_string(&log).unwrap();
         fs::remove_file(&log).unwrap();
         assert!(
             text.ends_with("interrupted\nall members are stopped\nthe members' data is removed\n"),
             "{text}"
         );
-        assert_nothing_left(&place.path, signal);
+        assert_nothing_left(&directory.path, signal);
     }
 }
 
 #[test]
-fn the_end_of_who_reads_is_the_end_of_the_demo() {
-    let place = made("demo-pipe");
-    let mut demo = Running(demo(&place.path, &[]).stdout(Stdio::piped()).spawn().unwrap());
-    wait_until(|| processes_in(&place.path).len() >= 3, "three members run");
+fn a_closed_output_pipe_ends_the_demo() {
+    let directory = TestDirectory::new("demo-pipe");
+    let mut demo = TestProcess(demo(&directory.path, &[]).stdout(Stdio::piped()).spawn().unwrap());
+    wait_until(|| processes_in(&directory.path).len() >= 3, "three members run");
     drop(demo.0.stdout.take());
-    assert!(demo.ended(), "the demo goes on for nobody");
-    assert_nothing_left(&place.path, "after a closed pipe");
+    demo.wait_exit("the demo");
+    assert_nothing_left(&directory.path, "after a closed pipe");
 }
 
 #[test]
-fn members_end_with_a_demo_that_is_killed() {
-    let place = made("demo-kill");
-    let demo = started(&place.path);
-    wait_until(|| processes_in(&place.path).len() >= 3, "three members run");
+fn members_exit_when_the_demo_is_killed() {
+    let directory = TestDirectory::new("demo-kill");
+    let demo = started(&directory.path);
+    wait_until(|| processes_in(&directory.path).len() >= 3, "three members run");
     drop(demo);
-    wait_until(|| processes_in(&place.path).is_empty(), "the members end");
+    wait_until(|| processes_in(&directory.path).is_empty(), "the members exit");
 }
 
 #[test]
-fn a_directory_that_was_asked_for_stays() {
-    let place = made("demo-given");
-    let given = place.path.join("given");
-    let mut command = demo(&place.path, &["--data-dir", given.to_str().unwrap()]);
-    let mut running = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+fn a_given_directory_is_kept() {
+    let directory = TestDirectory::new("demo-given");
+    let given = directory.path.join("given");
+    let mut command = demo(&directory.path, &["--data-dir", given.to_str().unwrap()]);
+    let mut demo = TestProcess(command.stdout(Stdio::piped()).spawn().unwrap());
     wait_until(|| processes_in(&given).len() >= 4, "three members run");
-    wait_until(|| given.join("m1").join("member").exists(), "the first one keeps its data there");
-    end(&mut running, "-INT");
+    wait_until(|| given.join("m1").join("member").exists(), "the first member has data there");
+    end(&mut demo, "INT");
     let mut text = String::new();
-    std::io::Read::read_to_string(&mut running.0.stdout.take().unwrap(), &mut text).unwrap();
+    std::io::Read::read_to_string(&mut demo.0.stdout.take().unwrap(), &mut text).unwrap();
     assert!(text.contains(&format!("the members' data is in {}", given.display())), "{text}");
     assert!(given.join("m1").join("member").exists() && given.join("m1.log").exists());
     assert_eq!(processes_in(&given), Vec::<String>::new());
 
-    // And what is there is not touched.
+    // A directory with files is refused and not changed.
     let output = command.arg("--once").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr);
@@ -96,46 +95,40 @@ fn a_directory_that_was_asked_for_stays() {
     assert!(given.join("m1.log").exists());
 }
 
-fn made(name: &str) -> Place {
-    let place = Place::new(name);
-    fs::create_dir_all(&place.path).unwrap();
-    place
-}
-
-/// Its temporary directory is in this place.
-fn demo(place: &Path, arguments: &[&str]) -> Command {
+/// With this directory for temporary files.
+fn demo(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = quorate();
-    command.env("TMPDIR", place).arg("demo").args(arguments);
+    command.env("TMPDIR", directory).arg("demo").args(arguments);
     command
 }
 
-fn started(place: &Path) -> Running {
-    Running(demo(place, &[]).stdout(Stdio::null()).spawn().unwrap())
+fn started(directory: &Path) -> TestProcess {
+    TestProcess(demo(directory, &[]).stdout(Stdio::null()).spawn().unwrap())
 }
 
-fn end(demo: &mut Running, signal: &str) {
-    let id = demo.0.id().to_string();
-    assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
-    assert!(demo.ended(), "the demo goes on after {signal}");
+fn end(demo: &mut TestProcess, signal: &str) {
+    demo.signal(signal);
+    demo.wait_exit("the demo");
 }
 
-fn assert_nothing_left(place: &Path, what: &str) {
-    assert_eq!(processes_in(place), Vec::<String>::new(), "{what}");
-    let left: Vec<_> = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert!(left.is_empty(), "{left:?} {what}");
+fn assert_nothing_left(directory: &Path, after: &str) {
+    assert_eq!(processes_in(directory), Vec::<String>::new(), "{after}");
+    let left: Vec<_> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(left.is_empty(), "{left:?} {after}");
 }
 
-/// Command lines that name this place: of the members.
+/// The command lines of the processes that name this directory.
 fn processes_in(path: &Path) -> Vec<String> {
-    let wanted = path.to_string_lossy().into_owned();
+    let path = path.to_string_lossy().into_owned();
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
     let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
-    lines.filter(|line| line.contains(&wanted)).collect()
+    lines.filter(|line| line.contains(&path)).collect()
 }
 
-fn number_after(text: &str, words: &str) -> u64 {
-    let (_, rest) = text.split_once(words).unwrap_or_else(|| panic!("no '{words}' in\n{text}"));
+fn number_after(text: &str, label: &str) -> u64 {
+    let (_, rest) = text.split_once(label).unwrap_or_else(|| panic!("no '{label}' in\n{text}"));
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap()
 }

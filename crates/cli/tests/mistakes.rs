@@ -1,18 +1,18 @@
-//! What is typed wrongly is told so that it can be typed rightly, and the name `etcd`.
+//! Invalid arguments are refused with a helpful message; a program named `etcd` takes etcd's
+//! flags.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
+mod support;
 
-use std::fs;
 use std::process::Command;
 
-use common::member::{Member, done, found_all, refused};
-use common::{Place, Running, free_ports, run, run_refused, wait_until};
+use support::server::{TestServer, refused, start_all, succeed};
+use support::{TestDirectory, TestProcess, free_urls, run, run_failing, wait_until};
 
 #[test]
-fn nobody_is_there() {
-    let endpoint = format!("127.0.0.1:{}", free_ports(1)[0]);
+fn unreachable_endpoints_are_named() {
+    let [endpoint] = free_urls();
     for command in [
         &["status"][..],
         &["member", "list"],
@@ -28,21 +28,24 @@ fn nobody_is_there() {
     ] {
         let arguments: Vec<&str> =
             command.iter().copied().chain(["--endpoints", &endpoint]).collect();
-        let (code, text) = run_refused(&arguments);
+        let (code, text) = run_failing(&arguments);
         assert_eq!(code, Some(1), "{command:?}: {text}");
-        assert!(text.contains("no member answers; tell where they are with --endpoints"), "{text}");
+        assert!(
+            text.contains("no member answered; set the members' client addresses with --endpoints"),
+            "{text}"
+        );
         assert!(text.contains(&endpoint) && text.contains("refused"), "{text}");
     }
-    let (code, text) = run_refused(&["bench", "put", "--endpoints", &endpoint]);
+    let (code, text) = run_failing(&["bench", "put", "--endpoints", &endpoint]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains(&format!("cannot reach {endpoint}")), "{text}");
+    assert!(text.contains(&format!("cannot connect to {endpoint}")), "{text}");
 }
 
 #[test]
-fn addresses_that_cannot_be_meant() {
-    for (endpoint, words) in [
-        ("https://127.0.0.1:2379", "asks for TLS"),
-        ("unix:///run/etcd", "begins with 'unix://'"),
+fn invalid_endpoints_are_refused() {
+    for (endpoint, message) in [
+        ("https://127.0.0.1:2379", "needs TLS"),
+        ("unix:///run/etcd", "unsupported scheme 'unix://'"),
         ("127.0.0.1:port", "is not HOST:PORT"),
         ("http://", "has no port"),
         ("127.0.0.1", "has no port"),
@@ -50,35 +53,36 @@ fn addresses_that_cannot_be_meant() {
         for command in [&["status"][..], &["bench", "get"], &["snapshot", "save", "file"]] {
             let arguments: Vec<&str> =
                 command.iter().copied().chain(["--endpoints", endpoint]).collect();
-            let (code, text) = run_refused(&arguments);
+            let (code, text) = run_failing(&arguments);
             assert_eq!(code, Some(2), "{endpoint}: {text}");
-            assert!(text.contains(words), "{endpoint}: {text}");
+            assert!(text.contains(message), "{endpoint}: {text}");
         }
     }
 }
 
 #[test]
-fn members_that_cannot_be_meant() {
-    let place = Place::new("mistakes");
-    let [a] = Member::all(&place, ["a"]);
-    let _running = found_all(&[&a]);
+fn invalid_members_are_refused() {
+    let directory = TestDirectory::new("mistakes");
+    let [a] = TestServer::all(&directory, ["a"]);
+    let _process = start_all(&[&a]);
     for new in ["d", "d=", "=http://h:1", "d=h:1", "d=http://h", "d=https://h:1", "d=ftp://h:1"] {
         for command in ["add", "replace", "set", "plan"] {
             let old = if command == "replace" { &["a"][..] } else { &[] };
             let head = ["member", command];
-            let tail = [new, "--endpoints", &a.client];
+            let tail = [new, "--endpoints", &a.client_url];
             let arguments: Vec<&str> = head.iter().chain(old).chain(&tail).copied().collect();
-            // Without an address it may mean one that is there.
-            let known = new == "d" && matches!(command, "set" | "plan");
-            let (code, text) = run_refused(&arguments);
-            assert_eq!(code, Some(if known { 1 } else { 2 }), "{arguments:?}: {text}");
-            let words = if known { "no member has the name or id" } else { "is not NAME=PEER_URL" };
-            assert!(text.contains(words), "{arguments:?}: {text}");
+            // Without an address it names an existing member.
+            let existing = new == "d" && matches!(command, "set" | "plan");
+            let (code, text) = run_failing(&arguments);
+            assert_eq!(code, Some(if existing { 1 } else { 2 }), "{arguments:?}: {text}");
+            let message =
+                if existing { "no member has the name or id" } else { "is not NAME=PEER_URL" };
+            assert!(text.contains(message), "{arguments:?}: {text}");
         }
     }
     for command in ["promote", "remove"] {
         let text = refused(&[&a], &["member", command, "zz"]);
-        assert!(text.contains("no member has the name or id 'zz'; there are a ("), "{text}");
+        assert!(text.contains("no member has the name or id 'zz'; the members are a ("), "{text}");
     }
     for command in [
         &["member", "add", "a=http://127.0.0.1:1"][..],
@@ -86,29 +90,25 @@ fn members_that_cannot_be_meant() {
         &["member", "set", "a", "a=http://127.0.0.1:1"],
     ] {
         let text = refused(&[&a], command);
-        assert!(text.contains("there is a member of that name, a ("), "{text}");
+        assert!(text.contains("a member with that name exists: a ("), "{text}");
     }
-    // The peers' port is not the clients'.
-    let (code, text) = run_refused(&["status", "--endpoints", &a.peer]);
+    // The peer port is not the client port.
+    let (code, text) = run_failing(&["status", "--endpoints", &a.peer_url]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("no member answers") && text.contains(&a.peer), "{text}");
-    assert!(text.contains("is that the port for clients?"), "{text}");
-    let (list, _) = done(&[&a], &["member", "list"]);
-    assert_eq!(list.lines().count(), 5, "nothing was done\n{list}");
+    assert!(text.contains("no member answered") && text.contains(&a.peer_url), "{text}");
+    assert!(text.contains("is this the client port?"), "{text}");
+    let (list, _) = succeed(&[&a], &["member", "list"]);
+    assert_eq!(list.lines().count(), 5, "the members changed\n{list}");
 }
 
 #[test]
-fn servers_that_cannot_be_meant() {
-    let place = Place::new("mistakes-server");
-    fs::create_dir_all(&place.path).unwrap();
-    let directory = place.path.join("data");
-    let directory = directory.to_str().unwrap();
-    let port = free_ports(2);
-    let [peer, client] = [port[0], port[1]].map(|port| format!("http://127.0.0.1:{port}"));
-    let plain = [
-        "server",
+fn invalid_server_flags_are_refused() {
+    let directory = TestDirectory::new("mistakes-server");
+    let data_dir = directory.file("data");
+    let [peer, client] = free_urls();
+    let valid = [
         "--data-dir",
-        directory,
+        &data_dir,
         "--listen-peer-urls",
         &peer,
         "--listen-client-urls",
@@ -117,7 +117,7 @@ fn servers_that_cannot_be_meant() {
         &peer,
     ];
     let twice = format!("default={peer},other={peer}");
-    for (more, code, words) in [
+    for (invalid, code, message) in [
         (&["--nam", "x"][..], 2, "name"),
         (&["--listen-client-urls", "https://127.0.0.1:1"], 2, "https"),
         (&["--initial-cluster-state", "old"], 2, "new or existing"),
@@ -125,22 +125,23 @@ fn servers_that_cannot_be_meant() {
         (&["--initial-cluster", "other=http://127.0.0.1:1"], 1, "couldn't find local name"),
         (&["--election-timeout", "100"], 2, "election-timeout"),
     ] {
-        let kept = plain[1..].chunks(2).filter(|pair| !more.contains(&pair[0])).flatten();
-        let arguments: Vec<&str> = ["server"].iter().chain(kept).chain(more).copied().collect();
-        let (is, text) = run_refused(&arguments);
-        assert_eq!(is, Some(code), "{more:?}: {text}");
-        assert!(text.contains(words), "{more:?}: {text}");
+        let others = valid.chunks(2).filter(|pair| !invalid.contains(&pair[0])).flatten();
+        let arguments: Vec<&str> =
+            ["server"].iter().chain(others).chain(invalid).copied().collect();
+        let (exit_code, text) = run_failing(&arguments);
+        assert_eq!(exit_code, Some(code), "{invalid:?}: {text}");
+        assert!(text.contains(message), "{invalid:?}: {text}");
     }
 }
 
 #[test]
-fn under_the_name_etcd_it_takes_etcds_arguments() {
-    let place = Place::new("etcd-name");
-    let [a] = Member::all(&place, ["a"]);
-    let etcd = place.path.join("etcd");
+fn a_program_named_etcd_takes_etcd_flags() {
+    let directory = TestDirectory::new("etcd-name");
+    let [a] = TestServer::all(&directory, ["a"]);
+    let etcd = directory.path.join("etcd");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_quorate"), &etcd).unwrap();
-    let told = Command::new(&etcd).arg("--version").output().unwrap();
-    let text = String::from_utf8_lossy(&told.stdout);
+    let version = Command::new(&etcd).arg("--version").output().unwrap();
+    let text = String::from_utf8_lossy(&version.stdout);
     assert!(text.starts_with("etcd Version: 3."), "{text}");
     let refused = Command::new(&etcd).args(["member", "list"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
@@ -148,15 +149,12 @@ fn under_the_name_etcd_it_takes_etcds_arguments() {
     assert!(run(&["server", "--help"]).contains("--initial-cluster-state"));
 
     let mut command = Command::new(&etcd);
-    command
-        .args(["--name", "a", "--listen-peer-urls", &a.peer])
-        .arg("--data-dir")
-        .arg(&a.directory);
-    command.args(["--initial-advertise-peer-urls", &a.peer, "--listen-client-urls", &a.client]);
-    command.args(["--initial-cluster", &a.pair()]);
-    command.env("ETCD_ADVERTISE_CLIENT_URLS", &a.client);
-    let _running = Running::start(&mut command, &a.log);
-    a.wait_served();
-    let row = format!("| started | a    | {} | {} |", a.peer, a.client);
-    wait_until(|| done(&[&a], &["member", "list"]).0.contains(&row), "it has said who it is");
+    command.args(a.member_flags(&[&a])).args(["--listen-peer-urls", &a.peer_url]);
+    command.args(["--listen-client-urls", &a.client_url]);
+    command.env("ETCD_ADVERTISE_CLIENT_URLS", &a.client_url);
+    let _process = TestProcess::start(&mut command, &a.log);
+    a.wait_serving();
+    let row = format!("| started | a    | {} | {} |", a.peer_url, a.client_url);
+    let published = || succeed(&[&a], &["member", "list"]).0.contains(&row);
+    wait_until(published, "the member has published its name");
 }

@@ -1,230 +1,226 @@
-//! A backup comes back as a new cluster.
+//! `quorate snapshot`: a saved snapshot is restored as a new cluster.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
+mod support;
 
 use std::fs;
 
-use common::cluster::Cluster;
-use common::{Place, quorate, run, run_refused, wait_until};
 use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use quorate_proto::etcdserverpb::watch_client::WatchClient;
 use quorate_proto::etcdserverpb::watch_request::RequestUnion;
 use quorate_proto::etcdserverpb::{HashKvRequest, WatchCreateRequest, WatchRequest};
+use support::cluster::TestCluster;
+use support::messages::{DAMAGED_SNAPSHOT, FOREIGN_SNAPSHOT, WRONG_CLUSTER};
+use support::{TestDirectory, run, run_failing, wait_for_text};
 use tokio::runtime::Runtime;
 use tokio_stream::StreamExt;
-use tonic::transport::Channel;
 
 const KEYS: i64 = 300;
 
 #[test]
-fn what_was_saved_is_served_again_by_a_new_cluster() {
-    let place = Place::new("snapshot");
-    fs::create_dir_all(&place.path).unwrap();
+fn a_new_cluster_serves_the_restored_data() {
+    let directory = TestDirectory::new("snapshot");
     let runtime = Runtime::new().unwrap();
-    let file = place.path.join("saved");
-    let file = file.to_str().unwrap();
+    let file = directory.file("saved");
+    let file = file.as_str();
     let saved_revision = {
-        let old = Cluster::new(&place, "old", 1);
-        let _running = old.start();
+        let old = TestCluster::new::<1>(&directory, "old");
+        let _processes = old.start();
         for number in 0..KEYS {
-            runtime.block_on(old.put(0, &format!("key{number}"), &number.to_string()));
+            runtime.block_on(old[0].put(&format!("key{number}"), &number.to_string()));
         }
-        run(&["snapshot", "save", file, "--endpoints", &old.client(0)]);
-        runtime.block_on(old.revision(0))
+        run(&["snapshot", "save", file, "--endpoints", &old[0].client_url]);
+        runtime.block_on(old[0].revision())
     };
     let about: serde_json::Value =
         serde_json::from_str(&run(&["snapshot", "status", file, "-w", "json"])).unwrap();
     assert_eq!(about["revision"], saved_revision);
 
-    let new = Cluster::new(&place, "new", 3);
-    (0..3).for_each(|number| drop(restored(&new, number, file, &[])));
-    let running = new.start();
+    let new = TestCluster::new::<3>(&directory, "new");
+    (0..3).for_each(|number| drop(restore(&new, number, file, &[])));
+    let processes = new.start();
     for number in 0..3 {
-        let (count, revision) = runtime.block_on(new.count(number));
+        let (count, revision) = runtime.block_on(new[number].count());
         assert_eq!((count, revision), (KEYS, saved_revision), "member {number}");
     }
-    // The new cluster goes on where the old one was, and keeps what it adds.
-    runtime.block_on(new.put(1, "more", "x"));
-    drop(running);
-    let _running = new.start();
-    assert_eq!(runtime.block_on(new.count(2)), (KEYS, saved_revision + 1));
-    assert_eq!(runtime.block_on(new.value(0, "more")), b"x");
-    assert_eq!(runtime.block_on(new.value(0, "key7")), b"7");
+    // The new cluster continues at the old revision and keeps its own writes.
+    runtime.block_on(new[1].put("more", "x"));
+    drop(processes);
+    let _processes = new.start();
+    assert_eq!(runtime.block_on(new[2].count()), (KEYS, saved_revision + 1));
+    assert_eq!(runtime.block_on(new[0].value("more")), "x");
+    assert_eq!(runtime.block_on(new[0].value("key7")), "7");
 }
 
 #[test]
-fn a_damaged_file_is_refused_and_nothing_is_made_of_it() {
-    let place = Place::new("snapshot-damaged");
-    fs::create_dir_all(&place.path).unwrap();
+fn a_damaged_file_is_refused_before_anything_is_written() {
+    let directory = TestDirectory::new("snapshot-damaged");
     let runtime = Runtime::new().unwrap();
-    let old = Cluster::new(&place, "old", 1);
-    let _running = old.start();
-    runtime.block_on(old.put(0, "key", "value"));
-    let file = place.path.join("saved");
-    let path = file.to_str().unwrap();
-    run(&["snapshot", "save", path, "--endpoints", &old.client(0)]);
+    let old = TestCluster::new::<1>(&directory, "old");
+    let _processes = old.start();
+    runtime.block_on(old[0].put("key", "value"));
+    let file = directory.file("saved");
+    let path = file.as_str();
+    run(&["snapshot", "save", path, "--endpoints", &old[0].client_url]);
     let mut bytes = fs::read(&file).unwrap();
     bytes[100] ^= 1;
     fs::write(&file, bytes).unwrap();
-    let (code, text) = run_refused(&["snapshot", "status", path]);
+    let (code, text) = run_failing(&["snapshot", "status", path]);
     assert_eq!(code, Some(1));
-    assert!(text.contains("are not the SHA-256 of the others"), "{text}");
-    let target = place.path.join("target");
+    assert!(text.contains("are not the SHA-256 checksum of the others"), "{text}");
+    let target = directory.path.join("target");
     let (code, text) =
-        run_refused(&["snapshot", "restore", path, "--data-dir", target.to_str().unwrap()]);
+        run_failing(&["snapshot", "restore", path, "--data-dir", target.to_str().unwrap()]);
     assert_eq!(code, Some(1));
-    assert!(text.contains("cut or damaged"), "{text}");
+    assert!(text.contains(DAMAGED_SNAPSHOT), "{text}");
     assert!(!target.exists());
     fs::create_dir(&target).unwrap();
     fs::write(target.join("precious"), "data").unwrap();
     let (_, text) =
-        run_refused(&["snapshot", "restore", path, "--data-dir", target.to_str().unwrap()]);
+        run_failing(&["snapshot", "restore", path, "--data-dir", target.to_str().unwrap()]);
     assert!(text.contains("is not empty") && text.contains("--data-dir"), "{text}");
 }
 
 #[test]
-fn a_bumped_backup_tells_who_holds_on_to_what_was_lost() {
-    let place = Place::new("snapshot-bumped");
-    fs::create_dir_all(&place.path).unwrap();
+fn a_bumped_restore_reports_lost_revisions_as_compacted() {
+    let directory = TestDirectory::new("snapshot-bumped");
     let runtime = Runtime::new().unwrap();
-    let file = place.path.join("saved");
-    let file = file.to_str().unwrap();
+    let file = directory.file("saved");
+    let file = file.as_str();
     let (saved, seen, old_cluster) = {
-        let old = Cluster::new(&place, "old", 1);
-        let _running = old.start();
+        let old = TestCluster::new::<1>(&directory, "old");
+        let _processes = old.start();
         for number in 0..KEYS {
-            runtime.block_on(old.put(0, &format!("key{}", number % 50), &number.to_string()));
+            runtime.block_on(old[0].put(&format!("key{}", number % 50), &number.to_string()));
         }
-        run(&["snapshot", "save", file, "--endpoints", &old.client(0)]);
-        let saved = runtime.block_on(old.revision(0));
-        // Clients see this, and it is lost.
-        (0..20).for_each(|_| runtime.block_on(old.put(0, "key1", "lost")));
-        (saved, runtime.block_on(old.revision(0)), runtime.block_on(hash(&old, 0)).0)
+        run(&["snapshot", "save", file, "--endpoints", &old[0].client_url]);
+        let saved = runtime.block_on(old[0].revision());
+        // Clients see these writes; the restored cluster does not have them.
+        (0..20).for_each(|_| runtime.block_on(old[0].put("key1", "lost")));
+        (saved, runtime.block_on(old[0].revision()), runtime.block_on(hash(&old, 0, 0)).0)
     };
-    let new = Cluster::new(&place, "new", 3);
+    let new = TestCluster::new::<3>(&directory, "new");
     for number in 0..3 {
-        let told = restored(&new, number, file, &["--bump-revision", "1000", "--mark-compacted"]);
-        assert!(told.contains(&format!("begins at revision {}", saved + 1000)), "{told}");
+        let text = restore(&new, number, file, &["--bump-revision", "1000", "--mark-compacted"]);
+        assert!(text.contains(&format!("starts at revision {}", saved + 1000)), "{text}");
     }
-    let _running = new.start();
+    let _processes = new.start();
     for number in 0..3 {
-        assert_eq!(runtime.block_on(new.count(number)), (50, saved + 1000), "member {number}");
+        assert_eq!(runtime.block_on(new[number].count()), (50, saved + 1000), "member {number}");
         for from in [1, saved, seen, saved + 999] {
-            let told = runtime.block_on(watch_from(&new, number, from));
-            assert_eq!(told, Some(saved + 1000), "member {number}, watched from {from}");
+            let compacted = runtime.block_on(watch_from(&new, number, from));
+            assert_eq!(compacted, Some(saved + 1000), "member {number}, watched from {from}");
         }
-        let told = runtime.block_on(watch_from(&new, number, saved + 1000));
-        assert_eq!(told, None, "what the new cluster begins with is not compacted");
+        let compacted = runtime.block_on(watch_from(&new, number, saved + 1000));
+        assert_eq!(compacted, None, "the first revision of the new cluster is not compacted");
     }
-    // Commands carry the compaction on, on each member alike.
+    // Later writes continue the compaction identically on each member.
     for number in 0..KEYS as usize {
-        runtime.block_on(new.put(number % 3, &format!("key{}", number % 50), "new"));
+        runtime.block_on(new[number % 3].put(&format!("key{}", number % 50), "new"));
     }
-    let (count, revision) = runtime.block_on(new.count(1));
+    let (count, revision) = runtime.block_on(new[1].count());
     assert_eq!((count, revision), (50, saved + 1000 + KEYS));
-    let hash_of = |number| runtime.block_on(hash_at(&new, number, revision));
+    let hash_of = |number| runtime.block_on(hash(&new, number, revision));
     let hashes: Vec<_> = (0..3).map(hash_of).collect();
     assert!(hashes.iter().all(|one| *one == hashes[0]), "{hashes:?}");
-    assert_ne!(hashes[0].0, old_cluster, "the new cluster has an id of its own");
+    assert_ne!(hashes[0].0, old_cluster, "the new cluster has a new id");
 }
 
 #[test]
-fn members_of_the_old_cluster_are_not_listened_to() {
-    let place = Place::new("snapshot-old-member");
-    fs::create_dir_all(&place.path).unwrap();
+fn members_of_the_old_cluster_are_rejected() {
+    let directory = TestDirectory::new("snapshot-old-member");
     let runtime = Runtime::new().unwrap();
-    let file = place.path.join("saved");
-    let file = file.to_str().unwrap();
-    let cluster = Cluster::new(&place, "m", 2);
+    let file = directory.file("saved");
+    let file = file.as_str();
+    let cluster = TestCluster::new::<2>(&directory, "m");
     {
-        let _running = cluster.start();
-        runtime.block_on(cluster.put(0, "key1", "saved"));
-        run(&["snapshot", "save", file, "--endpoints", &cluster.client(0)]);
-        runtime.block_on(cluster.put(0, "key1", "lost"));
+        let _processes = cluster.start();
+        runtime.block_on(cluster[0].put("key1", "saved"));
+        run(&["snapshot", "save", file, "--endpoints", &cluster[0].client_url]);
+        runtime.block_on(cluster[0].put("key1", "lost"));
     }
-    let old = place.path.join("old");
-    fs::rename(cluster.directory(1), &old).unwrap();
-    fs::remove_dir_all(cluster.directory(0)).unwrap();
-    // The same names, addresses and token: only what they begin with is another.
-    (0..2).for_each(|number| drop(restored(&cluster, number, file, &[])));
-    let new = place.path.join("new");
-    fs::rename(cluster.directory(1), &new).unwrap();
-    fs::rename(&old, cluster.directory(1)).unwrap();
-    let log = place.path.join("m0.log");
+    let old = directory.path.join("old");
+    fs::rename(&cluster[1].data_dir, &old).unwrap();
+    fs::remove_dir_all(&cluster[0].data_dir).unwrap();
+    // The same names, addresses and token; only the data they start with differs.
+    (0..2).for_each(|number| drop(restore(&cluster, number, file, &[])));
+    let new = directory.path.join("new");
+    fs::rename(&cluster[1].data_dir, &new).unwrap();
+    fs::rename(&old, &cluster[1].data_dir).unwrap();
     let first = cluster.spawn(0);
     let stale = cluster.spawn(1);
-    let refused =
-        || fs::read_to_string(&log).unwrap().contains("no member of that cluster lives here");
-    wait_until(refused, "the old member is turned away");
-    assert!(!served(&cluster, 0), "one of two is no majority, and the old one does not count");
+    wait_for_text(&cluster[0].log, WRONG_CLUSTER);
+    assert!(!cluster[0].is_serving(), "one of two is no quorum, and the old one does not count");
     drop(stale);
-    fs::remove_dir_all(cluster.directory(1)).unwrap();
-    fs::rename(&new, cluster.directory(1)).unwrap();
-    let second = cluster.start_one(1);
-    cluster.wait_served(0);
-    assert_eq!(runtime.block_on(cluster.value(0, "key1")), b"saved");
+    fs::remove_dir_all(&cluster[1].data_dir).unwrap();
+    fs::rename(&new, &cluster[1].data_dir).unwrap();
+    let second = cluster.spawn(1);
+    cluster[1].wait_serving();
+    cluster[0].wait_serving();
+    assert_eq!(runtime.block_on(cluster[0].value("key1")), "saved");
     drop((first, second));
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused() {
-    let place = Place::new("snapshot-flags");
-    fs::create_dir_all(&place.path).unwrap();
-    let file = place.path.join("saved");
-    let path = file.to_str().unwrap();
-    let old = Cluster::new(&place, "old", 1);
-    let running = old.start();
-    run(&["snapshot", "save", path, "--endpoints", &old.client(0)]);
-    drop(running);
-    let new = Cluster::new(&place, "new", 1);
+fn invalid_restore_flags_are_refused() {
+    let directory = TestDirectory::new("snapshot-flags");
+    let file = directory.file("saved");
+    let path = file.as_str();
+    let old = TestCluster::new::<1>(&directory, "old");
+    let processes = old.start();
+    run(&["snapshot", "save", path, "--endpoints", &old[0].client_url]);
+    drop(processes);
+    let new = TestCluster::new::<1>(&directory, "new");
     let refused = |more: &[&str]| restore_refused(&new, path, more);
-    for odd in [&["--mark-compacted"][..], &["--bump-revision", "5"]] {
-        let (code, text) = refused(odd);
+    for invalid in [&["--mark-compacted"][..], &["--bump-revision", "5"]] {
+        let (code, text) = refused(invalid);
         assert_eq!(code, Some(2), "{text}");
-        assert!(text.contains("--mark-compacted is required with"), "{text}");
+        assert!(
+            text.contains("--bump-revision and --mark-compacted must be used together"),
+            "{text}"
+        );
     }
     let (code, _) = refused(&["--bump-revision", "18446744073709551615", "--mark-compacted"]);
     assert_eq!(code, Some(2));
-    let wal = place.path.join("wal");
-    let wal_text = wal.to_str().unwrap().to_string();
+    let wal = directory.path.join("wal");
+    let wal_text = directory.file("wal");
     fs::create_dir(&wal).unwrap();
     let (code, text) = refused(&["--wal-dir", &wal_text]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("name another --wal-dir"), "{text}");
+    assert!(text.contains("use another --wal-dir"), "{text}");
     fs::remove_dir(&wal).unwrap();
-    let (code, text) = refused(&["--name", "somebody"]);
+    let (code, text) = refused(&["--name", "unknown"]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("\"somebody\" in the initial cluster"), "{text}");
+    assert!(text.contains("\"unknown\" in the initial cluster"), "{text}");
 
-    // A file without its checksum is taken only if that is said.
+    // A file without its checksum is accepted only with --skip-hash-check.
     let mut bytes = fs::read(&file).unwrap();
     bytes.truncate(bytes.len() - 32);
     fs::write(&file, bytes).unwrap();
     let (code, text) = refused(&[]);
     assert_eq!(code, Some(1));
-    assert!(text.contains("cut or damaged"), "{text}");
-    fs::create_dir(new.directory(0)).unwrap();
-    restored(&new, 0, path, &["--skip-hash-check", "--wal-dir", &wal_text]);
+    assert!(text.contains(DAMAGED_SNAPSHOT), "{text}");
+    fs::create_dir(&new[0].data_dir).unwrap();
+    restore(&new, 0, path, &["--skip-hash-check", "--wal-dir", &wal_text]);
     assert!(wal.read_dir().unwrap().count() > 0);
     fs::write(&file, vec![b'x'; 4_096]).unwrap();
     let (code, text) = restore_refused(&old, path, &["--skip-hash-check", "--data-dir", "none"]);
     assert_eq!(code, Some(1));
-    assert!(text.contains("not a snapshot of this program"), "{text}");
+    assert!(text.contains(FOREIGN_SNAPSHOT), "{text}");
 }
 
-fn restore_refused(cluster: &Cluster, file: &str, more: &[&str]) -> (Option<i32>, String) {
-    let flags = cluster.flags(0);
-    // What is said again takes the place of what was said before.
-    let kept = flags.chunks(2).filter(|pair| !more.contains(&pair[0].as_str())).flatten();
+fn restore_refused(cluster: &TestCluster, file: &str, more: &[&str]) -> (Option<i32>, String) {
+    let flags = cluster[0].member_flags(&cluster.all());
+    // A flag in `more` replaces the default one.
+    let others = flags.chunks(2).filter(|pair| !more.contains(&pair[0].as_str())).flatten();
     let mut arguments = vec!["snapshot", "restore", file];
-    arguments.extend(kept.map(String::as_str).chain(more.iter().copied()));
-    run_refused(&arguments)
+    arguments.extend(others.map(String::as_str).chain(more.iter().copied()));
+    run_failing(&arguments)
 }
 
-fn restored(cluster: &Cluster, number: usize, file: &str, more: &[&str]) -> String {
-    let flags = cluster.flags(number);
+fn restore(cluster: &TestCluster, number: usize, file: &str, more: &[&str]) -> String {
+    let flags = cluster[number].member_flags(&cluster.all());
     let mut arguments = vec!["snapshot", "restore", file];
     arguments.extend(flags.iter().map(String::as_str).chain(more.iter().copied()));
     let text = run(&arguments);
@@ -232,31 +228,17 @@ fn restored(cluster: &Cluster, number: usize, file: &str, more: &[&str]) -> Stri
     text
 }
 
-fn served(cluster: &Cluster, number: usize) -> bool {
-    let status = quorate().args(["status", "--endpoints", &cluster.client(number)]).output();
-    status.unwrap().status.success()
-}
-
-async fn channel(cluster: &Cluster<'_>, number: usize) -> Channel {
-    let endpoint = tonic::transport::Endpoint::from_shared(cluster.client(number)).unwrap();
-    endpoint.connect().await.unwrap()
-}
-
-/// Cluster, hash and compact revision, as the member has them now.
-async fn hash(cluster: &Cluster<'_>, number: usize) -> (u64, u32, i64) {
-    hash_at(cluster, number, 0).await
-}
-
-async fn hash_at(cluster: &Cluster<'_>, number: usize, revision: i64) -> (u64, u32, i64) {
-    // A read first: it may be behind.
-    cluster.count(number).await;
-    let mut maintenance = MaintenanceClient::new(channel(cluster, number).await);
+/// The cluster id, hash and compact revision of a member, up to this revision (0: the newest).
+async fn hash(cluster: &TestCluster, number: usize, revision: i64) -> (u64, u32, i64) {
+    // After a linearizable read the member has caught up.
+    cluster[number].count().await;
+    let mut maintenance = MaintenanceClient::new(cluster[number].channel().await);
     let reply = maintenance.hash_kv(HashKvRequest { revision }).await.unwrap().into_inner();
     (reply.header.unwrap().cluster_id, reply.hash, reply.compact_revision)
 }
 
-/// From where on there is something to watch, if it was told that this is too far back.
-async fn watch_from(cluster: &Cluster<'_>, number: usize, revision: i64) -> Option<i64> {
+/// The compact revision that a watch from this revision reports, if it is too old.
+async fn watch_from(cluster: &TestCluster, number: usize, revision: i64) -> Option<i64> {
     let create = WatchCreateRequest {
         key: "key".into(),
         range_end: "kez".into(),
@@ -264,15 +246,15 @@ async fn watch_from(cluster: &Cluster<'_>, number: usize, revision: i64) -> Opti
         ..Default::default()
     };
     let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-    let asked = tokio_stream::iter([request]).chain(tokio_stream::pending());
-    let mut watch = WatchClient::new(channel(cluster, number).await);
-    let mut replies = watch.watch(asked).await.unwrap().into_inner();
+    let requests = tokio_stream::iter([request]).chain(tokio_stream::pending());
+    let mut watch = WatchClient::new(cluster[number].channel().await);
+    let mut replies = watch.watch(requests).await.unwrap().into_inner();
     let created = replies.message().await.unwrap().unwrap();
     assert!(created.created);
-    if revision >= cluster.revision(number).await {
+    if revision >= cluster[number].revision().await {
         return (created.compact_revision > 0).then_some(created.compact_revision);
     }
-    let told = replies.message().await.unwrap().unwrap();
-    assert!(told.canceled, "{told:?}");
-    Some(told.compact_revision)
+    let canceled = replies.message().await.unwrap().unwrap();
+    assert!(canceled.canceled, "{canceled:?}");
+    Some(canceled.compact_revision)
 }

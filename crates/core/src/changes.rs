@@ -80,7 +80,7 @@ impl Raft {
     /// What was passed on to the leader of `term` is taken or refused here only once, and
     /// only by that leader, in that term. Anything else is dropped without an answer: it
     /// may be a copy of what was taken.
-    /// Shown by scenarios/proposal_copies_are_not_taken.txt.
+    /// Shown by scenarios/proposal_duplicates_are_dropped.txt.
     fn check_not_repeated(
         &mut self,
         from: MemberId,
@@ -204,7 +204,7 @@ impl Raft {
         }
         let now = &newest.membership;
         // What is said about a member neither helps nor hinders a goal.
-        // Shown by scenarios/goal_goes_on_while_a_member_is_described.txt.
+        // Shown by scenarios/goal_continues_after_member_info_update.txt.
         let harmless = change.only_describes()
             || matches!(change.kind, ChangeKind::Cancel | ChangeKind::Goal { .. });
         if now.goal().is_some() && !harmless {
@@ -272,7 +272,7 @@ impl Raft {
     /// Leaving a joint is the duty of whoever leads, not of who entered it. Asked
     /// again with every entry applied, so that neither a crash nor a transfer in
     /// between leaves the cluster joint.
-    /// Shown by scenarios/joint_next_leader_leaves.txt.
+    /// Shown by scenarios/joint_left_by_next_leader.txt.
     pub(crate) fn leave_if_due(&mut self) {
         if self.role.is_leader()
             && self.membership().auto_leave()

@@ -56,10 +56,10 @@ impl Raft {
         {
             // Votes would be counted by a membership that is no longer the newest
             // committed one; two such steps behind, two leaders are possible.
-            // Shown by scenarios/membership_committed_not_applied_bars_campaign.txt.
+            // Shown by scenarios/membership_unapplied_change_blocks_campaign.txt.
             Some(CampaignBlocked::MembershipNotApplied)
         } else if self.timer.loyal > 0 && kind != Campaign::Forced {
-            // Shown by scenarios/read_lease_and_a_campaign_by_request.txt.
+            // Shown by scenarios/read_lease_blocks_requested_campaign.txt.
             Some(CampaignBlocked::LeaderHoldsLease)
         } else if self.term + 2 >= NUMBER_MAX {
             Some(CampaignBlocked::TermsExhausted)
@@ -77,7 +77,7 @@ impl Raft {
     /// is newer: with a membership that counts before it is committed, the only one
     /// with the newest log may be a learner in it. Its own vote counts only where it
     /// is a voter.
-    /// Shown by scenarios/onappend_learner_with_the_newest_log.txt.
+    /// Shown by scenarios/onappend_learner_with_the_newest_log_campaigns.txt.
     fn may_stand(&self) -> bool {
         self.is_itself() && self.may_stand_by_role()
     }
@@ -98,7 +98,7 @@ impl Raft {
 
     /// The entry that added this member is here, or it is a first member. Before that,
     /// what it reads may be about somebody else who had its id.
-    /// Shown by scenarios/identity_joiner_does_not_stand_early.txt.
+    /// Shown by scenarios/identity_joiner_does_not_campaign_early.txt.
     fn has_joined(&self) -> bool {
         match self.config.activation {
             Activation::OnApply => self.log.commit >= self.config.joined_at,

@@ -136,14 +136,14 @@ impl Raft {
     /// Where a membership counts as soon as it is logged, the other majority of a joint
     /// counts no more from then on: left towards the dead half, the living one could not
     /// take it back.
-    /// Shown by scenarios/onappend_joint_is_not_left_towards_the_dead.txt.
+    /// Shown by scenarios/onappend_joint_not_left_for_dead_majority.txt.
     pub(crate) fn leaving_burns_bridges(&self) -> bool {
         self.config.activation == Activation::OnAppend
     }
 
     /// Asks one heir after the other, with a pause in between in which clients are
     /// served: one that does not take over must not keep everybody waiting.
-    /// Shown by scenarios/goal_handover_tries_another_heir.txt.
+    /// Shown by scenarios/goal_handover_tries_another_successor.txt.
     fn hand_over_to_one_of(&mut self, heirs: &MemberSet) {
         let pause = 2 * u64::from(self.config.election_ticks);
         let Some(leader) = self.role.leader_mut() else { return };

@@ -259,7 +259,7 @@ impl Raft {
         }
         match message {
             // A lease binds in whatever term it is asked about.
-            // Shown by scenarios/read_lease_after_a_late_refusal.txt.
+            // Shown by scenarios/read_lease_survives_late_prevote_refusal.txt.
             Message::PreVote(vote) | Message::Vote(vote)
                 if !vote.forced && self.timer.loyal > 0 =>
             {

@@ -3,7 +3,7 @@
 //! Promises ride in the save that makes them true. A save that is on its way is
 //! remembered with how much of the log it holds; when that part of the log is cut,
 //! the memory is cut too, so a late completion acknowledges nothing that was
-//! written since (scenarios/save_late_completion_of_a_cut_tail.txt).
+//! written since (scenarios/save_late_completion_of_truncated_tail.txt).
 
 use std::collections::VecDeque;
 

@@ -105,7 +105,7 @@ impl Raft {
 
     /// What the leader said counts once this member is that far: before, it could not
     /// tell its clients which membership that is.
-    /// Shown by scenarios/settled_is_known_by_every_member.txt.
+    /// Shown by scenarios/settled_reported_by_every_member.txt.
     fn settle_by_word(&mut self) {
         let Some((leader, index)) = self.reports.heard else { return };
         if self.log.commit < index || self.membership_known().since().index < index {
@@ -126,7 +126,7 @@ impl Raft {
     }
 
     /// Tells of each goal once how it ended.
-    /// Shown by scenarios/goal_end_is_told_once_by_everybody.txt.
+    /// Shown by scenarios/goal_end_reported_once_by_each_member.txt.
     pub(crate) fn report_goal_ends(&mut self) {
         let (ended, told) = (self.membership().ended_goals(), self.reports.goals_ended);
         if ended.last().is_none_or(|last| last.at.index <= told) {

@@ -56,7 +56,7 @@ impl Raft {
 
     /// A newcomer may be sent a snapshot from before the change that added it: its
     /// role follows from the log after it. etcd refuses that.
-    /// Shown by scenarios/snapshot_older_than_the_joiner.txt.
+    /// Shown by scenarios/snapshot_older_than_joining_member.txt.
     fn is_member_of(&self, meta: &SnapshotMeta) -> bool {
         !self.config.etcd_compat.snapshot_must_name_receiver
             || meta.membership.contains(self.config.id)

@@ -36,7 +36,7 @@ impl Raft {
     /// There is a newer term, and nobody is known to lead it. That is no reason to wait
     /// longer than one did: else those who ask for votes and cannot win them would keep
     /// the one who can from standing, for as long as chance likes.
-    /// Shown by scenarios/election_hopeless_candidate_does_not_delay.txt.
+    /// Shown by scenarios/election_losing_candidate_does_not_reset_timeout.txt.
     fn learn_of_term(&mut self, term: Term) {
         let (elapsed, timeout) = (self.timer.elapsed, self.timer.timeout);
         let restarts = self.role.is_leader() || self.config.etcd_compat.newer_term_restarts_timer;
@@ -75,7 +75,7 @@ impl Raft {
             // A candidate may be known to nobody who could tell it how far terms have
             // gone: the others campaign under a membership without it. Then it would
             // stay behind them for ever. With a leader there is nothing to win.
-            // Shown by scenarios/election_late_candidate_learns_the_term.txt.
+            // Shown by scenarios/election_stale_candidate_learns_the_term.txt.
             Message::Vote(vote) if self.leader.is_none() && !etcd_compat.old_votes_unanswered => {
                 self.give_way(vote.last);
                 let reply = Message::VoteReply(self.vote_reply(false));
@@ -90,7 +90,7 @@ impl Raft {
 
     /// Somebody with a newer log stands, and cannot have our vote this time. It gets the
     /// time to try again: our own campaign would only raise the term that it is behind.
-    /// Shown by scenarios/election_late_candidate_learns_the_term.txt.
+    /// Shown by scenarios/election_stale_candidate_learns_the_term.txt.
     pub(crate) fn give_way(&mut self, last: EntryId) {
         let answered = !self.config.etcd_compat.old_votes_unanswered;
         if answered && !self.role.is_leader() && last > self.log.last() {

@@ -31,7 +31,7 @@ impl Raft {
                 return Err(Dropped::NothingToDo);
             }
             // What the transfer held up is due again.
-            // Shown by scenarios/joint_cancelled_transfer_leaves.txt.
+            // Shown by scenarios/joint_left_after_aborted_transfer.txt.
             self.duties_due = true;
             self.leave_due = true;
             return Ok(Accepted::Done);

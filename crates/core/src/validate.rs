@@ -94,7 +94,7 @@ impl Raft {
         if incarnation != 0 && joined_at != known.joined_at {
             // Who was added after all that we know asks by a membership that has not
             // reached us, and that one governs. Its answers would count by ours.
-            // Shown by scenarios/identity_newer_member_asks_a_laggard.txt.
+            // Shown by scenarios/identity_lagging_voter_votes_for_newer_member.txt.
             let asks = matches!(message, Message::Vote(_) | Message::PreVote(_));
             let newer = asks && joined_at > known.joined_at;
             return (!newer).then_some(Dropped::OtherJoinIndex { from, joined_at });

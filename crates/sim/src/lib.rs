@@ -15,6 +15,7 @@ macro_rules! say {
 }
 
 pub mod checkers;
+pub mod cluster;
 pub mod conformance;
 pub mod explore;
 pub mod faulty_disk;

@@ -1,16 +1,16 @@
-//! A member that must not outlive the demo: it ends when its standard input does, which
-//! happens also when the demo is killed.
+//! A member of the demo. It exits when its standard input is closed, which happens even if the
+//! demo is killed, so that no member outlives the demo.
 
 use std::ffi::OsString;
 use std::io::Read;
 
-use crate::failure::Failure;
+use crate::error::CliError;
 
-pub(crate) fn run(arguments: &[OsString]) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &[OsString]) -> Result<(), CliError> {
     std::thread::spawn(|| {
-        let mut nothing = [0; 64];
-        // Whoever holds the other end never writes.
-        while std::io::stdin().read(&mut nothing).is_ok_and(|read| read > 0) {}
+        let mut buffer = [0; 64];
+        // The demo holds the other end and never writes.
+        while std::io::stdin().read(&mut buffer).is_ok_and(|read| read > 0) {}
         std::process::exit(0);
     });
     super::server::run(arguments)

@@ -1,4 +1,4 @@
-//! One module for each command.
+//! One module per command.
 
 pub(crate) mod bench;
 pub(crate) mod completions;

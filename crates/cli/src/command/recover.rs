@@ -1,8 +1,8 @@
-//! `quorate recover`: a new cluster of one stopped member, when the others are lost or all
-//! are stopped.
+//! `quorate recover`: creates a new cluster from one stopped member, when the others are lost
+//! or all are stopped.
 //!
-//! Asked without a confirmation it only tells what would be given up, and prints the
-//! confirmation for exactly that.
+//! Without a confirmation it only shows the consequences, and prints the confirmation for
+//! exactly that state.
 
 use quorate_server::Url;
 use quorate_server::config::{self, Config, Invocation};
@@ -10,129 +10,134 @@ use quorate_server::recover::{ForcedCluster, RecoverError, RecoveryPlan, plan_re
 use sha2::{Digest, Sha256};
 
 use crate::arguments::RecoverArguments;
-use crate::failure::Failure;
+use crate::error::CliError;
+use crate::ids::{hex_id, named_id};
 use crate::print::line;
-use crate::who::hex;
 
-pub(crate) fn run(asked: &RecoverArguments) -> Result<(), Failure> {
-    let config = wanted(asked)?;
-    let failed = |why: RecoverError| {
-        Failure::because(&format!("cannot recover {}", asked.data_dir.display()), &why)
+pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), CliError> {
+    let config = server_config(arguments)?;
+    let failed = |error: RecoverError| {
+        CliError::with_cause(&format!("cannot recover {}", arguments.data_dir.display()), &error)
     };
     let plan = plan_recovery(&config).map_err(failed)?;
     if plan.members.len() == 1 {
-        alone(&plan);
+        print_nothing_to_do(&plan);
         return Ok(());
     }
-    let wanted = confirmation(&plan);
-    match &asked.confirm {
-        Some(given) if *given == wanted => {}
+    let expected = confirmation(&plan);
+    match &arguments.confirm {
+        Some(given) if *given == expected => {}
         Some(given) => {
-            return Err(Failure::failed(format!(
-                "'{given}' does not confirm what would happen now; ask again without --confirm"
+            return Err(CliError::failed(format!(
+                "'{given}' does not confirm the present state; run the command again without --confirm"
             )));
         }
         None => {
             consequences(&plan).iter().for_each(|text| line(text));
-            line(&format!("to do it: {} --confirm {wanted}", command(asked)));
+            line(&format!("to recover, run: {} --confirm {expected}", command_line(arguments)));
             return Ok(());
         }
     }
     match recover(&config).map_err(failed)? {
-        None => alone(&plan),
-        Some(forced) => done(&plan, &forced, asked),
+        None => print_nothing_to_do(&plan),
+        Some(forced) => print_next_steps(&plan, &forced, arguments),
     }
     Ok(())
 }
 
-fn alone(plan: &RecoveryPlan) {
+fn print_nothing_to_do(plan: &RecoveryPlan) {
     line(&format!("{} is the only member of its cluster; nothing was changed", plan.name));
-    line("start it, then 'quorate member add' or 'quorate member set' give it company");
+    line("start it, then add members with 'quorate member add' or 'quorate member set'");
 }
 
-/// The members go by the name that a server's flag has: they are read in the same way.
-fn wanted(asked: &RecoverArguments) -> Result<Config, Failure> {
+/// The configuration of the recovered member. `--members` is parsed like the server's
+/// `--initial-cluster`.
+fn server_config(arguments: &RecoverArguments) -> Result<Config, CliError> {
     let mut config = Config::default();
-    if let Some(members) = &asked.members {
+    if let Some(members) = &arguments.members {
         let flags = ["--initial-cluster".to_string(), members.clone()];
-        let odd = |why: String| {
-            let why = why.replace("--initial-cluster", "--members");
-            Failure::usage(format!("{why}; write a=http://10.0.0.1:2380,b=http://10.0.0.2:2380"))
+        let invalid = |problem: String| {
+            let problem = problem.replace("--initial-cluster", "--members");
+            let example = "m1=http://10.0.0.1:2380,m2=http://10.0.0.2:2380";
+            CliError::usage(format!("{problem}; an example is {example}"))
         };
-        match config::parse(flags, []).map_err(|why| odd(why.to_string()))? {
+        match config::parse(flags, []).map_err(|error| invalid(error.to_string()))? {
             Invocation::Run(read) => config = *read,
             Invocation::Help | Invocation::Version => {
-                return Err(odd("--members names nobody".to_string()));
+                return Err(invalid("--members is empty".to_string()));
             }
         }
         if config.initial_cluster.is_empty() {
-            return Err(odd("--members names nobody".to_string()));
+            return Err(invalid("--members is empty".to_string()));
         }
     }
-    Ok(Config { data_dir: asked.data_dir.clone(), wal_dir: asked.wal_dir.clone(), ..config })
+    Ok(Config {
+        data_dir: arguments.data_dir.clone(),
+        wal_dir: arguments.wal_dir.clone(),
+        ..config
+    })
 }
 
-/// The same words again.
-fn command(asked: &RecoverArguments) -> String {
-    let mut text = format!("quorate recover --data-dir {}", asked.data_dir.display());
-    if let Some(path) = &asked.wal_dir {
+/// This command with the same arguments.
+fn command_line(arguments: &RecoverArguments) -> String {
+    let mut text = format!("quorate recover --data-dir {}", arguments.data_dir.display());
+    if let Some(path) = &arguments.wal_dir {
         text += &format!(" --wal-dir {}", path.display());
     }
-    if let Some(members) = &asked.members {
+    if let Some(members) = &arguments.members {
         text += &format!(" --members {members}");
     }
     text
 }
 
-/// Fits this state and this wish only: what was looked at is what is done.
+/// Valid for this state and these members only: the command does exactly what it has shown.
 fn confirmation(plan: &RecoveryPlan) -> String {
     let RecoveryPlan { cluster_id, committed, last, .. } = plan;
-    let mut text = format!("{}-{committed}-{last}", hex(*cluster_id));
+    let mut text = format!("{}-{committed}-{last}", hex_id(*cluster_id));
     let moves = plan.new_peer_urls.as_ref().map(|urls| (&plan.name, urls));
-    let wished = plan.joining_members.iter().map(|(name, urls)| (name, urls)).chain(moves);
-    let mut wished: Vec<_> = wished.map(|(name, urls)| pair(name, urls)).collect();
-    if !wished.is_empty() {
-        wished.sort();
-        let sum = Sha256::digest(wished.join(" "));
-        let sum: String = sum.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-        text += &format!("-{sum}");
+    let members = plan.joining_members.iter().map(|(name, urls)| (name, urls)).chain(moves);
+    let mut members: Vec<_> = members.map(|(name, urls)| pair(name, urls)).collect();
+    if !members.is_empty() {
+        members.sort();
+        let digest = Sha256::digest(members.join(" "));
+        let digest: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        text += &format!("-{digest}");
     }
     text
 }
 
 fn pair(name: &str, urls: &[Url]) -> String {
-    let one = |url: &Url| format!("{name}={url}");
-    urls.iter().map(one).collect::<Vec<_>>().join(",")
+    let pair = |url: &Url| format!("{name}={url}");
+    urls.iter().map(pair).collect::<Vec<_>>().join(",")
 }
 
 fn consequences(plan: &RecoveryPlan) -> Vec<String> {
     let others = plan.members.iter().filter(|(id, _)| *id != plan.member);
-    let others: Vec<_> = others.map(|(id, name)| format!("{name} ({})", hex(id.0))).collect();
-    let unsure = plan.last.saturating_sub(plan.committed);
+    let others: Vec<_> = others.map(|(id, name)| named_id(name, id.0)).collect();
+    let uncertain = plan.last.saturating_sub(plan.committed);
     let mut lines = vec![
         format!(
-            "{} ({}) of cluster {} holds revision {} (entry {})",
-            plan.name,
-            hex(plan.member.0),
-            hex(plan.cluster_id),
+            "{} of cluster {} holds revision {} (entry {})",
+            named_id(&plan.name, plan.member.0),
+            hex_id(plan.cluster_id),
             plan.revision,
             plan.last
         ),
-        format!("these would be members no more: {}", listed(&others)),
-        format!("this would be kept: {}", kept(unsure)),
-        "this would be lost: whatever was acknowledged without this member; compare the \
-         others' disks first, and take the one with the highest entry"
+        format!("members that would be removed: {}", listed(&others)),
+        format!("data that would be kept: {}", kept(uncertain)),
+        "data that would be lost: writes that were acknowledged without this member; compare the \
+         disks of the other members first, and recover from the one with the highest entry"
             .to_string(),
-        "old members are refused by the new cluster: it has another id".to_string(),
+        "the new cluster gets a new id and rejects the old members".to_string(),
     ];
     if let Some(urls) = &plan.new_peer_urls {
-        lines.push(format!("its peers would find it at {}", pair(&plan.name, urls)));
+        lines.push(format!("its new peer URLs: {}", pair(&plan.name, urls)));
     }
     let joining_members: Vec<_> =
         plan.joining_members.iter().map(|(name, urls)| pair(name, urls)).collect();
     if !joining_members.is_empty() {
         lines.push(format!(
-            "these would join it with empty directories, and vote once they have caught up: {}",
+            "members that would join with empty data directories, as voters once caught up: {}",
             joining_members.join(", ")
         ));
     }
@@ -140,33 +145,34 @@ fn consequences(plan: &RecoveryPlan) -> Vec<String> {
 }
 
 fn listed(others: &[String]) -> String {
-    if others.is_empty() { "nobody".to_string() } else { others.join(", ") }
+    if others.is_empty() { "none".to_string() } else { others.join(", ") }
 }
 
-fn kept(unsure: u64) -> String {
-    match unsure {
-        0 => "everything that this disk holds, all of it committed".to_string(),
-        1 => "everything that this disk holds, the last entry without knowing that it was \
-              committed"
+fn kept(uncertain: u64) -> String {
+    match uncertain {
+        0 => "everything on this disk, all of it committed".to_string(),
+        1 => "everything on this disk; it is unknown whether the last entry was committed"
             .to_string(),
-        some => format!(
-            "everything that this disk holds, the last {some} entries without knowing that they \
-             were committed"
+        count => format!(
+            "everything on this disk; it is unknown whether the last {count} entries were committed"
         ),
     }
 }
 
-fn done(plan: &RecoveryPlan, forced: &ForcedCluster, asked: &RecoverArguments) {
-    let (id, member) = (hex(forced.cluster_id), hex(forced.member.0));
-    line(&format!("what was there before is in {}", forced.old_directory.display()));
+fn print_next_steps(plan: &RecoveryPlan, forced: &ForcedCluster, arguments: &RecoverArguments) {
+    let (id, member) = (hex_id(forced.cluster_id), named_id(&plan.name, forced.member.0));
+    line(&format!("the previous data is in {}", forced.old_directory.display()));
     if plan.joining_members.is_empty() {
-        line(&format!("cluster {id} has one member, {member}; start it, then add others"));
+        line(&format!("cluster {id} has one member, {member}; start it, then add more members"));
         return;
     }
     line(&format!("cluster {id} has one member, {member}; start it"));
     let names: Vec<_> = plan.joining_members.iter().map(|(name, _)| name.as_str()).collect();
-    line(&format!("then start {}, each with an empty directory and", names.join(", ")));
+    line(&format!(
+        "then start {}, each with an empty data directory and these variables:",
+        names.join(", ")
+    ));
     line("");
     line("ETCD_INITIAL_CLUSTER_STATE=\"existing\"");
-    line(&format!("ETCD_INITIAL_CLUSTER=\"{}\"", asked.members.as_deref().unwrap_or_default()));
+    line(&format!("ETCD_INITIAL_CLUSTER=\"{}\"", arguments.members.as_deref().unwrap_or_default()));
 }

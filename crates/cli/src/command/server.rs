@@ -1,21 +1,21 @@
-//! `quorate server`, and what the name `etcd` stands for: run a member.
+//! `quorate server`, also run by a program named `etcd`: runs a member.
 
 use std::ffi::OsString;
 
 use quorate_server::config::{self, Invocation};
 
+use crate::error::CliError;
 use crate::examples::SERVER_HELP;
-use crate::failure::Failure;
 use crate::print;
 
-pub(crate) fn run(arguments: &[OsString]) -> Result<(), Failure> {
-    let arguments: Vec<String> = arguments.iter().map(plain).collect::<Result<_, _>>()?;
-    // Variables that are not text are not etcd's.
+pub(crate) fn run(arguments: &[OsString]) -> Result<(), CliError> {
+    let arguments: Vec<String> = arguments.iter().map(utf8).collect::<Result<_, _>>()?;
+    // etcd's variables are UTF-8; ignore all others.
     let variables = std::env::vars_os();
     let variables = variables
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let wanted = config::parse(arguments, variables);
-    match wanted.map_err(|why| Failure::usage(why.to_string()))? {
+    let invocation = config::parse(arguments, variables);
+    match invocation.map_err(|error| CliError::usage(error.to_string()))? {
         Invocation::Help => print::line(SERVER_HELP),
         Invocation::Version => {
             print::line(&format!("etcd Version: {}", quorate_server::ETCD_VERSION));
@@ -26,14 +26,14 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn plain(argument: &OsString) -> Result<String, Failure> {
+fn utf8(argument: &OsString) -> Result<String, CliError> {
     let text = argument.to_str().map(str::to_string);
-    text.ok_or_else(|| Failure::usage(format!("{} is not text", argument.display())))
+    text.ok_or_else(|| CliError::usage(format!("the argument {} is not UTF-8", argument.display())))
 }
 
-fn serve(config: config::Config) -> Result<(), Failure> {
+fn serve(config: config::Config) -> Result<(), CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|why| Failure::because("cannot start threads", &why))?;
-    let served = runtime.block_on(quorate_server::run(config));
-    served.map_err(|why| Failure::because("the server does not run", &why))
+    let runtime = runtime.map_err(|error| CliError::with_cause("cannot start threads", &error))?;
+    let result = runtime.block_on(quorate_server::run(config));
+    result.map_err(|error| CliError::with_cause("the server failed", &error))
 }

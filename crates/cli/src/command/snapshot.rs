@@ -1,4 +1,4 @@
-//! `quorate snapshot`: save what a member has, check what was saved, and bring it back.
+//! `quorate snapshot`: saves, verifies and restores snapshots.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -12,86 +12,89 @@ use serde_json::json;
 
 use crate::arguments::{ClientArguments, RestoreArguments, SnapshotCommand, WriteOut};
 use crate::client::{Connection, connect};
-use crate::failure::Failure;
+use crate::error::CliError;
+use crate::ids::hex_id;
 use crate::print::{self, Table, bytes};
-use crate::trailer::{Checked, TRAILER_BYTES, check_file};
-use crate::who::hex;
+use crate::snapshot_checksum::{CHECKSUM_BYTES, ChecksumReader, check_file};
 
-pub(crate) async fn run(asked: SnapshotCommand) -> Result<(), Failure> {
-    match asked {
+pub(crate) async fn run(command: SnapshotCommand) -> Result<(), CliError> {
+    match command {
         SnapshotCommand::Save { file, client } => save(&file, &client).await,
         SnapshotCommand::Status { file, write_out } => status(&file, write_out),
-        SnapshotCommand::Restore(asked) => restore(&asked),
+        SnapshotCommand::Restore(arguments) => restore(&arguments),
     }
 }
 
-/// The file gets its name when it is whole, checked and on the disk.
-async fn save(path: &Path, client: &ClientArguments) -> Result<(), Failure> {
+/// Writes to a temporary file, which gets its final name once it is complete, verified and
+/// synced.
+async fn save(path: &Path, client: &ClientArguments) -> Result<(), CliError> {
     let connection = connect(client).await?;
-    let part = beside(path);
-    let received = receive(&connection, &part).await;
-    let total = match received {
+    let temporary = temporary_path(path);
+    let total = match receive(&connection, &temporary).await {
         Ok(total) => total,
-        Err(failure) => {
-            // Half a snapshot helps nobody; that it could not be removed neither.
-            let _ = fs::remove_file(&part);
-            return Err(failure);
+        Err(error) => {
+            // The first error is the one to report, even if the cleanup fails as well.
+            let _ = fs::remove_file(&temporary);
+            return Err(error);
         }
     };
-    let named = fs::rename(&part, path).and_then(|()| sync_directory(path));
-    named.map_err(|why| unwritable(path, &why))?;
+    let renamed = fs::rename(&temporary, path).and_then(|()| sync_directory(path));
+    renamed.map_err(|error| write_error(path, &error))?;
     print::line(&format!(
         "{} saved from {} to {}",
-        bytes(total - TRAILER_BYTES as u64),
+        bytes(total - CHECKSUM_BYTES as u64),
         connection.endpoint,
         path.display()
     ));
     Ok(())
 }
 
-async fn receive(connection: &Connection, part: &Path) -> Result<u64, Failure> {
-    let failed = |status| Failure::answered("cannot save", &connection.endpoint, &status);
-    let mut file = File::create(part).map_err(|why| unwritable(part, &why))?;
+async fn receive(connection: &Connection, path: &Path) -> Result<u64, CliError> {
+    let failed =
+        |status| CliError::from_status("cannot save a snapshot", &connection.endpoint, &status);
+    let mut file = File::create(path).map_err(|error| write_error(path, &error))?;
     let stream = connection.maintenance().snapshot(etcd::SnapshotRequest {}).await;
     let mut stream = stream.map_err(failed)?.into_inner();
-    let mut checked = Checked::new();
-    while let Some(piece) = stream.message().await.map_err(failed)? {
-        checked.take(&piece.blob);
-        file.write_all(&piece.blob).map_err(|why| unwritable(part, &why))?;
+    let mut reader = ChecksumReader::new();
+    while let Some(chunk) = stream.message().await.map_err(failed)? {
+        reader.update(&chunk.blob);
+        file.write_all(&chunk.blob).map_err(|error| write_error(path, &error))?;
     }
-    file.sync_all().map_err(|why| unwritable(part, &why))?;
-    let total = checked.total();
-    checked.finish().map_err(|why| {
-        Failure::failed(format!("{} sent no whole snapshot: {}", connection.endpoint, why.text()))
+    file.sync_all().map_err(|error| write_error(path, &error))?;
+    let total = reader.total();
+    reader.finish().map_err(|error| {
+        let text = error.text();
+        CliError::failed(format!("{} sent an incomplete snapshot: {text}", connection.endpoint))
     })?;
     Ok(total)
 }
 
-fn status(path: &Path, write_out: WriteOut) -> Result<(), Failure> {
-    let (size, sum) = check_file(path)?;
-    let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
-    // etcd's files have the same end; what is in them is not known here.
-    let ours = File::open(path).ok().and_then(|file| SnapshotFile::open(file).ok());
-    let header = ours.map(|ours| ours.header);
+fn status(path: &Path, write_out: WriteOut) -> Result<(), CliError> {
+    let (size, checksum) = check_file(path)?;
+    let checksum: String = checksum.iter().map(|byte| format!("{byte:02x}")).collect();
+    // etcd's files have the same checksum, but a content that this program cannot read.
+    let snapshot = File::open(path).ok().and_then(|file| SnapshotFile::open(file).ok());
+    let header = snapshot.map(|snapshot| snapshot.header);
     match write_out {
         WriteOut::Json => print::json(&json!({
             "bytes": size,
-            "sha256": sum,
+            "sha256": checksum,
             "revision": header.map(|header| header.revision),
             "applied": header.map(|header| header.applied),
-            "clusterID": header.map(|header| header.cluster_id),
+            "clusterID": header.map(|header| hex_id(header.cluster_id)),
         })),
         WriteOut::Table => {
-            let mut table = Table::new(&["SIZE", "REVISION", "APPLIED", "CLUSTER", "SHA-256"]);
-            let known = |text: &dyn Fn(&SnapshotHeader) -> String| {
+            let mut table =
+                Table::new(&["SIZE", "REVISION", "APPLIED INDEX", "CLUSTER ID", "SHA-256"]);
+            let cell = |text: &dyn Fn(&SnapshotHeader) -> String| {
                 header.as_ref().map_or(String::new(), text)
             };
             table.row([
                 bytes(size),
-                known(&|header| header.revision.to_string()),
-                known(&|header| header.applied.to_string()),
-                known(&|header| hex(header.cluster_id)),
-                sum,
+                cell(&|header| header.revision.to_string()),
+                cell(&|header| header.applied.to_string()),
+                cell(&|header| hex_id(header.cluster_id)),
+                checksum,
             ]);
             print::out(&table.text());
         }
@@ -99,84 +102,83 @@ fn status(path: &Path, write_out: WriteOut) -> Result<(), Failure> {
     Ok(())
 }
 
-fn restore(asked: &RestoreArguments) -> Result<(), Failure> {
-    if (asked.bump_revision > 0) != asked.mark_compacted {
-        return Err(Failure::usage(
-            "--mark-compacted is required with a --bump-revision above 0, and refused without it",
-        ));
+fn restore(arguments: &RestoreArguments) -> Result<(), CliError> {
+    if (arguments.bump_revision > 0) != arguments.mark_compacted {
+        return Err(CliError::usage("--bump-revision and --mark-compacted must be used together"));
     }
-    let config = restored_config(asked)?;
-    check_unused(&config)?;
-    let unreadable =
-        |why: io::Error| Failure::because(&format!("cannot read {}", asked.file.display()), &why);
-    let file = File::open(&asked.file).map_err(unreadable)?;
-    let how = RestoreOptions {
-        bump_revision: asked.bump_revision,
-        skip_hash_check: asked.skip_hash_check,
+    let config = restore_config(arguments)?;
+    check_directories(&config)?;
+    let file = File::open(&arguments.file).map_err(|error| {
+        CliError::with_cause(&format!("cannot read {}", arguments.file.display()), &error)
+    })?;
+    let options = RestoreOptions {
+        bump_revision: arguments.bump_revision,
+        skip_hash_check: arguments.skip_hash_check,
     };
-    let restored = recover::restore(&config, file, how).map_err(|why| {
-        Failure::because(&format!("cannot restore {}", asked.file.display()), &why)
+    let restored = recover::restore(&config, file, options).map_err(|error| {
+        CliError::with_cause(&format!("cannot restore {}", arguments.file.display()), &error)
     })?;
     let (header, data_dir) = (restored.header, config.data_dir.display());
     print::line(&format!(
         "restored revision {} of cluster {} to {data_dir}, for the new cluster {}",
         header.revision,
-        hex(header.cluster_id),
-        hex(restored.cluster_id)
+        hex_id(header.cluster_id),
+        hex_id(restored.cluster_id)
     ));
-    if asked.mark_compacted {
+    if arguments.mark_compacted {
         print::line(&format!(
-            "it begins at revision {}; all before that is compacted",
+            "it starts at revision {}; earlier revisions are compacted",
             restored.revision
         ));
     }
     print::line(
-        "restore each of its first members from this file in the same way, then start them with \
-         the same --name, --data-dir and addresses",
+        "restore the other initial members from this file in the same way, then start each with \
+         its --name, --data-dir and addresses",
     );
     Ok(())
 }
 
-fn restored_config(asked: &RestoreArguments) -> Result<Config, Failure> {
+fn restore_config(arguments: &RestoreArguments) -> Result<Config, CliError> {
     let mut flags = vec![
-        ("--name", &asked.name),
-        ("--initial-cluster", &asked.initial_cluster),
-        ("--initial-cluster-token", &asked.initial_cluster_token),
-        ("--initial-advertise-peer-urls", &asked.initial_advertise_peer_urls),
+        ("--name", &arguments.name),
+        ("--initial-cluster", &arguments.initial_cluster),
+        ("--initial-cluster-token", &arguments.initial_cluster_token),
+        ("--initial-advertise-peer-urls", &arguments.initial_advertise_peer_urls),
     ];
-    flags.extend(asked.data_dir.as_ref().map(|path| ("--data-dir", path)));
-    flags.extend(asked.wal_dir.as_ref().map(|path| ("--wal-dir", path)));
+    flags.extend(arguments.data_dir.as_ref().map(|path| ("--data-dir", path)));
+    flags.extend(arguments.wal_dir.as_ref().map(|path| ("--wal-dir", path)));
     let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_string(), value.clone()]);
-    // Variables are for servers: what is not said here is not meant.
-    let wanted = config::parse(flags, []).map_err(|why| Failure::usage(why.to_string()))?;
-    let Invocation::Run(config) = wanted else {
-        return Err(Failure::usage("nothing to restore to"));
+    // ETCD_* variables configure servers, not this command.
+    let invocation =
+        config::parse(flags, []).map_err(|error| CliError::usage(error.to_string()))?;
+    let Invocation::Run(config) = invocation else {
+        return Err(CliError::usage("this is not a server configuration"));
     };
     Ok(*config)
 }
 
-/// Nothing that is there may be written over, nor mixed with what comes.
-fn check_unused(config: &Config) -> Result<(), Failure> {
+/// Existing data must not be overwritten or mixed with the restored data.
+fn check_directories(config: &Config) -> Result<(), CliError> {
     let empty = |path: &Path| match fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_none(),
-        Err(why) => why.kind() == io::ErrorKind::NotFound,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
     let data_dir = &config.data_dir;
     if !empty(data_dir) {
-        return Err(Failure::failed(format!(
-            "{} is not empty or cannot be read; name another --data-dir",
+        return Err(CliError::failed(format!(
+            "{} is not empty or cannot be read; use another --data-dir",
             data_dir.display()
         )));
     }
     match config.wal_dir.as_ref().filter(|path| path.exists()) {
         Some(path) => {
-            Err(Failure::failed(format!("{} exists; name another --wal-dir", path.display())))
+            Err(CliError::failed(format!("{} exists; use another --wal-dir", path.display())))
         }
         None => Ok(()),
     }
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn temporary_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_os_string();
     name.push(".part");
     PathBuf::from(name)
@@ -187,6 +189,6 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn unwritable(path: &Path, why: &io::Error) -> Failure {
-    Failure::because(&format!("cannot write {}", path.display()), why)
+fn write_error(path: &Path, error: &io::Error) -> CliError {
+    CliError::with_cause(&format!("cannot write {}", path.display()), error)
 }

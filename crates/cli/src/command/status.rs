@@ -1,4 +1,5 @@
-//! `quorate status`: each member's role and lag, and what more the cluster bears.
+//! `quorate status`: each member's role and lag, and how many more failures the cluster
+//! tolerates.
 
 use quorate_proto::etcdserverpb as etcd;
 use quorate_proto::quorate::v1 as wire;
@@ -7,120 +8,132 @@ use tokio::task::JoinSet;
 
 use crate::arguments::{ClientArguments, StatusArguments, WriteOut};
 use crate::client::{self, Connection, connect, leader_of};
-use crate::failure::{Failure, said};
-use crate::follow;
+use crate::error::{CliError, status_text};
+use crate::goal_wait::progress_lines;
+use crate::ids::hex_id;
+use crate::membership_text::{self, MemberNames};
 use crate::print::{self, Table, bytes};
-use crate::tolerance::{self, Counted};
-use crate::who::hex;
-use crate::words::{self, Names};
+use crate::tolerance::{self, VoterCount};
 
-/// One member, and what it said when it was asked.
-struct Asked {
+/// One member and its reply to the status request.
+struct MemberReport {
     member: etcd::Member,
     endpoint: String,
-    answer: Result<etcd::StatusResponse, String>,
+    reply: Result<etcd::StatusResponse, String>,
 }
 
-pub(crate) async fn run(arguments: StatusArguments) -> Result<(), Failure> {
+pub(crate) async fn run(arguments: StatusArguments) -> Result<(), CliError> {
     let connection = connect(&arguments.client).await?;
     let members = members(&connection).await?;
-    let mut asked = ask_all(members, &arguments.client).await;
-    // Only Quorate has this; about any other server it is counted from outside.
-    let own = follow::status(&leader_of(&connection).await).await.ok();
-    let mut names = Names::default();
-    names.learn(own.as_ref().and_then(|own| own.membership.as_ref()));
-    for one in asked.iter_mut().filter(|one| one.member.name.is_empty()) {
-        one.member.name = names.known(one.member.id).unwrap_or_default();
+    let mut reports = query_all(members, &arguments.client).await;
+    // Only Quorate has this call; for other servers the tolerance is computed from the replies.
+    let leader = leader_of(&connection).await;
+    let leader_status = leader.membership_status().await.ok();
+    let mut names = MemberNames::default();
+    names.learn(leader_status.as_ref().and_then(|status| status.membership.as_ref()));
+    for report in reports.iter_mut().filter(|report| report.member.name.is_empty()) {
+        report.member.name = names.known(report.member.id).unwrap_or_default();
     }
     match arguments.client.write_out {
-        WriteOut::Table => show(&asked, own.as_ref(), &names),
-        WriteOut::Json => print::json(&as_json(&asked, own.as_ref())),
+        WriteOut::Table => print_table(&reports, leader_status.as_ref(), &names),
+        WriteOut::Json => print::json(&as_json(&reports, leader_status.as_ref())),
     }
-    let counted = count(&asked);
-    let has_quorum = own
-        .and_then(|own| own.tolerance)
+    let counted = count(&reports);
+    let has_quorum = leader_status
+        .and_then(|status| status.tolerance)
         .map_or(counted.has_quorum(), |tolerance| tolerance.has_quorum);
-    if has_quorum { Ok(()) } else { Err(Failure::failed(tolerance::sentence(false, 0))) }
+    if has_quorum { Ok(()) } else { Err(CliError::failed(tolerance::sentence(false, 0))) }
 }
 
-/// The members; those that the asked one knows of while nobody leads. What is down is to be
-/// seen then all the more.
-async fn members(connection: &Connection) -> Result<Vec<etcd::Member>, Failure> {
+/// The members; without a leader, those that the connected member knows, so that the status
+/// shows which members are down.
+async fn members(connection: &Connection) -> Result<Vec<etcd::Member>, CliError> {
     let status = connection.status().await.ok();
-    let led = status.as_ref().is_some_and(|status| status.leader != 0);
-    let found = if led { connection.members().await.ok() } else { None };
-    let mut members = match found {
+    let has_leader = status.as_ref().is_some_and(|status| status.leader != 0);
+    let current = if has_leader { connection.members().await.ok() } else { None };
+    let mut members = match current {
         Some(members) => members,
-        None => connection.members_known().await?,
+        None => connection.stale_members().await?,
     };
-    // One that has not said yet where clients find it may be the one that answers.
-    let answers = status.and_then(|status| status.header).map(|header| header.member_id);
-    let silent = |one: &&mut etcd::Member| Some(one.id) == answers && one.client_urls.is_empty();
-    if let Some(member) = members.iter_mut().find(silent) {
+    // The connected member may not have published its client URLs yet.
+    let own_id = status.and_then(|status| status.header).map(|header| header.member_id);
+    let unpublished =
+        |member: &&mut etcd::Member| Some(member.id) == own_id && member.client_urls.is_empty();
+    if let Some(member) = members.iter_mut().find(unpublished) {
         member.client_urls.push(connection.endpoint.clone());
     }
     Ok(members)
 }
 
-/// All at the same time: a dead member must not hold up the others.
-async fn ask_all(members: Vec<etcd::Member>, arguments: &ClientArguments) -> Vec<Asked> {
-    let mut asking = JoinSet::new();
+/// All members at the same time, so that an unreachable one does not delay the others.
+async fn query_all(members: Vec<etcd::Member>, arguments: &ClientArguments) -> Vec<MemberReport> {
+    let mut queries = JoinSet::new();
     for member in members {
         let arguments = arguments.clone();
-        asking.spawn(async move { ask(member, &arguments).await });
+        queries.spawn(async move { query(member, &arguments).await });
     }
-    let mut asked = asking.join_all().await;
-    asked.sort_by_key(|one| one.member.id);
-    asked
+    let mut reports = queries.join_all().await;
+    reports.sort_by_key(|report| report.member.id);
+    reports
 }
 
-async fn ask(member: etcd::Member, arguments: &ClientArguments) -> Asked {
-    let mut answer = Err("has not said yet where clients find it".to_string());
+async fn query(member: etcd::Member, arguments: &ClientArguments) -> MemberReport {
+    let mut reply = Err("it has not published its client URLs yet".to_string());
     let mut endpoint = String::new();
     for url in &member.client_urls {
         endpoint.clone_from(url);
         let opened = client::open(url, arguments.dial_timeout, arguments.command_timeout).await;
-        answer = match opened {
-            Ok(connection) => connection.status().await.map_err(|status| said(&status)),
-            Err(failure) => Err(failure.to_string()),
+        reply = match opened {
+            Ok(connection) => connection.status().await.map_err(|status| status_text(&status)),
+            Err(error) => Err(error.to_string()),
         };
-        if answer.is_ok() {
+        if reply.is_ok() {
             break;
         }
     }
-    Asked { member, endpoint, answer }
+    MemberReport { member, endpoint, reply }
 }
 
-fn role(asked: &Asked) -> &'static str {
-    match &asked.answer {
+fn role(report: &MemberReport) -> &'static str {
+    match &report.reply {
+        Err(_) if report.member.client_urls.is_empty() => "unstarted",
         Err(_) => "unreachable",
-        Ok(status) if status.leader == asked.member.id => "leader",
+        Ok(status) if status.leader == report.member.id => "leader",
         Ok(status) if status.is_learner => "learner",
         Ok(status) if status.leader == 0 => "no leader",
         Ok(_) => "follower",
     }
 }
 
-/// Voters that answer and know who leads.
-fn count(asked: &[Asked]) -> Counted {
-    let voters = asked.iter().filter(|one| !one.member.is_learner);
-    let live = |one: &&Asked| one.answer.as_ref().is_ok_and(|status| status.leader != 0);
-    Counted { voters: voters.clone().count() as u64, live: voters.filter(live).count() as u64 }
+/// Voters, and those of them that answered and know a leader.
+fn count(reports: &[MemberReport]) -> VoterCount {
+    let voters = reports.iter().filter(|report| !report.member.is_learner);
+    let live =
+        |report: &&MemberReport| report.reply.as_ref().is_ok_and(|status| status.leader != 0);
+    VoterCount { voters: voters.clone().count() as u64, live: voters.filter(live).count() as u64 }
 }
 
-/// How many entries each is behind the furthest. The leader knows what a member holds; from
-/// outside only what it has applied is seen.
-fn lag(one: &Asked, asked: &[Asked], own: Option<&wire::StatusReply>) -> Option<u64> {
-    let furthest = asked.iter().filter_map(|one| one.answer.as_ref().ok());
+/// How many entries the member is behind the most advanced one. The leader knows how much of
+/// the log a member has; the member's own reply contains only what it has applied.
+fn lag(
+    report: &MemberReport,
+    reports: &[MemberReport],
+    leader_status: Option<&wire::StatusReply>,
+) -> Option<u64> {
+    let furthest = reports.iter().filter_map(|other| other.reply.as_ref().ok());
     let furthest = furthest.map(|status| status.raft_index).max()?;
-    let peers = own.map_or(&[][..], |own| &own.peers);
-    let matched = peers.iter().find(|peer| peer.id == one.member.id).map(|peer| peer.matched);
-    let applied = one.answer.as_ref().ok().map(|status| status.raft_applied_index);
-    // Both are looked at a moment apart: what is ahead of the other is not behind.
-    matched.max(applied).map(|there| furthest.saturating_sub(there))
+    let peers = leader_status.map_or(&[][..], |status| &status.peers);
+    let matched = peers.iter().find(|peer| peer.id == report.member.id).map(|peer| peer.matched);
+    let applied = report.reply.as_ref().ok().map(|status| status.raft_applied_index);
+    // The two numbers were read at slightly different times: the larger one is the newer one.
+    matched.max(applied).map(|index| furthest.saturating_sub(index))
 }
 
-fn show(asked: &[Asked], own: Option<&wire::StatusReply>, names: &Names) {
+fn print_table(
+    reports: &[MemberReport],
+    leader_status: Option<&wire::StatusReply>,
+    names: &MemberNames,
+) {
     let headings = [
         "ID",
         "NAME",
@@ -131,92 +144,99 @@ fn show(asked: &[Asked], own: Option<&wire::StatusReply>, names: &Names) {
         "DB SIZE",
         "VERSION",
         "ENDPOINT",
-        "TROUBLE",
+        "ERRORS",
     ];
     let mut table = Table::new(&headings);
-    for one in asked {
-        let status = one.answer.as_ref().ok();
-        let known =
+    for report in reports {
+        let status = report.reply.as_ref().ok();
+        let cell =
             |text: &dyn Fn(&etcd::StatusResponse) -> String| status.map_or(String::new(), text);
         table.row([
-            hex(one.member.id),
-            one.member.name.clone(),
-            role(one).to_string(),
-            known(&|status| status.raft_term.to_string()),
-            known(&|status| status.raft_index.to_string()),
-            lag(one, asked, own).map_or(String::new(), |lag| lag.to_string()),
-            known(&|status| bytes(status.db_size.max(0) as u64)),
-            known(&|status| status.version.clone()),
-            one.endpoint.clone(),
-            trouble(one),
+            hex_id(report.member.id),
+            report.member.name.clone(),
+            role(report).to_string(),
+            cell(&|status| status.raft_term.to_string()),
+            cell(&|status| status.raft_index.to_string()),
+            lag(report, reports, leader_status).map_or(String::new(), |lag| lag.to_string()),
+            cell(&|status| bytes(status.db_size.max(0) as u64)),
+            cell(&|status| status.version.clone()),
+            report.endpoint.clone(),
+            errors(report),
         ]);
     }
     print::out(&table.text());
-    for text in summary(asked, own, names) {
+    for text in summary(reports, leader_status, names) {
         print::line(&text);
     }
 }
 
-fn trouble(one: &Asked) -> String {
-    match &one.answer {
+fn errors(report: &MemberReport) -> String {
+    match &report.reply {
         Ok(status) => status.errors.join("; "),
-        Err(why) => why.clone(),
+        Err(error) => error.clone(),
     }
 }
 
-fn summary(asked: &[Asked], own: Option<&wire::StatusReply>, names: &Names) -> Vec<String> {
-    let Some(own) = own else {
-        let counted = count(asked);
-        let sentence = tolerance::sentence(counted.has_quorum(), counted.failures());
-        return vec![format!("{}: {sentence}", counted.text())];
-    };
-    let mut lines = match &own.tolerance {
-        Some(tolerance) => words::tolerance(names, tolerance),
+fn summary(
+    reports: &[MemberReport],
+    leader_status: Option<&wire::StatusReply>,
+    names: &MemberNames,
+) -> Vec<String> {
+    let mut lines = match leader_status.and_then(|status| status.tolerance.as_ref()) {
+        Some(tolerance) => membership_text::tolerance(names, tolerance),
         None => {
-            let counted = count(asked);
+            let counted = count(reports);
             let sentence = tolerance::sentence(counted.has_quorum(), counted.failures());
             vec![format!("{}: {sentence}", counted.text())]
         }
     };
-    if let Some(membership) = own.membership.as_ref().filter(|record| record.goal.is_some()) {
+    let Some(status) = leader_status else { return lines };
+    let changing = status.membership.as_ref().filter(|record| record.goal.is_some());
+    if let Some(membership) = changing {
         let goal = membership.goal.as_ref();
-        let id = words::entry(goal.and_then(|goal| goal.id.as_ref()));
-        lines.push(format!("a change is under way (goal {id}): {}", names.membership(membership)));
-        lines.extend(follow::lines(names, own));
+        let id = membership_text::entry_id(goal.and_then(|goal| goal.id.as_ref()));
+        let members = names.membership(membership);
+        lines.push(format!("a membership change is in progress (goal {id}): {members}"));
+        lines.extend(progress_lines(names, status));
     }
     lines
 }
 
-fn as_json(asked: &[Asked], own: Option<&wire::StatusReply>) -> serde_json::Value {
-    let members: Vec<_> = asked
+fn as_json(
+    reports: &[MemberReport],
+    leader_status: Option<&wire::StatusReply>,
+) -> serde_json::Value {
+    let members: Vec<_> = reports
         .iter()
-        .map(|one| {
-            let status = one.answer.as_ref().ok();
+        .map(|report| {
+            let status = report.reply.as_ref().ok();
             json!({
-                "ID": one.member.id,
-                "name": one.member.name,
-                "endpoint": one.endpoint,
-                "role": role(one),
+                "ID": report.member.id,
+                "hexID": hex_id(report.member.id),
+                "name": report.member.name,
+                "endpoint": report.endpoint,
+                "role": role(report),
                 "term": status.map(|status| status.raft_term),
                 "committed": status.map(|status| status.raft_index),
                 "applied": status.map(|status| status.raft_applied_index),
-                "lag": lag(one, asked, own),
+                "lag": lag(report, reports, leader_status),
                 "dbSize": status.map(|status| status.db_size),
                 "version": status.map(|status| &status.version),
-                "trouble": trouble(one),
+                "errors": errors(report),
             })
         })
         .collect();
-    let counted = count(asked);
-    let told = own.and_then(|own| own.tolerance.as_ref());
+    let counted = count(reports);
+    let reported = leader_status.and_then(|status| status.tolerance.as_ref());
     json!({
         "members": members,
         "voters": counted.voters,
         "quorum": counted.quorum(),
         "live": counted.live,
-        "hasQuorum": told.map_or(counted.has_quorum(), |told| told.has_quorum),
-        "failuresTolerated": told.map_or(counted.failures(), |told| u64::from(told.failures)),
-        "settled": own.map(|own| own.settled),
+        "hasQuorum": reported.map_or(counted.has_quorum(), |tolerance| tolerance.has_quorum),
+        "failuresTolerated":
+            reported.map_or(counted.failures(), |tolerance| u64::from(tolerance.failures)),
+        "settled": leader_status.map(|status| status.settled),
     })
 }
 
@@ -224,7 +244,7 @@ fn as_json(asked: &[Asked], own: Option<&wire::StatusReply>) -> serde_json::Valu
 mod tests {
     use super::*;
 
-    fn member(id: u64, learner: bool, answer: Result<(u64, u64, u64), &str>) -> Asked {
+    fn member(id: u64, learner: bool, reply: Result<(u64, u64, u64), &str>) -> MemberReport {
         let status = |(leader, index, applied)| etcd::StatusResponse {
             leader,
             raft_index: index,
@@ -232,27 +252,32 @@ mod tests {
             is_learner: learner,
             ..Default::default()
         };
-        Asked {
-            member: etcd::Member { id, is_learner: learner, ..Default::default() },
+        MemberReport {
+            member: etcd::Member {
+                id,
+                is_learner: learner,
+                client_urls: vec!["http://h:1".to_string()],
+                ..Default::default()
+            },
             endpoint: String::new(),
-            answer: answer.map(status).map_err(str::to_string),
+            reply: reply.map(status).map_err(str::to_string),
         }
     }
 
     #[test]
-    fn what_is_counted_from_outside() {
-        let asked = [
+    fn tolerance_is_computed_from_the_replies() {
+        let reports = [
             member(1, false, Ok((1, 90, 90))),
             member(2, false, Ok((1, 90, 70))),
             member(3, false, Err("refused")),
             member(4, true, Ok((1, 80, 80))),
         ];
-        assert_eq!(count(&asked), Counted { voters: 3, live: 2 });
-        let roles: Vec<_> = asked.iter().map(role).collect();
+        assert_eq!(count(&reports), VoterCount { voters: 3, live: 2 });
+        let roles: Vec<_> = reports.iter().map(role).collect();
         assert_eq!(roles, ["leader", "follower", "unreachable", "learner"]);
-        let lags: Vec<_> = asked.iter().map(|one| lag(one, &asked, None)).collect();
+        let lags: Vec<_> = reports.iter().map(|report| lag(report, &reports, None)).collect();
         assert_eq!(lags, [Some(0), Some(20), None, Some(10)]);
-        let lines = summary(&asked, None, &Names::default());
+        let lines = summary(&reports, None, &MemberNames::default());
         assert_eq!(
             lines,
             ["3 voters, quorum 2, live 2: no further failure is tolerated right now"]
@@ -260,17 +285,17 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_knows_the_lag_of_who_does_not_answer() {
-        let asked = [member(1, false, Ok((1, 90, 90))), member(2, false, Err("refused"))];
+    fn the_leader_knows_the_lag_of_an_unreachable_member() {
+        let reports = [member(1, false, Ok((1, 90, 90))), member(2, false, Err("refused"))];
         let peer = wire::Peer { id: 2, matched: 85, ..Default::default() };
-        let own = wire::StatusReply { peers: vec![peer], ..Default::default() };
-        assert_eq!(lag(&asked[1], &asked, Some(&own)), Some(5));
+        let leader_status = wire::StatusReply { peers: vec![peer], ..Default::default() };
+        assert_eq!(lag(&reports[1], &reports, Some(&leader_status)), Some(5));
     }
 
     #[test]
-    fn who_knows_no_leader_is_not_counted() {
-        let asked = [member(1, false, Ok((0, 5, 5)))];
-        assert!(!count(&asked).has_quorum());
-        assert_eq!(role(&asked[0]), "no leader");
+    fn a_member_without_leader_is_not_live() {
+        let reports = [member(1, false, Ok((0, 5, 5)))];
+        assert!(!count(&reports).has_quorum());
+        assert_eq!(role(&reports[0]), "no leader");
     }
 }

@@ -1,44 +1,44 @@
-//! Runs the stock `etcdctl`.
+//! Runs etcd's `etcdctl`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 
-use crate::common::PATIENCE;
+use crate::support::TEST_TIMEOUT;
 
-/// Whether there is one; says so if not.
+/// Whether the program is installed; prints a message if not.
 pub(crate) fn installed(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok();
-    if !found {
+    let installed = Command::new(program).arg("--version").output().is_ok();
+    if !installed {
         eprintln!("skipped: {program} is not installed");
     }
-    found
+    installed
 }
 
-/// `etcdctl` for these endpoints, apart from what to do.
+/// `etcdctl` for these endpoints, without a command.
 pub(crate) fn etcdctl(endpoints: &str) -> Command {
     let mut command = Command::new("etcdctl");
-    let told = std::env::vars().filter(|(name, _)| name.starts_with("ETCDCTL_"));
-    told.for_each(|(name, _)| {
+    let variables = std::env::vars().filter(|(name, _)| name.starts_with("ETCDCTL_"));
+    variables.for_each(|(name, _)| {
         command.env_remove(name);
     });
     command.env("ETCDCTL_API", "3").arg("--endpoints").arg(endpoints);
-    // Only a hang takes so long.
+    // Only a hang takes this long.
     command.args(["--command-timeout=120s", "--dial-timeout=60s"]);
     command
 }
 
-/// Runs it to its end, with these lines as input.
+/// Runs it to the end, with this input.
 pub(crate) fn run(mut command: Command, input: &str) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // It may end without reading.
+    // It may exit without reading.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
 }
 
-/// What it printed, if it was content.
-pub(crate) fn ask(endpoints: &str, line: &str) -> String {
+/// Runs a command that must succeed. Returns its output.
+pub(crate) fn succeed(endpoints: &str, line: &str) -> String {
     let mut command = etcdctl(endpoints);
     command.args(words(line));
     let output = run(command, "");
@@ -47,34 +47,34 @@ pub(crate) fn ask(endpoints: &str, line: &str) -> String {
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-/// What it said, if it was not content.
+/// Runs a command that must fail. Returns its error without log lines.
 pub(crate) fn refused(endpoints: &str, line: &str) -> String {
     let mut command = etcdctl(endpoints);
     command.args(words(line));
     let output = run(command, "");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(!output.status.success(), "etcdctl {line}: {said}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success(), "etcdctl {line}: {text}");
     without_logs(&String::from_utf8_lossy(&output.stderr))
 }
 
-/// Its own log lines, with times and places in its source, say nothing about the server.
+/// Removes etcdctl's own log lines, which differ from run to run.
 pub(crate) fn without_logs(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.starts_with("{\"level\""));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// One that goes on, such as a watch.
-pub(crate) struct Stream {
+/// A running command, such as a watch.
+pub(crate) struct CommandStream {
     command: String,
     child: Child,
     lines: mpsc::Receiver<String>,
 }
 
-impl Stream {
+impl CommandStream {
     pub(crate) fn start(mut command: Command, input: &str) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        // It may end without reading.
+        // It may exit without reading.
         let _ = child.stdin.as_mut().unwrap().write_all(input.as_bytes());
         let arguments: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
         let command = arguments.join(" ");
@@ -97,8 +97,8 @@ impl Stream {
     }
 
     pub(crate) fn line(&self) -> String {
-        let line = self.lines.recv_timeout(PATIENCE);
-        line.unwrap_or_else(|_| panic!("no more lines of etcdctl {}", self.command))
+        let line = self.lines.recv_timeout(TEST_TIMEOUT);
+        line.unwrap_or_else(|_| panic!("timed out: a line of etcdctl {}", self.command))
     }
 
     pub(crate) fn lines(&self, count: usize) -> Vec<String> {
@@ -106,27 +106,27 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for CommandStream {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Splits a line as a shell does that knows single quotes only.
+/// Splits a line like a shell that supports only single quotes.
 pub(crate) fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
-    for (place, part) in line.split('\'').enumerate() {
-        let quoted = place % 2 == 1;
+    for (index, part) in line.split('\'').enumerate() {
+        let quoted = index % 2 == 1;
         if quoted {
             word.get_or_insert_default().push_str(part);
             continue;
         }
-        for letter in part.chars() {
-            match letter {
+        for character in part.chars() {
+            match character {
                 ' ' => words.extend(word.take()),
-                _ => word.get_or_insert_default().push(letter),
+                _ => word.get_or_insert_default().push(character),
             }
         }
     }

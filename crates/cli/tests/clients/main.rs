@@ -1,15 +1,14 @@
-//! Clients that nobody wrote for this server, and clients that mean harm, against real
-//! processes of the binary. Where `etcdctl` or `etcd` is not installed, what needs them is
-//! skipped, by name.
+//! etcd's own client `etcdctl`, and hostile clients, against processes of the binary. Where
+//! `etcdctl` or `etcd` is not installed, the tests that need it are skipped with a message.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod etcdctl;
 mod growth;
 mod hostile;
 mod operators;
+#[path = "../support/mod.rs"]
+mod support;
 mod transcript;
 mod transcripts;
 mod writers;

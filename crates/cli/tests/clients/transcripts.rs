@@ -1,121 +1,102 @@
-//! The same talks with one member, with three in turn, and with etcd.
+//! Plays the same transcripts against one member, against three in turn, and against etcd.
 //!
-//! The files were written by etcd: `UPDATE=1` plays them with it and writes what it says.
+//! The expected output is etcd's: `UPDATE=1` plays the files against etcd and rewrites them.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::common::cluster::Cluster;
-use crate::common::{Place, Running, free_ports, wait_until};
 use crate::etcdctl::{etcdctl, installed};
+use crate::support::cluster::TestCluster;
+use crate::support::server::TestServer;
+use crate::support::{TestDirectory, TestProcess, wait_until};
 use crate::transcript::{parse, play};
 
-const TALKS: &[&str] = &["keys", "txn", "watch", "lease", "upkeep"];
+const TRANSCRIPTS: &[&str] = &["keys", "txn", "watch", "lease", "upkeep"];
 
 #[test]
-fn one_member_says_what_etcd_says() {
-    check(1);
+fn one_member_replies_like_etcd() {
+    check::<1>();
 }
 
-/// Each command goes to the next member: any of them answers as one would.
+/// Each command goes to the next member: all of them give the same replies.
 #[test]
-fn three_members_say_what_etcd_says() {
-    check(3);
+fn three_members_reply_like_etcd() {
+    check::<3>();
 }
 
 #[test]
-fn etcd_says_what_is_written() {
+fn the_transcripts_are_those_of_etcd() {
     if !installed("etcdctl") || !installed("etcd") {
         return;
     }
     let update = std::env::var_os("UPDATE").is_some();
-    for talk in TALKS {
-        let etcd = Etcd::start(talk);
-        let path = path(talk);
-        let written = fs::read_to_string(&path).unwrap();
-        let played = play(&parse(&written), std::slice::from_ref(&etcd.endpoint));
+    for name in TRANSCRIPTS {
+        let etcd = Etcd::start(name);
+        let path = path(name);
+        let expected = fs::read_to_string(&path).unwrap();
+        let played = play(&parse(&expected), std::slice::from_ref(&etcd.endpoint));
         if update {
             fs::write(&path, &played).unwrap();
         } else {
-            assert_same(talk, &played, &written);
+            assert_same(name, &played, &expected);
         }
     }
 }
 
-fn check(members: usize) {
+fn check<const N: usize>() {
     if !installed("etcdctl") {
         return;
     }
-    for talk in TALKS {
-        let place = Place::new(&format!("talk-{members}-{talk}"));
-        fs::create_dir_all(&place.path).unwrap();
-        let cluster = Cluster::new(&place, "talk", members);
-        let _running = cluster.start();
-        let endpoints: Vec<String> =
-            (0..members).map(|one| address(&cluster.client(one))).collect();
-        let written = fs::read_to_string(path(talk)).unwrap();
-        let played = play(&parse(&written), &endpoints);
-        assert_same(talk, &played, &written);
+    for name in TRANSCRIPTS {
+        let directory = TestDirectory::new(&format!("transcript-{N}-{name}"));
+        let cluster = TestCluster::new::<N>(&directory, "m");
+        let _processes = cluster.start();
+        let expected = fs::read_to_string(path(name)).unwrap();
+        let played = play(&parse(&expected), &cluster.client_addresses());
+        assert_same(name, &played, &expected);
     }
 }
 
-/// Without the scheme, as old versions of etcdctl want it.
-pub(crate) fn address(url: &str) -> String {
-    url.trim_start_matches("http://").to_owned()
-}
-
-fn path(talk: &str) -> PathBuf {
+fn path(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients/transcripts");
-    folder.join(format!("{talk}.txt"))
+    folder.join(format!("{name}.txt"))
 }
 
-/// Shows the first place that differs, rather than two long texts.
-fn assert_same(talk: &str, played: &str, written: &str) {
-    let mut asked = "";
-    let mut lines = written.lines();
+/// On failure shows the first line that differs, instead of two long texts.
+fn assert_same(name: &str, played: &str, expected: &str) {
+    let mut command = "";
+    let mut lines = expected.lines();
     for line in played.lines() {
-        let wanted = lines.next().unwrap_or("(the end)");
+        let expected = lines.next().unwrap_or("(the end)");
         if line.starts_with(['$', '~']) {
-            asked = line;
+            command = line;
         }
-        assert_eq!(line, wanted, "in {talk}.txt after: {asked}");
+        assert_eq!(line, expected, "in {name}.txt after: {command}");
     }
-    assert_eq!(lines.next(), None, "in {talk}.txt, at its end");
+    assert_eq!(lines.next(), None, "at the end of {name}.txt");
 }
 
-/// Tells a server, ours or etcd's, to be a cluster of its own; gives the URL for clients.
-pub(crate) fn alone(server: &mut Command, place: &Place) -> String {
-    let url = |port: u16| format!("http://127.0.0.1:{port}");
-    let ports = free_ports(2);
-    let (client, peer) = (url(ports[0]), url(ports[1]));
-    server.arg("--data-dir").arg(place.path.join("data"));
-    for flag in ["--listen-client-urls", "--advertise-client-urls"] {
-        server.args([flag, &client]);
-    }
-    for flag in ["--listen-peer-urls", "--initial-advertise-peer-urls"] {
-        server.args([flag, &peer]);
-    }
-    server.args(["--initial-cluster", &format!("default={peer}")]);
-    client
-}
-
-/// The real one, alone.
-pub(crate) struct Etcd {
-    pub(crate) endpoint: String,
-    _running: Running,
-    _place: Place,
+/// etcd itself, with one member.
+struct Etcd {
+    endpoint: String,
+    _process: TestProcess,
+    _directory: TestDirectory,
 }
 
 impl Etcd {
-    pub(crate) fn start(name: &str) -> Self {
-        let place = Place::new(&format!("etcd-{name}"));
-        fs::create_dir_all(&place.path).unwrap();
+    fn start(name: &str) -> Self {
+        let directory = TestDirectory::new(&format!("etcd-{name}"));
+        let [server] = TestServer::all(&directory, ["etcd"]);
         let mut command = Command::new("etcd");
-        let endpoint = address(&alone(&mut command, &place));
-        let running = Running::start(&mut command, &place.path.join("etcd.log"));
-        let serves = || etcdctl(&endpoint).args(["get", "x"]).output().unwrap().status.success();
-        wait_until(serves, "etcd serves");
-        Self { endpoint, _running: running, _place: place }
+        command.args(server.single_member_flags());
+        let process = TestProcess::start(&mut command, &server.log);
+        let endpoint = server.client_address();
+        wait_until(|| serves_etcdctl(&endpoint), "etcd serves requests");
+        Self { endpoint, _process: process, _directory: directory }
     }
+}
+
+pub(crate) fn serves_etcdctl(endpoint: &str) -> bool {
+    etcdctl(endpoint).args(["get", "x"]).output().unwrap().status.success()
 }

@@ -1,4 +1,4 @@
-//! Clients that write all the time, through every member, and remember what they were told.
+//! Clients that write continuously, one through each member, and record the results.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,34 +11,35 @@ use tokio::task::JoinHandle;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::common::PATIENCE;
+use crate::support::TEST_TIMEOUT;
 
-/// One writer for each endpoint: it writes its own keys, in order, each until it is done.
+/// One writer for each endpoint. It writes its own keys in order, and repeats each write until
+/// it is acknowledged.
 pub(crate) struct Writers {
     tasks: BTreeMap<String, Writer>,
 }
 
 struct Writer {
-    told: Arc<Told>,
+    state: Arc<WriterState>,
     task: JoinHandle<()>,
 }
 
-/// What a writer was told so far.
 #[derive(Default)]
-pub(crate) struct Told {
+struct WriterState {
     stop: AtomicBool,
-    /// Its member is about to go: it may be left without an answer, and then ends.
+    /// Its member is being removed: a write may fail, which ends the writer.
     may_fail: AtomicBool,
-    seen: Mutex<Seen>,
+    log: Mutex<WriterLog>,
 }
 
+/// The results of one writer.
 #[derive(Clone, Default)]
-pub(crate) struct Seen {
-    /// Keys that were acknowledged, with their values.
+pub(crate) struct WriterLog {
+    /// Acknowledged keys with their values.
     pub(crate) written: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// What failed before it was done.
+    /// Failed attempts.
     pub(crate) failures: Vec<String>,
-    /// The longest that one write took, failures included.
+    /// The longest duration of one write, including failed attempts.
     pub(crate) longest: Duration,
 }
 
@@ -47,74 +48,74 @@ impl Writers {
         Self { tasks: BTreeMap::new() }
     }
 
-    /// Writes through this endpoint, too, from now on.
+    /// Starts another writer, through this endpoint.
     pub(crate) fn start(&mut self, endpoint: &str) {
-        let told = Arc::new(Told::default());
+        let state = Arc::new(WriterState::default());
         let number = self.tasks.len();
         let channel = Endpoint::from_shared(endpoint.to_owned()).unwrap().connect_lazy();
-        let task = tokio::spawn(write_all(number, KvClient::new(channel), Arc::clone(&told)));
-        self.tasks.insert(endpoint.to_owned(), Writer { told, task });
+        let task = tokio::spawn(write_all(number, KvClient::new(channel), Arc::clone(&state)));
+        self.tasks.insert(endpoint.to_owned(), Writer { state, task });
     }
 
     pub(crate) fn may_fail(&self, endpoint: &str) {
-        self.tasks[endpoint].told.may_fail.store(true, Ordering::SeqCst);
+        self.tasks[endpoint].state.may_fail.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until every writer that should go on has written so many more.
+    /// Waits until every writer whose member stays has made this many more writes.
     pub(crate) async fn written_more(&self, count: usize) {
-        for writer in self.tasks.values().filter(|one| !one.told.may_fail.load(Ordering::SeqCst)) {
-            let before = writer.told.seen().written.len();
-            let began = Instant::now();
-            while writer.told.seen().written.len() < before + count {
-                assert!(began.elapsed() < PATIENCE, "a writer stands still");
+        for writer in self.tasks.values().filter(|one| !one.state.may_fail.load(Ordering::SeqCst)) {
+            let before = writer.state.log().written.len();
+            let started = Instant::now();
+            while writer.state.log().written.len() < before + count {
+                assert!(started.elapsed() < TEST_TIMEOUT, "timed out: a writer makes no progress");
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
     }
 
-    /// Ends all of them, and gives for each endpoint what its writer was told.
-    pub(crate) async fn stop(self) -> BTreeMap<String, Seen> {
+    /// Stops all writers. Returns the results for each endpoint.
+    pub(crate) async fn stop(self) -> BTreeMap<String, WriterLog> {
         let mut all = BTreeMap::new();
-        for (endpoint, Writer { told, task }) in self.tasks {
-            told.stop.store(true, Ordering::SeqCst);
+        for (endpoint, Writer { state, task }) in self.tasks {
+            state.stop.store(true, Ordering::SeqCst);
             task.await.unwrap();
-            all.insert(endpoint, told.seen());
+            all.insert(endpoint, state.log());
         }
         all
     }
 }
 
-impl Told {
-    fn seen(&self) -> Seen {
-        self.seen.lock().unwrap().clone()
+impl WriterState {
+    fn log(&self) -> WriterLog {
+        self.log.lock().unwrap().clone()
     }
 }
 
-async fn write_all(number: usize, mut client: KvClient<Channel>, told: Arc<Told>) {
+async fn write_all(number: usize, mut client: KvClient<Channel>, state: Arc<WriterState>) {
     for count in 0.. {
         let key = format!("w{number}/{count:08}").into_bytes();
         let value = format!("value {count} of {number}").into_bytes();
-        let began = Instant::now();
-        while let Err(why) = put(&mut client, &key, &value).await {
-            let (code, text) = (why.code(), why.message());
-            let after = began.elapsed();
+        let started = Instant::now();
+        while let Err(status) = put(&mut client, &key, &value).await {
+            let (code, text) = (status.code(), status.message());
+            let after = started.elapsed();
             let text = format!("key {count} after {after:?}: {code:?} {text}");
-            told.seen.lock().unwrap().failures.push(text);
-            if told.may_fail.load(Ordering::SeqCst) {
+            state.log.lock().unwrap().failures.push(text);
+            if state.may_fail.load(Ordering::SeqCst) {
                 return;
             }
-            assert!(after < PATIENCE, "{code:?} {}", why.message());
+            assert!(after < TEST_TIMEOUT, "{code:?} {}", status.message());
         }
-        let mut seen = told.seen.lock().unwrap();
-        seen.longest = seen.longest.max(began.elapsed());
-        seen.written.insert(key, value);
-        if told.stop.load(Ordering::SeqCst) {
+        let mut log = state.log.lock().unwrap();
+        log.longest = log.longest.max(started.elapsed());
+        log.written.insert(key, value);
+        if state.stop.load(Ordering::SeqCst) {
             return;
         }
     }
 }
 
-/// The same put again does no harm: it writes the same.
+/// Idempotent: a repeated put writes the same value.
 async fn put(client: &mut KvClient<Channel>, key: &[u8], value: &[u8]) -> Result<(), Status> {
     let (key, value) = (key.to_vec().into(), value.to_vec().into());
     client.put(PutRequest { key, value, ..Default::default() }).await.map(|_| ())

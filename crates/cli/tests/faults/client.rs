@@ -1,4 +1,4 @@
-//! One member, as its clients see it.
+//! A client of one member, with timeouts and retries.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,16 +12,16 @@ use quorate_proto::etcdserverpb::{
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
-use crate::common::PATIENCE;
+use crate::support::{POLL_INTERVAL, TEST_TIMEOUT};
 
-/// A connection that is made when it is first used, and again when it was lost.
+/// Connects when it is first used, and reconnects when the connection is lost.
 #[derive(Clone)]
-pub(crate) struct Client {
+pub(crate) struct FaultClient {
     pub(crate) channel: Channel,
 }
 
-impl Client {
-    pub(crate) fn at(url: &str) -> Self {
+impl FaultClient {
+    pub(crate) fn new(url: &str) -> Self {
         Self { channel: Endpoint::from_shared(url.to_string()).unwrap().connect_lazy() }
     }
 
@@ -29,60 +29,60 @@ impl Client {
         KvClient::new(self.channel.clone())
     }
 
-    /// The revision of the write, once it is acknowledged.
+    /// Returns the revision of the acknowledged write.
     pub(crate) async fn put(&self, key: &str, value: &str) -> Result<i64, Status> {
         let (key, value) = (key.to_string().into(), value.to_string().into());
         let request = PutRequest { key, value, ..Default::default() };
-        let reply = answered(self.kv().put(request)).await?;
+        let reply = with_timeout(self.kv().put(request)).await?;
         Ok(reply.header.unwrap_or_default().revision)
     }
 
-    pub(crate) async fn put_surely(&self, key: &str, value: &str) -> i64 {
-        surely(key, async || self.put(key, value).await).await
+    pub(crate) async fn put_retrying(&self, key: &str, value: &str) -> i64 {
+        retry_until_ok(key, async || self.put(key, value).await).await
     }
 
-    /// Linearizably.
+    /// A linearizable read.
     pub(crate) async fn get(&self, key: &str) -> Result<Option<String>, Status> {
         let request = RangeRequest { key: key.to_string().into(), ..Default::default() };
-        let reply = answered(self.kv().range(request)).await?;
+        let reply = with_timeout(self.kv().range(request)).await?;
         Ok(reply.kvs.first().map(|kv| text(&kv.value)))
     }
 
-    pub(crate) async fn get_surely(&self, key: &str) -> Option<String> {
-        surely(key, async || self.get(key).await).await
+    pub(crate) async fn get_retrying(&self, key: &str) -> Option<String> {
+        retry_until_ok(key, async || self.get(key).await).await
     }
 
-    /// Everything that this member has, however old, and as of which revision.
-    pub(crate) async fn everything(&self) -> Result<(i64, BTreeMap<String, String>), Status> {
+    /// The local data of this member, possibly stale, and its revision.
+    pub(crate) async fn local_data(&self) -> Result<(i64, BTreeMap<String, String>), Status> {
         let reply = self.range_all(true).await?;
         let pairs = reply.kvs.iter().map(|kv| (text(&kv.key), text(&kv.value)));
         Ok((reply.header.unwrap_or_default().revision, pairs.collect()))
     }
 
-    /// As new as anything that was acknowledged before.
+    /// The current revision, by a linearizable read.
     pub(crate) async fn revision(&self) -> Result<i64, Status> {
         Ok(self.range_all(false).await?.header.unwrap_or_default().revision)
     }
 
     async fn range_all(&self, serializable: bool) -> Result<RangeResponse, Status> {
         let (key, range_end) = (vec![0].into(), vec![0].into());
-        // The revision is in the header, whatever is left out of the answer.
+        // The revision is in the header of every reply, so the keys can be left out.
         let count_only = !serializable;
         let request =
             RangeRequest { key, range_end, serializable, count_only, ..Default::default() };
         let mut kv = self.kv().max_decoding_message_size(usize::MAX);
-        answered(kv.range(request)).await
+        with_timeout(kv.range(request)).await
     }
 
     pub(crate) async fn status(&self) -> Result<StatusResponse, Status> {
         let mut maintenance = MaintenanceClient::new(self.channel.clone());
-        answered(maintenance.status(StatusRequest {})).await
+        with_timeout(maintenance.status(StatusRequest {})).await
     }
 
-    /// Of the whole history up to this revision.
+    /// The hash of the whole history up to this revision.
     pub(crate) async fn hash(&self, revision: i64) -> Result<u32, Status> {
         let mut maintenance = MaintenanceClient::new(self.channel.clone());
-        Ok(answered(maintenance.hash_kv(HashKvRequest { revision })).await?.hash)
+        Ok(with_timeout(maintenance.hash_kv(HashKvRequest { revision })).await?.hash)
     }
 }
 
@@ -90,45 +90,49 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Asks again whatever was not done.
-pub(crate) async fn surely<T>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, Status>) -> T {
-    let began = Instant::now();
+/// Repeats a call until it succeeds.
+pub(crate) async fn retry_until_ok<T>(
+    description: &str,
+    mut call: impl AsyncFnMut() -> Result<T, Status>,
+) -> T {
+    let started = Instant::now();
     loop {
-        match ask().await {
-            Ok(done) => return done,
-            Err(why) => assert!(began.elapsed() < PATIENCE, "{what}: {why}"),
+        match call().await {
+            Ok(value) => return value,
+            Err(status) => {
+                assert!(started.elapsed() < TEST_TIMEOUT, "timed out: {description}: {status}");
+            }
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Looks until there is something to see.
-pub(crate) async fn wait_for<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let began = Instant::now();
+/// Polls until there is a value.
+pub(crate) async fn wait_for<T>(description: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
+    let started = Instant::now();
     loop {
-        if let Some(seen) = look().await {
-            return seen;
+        if let Some(value) = poll().await {
+            return value;
         }
-        assert!(began.elapsed() < PATIENCE, "waited too long until {what}");
-        tokio::time::sleep(LOOK_AGAIN).await;
+        assert!(started.elapsed() < TEST_TIMEOUT, "timed out: {description}");
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// A member that stands still answers nothing, not even that it will not.
-pub(crate) async fn answered<T>(
+/// A call with the default timeout: a suspended member does not reply at all.
+pub(crate) async fn with_timeout<T>(
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, Status> {
-    answered_within(ANSWER_PATIENCE, call).await
+    within(CALL_TIMEOUT, call).await
 }
 
-pub(crate) async fn answered_within<T>(
-    patience: Duration,
+pub(crate) async fn within<T>(
+    timeout: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, Status> {
-    let silent = |_| Err(Status::deadline_exceeded("no answer"));
-    tokio::time::timeout(patience, call).await.unwrap_or_else(silent).map(Response::into_inner)
+    let timed_out = |_| Err(Status::deadline_exceeded("request timed out"));
+    tokio::time::timeout(timeout, call).await.unwrap_or_else(timed_out).map(Response::into_inner)
 }
 
-/// Longer than a server lets a request wait.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Longer than the server's own timeout of a request.
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);

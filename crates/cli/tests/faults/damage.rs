@@ -1,107 +1,111 @@
-//! Bytes of the log that are not what was written: damage is told, a torn end is none.
+//! Damaged logs: damage is reported with its position; a torn tail is truncated.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::members::{Members, place};
-use crate::writers::{Writers, assert_kept};
+use crate::cluster::{FaultCluster, test_directory};
+use crate::writers::{FaultWriters, assert_present};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_log_is_refused_with_its_place_and_the_others_go_on() {
-    let place = place("damage");
-    let mut members = Members::three(&place).await;
-    let writers = Writers::start(3, &members.clients());
-    writers.go_on(100).await;
-    members.kill(1);
-    let log = newest_segment(&members.cluster.directory(1));
+async fn a_damaged_log_is_reported_with_its_position_and_the_others_continue() {
+    let directory = test_directory("damage");
+    let mut cluster = FaultCluster::three(&directory).await;
+    let writers = FaultWriters::start(3, &cluster.clients());
+    writers.wait_for_writes(100).await;
+    cluster.kill(1);
+    let log = newest_segment(&cluster.servers[1].data_dir);
     let records = records(&log);
     let middle = &records[records.len() / 2];
-    flip(&log, middle.at + RECORD_HEAD_BYTES);
+    flip_bit(&log, middle.offset + RECORD_HEAD_BYTES);
 
-    members.start_again(1);
-    let (code, said) = members.ended(1);
-    assert_eq!(code, Some(1), "{said}");
+    cluster.restart(1);
+    let (code, output) = cluster.wait_exit(1);
+    assert_eq!(code, Some(1), "{output}");
     let name = log.file_name().unwrap().to_str().unwrap();
-    let place = format!("{name} is corrupt at byte {}: checksum does not match", middle.at);
-    assert!(said.contains(&place), "no '{place}' in\n{said}");
-    writers.go_on(100).await;
+    let message = format!("{name} is corrupt at byte {}: checksum does not match", middle.offset);
+    assert!(output.contains(&message), "no '{message}' in\n{output}");
+    writers.wait_for_writes(100).await;
 
-    // The very byte mended, it is the member that it was.
-    flip(&log, middle.at + RECORD_HEAD_BYTES);
-    members.start_again(1);
-    members.serves(1).await;
+    // With that bit restored, the member works again.
+    flip_bit(&log, middle.offset + RECORD_HEAD_BYTES);
+    cluster.restart(1);
+    cluster.wait_serving(1).await;
     let written = writers.finish().await;
-    assert_kept(&members.agree().await, &written);
+    assert_present(&cluster.assert_identical_data().await, &written);
 }
 
-/// A write that power loss cut short: its second half never came to the disk, and nothing says
-/// that it had.
+/// A power loss in the middle of a write: its second half is not on the disk, and no mark says
+/// that it was synced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_torn_end_of_the_log_is_cut_and_what_was_lost_comes_from_the_others() {
-    let place = place("torn");
-    let mut members = Members::three(&place).await;
+async fn a_torn_tail_is_truncated_and_fetched_from_the_others() {
+    let directory = test_directory("torn");
+    let mut cluster = FaultCluster::three(&directory).await;
     let torn = 1;
-    members.client(0).put_surely("key", "before").await;
-    members.agree().await;
-    members.signal(torn, "STOP");
-    let directory = members.cluster.directory(torn);
-    let mark = store(&directory).join("synced");
+    cluster.client(0).put_retrying("key", "before").await;
+    cluster.assert_identical_data().await;
+    cluster.signal(torn, "STOP");
+    let data_dir = cluster.servers[torn].data_dir.clone();
+    let mark = store(&data_dir).join("synced");
     let synced_before = fs::read(&mark).unwrap();
-    members.signal(torn, "CONT");
-    members.client(0).put_surely("key", &LONG.repeat(100)).await;
-    members.agree().await;
-    // Power is lost everywhere: nobody remembers what this member had said that it has.
-    (0..3).for_each(|number| members.kill(number));
+    cluster.signal(torn, "CONT");
+    cluster.client(0).put_retrying("key", &LONG.repeat(100)).await;
+    cluster.assert_identical_data().await;
+    // Power is lost everywhere: no member remembers what this one had acknowledged.
+    (0..3).for_each(|number| cluster.kill(number));
     fs::write(&mark, synced_before).unwrap();
-    tear(&newest_segment(&directory));
+    tear(&newest_segment(&data_dir));
 
-    (0..3).for_each(|number| members.start_again(number));
-    members.serves(torn).await;
-    assert_eq!(members.agree().await["key"], LONG.repeat(100));
+    (0..3).for_each(|number| cluster.restart(number));
+    cluster.wait_serving(torn).await;
+    assert_eq!(cluster.assert_identical_data().await["key"], LONG.repeat(100));
 }
 
 const LONG: &str = "after";
 
-/// Half of the last long write, and nothing behind it.
+/// Keeps half of the last long write, and nothing after it.
 fn tear(log: &Path) {
     let records = records(log);
     let long = records.iter().rfind(|record| record.body_bytes > LONG.len() * 100).unwrap();
     let mut bytes = fs::read(log).unwrap();
-    bytes[long.at + RECORD_HEAD_BYTES + long.body_bytes / 2..].fill(0);
+    bytes[long.offset + RECORD_HEAD_BYTES + long.body_bytes / 2..].fill(0);
     fs::write(log, bytes).unwrap();
 }
 
-/// One record of a segment, as `docs/formats.md` has it.
-struct Record {
-    at: usize,
+/// One record of a segment, as described in `docs/formats.md`.
+struct LogRecord {
+    offset: usize,
     body_bytes: usize,
 }
 
 const SEGMENT_HEAD_BYTES: usize = 512;
 const RECORD_HEAD_BYTES: usize = 32;
 
-/// Up to the first place without one of the next sequence.
-fn records(segment: &Path) -> Vec<Record> {
+/// All records up to the first position without a record of the next sequence number.
+fn records(segment: &Path) -> Vec<LogRecord> {
     let bytes = fs::read(segment).unwrap();
-    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
-    let sequence = |at: usize| u64::from_le_bytes(bytes[at + 8..at + 16].try_into().unwrap());
-    let (mut records, mut at) = (Vec::new(), SEGMENT_HEAD_BYTES);
-    let first = sequence(at);
-    while at + RECORD_HEAD_BYTES <= bytes.len() && sequence(at) == first + records.len() as u64 {
-        let body_bytes = number(at + 4);
-        records.push(Record { at, body_bytes });
-        at += (RECORD_HEAD_BYTES + body_bytes).next_multiple_of(8);
+    let u32_at =
+        |offset: usize| u32::from_le_bytes(bytes[offset..offset + 4].try_into().unwrap()) as usize;
+    let sequence =
+        |offset: usize| u64::from_le_bytes(bytes[offset + 8..offset + 16].try_into().unwrap());
+    let (mut records, mut offset) = (Vec::new(), SEGMENT_HEAD_BYTES);
+    let first = sequence(offset);
+    while offset + RECORD_HEAD_BYTES <= bytes.len()
+        && sequence(offset) == first + records.len() as u64
+    {
+        let body_bytes = u32_at(offset + 4);
+        records.push(LogRecord { offset, body_bytes });
+        offset += (RECORD_HEAD_BYTES + body_bytes).next_multiple_of(8);
     }
     assert!(records.len() > 2, "{} records in {}", records.len(), segment.display());
     records
 }
 
-fn store(directory: &str) -> PathBuf {
-    Path::new(directory).join("member")
+fn store(data_dir: &Path) -> PathBuf {
+    data_dir.join("member")
 }
 
-fn newest_segment(directory: &str) -> PathBuf {
-    let files = fs::read_dir(store(directory)).unwrap().map(|file| file.unwrap().path());
+fn newest_segment(data_dir: &Path) -> PathBuf {
+    let files = fs::read_dir(store(data_dir)).unwrap().map(|file| file.unwrap().path());
     let is_segment = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap();
         name.strip_prefix("wal-").is_some_and(|rest| rest.parse::<u64>().is_ok())
@@ -109,8 +113,8 @@ fn newest_segment(directory: &str) -> PathBuf {
     files.filter(is_segment).max().unwrap()
 }
 
-fn flip(path: &Path, at: usize) {
+fn flip_bit(path: &Path, offset: usize) {
     let mut bytes = fs::read(path).unwrap();
-    bytes[at] ^= 0x40;
+    bytes[offset] ^= 0x40;
     fs::write(path, bytes).unwrap();
 }

@@ -1,58 +1,59 @@
-//! A disk without room for one more byte.
+//! A full disk.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::client::surely;
-use crate::common::cluster::Cluster;
-use crate::members::{Members, place};
-use crate::writers::{Writers, assert_kept};
+use crate::client::retry_until_ok;
+use crate::cluster::{FaultCluster, test_directory};
+use crate::support::cluster::TestCluster;
+use crate::writers::{FaultWriters, assert_present};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_ends_one_member_with_the_reason_and_with_room_it_comes_back() {
-    let place = place("full-disk");
-    let cluster = Cluster::new(&place, "m", 3);
+async fn a_full_disk_stops_one_member_until_there_is_space() {
+    let directory = test_directory("full-disk");
+    let servers = TestCluster::new::<3>(&directory, "m");
     let full = 2;
-    let Some(disk) = SmallDisk::mount(Path::new(&cluster.directory(full))) else {
-        println!("skipped: a_full_disk: may not mount a small file system");
+    let Some(disk) = SmallDisk::mount(&servers[full].data_dir) else {
+        println!("skipped: a_full_disk: mounting a file system is not permitted");
         return;
     };
-    let mut members = Members::start(cluster, 3, 3).await;
-    let writers = Writers::start(2, &members.clients());
-    writers.go_on(50).await;
+    let mut cluster = FaultCluster::start(servers, 3).await;
+    let writers = FaultWriters::start(2, &cluster.clients());
+    writers.wait_for_writes(50).await;
     disk.fill();
-    // The log reserves its room in large pieces: it has to outgrow the one that it has.
+    // The log reserves space in large segments: it must outgrow the present one.
     let large = "x".repeat(1 << 20);
-    while members.is_running(full) {
-        surely("a large value", async || members.client(0).put("large", &large).await).await;
+    while cluster.is_running(full) {
+        retry_until_ok("a large value", async || cluster.client(0).put("large", &large).await)
+            .await;
     }
-    let (code, said) = members.ended(full);
-    assert_eq!(code, Some(1), "{said}");
-    assert_no_space(&said);
-    writers.go_on(50).await;
+    let (code, log) = cluster.wait_exit(full);
+    assert_eq!(code, Some(1), "{log}");
+    assert_no_space(&log);
+    writers.wait_for_writes(50).await;
 
-    members.start_again(full);
-    let (code, said) = members.ended(full);
-    assert_eq!(code, Some(1), "{said}");
-    assert_no_space(&said);
+    cluster.restart(full);
+    let (code, log) = cluster.wait_exit(full);
+    assert_eq!(code, Some(1), "{log}");
+    assert_no_space(&log);
 
     disk.clear();
-    members.start_again(full);
-    members.serves(full).await;
-    writers.go_on(50).await;
+    cluster.restart(full);
+    cluster.wait_serving(full).await;
+    writers.wait_for_writes(50).await;
     let written = writers.finish().await;
-    assert_kept(&members.agree().await, &written);
-    drop(members);
+    assert_present(&cluster.assert_identical_data().await, &written);
+    drop(cluster);
     drop(disk);
 }
 
-fn assert_no_space(said: &str) {
-    assert!(said.contains("os error 28"), "{said}");
+fn assert_no_space(log: &str) {
+    assert!(log.contains("os error 28"), "{log}");
 }
 
-/// A file system in memory at the place of a directory.
+/// A small file system in memory, mounted over a directory.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -68,7 +69,7 @@ impl SmallDisk {
         self.0.join("something-else")
     }
 
-    /// What is left is less than the log reserves at once.
+    /// Leaves less space than the log reserves for a segment.
     fn fill(&self) {
         let mut file = File::create(self.other_file()).unwrap();
         for _ in LEFT_MEBIBYTES..self.free_mebibytes() {

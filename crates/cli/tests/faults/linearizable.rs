@@ -1,53 +1,53 @@
-//! What clients see while everything happens at once: one order explains every answer.
+//! Linearizability of client operations under kills, a suspended leader and a replacement.
 
-use crate::common::cluster::Cluster;
-use crate::common::run;
-use crate::members::{Members, place};
+use crate::cluster::{FaultCluster, test_directory};
+use crate::support::cluster::TestCluster;
+use crate::support::run;
 use crate::workload::Workload;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_fit_one_order_through_deaths_a_standstill_and_a_replaced_member() {
-    let place = place("linearizable");
-    let mut members = Members::start(Cluster::new(&place, "m", 4), 4, 3).await;
-    let workload = Workload::start(5, members.clients());
-    workload.go_on(100).await;
+async fn operations_stay_linearizable_under_faults_and_a_replacement() {
+    let directory = test_directory("linearizable");
+    let mut cluster = FaultCluster::start(TestCluster::new::<4>(&directory, "m"), 3).await;
+    let workload = Workload::start(5, cluster.clients());
+    workload.wait_for_calls(100).await;
 
-    let dead = members.leader().await;
-    members.kill(dead);
-    workload.go_on(100).await;
-    members.start_again(dead);
-    workload.go_on(100).await;
+    let killed = cluster.leader().await;
+    cluster.kill(killed);
+    workload.wait_for_calls(100).await;
+    cluster.restart(killed);
+    workload.wait_for_calls(100).await;
 
-    let still = members.leader().await;
-    members.signal(still, "STOP");
-    // A new leader answers, while the old one believes that it leads.
-    members.leader_among(&members.others(still)).await;
-    workload.go_on(100).await;
-    members.signal(still, "CONT");
-    workload.go_on(100).await;
+    let suspended = cluster.leader().await;
+    cluster.signal(suspended, "STOP");
+    // There is a new leader, while the old one still considers itself the leader.
+    cluster.leader_among(&cluster.others(suspended)).await;
+    workload.wait_for_calls(100).await;
+    cluster.signal(suspended, "CONT");
+    workload.wait_for_calls(100).await;
 
-    let leaver = members.leader().await;
-    replace(&mut members, leaver, 3).await;
-    workload.set_members(members.clients());
-    workload.go_on(100).await;
-    let dead = members.leader().await;
-    members.kill(dead);
-    workload.go_on(100).await;
-    members.start_again(dead);
-    members.serves(dead).await;
-    workload.judge().await;
-    members.agree().await;
+    let leaving = cluster.leader().await;
+    replace(&mut cluster, leaving, 3).await;
+    workload.set_clients(cluster.clients());
+    workload.wait_for_calls(100).await;
+    let killed = cluster.leader().await;
+    cluster.kill(killed);
+    workload.wait_for_calls(100).await;
+    cluster.restart(killed);
+    cluster.wait_serving(killed).await;
+    workload.check_history().await;
+    cluster.assert_identical_data().await;
 }
 
-/// By the command that the operating guide names; the leader itself leaves.
-async fn replace(members: &mut Members<'_>, leaver: usize, newcomer: usize) {
-    let (old, cluster) = (members.cluster.member_name(leaver), &members.cluster);
-    let new = format!("{}={}", cluster.member_name(newcomer), cluster.peer(newcomer));
-    let staying = members.others(leaver);
-    let endpoint = cluster.client(staying[0]);
-    run(&["member", "replace", &old, &new, "--no-wait", "--endpoints", &endpoint]);
-    members.join(newcomer, &[0, 1, 2, 3]).await;
-    let (code, said) = members.ended(leaver);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("permanently removed"), "{said}");
+/// With the command of the operating guide; the leader itself is replaced.
+async fn replace(cluster: &mut FaultCluster, leaving: usize, joining: usize) {
+    let staying = cluster.others(leaving)[0];
+    let [leaving_name, endpoint] =
+        [&cluster.servers[leaving].name, &cluster.servers[staying].client_url];
+    let new = cluster.servers[joining].pair();
+    run(&["member", "replace", leaving_name, &new, "--no-wait", "--endpoints", endpoint]);
+    cluster.join(joining, &[0, 1, 2, 3]).await;
+    let (code, log) = cluster.wait_exit(leaving);
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("permanently removed"), "{log}");
 }

@@ -1,22 +1,22 @@
-//! What happens to real servers: killed, stopped, robbed of their disk, cut off from each
-//! other. In each case no acknowledged write is lost, no answer is old, the others go on, and
-//! who was hit comes back or says why it does not.
+//! Faults of real servers: killed, suspended, disk lost or full, network partitioned. In each
+//! case no acknowledged write is lost, no read is stale, the other members continue, and the
+//! affected member recovers or reports why it cannot.
 //!
-//! Where the machine lets tests mount a file system and make network namespaces, they do; a
-//! test that may not says so by name. Nothing here depends on how fast anything is.
+//! Some tests mount a file system or create network namespaces; where that is not permitted,
+//! they are skipped with a message. No test depends on the speed of the machine.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "../common/mod.rs"]
-mod common;
+#[path = "../support/mod.rs"]
+mod support;
 
 mod client;
+mod cluster;
 mod damage;
 mod full_disk;
 mod kills;
 mod leases;
 mod linearizable;
-mod members;
 mod network;
 mod partitions;
 mod watches;

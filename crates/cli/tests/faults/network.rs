@@ -1,12 +1,14 @@
-//! A network for each test: members in namespaces of their own, which two bridges connect. One
-//! is for peers, and is what gets cut; clients use the other, and reach everybody always.
+//! A network for one test: each member is in its own namespace, connected by two bridges. The
+//! bridge for peers can be partitioned; the bridge for clients always works.
 
 use std::process::Command;
 
-use crate::common::cluster::Site;
+use crate::support::TestDirectory;
+use crate::support::cluster::TestCluster;
+use crate::support::server::TestServer;
 
-pub(crate) struct Network {
-    /// Told apart from those of other tests, also of other processes.
+pub(crate) struct TestNetwork {
+    /// Distinguishes it from the networks of other tests.
     number: u8,
     members: usize,
 }
@@ -14,23 +16,22 @@ pub(crate) struct Network {
 const PEERS: char = 'p';
 const CLIENTS: char = 'c';
 
-impl Network {
-    /// None where that is not permitted. What was made goes when it is dropped, also if it is
-    /// only a part.
+impl TestNetwork {
+    /// None where that is not permitted. Drop removes it, even if it is incomplete.
     pub(crate) fn new(number: u8, members: usize) -> Option<Self> {
         let network = Self { number, members };
-        let mut made = true;
+        let mut complete = true;
         for kind in [PEERS, CLIENTS] {
             let bridge = network.bridge(kind);
-            made &= ip(&["link", "add", &bridge, "type", "bridge"]);
-            made &= ip(&["link", "set", &bridge, "up"]);
+            complete &= ip(&["link", "add", &bridge, "type", "bridge"]);
+            complete &= ip(&["link", "set", &bridge, "up"]);
         }
         let own = format!("{}/24", network.address(CLIENTS, 253));
-        made &= ip(&["address", "add", &own, "dev", &network.bridge(CLIENTS)]);
+        complete &= ip(&["address", "add", &own, "dev", &network.bridge(CLIENTS)]);
         for member in 0..members {
-            made = made && network.add_member(member);
+            complete = complete && network.add_member(member);
         }
-        made.then_some(network)
+        complete.then_some(network)
     }
 
     fn add_member(&self, member: usize) -> bool {
@@ -52,40 +53,42 @@ impl Network {
             && ip(&["-n", &namespace, "link", "set", &inner, "up"])
     }
 
-    pub(crate) fn sites(&self) -> Vec<Site> {
-        let site = |member| Site {
-            peer: format!("{}:2380", self.address(PEERS, member)),
-            client: format!("{}:2379", self.address(CLIENTS, member)),
-            namespace: Some(self.namespace(member)),
+    /// One server in each namespace.
+    pub(crate) fn servers(&self, directory: &TestDirectory) -> TestCluster {
+        let server = |member| {
+            let peer = format!("{}:2380", self.address(PEERS, member));
+            let client = format!("{}:2379", self.address(CLIENTS, member));
+            let server = TestServer::new(directory, &format!("m{member}"), &peer, &client);
+            TestServer { namespace: Some(self.namespace(member)), ..server }
         };
-        (0..self.members).map(site).collect()
+        TestCluster::of((0..self.members).map(server).collect())
     }
 
-    /// Nothing gets from this member to its peers, nor from them to it.
-    pub(crate) fn cut(&self, member: usize) {
+    /// Isolates this member from its peers.
+    pub(crate) fn isolate(&self, member: usize) {
         assert!(ip(&["link", "set", &self.outer(PEERS, member), "down"]));
     }
 
-    pub(crate) fn mend(&self, member: usize) {
+    pub(crate) fn reconnect(&self, member: usize) {
         assert!(ip(&["link", "set", &self.outer(PEERS, member), "up"]));
     }
 
-    /// What this member sends to that one gets lost; what that one sends arrives.
-    pub(crate) fn mute(&self, member: usize, towards: usize) {
-        // An address that no card has: everybody drops it in silence.
-        let to = self.address(PEERS, towards);
-        let nobody = ["lladdr", "02:00:00:00:00:99", "nud", "permanent"];
-        self.neighbour(member, &[&["replace", &to], &nobody[..]].concat());
+    /// Drops packets from `member` to `receiver`, but not in the other direction.
+    pub(crate) fn block(&self, member: usize, receiver: usize) {
+        // No interface has this hardware address, so all packets to it are dropped.
+        let to = self.address(PEERS, receiver);
+        let no_interface = ["lladdr", "02:00:00:00:00:99", "nud", "permanent"];
+        self.neighbour(member, &[&["replace", &to], &no_interface[..]].concat());
     }
 
-    pub(crate) fn unmute(&self, member: usize, towards: usize) {
-        self.neighbour(member, &["delete", &self.address(PEERS, towards)]);
+    pub(crate) fn unblock(&self, member: usize, receiver: usize) {
+        self.neighbour(member, &["delete", &self.address(PEERS, receiver)]);
     }
 
-    fn neighbour(&self, member: usize, what: &[&str]) {
+    fn neighbour(&self, member: usize, arguments: &[&str]) {
         let (namespace, inner) = (self.namespace(member), self.inner(PEERS, member));
         let begin = ["-n", &namespace, "neighbour"];
-        assert!(ip(&[&begin[..], what, &["dev", &inner]].concat()));
+        assert!(ip(&[&begin[..], arguments, &["dev", &inner]].concat()));
     }
 
     fn address(&self, kind: char, member: usize) -> String {
@@ -93,7 +96,7 @@ impl Network {
         format!("10.213.{subnet}.{}", member + 1)
     }
 
-    /// Names of links are short.
+    /// Names of links must be short. Contains the process id: tests may run in parallel.
     fn prefix(&self) -> String {
         format!("f{}{}", std::process::id() % 100_000, self.number)
     }
@@ -115,7 +118,7 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for TestNetwork {
     fn drop(&mut self) {
         for member in 0..self.members {
             ip(&["netns", "delete", &self.namespace(member)]);

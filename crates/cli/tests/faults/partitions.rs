@@ -1,94 +1,93 @@
-//! Networks that fall apart, in both directions and in one, with clients on both sides.
+//! Network partitions, in both directions and in one, with clients on both sides.
 
-use crate::common::Place;
-use crate::common::cluster::Cluster;
-use crate::members::{Members, place};
-use crate::network::Network;
+use crate::cluster::{FaultCluster, test_directory};
+use crate::network::TestNetwork;
+use crate::support::TestDirectory;
 use crate::workload::Workload;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_is_cut_off_answers_nothing_old_and_acknowledges_nothing() {
-    let Some(network) = Network::new(0, 3) else {
-        println!("skipped: a_leader_that_is_cut_off: may not make network namespaces");
+async fn an_isolated_leader_serves_no_stale_reads_and_acknowledges_nothing() {
+    let Some(network) = TestNetwork::new(0, 3) else {
+        println!("skipped: an_isolated_leader: creating network namespaces is not permitted");
         return;
     };
-    let place = place("cut-off");
-    let mut members = members(&place, &network).await;
-    let workload = Workload::start(5, members.clients());
-    workload.go_on(100).await;
-    members.client(0).put_surely("word", "before").await;
-    let old = members.leader().await;
-    network.cut(old);
-    assert_deposed(&members, old).await;
-    workload.go_on(100).await;
+    let directory = test_directory("cut-off");
+    let mut cluster = start(&directory, &network).await;
+    let workload = Workload::start(5, cluster.clients());
+    workload.wait_for_calls(100).await;
+    cluster.client(0).put_retrying("word", "before").await;
+    let old = cluster.leader().await;
+    network.isolate(old);
+    assert_deposed(&cluster, old).await;
+    workload.wait_for_calls(100).await;
 
-    network.mend(old);
-    members.serves(old).await;
-    workload.go_on(50).await;
-    workload.judge().await;
-    assert_eq!(members.agree().await["word"], "after");
-    drop(members);
+    network.reconnect(old);
+    cluster.wait_serving(old).await;
+    workload.wait_for_calls(50).await;
+    workload.check_history().await;
+    assert_eq!(cluster.assert_identical_data().await["word"], "after");
+    drop(cluster);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_only_one_direction_fails_the_majority_goes_on() {
-    let Some(network) = Network::new(1, 3) else {
-        println!("skipped: where_only_one_direction_fails: may not make network namespaces");
+async fn a_one_way_failure_does_not_stop_the_majority() {
+    let Some(network) = TestNetwork::new(1, 3) else {
+        println!("skipped: a_one_way_failure: creating network namespaces is not permitted");
         return;
     };
-    let place = place("one-direction");
-    let mut members = members(&place, &network).await;
-    let workload = Workload::start(5, members.clients());
-    members.client(0).put_surely("word", "first").await;
+    let directory = test_directory("one-direction");
+    let mut cluster = start(&directory, &network).await;
+    let workload = Workload::start(5, cluster.clients());
+    cluster.client(0).put_retrying("word", "first").await;
 
-    // One follower hears nothing of its leader; the other one does.
-    let leader = members.leader().await;
-    let deaf = members.others(leader)[0];
-    network.mute(leader, deaf);
-    members.client(leader).put_surely("word", "before").await;
-    if let Ok(found) = members.client(deaf).get("word").await {
-        assert_eq!(found.as_deref(), Some("before"));
+    // One follower receives nothing from the leader; the other one does.
+    let leader = cluster.leader().await;
+    let deaf = cluster.others(leader)[0];
+    network.block(leader, deaf);
+    cluster.client(leader).put_retrying("word", "before").await;
+    if let Ok(value) = cluster.client(deaf).get("word").await {
+        assert_eq!(value.as_deref(), Some("before"));
     }
-    workload.go_on(100).await;
-    network.unmute(leader, deaf);
-    members.serves(deaf).await;
+    workload.wait_for_calls(100).await;
+    network.unblock(leader, deaf);
+    cluster.wait_serving(deaf).await;
 
-    // The leader is heard by nobody, and hears everybody.
-    let old = members.leader().await;
-    members.others(old).into_iter().for_each(|other| network.mute(old, other));
-    assert_deposed(&members, old).await;
-    workload.go_on(100).await;
-    members.others(old).into_iter().for_each(|other| network.unmute(old, other));
-    members.serves(old).await;
-    workload.judge().await;
-    assert_eq!(members.agree().await["word"], "after");
-    drop(members);
+    // No follower receives anything from the leader; the leader receives everything.
+    let old = cluster.leader().await;
+    cluster.others(old).into_iter().for_each(|other| network.block(old, other));
+    assert_deposed(&cluster, old).await;
+    workload.wait_for_calls(100).await;
+    cluster.others(old).into_iter().for_each(|other| network.unblock(old, other));
+    cluster.wait_serving(old).await;
+    workload.check_history().await;
+    assert_eq!(cluster.assert_identical_data().await["word"], "after");
+    drop(cluster);
 }
 
-async fn members<'a>(place: &'a Place, network: &Network) -> Members<'a> {
-    Members::start(Cluster::on(place, "m", network.sites()), 3, 3).await
+async fn start(directory: &TestDirectory, network: &TestNetwork) -> FaultCluster {
+    FaultCluster::start(network.servers(directory), 3).await
 }
 
-/// The others go on without the leader that they do not hear. It acknowledges nothing that it
-/// was told since; and what it answers once they have acknowledged something new is not old.
-async fn assert_deposed(members: &Members<'_>, old: usize) {
-    let others = members.others(old);
-    let cut_off = members.client(old).clone();
+/// The others elect a new leader. The old one acknowledges no write that it received since, and
+/// serves no read after they have acknowledged a new write.
+async fn assert_deposed(cluster: &FaultCluster, old: usize) {
+    let others = cluster.others(old);
+    let isolated = cluster.client(old).clone();
     let write = tokio::spawn({
-        let client = cut_off.clone();
-        async move { client.put("lost", "and never found").await }
+        let client = isolated.clone();
+        async move { client.put("lost", "value").await }
     });
-    members.client(others[0]).put_surely("word", "after").await;
-    let new = members.leader_among(&others).await;
+    cluster.client(others[0]).put_retrying("word", "after").await;
+    let new = cluster.leader_among(&others).await;
     let reads: Vec<_> = (0..10)
         .map(|_| {
-            let client = cut_off.clone();
+            let client = isolated.clone();
             tokio::spawn(async move { client.get("word").await })
         })
         .collect();
     for read in reads {
-        assert!(read.await.unwrap().is_err(), "a read that no majority confirmed");
+        assert!(read.await.unwrap().is_err(), "a read without confirmation by a quorum");
     }
-    assert!(write.await.unwrap().is_err(), "a write that no majority has");
-    assert_eq!(members.client(new).get_surely("lost").await, None);
+    assert!(write.await.unwrap().is_err(), "a write that no quorum has");
+    assert_eq!(cluster.client(new).get_retrying("lost").await, None);
 }

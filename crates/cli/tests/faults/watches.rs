@@ -1,4 +1,5 @@
-//! Watchers when the leader dies: those of others notice nothing, its own go on elsewhere.
+//! Watches when the leader is killed: those at followers continue, those at the leader resume
+//! at another member.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -9,73 +10,73 @@ use quorate_proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchRespons
 use tokio_stream::StreamExt;
 use tonic::{Status, Streaming};
 
-use crate::client::{Client, surely, wait_for};
-use crate::members::{Members, place};
-use crate::writers::Writers;
+use crate::client::{FaultClient, retry_until_ok, wait_for};
+use crate::cluster::{FaultCluster, test_directory};
+use crate::writers::FaultWriters;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watchers_see_every_event_once_and_in_order_though_the_leader_dies() {
-    let place = place("watches");
-    let mut members = Members::three(&place).await;
-    let leader = members.leader().await;
-    let others = members.others(leader);
-    let seen_at_leader = Seen::default();
-    let seen_at_follower = Seen::default();
-    let mut stream = watch(members.client(leader), 1).await.unwrap();
+async fn watchers_receive_every_event_once_and_in_order_when_the_leader_is_killed() {
+    let directory = test_directory("watches");
+    let mut cluster = FaultCluster::three(&directory).await;
+    let leader = cluster.leader().await;
+    let others = cluster.others(leader);
+    let leader_events = EventLog::default();
+    let follower_events = EventLog::default();
+    let mut stream = watch(cluster.client(leader), 1).await.unwrap();
     let moved = tokio::spawn({
-        let (seen, next) = (seen_at_leader.clone(), members.client(others[1]).clone());
+        let (log, next) = (leader_events.clone(), cluster.client(others[1]).clone());
         async move {
-            let ended = follow(&mut stream, &seen).await;
-            // Somewhere else, and from the revision behind the last that was seen.
-            let mut stream = watch(&next, seen.next_revision()).await.unwrap();
-            (ended, follow(&mut stream, &seen).await)
+            let ended = follow(&mut stream, &log).await;
+            // At another member, from the revision after the last received one.
+            let mut stream = watch(&next, log.next_revision()).await.unwrap();
+            (ended, follow(&mut stream, &log).await)
         }
     });
-    let mut stream = watch(members.client(others[0]), 1).await.unwrap();
+    let mut stream = watch(cluster.client(others[0]), 1).await.unwrap();
     let stayed = tokio::spawn({
-        let seen = seen_at_follower.clone();
-        async move { follow(&mut stream, &seen).await }
+        let log = follower_events.clone();
+        async move { follow(&mut stream, &log).await }
     });
 
-    let writers = Writers::start(3, &members.clients());
-    writers.go_on(100).await;
-    members.kill(leader);
-    writers.go_on(100).await;
+    let writers = FaultWriters::start(3, &cluster.clients());
+    writers.wait_for_writes(100).await;
+    cluster.kill(leader);
+    writers.wait_for_writes(100).await;
     let written = writers.finish().await;
-    let follower = members.client(others[0]);
-    let revision = surely("a revision", async || follower.revision().await).await;
+    let follower = cluster.client(others[0]);
+    let revision = retry_until_ok("a revision", async || follower.revision().await).await;
 
-    let all = Seen::default();
-    let mut stream = watch(members.client(others[0]), 1).await.unwrap();
+    let all = EventLog::default();
+    let mut stream = watch(cluster.client(others[0]), 1).await.unwrap();
     let history = tokio::spawn({
-        let seen = all.clone();
-        async move { follow(&mut stream, &seen).await }
+        let log = all.clone();
+        async move { follow(&mut stream, &log).await }
     });
-    for seen in [&all, &seen_at_leader, &seen_at_follower] {
-        let complete = async || (seen.next_revision() > revision).then_some(());
-        wait_for("a watcher has seen everything", complete).await;
+    for log in [&all, &leader_events, &follower_events] {
+        let complete = async || (log.next_revision() > revision).then_some(());
+        wait_for("a watcher has received all events", complete).await;
     }
-    assert!(!stayed.is_finished(), "the follower's watcher was disturbed");
+    assert!(!stayed.is_finished(), "the watch at the follower ended");
     for task in [stayed.abort_handle(), moved.abort_handle(), history.abort_handle()] {
         task.abort();
     }
     let all = all.events();
-    assert!(all.windows(2).all(|pair| pair[0].0 < pair[1].0), "out of order, or twice");
-    // Nothing else happens here: each revision is one event.
+    assert!(all.windows(2).all(|pair| pair[0].0 < pair[1].0), "events out of order or duplicated");
+    // There are no other writes: each revision is one event.
     assert_eq!(all.first().map(|event| event.0), Some(2));
     assert_eq!(all.len() as i64, revision - 1);
     for (key, value) in &written {
         assert!(all.iter().any(|(_, k, v)| (k, v) == (key, value)), "no event for {key}");
     }
-    assert_eq!(seen_at_follower.events(), all);
-    assert_eq!(seen_at_leader.events(), all);
+    assert_eq!(follower_events.events(), all);
+    assert_eq!(leader_events.events(), all);
 }
 
-/// Events as they came: revision, key, value.
+/// Received events: revision, key, value.
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<Vec<(i64, String, String)>>>);
+struct EventLog(Arc<Mutex<Vec<(i64, String, String)>>>);
 
-impl Seen {
+impl EventLog {
     fn events(&self) -> Vec<(i64, String, String)> {
         self.0.lock().unwrap().clone()
     }
@@ -85,7 +86,7 @@ impl Seen {
     }
 }
 
-async fn watch(client: &Client, revision: i64) -> Result<Streaming<WatchResponse>, Status> {
+async fn watch(client: &FaultClient, revision: i64) -> Result<Streaming<WatchResponse>, Status> {
     let create = WatchCreateRequest {
         key: vec![0].into(),
         range_end: vec![0].into(),
@@ -98,8 +99,8 @@ async fn watch(client: &Client, revision: i64) -> Result<Streaming<WatchResponse
     Ok(stream.into_inner())
 }
 
-/// Until the stream ends, and why.
-async fn follow(stream: &mut Streaming<WatchResponse>, seen: &Seen) -> Option<Status> {
+/// Records events until the stream ends. Returns the error, if any.
+async fn follow(stream: &mut Streaming<WatchResponse>, log: &EventLog) -> Option<Status> {
     loop {
         match stream.message().await {
             Ok(Some(response)) => {
@@ -107,10 +108,10 @@ async fn follow(stream: &mut Streaming<WatchResponse>, seen: &Seen) -> Option<St
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                 let events = response.events.into_iter().filter_map(|event| event.kv);
                 let events = events.map(|kv| (kv.mod_revision, text(&kv.key), text(&kv.value)));
-                seen.0.lock().unwrap().extend(events);
+                log.0.lock().unwrap().extend(events);
             }
             Ok(None) => return None,
-            Err(why) => return Some(why),
+            Err(status) => return Some(status),
         }
     }
 }

@@ -1,87 +1,89 @@
-//! A member that lost its disk has lost its promises: it is not the one it was.
+//! A member that lost its disk must not vote under its old id: it forgot its promises.
 
 use std::fs;
 
 use crate::client::wait_for;
-use crate::common::run;
-use crate::members::{Members, place};
-use crate::writers::{Writers, assert_kept};
+use crate::cluster::{FaultCluster, test_directory};
+use crate::support::messages::{DISOWNED, OTHER_DISK};
+use crate::support::run;
+use crate::writers::{FaultWriters, assert_present};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wiped_member_is_refused_until_it_is_removed_and_added_anew() {
-    let place = place("wiped");
-    let mut members = Members::three(&place).await;
-    let writers = Writers::start(3, &members.clients());
-    writers.go_on(50).await;
-    let wiped = members.leader().await;
-    members.kill(wiped);
-    assert_refused(&mut members, wiped, |members| members.start_again(wiped)).await;
-    assert_refused(&mut members, wiped, |members| members.start_joining(wiped, &[0, 1, 2])).await;
-    writers.go_on(50).await;
+async fn a_wiped_member_is_rejected_until_it_is_removed_and_added_again() {
+    let directory = test_directory("wiped");
+    let mut cluster = FaultCluster::three(&directory).await;
+    let writers = FaultWriters::start(3, &cluster.clients());
+    writers.wait_for_writes(50).await;
+    let wiped = cluster.leader().await;
+    cluster.kill(wiped);
+    assert_rejected(&mut cluster, wiped, |cluster| cluster.restart(wiped)).await;
+    assert_rejected(&mut cluster, wiped, |cluster| cluster.start_joining(wiped, &[0, 1, 2])).await;
+    writers.wait_for_writes(50).await;
 
-    let others = members.others(wiped);
-    let endpoint = members.cluster.client(others[0]);
-    let (name, peer) = (members.cluster.member_name(wiped), members.cluster.peer(wiped));
-    run(&["member", "remove", &name, "--endpoints", &endpoint]);
-    run(&["member", "add", &format!("{name}={peer}"), "--endpoints", &endpoint]);
-    members.join(wiped, &[0, 1, 2]).await;
-    writers.go_on(50).await;
+    let others = cluster.others(wiped);
+    let endpoint = &cluster.servers[others[0]].client_url;
+    let server = &cluster.servers[wiped];
+    run(&["member", "remove", &server.name, "--endpoints", endpoint]);
+    run(&["member", "add", &server.pair(), "--endpoints", endpoint]);
+    cluster.join(wiped, &[0, 1, 2]).await;
+    writers.wait_for_writes(50).await;
     let written = writers.finish().await;
-    assert_kept(&members.agree().await, &written);
+    assert_present(&cluster.assert_identical_data().await, &written);
 }
 
-async fn assert_refused(members: &mut Members<'_>, wiped: usize, start: impl Fn(&mut Members)) {
-    // Where the others are too slow to tell it when it starts, they tell it afterwards.
+async fn assert_rejected(
+    cluster: &mut FaultCluster,
+    wiped: usize,
+    start: impl Fn(&mut FaultCluster),
+) {
+    // If the others do not reply in time when it starts, they reject it later.
     loop {
-        fs::remove_dir_all(members.cluster.directory(wiped)).unwrap();
-        start(members);
-        wait_for("it is told", async || {
-            (!members.is_running(wiped) || members.said(wiped).contains(DISOWNED)).then_some(())
+        fs::remove_dir_all(&cluster.servers[wiped].data_dir).unwrap();
+        start(cluster);
+        wait_for("the wiped member is rejected", async || {
+            (!cluster.is_running(wiped) || cluster.log_text(wiped).contains(DISOWNED)).then_some(())
         })
         .await;
-        if !members.is_running(wiped) {
+        if !cluster.is_running(wiped) {
             break;
         }
-        members.kill(wiped);
+        cluster.kill(wiped);
     }
-    let (code, said) = members.ended(wiped);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("has already been bootstrapped on another disk"), "{said}");
-    assert!(said.contains("remove it and add it anew"), "{said}");
+    let (code, log) = cluster.wait_exit(wiped);
+    assert_eq!(code, Some(1), "{log}");
+    assert!(log.contains(OTHER_DISK), "{log}");
+    assert!(log.contains("remove it and add it anew"), "{log}");
 }
 
-/// What a member says that runs on a disk under an id that belongs to another one.
-const DISOWNED: &str = "disowned: add this member anew, under a new id";
-
-/// Nobody is there whom it could ask when it starts. With one of the others it would be a
-/// majority that may know nothing of what was acknowledged; so it must not count.
+/// No other member is running when it starts. Together with a member that is behind it would be a
+/// quorum without the acknowledged write, so its vote must not count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wiped_member_that_starts_alone_makes_no_majority() {
-    let place = place("wiped-alone");
-    let mut members = Members::three(&place).await;
+async fn a_wiped_member_that_starts_alone_does_not_count_for_a_quorum() {
+    let directory = test_directory("wiped-alone");
+    let mut cluster = FaultCluster::three(&directory).await;
     let (behind, wiped) = (0, 1);
-    members.client(0).put_surely("key", "before").await;
-    members.kill(behind);
+    cluster.client(0).put_retrying("key", "before").await;
+    cluster.kill(behind);
     // Only the other two have this.
-    members.client(wiped).put_surely("key", "after").await;
-    members.kill(wiped);
-    members.kill(2);
-    fs::remove_dir_all(members.cluster.directory(wiped)).unwrap();
+    cluster.client(wiped).put_retrying("key", "after").await;
+    cluster.kill(wiped);
+    cluster.kill(2);
+    fs::remove_dir_all(&cluster.servers[wiped].data_dir).unwrap();
 
-    members.start_again(wiped);
-    let started = async || members.said(wiped).contains("ready to serve").then_some(());
-    wait_for("it has asked in vain", started).await;
-    members.start_again(behind);
-    let told = async || members.said(wiped).contains(DISOWNED).then_some(());
-    wait_for("it is told", told).await;
-    let (alone, other) = (members.client(behind), members.client(wiped));
+    cluster.restart(wiped);
+    let started = async || cluster.log_text(wiped).contains("ready to serve").then_some(());
+    wait_for("the wiped member has started", started).await;
+    cluster.restart(behind);
+    let rejected = async || cluster.log_text(wiped).contains(DISOWNED).then_some(());
+    wait_for("the wiped member is rejected", rejected).await;
+    let (alone, other) = (cluster.client(behind), cluster.client(wiped));
     let (first, second) = tokio::join!(alone.get("key"), other.get("key"));
     assert!(first.is_err() && second.is_err(), "{first:?} {second:?}");
 
-    members.start_again(2);
-    members.client(behind).put_surely("more", "to come").await;
-    assert_eq!(members.client(behind).get_surely("key").await.as_deref(), Some("after"));
-    assert!(members.client(wiped).get("key").await.is_err());
-    members.kill(wiped);
-    members.agree().await;
+    cluster.restart(2);
+    cluster.client(behind).put_retrying("more", "value").await;
+    assert_eq!(cluster.client(behind).get_retrying("key").await.as_deref(), Some("after"));
+    assert!(cluster.client(wiped).get("key").await.is_err());
+    cluster.kill(wiped);
+    cluster.assert_identical_data().await;
 }

@@ -1,8 +1,8 @@
-//! Clients that put, read, swap and delete a few keys at all members, and a judge of what
-//! they saw.
+//! Clients that put, read, compare-and-set and delete a few keys through all members, and a
+//! linearizability check of the recorded history.
 //!
-//! What nobody knows the outcome of is recorded as such. The judge is the checker of the
-//! simulator; it also has to refuse the same history with one old answer added.
+//! Operations with an unknown result are recorded as unknown. The checker is that of the
+//! simulator; it must also reject the same history with one stale read added.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,66 +21,65 @@ use quorate_sim::checkers::linearizable::{
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 
-use crate::client::{Client, answered_within, wait_for};
+use crate::client::{FaultClient, wait_for, within};
 
 pub(crate) struct Workload {
-    shared: Arc<Shared>,
+    state: Arc<WorkloadState>,
     tasks: Vec<JoinHandle<()>>,
 }
 
-struct Shared {
-    members: Mutex<Vec<Client>>,
+struct WorkloadState {
+    clients: Mutex<Vec<FaultClient>>,
     clock: AtomicU64,
     stop: AtomicBool,
     done: AtomicU64,
-    operations: Mutex<Vec<Recorded>>,
+    operations: Mutex<Vec<RecordedOperation>>,
 }
 
 #[derive(Clone)]
-struct Recorded {
+struct RecordedOperation {
     operation: Operation,
-    /// Of the data, as the answer shows it.
+    /// The revision in the header of the reply.
     revision: Option<i64>,
 }
 
 impl Workload {
-    pub(crate) fn start(clients: u64, members: Vec<Client>) -> Self {
-        let shared = Arc::new(Shared {
-            members: Mutex::new(members),
+    pub(crate) fn start(count: u64, service_clients: Vec<FaultClient>) -> Self {
+        let state = Arc::new(WorkloadState {
+            clients: Mutex::new(service_clients),
             clock: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             done: AtomicU64::new(0),
             operations: Mutex::default(),
         });
-        let tasks = (0..clients).map(|client| tokio::spawn(run(client, Arc::clone(&shared))));
-        Self { tasks: tasks.collect(), shared }
+        let tasks = (0..count).map(|client| tokio::spawn(run(client, Arc::clone(&state))));
+        Self { tasks: tasks.collect(), state }
     }
 
-    pub(crate) fn set_members(&self, members: Vec<Client>) {
-        *self.shared.members.lock().unwrap() = members;
+    pub(crate) fn set_clients(&self, clients: Vec<FaultClient>) {
+        *self.state.clients.lock().unwrap() = clients;
     }
 
-    /// Waits until so many more calls were answered.
-    pub(crate) async fn go_on(&self, more: u64) {
-        let done = || self.shared.done.load(Ordering::Relaxed);
-        let wanted = done() + more;
-        wait_for("clients go on", async || (done() >= wanted).then_some(())).await;
+    /// Waits for this many more replies.
+    pub(crate) async fn wait_for_calls(&self, more: u64) {
+        let done = || self.state.done.load(Ordering::Relaxed);
+        let expected = done() + more;
+        wait_for("calls are answered", async || (done() >= expected).then_some(())).await;
     }
 
-    /// Ends all clients, and demands that one machine, doing one thing at a time, could have
-    /// given their answers.
-    pub(crate) async fn judge(self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
+    /// Stops all clients and checks that the history is linearizable.
+    pub(crate) async fn check_history(self) {
+        self.state.stop.store(true, Ordering::Relaxed);
         for task in self.tasks {
             task.await.unwrap();
         }
-        let recorded = std::mem::take(&mut *self.shared.operations.lock().unwrap());
+        let recorded = std::mem::take(&mut *self.state.operations.lock().unwrap());
         assert_revisions_rise(&recorded);
         let operations = recorded.into_iter().map(|one| one.operation).collect();
         let mut history = History { operations };
         assert_linearizable(&history);
-        history.operations.push(old_read(&history));
-        assert!(!is_linearizable(&history), "an old answer passed");
+        history.operations.push(stale_read(&history));
+        assert!(!is_linearizable(&history), "a stale read passed the check");
     }
 }
 
@@ -88,7 +87,7 @@ fn assert_linearizable(history: &History) {
     match check(history, STEPS_MAX).verdict {
         Verdict::Linearizable => {}
         Verdict::Violation(violation) => panic!("{violation}"),
-        Verdict::Undecided(keys) => panic!("too long to check: {keys:?}"),
+        Verdict::Undecided(keys) => panic!("the check takes too long: {keys:?}"),
     }
 }
 
@@ -96,31 +95,34 @@ fn is_linearizable(history: &History) -> bool {
     check(history, STEPS_MAX).verdict == Verdict::Linearizable
 }
 
-/// Across all keys: who asks after another was answered sees no older revision.
-fn assert_revisions_rise(recorded: &[Recorded]) {
-    let mut answers: Vec<(u64, i64)> = Vec::new();
-    for Recorded { operation, revision } in recorded {
-        answers.extend(operation.returned.zip(*revision));
+/// Across all keys: an operation that starts after a reply has no older revision than that.
+fn assert_revisions_rise(recorded: &[RecordedOperation]) {
+    let mut replies: Vec<(u64, i64)> = Vec::new();
+    for RecordedOperation { operation, revision } in recorded {
+        replies.extend(operation.returned.zip(*revision));
     }
-    answers.sort_unstable();
+    replies.sort_unstable();
     let mut newest = 0;
-    let newest_by: Vec<(u64, i64)> = answers
+    let newest_by: Vec<(u64, i64)> = replies
         .into_iter()
-        .map(|(at, revision)| {
+        .map(|(time, revision)| {
             newest = revision.max(newest);
-            (at, newest)
+            (time, newest)
         })
         .collect();
-    for Recorded { operation, revision } in recorded {
-        let before = newest_by.partition_point(|(at, _)| *at < operation.called);
+    for RecordedOperation { operation, revision } in recorded {
+        let before = newest_by.partition_point(|(time, _)| *time < operation.called);
         let Some((_, known)) = before.checked_sub(1).map(|last| newest_by[last]) else { continue };
         let Some(revision) = *revision else { continue };
-        assert!(revision >= known, "revision {known} was seen before: {operation} at {revision}");
+        assert!(
+            revision >= known,
+            "revision {known} was returned before: {operation} at {revision}"
+        );
     }
 }
 
-/// A read after everything, of a value that its own client has overwritten since.
-fn old_read(history: &History) -> Operation {
+/// A read after all operations that returns an overwritten value.
+fn stale_read(history: &History) -> Operation {
     let acknowledged: Vec<&Operation> = history
         .operations
         .iter()
@@ -146,25 +148,25 @@ fn old_read(history: &History) -> Operation {
     }
 }
 
-async fn run(client: u64, shared: Arc<Shared>) {
-    // What it last saw of each key: what it expects when it swaps.
+async fn run(client: u64, state: Arc<WorkloadState>) {
+    // The last value that it read of each key, for compare-and-set.
     let mut known: BTreeMap<Bytes, Option<Bytes>> = BTreeMap::new();
     let mut member = client as usize;
     for number in 0.. {
-        if shared.stop.load(Ordering::Relaxed) {
+        if state.stop.load(Ordering::Relaxed) {
             return;
         }
         let call = next_call(client, number, &known);
         let service = {
-            let members = shared.members.lock().unwrap();
-            members[member % members.len()].clone()
+            let clients = state.clients.lock().unwrap();
+            clients[member % clients.len()].clone()
         };
-        let answer = record(client, call, &service, &shared).await;
-        // Nobody stays with one member for long, nor with one that does not answer.
-        if answer.is_err() || number % CALLS_IN_A_ROW == 0 {
+        let reply = record(client, call, &service, &state).await;
+        // Changes to another member regularly, and after an error.
+        if reply.is_err() || number % CALLS_IN_A_ROW == 0 {
             member += 1;
         }
-        if let Ok((key, Seen::Value(value))) = answer {
+        if let Ok((key, Seen::Value(value))) = reply {
             known.insert(key, value);
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -185,78 +187,78 @@ fn next_call(client: u64, number: u64, known: &BTreeMap<Bytes, Option<Bytes>>) -
     }
 }
 
-/// Calls, and notes what came of it.
+/// Makes a call and records its result.
 async fn record(
     client: u64,
     call: Call,
-    service: &Client,
-    shared: &Shared,
+    service: &FaultClient,
+    state: &WorkloadState,
 ) -> Result<(Bytes, Seen), ()> {
-    let called = shared.clock.fetch_add(1, Ordering::SeqCst);
-    let answer = ask(service, &call).await;
-    let returned = shared.clock.fetch_add(1, Ordering::SeqCst);
+    let called = state.clock.fetch_add(1, Ordering::SeqCst);
+    let reply = send(service, &call).await;
+    let returned = state.clock.fetch_add(1, Ordering::SeqCst);
     let key = call.keys()[0].clone();
-    let (seen, returned, revision, changed) = match answer {
-        Ok(answer) => {
-            shared.done.fetch_add(1, Ordering::Relaxed);
-            (answer.seen, Some(returned), Some(answer.revision), answer.changed)
+    let (seen, returned, revision, changed) = match reply {
+        Ok(reply) => {
+            state.done.fetch_add(1, Ordering::Relaxed);
+            (reply.seen, Some(returned), Some(reply.revision), reply.changed)
         }
-        Err(why) if is_certain(&why) => (Seen::Refused, Some(returned), None, false),
+        Err(status) if was_refused(&status) => (Seen::Refused, Some(returned), None, false),
         Err(_) => (Seen::Nothing, None, None, false),
     };
-    // What changed nothing comes behind what made the revision that it saw.
+    // An operation without a change comes after the change that created its revision.
     let applied = revision.map(|revision| revision as u64 * 2 + u64::from(!changed));
-    let answered = revision.map(|_| (key, seen.clone())).ok_or(());
+    let result = revision.map(|_| (key, seen.clone())).ok_or(());
     let operation = Operation { client, called, returned, call, seen, applied };
-    shared.operations.lock().unwrap().push(Recorded { operation, revision });
-    answered
+    state.operations.lock().unwrap().push(RecordedOperation { operation, revision });
+    result
 }
 
-/// Only what was wrong with the request itself has surely not happened.
-fn is_certain(why: &Status) -> bool {
-    matches!(why.code(), Code::InvalidArgument | Code::FailedPrecondition)
+/// Only an invalid request has certainly not been executed.
+fn was_refused(status: &Status) -> bool {
+    matches!(status.code(), Code::InvalidArgument | Code::FailedPrecondition)
 }
 
-struct Answer {
+struct CallResult {
     seen: Seen,
     revision: i64,
     changed: bool,
 }
 
-async fn ask(service: &Client, call: &Call) -> Result<Answer, Status> {
+async fn send(service: &FaultClient, call: &Call) -> Result<CallResult, Status> {
     let mut kv = service.kv();
     let revision = |header: Option<ResponseHeader>| header.unwrap_or_default().revision;
     match call.clone() {
         Call::Put(key, value) => {
             let request = PutRequest { key, value, ..Default::default() };
-            let reply = answered_within(CALL_PATIENCE, kv.put(request)).await?;
-            Ok(Answer { seen: Seen::Done, revision: revision(reply.header), changed: true })
+            let reply = within(CALL_TIMEOUT, kv.put(request)).await?;
+            Ok(CallResult { seen: Seen::Done, revision: revision(reply.header), changed: true })
         }
         Call::Delete(key) => {
             let request = DeleteRangeRequest { key, ..Default::default() };
-            let reply = answered_within(CALL_PATIENCE, kv.delete_range(request)).await?;
+            let reply = within(CALL_TIMEOUT, kv.delete_range(request)).await?;
             let (revision, changed) = (revision(reply.header), reply.deleted > 0);
-            Ok(Answer { seen: Seen::Done, revision, changed })
+            Ok(CallResult { seen: Seen::Done, revision, changed })
         }
         Call::CompareAndSet { key, expected, new } => {
-            let request = swap(key, expected, new);
-            let reply = answered_within(CALL_PATIENCE, kv.txn(request)).await?;
+            let request = compare_and_set(key, expected, new);
+            let reply = within(CALL_TIMEOUT, kv.txn(request)).await?;
             let (revision, changed) = (revision(reply.header), reply.succeeded);
-            Ok(Answer { seen: Seen::Swapped(changed), revision, changed })
+            Ok(CallResult { seen: Seen::Swapped(changed), revision, changed })
         }
         Call::Get(key) => {
             let request = RangeRequest { key, ..Default::default() };
-            let reply = answered_within(CALL_PATIENCE, kv.range(request)).await?;
+            let reply = within(CALL_TIMEOUT, kv.range(request)).await?;
             let value = reply.kvs.first().map(|kv| kv.value.clone());
             let revision = revision(reply.header);
-            Ok(Answer { seen: Seen::Value(value), revision, changed: false })
+            Ok(CallResult { seen: Seen::Value(value), revision, changed: false })
         }
-        Call::GetSeveral(_) => Err(Status::invalid_argument("nobody asks for several")),
+        Call::GetSeveral(_) => Err(Status::invalid_argument("this workload reads single keys")),
     }
 }
 
-fn swap(key: Bytes, expected: Option<Bytes>, value: Bytes) -> TxnRequest {
-    let (target, wanted) = match expected {
+fn compare_and_set(key: Bytes, expected: Option<Bytes>, value: Bytes) -> TxnRequest {
+    let (target, operand) = match expected {
         Some(value) => (CompareTarget::Value, TargetUnion::Value(value)),
         None => (CompareTarget::Version, TargetUnion::Version(0)),
     };
@@ -264,7 +266,7 @@ fn swap(key: Bytes, expected: Option<Bytes>, value: Bytes) -> TxnRequest {
         result: CompareResult::Equal as i32,
         target: target as i32,
         key: key.clone(),
-        target_union: Some(wanted),
+        target_union: Some(operand),
         ..Default::default()
     };
     let put = Request::RequestPut(PutRequest { key, value, ..Default::default() });
@@ -278,49 +280,50 @@ fn swap(key: Bytes, expected: Option<Bytes>, value: Bytes) -> TxnRequest {
 const KEYS: u64 = 4;
 const CALLS_ON_A_KEY: u64 = 7;
 const CALLS_IN_A_ROW: u64 = 20;
-/// Who hears nothing for so long goes on with another member.
-const CALL_PATIENCE: Duration = Duration::from_secs(4);
+/// After this time a client continues with another member.
+const CALL_TIMEOUT: Duration = Duration::from_secs(4);
 
 #[test]
-fn a_history_with_an_old_read_is_refused() {
+fn a_history_with_a_stale_read_is_rejected() {
     let (key, one, two) = (Bytes::from("k"), Bytes::from("1"), Bytes::from("2"));
-    let operation = |at: u64, call: Call, seen: Seen| Operation {
-        client: at,
-        called: at * 2,
-        returned: Some(at * 2 + 1),
+    let operation = |time: u64, call: Call, seen: Seen| Operation {
+        client: time,
+        called: time * 2,
+        returned: Some(time * 2 + 1),
         call,
         seen,
         applied: None,
     };
-    let put = |at, value: &Bytes| operation(at, Call::Put(key.clone(), value.clone()), Seen::Done);
-    let read = |at, value: Option<&Bytes>| {
-        operation(at, Call::Get(key.clone()), Seen::Value(value.cloned()))
+    let put =
+        |time, value: &Bytes| operation(time, Call::Put(key.clone(), value.clone()), Seen::Done);
+    let read = |time, value: Option<&Bytes>| {
+        operation(time, Call::Get(key.clone()), Seen::Value(value.cloned()))
     };
-    let swap = |at, expected: Option<&Bytes>, done| {
+    let swap = |time, expected: Option<&Bytes>, done| {
         let (key, expected, new) = (key.clone(), expected.cloned(), Bytes::from("3"));
-        operation(at, Call::CompareAndSet { key, expected, new }, Seen::Swapped(done))
+        operation(time, Call::CompareAndSet { key, expected, new }, Seen::Swapped(done))
     };
-    let delete = |at| operation(at, Call::Delete(key.clone()), Seen::Done);
-    let fits =
+    let delete = |time| operation(time, Call::Delete(key.clone()), Seen::Done);
+    let passes =
         |operations: &[Operation]| is_linearizable(&History { operations: operations.to_vec() });
     let begin = [put(0, &one), put(1, &two)];
     let then = |last: Operation| [&begin[..], &[last]].concat();
-    assert!(fits(&then(read(2, Some(&two)))));
-    assert!(!fits(&then(read(2, Some(&one)))));
-    assert!(fits(&then(swap(2, Some(&two), true))));
-    assert!(!fits(&then(swap(2, Some(&one), true))));
-    assert!(!fits(&then(swap(2, Some(&two), false))));
+    assert!(passes(&then(read(2, Some(&two)))));
+    assert!(!passes(&then(read(2, Some(&one)))));
+    assert!(passes(&then(swap(2, Some(&two), true))));
+    assert!(!passes(&then(swap(2, Some(&one), true))));
+    assert!(!passes(&then(swap(2, Some(&two), false))));
     let deleted = [&begin[..], &[delete(2)]].concat();
-    assert!(fits(&[&deleted[..], &[read(3, None)]].concat()));
-    assert!(!fits(&[&deleted[..], &[read(3, Some(&two))]].concat()));
-    // A write of which nobody knows what became of it explains both, but not their return.
+    assert!(passes(&[&deleted[..], &[read(3, None)]].concat()));
+    assert!(!passes(&[&deleted[..], &[read(3, Some(&two))]].concat()));
+    // A write with an unknown result may take effect or not, but not be undone.
     let mut lost = put(1, &two);
     lost.returned = None;
     lost.seen = Seen::Nothing;
     let unknown = [put(0, &one), lost];
     let seen = |values: &[&Bytes]| {
-        let reads = (2..).zip(values).map(|(at, value)| read(at, Some(value)));
-        fits(&unknown.iter().cloned().chain(reads).collect::<Vec<_>>())
+        let reads = (2..).zip(values).map(|(time, value)| read(time, Some(value)));
+        passes(&unknown.iter().cloned().chain(reads).collect::<Vec<_>>())
     };
     assert!(seen(&[&one, &one]) && seen(&[&one, &two]) && seen(&[&two, &two]));
     assert!(!seen(&[&two, &one]));

@@ -1,4 +1,4 @@
-//! Its keys: every option, transactions, what is refused.
+//! Keys: all options, transactions, refusals.
 
 use etcd_client::{
     Client, CompactionOptions, Compare, CompareOp, DeleteOptions, GetOptions, PutOptions,
@@ -9,12 +9,12 @@ use tonic::Code;
 use crate::{assert_refused, with_cluster};
 
 #[test]
-fn puts_and_gets_with_every_option() {
+fn puts_and_gets_work_with_every_option() {
     with_cluster("keys", |mut client, _| async move {
         put_with_options(&mut client).await;
         get_ranges(&mut client).await;
         get_filtered(&mut client).await;
-        refuse(&mut client).await;
+        invalid_requests(&mut client).await;
     });
 }
 
@@ -29,7 +29,7 @@ async fn put_with_options(client: &mut Client) {
     client.put("k3", "f", Some(PutOptions::new().with_lease(lease))).await.unwrap();
     client.put("k3", "", Some(PutOptions::new().with_ignore_value())).await.unwrap();
     let kept = client.get("k3", None).await.unwrap();
-    // Its value stayed; its lease was not asked to.
+    // The value is kept; the lease is not, because it was not requested.
     assert_eq!((kept.kvs()[0].value(), kept.kvs()[0].lease()), (&b"f"[..], 0));
     client.put("k3", "f", Some(PutOptions::new().with_lease(lease))).await.unwrap();
     client.put("k3", "g", Some(PutOptions::new().with_ignore_lease())).await.unwrap();
@@ -52,10 +52,10 @@ async fn get_ranges(client: &mut Client) {
     assert_eq!(keys(client, "k", by_value).await, ["k3", "k2", "k1"]);
     let by_version = new().with_prefix().with_sort(SortTarget::Version, SortOrder::Ascend);
     assert_eq!(keys(client, "k", by_version).await, ["k1", "k2", "k3"]);
-    let by_change = new().with_prefix().with_sort(SortTarget::Mod, SortOrder::Ascend);
-    assert_eq!(keys(client, "k", by_change).await, ["k1", "k2", "k3"]);
-    let by_birth = new().with_prefix().with_sort(SortTarget::Create, SortOrder::Descend);
-    assert_eq!(keys(client, "k", by_birth).await, ["k3", "k2", "k1"]);
+    let by_mod_revision = new().with_prefix().with_sort(SortTarget::Mod, SortOrder::Ascend);
+    assert_eq!(keys(client, "k", by_mod_revision).await, ["k1", "k2", "k3"]);
+    let by_create_revision = new().with_prefix().with_sort(SortTarget::Create, SortOrder::Descend);
+    assert_eq!(keys(client, "k", by_create_revision).await, ["k3", "k2", "k1"]);
     let first = client.get("k", Some(new().with_prefix().with_limit(2))).await.unwrap();
     assert_eq!((first.kvs().len(), first.more(), first.count()), (2, true, 3));
     let old = client.get("k1", Some(new().with_revision(2))).await.unwrap();
@@ -66,8 +66,8 @@ async fn get_ranges(client: &mut Client) {
 
 async fn get_filtered(client: &mut Client) {
     let new = GetOptions::new;
-    let bare = client.get("k1", Some(new().with_keys_only())).await.unwrap();
-    assert_eq!((bare.kvs()[0].key(), bare.kvs()[0].value()), (&b"k1"[..], &b""[..]));
+    let keys_only = client.get("k1", Some(new().with_keys_only())).await.unwrap();
+    assert_eq!((keys_only.kvs()[0].key(), keys_only.kvs()[0].value()), (&b"k1"[..], &b""[..]));
     let count = client.get("", Some(new().with_all_keys().with_count_only())).await.unwrap();
     assert_eq!((count.count(), count.kvs().len()), (4, 0));
     let changed = client.get("k1", None).await.unwrap().kvs()[0].mod_revision();
@@ -77,13 +77,13 @@ async fn get_filtered(client: &mut Client) {
     assert_eq!(keys(client, "k", early).await, ["k1"]);
     assert_eq!(keys(client, "k", new().with_prefix().with_min_create_revision(4)).await, ["k3"]);
     assert_eq!(keys(client, "k", new().with_prefix().with_max_create_revision(2)).await, ["k1"]);
-    let gone = DeleteOptions::new().with_prefix().with_prev_key();
-    let gone = client.delete("k", Some(gone)).await.unwrap();
-    assert_eq!((gone.deleted(), gone.prev_kvs().len()), (3, 3));
+    let options = DeleteOptions::new().with_prefix().with_prev_key();
+    let deleted = client.delete("k", Some(options)).await.unwrap();
+    assert_eq!((deleted.deleted(), deleted.prev_kvs().len()), (3, 3));
     assert_eq!(client.delete("k", None).await.unwrap().deleted(), 0);
 }
 
-async fn refuse(client: &mut Client) {
+async fn invalid_requests(client: &mut Client) {
     let revision = client.put("k", "1", None).await.unwrap().header().unwrap().revision();
     let physical = CompactionOptions::new().with_physical();
     client.compact(revision, Some(physical)).await.unwrap();
@@ -103,7 +103,7 @@ async fn refuse(client: &mut Client) {
     let leased = PutOptions::new().with_lease(77);
     let no_lease = "etcdserver: requested lease not found";
     assert_refused(client.put("k", "1", Some(leased)).await, Code::NotFound, no_lease);
-    // More than a request may weigh, less than a message may.
+    // Above the limit of a request, below the limit of a gRPC message.
     let large = vec![0; 7 << 18];
     let too_large = "etcdserver: request is too large";
     assert_refused(client.put("k", large, None).await, Code::InvalidArgument, too_large);
@@ -112,10 +112,10 @@ async fn refuse(client: &mut Client) {
 }
 
 #[test]
-fn transactions() {
+fn transactions_compare_nest_and_are_limited() {
     with_cluster("txn", |mut client, _| async move {
         compare_everything(&mut client).await;
-        nest(&mut client).await;
+        nested_transactions(&mut client).await;
         let many: Vec<TxnOp> = (0..129).map(|n| TxnOp::put(format!("n{n}"), "", None)).collect();
         let text = "etcdserver: too many operations in txn request";
         let refused = client.txn(Txn::new().and_then(many)).await;
@@ -144,8 +144,8 @@ async fn compare_everything(client: &mut Client) {
     ];
     let done = Txn::new().when(compares.clone()).and_then([TxnOp::get("a", None)]);
     assert!(client.txn(done).await.unwrap().succeeded());
-    // Each of them counts.
-    let wrong = [
+    // Each comparison is evaluated.
+    let failing = [
         Compare::value("a", Equal, "2"),
         Compare::version("a", Equal, 2),
         Compare::create_revision("a", Equal, 1),
@@ -154,8 +154,8 @@ async fn compare_everything(client: &mut Client) {
         Compare::create_revision("a", Equal, 0),
         Compare::value("a", Greater, "1").with_prefix(),
     ];
-    for one in wrong {
-        let all = [compares.clone(), vec![one]].concat();
+    for compare in failing {
+        let all = [compares.clone(), vec![compare]].concat();
         let txn = Txn::new().when(all).and_then([TxnOp::put("a", "wrong", None)]);
         let other = txn.or_else([TxnOp::get("a", None)]);
         let reply = client.txn(other).await.unwrap();
@@ -165,20 +165,20 @@ async fn compare_everything(client: &mut Client) {
     }
 }
 
-async fn nest(client: &mut Client) {
-    let within = Txn::new()
+async fn nested_transactions(client: &mut Client) {
+    let inner = Txn::new()
         .when([Compare::value("a", CompareOp::Equal, "1")])
         .and_then([TxnOp::put("inner", "1", None), TxnOp::delete("ab", None)]);
-    let txn = Txn::new().and_then([TxnOp::put("outer", "1", None), TxnOp::txn(within)]);
+    let txn = Txn::new().and_then([TxnOp::put("outer", "1", None), TxnOp::txn(inner)]);
     let reply = client.txn(txn).await.unwrap();
     let [TxnOpResponse::Put(_), TxnOpResponse::Txn(inner)] = &reply.op_responses()[..] else {
-        panic!("other replies")
+        panic!("unexpected replies")
     };
-    let [TxnOpResponse::Put(_), TxnOpResponse::Delete(gone)] = &inner.op_responses()[..] else {
-        panic!("other replies within")
+    let [TxnOpResponse::Put(_), TxnOpResponse::Delete(deleted)] = &inner.op_responses()[..] else {
+        panic!("unexpected replies of the nested transaction")
     };
-    assert_eq!(gone.deleted(), 1);
-    // All at one revision.
+    assert_eq!(deleted.deleted(), 1);
+    // All changes have one revision.
     let revision = reply.header().unwrap().revision();
     for key in ["inner", "outer"] {
         let got = client.get(key, None).await.unwrap();

@@ -1,4 +1,4 @@
-//! Its leases: granted, kept alive on a stream, expired, refused.
+//! Leases: grant, keep-alive on a stream, expiry, refusals.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use tonic::Code;
 use crate::{assert_refused, with_cluster};
 
 #[test]
-fn leases_live_as_long_as_they_are_kept() {
+fn leases_live_while_they_are_kept_alive() {
     with_cluster("leases", |mut client, _| async move {
         let id = client.lease_grant(30, Some(LeaseGrantOptions::new().with_id(77))).await.unwrap();
         assert_eq!((id.id(), id.ttl()), (77, 30));
@@ -33,10 +33,10 @@ fn leases_live_as_long_as_they_are_kept() {
         }
         client.lease_revoke(77).await.unwrap();
         assert!(client.get("k", None).await.unwrap().kvs().is_empty());
-        // A lease that is gone has no time left, on the same stream.
+        // On the same stream, a revoked lease has no time left.
         keeper.keep_alive().await.unwrap();
-        let gone = kept.message().await.unwrap().unwrap();
-        assert_eq!((gone.id(), gone.ttl()), (77, 0));
+        let revoked = kept.message().await.unwrap().unwrap();
+        assert_eq!((revoked.id(), revoked.ttl()), (77, 0));
         let missing = "etcdserver: requested lease not found";
         assert_refused(client.lease_revoke(77).await, Code::NotFound, missing);
         assert_eq!(client.lease_time_to_live(77, None).await.unwrap().ttl(), -1);
@@ -45,9 +45,9 @@ fn leases_live_as_long_as_they_are_kept() {
     });
 }
 
-/// Not before its time; and whoever watches hears of it.
+/// Not before its TTL has passed; watchers receive the deletion.
 #[test]
-fn a_lease_that_nobody_keeps_expires() {
+fn a_lease_without_keep_alive_expires() {
     with_cluster("expiry", |mut client, _| async move {
         let granted = Instant::now();
         let lease = client.lease_grant(2, None).await.unwrap();
@@ -55,13 +55,13 @@ fn a_lease_that_nobody_keeps_expires() {
         client.put("k", "1", Some(options)).await.unwrap();
         let deletes = WatchOptions::new().with_filters([WatchFilterType::NoPut]);
         let mut watch = client.watch("k", Some(deletes)).await.unwrap();
-        let gone = loop {
-            let told = watch.message().await.unwrap().unwrap();
-            if let [event] = told.events() {
+        let deleted = loop {
+            let response = watch.message().await.unwrap().unwrap();
+            if let [event] = response.events() {
                 break event.kv().unwrap().key().to_vec();
             }
         };
-        assert_eq!(gone, b"k");
+        assert_eq!(deleted, b"k");
         assert!(granted.elapsed().as_secs() >= lease.ttl() as u64, "{:?}", granted.elapsed());
         assert_eq!(client.lease_time_to_live(lease.id(), None).await.unwrap().ttl(), -1);
     });

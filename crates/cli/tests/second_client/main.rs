@@ -1,40 +1,38 @@
-//! The crate `etcd-client`, which was written for etcd, against three members.
+//! The crate `etcd-client`, a client of etcd, against three members.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod keys;
 mod leases;
 mod members;
+#[path = "../support/mod.rs"]
+mod support;
 mod upkeep;
 mod watches;
 
-use std::fs;
 use std::future::Future;
 
-use common::cluster::Cluster;
-use common::{PATIENCE, Place};
 use etcd_client::{Client, Error};
+use support::cluster::TestCluster;
+use support::{TEST_TIMEOUT, TestDirectory};
 use tonic::{Code, Status};
 
-/// Runs a talk with a cluster of three, through one client that knows all of them.
-fn with_cluster<F: Future<Output = ()>>(name: &str, talk: impl FnOnce(Client, Vec<String>) -> F) {
-    let place = Place::new(&format!("second-client-{name}"));
-    fs::create_dir_all(&place.path).unwrap();
-    let cluster = Cluster::new(&place, "second", 3);
-    let _running = cluster.start();
-    let endpoints: Vec<String> = (0..3).map(|number| cluster.client(number)).collect();
+/// Runs a test against a cluster of three, with one client that knows all of them.
+fn with_cluster<F: Future<Output = ()>>(name: &str, test: impl FnOnce(Client, Vec<String>) -> F) {
+    let directory = TestDirectory::new(&format!("second-client-{name}"));
+    let cluster = TestCluster::new::<3>(&directory, "second");
+    let _processes = cluster.start();
+    let endpoints = cluster.client_urls();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let client = Client::connect(&endpoints, None).await.unwrap();
-        tokio::time::timeout(PATIENCE, talk(client, endpoints)).await.unwrap();
+        tokio::time::timeout(TEST_TIMEOUT, test(client, endpoints)).await.unwrap();
     });
 }
 
-/// What the server refused with.
-fn status(why: Error) -> Status {
-    match why {
+/// The gRPC status of the server's refusal.
+fn status(error: Error) -> Status {
+    match error {
         Error::GRpcStatus(status) => status,
         other => panic!("not from the server: {other}"),
     }

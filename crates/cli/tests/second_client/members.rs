@@ -1,13 +1,13 @@
-//! Its members: listed, added, described anew, removed, refused.
+//! Members: list, add, update, remove, refusals.
 
 use etcd_client::{Client, MemberAddOptions};
 use tonic::Code;
 
-use crate::common::free_ports;
+use crate::support::free_urls;
 use crate::{assert_refused, with_cluster};
 
 #[test]
-fn members_come_and_go() {
+fn members_are_added_updated_and_removed() {
     with_cluster("members", |mut client, endpoints| async move {
         let list = client.member_list().await.unwrap();
         assert_eq!(list.members().len(), 3);
@@ -15,7 +15,7 @@ fn members_come_and_go() {
         let urls: Vec<_> = list.members().iter().map(|one| one.client_urls()[0].clone()).collect();
         endpoints.iter().for_each(|endpoint| assert!(urls.contains(endpoint), "{urls:?}"));
 
-        let peer = format!("http://127.0.0.1:{}", free_ports(1)[0]);
+        let [peer, elsewhere] = free_urls();
         let learner = MemberAddOptions::new().with_is_learner();
         let added = client.member_add([&peer], Some(learner.clone())).await.unwrap();
         let member = added.member().unwrap();
@@ -30,7 +30,6 @@ fn members_come_and_go() {
         let not_ready =
             "etcdserver: can only promote a learner member which is in sync with leader";
         assert_refused(early, Code::FailedPrecondition, not_ready);
-        let elsewhere = format!("http://127.0.0.1:{}", free_ports(1)[0]);
         client.member_update(member.id(), [elsewhere.clone()]).await.unwrap();
         let list = client.member_list().await.unwrap();
         let shown = list.members().iter().find(|one| one.id() == member.id()).unwrap();
@@ -38,11 +37,11 @@ fn members_come_and_go() {
         let removed = client.member_remove(member.id()).await.unwrap();
         assert_eq!(removed.members().len(), 3);
         let voter = removed.members()[0].id();
-        refuse(&mut client, voter).await;
+        invalid_requests(&mut client, voter).await;
     });
 }
 
-async fn refuse(client: &mut Client, voter: u64) {
+async fn invalid_requests(client: &mut Client, voter: u64) {
     let missing = "etcdserver: member not found";
     assert_refused(client.member_remove(77).await, Code::NotFound, missing);
     assert_refused(client.member_promote(77).await, Code::NotFound, missing);

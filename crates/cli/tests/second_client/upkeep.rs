@@ -1,4 +1,5 @@
-//! Its maintenance: status, hashes, snapshots, alarms, leadership; and what is not there.
+//! Maintenance: status, hashes, snapshots, alarms, leadership; and calls that are not
+//! implemented.
 
 use etcd_client::{AlarmAction, AlarmType, Client, PutOptions};
 use sha2::{Digest, Sha256};
@@ -7,7 +8,7 @@ use tonic::Code;
 use crate::{assert_refused, status, with_cluster};
 
 #[test]
-fn maintenance() {
+fn maintenance_calls_work() {
     with_cluster("upkeep", |mut client, endpoints| async move {
         for number in 0..50 {
             client.put(format!("k{number}"), "v", None).await.unwrap();
@@ -34,11 +35,11 @@ fn maintenance() {
         snapshot(&mut client).await;
         alarms(&mut client).await;
         move_leader(&endpoints).await;
-        not_there(&mut client).await;
+        unimplemented_calls(&mut client).await;
     });
 }
 
-/// Whole, as its trailer says; and the announced rest goes down to nothing.
+/// Complete according to its checksum; `remaining_bytes` goes down to zero.
 async fn snapshot(client: &mut Client) {
     let mut stream = client.snapshot().await.unwrap();
     let (mut bytes, mut left) = (Vec::new(), u64::MAX);
@@ -48,8 +49,8 @@ async fn snapshot(client: &mut Client) {
         bytes.extend_from_slice(part.blob());
     }
     assert_eq!(left, 0);
-    let (content, trailer) = bytes.split_at(bytes.len() - 32);
-    assert_eq!(Sha256::digest(content)[..], *trailer);
+    let (content, checksum) = bytes.split_at(bytes.len() - 32);
+    assert_eq!(Sha256::digest(content)[..], *checksum);
 }
 
 async fn alarms(client: &mut Client) {
@@ -76,28 +77,32 @@ async fn move_leader(endpoints: &[String]) {
     for client in &mut clients {
         ids.push(client.status().await.unwrap().header().unwrap().member_id());
     }
-    let leader = clients[0].status().await.unwrap().leader();
-    let at = ids.iter().position(|id| *id == leader).unwrap();
-    let (heir, other) = (ids[(at + 1) % 3], (at + 2) % 3);
+    let leader_id = clients[0].status().await.unwrap().leader();
+    let leader = ids.iter().position(|id| *id == leader_id).unwrap();
+    let (successor, other) = (ids[(leader + 1) % 3], (leader + 2) % 3);
     let not_leader = "etcdserver: not leader";
-    assert_refused(clients[other].move_leader(heir).await, Code::FailedPrecondition, not_leader);
-    let stranger = "etcdserver: bad leader transferee";
-    assert_refused(clients[at].move_leader(77).await, Code::FailedPrecondition, stranger);
-    clients[at].move_leader(heir).await.unwrap();
-    assert_eq!(clients[at].status().await.unwrap().leader(), heir);
+    assert_refused(
+        clients[other].move_leader(successor).await,
+        Code::FailedPrecondition,
+        not_leader,
+    );
+    let unknown = "etcdserver: bad leader transferee";
+    assert_refused(clients[leader].move_leader(77).await, Code::FailedPrecondition, unknown);
+    clients[leader].move_leader(successor).await.unwrap();
+    assert_eq!(clients[leader].status().await.unwrap().leader(), successor);
 }
 
-/// What is not served yet says so.
-async fn not_there(client: &mut Client) {
-    let answers = [
+/// Calls that are not implemented yet say so.
+async fn unimplemented_calls(client: &mut Client) {
+    let errors = [
         client.user_list().await.err(),
         client.auth_enable().await.err(),
         client.lock("l", None).await.err(),
         client.leader("e").await.err(),
     ];
     let words = ["authentication", "authentication", "lock", "election"];
-    for (answer, word) in answers.into_iter().zip(words) {
-        let status = status(answer.unwrap());
+    for (error, word) in errors.into_iter().zip(words) {
+        let status = status(error.unwrap());
         assert_eq!(status.code(), Code::Unimplemented);
         assert!(status.message().contains(word), "{}", status.message());
     }

@@ -1,4 +1,4 @@
-//! Its watches: many on one stream, history, filters, progress, cancelled, compacted.
+//! Watches: several on one stream, history, filters, progress, cancellation, compaction.
 
 use etcd_client::{
     Client, DeleteOptions, EventType, WatchFilterType, WatchOptions, WatchResponse, WatchStream,
@@ -7,9 +7,9 @@ use etcd_client::{
 use crate::with_cluster;
 
 #[test]
-fn many_watches_on_one_stream() {
+fn several_watches_share_one_stream() {
     with_cluster("watches", |mut client, endpoints| async move {
-        // From another member than the one that is written to.
+        // Reads from another member than it writes to.
         let mut writer = Client::connect(&endpoints[..1], None).await.unwrap();
         let mut reader = Client::connect(&endpoints[1..2], None).await.unwrap();
         client.put("a", "0", None).await.unwrap();
@@ -28,14 +28,14 @@ fn many_watches_on_one_stream() {
         assert_eq!((created.watch_id(), created.created()), (9, true));
 
         writer.put("a", "1", None).await.unwrap();
-        let told = next(&mut watch).await;
-        assert_eq!((told.watch_id(), events(&told)), (0, vec!["put a 1 0".to_owned()]));
+        let response = next(&mut watch).await;
+        assert_eq!((response.watch_id(), events(&response)), (0, vec!["put a 1 0".to_owned()]));
         writer.put("ab", "1", None).await.unwrap();
         writer.delete("a", Some(DeleteOptions::new().with_prefix())).await.unwrap();
-        let mut told = [next(&mut watch).await, next(&mut watch).await];
-        told.sort_by_key(WatchResponse::watch_id);
-        assert_eq!(events(&told[0]), ["delete a  1"]);
-        assert_eq!(events(&told[1]), ["delete a  1", "delete ab  1"]);
+        let mut responses = [next(&mut watch).await, next(&mut watch).await];
+        responses.sort_by_key(WatchResponse::watch_id);
+        assert_eq!(events(&responses[0]), ["delete a  1"]);
+        assert_eq!(events(&responses[1]), ["delete a  1", "delete ab  1"]);
 
         progress_and_cancel(&mut watch, &mut writer).await;
         refusals(&mut watch, &mut writer).await;
@@ -46,10 +46,10 @@ async fn progress_and_cancel(watch: &mut WatchStream, writer: &mut Client) {
     let revision = writer.put("elsewhere", "1", None).await.unwrap().header().unwrap().revision();
     loop {
         watch.request_progress().await.unwrap();
-        let told = next(watch).await;
-        assert!(told.events().is_empty());
-        // This member may hear of the last put a little later.
-        if told.header().unwrap().revision() >= revision {
+        let response = next(watch).await;
+        assert!(response.events().is_empty());
+        // This member may receive the last put a little later.
+        if response.header().unwrap().revision() >= revision {
             break;
         }
     }
@@ -80,11 +80,11 @@ async fn refusals(watch: &mut WatchStream, writer: &mut Client) {
         let old = WatchOptions::new().with_start_revision(2).with_watch_id(6);
         watch.watch("zzz", Some(old)).await.unwrap();
         assert!(next(watch).await.created());
-        // This member may compact a little later; until then nothing happened to this key.
+        // This member may compact a little later; until then the watch is valid.
         watch.request_progress().await.unwrap();
-        let told = next(watch).await;
-        if told.canceled() {
-            assert_eq!((told.watch_id(), told.compact_revision()), (6, revision));
+        let response = next(watch).await;
+        if response.canceled() {
+            assert_eq!((response.watch_id(), response.compact_revision()), (6, revision));
             break;
         }
         watch.cancel(6).await.unwrap();
@@ -96,12 +96,12 @@ async fn next(watch: &mut WatchStream) -> WatchResponse {
     watch.message().await.unwrap().unwrap()
 }
 
-fn events(told: &WatchResponse) -> Vec<String> {
+fn events(response: &WatchResponse) -> Vec<String> {
     let one = |event: &etcd_client::Event| {
         let kind = if event.event_type() == EventType::Put { "put" } else { "delete" };
         let kv = event.kv().unwrap();
         let previous = event.prev_kv().map_or("-", |kv| kv.value_str().unwrap());
         format!("{kind} {} {} {previous}", kv.key_str().unwrap(), kv.value_str().unwrap())
     };
-    told.events().iter().map(one).collect()
+    response.events().iter().map(one).collect()
 }

@@ -115,7 +115,7 @@ pub fn next_step(membership: &Membership, view: &PlanContext) -> Option<GoalStep
         let step = toward_voters(membership, goal, view);
         // Who came with this goal and is wanted no more does not wait for the others: its
         // address may be needed for somebody else.
-        // Shown by scenarios/goal_goes_on_without_who_never_starts.txt.
+        // Shown by scenarios/goal_continues_without_member_that_never_starts.txt.
         let began = |id| goal.from_voters.contains(id) || goal.from_learners.contains(id);
         let unwanted = |id: &MemberId| !goal.wants(*id) && !began(*id);
         let unwanted: MemberSet = membership.learners().iter().filter(unwanted).collect();
@@ -143,7 +143,7 @@ fn toward_voters(membership: &Membership, goal: &Goal, view: &PlanContext) -> Go
     let leaving = leaving(voters, goal, view);
     // One that never comes must not keep the others from their vote. Until it does, each
     // that comes takes the place of one that goes, so that the cluster does not shrink.
-    // Shown by scenarios/goal_goes_on_without_who_never_starts.txt.
+    // Shown by scenarios/goal_continues_without_member_that_never_starts.txt.
     let seats = if lagging.is_empty() { leaving.len() } else { ready.len().min(leaving.len()) };
     let demoted = &leaving[..seats];
     let stays = |id| goal.voters.contains(id) || voters.contains(id) && !demoted.contains(&id);
@@ -219,7 +219,7 @@ impl Membership {
 
     /// This membership on its way back to where its change began; out of a joint at once,
     /// so that it takes no more than the majority that it came from, where that is enough.
-    /// Shown by scenarios/onappend_joint_is_not_left_towards_the_dead.txt.
+    /// Shown by scenarios/onappend_joint_not_left_for_dead_majority.txt.
     pub fn cancel_goal(&self) -> Result<Self, ChangeRefusal> {
         let goal = match (self.goal(), self.outgoing().first()) {
             // Asked twice, because the first answer was lost: not back again.
@@ -258,7 +258,7 @@ impl Membership {
 
     /// It is on its way to a membership with this one. What was said about it when the
     /// goal was set is kept until it comes.
-    /// Shown by scenarios/goal_knows_about_who_is_to_come.txt.
+    /// Shown by scenarios/goal_keeps_info_of_joining_member.txt.
     pub(super) fn aims_at(&self, id: MemberId) -> bool {
         self.goal().is_some_and(|goal| goal.wants(id))
     }

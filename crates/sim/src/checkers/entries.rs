@@ -7,7 +7,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use quorate_core::{Entry, EntryId, MemberId, Payload, Term};
 
-use super::{Checked, LogView, ensure, name};
+use super::{Checked, ensure};
+use crate::cluster::LogView;
 
 /// Every entry that was ever logged.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +29,6 @@ impl EntryRegister {
         let logged = RegisteredEntry { payload: payload_hash(entry), before };
         let first = *self.entries.entry(entry.id).or_insert(logged);
         ensure(first == logged, "I2", || {
-            let member = name(member);
             format!("{member} holds {entry:?} after term {before}, another log has a different one")
         })
     }

@@ -12,7 +12,7 @@ use quorate_core::{EntryId, Index, MemberId, Membership, SnapshotMeta, Term};
 
 use super::entries::payload_hash;
 use super::member::{DiskRecord, RaisedCommit};
-use super::{Checked, MemberView, ensure, has_quorum, name};
+use super::{Checked, MemberView, ensure, has_quorum};
 
 /// The elections, commits and memberships of a run so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -78,9 +78,7 @@ impl History {
     /// I1: a member leads a term.
     pub(crate) fn elected(&mut self, id: MemberId, term: Term) -> Checked {
         let winner = *self.elected.entry(term).or_insert(id);
-        ensure(winner == id, "I1", || {
-            format!("{} and {} both lead term {term}", name(winner), name(id))
-        })
+        ensure(winner == id, "I1", || format!("{} and {} both lead term {term}", winner, id))
     }
 
     /// I4: a leader of this term holds everything that was committed in terms before it.
@@ -94,7 +92,7 @@ impl History {
         match earlier.find(|known| !holds(known.id)) {
             None => Ok(()),
             Some(known) => super::violated("I4", || {
-                let (id, in_term) = (name(id), known.in_term);
+                let in_term = known.in_term;
                 format!("{id} leads term {term} without {}, committed in term {in_term}", known.id)
             }),
         }
@@ -114,7 +112,6 @@ impl History {
             return Ok(true);
         };
         ensure((known.id, known.payload) == (entry, payload), "I5", || {
-            let id = name(id);
             format!("{id} takes {entry} for committed, {} was committed before", known.id)
         })?;
         Ok(false)
@@ -124,7 +121,7 @@ impl History {
     pub(crate) fn applied(&self, id: MemberId, entry: EntryId) -> Checked {
         let known = self.committed.get(&entry.index);
         ensure(known.is_some_and(|known| known.id == entry), "I5", || {
-            format!("{} applies {entry}, which is not committed", name(id))
+            format!("{} applies {entry}, which is not committed", id)
         })
     }
 
@@ -136,7 +133,7 @@ impl History {
         }
         if let Some(known) = self.committed.get(&at.index) {
             ensure(known.id == at, "I5", || {
-                format!("{} has a snapshot at {at}, committed is {}", name(id), known.id)
+                format!("{} has a snapshot at {at}, committed is {}", id, known.id)
             })?;
         }
         let since = if membership.since() == EntryId::ZERO { at } else { membership.since() };
@@ -155,7 +152,7 @@ impl History {
         let RaisedCommit { by, term, entry, .. } = raised;
         let counted = raised.led_before && entry.index > self.commit();
         ensure(!counted || entry.term == *term, "I10", || {
-            format!("{} leads term {term} and commits {entry} by counting replies", name(*by))
+            format!("{} leads term {term} and commits {entry} by counting replies", *by)
         })
     }
 }
@@ -169,7 +166,7 @@ pub(crate) fn commit_is_on_quorum<'a>(
     let holds = |id| disk(id).is_some_and(|disk| disk.log.covers(raised.entry));
     let agreed = raised.memberships.iter().any(|membership| has_quorum(membership, holds));
     ensure(agreed, "I10", || {
-        let (by, [_, membership]) = (name(raised.by), &raised.memberships);
+        let (by, [_, membership]) = (raised.by, &raised.memberships);
         format!(
             "{by} commits {}, which is not on the disks of a quorum of {membership}",
             raised.entry
@@ -188,6 +185,6 @@ pub(crate) fn settled_is_known<'a>(
     let knows = |id| disk(id).is_some_and(|disk| disk.knows_committed(entry.index));
     let on_append = membership.activation() == Activation::OnAppend;
     ensure(on_append || has_quorum(membership, knows), "I13", || {
-        format!("{} reports {entry} as settled, no quorum of disks knows it", name(by))
+        format!("{} reports {entry} as settled, no quorum of disks knows it", by)
     })
 }

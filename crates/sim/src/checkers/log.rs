@@ -3,7 +3,7 @@
 
 use quorate_core::{Boot, Entries, EntryId, Index, SnapshotMeta, Term};
 
-use super::LogView;
+use crate::cluster::LogView;
 
 /// The terms of a log's entries, and which of them change the membership.
 #[derive(Clone, Debug, Default)]

@@ -17,7 +17,8 @@ use quorate_core::{
 };
 
 use super::log::LogRecord;
-use super::{Checked, Durable, MemberView, Violation, ensure, name, quorums_meet};
+use super::{Checked, MemberView, Violation, ensure, quorums_meet};
+use crate::cluster::DiskState;
 
 /// One member, kept up to date as things happen to it.
 #[derive(Clone, Debug)]
@@ -149,7 +150,7 @@ impl MemberRecord {
 
     /// A member starts with what its disk holds, which is at least what was saved (D1, D2).
     pub(crate) fn started(&mut self, config: &Config, boot: &Boot) -> Checked {
-        let id = name(config.id);
+        let id = config.id;
         let log = LogRecord::of_boot(boot);
         if self.lost_disk.is_none() {
             let (saved, found) = (self.disk.hard_state, boot.hard_state);
@@ -187,14 +188,14 @@ impl MemberRecord {
         }
         let Some(first) = save.entries.first() else { return Ok(()) };
         let grows = self.leads != Some(raft.term()) || first.id.index > self.requested.last().index;
-        ensure(grows, "I3", || format!("{} leads and replaces its own {first:?}", name(self.id)))?;
+        ensure(grows, "I3", || format!("{} leads and replaces its own {first:?}", self.id))?;
         self.requested.write(&save.entries);
         for entry in save.entries.chunks().flatten() {
             if let Some(change) = entry.change() {
                 let before = raft.membership_at(entry.id.index - 1);
                 let next = &change.membership;
                 ensure(quorums_meet(&before, next), "I6", || {
-                    let (id, entry) = (name(self.id), entry.id);
+                    let (id, entry) = (self.id, entry.id);
                     format!("{id}'s log goes from {before} to {next} at {entry}")
                 })?;
                 self.one_change_is_pending(raft)?;
@@ -235,16 +236,16 @@ impl MemberRecord {
         let Some(new) = hard_state else { return Ok(()) };
         let old = std::mem::replace(&mut disk.hard_state, new);
         ensure(old.term <= new.term, "I9", || {
-            let id = name(self.id);
+            let id = self.id;
             format!("{id}'s disk goes back from term {} to {}", old.term, new.term)
         })?;
         let same_vote = old.term < new.term || old.vote.is_none() || old.vote == new.vote;
         ensure(same_vote, "I1", || {
-            let (id, term) = (name(self.id), old.term);
+            let (id, term) = (self.id, old.term);
             format!("in term {term} {id} votes for {:?}, then for {:?}", old.vote, new.vote)
         })?;
         ensure(new.commit <= disk.log.last().index, "I9", || {
-            let (id, last) = (name(self.id), disk.log.last());
+            let (id, last) = (self.id, disk.log.last());
             format!("{id}'s disk has commit {} and last entry {last}", new.commit)
         })
     }
@@ -276,7 +277,7 @@ impl MemberRecord {
             _ => true,
         };
         ensure(kept, "I12", || {
-            let (from, to, message) = (name(envelope.from), name(envelope.to), &envelope.message);
+            let (from, to, message) = (envelope.from, envelope.to, &envelope.message);
             let (said, last) = (envelope.term, log.last());
             let disk = format!("its disk holds {last}, {:?}", self.disk.hard_state);
             format!(
@@ -335,7 +336,7 @@ impl MemberRecord {
         ensure(!falls && in_order, "I9", || {
             let (was, commit, applied) = (self.term, self.commit, self.applied);
             let before = format!("term {was}, commit {commit}, applied {applied}");
-            format!("{} is in term {term} with {log:?} after {before}", name(id))
+            format!("{} is in term {term} with {log:?} after {before}", id)
         })
     }
 
@@ -343,7 +344,7 @@ impl MemberRecord {
     fn one_change_is_pending(&self, raft: &Raft) -> Checked {
         let pending = self.requested.changes_after(raft.log_status().commit);
         ensure(raft.role() != RoleKind::Leader || pending.len() <= 1, "I7", || {
-            format!("{} leads with changes {pending:?} pending", name(self.id))
+            format!("{} leads with changes {pending:?} pending", self.id)
         })
     }
 
@@ -357,14 +358,14 @@ impl MemberRecord {
         };
         let (counts, newest) = (raft.membership().since(), self.requested.change_at(limit));
         ensure(log.installing || counts == newest, "I8", || {
-            format!("{} counts by {counts}, its log says {newest}", name(self.id))
+            format!("{} counts by {counts}, its log says {newest}", self.id)
         })
     }
 
     /// The machine is given entries: all of them, in order (I5).
     pub(crate) fn applying(&mut self, entry: EntryId) -> Checked {
         ensure(entry.index == self.applying + 1, "I5", || {
-            format!("{} applies {entry} after {}", name(self.id), self.applying)
+            format!("{} applies {entry} after {}", self.id, self.applying)
         })?;
         self.applying = entry.index;
         Ok(())
@@ -382,7 +383,7 @@ impl MemberRecord {
     /// The member reports how a goal ended: once in each of its runs, and when the
     /// membership in which it ended is settled (I13).
     pub(crate) fn goal_ended(&mut self, ended: EndedGoal) -> Checked {
-        let (id, settled) = (name(self.id), self.settled);
+        let (id, settled) = (self.id, self.settled);
         ensure(ended.at.index <= settled || !self.settles, "I13", || {
             format!("{id} reports {ended:?}, settled is {settled}")
         })?;
@@ -395,7 +396,7 @@ impl MemberRecord {
 }
 
 impl DiskRecord {
-    pub(crate) fn of_view(disk: &Durable) -> Self {
+    pub(crate) fn of_view(disk: &DiskState) -> Self {
         Self {
             log: LogRecord::of_view(&disk.log, &disk.snapshot),
             hard_state: disk.hard_state,
@@ -415,7 +416,7 @@ impl DiskRecord {
 /// I11: a voter of the membership it counts by may campaign and lead. Two exceptions:
 /// where a membership counts before it is committed, a member that refused a vote because
 /// it alone has a newer log may campaign and win; and a leader that lost its vote leads
-/// until that is settled. A member that joined later holds the entry that added it.
+/// until that is settled, or longer where it is configured not to step down. A member that joined later holds the entry that added it.
 fn role_is_allowed(raft: &Raft) -> Checked {
     let (id, role) = (raft.config().id, raft.role());
     if role == RoleKind::Follower {
@@ -426,13 +427,14 @@ fn role_is_allowed(raft: &Raft) -> Checked {
     let leads = role == RoleKind::Leader;
     let allowed = membership.is_voter(id)
         || may_without_vote(leads, on_append, || {
-            let settled = raft.status().settled >= membership.since().index;
+            let settled = raft.config().step_down_on_removal
+                && raft.status().settled >= membership.since().index;
             (raft.holds_newer_log(), settled)
         });
     let reached = if on_append { log.last.index } else { log.commit };
     ensure(allowed && (leads || reached >= raft.config().joined_at), "I11", || {
         let does = if leads { "leads" } else { "campaigns" };
-        format!("{} {does} under {membership} with {log:?}", name(id))
+        format!("{} {does} under {membership} with {log:?}", id)
     })
 }
 

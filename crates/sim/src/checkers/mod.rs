@@ -21,9 +21,10 @@ mod tests;
 mod tracker;
 mod view;
 
+use std::any::Any;
 use std::fmt;
 
-use quorate_core::MemberId;
+use quorate_core::{Boot, Envelope, MemberId, Output, Raft, Save};
 
 pub use entries::logs_match;
 pub use history::History;
@@ -31,7 +32,7 @@ pub(crate) use history::{commit_is_on_quorum, settled_is_known};
 pub(crate) use member::{DiskRecord, MemberRecord, RaisedCommit};
 pub use quorums::{has_quorum, quorums_meet};
 pub(crate) use tracker::Invariants;
-pub use view::{Durable, LogView, MemberView};
+pub use view::MemberView;
 
 /// A rule that was broken, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,12 +49,36 @@ impl Violation {
     pub fn new(rule: &'static str, what: impl Into<String>) -> Self {
         Self { rule, what: crate::short_ids::short_ids(&what.into()) }
     }
+
+    /// A panic of the code under test.
+    pub(crate) fn of_panic(panic: &(dyn Any + Send)) -> Self {
+        Self::new("assert", panic_text(panic))
+    }
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} violated: {}", self.rule, self.what)
     }
+}
+
+/// What is checked while a bare core is driven.
+pub(crate) trait MemberChecks {
+    /// A member was started from its disk.
+    fn started(&mut self, raft: &Raft, boot: &Boot) -> Checked;
+
+    /// All that a core asks for at once. What is to be sent after a save is shown to
+    /// [`MemberChecks::sent`] when it is.
+    fn output(&mut self, raft: &Raft, output: &Output) -> Checked;
+
+    /// A disk has written a save.
+    fn saved(&mut self, id: MemberId, save: &Save) -> Checked;
+
+    /// A message leaves a member.
+    fn sent(&mut self, envelope: &Envelope) -> Checked;
+
+    /// Something happened to a member, and all that it asked for was shown here.
+    fn stepped(&mut self, raft: &Raft) -> Checked;
 }
 
 fn ensure(holds: bool, rule: &'static str, what: impl FnOnce() -> String) -> Checked {
@@ -65,7 +90,8 @@ fn violated(rule: &'static str, what: impl FnOnce() -> String) -> Checked {
     Err(Violation::new(rule, what()))
 }
 
-/// A member as stories and violations name it: `m1`.
-pub(crate) fn name(id: MemberId) -> String {
-    format!("m{}", id.0)
+/// The message of a panic.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }

@@ -14,6 +14,7 @@ use quorate_core::{
 
 use super::electable::{self, Elector, Rules};
 use super::*;
+use crate::cluster::{DiskState, LogView};
 
 fn membership(majorities: &[&[u64]], learners: &[u64]) -> Membership {
     let majorities = majorities.iter().map(|ids| ids.iter().copied().map(MemberId).collect());
@@ -38,8 +39,12 @@ fn view(id: u64, entries: Vec<Entry>, commit: Index) -> MemberView {
     let term = entries.last().map_or(1, |entry| entry.id.term);
     let log = LogView { base: first, entries };
     let hard_state = HardState { term, vote: None, commit };
-    let durable =
-        Durable { hard_state, snapshot: snapshot.clone(), log: log.clone(), applied: commit };
+    let durable = Arc::new(DiskState {
+        hard_state,
+        snapshot: snapshot.clone(),
+        log: log.clone(),
+        applied: commit,
+    });
     MemberView {
         id: MemberId(id),
         up: true,
@@ -272,12 +277,12 @@ fn i12_promises_before_they_are_kept() {
     let mut member = view(1, vec![command(2, 2)], 1);
     let sends = |member: &MemberView, envelope| rule(record(member).sent(&envelope));
     assert_eq!(sends(&member, grant.clone()), "I12");
-    member.durable.hard_state.vote = Some(MemberId(2));
+    Arc::make_mut(&mut member.durable).hard_state.vote = Some(MemberId(2));
     assert_eq!(sends(&member, grant), "fine");
     assert_eq!(sends(&member, matches(2)), "fine");
     assert_eq!(sends(&member, matches(3)), "I12");
     assert_eq!(sends(&member, asks(EntryId::new(2, 2))), "I12");
-    member.durable.hard_state.vote = Some(MemberId(1));
+    Arc::make_mut(&mut member.durable).hard_state.vote = Some(MemberId(1));
     assert_eq!(sends(&member, asks(EntryId::new(2, 2))), "fine");
     assert_eq!(sends(&member, asks(EntryId::new(2, 3))), "I12");
 }
@@ -289,7 +294,7 @@ fn i12_a_membership_told_as_committed_before_it_is_durable() {
     let (from, to) = (MemberId(1), MemberId(2));
     let told = Envelope { from, to, term: 2, incarnation: 0, joined_at: 0, message };
     assert_eq!(rule(record(&member).sent(&told)), "fine");
-    member.durable.hard_state.commit = 1;
+    Arc::make_mut(&mut member.durable).hard_state.commit = 1;
     assert_eq!(rule(record(&member).sent(&told)), "I12");
 }
 

@@ -16,7 +16,7 @@ use quorate_core::{
 use super::entries::EntryRegister;
 use super::history::{commit_is_on_quorum, settled_is_known};
 use super::member::{DiskRecord, MemberRecord};
-use super::{Checked, History, ensure, name};
+use super::{Checked, History, MemberChecks, ensure};
 
 /// What happened in a cluster so far.
 #[derive(Clone, Debug, Default)]
@@ -84,22 +84,6 @@ impl Invariants {
         self.members.remove(&id);
     }
 
-    /// All that a core asks for at once. What is to be sent after a save is shown to
-    /// [`Invariants::sent`] when it is.
-    pub(crate) fn output(&mut self, raft: &Raft, output: &Output) -> Checked {
-        let id = raft.config().id;
-        if let Some(save) = &output.save {
-            self.save_requested(raft, save)?;
-        }
-        self.stepped(raft)?;
-        if let Some(meta) = output.save.as_ref().and_then(|save| save.install.as_ref()) {
-            self.installing(id, meta.id.index);
-        }
-        self.applying(id, &output.apply)?;
-        output.events.iter().try_for_each(|event| self.event(id, event))?;
-        output.send.iter().try_for_each(|envelope| self.sent(envelope))
-    }
-
     /// A member asks its disk to save something.
     pub(crate) fn save_requested(&mut self, raft: &Raft, save: &Save) -> Checked {
         let id = raft.config().id;
@@ -110,7 +94,7 @@ impl Invariants {
             return Ok(());
         }
         let before = member.requested.id_at(first - 1);
-        ensure(before.is_some(), "I2", || format!("{} saves {first} after a gap", name(id)))?;
+        ensure(before.is_some(), "I2", || format!("{} saves {first} after a gap", id))?;
         let mut before = before.map_or(0, |before| before.term);
         for entry in save.entries.chunks().flatten() {
             self.entries.log(id, entry, before)?;
@@ -206,7 +190,39 @@ impl Invariants {
     pub(crate) fn captured(&mut self, id: MemberId, index: Index, hash: u64) -> Checked {
         let first = *self.states.entry(index).or_insert(hash);
         ensure(first == hash, "I5", || {
-            format!("the machine of {} is in a different state at {index}", name(id))
+            format!("the machine of {} is in a different state at {index}", id)
         })
+    }
+}
+
+impl MemberChecks for Invariants {
+    fn started(&mut self, raft: &Raft, boot: &Boot) -> Checked {
+        Self::started(self, raft, boot)
+    }
+
+    fn output(&mut self, raft: &Raft, output: &Output) -> Checked {
+        let id = raft.config().id;
+        if let Some(save) = &output.save {
+            self.save_requested(raft, save)?;
+        }
+        self.stepped(raft)?;
+        if let Some(meta) = output.save.as_ref().and_then(|save| save.install.as_ref()) {
+            self.installing(id, meta.id.index);
+        }
+        self.applying(id, &output.apply)?;
+        output.events.iter().try_for_each(|event| self.event(id, event))?;
+        output.send.iter().try_for_each(|envelope| self.sent(envelope))
+    }
+
+    fn saved(&mut self, id: MemberId, save: &Save) -> Checked {
+        Self::saved(self, id, save, save.must_sync)
+    }
+
+    fn sent(&mut self, envelope: &Envelope) -> Checked {
+        Self::sent(self, envelope)
+    }
+
+    fn stepped(&mut self, raft: &Raft) -> Checked {
+        Self::stepped(self, raft)
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use quorate_core::config::Activation;
 use quorate_core::status::RoleKind;
-use quorate_core::{
-    Entry, EntryId, HardState, Index, MemberId, Membership, Raft, SnapshotMeta, Term,
-};
+use quorate_core::{EntryId, Index, MemberId, Membership, Raft, SnapshotMeta, Term};
+
+use crate::cluster::{DiskState, LogView};
 
 /// One member at one moment: what it believes, and what its disk holds. Of a member
 /// that is down, what it would believe after a start is not shown: it has the role of
@@ -33,52 +33,14 @@ pub struct MemberView {
     pub holds_newer_log: bool,
     /// The entry that it waits for before it stands, if it joined later.
     pub joined_at: Index,
-    pub durable: Durable,
-}
-
-/// What would be left after the worst crash.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Durable {
-    pub hard_state: HardState,
-    pub snapshot: SnapshotMeta,
-    pub log: LogView,
-    pub applied: Index,
-}
-
-/// A log, or what is left of it after `base`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct LogView {
-    /// The entry before the first one held.
-    pub base: EntryId,
-    pub entries: Vec<Entry>,
-}
-
-impl LogView {
-    pub fn last(&self) -> EntryId {
-        self.entries.last().map_or(self.base, |entry| entry.id)
-    }
-
-    pub fn entry(&self, index: Index) -> Option<&Entry> {
-        let at = index.checked_sub(self.base.index + 1)?;
-        self.entries.get(usize::try_from(at).ok()?)
-    }
-
-    pub fn id_at(&self, index: Index) -> Option<EntryId> {
-        if index == self.base.index {
-            return Some(self.base);
-        }
-        self.entry(index).map(|entry| entry.id)
-    }
-
-    pub fn holds(&self, id: EntryId) -> bool {
-        self.id_at(id.index) == Some(id)
-    }
+    /// What a power failure would leave.
+    pub durable: Arc<DiskState>,
 }
 
 impl MemberView {
     /// A member that runs. Entries that it no longer keeps in memory are taken from
     /// its disk.
-    pub fn of(raft: &Raft, durable: Durable) -> Self {
+    pub fn of(raft: &Raft, durable: Arc<DiskState>) -> Self {
         let status = raft.status();
         let first = status.log.tail_first;
         let evicted = durable
@@ -109,7 +71,7 @@ impl MemberView {
     }
 
     /// A member that is down.
-    pub fn down(id: MemberId, activation: Activation, durable: Durable) -> Self {
+    pub fn down(id: MemberId, activation: Activation, durable: Arc<DiskState>) -> Self {
         Self {
             id,
             up: false,

@@ -19,7 +19,6 @@ mod quorum;
 mod storage;
 mod world;
 
-use std::any::Any;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -31,6 +30,8 @@ use std::process::ExitCode;
 use algebra::Algebra;
 use file::Command;
 use interaction::Interaction;
+
+use crate::checkers::panic_text;
 
 /// Plays every trace below a directory and prints how it went, one line a file.
 pub fn main(dir: &Path) -> ExitCode {
@@ -71,7 +72,8 @@ pub fn run_text(path: &Path, text: &str) -> Result<(), Failure> {
     for command in &commands {
         // Whatever a trace makes the core do, the other traces are to be played too.
         let played = catch_unwind(AssertUnwindSafe(|| player.run(command)));
-        let printed = played.unwrap_or_else(|panic| Err(panic_text(panic.as_ref())));
+        let printed =
+            played.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(panic.as_ref()))));
         let what = match printed {
             Ok(printed) if printed == command.expected => continue,
             Ok(printed) => {
@@ -228,10 +230,4 @@ fn collect(dir: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("panicked: {}", text.unwrap_or("without a text"))
 }

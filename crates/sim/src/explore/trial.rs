@@ -162,7 +162,7 @@ impl Trial {
         let played = catch_unwind(AssertUnwindSafe(|| play(&mut world, actions)));
         let violation = match played {
             Ok(checked) => checked.err(),
-            Err(panic) => Some(Violation::new("assert", words_of(panic.as_ref()))),
+            Err(panic) => Some(Violation::of_panic(panic.as_ref())),
         };
         let mut report = world.report.clone();
         report.schedules = 1;
@@ -189,9 +189,4 @@ fn play(world: &mut World, actions: &[Action]) -> Checked {
     }
     world.run_until(world.setting.ticks * setting::TICK)?;
     world.heal()
-}
-
-fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic").to_string()
 }

@@ -181,8 +181,8 @@ impl Bounds {
 /// Everything may happen, for so many steps from where the story ends.
 fn scope_after(story: &str, activation: Activation, depth: u32) -> Result<Scope, String> {
     let stage = stage::play(story, activation)?;
-    let terms = stage.members.iter().map(|member| member.disk.hard_state.term).max();
-    let last = stage.members.iter().map(|member| member.disk.last().index).max();
+    let terms = stage.members.iter().map(|member| member.core.disk.hard_state.term).max();
+    let last = stage.members.iter().map(|member| member.core.disk.log.last().index).max();
     Ok(Scope {
         name: "from".to_owned(),
         about: String::new(),

@@ -11,12 +11,13 @@ use quorate_core::status::RoleKind;
 use quorate_core::{Change, EntryId, Envelope, Index, MemberId, Membership, Term};
 
 use super::intern::{Interner, Pairs, pair};
-use super::local::{Act, Fixed, Local, Performed};
+use super::local::{Act, Fixed, Performed};
 use super::moves::Move;
 use super::scope::Scope;
 use super::state::State;
 use crate::checkers::electable::{Elector, Rules};
-use crate::checkers::{DiskRecord, History, LogView, MemberView, RaisedCommit, Violation};
+use crate::checkers::{DiskRecord, History, MemberView, RaisedCommit, Violation};
+use crate::cluster::{CoreMember, LogView};
 use crate::scenario::stage::{self, Stage};
 
 pub(super) struct Lab {
@@ -24,7 +25,7 @@ pub(super) struct Lab {
     pub(super) rules: Rules,
     pub(super) fixed: Vec<Fixed>,
     pub(super) changes: Vec<Change>,
-    pub(super) locals: Interner<Local>,
+    pub(super) locals: Interner<CoreMember>,
     pub(super) facts: Vec<Facts>,
     pub(super) messages: Interner<Envelope>,
     pub(super) links: Vec<Link>,
@@ -124,7 +125,9 @@ impl Lab {
         let mut state = State::new(stage.members.len());
         state.history = self.histories.number(History::default()).0;
         for (at, member) in stage.members.iter().enumerate() {
-            let local = self.local_number(at, Local::new(member));
+            let mut local = member.core.clone();
+            local.make_canonical();
+            let local = self.local_number(at, local);
             state.members[at] = local;
             state.history = self.note(state.history, local)?;
         }
@@ -252,8 +255,8 @@ impl Lab {
         self.outcomes.len()
     }
 
-    fn local_number(&mut self, at: usize, local: Local) -> u32 {
-        let view = local.view(&self.fixed[at]);
+    fn local_number(&mut self, at: usize, local: CoreMember) -> u32 {
+        let view = local.view(&self.fixed[at].config);
         let (unsynced, saves) = (local.disk != local.synced, local.saves.len());
         let applies = !local.applies.is_empty();
         let hard_state = local.synced.hard_state;

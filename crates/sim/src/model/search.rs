@@ -257,9 +257,10 @@ impl Report {
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::lab::{CAMPAIGN, MESSAGES, PROPOSE, TICK};
-    use super::super::local::{Act, Fixed, Local};
+    use super::super::local::{Act, Fixed};
     use super::super::{scopes, trace};
     use super::*;
+    use crate::cluster::CoreMember;
     use crate::scenario::stage;
 
     fn searched(name: &str, states: usize) -> Search {
@@ -275,7 +276,7 @@ pub(super) mod tests {
     /// Members that were seen and what may happen to them, by their places.
     pub(in super::super) struct Seen {
         pub(in super::super) fixed: Vec<Fixed>,
-        pub(in super::super) locals: Vec<(usize, Local)>,
+        pub(in super::super) locals: Vec<(usize, CoreMember)>,
         pub(in super::super) acts: Vec<(usize, Act)>,
     }
 

@@ -285,7 +285,7 @@ impl World {
     fn fact_holds(&self, id: MemberId, fact: &Fact) -> Played {
         let Fact { negated, key, value } = fact;
         let value = &short_ids(value);
-        let status = self.member(id)?.raft.as_ref().map(quorate_core::Raft::status);
+        let status = self.member(id)?.core.raft.as_ref().map(quorate_core::Raft::status);
         let found = match (&status, *key) {
             (status, "up" | "down") => yes((*key == "up") == status.is_some()),
             (None, _) => return Err(format!("{id} is down")),
@@ -314,7 +314,7 @@ impl World {
     /// `2.3:reached`, for the goal that was set by the entry named in `wanted`.
     fn goal_end(&self, id: MemberId, wanted: &str) -> Result<String, String> {
         let (goal, _) = wanted.split_once(':').ok_or("want ended=2.3:reached")?;
-        let raft = self.member(id)?.raft.as_ref();
+        let raft = self.member(id)?.core.raft.as_ref();
         let end = raft.and_then(|raft| Some(raft.goal_end(entry_id(goal).ok()?)));
         Ok(format!("{goal}:{}", end.flatten().map_or("none", goal_end_text)))
     }
@@ -322,8 +322,8 @@ impl World {
     fn logs_are(&self, who: &Who, want: &[EntryId], durable: bool) -> Played {
         for id in self.ids(who)? {
             let member = self.member(id)?;
-            let log = if durable { member.disk.clone() } else { member.view() };
-            let mut found: Vec<EntryId> = log.log.iter().map(|entry| entry.id).collect();
+            let log = if durable { member.core.disk.log.clone() } else { member.view().log };
+            let mut found: Vec<EntryId> = log.entries.iter().map(|entry| entry.id).collect();
             if want.first() == Some(&log.base) {
                 found.insert(0, log.base);
             }
@@ -337,16 +337,16 @@ impl World {
     fn same_logs(&self, who: &Who) -> Played {
         let ids = self.ids(who)?;
         let Some((first, rest)) = ids.split_first() else { return Ok(()) };
-        let ours = self.member(*first)?.view();
+        let ours = self.member(*first)?.view().log;
         for id in rest {
-            let theirs = self.member(*id)?.view();
+            let theirs = self.member(*id)?.view().log;
             let shared = ours.base.index.max(theirs.base.index);
             let after = |index: u64| index > shared;
-            let a = ours.log.iter().filter(|entry| after(entry.id.index));
-            let b = theirs.log.iter().filter(|entry| after(entry.id.index));
+            let a = ours.entries.iter().filter(|entry| after(entry.id.index));
+            let b = theirs.entries.iter().filter(|entry| after(entry.id.index));
             if ours.last() != theirs.last() || !a.eq(b) {
                 let [a, b] = [&ours, &theirs]
-                    .map(|log| list(&log.log.iter().map(|entry| entry.id).collect::<Vec<_>>()));
+                    .map(|log| list(&log.entries.iter().map(|entry| entry.id).collect::<Vec<_>>()));
                 return Err(format!("{first} holds {a}, {id} holds {b}"));
             }
         }

@@ -2,27 +2,21 @@
 
 use std::collections::VecDeque;
 
-use quorate_core::{
-    Boot, Config, Entries, EntryId, HardState, Index, Load, MemberId, Raft, Save, SaveId,
-};
+use quorate_core::{Boot, Config, EntryId, HardState, Index, MemberId, Raft, Save};
 
 use super::command::{Unsynced, Work};
-use super::disk::Disk;
 use super::notation::entries_text;
+use crate::cluster::{CoreMember, DiskState};
 
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) config: Config,
-    /// Nothing while it is down.
-    pub(super) raft: Option<Raft>,
+    pub(super) core: CoreMember,
     /// What it was last started from.
     boot: Boot,
-    pub(super) disk: Disk,
-    /// The disk as of the last save that somebody waited for.
-    synced: Disk,
-    pub(super) saves: Queue<Save>,
-    pub(super) applies: Queue<Batch>,
-    pub(super) loads: Queue<Load>,
+    pub(super) saves: WorkTexts,
+    pub(super) applies: WorkTexts,
+    pub(super) loads: WorkTexts,
     /// It has been told something since it was started.
     pub(super) stepped: bool,
     /// The commit index that the transcript has shown.
@@ -33,75 +27,29 @@ pub(super) struct Member {
     pub(super) disowned: Option<MemberId>,
 }
 
-/// Entries handed to the state machine at once.
-#[derive(Clone, Debug)]
-pub(super) struct Batch {
-    pub(super) entries: Entries,
-    /// They may not run before this save is done.
-    pub(super) after: Option<SaveId>,
-}
-
-impl Batch {
-    pub(super) fn last(&self) -> Option<Index> {
-        self.entries.last().map(|entry| entry.id.index)
-    }
-}
-
-/// Work under way, oldest first, each with the words that describe it.
-#[derive(Clone, Debug)]
-pub(super) struct Queue<T> {
-    jobs: VecDeque<(T, String)>,
+/// How the transcript describes work in progress, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WorkTexts {
+    pub(super) texts: VecDeque<String>,
     pub(super) held: bool,
 }
 
-impl<T> Default for Queue<T> {
-    fn default() -> Self {
-        Self { jobs: VecDeque::new(), held: false }
-    }
-}
-
-impl<T> Queue<T> {
-    pub(super) fn push(&mut self, job: T, text: String) {
-        self.jobs.push_back((job, text));
-    }
-
-    pub(super) fn pop(&mut self) -> Option<(T, String)> {
-        self.jobs.pop_front()
-    }
-
-    pub(super) fn first(&self) -> Option<&T> {
-        self.jobs.front().map(|(job, _)| job)
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.jobs.iter().map(|(job, _)| job)
-    }
-
-    pub(super) fn texts(&self) -> Vec<String> {
-        self.jobs.iter().map(|(_, text)| text.clone()).collect()
-    }
-
-    /// What a transcript adds to the line of a job that will have to wait.
+impl WorkTexts {
+    /// What a transcript adds to the line of work that will have to wait.
     pub(super) fn suffix(&self) -> &'static str {
         if self.held { " (held)" } else { "" }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
     }
 }
 
 impl Member {
-    pub(super) fn new(id: MemberId, disk: Disk) -> Self {
+    pub(super) fn new(id: MemberId, disk: DiskState) -> Self {
         Self {
             config: Config { seed: id.0, ..Config::new(id) },
-            raft: None,
+            core: CoreMember::new(id, disk),
             boot: Boot::empty(),
-            synced: disk.clone(),
-            disk,
-            saves: Queue::default(),
-            applies: Queue::default(),
-            loads: Queue::default(),
+            saves: WorkTexts::default(),
+            applies: WorkTexts::default(),
+            loads: WorkTexts::default(),
             stepped: false,
             commit_shown: 0,
             settled: None,
@@ -111,56 +59,32 @@ impl Member {
 
     /// Starts from what the disk holds; the reason is given when that fails.
     pub(super) fn start(&mut self, tail: Option<usize>) -> Result<(), String> {
-        self.raft = None;
+        self.core.raft = None;
         self.stepped = false;
         self.settled = None;
         self.disowned = None;
-        self.boot = self.disk.boot(tail);
-        let raft = Raft::new(self.config.clone(), self.boot.clone());
-        let raft = raft.map_err(|why| why.to_string())?;
-        self.commit_shown = raft.status().log.commit;
-        self.raft = Some(raft);
+        self.boot = self.core.start(&self.config, tail).map_err(|why| why.to_string())?;
+        self.commit_shown = self.core.raft.as_ref().map_or(0, |raft| raft.log_status().commit);
         Ok(())
     }
 
-    /// Loses what was not done. What no one waited for may be lost as well.
+    /// Loses the work in progress, and what was not synced if so said.
     pub(super) fn crash(&mut self, unsynced: Unsynced) {
-        self.raft = None;
-        self.saves.jobs.clear();
-        self.applies.jobs.clear();
-        self.loads.jobs.clear();
-        if unsynced == Unsynced::Lost {
-            let applied = self.disk.applied.min(self.synced.last().index);
-            self.disk = Disk { applied, ..self.synced.clone() };
+        self.core.crash(unsynced == Unsynced::Lost);
+        for work in [&mut self.saves, &mut self.applies, &mut self.loads] {
+            work.texts.clear();
         }
-    }
-
-    pub(super) fn replace_disk(&mut self, disk: Disk) {
-        self.synced = disk.clone();
-        self.disk = disk;
-    }
-
-    /// Puts a save on the disk.
-    pub(super) fn write(&mut self, save: &Save) {
-        self.disk.write(save);
-        if save.must_sync {
-            self.synced = self.disk.clone();
-        }
-    }
-
-    pub(super) fn synced(&self) -> &Disk {
-        &self.synced
     }
 
     /// The core and what it was started from, while it runs.
     pub(super) fn started(&self) -> Option<(&Raft, &Boot)> {
-        Some((self.raft.as_ref()?, &self.boot))
+        Some((self.core.raft.as_ref()?, &self.boot))
     }
 
-    /// The log as the engine sees it: the disk, and what is on its way there.
-    pub(super) fn view(&self) -> Disk {
-        let mut view = self.disk.clone();
-        self.saves.iter().for_each(|save| view.write(save));
+    /// The log as the core sees it: the disk, and the saves in progress.
+    pub(super) fn view(&self) -> DiskState {
+        let mut view = DiskState::clone(&self.core.disk);
+        self.core.saves.iter().for_each(|save| view.write(save));
         view
     }
 
@@ -174,16 +98,10 @@ impl Member {
 
     pub(super) fn has_work(&self, work: Work) -> bool {
         match work {
-            Work::Saves => !self.saves.is_empty(),
-            Work::Applies => !self.applies.is_empty(),
-            Work::Loads => !self.loads.is_empty(),
+            Work::Saves => !self.core.saves.is_empty(),
+            Work::Applies => !self.core.applies.is_empty(),
+            Work::Loads => !self.core.loads.is_empty(),
         }
-    }
-
-    /// A batch waits for this save before it runs.
-    pub(super) fn apply_waits(&self) -> bool {
-        let after = self.applies.first().and_then(|batch| batch.after);
-        after.is_some_and(|after| self.saves.iter().any(|save| save.id <= after))
     }
 
     /// What a save changes, in the order it is written.

@@ -8,7 +8,6 @@
 
 mod catalogue;
 mod command;
-pub(crate) mod disk;
 mod expect;
 mod grammar;
 mod member;

@@ -1,7 +1,7 @@
 //! What each command does.
 
 use bytes::Bytes;
-use quorate_core::{Accepted, Change, Envelope, Index, Input, MemberId, RequestId, SnapshotMeta};
+use quorate_core::{Accepted, Change, Envelope, Index, Input, MemberId, RequestId};
 
 use crate::short_ids::short_ids;
 
@@ -139,18 +139,9 @@ impl World {
         Ok(())
     }
 
-    /// The state machine was captured, and the capture is on disk.
     fn snapshot(&mut self, id: MemberId, index: Option<Index>) -> Played {
-        let status = self.running(id)?.status();
-        let index = index.unwrap_or(status.log.applied);
-        let membership = self.running(id)?.membership_at(index);
-        let member = self.member_mut(id)?;
-        let at = member.disk.id_at(index);
-        let taken = self.step(id, "snapshot", Input::Snapshotted(index))?;
-        if let (Ok(_), Some(at)) = (taken, at) {
-            self.member_mut(id)?.disk.snapshot = SnapshotMeta { id: at, membership };
-            self.page.say(format!("{id} snapshot {at}"));
-        }
+        let index = index.unwrap_or(self.running(id)?.log_status().applied);
+        self.capture(id, index)?;
         self.drain(id)
     }
 
@@ -277,10 +268,13 @@ impl World {
 
     fn say_log(&mut self, id: MemberId) -> Played {
         let member = self.member(id)?;
-        let (view, disk) = (member.view(), &member.disk);
-        let mut line = format!("{id} log after {}:", view.base);
-        let (saved, unsaved): (Vec<_>, Vec<_>) =
-            view.log.iter().partition(|entry| disk.entry(entry.id.index) == Some(entry));
+        let (view, disk) = (member.view(), &member.core.disk);
+        let mut line = format!("{id} log after {}:", view.log.base);
+        let (saved, unsaved): (Vec<_>, Vec<_>) = view
+            .log
+            .entries
+            .iter()
+            .partition(|entry| disk.log.entry(entry.id.index) == Some(entry));
         for (before, part) in [(" ", saved), (" unsaved ", unsaved)] {
             if !part.is_empty() {
                 line.push_str(before);
@@ -292,12 +286,16 @@ impl World {
     }
 
     fn say_disk(&mut self, id: MemberId) -> Played {
-        let disk = &self.member(id)?.disk;
+        let disk = &self.member(id)?.core.disk;
         let vote = disk.hard_state.vote.map_or("none".to_owned(), |vote| vote.to_string());
         let mut line = format!("{id} disk term={} vote={vote}", disk.hard_state.term);
         line.push_str(&format!(" commit={} applied={}", disk.hard_state.commit, disk.applied));
         line.push_str(&format!(" snapshot={}", disk.snapshot.id));
-        line.push_str(&format!(" log after {}: {}", disk.base, entries_text(&disk.log)));
+        line.push_str(&format!(
+            " log after {}: {}",
+            disk.log.base,
+            entries_text(&disk.log.entries)
+        ));
         self.page.say(line.trim_end().to_owned());
         Ok(())
     }

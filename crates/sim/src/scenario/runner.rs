@@ -12,6 +12,7 @@ use crate::short_ids::short_ids;
 use super::command::Command;
 use super::story::{Block, Line, Mistake, Plays, Story, Transcript, activation_text};
 use super::world::{Played, World};
+use crate::checkers::panic_text;
 
 /// What became of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,11 +105,7 @@ fn perform_line(world: &mut World, line: &Line, next: Option<&Command>) -> Playe
         if stage_is_set { world.show_fresh() } else { Ok(()) }
     }));
     world.page.muted = false;
-    played.unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str);
-        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
-        Err(format!("panic: {said}"))
-    })
+    played.unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(panic.as_ref()))))
 }
 
 /// Plays a story for what it leads to, not for what it prints.

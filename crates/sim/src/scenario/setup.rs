@@ -5,12 +5,12 @@ use std::sync::Arc;
 use quorate_core::{MemberId, Membership, Raft};
 
 use super::command::{Cluster, LogByHand, Restart, Unsynced};
-use super::disk::Disk;
 use super::member::Member;
 use super::notation;
 use super::setting::Setting;
 use super::words::Who;
 use super::world::{Played, World, text};
+use crate::cluster::{DiskState, LogView};
 
 impl World {
     pub(super) fn cluster(&mut self, cluster: &Cluster) -> Played {
@@ -25,7 +25,7 @@ impl World {
         membership.check().map_err(|why| format!("{membership} is impossible: {why}"))?;
         self.first = membership;
         self.settings.clone_from(&cluster.settings);
-        let disk = Disk::first(self.first.clone(), cluster.term.unwrap_or(1));
+        let disk = DiskState::first(self.first.clone(), cluster.term.unwrap_or(1));
         for id in self.first.members().iter() {
             self.enter(id, disk.clone())?;
         }
@@ -38,12 +38,12 @@ impl World {
             if self.members.contains_key(id) {
                 return Err(format!("there is a {id} already"));
             }
-            self.enter(*id, Disk::default())?;
+            self.enter(*id, DiskState::default())?;
         }
         Ok(())
     }
 
-    fn enter(&mut self, id: MemberId, disk: Disk) -> Played {
+    fn enter(&mut self, id: MemberId, disk: DiskState) -> Played {
         let mut member = Member::new(id, disk);
         member.config.activation = self.activation;
         for setting in &self.settings {
@@ -82,7 +82,7 @@ impl World {
     }
 
     pub(super) fn say_status(&mut self, id: MemberId) -> Played {
-        let line = match &self.member(id)?.raft {
+        let line = match &self.member(id)?.core.raft {
             Some(raft) => raft.status().to_string(),
             None => format!("{id} down"),
         };
@@ -97,8 +97,8 @@ impl World {
             if member.stepped {
                 return Err(format!("{id} has acted already; `log` sets the stage before that"));
             }
-            let disk = laid_out(&member.disk, log, &self.first)?;
-            self.member_mut(id)?.replace_disk(disk);
+            let disk = laid_out(&member.core.disk, log, &self.first)?;
+            self.member_mut(id)?.core.replace_disk(disk);
             self.invariants.forget_member(id);
             self.start(id, None);
         }
@@ -112,7 +112,7 @@ impl World {
         for id in self.ids(who)? {
             let member = self.member_mut(id)?;
             settings.iter().try_for_each(|setting| setting.put(&mut member.config))?;
-            if !member.stepped && member.raft.is_some() {
+            if !member.stepped && member.core.raft.is_some() {
                 self.start(id, None);
             } else {
                 let said: Vec<String> = settings.iter().map(Setting::text).collect();
@@ -125,7 +125,7 @@ impl World {
     pub(super) fn crash(&mut self, who: &Who, unsynced: Unsynced) -> Played {
         for id in self.ids_up(who)? {
             let member = self.member_mut(id)?;
-            let lost = member.saves.texts();
+            let lost = member.saves.texts.clone();
             member.crash(unsynced);
             self.page.say(format!("{id} crashes"));
             for text in lost {
@@ -149,7 +149,7 @@ impl World {
                 setting.put(&mut member.config)?;
             }
             if let Some(applied) = restart.applied {
-                member.disk.applied = applied;
+                Arc::make_mut(&mut member.core.disk).applied = applied;
             }
             self.start(id, restart.tail);
         }
@@ -162,7 +162,7 @@ impl World {
             if self.is_up(id) {
                 return Err(format!("{id} is running; crash it before you wipe its disk"));
             }
-            self.member_mut(id)?.replace_disk(Disk::default());
+            self.member_mut(id)?.core.replace_disk(DiskState::default());
             self.invariants.disk_lost(id);
             self.page.say(format!("{id} has lost its disk"));
         }
@@ -180,7 +180,7 @@ impl World {
 }
 
 /// What a `log` command makes of a disk.
-fn laid_out(old: &Disk, log: &LogByHand, first: &Membership) -> Result<Disk, String> {
+fn laid_out(old: &DiskState, log: &LogByHand, first: &Membership) -> Result<DiskState, String> {
     let mut disk = old.clone();
     if let Some(parts) = &log.parts {
         disk.snapshot.membership = Arc::new(parts.membership(first.activation()));
@@ -191,18 +191,18 @@ fn laid_out(old: &Disk, log: &LogByHand, first: &Membership) -> Result<Disk, Str
             disk.snapshot.membership = Arc::new(first.clone());
         }
     }
-    disk.base = log.base.unwrap_or(disk.snapshot.id);
+    let base = log.base.unwrap_or(disk.snapshot.id);
     let mut drafts = log.entries.as_slice();
     if let [head, rest @ ..] = drafts
-        && head.id == disk.base
+        && head.id == base
     {
         drafts = rest;
     }
-    disk.log = notation::entries(drafts, &disk.snapshot.membership)?;
+    disk.log = LogView { base, entries: notation::entries(drafts, &disk.snapshot.membership)? };
     let hard_state = &mut disk.hard_state;
     hard_state.commit = log.commit.unwrap_or(disk.snapshot.id.index);
     hard_state.vote = log.vote;
-    let newest = disk.log.last().map_or(disk.base.term, |entry| entry.id.term);
+    let newest = disk.log.last().term;
     hard_state.term = log.term.unwrap_or(hard_state.term.max(newest));
     disk.applied = log.applied.unwrap_or(hard_state.commit);
     Ok(disk)

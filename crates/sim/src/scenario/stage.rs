@@ -4,15 +4,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use quorate_core::config::Activation;
-use quorate_core::{Change, Config, Envelope, Index, MemberId, Raft, Save};
+use quorate_core::{Change, Config, Envelope, MemberId};
 
 use super::command::Command;
-use super::disk::Disk;
-use super::member::Batch;
 use super::message::{envelope_text, kind};
 use super::runner;
 use super::story::{Mistake, Story};
 use super::world::World;
+use crate::cluster::CoreMember;
 
 /// The members and what is on its way between them.
 #[derive(Clone, Debug)]
@@ -25,16 +24,9 @@ pub(crate) struct Stage {
 #[derive(Clone, Debug)]
 pub(crate) struct Standing {
     pub(crate) config: Config,
-    /// Nothing while it is down.
-    pub(crate) raft: Option<Raft>,
-    pub(crate) disk: Disk,
-    /// The disk as the worst crash would leave it.
-    pub(crate) synced: Disk,
-    /// Saves that wait, and whether later ones will.
-    pub(crate) saves: Vec<Save>,
+    pub(crate) core: CoreMember,
+    /// Later saves will wait.
     pub(crate) holds_saves: bool,
-    /// Entries that wait to be applied, up to the last of each batch.
-    pub(crate) applies: Vec<Index>,
     pub(crate) holds_applies: bool,
 }
 
@@ -158,12 +150,8 @@ impl Stage {
     fn of(world: &World) -> Self {
         let members = world.members.values().map(|member| Standing {
             config: member.config.clone(),
-            raft: member.raft.clone(),
-            disk: member.disk.clone(),
-            synced: member.synced().clone(),
-            saves: member.saves.iter().cloned().collect(),
+            core: member.core.clone(),
             holds_saves: member.saves.held,
-            applies: member.applies.iter().filter_map(Batch::last).collect(),
             holds_applies: member.applies.held,
         });
         let flight = world.network.flight().iter().chain(world.network.held());

@@ -10,14 +10,14 @@ use quorate_core::config::Activation;
 use quorate_core::event::SettledEvidence;
 use quorate_core::status::RoleKind;
 use quorate_core::{
-    Accepted, Dropped, Envelope, Event, Input, LoadTarget, MemberId, Membership, Output, Raft,
-    RequestId, Status, invariants,
+    Accepted, Dropped, Envelope, Event, Index, Input, LoadTarget, MemberId, Membership, Output,
+    Raft, RequestId, Status,
 };
 
 use crate::short_ids::short_ids;
 
 use super::command::Work;
-use super::member::{Batch, Member};
+use super::member::Member;
 use super::message::{envelope_text, goal_end_text, identity_text, kind, shown_as};
 use super::network::{Fate, Network};
 use super::notation::entries_text;
@@ -70,11 +70,11 @@ impl World {
     }
 
     pub(super) fn running(&mut self, id: MemberId) -> Result<&mut Raft, String> {
-        self.member_mut(id)?.raft.as_mut().ok_or_else(|| format!("{id} is down"))
+        self.member_mut(id)?.core.raft.as_mut().ok_or_else(|| format!("{id} is down"))
     }
 
     pub(super) fn is_up(&self, id: MemberId) -> bool {
-        self.members.get(&id).is_some_and(|member| member.raft.is_some())
+        self.members.get(&id).is_some_and(|member| member.core.raft.is_some())
     }
 
     pub(super) fn ids(&self, who: &Who) -> Result<Vec<MemberId>, String> {
@@ -95,7 +95,7 @@ impl World {
     }
 
     pub(super) fn statuses(&self) -> impl Iterator<Item = Status> + '_ {
-        self.members.values().filter_map(|member| Some(member.raft.as_ref()?.status()))
+        self.members.values().filter_map(|member| Some(member.core.raft.as_ref()?.status()))
     }
 
     /// Hands a member one input and carries out what it asks for.
@@ -111,24 +111,43 @@ impl World {
         what: &str,
         input: Input,
     ) -> Result<Result<Accepted, Dropped>, String> {
-        self.steps += 1;
-        self.member_mut(id)?.stepped = true;
-        let raft = self.running(id)?;
-        let taken = raft.step(input);
-        invariants::check(raft).map_err(|why| format!("{id} is broken: {why}"))?;
+        let taken = self.stepping(id)?.core.step(input).map_err(text)?;
         if let Err(dropped) = &taken {
-            let refused = matches!(dropped, Dropped::Refused(_));
-            let why = short_ids(&dropped.to_string());
-            if refused {
-                self.page.tell("requests", format!("{id} {what} refused: {why}"));
-            } else if is_late(dropped, what) && !self.close_up {
-                self.page.tell("late", format!("{id} drops {what}: {why}"));
-            } else {
-                self.page.tell("drops", format!("{id} drops {what}: {why}"));
-            }
-            self.drops.push(Drop { refused, name: dropped.name(), why });
+            self.show_drop(id, what, dropped);
         }
         Ok(taken)
+    }
+
+    /// The state machine was captured, and the capture is on disk.
+    pub(super) fn capture(&mut self, id: MemberId, index: Index) -> Played {
+        match self.stepping(id)?.core.snapshot(index).map_err(text)? {
+            Ok(Some(meta)) => self.page.say(format!("{id} snapshot {}", meta.id)),
+            Ok(None) => {}
+            Err(dropped) => self.show_drop(id, "snapshot", &dropped),
+        }
+        Ok(())
+    }
+
+    /// A member that is about to get an input.
+    fn stepping(&mut self, id: MemberId) -> Result<&mut Member, String> {
+        self.running(id)?;
+        self.steps += 1;
+        let member = self.member_mut(id)?;
+        member.stepped = true;
+        Ok(member)
+    }
+
+    fn show_drop(&mut self, id: MemberId, what: &str, dropped: &Dropped) {
+        let refused = matches!(dropped, Dropped::Refused(_));
+        let why = short_ids(&dropped.to_string());
+        if refused {
+            self.page.tell("requests", format!("{id} {what} refused: {why}"));
+        } else if is_late(dropped, what) && !self.close_up {
+            self.page.tell("late", format!("{id} drops {what}: {why}"));
+        } else {
+            self.page.tell("drops", format!("{id} drops {what}: {why}"));
+        }
+        self.drops.push(Drop { refused, name: dropped.name(), why });
     }
 
     /// Hands a member a message that has arrived.
@@ -141,15 +160,12 @@ impl World {
     pub(super) fn drain(&mut self, id: MemberId) -> Played {
         for _ in 0..STEPS_MAX {
             let worked = self.work(id)?;
+            self.running(id)?;
             let member = self.members.get_mut(&id).ok_or_else(|| nobody(id))?;
-            let raft = member.raft.as_mut().ok_or_else(|| format!("{id} is down"))?;
-            if raft.has_output() {
-                let output = raft.take_output();
-                invariants::check(raft).map_err(|why| format!("{id} is broken: {why}"))?;
-                self.invariants.output(raft, &output).map_err(text)?;
-                self.route(id, output)?;
-            } else if !worked {
-                return self.invariants.stepped(raft).map_err(text);
+            match member.core.take_output(&mut self.invariants).map_err(text)? {
+                Some(output) => self.route(id, output)?,
+                None if !worked => return Ok(()),
+                None => {}
             }
         }
         Err(format!("{id} has been asking for more for {STEPS_MAX} steps"))
@@ -160,7 +176,7 @@ impl World {
         let member = self.member(id)?;
         let free = if !member.saves.held && member.has_work(Work::Saves) {
             Work::Saves
-        } else if !member.applies.held && member.has_work(Work::Applies) && !member.apply_waits() {
+        } else if !member.applies.held && member.core.may_apply(&member.config) {
             Work::Applies
         } else if !member.loads.held && member.has_work(Work::Loads) {
             Work::Loads
@@ -182,48 +198,39 @@ impl World {
     }
 
     fn complete_save(&mut self, id: MemberId) -> Result<Option<String>, String> {
-        let member = self.member_mut(id)?;
-        let held = member.saves.held;
-        let Some((save, words)) = member.saves.pop() else { return Ok(None) };
-        member.write(&save);
-        self.invariants.saved(id, &save, save.must_sync).map_err(text)?;
-        if held {
+        let member = self.members.get_mut(&id).ok_or_else(|| nobody(id))?;
+        let save = member.core.write_save(&mut self.invariants).map_err(text)?;
+        let Some(save) = save else { return Ok(None) };
+        let words = member.saves.texts.pop_front().unwrap_or_default();
+        if member.saves.held {
             self.page.tell("saves", format!("{id} saved {words}"));
         }
-        for envelope in &save.then_send {
-            self.invariants.sent(envelope).map_err(text)?;
-        }
-        save.then_send.into_iter().try_for_each(|envelope| self.send(envelope))?;
+        save.then_send.into_iter().for_each(|envelope| self.send(envelope));
         self.step(id, "saved", Input::Saved(save.id)).map(|_| Some(words))
     }
 
     fn complete_apply(&mut self, id: MemberId) -> Result<Option<String>, String> {
-        if self.member(id)?.apply_waits() {
+        let member = self.member_mut(id)?;
+        if member.has_work(Work::Applies) && !member.core.may_apply(&member.config) {
             return Err(format!("{id} may not apply before its save is complete"));
         }
-        let member = self.member_mut(id)?;
-        let held = member.applies.held;
-        let Some((batch, text)) = member.applies.pop() else { return Ok(None) };
-        let Some(last) = batch.entries.last().map(|entry| entry.id.index) else {
-            return Ok(Some(text));
-        };
-        // A snapshot installed meanwhile has brought the machine further.
-        member.disk.applied = member.disk.applied.max(last);
-        if held {
-            self.page.tell("applies", format!("{id} applied {text}"));
+        let Some(last) = member.core.run_apply() else { return Ok(None) };
+        let words = member.applies.texts.pop_front().unwrap_or_default();
+        if member.applies.held {
+            self.page.tell("applies", format!("{id} applied {words}"));
         }
-        self.step(id, "applied", Input::Applied(last)).map(|_| Some(text))
+        self.step(id, "applied", Input::Applied(last)).map(|_| Some(words))
     }
 
     fn complete_load(&mut self, id: MemberId) -> Result<Option<String>, String> {
         let member = self.member_mut(id)?;
-        let held = member.loads.held;
-        let Some((load, text)) = member.loads.pop() else { return Ok(None) };
-        let entries = member.disk.read(load.range.start, load.range.end, load.bytes_max);
-        if held {
-            self.page.tell("loads", format!("{id} loaded {}", entries_text(entries.iter())));
+        let Some(loaded) = member.core.read_load() else { return Ok(None) };
+        let words = member.loads.texts.pop_front().unwrap_or_default();
+        if let (true, Input::Loaded(_, entries)) = (member.loads.held, &loaded) {
+            let line = format!("{id} loaded {}", entries_text(entries.iter()));
+            self.page.tell("loads", line);
         }
-        self.step(id, "loaded", Input::Loaded(load.target, entries)).map(|_| Some(text))
+        self.step(id, "loaded", loaded).map(|_| Some(words))
     }
 
     /// Shows an output and puts each part of it where it goes.
@@ -246,21 +253,21 @@ impl World {
             self.drops.push(Drop { refused: true, name: "refused", why });
         }
         self.show_commit(id)?;
-        output.send.into_iter().try_for_each(|envelope| self.send(envelope))?;
+        output.send.into_iter().for_each(|envelope| self.send(envelope));
         let member = self.members.get_mut(&id).ok_or_else(|| nobody(id))?;
-        let waits_for = output.save.as_ref().map(|save| save.id);
-        let after = if member.config.apply_unsaved { waits_for } else { None };
         if let Some(save) = output.save {
             let text = member.save_text(&save);
             if !text.is_empty() {
                 self.page.tell("saves", format!("{id} save {text}{}", member.saves.suffix()));
             }
-            member.saves.push(save, text);
+            member.saves.texts.push_back(text);
+            member.core.saves.push_back(save);
         }
         if !output.apply.is_empty() {
             let text = entries_text(output.apply.iter());
             self.page.tell("applies", format!("{id} apply {text}{}", member.applies.suffix()));
-            member.applies.push(Batch { entries: output.apply, after }, text);
+            member.applies.texts.push_back(text);
+            member.core.applies.push_back(output.apply);
         }
         for load in output.load {
             let reader = match load.target {
@@ -269,10 +276,11 @@ impl World {
             };
             let text = format!("{}..{} for {reader}", load.range.start, load.range.end);
             self.page.tell("loads", format!("{id} load {text}{}", member.loads.suffix()));
-            member.loads.push(load, text);
+            member.loads.texts.push_back(text);
+            member.core.loads.push_back(load);
         }
         if let Some(to) = output.trim {
-            member.disk.trim(to);
+            member.core.trim(to);
             self.page.tell("trims", format!("{id} trim to {to}"));
         }
         Ok(())
@@ -286,7 +294,7 @@ impl World {
     /// A leader's commit index is news; a follower's shows in what it applies.
     fn show_commit(&mut self, id: MemberId) -> Played {
         let member = self.members.get_mut(&id).ok_or_else(|| nobody(id))?;
-        let Some(status) = member.raft.as_ref().map(Raft::status) else { return Ok(()) };
+        let Some(status) = member.core.raft.as_ref().map(Raft::status) else { return Ok(()) };
         let commit = status.log.commit;
         if status.role == RoleKind::Leader && commit > member.commit_shown {
             self.page.tell("commits", format!("{id} commit={commit}"));
@@ -295,9 +303,9 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn send(&mut self, envelope: Envelope) -> Played {
+    fn send(&mut self, envelope: Envelope) {
         if envelope.from == envelope.to {
-            return Ok(()); // The engine counts its own promises by itself.
+            return; // The core counts its own promises by itself.
         }
         let (shown_as, mut line) = (shown_as(&envelope.message), envelope_text(&envelope));
         let up = self.is_up(envelope.to);
@@ -308,7 +316,6 @@ impl World {
             Fate::Lost => " (lost)",
         });
         self.page.tell_message(shown_as, line);
-        Ok(())
     }
 
     fn on_event(&mut self, id: MemberId, event: &Event) -> Played {

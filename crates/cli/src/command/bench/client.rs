@@ -1,4 +1,4 @@
-//! One client: asks, waits, asks again.
+//! One client of a benchmark: sends a request, waits for the reply, and repeats.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,49 +12,52 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::arguments::{BenchArguments, Operation};
-use crate::failure::{Failure, said};
+use crate::error::{CliError, status_text};
 use crate::gaps::Gaps;
 use crate::histogram::Histogram;
 
-/// A server that refuses at once must not be asked in a circle.
+/// Without this pause, a server that refuses immediately would be flooded with requests.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
-/// Different texts of errors that are kept apart.
+/// Different error texts that are counted separately.
 const ERROR_KINDS_MAX: usize = 8;
 
-/// What all clients of a run share.
-pub(crate) struct Work {
+/// Shared by all clients of a run.
+pub(crate) struct BenchRun {
     pub(crate) arguments: Arc<BenchArguments>,
-    pub(crate) began: Instant,
+    pub(crate) started: Instant,
     pub(crate) until: Instant,
     pub(crate) gaps: Gaps,
 }
 
-/// What came of it.
-pub(crate) struct Outcome {
+/// The results of one client, or the sum of several.
+pub(crate) struct BenchResult {
     pub(crate) times: Histogram,
     pub(crate) errors: BTreeMap<String, u64>,
-    /// Events that watchers did not see though the writes behind them succeeded.
+    /// Events that watchers did not receive although their writes succeeded.
     pub(crate) missing: u64,
 }
 
-impl Outcome {
+impl BenchResult {
     pub(crate) fn new() -> Self {
         Self { times: Histogram::new(), errors: BTreeMap::new(), missing: 0 }
     }
 
-    pub(crate) fn failed(&mut self, why: String) {
-        let known = self.errors.len() < ERROR_KINDS_MAX || self.errors.contains_key(&why);
-        *self.errors.entry(if known { why } else { "other".to_string() }).or_default() += 1;
+    pub(crate) fn failed(&mut self, error: String) {
+        self.count_errors(error, 1);
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
         self.times.add(&other.times);
         self.missing += other.missing;
-        for (why, count) in &other.errors {
-            let known = self.errors.len() < ERROR_KINDS_MAX || self.errors.contains_key(why);
-            let why = if known { why.clone() } else { "other".to_string() };
-            *self.errors.entry(why).or_default() += count;
+        for (error, count) in &other.errors {
+            self.count_errors(error.clone(), *count);
         }
+    }
+
+    fn count_errors(&mut self, error: String, count: u64) {
+        let separate = self.errors.len() < ERROR_KINDS_MAX || self.errors.contains_key(&error);
+        let error = if separate { error } else { "other".to_string() };
+        *self.errors.entry(error).or_default() += count;
     }
 
     pub(crate) fn errors_total(&self) -> u64 {
@@ -62,43 +65,43 @@ impl Outcome {
     }
 
     pub(crate) fn first_error(&self) -> &str {
-        self.errors.keys().next().map_or("no answer came in time", String::as_str)
+        self.errors.keys().next().map_or("no reply in time", String::as_str)
     }
 }
 
-pub(crate) async fn run(number: u32, channel: Channel, work: Arc<Work>) -> Outcome {
+pub(crate) async fn run(number: u32, channel: Channel, run: Arc<BenchRun>) -> BenchResult {
     let mut kv = KvClient::new(channel);
-    let mut outcome = Outcome::new();
-    let mut draw = Draw::new(number);
+    let mut result = BenchResult::new();
+    let mut keys = KeySequence::new(number);
     loop {
-        let began = Instant::now();
-        if began >= work.until {
-            return outcome;
+        let started = Instant::now();
+        if started >= run.until {
+            return result;
         }
-        let value = value(&work, began);
-        let key = key(draw.below(work.arguments.keys));
-        let asked = ask(&mut kv, &work.arguments, key, value);
-        let answer = tokio::time::timeout(work.arguments.client.command_timeout, asked).await;
-        let answer = answer
-            .unwrap_or_else(|_| Err(Status::new(Code::DeadlineExceeded, "no answer in time")));
+        let value = value(&run, started);
+        let key = key(keys.below(run.arguments.keys));
+        let reply = send(&mut kv, &run.arguments, key, value);
+        let reply = tokio::time::timeout(run.arguments.client.command_timeout, reply).await;
+        let reply =
+            reply.unwrap_or_else(|_| Err(Status::new(Code::DeadlineExceeded, "request timed out")));
         let now = Instant::now();
-        match answer {
+        match reply {
             Ok(()) => {
-                outcome.times.record(now - began);
-                // What a watcher sees is a success of watching; the writes are only its cause.
-                if work.arguments.operation != Operation::Watch {
-                    work.gaps.succeeded(now);
+                result.times.record(now - started);
+                // For `watch`, the arrival of an event counts as a success, not the write.
+                if run.arguments.operation != Operation::Watch {
+                    run.gaps.succeeded(now);
                 }
             }
             Err(status) => {
-                outcome.failed(said(&status));
+                result.failed(status_text(&status));
                 tokio::time::sleep(PAUSE_AFTER_ERROR).await;
             }
         }
     }
 }
 
-async fn ask(
+async fn send(
     kv: &mut KvClient<Channel>,
     arguments: &BenchArguments,
     key: Bytes,
@@ -119,7 +122,7 @@ fn put(key: Bytes, value: Bytes) -> etcd::PutRequest {
     etcd::PutRequest { key, value, ..Default::default() }
 }
 
-/// Create it if it is not there, else read and write it: what a Kubernetes does all day.
+/// Creates the key if it does not exist, else reads and updates it, as Kubernetes does.
 fn create_or_update(key: Bytes, value: Bytes) -> etcd::TxnRequest {
     use quorate_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
     use quorate_proto::etcdserverpb::request_op::Request;
@@ -140,11 +143,11 @@ fn create_or_update(key: Bytes, value: Bytes) -> etcd::TxnRequest {
     }
 }
 
-/// Writes every key once, so that reads find something.
+/// Writes every key once, so that reads find a value.
 pub(crate) async fn fill(
     channels: &[Channel],
     arguments: &Arc<BenchArguments>,
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     let clients = u64::from(arguments.clients);
     let mut filling = JoinSet::new();
     for (number, channel) in (0..clients).zip(channels.iter().cycle()) {
@@ -152,17 +155,17 @@ pub(crate) async fn fill(
         let arguments = arguments.clone();
         filling.spawn(async move {
             let value = Bytes::from(vec![b'v'; arguments.value_bytes as usize]);
-            let mut at = number;
-            while at < arguments.keys {
-                kv.put(put(key(at), value.clone())).await?;
-                at += clients;
+            let mut index = number;
+            while index < arguments.keys {
+                kv.put(put(key(index), value.clone())).await?;
+                index += clients;
             }
             Ok::<(), Status>(())
         });
     }
     for filled in filling.join_all().await {
         filled.map_err(|status| {
-            Failure::failed(format!("cannot write keys to read: {}", said(&status)))
+            CliError::failed(format!("cannot write the keys to read: {}", status_text(&status)))
         })?;
     }
     Ok(())
@@ -174,18 +177,18 @@ fn key(number: u64) -> Bytes {
     Bytes::from(format!("{PREFIX}{number:012}"))
 }
 
-/// Begins with the time of writing, for who watches; the rest is to have the size.
-fn value(work: &Work, now: Instant) -> Bytes {
-    let nanos = u64::try_from((now - work.began).as_nanos()).unwrap_or(u64::MAX);
-    let mut value = vec![b'v'; work.arguments.value_bytes as usize];
+/// Starts with the time of the write, for watchers, and is padded to the requested size.
+fn value(run: &BenchRun, now: Instant) -> Bytes {
+    let nanos = u64::try_from((now - run.started).as_nanos()).unwrap_or(u64::MAX);
+    let mut value = vec![b'v'; run.arguments.value_bytes as usize];
     value[..8].copy_from_slice(&nanos.to_be_bytes());
     Bytes::from(value)
 }
 
-/// Which key is next: spread evenly, the same in every run.
-struct Draw(u64);
+/// Pseudo-random key numbers, the same in every run.
+struct KeySequence(u64);
 
-impl Draw {
+impl KeySequence {
     fn new(number: u32) -> Self {
         Self(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -203,25 +206,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_stay_few() {
-        let mut outcome = Outcome::new();
-        (0..100).for_each(|number| outcome.failed(format!("error {number}")));
-        outcome.failed("error 1".to_string());
-        assert_eq!(outcome.errors_total(), 101);
-        assert_eq!(outcome.errors.len(), ERROR_KINDS_MAX + 1);
-        assert_eq!(outcome.errors["error 1"], 2);
-        let mut sum = Outcome::new();
-        sum.add(&outcome);
-        sum.add(&outcome);
+    fn the_number_of_error_texts_is_bounded() {
+        let mut result = BenchResult::new();
+        (0..100).for_each(|number| result.failed(format!("error {number}")));
+        result.failed("error 1".to_string());
+        assert_eq!(result.errors_total(), 101);
+        assert_eq!(result.errors.len(), ERROR_KINDS_MAX + 1);
+        assert_eq!(result.errors["error 1"], 2);
+        let mut sum = BenchResult::new();
+        sum.add(&result);
+        sum.add(&result);
         assert_eq!(sum.errors_total(), 202);
         assert_eq!(sum.errors.len(), ERROR_KINDS_MAX + 1);
     }
 
     #[test]
-    fn keys_are_spread() {
-        let mut draw = Draw::new(3);
-        let drawn: std::collections::BTreeSet<u64> = (0..1000).map(|_| draw.below(10)).collect();
+    fn keys_are_spread_evenly() {
+        let mut keys = KeySequence::new(3);
+        let drawn: std::collections::BTreeSet<u64> = (0..1000).map(|_| keys.below(10)).collect();
         assert_eq!(drawn.len(), 10);
-        assert_ne!(Draw::new(1).below(1 << 60), Draw::new(2).below(1 << 60));
+        assert_ne!(KeySequence::new(1).below(1 << 60), KeySequence::new(2).below(1 << 60));
     }
 }

@@ -1,7 +1,7 @@
-//! `quorate bench`: load on any server that speaks etcd's API, and what came of it.
+//! `quorate bench`: measures any server with etcd's API under load.
 //!
-//! Each client waits for its answer before it asks again, so what is measured is what that
-//! many clients see; it is not a rate that somebody prescribes.
+//! A closed loop: each client waits for a reply before its next request, so the result is what
+//! that number of clients experiences, not the behaviour at a fixed request rate.
 
 mod client;
 mod report;
@@ -15,91 +15,93 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-use self::client::{Outcome, Work};
-use self::report::Report;
+use self::client::{BenchResult, BenchRun};
+use self::report::BenchReport;
 use crate::arguments::{BenchArguments, Operation, WriteOut};
-use crate::client::{endpoints, open, open_to_ask};
-use crate::failure::Failure;
+use crate::client::{connect_to, endpoints, open};
+use crate::cpu_time::cpu_time;
+use crate::error::CliError;
 use crate::gaps::Gaps;
-use crate::{print, processor};
+use crate::print;
 
-pub(crate) async fn run(arguments: BenchArguments) -> Result<(), Failure> {
+pub(crate) async fn run(arguments: BenchArguments) -> Result<(), CliError> {
     let channels = connect(&arguments).await?;
     let arguments = Arc::new(arguments);
     if arguments.operation == Operation::Get {
         client::fill(&channels, &arguments).await?;
     }
-    let processor_before = processor::taken(&arguments.pids)?;
-    let began = Instant::now();
-    let work = Arc::new(Work {
+    let cpu_before = cpu_time(&arguments.pids)?;
+    let started = Instant::now();
+    let run = Arc::new(BenchRun {
         arguments: arguments.clone(),
-        began,
-        until: began + Duration::from_secs(arguments.seconds),
-        gaps: Gaps::new(began),
+        started,
+        until: started + Duration::from_secs(arguments.seconds),
+        gaps: Gaps::new(started),
     });
-    let outcome = match arguments.operation {
-        Operation::Watch => watch::run(&channels, &work).await?,
-        _ => all_clients(&channels, &work).await,
+    let result = match arguments.operation {
+        Operation::Watch => watch::run(&channels, &run).await?,
+        _ => all_clients(&channels, &run).await,
     };
     let ended = Instant::now();
-    let report = Report {
+    let report = BenchReport {
         operation: arguments.operation,
         clients: arguments.clients,
         connections: channels.len(),
-        took: ended - began,
-        gap: work.gaps.longest(ended),
-        processor: processor::taken(&arguments.pids)?.saturating_sub(processor_before),
-        measured: !arguments.pids.is_empty(),
-        outcome,
+        took: ended - started,
+        gap: run.gaps.longest(ended),
+        server_cpu: if arguments.pids.is_empty() {
+            None
+        } else {
+            Some(cpu_time(&arguments.pids)?.saturating_sub(cpu_before))
+        },
+        result,
     };
     match arguments.client.write_out {
         WriteOut::Table => print::out(&report.text()),
         WriteOut::Json => print::json(&report.as_json()),
     }
-    if report.outcome.times.total() == 0 {
-        return Err(Failure::failed(format!(
-            "nothing succeeded: {}",
-            report.outcome.first_error()
-        )));
+    if report.result.times.total() == 0 {
+        let error = report.result.first_error();
+        return Err(CliError::failed(format!("no request succeeded: {error}")));
     }
     Ok(())
 }
 
-/// Connections over the endpoints that answer, in turn.
-async fn connect(arguments: &BenchArguments) -> Result<Vec<Channel>, Failure> {
+/// Connections spread evenly over the endpoints that answer.
+async fn connect(arguments: &BenchArguments) -> Result<Vec<Channel>, CliError> {
     let addresses = endpoints(&arguments.client.endpoints, |name| std::env::var(name).ok());
     let client = &arguments.client;
     let mut live = Vec::new();
-    let mut last = Failure::usage("no endpoint is given");
+    let mut last_error = CliError::usage("no endpoint is given");
     for address in addresses {
-        match open_to_ask(&address, client).await {
+        match connect_to(&address, client).await {
             Ok(connection) => live.push((address, connection.channel)),
-            Err(failure) => {
-                eprintln!("left out: {failure}");
-                last = failure;
+            Err(error) => {
+                eprintln!("skipped endpoint: {error}");
+                last_error = error;
             }
         }
     }
     if live.is_empty() {
-        return Err(last);
+        return Err(last_error);
     }
-    let wanted = (arguments.connections.min(arguments.clients) as usize).max(live.len());
+    let count = (arguments.connections.min(arguments.clients) as usize).max(live.len());
     let mut channels: Vec<Channel> = live.iter().map(|(_, channel)| channel.clone()).collect();
-    while channels.len() < wanted {
+    while channels.len() < count {
         let (address, _) = &live[channels.len() % live.len()];
         channels.push(open(address, client.dial_timeout, client.command_timeout).await?.channel);
     }
     Ok(channels)
 }
 
-async fn all_clients(channels: &[Channel], work: &Arc<Work>) -> Outcome {
+async fn all_clients(channels: &[Channel], run: &Arc<BenchRun>) -> BenchResult {
     let mut clients = JoinSet::new();
-    for (number, channel) in (0..work.arguments.clients).zip(channels.iter().cycle()) {
-        clients.spawn(client::run(number, channel.clone(), work.clone()));
+    for (number, channel) in (0..run.arguments.clients).zip(channels.iter().cycle()) {
+        clients.spawn(client::run(number, channel.clone(), run.clone()));
     }
-    let mut outcome = Outcome::new();
-    while let Some(one) = clients.join_next().await {
-        outcome.add(&one.unwrap_or_else(|_| Outcome::new()));
+    let mut total = BenchResult::new();
+    while let Some(result) = clients.join_next().await {
+        total.add(&result.unwrap_or_else(|_| BenchResult::new()));
     }
-    outcome
+    total
 }

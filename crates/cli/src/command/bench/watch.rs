@@ -1,4 +1,4 @@
-//! `quorate bench watch`: how fast and how late events reach those who watch.
+//! `quorate bench watch`: throughput and delay of events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,91 +13,101 @@ use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
 use super::all_clients;
-use super::client::{Outcome, PREFIX, Work};
-use crate::failure::{Failure, said};
+use super::client::{BenchResult, BenchRun, PREFIX};
+use crate::error::{CliError, status_text};
 
-/// Events may be on their way when the last write is answered.
-const DRAIN_MAX: Duration = Duration::from_secs(2);
+/// Events may still be in flight when the last write is acknowledged.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Writes that are done, and whether there will be more: when watchers have seen enough.
-struct Written {
+/// How many writes there were, once the writers have finished: then watchers know how many
+/// events to expect.
+struct WritesDone {
     count: AtomicU64,
-    all: AtomicBool,
+    finished: AtomicBool,
 }
 
-/// Times are from the moment of asking for a write to the arrival of its event.
-pub(crate) async fn run(channels: &[Channel], work: &Arc<Work>) -> Result<Outcome, Failure> {
-    let watchers = work.arguments.watchers;
-    let written = Arc::new(Written { count: AtomicU64::new(0), all: AtomicBool::new(false) });
-    // All watch before the first write, so that each of them is to see every write.
+/// Measures the time from the start of a write to the arrival of its event.
+pub(crate) async fn run(
+    channels: &[Channel],
+    run: &Arc<BenchRun>,
+) -> Result<BenchResult, CliError> {
+    let watchers = run.arguments.watchers;
+    let written =
+        Arc::new(WritesDone { count: AtomicU64::new(0), finished: AtomicBool::new(false) });
+    // All watchers start before the first write, so that each one receives every event.
     let ready = Arc::new(Barrier::new(watchers as usize + 1));
-    let mut watching = JoinSet::new();
+    let mut watches = JoinSet::new();
     for (_, channel) in (0..watchers).zip(channels.iter().cycle()) {
-        watching.spawn(watch(channel.clone(), work.clone(), written.clone(), ready.clone()));
+        watches.spawn(watch(channel.clone(), run.clone(), written.clone(), ready.clone()));
     }
     tokio::select! {
         _ = ready.wait() => {}
-        Some(Ok(Err(failure))) = watching.join_next() => return Err(failure),
+        Some(Ok(Err(error))) = watches.join_next() => return Err(error),
     }
-    let writes = all_clients(channels, work).await;
+    let writes = all_clients(channels, run).await;
     written.count.store(writes.times.total(), Ordering::Relaxed);
-    written.all.store(true, Ordering::Release);
-    let mut outcome = Outcome::new();
-    outcome.errors = writes.errors;
-    for seen in watching.join_all().await {
-        outcome.add(&seen?);
+    written.finished.store(true, Ordering::Release);
+    let mut total = BenchResult::new();
+    total.errors = writes.errors;
+    for result in watches.join_all().await {
+        total.add(&result?);
     }
-    Ok(outcome)
+    Ok(total)
 }
 
 async fn watch(
     channel: Channel,
-    work: Arc<Work>,
-    written: Arc<Written>,
+    run: Arc<BenchRun>,
+    written: Arc<WritesDone>,
     ready: Arc<Barrier>,
-) -> Result<Outcome, Failure> {
-    let failed = |status| Failure::failed(format!("cannot watch: {}", said(&status)));
+) -> Result<BenchResult, CliError> {
+    let failed = |status| CliError::failed(format!("cannot watch: {}", status_text(&status)));
     let create = etcd::WatchCreateRequest {
         key: Bytes::from_static(PREFIX.as_bytes()),
         range_end: Bytes::from_static(b"bench0"),
         ..Default::default()
     };
     let create = etcd::WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-    // The stream of requests stays open as long as the watch.
-    let (_open, requests) = tokio::sync::mpsc::channel::<etcd::WatchRequest>(1);
+    // The watch ends when the request stream is closed, so keep the sender.
+    let (_sender, requests) = tokio::sync::mpsc::channel::<etcd::WatchRequest>(1);
     let requests = tokio_stream::StreamExt::chain(tokio_stream::once(create), Receiver(requests));
     let stream = WatchClient::new(channel).watch(requests).await.map_err(failed)?;
     let mut stream = stream.into_inner();
     stream.message().await.map_err(failed)?;
     ready.wait().await;
-    let mut outcome = Outcome::new();
-    let mut drained_until = None;
+    let mut result = BenchResult::new();
+    let mut drain_deadline = None;
     loop {
-        let quiet = Duration::from_millis(20);
-        if let Ok(reply) = tokio::time::timeout(quiet, stream.message()).await {
+        let interval = Duration::from_millis(20);
+        if let Ok(reply) = tokio::time::timeout(interval, stream.message()).await {
             let Some(reply) = reply.map_err(failed)? else { break };
             let now = Instant::now();
-            reply.events.iter().for_each(|event| see(&mut outcome, &work, event, now));
+            reply.events.iter().for_each(|event| record(&mut result, &run, event, now));
         }
-        if written.all.load(Ordering::Acquire) {
-            let until = *drained_until.get_or_insert(Instant::now() + DRAIN_MAX);
-            let wanted = written.count.load(Ordering::Relaxed);
-            if outcome.times.total() >= wanted || Instant::now() >= until {
+        if written.finished.load(Ordering::Acquire) {
+            let deadline = *drain_deadline.get_or_insert(Instant::now() + DRAIN_TIMEOUT);
+            let expected = written.count.load(Ordering::Relaxed);
+            if result.times.total() >= expected || Instant::now() >= deadline {
                 break;
             }
         }
     }
-    outcome.missing = written.count.load(Ordering::Relaxed).saturating_sub(outcome.times.total());
-    Ok(outcome)
+    result.missing = written.count.load(Ordering::Relaxed).saturating_sub(result.times.total());
+    Ok(result)
 }
 
-fn see(outcome: &mut Outcome, work: &Work, event: &quorate_proto::mvccpb::Event, now: Instant) {
+fn record(
+    result: &mut BenchResult,
+    run: &BenchRun,
+    event: &quorate_proto::mvccpb::Event,
+    now: Instant,
+) {
     let value = event.kv.as_ref().map_or(&[][..], |kv| &kv.value);
     let Some(nanos) = value.first_chunk().map(|bytes| u64::from_be_bytes(*bytes)) else { return };
-    // What somebody else writes there may hold anything.
-    let Some(asked) = work.began.checked_add(Duration::from_nanos(nanos)) else { return };
-    outcome.times.record(now.saturating_duration_since(asked));
-    work.gaps.succeeded(now);
+    // Other clients may have written arbitrary values to these keys.
+    let Some(written) = run.started.checked_add(Duration::from_nanos(nanos)) else { return };
+    result.times.record(now.saturating_duration_since(written));
+    run.gaps.succeeded(now);
 }
 
 /// The receiving end of a channel as a stream.

@@ -1,24 +1,24 @@
-//! Where the demo's members keep their data, for as long as it runs.
+//! The directory for the data of the demo's members.
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use crate::failure::Failure;
+use crate::error::CliError;
 
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(super) struct DemoDirectory {
     path: PathBuf,
-    /// Somebody asked for it and may want to look at it.
-    stays: bool,
+    /// The user chose it, so it is not removed.
+    keep: bool,
 }
 
-impl Directory {
-    /// A new one under the system's place for such things, or the given one if it is empty.
-    pub(super) fn take(given: Option<&Path>) -> Result<Self, Failure> {
+impl DemoDirectory {
+    /// The given directory, which must be empty, or a new temporary one.
+    pub(super) fn create(given: Option<&Path>) -> Result<Self, CliError> {
         match given {
-            Some(path) => Self::given(path),
-            None => Self::fresh(),
+            Some(path) => Self::use_given(path),
+            None => Self::create_temporary(),
         }
     }
 
@@ -26,56 +26,60 @@ impl Directory {
         &self.path
     }
 
-    /// Removes it, or says where it stays.
-    pub(super) fn release(self) -> Result<Option<PathBuf>, Failure> {
-        if self.stays {
+    /// Removes it, or returns its path if it is kept.
+    pub(super) fn release(self) -> Result<Option<PathBuf>, CliError> {
+        if self.keep {
             return Ok(Some(self.path));
         }
         let removed = fs::remove_dir_all(&self.path);
-        removed.map(|()| None).map_err(|why| {
-            Failure::because(&format!("cannot remove {}", self.path.display()), &why)
+        removed.map(|()| None).map_err(|error| {
+            CliError::with_cause(&format!("cannot remove {}", self.path.display()), &error)
         })
     }
 
-    fn given(path: &Path) -> Result<Self, Failure> {
-        let unusable =
-            |why: io::Error| Failure::because(&format!("cannot use {}", path.display()), &why);
+    fn use_given(path: &Path) -> Result<Self, CliError> {
+        let unusable = |error: io::Error| {
+            CliError::with_cause(&format!("cannot use {}", path.display()), &error)
+        };
         match fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
             Ok(true) => {}
             Ok(false) => {
-                return Err(Failure::usage(format!(
-                    "{} is not empty; name a directory that is, or that does not exist",
+                return Err(CliError::usage(format!(
+                    "{} is not empty; use an empty directory, or one that does not exist",
                     path.display()
                 )));
             }
-            Err(why) if why.kind() == ErrorKind::NotFound => {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
                 fs::create_dir_all(path).map_err(unusable)?;
             }
-            Err(why) => return Err(unusable(why)),
+            Err(error) => return Err(unusable(error)),
         }
-        // Members are started elsewhere than here.
+        // The members must find it from any working directory.
         let path = fs::canonicalize(path).map_err(unusable)?;
-        Ok(Self { path, stays: true })
+        Ok(Self { path, keep: true })
     }
 
-    fn fresh() -> Result<Self, Failure> {
+    fn create_temporary() -> Result<Self, CliError> {
         let base = std::env::temp_dir();
         let process = std::process::id();
         for attempt in 0..100 {
             let path = base.join(format!("quorate-demo-{process}-{attempt}"));
             match fs::create_dir(&path) {
-                Ok(()) => return Ok(Self { path, stays: false }),
-                Err(why) if why.kind() == ErrorKind::AlreadyExists => {}
-                Err(why) => {
-                    let what = format!(
-                        "cannot make {}; name another place with --data-dir",
+                Ok(()) => return Ok(Self { path, keep: false }),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    let context = format!(
+                        "cannot create {}; use another directory with --data-dir",
                         path.display()
                     );
-                    return Err(Failure::because(&what, &why));
+                    return Err(CliError::with_cause(&context, &error));
                 }
             }
         }
-        Err(Failure::failed(format!("{} is full of old demos; remove them", base.display())))
+        Err(CliError::failed(format!(
+            "{} contains 100 directories of old demos; remove them",
+            base.display()
+        )))
     }
 }
 
@@ -84,25 +88,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_others_is_touched() {
-        let fresh = Directory::take(None).unwrap();
-        let path = fresh.path().to_path_buf();
+    fn a_directory_with_files_is_refused() {
+        let temporary = DemoDirectory::create(None).unwrap();
+        let path = temporary.path().to_path_buf();
         fs::write(path.join("note"), "mine").unwrap();
-        let refused = Directory::take(Some(&path)).unwrap_err();
-        assert!(refused.to_string().contains("is not empty"), "{refused}");
+        let error = DemoDirectory::create(Some(&path)).unwrap_err();
+        assert!(error.to_string().contains("is not empty"), "{error}");
         assert_eq!(fs::read_to_string(path.join("note")).unwrap(), "mine");
-        assert_eq!(fresh.release().unwrap(), None);
+        assert_eq!(temporary.release().unwrap(), None);
         assert!(!path.join("note").exists());
     }
 
     #[test]
-    fn what_was_asked_for_stays() {
-        let fresh = Directory::take(None).unwrap();
-        let inner = fresh.path().join("a");
-        let given = Directory::take(Some(&inner)).unwrap();
+    fn a_given_directory_is_kept() {
+        let temporary = DemoDirectory::create(None).unwrap();
+        let inner = temporary.path().join("a");
+        let given = DemoDirectory::create(Some(&inner)).unwrap();
         fs::create_dir(given.path().join("m1")).unwrap();
         assert!(given.release().unwrap().is_some());
         assert!(inner.join("m1").exists());
-        fresh.release().unwrap();
+        temporary.release().unwrap();
     }
 }

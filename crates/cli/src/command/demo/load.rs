@@ -1,4 +1,4 @@
-//! Clients that write one after the other, and remember what was acknowledged.
+//! The demo's clients: they write continuously and record which writes were acknowledged.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,98 +13,102 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::client;
-use crate::failure::{Failure, said};
+use crate::error::{CliError, status_text};
 use crate::gaps::Gaps;
 use crate::histogram::Histogram;
 
-/// Light: each client rests between its writes.
-const REST: Duration = Duration::from_millis(10);
+/// Each client pauses between its writes, so that the load is light.
+const WRITE_INTERVAL: Duration = Duration::from_millis(10);
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Keys of each client.
-const SLOTS: u64 = 100;
+/// Number of keys of each client.
+const KEYS_PER_CLIENT: u64 = 100;
 
-pub(super) struct Load {
-    shared: Arc<Shared>,
+pub(super) struct DemoLoad {
+    stats: Arc<LoadStats>,
     endpoints: watch::Sender<Vec<String>>,
-    clients: Mutex<JoinSet<Acknowledged>>,
+    clients: Mutex<JoinSet<LastWrites>>,
 }
 
-struct Shared {
+/// The results of all clients so far.
+struct LoadStats {
     gaps: Gaps,
-    results: Mutex<Results>,
+    results: Mutex<LoadResults>,
 }
 
-struct Results {
+struct LoadResults {
     times: Histogram,
-    /// Since the view looked last.
+    /// Since the last call of [`DemoLoad::take_recent`].
     recent: Histogram,
     errors: BTreeMap<String, u64>,
 }
 
-/// By key the number of the last write that was acknowledged.
-type Acknowledged = BTreeMap<String, u64>;
+/// For each key, the number of the last acknowledged write.
+type LastWrites = BTreeMap<String, u64>;
 
-pub(super) struct Summary {
+pub(super) struct LoadSummary {
     pub(super) times: Histogram,
     pub(super) gap: Duration,
     pub(super) errors: BTreeMap<String, u64>,
-    /// Keys that were looked up again, and those whose value is older than acknowledged.
+    /// Keys that were read back, and those whose value is older than the acknowledged write.
     pub(super) checked: u64,
     pub(super) lost: u64,
 }
 
-impl Summary {
+impl LoadSummary {
     pub(super) fn failed(&self) -> u64 {
         self.errors.values().sum()
     }
 }
 
-impl Load {
+impl DemoLoad {
     pub(super) fn start(endpoints: Vec<String>, clients: u32) -> Self {
-        let results =
-            Results { times: Histogram::new(), recent: Histogram::new(), errors: BTreeMap::new() };
-        let shared =
-            Arc::new(Shared { gaps: Gaps::new(Instant::now()), results: Mutex::new(results) });
+        let results = LoadResults {
+            times: Histogram::new(),
+            recent: Histogram::new(),
+            errors: BTreeMap::new(),
+        };
+        let stats =
+            Arc::new(LoadStats { gaps: Gaps::new(Instant::now()), results: Mutex::new(results) });
         let (sender, receiver) = watch::channel(endpoints);
         let mut tasks = JoinSet::new();
         for number in 0..clients {
-            tasks.spawn(Client::new(number, receiver.clone(), shared.clone()).run());
+            tasks.spawn(LoadClient::new(number, receiver.clone(), stats.clone()).run());
         }
-        Self { shared, endpoints: sender, clients: Mutex::new(tasks) }
+        Self { stats, endpoints: sender, clients: Mutex::new(tasks) }
     }
 
-    /// Everybody asks these from now on. Returns when nobody asks another one any more.
-    pub(super) async fn move_to(&self, endpoints: Vec<String>) {
+    /// Makes the clients use these endpoints. Returns when requests to others have ended.
+    pub(super) async fn switch_to(&self, endpoints: Vec<String>) {
         self.endpoints.send_replace(endpoints);
-        tokio::time::sleep(REST * 10).await;
+        tokio::time::sleep(WRITE_INTERVAL * 10).await;
     }
 
-    /// What happened since the last look: how many, how long, failures in all.
-    pub(super) fn look(&self) -> (Histogram, u64) {
-        let mut results = self.shared.results.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The durations since the last call, and the number of all failures.
+    pub(super) fn take_recent(&self) -> (Histogram, u64) {
+        let mut results = self.stats.results.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = std::mem::replace(&mut results.recent, Histogram::new());
         (recent, results.errors.values().sum())
     }
 
-    /// Ends the writing and reads everything again.
-    pub(super) async fn stop(&self) -> Result<Summary, Failure> {
-        let gap = self.shared.gaps.longest(Instant::now());
+    /// Stops the clients and reads all keys back.
+    pub(super) async fn stop(&self) -> Result<LoadSummary, CliError> {
+        let gap = self.stats.gaps.longest(Instant::now());
         let endpoints = self.endpoints.send_replace(Vec::new());
         let mut clients = {
             let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut *clients)
         };
-        let mut acknowledged = Acknowledged::new();
-        while let Some(one) = clients.join_next().await {
-            acknowledged.extend(one.unwrap_or_default());
+        let mut acknowledged = LastWrites::new();
+        while let Some(writes) = clients.join_next().await {
+            acknowledged.extend(writes.unwrap_or_default());
         }
-        let found = read_all(&endpoints).await?;
+        let stored = read_all(&endpoints).await?;
         let is_lost =
-            |(key, number): &(&String, &u64)| found.get(*key).is_none_or(|is| is < number);
+            |(key, number): &(&String, &u64)| stored.get(*key).is_none_or(|found| found < number);
         let lost = acknowledged.iter().filter(is_lost).count() as u64;
-        let results = self.shared.results.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Summary {
+        let results = self.stats.results.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(LoadSummary {
             times: results.times.clone(),
             gap,
             errors: results.errors.clone(),
@@ -114,84 +118,86 @@ impl Load {
     }
 }
 
-impl Shared {
-    fn succeeded(&self, took: Duration, at: Instant) {
-        self.gaps.succeeded(at);
+impl LoadStats {
+    fn succeeded(&self, took: Duration, now: Instant) {
+        self.gaps.succeeded(now);
         let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
         results.times.record(took);
         results.recent.record(took);
     }
 
-    fn failed(&self, why: String) {
+    fn failed(&self, error: String) {
         let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
-        *results.errors.entry(why).or_default() += 1;
+        *results.errors.entry(error).or_default() += 1;
     }
 }
 
-struct Client {
+struct LoadClient {
     number: u32,
     endpoints: watch::Receiver<Vec<String>>,
-    shared: Arc<Shared>,
-    /// How often it went on to the next endpoint.
-    moves: usize,
-    asked: Option<(String, KvClient<Channel>)>,
+    stats: Arc<LoadStats>,
+    /// How many times it changed to the next endpoint.
+    endpoint_changes: usize,
+    connection: Option<(String, KvClient<Channel>)>,
 }
 
-impl Client {
-    fn new(number: u32, endpoints: watch::Receiver<Vec<String>>, shared: Arc<Shared>) -> Self {
-        Self { number, endpoints, shared, moves: 0, asked: None }
+impl LoadClient {
+    fn new(number: u32, endpoints: watch::Receiver<Vec<String>>, stats: Arc<LoadStats>) -> Self {
+        Self { number, endpoints, stats, endpoint_changes: 0, connection: None }
     }
 
-    /// Until there is nobody left to ask.
-    async fn run(mut self) -> Acknowledged {
-        let mut acknowledged = Acknowledged::new();
+    /// Writes until there are no endpoints.
+    async fn run(mut self) -> LastWrites {
+        let mut acknowledged = LastWrites::new();
         for write in 1.. {
-            let Some(mut kv) = self.choose().await else { break };
-            let key = format!("demo/{}/{}", self.number, write % SLOTS);
-            let began = Instant::now();
+            let Some(mut kv) = self.connect().await else { break };
+            let key = format!("demo/{}/{}", self.number, write % KEYS_PER_CLIENT);
+            let started = Instant::now();
             match put(&mut kv, &key, write).await {
                 Ok(()) => {
                     let now = Instant::now();
-                    self.shared.succeeded(now - began, now);
+                    self.stats.succeeded(now - started, now);
                     acknowledged.insert(key, write);
                 }
                 Err(status) => {
-                    self.shared.failed(said(&status));
-                    self.move_on();
+                    self.stats.failed(status_text(&status));
+                    self.change_endpoint();
                 }
             }
-            tokio::time::sleep(REST).await;
+            tokio::time::sleep(WRITE_INTERVAL).await;
         }
         acknowledged
     }
 
-    /// The one asked before if it still counts, else the next that can be reached.
-    async fn choose(&mut self) -> Option<KvClient<Channel>> {
+    /// The present connection if its endpoint is still in use, else the next reachable one.
+    async fn connect(&mut self) -> Option<KvClient<Channel>> {
         loop {
             let endpoints = self.endpoints.borrow_and_update().clone();
             if endpoints.is_empty() {
                 return None;
             }
-            if let Some((_, kv)) = self.asked.as_ref().filter(|(url, _)| endpoints.contains(url)) {
+            if let Some((_, kv)) =
+                self.connection.as_ref().filter(|(url, _)| endpoints.contains(url))
+            {
                 return Some(kv.clone());
             }
-            let url = &endpoints[(self.number as usize + self.moves) % endpoints.len()];
+            let url = &endpoints[(self.number as usize + self.endpoint_changes) % endpoints.len()];
             match client::open(url, DIAL_TIMEOUT, REQUEST_TIMEOUT).await {
                 Ok(connection) => {
-                    self.asked = Some((url.clone(), KvClient::new(connection.channel)));
+                    self.connection = Some((url.clone(), KvClient::new(connection.channel)));
                 }
-                Err(failure) => {
-                    self.shared.failed(failure.to_string());
-                    self.move_on();
-                    tokio::time::sleep(REST).await;
+                Err(error) => {
+                    self.stats.failed(error.to_string());
+                    self.change_endpoint();
+                    tokio::time::sleep(WRITE_INTERVAL).await;
                 }
             }
         }
     }
 
-    fn move_on(&mut self) {
-        self.asked = None;
-        self.moves += 1;
+    fn change_endpoint(&mut self) {
+        self.connection = None;
+        self.endpoint_changes += 1;
     }
 }
 
@@ -201,14 +207,15 @@ async fn put(kv: &mut KvClient<Channel>, key: &str, number: u64) -> Result<(), S
         value: Bytes::from(number.to_string()),
         ..Default::default()
     };
-    let answer = tokio::time::timeout(REQUEST_TIMEOUT, kv.put(request)).await;
-    let answer =
-        answer.unwrap_or_else(|_| Err(Status::new(Code::DeadlineExceeded, "no answer in time")));
-    answer.map(|_| ())
+    let reply = tokio::time::timeout(REQUEST_TIMEOUT, kv.put(request)).await;
+    let reply =
+        reply.unwrap_or_else(|_| Err(Status::new(Code::DeadlineExceeded, "request timed out")));
+    reply.map(|_| ())
 }
 
-async fn read_all(endpoints: &[String]) -> Result<Acknowledged, Failure> {
-    let first = endpoints.first().ok_or_else(|| Failure::failed("nobody is left to ask"))?;
+async fn read_all(endpoints: &[String]) -> Result<LastWrites, CliError> {
+    let first =
+        endpoints.first().ok_or_else(|| CliError::failed("there is no member to read from"))?;
     let connection = client::open(first, DIAL_TIMEOUT, REQUEST_TIMEOUT).await?;
     let request = etcd::RangeRequest {
         key: Bytes::from_static(b"demo/"),
@@ -216,8 +223,9 @@ async fn read_all(endpoints: &[String]) -> Result<Acknowledged, Failure> {
         ..Default::default()
     };
     let reply = KvClient::new(connection.channel.clone()).range(connection.request(request)).await;
-    let reply = reply
-        .map_err(|status| Failure::answered("cannot read back", &connection.endpoint, &status))?;
+    let reply = reply.map_err(|status| {
+        CliError::from_status("cannot read the keys back", &connection.endpoint, &status)
+    })?;
     let pairs = reply.into_inner().kvs.into_iter().map(|kv| {
         let number = std::str::from_utf8(&kv.value).ok().and_then(|text| text.parse().ok());
         (String::from_utf8_lossy(&kv.key).into_owned(), number.unwrap_or(0))

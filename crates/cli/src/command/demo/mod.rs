@@ -1,115 +1,120 @@
-//! `quorate demo`: three members as processes of this very program, one of them replaced by
-//! a fresh fourth while clients write.
+//! `quorate demo`: runs three members as processes of this program, and replaces one of them
+//! with a fourth while clients write.
 //!
-//! Owns the story and its end: whatever happens, no process stays behind, and no directory
-//! that was not asked for.
+//! Owns the cleanup: no process and no temporary directory is left behind, however it ends.
 
+mod cluster;
 mod directory;
 mod load;
-mod members;
 mod replacement;
 mod view;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::directory::Directory;
-use self::load::{Load, Summary};
-use self::members::Members;
-use self::view::View;
+use self::cluster::DemoCluster;
+use self::directory::DemoDirectory;
+use self::load::{DemoLoad, LoadSummary};
+use self::view::LiveView;
 use crate::arguments::DemoArguments;
 use crate::command::bench::millis;
-use crate::failure::Failure;
-use crate::print::{counted, line, reader_gone};
+use crate::error::CliError;
+use crate::print::{counted, line, pipe_closed};
 
-pub(crate) async fn run(arguments: DemoArguments) -> Result<(), Failure> {
-    // Before anything is started: from here on an interruption ends the story, not us.
+pub(crate) async fn run(arguments: DemoArguments) -> Result<(), CliError> {
+    // Before anything is started: from here on a signal stops the demo with cleanup.
     let interrupted = interrupted()?;
-    let directory = Directory::take(arguments.data_dir.as_deref())?;
-    let told = show(&directory, &arguments, interrupted).await;
+    let directory = DemoDirectory::create(arguments.data_dir.as_deref())?;
+    let result = run_in(&directory, &arguments, interrupted).await;
     match directory.release()? {
-        Some(kept) => line(&format!("the members' data is in {}", kept.display())),
+        Some(path) => line(&format!("the members' data is in {}", path.display())),
         None => line("the members' data is removed"),
     }
-    told
+    result
 }
 
-/// Tells the story, or as much of it as somebody wants to hear, and stops the members.
-async fn show(
-    directory: &Directory,
+/// Runs the demo until it ends or is interrupted, and stops the members.
+async fn run_in(
+    directory: &DemoDirectory,
     arguments: &DemoArguments,
     interrupted: impl Future<Output = ()>,
-) -> Result<(), Failure> {
-    let mut members = Members::new(directory, arguments.program.clone())?;
-    let told = tokio::select! {
-        told = story(&mut members, arguments) => told,
+) -> Result<(), CliError> {
+    let mut cluster = DemoCluster::new(directory, arguments.program.clone())?;
+    let result = tokio::select! {
+        result = replace_under_load(&mut cluster, arguments) => result,
         () = interrupted => {
             line("interrupted");
             Ok(())
         }
     };
-    match members.stop_all().await {
+    match cluster.stop_all().await {
         0 => line("all members are stopped"),
-        some => line(&format!("{} not be stopped", counted(some, "member could", "members could"))),
+        count => {
+            line(&format!("{} not be stopped", counted(count, "member could", "members could")));
+        }
     }
-    told
+    result
 }
 
-/// Ready when somebody wants this to end.
-fn interrupted() -> Result<impl Future<Output = ()>, Failure> {
+/// Completes when the demo should stop: on a signal, or when the output pipe is closed.
+fn interrupted() -> Result<impl Future<Output = ()>, CliError> {
     use tokio::signal::unix::{SignalKind, signal};
-    let failed = |why: std::io::Error| Failure::because("cannot listen for signals", &why);
+    let failed = |error: std::io::Error| CliError::with_cause("cannot listen for signals", &error);
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(failed)?;
-    let gone = reader_gone();
+    let closed = pipe_closed();
     Ok(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
             _ = hang_up.recv() => {}
-            () = gone.notified() => {}
+            () = closed.notified() => {}
         }
     })
 }
 
-async fn story(members: &mut Members, arguments: &DemoArguments) -> Result<(), Failure> {
+async fn replace_under_load(
+    cluster: &mut DemoCluster,
+    arguments: &DemoArguments,
+) -> Result<(), CliError> {
     for number in 1..=3 {
-        members.start_first(number)?;
+        cluster.start_initial(number)?;
     }
-    line(&format!("three members are starting in {}", members.directory().display()));
-    members.wait_ready(&[1, 2, 3]).await?;
-    let load = Arc::new(Load::start(members.endpoints(&[1, 2, 3]), arguments.clients));
-    let view = View::start(load.clone(), members.addresses(&[1, 2, 3, 4]));
+    line(&format!("starting three members in {}", cluster.directory().display()));
+    cluster.wait_ready(&[1, 2, 3]).await?;
+    let load = Arc::new(DemoLoad::start(cluster.endpoints(&[1, 2, 3]), arguments.clients));
+    let view = LiveView::start(load.clone(), cluster.addresses(&[1, 2, 3, 4]));
     let quarter = Duration::from_millis(arguments.seconds * 250);
-    view.say(&format!("{} write", counted(u64::from(arguments.clients), "client", "clients")));
+    let clients = counted(u64::from(arguments.clients), "client writes", "clients write");
+    view.print(&clients);
     tokio::time::sleep(quarter).await;
-    let old = replacement::choose(members, arguments.leader).await?;
-    // What one would do with real clients: they leave before the member does.
-    let stay: Vec<usize> = (1..=3).filter(|number| *number != old).collect();
-    load.move_to(members.endpoints(&stay)).await;
-    view.say(&format!("clients use m{} and m{} from now on", stay[0], stay[1]));
-    replacement::run(members, &view, old).await?;
-    let stay = [stay[0], stay[1], 4];
-    load.move_to(members.endpoints(&stay)).await;
+    let old = replacement::choose(cluster, arguments.leader).await?;
+    // As with real clients: they move to other members before this one is removed.
+    let staying: Vec<usize> = (1..=3).filter(|number| *number != old).collect();
+    load.switch_to(cluster.endpoints(&staying)).await;
+    view.print(&format!("clients switched to m{} and m{}", staying[0], staying[1]));
+    replacement::run(cluster, &view, old).await?;
+    let staying = [staying[0], staying[1], 4];
+    load.switch_to(cluster.endpoints(&staying)).await;
     tokio::time::sleep(quarter).await;
-    members.stop(old).await;
-    view.say(&format!("m{old} is stopped; the others go on"));
+    cluster.stop(old).await;
+    view.print(&format!("m{old} is stopped; the others continue"));
     tokio::time::sleep(quarter * 2).await;
     view.stop();
     let summary = load.stop().await?;
-    tell(&summary);
+    print_summary(&summary);
     if !arguments.once {
-        invite(members, &stay);
+        print_next_steps(cluster, &staying);
         std::future::pending::<()>().await;
     }
     if summary.lost > 0 {
-        return Err(Failure::failed(format!("{} acknowledged writes are gone", summary.lost)));
+        return Err(CliError::failed(format!("{} acknowledged writes are lost", summary.lost)));
     }
     Ok(())
 }
 
-fn tell(summary: &Summary) {
+fn print_summary(summary: &LoadSummary) {
     line("");
     line(&format!(
         "{} writes, p50 {}, p99 {}",
@@ -119,26 +124,26 @@ fn tell(summary: &Summary) {
     ));
     line(&format!("longest write gap: {}", millis(summary.gap)));
     line(&format!("failed requests: {}", summary.failed()));
-    for (why, count) in &summary.errors {
-        line(&format!("  {count} x {why}"));
+    for (error, count) in &summary.errors {
+        line(&format!("  {count} x {error}"));
     }
     line(&format!(
-        "acknowledged writes found again: {} of {}",
+        "acknowledged writes read back: {} of {}",
         summary.checked - summary.lost,
         summary.checked
     ));
 }
 
-fn invite(members: &Members, stay: &[usize]) {
-    let endpoints = members.endpoints(stay).join(",");
+fn print_next_steps(cluster: &DemoCluster, members: &[usize]) {
+    let endpoints = cluster.endpoints(members).join(",");
     line("");
-    line("the cluster stays up until you press Ctrl-C; try");
+    line("the cluster runs until you press Ctrl-C; try:");
     line(&format!("  export ETCDCTL_API=3 ETCDCTL_ENDPOINTS={endpoints}"));
     line("  etcdctl put hello world");
     line("  etcdctl get hello");
     line("  etcdctl member list -w table");
     line("  etcdctl endpoint status -w table");
-    // By the name that it was started with: it may not be where shells look.
+    // As it was started: it may not be in $PATH.
     let program = std::env::args().next().unwrap_or_else(|| "quorate".to_string());
     line(&format!("  {program} status"));
     line(&format!("  {program} member list"));

@@ -1,7 +1,7 @@
-//! The heart of the demo: a fresh fourth member takes the place of one of the three.
+//! Replaces one of the three members with the fourth.
 //!
-//! Where the server knows goals it is one request. A server that has only etcd's calls is
-//! led through the steps by hand.
+//! With Quorate's membership service it is one request. With a server that has only etcd's
+//! calls, the demo makes each step itself.
 
 use std::time::{Duration, Instant};
 
@@ -10,124 +10,134 @@ use quorate_proto::quorate::v1 as wire;
 use quorate_proto::quorate::v1::membership_news::News;
 use tonic::{Code, Status};
 
-use super::members::Members;
-use super::view::View;
+use super::cluster::DemoCluster;
+use super::view::LiveView;
 use crate::client::Connection;
 use crate::command::member::replacement;
-use crate::failure::{Failure, said};
-use crate::follow::Follow;
-use crate::who;
-use crate::words::Names;
+use crate::error::{CliError, status_text};
+use crate::goal_wait::GoalWait;
+use crate::member_lookup::{find, new_member};
+use crate::membership_text::MemberNames;
 
 const NEW: usize = 4;
-const PATIENCE: Duration = Duration::from_secs(120);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const REPLACE_TIMEOUT: Duration = Duration::from_secs(120);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whom to replace: the one that leads, or one that does not.
-pub(super) async fn choose(members: &Members, leader: bool) -> Result<usize, Failure> {
-    let connection = members.connect(1).await?;
-    let status = connection.status().await;
-    let status =
-        status.map_err(|why| Failure::answered("who leads", &connection.endpoint, &why))?;
+/// The number of the leader, or of a follower.
+pub(super) async fn choose(cluster: &DemoCluster, leader: bool) -> Result<usize, CliError> {
+    let connection = cluster.connect(1).await?;
+    let status = connection.status().await.map_err(|status| {
+        CliError::from_status("cannot find the leader", &connection.endpoint, &status)
+    })?;
     let list = connection.members().await?;
     for number in 1..=3 {
         let name = format!("m{number}");
-        if (who::find(&list, &name)?.id == status.leader) == leader {
+        if (find(&list, &name)?.id == status.leader) == leader {
             return Ok(number);
         }
     }
-    Err(Failure::failed("nobody leads"))
+    Err(CliError::failed("the cluster has no leader"))
 }
 
-pub(super) async fn run(members: &mut Members, view: &View, old: usize) -> Result<(), Failure> {
-    // Not the one to go: it may be gone before it can tell the end.
-    let asked = members.connect(if old == 1 { 2 } else { 1 }).await?;
-    let list = asked.members().await?;
-    let old_id = who::find(&list, &format!("m{old}"))?.id;
-    let began = Instant::now();
-    view.say(&format!("m{NEW} is to replace m{old}"));
-    let new = who::new_member(&format!("m{NEW}={}", members.peer_url(NEW)))?;
+pub(super) async fn run(
+    cluster: &mut DemoCluster,
+    view: &LiveView,
+    old: usize,
+) -> Result<(), CliError> {
+    // Not through the member to remove: it may stop before it can report the end.
+    let connection = cluster.connect(if old == 1 { 2 } else { 1 }).await?;
+    let list = connection.members().await?;
+    let old_id = find(&list, &format!("m{old}"))?.id;
+    let started = Instant::now();
+    view.print(&format!("replacing m{old} with m{NEW}"));
+    let new = new_member(&format!("m{NEW}={}", cluster.peer_url(NEW)))?;
     let request = wire::SetGoalRequest {
         target: Some(replacement(&list, old_id, new)),
         wait: false,
         expected: None,
     };
-    match asked.membership().set_goal(asked.request(request)).await {
+    match connection.membership().set_goal(connection.request(request)).await {
         Ok(reply) => {
             let goal = reply.into_inner().goal_id.unwrap_or_default();
-            start_new(members, &asked).await?;
-            pursue(members, view, &asked, goal).await?;
+            start_new_member(cluster, &connection).await?;
+            wait_for_goal(cluster, view, &connection, goal).await?;
         }
         Err(status) if status.code() == Code::Unimplemented => {
-            step_by_step(members, view, &asked, old_id).await?;
+            replace_with_etcd_calls(cluster, view, &connection, old_id).await?;
         }
         Err(status) => {
-            return Err(Failure::answered("the replacement was refused", &asked.endpoint, &status));
+            let context = "cannot replace the member";
+            return Err(CliError::from_status(context, &connection.endpoint, &status));
         }
     }
-    let took = began.elapsed().as_secs_f64();
-    view.say(&format!("m{NEW} has replaced m{old}: settled after {took:.1} s"));
+    let took = started.elapsed().as_secs_f64();
+    view.print(&format!("m{NEW} has replaced m{old}: settled after {took:.1} s"));
     Ok(())
 }
 
-/// Starts it once it is a member: it looks for itself among those who are.
-async fn start_new(members: &mut Members, asked: &Connection) -> Result<(), Failure> {
-    let url = members.peer_url(NEW);
-    let began = Instant::now();
+/// Starts the new member once it is in the member list, in which it looks for itself.
+async fn start_new_member(
+    cluster: &mut DemoCluster,
+    connection: &Connection,
+) -> Result<(), CliError> {
+    let url = cluster.peer_url(NEW);
+    let started = Instant::now();
     loop {
-        let list = asked.members().await?;
+        let list = connection.members().await?;
         if list.iter().any(|member| member.peer_urls.contains(&url)) {
-            return members.start_joining(NEW, &cluster(&list, &url));
+            return cluster.start_joining(NEW, &initial_cluster(&list, &url));
         }
-        if began.elapsed() > PATIENCE {
-            return Err(Failure::failed(format!("{url} does not become a member")));
+        if started.elapsed() > REPLACE_TIMEOUT {
+            return Err(CliError::failed(format!("timed out: {url} is not in the member list")));
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// `name=url` of all. The new one has told nobody its name yet.
-fn cluster(list: &[etcd::Member], new_url: &str) -> String {
-    let own_name = format!("m{NEW}");
+/// `--initial-cluster` of the new member, whose name is not in the list yet.
+fn initial_cluster(list: &[etcd::Member], new_url: &str) -> String {
+    let new_name = format!("m{NEW}");
     let pair = |member: &etcd::Member| {
         let is_new = member.peer_urls.iter().any(|url| url == new_url);
-        let name = if is_new { &own_name } else { &member.name };
+        let name = if is_new { &new_name } else { &member.name };
         member.peer_urls.iter().map(|url| format!("{name}={url}")).collect::<Vec<_>>().join(",")
     };
     list.iter().map(pair).collect::<Vec<_>>().join(",")
 }
 
-async fn pursue(
-    members: &mut Members,
-    view: &View,
-    asked: &Connection,
+async fn wait_for_goal(
+    cluster: &mut DemoCluster,
+    view: &LiveView,
+    connection: &Connection,
     goal: wire::EntryId,
-) -> Result<(), Failure> {
-    let follow = Follow { patience: PATIENCE, told: false };
-    let mut ended = std::pin::pin!(follow.goal(asked, goal));
-    let mut telling = std::pin::pin!(tell(view, asked));
+) -> Result<(), CliError> {
+    let wait = GoalWait { timeout: REPLACE_TIMEOUT, show_progress: false };
+    let mut ended = std::pin::pin!(wait.run(connection, goal));
+    let mut printing = std::pin::pin!(print_memberships(view, connection));
     loop {
         tokio::select! {
             biased;
-            told = &mut telling => told?,
+            failed = &mut printing => failed?,
             ended = &mut ended => return ended.map(|_| ()),
-            () = tokio::time::sleep(LOOK_EVERY) => members.check_runs(NEW)?,
+            () = tokio::time::sleep(POLL_INTERVAL) => cluster.check_running(NEW)?,
         }
     }
 }
 
-/// Says which members count, each time that changes, and does not end by itself.
-async fn tell(view: &View, asked: &Connection) -> Result<(), Failure> {
-    let failed = |status| Failure::answered("cannot watch", &asked.endpoint, &status);
-    let stream = asked.membership().watch(wire::WatchRequest {}).await.map_err(failed)?;
+/// Prints the active membership each time it changes. Ends only with an error.
+async fn print_memberships(view: &LiveView, connection: &Connection) -> Result<(), CliError> {
+    let failed = |status| {
+        CliError::from_status("cannot watch the membership", &connection.endpoint, &status)
+    };
+    let stream = connection.membership().watch(wire::WatchRequest {}).await.map_err(failed)?;
     let mut stream = stream.into_inner();
-    let mut names = Names::default();
+    let mut names = MemberNames::default();
     while let Some(reply) = stream.message().await.map_err(failed)? {
         match reply.news.and_then(|news| news.news) {
             Some(News::Now(now)) => names.learn(now.membership.as_ref()),
             Some(News::Counts(record)) => {
                 names.learn(Some(&record));
-                view.say(&format!("  {}", names.membership(&record)));
+                view.print(&format!("  active membership: {}", names.membership(&record)));
             }
             _ => {}
         }
@@ -135,47 +145,56 @@ async fn tell(view: &View, asked: &Connection) -> Result<(), Failure> {
     std::future::pending().await
 }
 
-async fn step_by_step(
-    members: &mut Members,
-    view: &View,
-    asked: &Connection,
+async fn replace_with_etcd_calls(
+    cluster: &mut DemoCluster,
+    view: &LiveView,
+    connection: &Connection,
     old_id: u64,
-) -> Result<(), Failure> {
-    let add = etcd::MemberAddRequest { peer_urls: vec![members.peer_url(NEW)], is_learner: true };
-    let added = patiently("cannot add", async || {
-        asked.cluster().member_add(asked.request(add.clone())).await
+) -> Result<(), CliError> {
+    let add = etcd::MemberAddRequest { peer_urls: vec![cluster.peer_url(NEW)], is_learner: true };
+    let added = until_ready("cannot add the member", async || {
+        connection.cluster().member_add(connection.request(add.clone())).await
     });
     let new_id = added.await?.into_inner().member.map_or(0, |member| member.id);
-    view.say(&format!("  m{NEW} is added as a learner"));
-    start_new(members, asked).await?;
+    view.print(&format!("  m{NEW} is added as a learner"));
+    start_new_member(cluster, connection).await?;
     let promote = etcd::MemberPromoteRequest { id: new_id };
-    let promoted = patiently("cannot promote", async || {
-        asked.cluster().member_promote(asked.request(promote)).await
+    let promoted = until_ready("cannot promote the member", async || {
+        connection.cluster().member_promote(connection.request(promote)).await
     });
     promoted.await?;
-    view.say(&format!("  m{NEW} has caught up and votes"));
+    view.print(&format!("  m{NEW} has caught up and is a voter"));
     let remove = etcd::MemberRemoveRequest { id: old_id };
-    let removed = patiently("cannot remove", async || {
-        asked.cluster().member_remove(asked.request(remove)).await
+    let removed = until_ready("cannot remove the member", async || {
+        connection.cluster().member_remove(connection.request(remove)).await
     });
     removed.await.map(|_| ())
 }
 
-/// etcd refuses until members have been connected for a while, and a learner is near enough.
-async fn patiently<T>(
-    what: &str,
-    mut ask: impl AsyncFnMut() -> Result<T, Status>,
-) -> Result<T, Failure> {
-    let began = Instant::now();
+/// Repeats a call that etcd refuses until its condition holds: members must have been connected
+/// for some seconds, and a learner must be in sync. Quorate's servers wait by themselves.
+async fn until_ready<T>(
+    context: &str,
+    mut call: impl AsyncFnMut() -> Result<T, Status>,
+) -> Result<T, CliError> {
+    let started = Instant::now();
     loop {
-        match ask().await {
+        match call().await {
             Ok(reply) => return Ok(reply),
-            Err(status) if began.elapsed() > PATIENCE => {
-                return Err(Failure::failed(format!("{what}: {}", said(&status))));
+            Err(status) if is_not_ready(&status) && started.elapsed() < REPLACE_TIMEOUT => {
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
-            Err(_) => tokio::time::sleep(LOOK_EVERY).await,
+            Err(status) => {
+                return Err(CliError::failed(format!("{context}: {}", status_text(&status))));
+            }
         }
     }
+}
+
+/// etcd's refusals that end by themselves.
+fn is_not_ready(status: &Status) -> bool {
+    let text = status.message();
+    text.contains("unhealthy cluster") || text.contains("in sync with leader")
 }
 
 #[cfg(test)]
@@ -183,13 +202,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_new_one_is_named_though_nobody_knows_its_name() {
+    fn the_new_member_has_a_name_before_it_has_started() {
         let member = |name: &str, url: &str| etcd::Member {
             name: name.to_string(),
             peer_urls: vec![url.to_string()],
             ..Default::default()
         };
         let list = [member("m1", "http://h:1"), member("", "http://h:4")];
-        assert_eq!(cluster(&list, "http://h:4"), "m1=http://h:1,m4=http://h:4");
+        assert_eq!(initial_cluster(&list, "http://h:4"), "m1=http://h:1,m4=http://h:4");
     }
 }

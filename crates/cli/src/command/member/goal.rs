@@ -1,4 +1,4 @@
-//! `quorate member replace`, `set`, `plan` and `cancel`: where to go, in one request.
+//! `quorate member replace`, `set`, `plan` and `cancel`: membership changes with a goal.
 
 use quorate_proto::etcdserverpb as etcd;
 use quorate_proto::quorate::v1 as wire;
@@ -7,46 +7,52 @@ use serde_json::json;
 use super::{add, list};
 use crate::arguments::{ClientArguments, TargetArguments, WaitArguments, WriteOut};
 use crate::client::{Connection, connect};
-use crate::failure::Failure;
-use crate::follow::Follow;
+use crate::error::CliError;
+use crate::goal_wait::GoalWait;
+use crate::ids::{hex_ids, named_id};
+use crate::member_lookup;
+use crate::membership_text::{MemberNames, entry_id};
 use crate::print::{self, Table};
-use crate::who;
-use crate::words::{Names, entry};
 
 pub(crate) async fn replace(
     client: &ClientArguments,
     wait: &WaitArguments,
     old: &str,
     new: &str,
-) -> Result<(), Failure> {
-    let new = who::new_member(new)?;
+) -> Result<(), CliError> {
+    let new = member_lookup::new_member(new)?;
     let connection = connect(client).await?;
     let members = connection.named_members().await?;
-    let old = who::find(&members, old)?.id;
-    who::check_free(&members, &new.name)?;
+    let old = member_lookup::find(&members, old)?.id;
+    member_lookup::check_name_is_free(&members, &new.name)?;
     let target = replacement(&members, old, new);
-    pursue(&connection, client, wait, target).await
+    set_goal(&connection, client, wait, target).await
 }
 
 pub(crate) async fn set(
     client: &ClientArguments,
     wait: &WaitArguments,
-    asked: &TargetArguments,
-) -> Result<(), Failure> {
+    arguments: &TargetArguments,
+) -> Result<(), CliError> {
     let connection = connect(client).await?;
-    let target = target(&connection.named_members().await?, asked)?;
-    pursue(&connection, client, wait, target).await
+    let target = target(&connection.named_members().await?, arguments)?;
+    set_goal(&connection, client, wait, target).await
 }
 
-pub(crate) async fn plan(client: &ClientArguments, asked: &TargetArguments) -> Result<(), Failure> {
+pub(crate) async fn plan(
+    client: &ClientArguments,
+    arguments: &TargetArguments,
+) -> Result<(), CliError> {
     let connection = connect(client).await?;
-    let target = target(&connection.named_members().await?, asked)?;
+    let target = target(&connection.named_members().await?, arguments)?;
     let request = wire::PlanRequest { target: Some(target), expected: None };
     let reply = connection.membership().plan(connection.request(request)).await;
     let reply = reply
-        .map_err(|status| Failure::answered("cannot plan", &connection.endpoint, &status))?
+        .map_err(|status| {
+            CliError::from_status("cannot plan the change", &connection.endpoint, &status)
+        })?
         .into_inner();
-    let mut names = Names::default();
+    let mut names = MemberNames::default();
     names.learn(reply.from.as_ref());
     names.learn_members(&reply.newcomers);
     match client.write_out {
@@ -56,80 +62,88 @@ pub(crate) async fn plan(client: &ClientArguments, asked: &TargetArguments) -> R
     Ok(())
 }
 
-pub(crate) async fn cancel(client: &ClientArguments, wait: &WaitArguments) -> Result<(), Failure> {
+pub(crate) async fn cancel(client: &ClientArguments, wait: &WaitArguments) -> Result<(), CliError> {
     let connection = connect(client).await?;
     let request = wire::CancelRequest { wait: false, expected: None };
     let reply = connection.membership().cancel(connection.request(request)).await;
     let reply = reply
-        .map_err(|status| Failure::answered("cannot cancel", &connection.endpoint, &status))?
+        .map_err(|status| {
+            CliError::from_status("cannot cancel the change", &connection.endpoint, &status)
+        })?
         .into_inner();
-    eprintln!("going back; goal {}", entry(reply.goal_id.as_ref()));
+    eprintln!("cancelling; goal {} restores the members", entry_id(reply.goal_id.as_ref()));
     finish(&connection, client, wait, reply.goal_id).await
 }
 
-/// The same voters, but for one.
+/// The present members with one of them replaced.
 pub(crate) fn replacement(
     members: &[etcd::Member],
     old: u64,
     new: wire::NewMember,
 ) -> wire::Target {
-    let stays = |learner| {
-        let those = members.iter().filter(move |member| member.is_learner == learner);
-        those.filter(|member| member.id != old).map(|member| who::known(member.id))
+    let others = |learner| {
+        let same_role = members.iter().filter(move |member| member.is_learner == learner);
+        same_role
+            .filter(|member| member.id != old)
+            .map(|member| member_lookup::existing_target(member.id))
     };
     let mut target =
-        wire::Target { voters: stays(false).collect(), learners: stays(true).collect() };
-    let votes = members.iter().any(|member| member.id == old && !member.is_learner);
-    // Who comes is what the other was.
-    if votes { &mut target.voters } else { &mut target.learners }.push(who::fresh(new));
+        wire::Target { voters: others(false).collect(), learners: others(true).collect() };
+    let is_voter = members.iter().any(|member| member.id == old && !member.is_learner);
+    // The new member gets the role of the old one.
+    if is_voter { &mut target.voters } else { &mut target.learners }
+        .push(member_lookup::new_target(new));
     target
 }
 
-fn target(members: &[etcd::Member], asked: &TargetArguments) -> Result<wire::Target, Failure> {
-    let all = |list: &[String]| -> Result<Vec<_>, Failure> {
-        list.iter().map(|text| who::target(members, text)).collect()
+fn target(members: &[etcd::Member], arguments: &TargetArguments) -> Result<wire::Target, CliError> {
+    let all = |list: &[String]| -> Result<Vec<_>, CliError> {
+        list.iter().map(|text| member_lookup::target(members, text)).collect()
     };
-    let target = wire::Target { voters: all(&asked.voters)?, learners: all(&asked.learners)? };
-    who::check_names(members, &target)?;
+    let target =
+        wire::Target { voters: all(&arguments.voters)?, learners: all(&arguments.learners)? };
+    member_lookup::check_names(members, &target)?;
     Ok(target)
 }
 
-async fn pursue(
+async fn set_goal(
     connection: &Connection,
     client: &ClientArguments,
     wait: &WaitArguments,
     target: wire::Target,
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     let request = wire::SetGoalRequest { target: Some(target), wait: false, expected: None };
     let reply = connection.membership().set_goal(connection.request(request)).await;
     let reply = reply
-        .map_err(|status| Failure::answered("refused", &connection.endpoint, &status))?
+        .map_err(|status| {
+            CliError::from_status("cannot change the members", &connection.endpoint, &status)
+        })?
         .into_inner();
     if reply.ended.is_some() {
-        eprintln!("the members are as wished already");
-        return list::show_now(connection, client.write_out).await;
+        eprintln!("the cluster already has these members; nothing was changed");
+        return list::print_members(connection, client.write_out).await;
     }
-    eprintln!("goal {} is set", entry(reply.goal_id.as_ref()));
-    for newcomer in &reply.newcomers {
+    eprintln!("goal {} is set", entry_id(reply.goal_id.as_ref()));
+    for joining in &reply.newcomers {
         let known = reply.membership.as_ref().map_or(&[][..], |record| &record.members);
-        eprintln!("start {} with", newcomer.name);
-        for (key, value) in add::settings(&newcomer.name, newcomer.id, &as_etcd(known, newcomer)) {
+        eprintln!("start {} with these variables:", named_id(&joining.name, joining.id));
+        for (key, value) in add::settings(&joining.name, joining.id, &as_etcd(known, joining)) {
             eprintln!("  {key}=\"{value}\"");
         }
     }
     finish(connection, client, wait, reply.goal_id).await
 }
 
-/// Those there are and the one to come, which may not be a member yet.
-fn as_etcd(members: &[wire::Member], newcomer: &wire::Member) -> Vec<etcd::Member> {
-    let others = members.iter().filter(|member| member.id != newcomer.id);
-    let plain = |member: &wire::Member| etcd::Member {
+/// The present members and the joining one, which may not be in the list yet.
+fn as_etcd(members: &[wire::Member], joining: &wire::Member) -> Vec<etcd::Member> {
+    let others = members.iter().filter(|member| member.id != joining.id);
+    let convert = |member: &wire::Member| etcd::Member {
         id: member.id,
         name: member.name.clone(),
         peer_urls: member.peer_urls.clone(),
         ..Default::default()
     };
-    others.chain([newcomer]).map(plain).collect()
+    others.chain([joining]).map(convert).collect()
 }
 
 async fn finish(
@@ -137,27 +151,27 @@ async fn finish(
     client: &ClientArguments,
     wait: &WaitArguments,
     goal: Option<wire::EntryId>,
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     if let Some(goal) = goal.filter(|_| !wait.no_wait) {
-        let follow = Follow { patience: wait.patience, told: true };
-        follow.goal(connection, goal).await?;
+        let wait = GoalWait { timeout: wait.timeout, show_progress: true };
+        wait.run(connection, goal).await?;
         eprintln!("done and settled");
     }
-    // The one that was asked may be the one that left.
+    // The member of the first connection may have been removed.
     let connection = connect(client).await?;
-    list::show_now(&connection, client.write_out).await
+    list::print_members(&connection, client.write_out).await
 }
 
-fn plan_table(names: &Names, plan: &wire::PlanReply) -> String {
+fn plan_table(names: &MemberNames, plan: &wire::PlanReply) -> String {
     let mut table = Table::new(&[
         "#",
         "STEP",
-        "THEN COUNT",
-        "STOPS COMMITS IF LOST",
-        "STOPS ELECTIONS IF LOST",
+        "VOTERS AFTER",
+        "LOSSES THAT STOP COMMITS",
+        "LOSSES THAT STOP ELECTIONS",
     ]);
     if let Some(from) = &plan.from {
-        table.row(["0".to_string(), "as it is".to_string(), names.membership(from)]);
+        table.row(["0".to_string(), "(current)".to_string(), names.membership(from)]);
     }
     for (number, planned) in plan.steps.iter().enumerate() {
         table.row([
@@ -171,9 +185,9 @@ fn plan_table(names: &Names, plan: &wire::PlanReply) -> String {
     table.text()
 }
 
-fn plan_json(names: &Names, plan: &wire::PlanReply) -> serde_json::Value {
-    let ids = |losses: &[wire::MemberIds]| -> Vec<Vec<u64>> {
-        losses.iter().map(|loss| loss.ids.clone()).collect()
+fn plan_json(names: &MemberNames, plan: &wire::PlanReply) -> serde_json::Value {
+    let ids = |losses: &[wire::MemberIds]| -> Vec<Vec<String>> {
+        losses.iter().map(|loss| hex_ids(&loss.ids)).collect()
     };
     let steps: Vec<_> = plan
         .steps
@@ -182,9 +196,9 @@ fn plan_json(names: &Names, plan: &wire::PlanReply) -> serde_json::Value {
             json!({
                 "step": planned.step.as_ref().map(|step| names.step(step)),
                 "majorities": planned.membership.as_ref().map(|record| {
-                    record.majorities.iter().map(|one| one.voters.clone()).collect::<Vec<_>>()
+                    record.majorities.iter().map(|one| hex_ids(&one.voters)).collect::<Vec<_>>()
                 }),
-                "learners": planned.membership.as_ref().map(|record| record.learners.clone()),
+                "learners": planned.membership.as_ref().map(|record| hex_ids(&record.learners)),
                 "stopsCommits": ids(&planned.stops_commits),
                 "stopsElections": ids(&planned.stops_elections),
             })
@@ -204,13 +218,13 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_is_what_the_other_was() {
+    fn the_new_member_gets_the_role_of_the_old_one() {
         let members = [member(1, false), member(2, false), member(3, true)];
-        let new = || who::new_member("d=http://h:1").unwrap();
+        let new = || member_lookup::new_member("d=http://h:1").unwrap();
         let is_new = |one: &wire::TargetMember| matches!(one.member, Some(Member::New(_)));
         let voter = replacement(&members, 2, new());
         assert_eq!((voter.voters.len(), voter.learners.len()), (2, 1));
-        assert_eq!(voter.voters[0], who::known(1));
+        assert_eq!(voter.voters[0], member_lookup::existing_target(1));
         assert!(is_new(&voter.voters[1]));
         let learner = replacement(&members, 3, new());
         assert_eq!((learner.voters.len(), learner.learners.len()), (2, 1));
@@ -218,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_names_each_step_and_what_could_stop_it() {
+    fn a_plan_shows_each_step_and_its_risks() {
         let step = wire::Step {
             text: String::new(),
             kind: Some(wire::step::Kind::Settle(wire::step::Settle {})),
@@ -234,9 +248,18 @@ mod tests {
             stops_elections: Vec::new(),
         };
         let plan = wire::PlanReply { steps: vec![planned], ..Default::default() };
-        let text = plan_table(&Names::default(), &plan);
-        assert!(text.contains("| 1 | settle | {1 2 3}    | 1+2 "), "{text}");
-        let json = plan_json(&Names::default(), &plan);
-        assert_eq!(json["steps"][0]["stopsCommits"], json!([[1, 2]]));
+        let mut names = MemberNames::default();
+        names.learn_members(&[1, 2, 3].map(|id| wire::Member {
+            id,
+            name: format!("m{id}"),
+            ..Default::default()
+        }));
+        let text = plan_table(&names, &plan);
+        assert!(text.contains("| 1 | settle | {m1 m2 m3}   | m1+m2 "), "{text}");
+        let json = plan_json(&names, &plan);
+        assert_eq!(
+            json["steps"][0]["stopsCommits"],
+            json!([["0000000000000001", "0000000000000002"]])
+        );
     }
 }

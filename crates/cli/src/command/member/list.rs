@@ -6,83 +6,92 @@ use serde_json::json;
 
 use crate::arguments::{ClientArguments, WriteOut};
 use crate::client::{Connection, connect};
-use crate::failure::Failure;
-use crate::follow;
+use crate::error::CliError;
+use crate::ids::hex_id;
+use crate::membership_text;
 use crate::print::{self, Table};
-use crate::who::hex;
-use crate::words;
 
-pub(crate) async fn run(client: &ClientArguments) -> Result<(), Failure> {
+pub(crate) async fn run(client: &ClientArguments) -> Result<(), CliError> {
     let connection = connect(client).await?;
-    show_now(&connection, client.write_out).await
+    print_members(&connection, client.write_out).await
 }
 
-/// The members as they are now.
-pub(super) async fn show_now(connection: &Connection, write_out: WriteOut) -> Result<(), Failure> {
+/// Prints the present members.
+pub(super) async fn print_members(
+    connection: &Connection,
+    write_out: WriteOut,
+) -> Result<(), CliError> {
     let list = connection.member_list().await?;
-    // Joints and goals, where the server knows of such things.
-    let own = follow::status(connection).await.ok().and_then(|own| own.membership);
+    // Quorate's own membership knows joint memberships and goals; etcd does not have it.
+    let record = connection.membership_status().await.ok().and_then(|status| status.membership);
     match write_out {
-        WriteOut::Table => print::out(&table(&list.members, own.as_ref())),
+        WriteOut::Table => print::out(&table(&list.members, record.as_ref())),
         WriteOut::Json => {
-            print::json(&as_json(list.header.as_ref(), &list.members, own.as_ref()));
+            print::json(&as_json(list.header.as_ref(), &list.members, record.as_ref()));
         }
     }
     Ok(())
 }
 
-fn table(members: &[etcd::Member], own: Option<&wire::MembershipRecord>) -> String {
+fn table(members: &[etcd::Member], record: Option<&wire::MembershipRecord>) -> String {
     let mut table =
-        Table::new(&["ID", "STATUS", "NAME", "PEER ADDRS", "CLIENT ADDRS", "COUNTS AS"]);
+        Table::new(&["ID", "STATUS", "NAME", "PEER ADDRS", "CLIENT ADDRS", "VOTING ROLE"]);
     for member in members {
         table.row([
-            hex(member.id),
+            hex_id(member.id),
             started(member).to_string(),
-            name(member, own),
+            name(member, record),
             member.peer_urls.join(","),
             member.client_urls.join(","),
-            counts_as(member, own).to_string(),
+            voting_role(member, record).to_string(),
         ]);
     }
     table.text()
 }
 
-/// One that has not started has none yet, or one that it is expected to have.
-fn name(member: &etcd::Member, own: Option<&wire::MembershipRecord>) -> String {
-    let known = own.and_then(|own| own.members.iter().find(|one| one.id == member.id));
+/// The name of the member; if it has not started, the name that it is expected to have.
+fn name(member: &etcd::Member, record: Option<&wire::MembershipRecord>) -> String {
+    let known = known_member(member, record);
     let expected = known.filter(|_| member.name.is_empty()).map(|known| known.name.clone());
     expected.unwrap_or_else(|| member.name.clone())
+}
+
+fn known_member<'a>(
+    member: &etcd::Member,
+    record: Option<&'a wire::MembershipRecord>,
+) -> Option<&'a wire::Member> {
+    record?.members.iter().find(|known| known.id == member.id)
 }
 
 fn started(member: &etcd::Member) -> &'static str {
     if member.client_urls.is_empty() { "unstarted" } else { "started" }
 }
 
-fn counts_as(member: &etcd::Member, own: Option<&wire::MembershipRecord>) -> &'static str {
-    let own = own.and_then(|own| own.members.iter().find(|one| one.id == member.id));
-    match own.map(words::standing) {
+fn voting_role(member: &etcd::Member, record: Option<&wire::MembershipRecord>) -> &'static str {
+    match known_member(member, record).map(membership_text::standing) {
         Some(standing) if !standing.is_empty() => standing,
         _ if member.is_learner => "learner",
         _ => "voter",
     }
 }
 
-/// The shape of etcdctl's, with one more field: what it counts as.
+/// As etcdctl prints it, with two more fields: the id in hex and the voting role.
 pub(super) fn as_json(
     header: Option<&etcd::ResponseHeader>,
     members: &[etcd::Member],
-    own: Option<&wire::MembershipRecord>,
+    record: Option<&wire::MembershipRecord>,
 ) -> serde_json::Value {
     let members: Vec<_> = members
         .iter()
         .map(|member| {
             json!({
                 "ID": member.id,
-                "name": name(member, own),
+                "hexID": hex_id(member.id),
+                "name": name(member, record),
                 "peerURLs": member.peer_urls,
                 "clientURLs": member.client_urls,
                 "isLearner": member.is_learner,
-                "countsAs": counts_as(member, own),
+                "votingRole": voting_role(member, record),
             })
         })
         .collect();
@@ -114,36 +123,40 @@ mod tests {
     }
 
     #[test]
-    fn a_table_like_etcdctls() {
-        let want = "\
-+----+-----------+------+------------+--------------+-----------+
-| ID |  STATUS   | NAME | PEER ADDRS | CLIENT ADDRS | COUNTS AS |
-+----+-----------+------+------------+--------------+-----------+
-| a1 | started   | a    | http://h:1 | http://h:2   | voter     |
-| b2 | unstarted |      |            |              | learner   |
-+----+-----------+------+------------+--------------+-----------+
+    fn the_table_resembles_that_of_etcdctl() {
+        let expected = "\
++------------------+-----------+------+------------+--------------+-------------+
+|        ID        |  STATUS   | NAME | PEER ADDRS | CLIENT ADDRS | VOTING ROLE |
++------------------+-----------+------+------------+--------------+-------------+
+| 00000000000000a1 | started   | a    | http://h:1 | http://h:2   | voter       |
+| 00000000000000b2 | unstarted |      |            |              | learner     |
++------------------+-----------+------+------------+--------------+-------------+
 ";
-        assert_eq!(table(&members(), None), want);
+        assert_eq!(table(&members(), None), expected);
     }
 
     #[test]
-    fn quorate_tells_more_than_voter_and_learner() {
+    fn json_contains_the_role_in_a_joint_membership() {
         let leaving = wire::Member {
             id: 0xa1,
             standing: wire::Standing::OutgoingVoter.into(),
             ..Default::default()
         };
-        let coming = wire::Member {
+        let joining = wire::Member {
             id: 0xb2,
             name: "b".to_string(),
             standing: wire::Standing::Learner.into(),
             ..Default::default()
         };
-        let own = wire::MembershipRecord { members: vec![leaving, coming], ..Default::default() };
-        let json = as_json(None, &members(), Some(&own));
-        assert_eq!(json["members"][0]["countsAs"], "outgoing voter");
-        assert_eq!(json["members"][1]["countsAs"], "learner");
+        let record =
+            wire::MembershipRecord { members: vec![leaving, joining], ..Default::default() };
+        let json = as_json(None, &members(), Some(&record));
+        assert_eq!(json["members"][0]["votingRole"], "outgoing voter");
+        assert_eq!(json["members"][1]["votingRole"], "learner");
         assert_eq!(json["members"][1]["ID"], 0xb2);
-        assert_eq!(json["members"][1]["name"], "b", "it is expected to have that name");
+        assert_eq!(
+            json["members"][1]["name"], "b",
+            "the expected name of a member that has not started"
+        );
     }
 }

@@ -1,7 +1,6 @@
-//! `quorate member watch`: what happens to the membership, a line each.
+//! `quorate member watch`: prints membership events, one line each.
 //!
-//! The steps of a goal and its end are told by the leader only. So the watch goes to whoever
-//! leads, also when that changes.
+//! Only the leader reports the steps of a goal and its end, so the watch follows the leader.
 
 use std::time::{Duration, Instant};
 
@@ -11,88 +10,97 @@ use serde_json::json;
 use tonic::Status;
 
 use crate::arguments::{ClientArguments, WriteOut};
-use crate::client::{Connection, connect};
-use crate::failure::Failure;
+use crate::client::{Connection, connect, is_unreachable};
+use crate::error::CliError;
+use crate::ids::hex_ids;
+use crate::leader_finder::LeaderFinder;
+use crate::membership_text::MemberNames;
 use crate::print;
-use crate::whereabouts::Whereabouts;
-use crate::words::Names;
 
-/// How long nobody may answer.
-const PATIENCE: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The watch ends with an error when no member has answered for this long.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(500);
 
-pub(crate) async fn run(client: &ClientArguments) -> Result<(), Failure> {
+pub(crate) async fn run(client: &ClientArguments) -> Result<(), CliError> {
     let connection = connect(client).await?;
-    let mut watch = Watch {
+    let mut watch = MembershipWatch {
         write_out: client.write_out,
-        names: Names::default(),
-        whereabouts: Whereabouts::new(&connection),
-        ended: None,
-        lost_at: None,
+        names: MemberNames::default(),
+        finder: LeaderFinder::new(&connection),
+        printed_ends: None,
+        disconnected_since: None,
     };
     loop {
-        let asked = watch.whereabouts.leader().await;
-        if let Err(status) = watch.follow(&asked).await {
-            let lost_at = *watch.lost_at.get_or_insert_with(Instant::now);
-            if watch.ended.is_none() || lost_at.elapsed() > PATIENCE {
-                return Err(Failure::answered("cannot watch", &asked.endpoint, &status));
-            }
+        let leader = watch.finder.leader().await;
+        if let Err(status) = watch.follow(&leader).await
+            && !watch.may_reconnect(&status)
+        {
+            let context = "cannot watch the membership";
+            return Err(CliError::from_status(context, &leader.endpoint, &status));
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(RECONNECT_INTERVAL).await;
     }
 }
 
-struct Watch {
+struct MembershipWatch {
     write_out: WriteOut,
-    names: Names,
-    whereabouts: Whereabouts,
-    /// Goals that were told to have ended; none before anything was heard.
-    ended: Option<Vec<wire::EndedGoal>>,
-    /// Since when nobody answers.
-    lost_at: Option<Instant>,
+    names: MemberNames,
+    finder: LeaderFinder,
+    /// Goals whose end was printed; none before the first event.
+    printed_ends: Option<Vec<wire::EndedGoal>>,
+    /// Since when no member has answered.
+    disconnected_since: Option<Instant>,
 }
 
-impl Watch {
-    /// Tells what this member says, until another one leads.
-    async fn follow(&mut self, asked: &Connection) -> Result<(), Status> {
-        let mut stream = asked.membership().watch(wire::WatchRequest {}).await?.into_inner();
-        let mut led_by = None;
+impl MembershipWatch {
+    /// Whether the watch may continue with another member: the first one must have worked.
+    fn may_reconnect(&mut self, status: &Status) -> bool {
+        let since = *self.disconnected_since.get_or_insert_with(Instant::now);
+        let in_time = since.elapsed() <= RECONNECT_TIMEOUT;
+        is_unreachable(status) && self.printed_ends.is_some() && in_time
+    }
+
+    /// Prints the events of this member until another member becomes the leader.
+    async fn follow(&mut self, connection: &Connection) -> Result<(), Status> {
+        let mut stream = connection.membership().watch(wire::WatchRequest {}).await?.into_inner();
+        let mut first_leader = None;
         while let Some(reply) = stream.message().await? {
-            self.lost_at = None;
+            self.disconnected_since = None;
             if let Some(news) = reply.news.and_then(|news| news.news) {
-                self.hear(&news);
+                self.on_news(&news);
             }
             let Some(wire::Header { member_id, leader_id, .. }) = reply.header else { continue };
-            let first = *led_by.get_or_insert(leader_id);
+            let first = *first_leader.get_or_insert(leader_id);
             if leader_id != 0 && leader_id != first && leader_id != member_id {
                 return Ok(());
             }
         }
-        Err(Status::unavailable("the watch has ended"))
+        Err(Status::unavailable("the server ended the watch"))
     }
 
-    fn hear(&mut self, news: &News) {
+    fn on_news(&mut self, news: &News) {
         self.names.learn(record(news));
-        self.whereabouts.learn(record(news));
+        self.finder.update(record(news));
         match news {
             News::Now(now) => {
-                self.tell(news);
+                self.print(news);
                 let ended = now.membership.as_ref().map(|record| record.ended_goals.clone());
                 let ended = ended.unwrap_or_default();
-                // Those that ended between two leaders, of which neither told it here.
-                let told = self.ended.replace(ended.clone()).unwrap_or_else(|| ended.clone());
-                let untold = ended.into_iter().filter(|goal| !told.contains(goal));
-                untold.for_each(|goal| self.tell(&News::GoalEnded(goal)));
+                // Goals that ended while the watch moved from one leader to the next.
+                let printed = self.printed_ends.replace(ended.clone());
+                let printed = printed.unwrap_or_else(|| ended.clone());
+                let missed = ended.into_iter().filter(|goal| !printed.contains(goal));
+                missed.for_each(|goal| self.print(&News::GoalEnded(goal)));
             }
             News::GoalEnded(goal) => {
-                self.ended.get_or_insert_default().push(*goal);
-                self.tell(news);
+                self.printed_ends.get_or_insert_default().push(*goal);
+                self.print(news);
             }
-            _ => self.tell(news),
+            _ => self.print(news),
         }
     }
 
-    fn tell(&self, news: &News) {
+    fn print(&self, news: &News) {
         match self.write_out {
             WriteOut::Table => print::line(&self.names.news(news)),
             WriteOut::Json => print::json(&as_json(&self.names, news)),
@@ -108,21 +116,21 @@ fn record(news: &News) -> Option<&wire::MembershipRecord> {
     }
 }
 
-fn as_json(names: &Names, news: &News) -> serde_json::Value {
+fn as_json(names: &MemberNames, news: &News) -> serde_json::Value {
     let kind = match news {
-        News::Now(_) => "now",
+        News::Now(_) => "current",
         News::Committed(_) => "committed",
-        News::Counts(_) => "counts",
+        News::Counts(_) => "active",
         News::Settled(_) => "settled",
         News::Step(_) => "step",
         News::GoalEnded(_) => "goalEnded",
     };
     let majorities = record(news)
-        .map(|record| record.majorities.iter().map(|one| one.voters.clone()).collect::<Vec<_>>());
+        .map(|record| record.majorities.iter().map(|one| hex_ids(&one.voters)).collect::<Vec<_>>());
     json!({
-        "news": kind,
+        "event": kind,
         "text": names.news(news),
         "majorities": majorities,
-        "learners": record(news).map(|record| record.learners.clone()),
+        "learners": record(news).map(|record| hex_ids(&record.learners)),
     })
 }

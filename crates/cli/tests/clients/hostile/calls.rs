@@ -1,4 +1,4 @@
-//! Calls that are HTTP, but not what gRPC or etcd's API allows.
+//! Valid HTTP calls that are invalid for gRPC or etcd's API.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, Request};
@@ -8,37 +8,37 @@ use quorate_proto::etcdserverpb::{PutRequest, RequestOp, TxnRequest};
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
-use super::server::Server;
-use crate::common::PATIENCE;
+use super::server::HostileTarget;
+use crate::support::TEST_TIMEOUT;
 
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 
-struct Call {
+struct CallCase {
     name: &'static str,
     path: String,
     headers: Vec<(&'static str, String)>,
     body: Vec<u8>,
-    wanted: Wanted,
+    expected: ExpectedResult,
 }
 
-enum Wanted {
-    /// gRPC's code, and words of the text.
+enum ExpectedResult {
+    /// The gRPC code, and a part of the message.
     Status(Code, &'static str),
     Http(u16),
-    /// No answer but a reset.
+    /// The stream is reset without a reply.
     Reset,
 }
 
-use Wanted::{Http, Reset, Status as Refused};
+use ExpectedResult::{Http, Reset, Status as Refused};
 
-fn call(name: &'static str, path: &str, body: Vec<u8>, wanted: Wanted) -> Call {
+fn call(name: &'static str, path: &str, body: Vec<u8>, expected: ExpectedResult) -> CallCase {
     let headers = vec![("content-type", "application/grpc".to_owned())];
-    Call { name, path: path.to_owned(), headers, body, wanted }
+    CallCase { name, path: path.to_owned(), headers, body, expected }
 }
 
-/// A message as gRPC frames it, which may lie about its length.
+/// A gRPC message, possibly with a wrong length.
 fn message(flag: u8, length: u32, bytes: &[u8]) -> Vec<u8> {
     [&[flag][..], &length.to_be_bytes(), bytes].concat()
 }
@@ -47,24 +47,24 @@ fn whole(bytes: &[u8]) -> Vec<u8> {
     message(0, bytes.len() as u32, bytes)
 }
 
-/// Makes each, and gives how many there were.
-pub(crate) async fn make_all(server: &Server, surprises: &mut Vec<String>) -> usize {
-    let cases: Vec<Call> = broken_messages().into_iter().chain(broken_requests()).collect();
+/// Makes all calls. Returns their number.
+pub(crate) async fn make_all(server: &HostileTarget, unexpected: &mut Vec<String>) -> usize {
+    let cases: Vec<CallCase> = broken_messages().into_iter().chain(broken_requests()).collect();
     for case in &cases {
-        let before = server.holds();
-        surprises.extend(make(server, case).await);
-        server.is_unharmed(case.name, before, GROWN_KIB_MAX).await;
+        let before = server.resources();
+        unexpected.extend(make(server, case).await);
+        server.assert_unharmed(case.name, before, MEMORY_GROWTH_KIB_MAX).await;
     }
-    cases.len() + ask_too_much(server).await
+    cases.len() + exceed_limits(server).await
 }
 
-fn broken_messages() -> Vec<Call> {
+fn broken_messages() -> Vec<CallCase> {
     use Code::{Internal, ResourceExhausted, Unimplemented};
-    // A member's URL in no encoding at all.
+    // A member URL that is not UTF-8.
     let not_text = whole(&[10, 2, 0xff, 0xfe]);
     let mut deep = Vec::new();
     for _ in 0..200 {
-        // A transaction within an operation within a transaction.
+        // A transaction in an operation of a transaction.
         let op = [field(4, &deep)].concat();
         deep = field(2, &op);
     }
@@ -78,21 +78,26 @@ fn broken_messages() -> Vec<Call> {
             message(0, u32::MAX, &[0; 10]),
             Refused(ResourceExhausted, "grpc: received message larger than max (4294967295 vs."),
         ),
-        call("compressed by nothing", RANGE, message(1, 2, &[10, 0]), Refused(Internal, "")),
+        call(
+            "compressed without an encoding",
+            RANGE,
+            message(1, 2, &[10, 0]),
+            Refused(Internal, ""),
+        ),
         call("an unknown flag", RANGE, message(7, 0, &[]), Refused(Internal, "")),
-        call("no protobuf", RANGE, whole(&[0xff; 20]), Refused(Internal, "")),
+        call("invalid protobuf", RANGE, whole(&[0xff; 20]), Refused(Internal, "")),
         call("a field of 2^60 bytes", RANGE, whole(&FIELD_OF_2_60), Refused(Internal, "")),
         call("a group without end", RANGE, whole(&[0x0b, 0x0b]), Refused(Internal, "")),
-        call("no text", "/etcdserverpb.Cluster/MemberAdd", not_text, Refused(Internal, "")),
+        call("invalid UTF-8", "/etcdserverpb.Cluster/MemberAdd", not_text, Refused(Internal, "")),
         call("200 transactions deep", "/etcdserverpb.KV/Txn", whole(&deep), Refused(Internal, "")),
         call("no such call", "/etcdserverpb.KV/Nothing", whole(&[]), Refused(Unimplemented, "")),
         call("no such service", "/a.B/C", whole(&[]), Refused(Unimplemented, "")),
-        call("a watch of nonsense", WATCH, whole(&[0xff; 9]), Refused(Internal, "")),
-        call("a lease of nonsense", KEEP_ALIVE, whole(&[0xff; 9]), Refused(Internal, "")),
+        call("an invalid watch request", WATCH, whole(&[0xff; 9]), Refused(Internal, "")),
+        call("an invalid keep-alive request", KEEP_ALIVE, whole(&[0xff; 9]), Refused(Internal, "")),
     ]
 }
 
-/// A field of bytes.
+/// A protobuf field of type bytes.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut field = BytesMut::new();
     field.put_u8(number << 3 | 2);
@@ -108,12 +113,12 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
 
 const FIELD_OF_2_60: [u8; 10] = [10, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10];
 
-fn broken_requests() -> Vec<Call> {
+fn broken_requests() -> Vec<CallCase> {
     use Code::Unimplemented;
     let good = || whole(&[10, 1, b'k']);
-    let with = |name, headers: &[(&'static str, &str)], wanted| {
+    let with = |name, headers: &[(&'static str, &str)], expected| {
         let headers = headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-        Call { headers, ..call(name, RANGE, good(), wanted) }
+        CallCase { headers, ..call(name, RANGE, good(), expected) }
     };
     let grpc = ("content-type", "application/grpc");
     let long = "a".repeat(4096);
@@ -124,38 +129,38 @@ fn broken_requests() -> Vec<Call> {
         with("text", &[("content-type", "text/plain")], Http(415)),
         with("no type", &[], Http(415)),
         with(
-            "gzip, which is not spoken",
+            "gzip, which is not supported",
             &[grpc, ("grpc-encoding", "gzip")],
             Refused(Unimplemented, "gzip"),
         ),
-        with("a time of nonsense", &[grpc, ("grpc-timeout", "soon")], Refused(Code::Ok, "")),
+        with("an invalid timeout", &[grpc, ("grpc-timeout", "soon")], Refused(Code::Ok, "")),
         call("a long name", &format!("/{long}/{long}"), good(), Refused(Unimplemented, "")),
-        Call { headers: many, ..call("64 KiB of headers", RANGE, good(), Reset) },
+        CallCase { headers: many, ..call("64 KiB of headers", RANGE, good(), Reset) },
     ]
 }
 
-/// What was not as wanted.
-async fn make(server: &Server, case: &Call) -> Option<String> {
-    let answer = timeout(PATIENCE, send(server, case)).await.expect(case.name);
-    let expected = match (&case.wanted, &answer) {
-        (Refused(code, text), Ok(Answer { status: Some(status), .. })) => {
+/// Describes the reply if it is not the expected one.
+async fn make(server: &HostileTarget, case: &CallCase) -> Option<String> {
+    let reply = timeout(TEST_TIMEOUT, send(server, case)).await.expect(case.name);
+    let matches = match (&case.expected, &reply) {
+        (Refused(code, text), Ok(CallReply { status: Some(status), .. })) => {
             status.code() == *code && status.message().contains(text)
         }
-        (Http(code), Ok(answer)) => answer.http == *code,
-        (Reset, Ok(answer)) => answer.http == 431,
+        (Http(code), Ok(reply)) => reply.http == *code,
+        (Reset, Ok(reply)) => reply.http == 431,
         (Reset, Err(_)) => true,
         _ => false,
     };
-    (!expected).then(|| format!("{}: {answer:?}", case.name))
+    (!matches).then(|| format!("{}: {reply:?}", case.name))
 }
 
 #[derive(Debug)]
-struct Answer {
+struct CallReply {
     http: u16,
     status: Option<Status>,
 }
 
-async fn send(server: &Server, case: &Call) -> Result<Answer, h2::Error> {
+async fn send(server: &HostileTarget, case: &CallCase) -> Result<CallReply, h2::Error> {
     let stream = server.connect().await;
     let (client, connection) = h2::client::handshake(stream).await?;
     let driven = tokio::spawn(connection);
@@ -165,7 +170,7 @@ async fn send(server: &Server, case: &Call) -> Result<Answer, h2::Error> {
     }
     let mut client = client.ready().await?;
     let (response, mut body) = client.send_request(request.body(()).unwrap(), false)?;
-    // It may have been refused before.
+    // The server may have refused the call already.
     let _ = body.send_data(Bytes::from(case.body.clone()), true);
     let (head, mut rest) = response.await?.into_parts();
     while let Some(part) = rest.data().await {
@@ -174,15 +179,15 @@ async fn send(server: &Server, case: &Call) -> Result<Answer, h2::Error> {
     let trailers = rest.trailers().await?.unwrap_or_default();
     driven.abort();
     let status = status(&head.headers).or_else(|| status(&trailers));
-    Ok(Answer { http: head.status.as_u16(), status })
+    Ok(CallReply { http: head.status.as_u16(), status })
 }
 
 fn status(headers: &HeaderMap) -> Option<Status> {
     Status::from_header_map(headers)
 }
 
-/// Well-formed, but more than is allowed: etcd's words.
-async fn ask_too_much(server: &Server) -> usize {
+/// Valid requests above a limit are refused with etcd's messages.
+async fn exceed_limits(server: &HostileTarget) -> usize {
     let mut client = KvClient::new(server.channel().await);
     let put = |bytes: usize| PutRequest {
         key: "large".into(),
@@ -195,7 +200,7 @@ async fn ask_too_much(server: &Server) -> usize {
             ..Default::default()
         })),
     };
-    let before = server.holds();
+    let before = server.resources();
     let limit = 3 << 19;
     client.put(put(limit - 512)).await.unwrap();
     let refused = client.put(put(limit)).await.unwrap_err();
@@ -214,8 +219,8 @@ async fn ask_too_much(server: &Server) -> usize {
     let all = TxnRequest { success: (0..100_000).map(put_of).collect(), ..Default::default() };
     assert!(client.txn(all).await.is_err());
     drop(client);
-    server.is_unharmed("too much", before, GROWN_KIB_MAX).await;
+    server.assert_unharmed("requests above a limit", before, MEMORY_GROWTH_KIB_MAX).await;
     4
 }
 
-const GROWN_KIB_MAX: u64 = 48 << 10;
+const MEMORY_GROWTH_KIB_MAX: u64 = 48 << 10;

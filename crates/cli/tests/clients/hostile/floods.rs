@@ -1,5 +1,5 @@
-//! Much of something that is allowed once: calls that are taken back at once, connections and
-//! watches that do nothing, answers that nobody reads.
+//! Floods of valid requests: calls that are cancelled immediately, idle connections and
+//! watches, replies that are never read.
 
 use std::time::Duration;
 
@@ -18,103 +18,103 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::server::{Server, read_to_end};
+use super::server::{HostileTarget, read_to_end};
 use super::wire::*;
-use crate::common::PATIENCE;
+use crate::support::TEST_TIMEOUT;
 
-/// Causes each, and gives how many there were.
-pub(crate) async fn cause_all(server: &Server) -> usize {
-    frames_without_end(server).await;
-    connections_that_come_and_go(server, 1_000).await;
+/// Makes all floods. Returns their number.
+pub(crate) async fn make_all(server: &HostileTarget) -> usize {
+    endless_frames(server).await;
+    short_connections(server, 1_000).await;
     idle_connections(server, 1_000).await;
     idle_watch_streams(server, 1_000).await;
-    watches_of_one_stream(server, 20_000).await;
-    watchers_who_never_read(server, 20).await;
-    answers_that_nobody_reads(server, 50).await;
+    watches_on_one_stream(server, 20_000).await;
+    watchers_that_never_read(server, 20).await;
+    unread_replies(server, 50).await;
     requests_without_reading(server).await;
     11
 }
 
-/// Each of these is small, and there is no end of them.
-async fn frames_without_end(server: &Server) {
+/// Each frame is small, but there are very many.
+async fn endless_frames(server: &HostileTarget) {
     let headers = call_headers("/etcdserverpb.KV/Range");
     let open = |stream| frame(HEADERS, END_HEADERS, stream, &headers);
-    let taken_back = |count: u32| -> Vec<Vec<u8>> {
+    let cancelled = |count: u32| -> Vec<Vec<u8>> {
         let one = |n: u32| [open(2 * n + 1), frame(RESET, 0, 2 * n + 1, &[0, 0, 0, 8])].concat();
         (0..count).map(one).collect()
     };
     let empty = |count: usize| [vec![open(1)], vec![frame(DATA, 0, 1, &[]); count]].concat();
     let floods = [
-        ("calls taken back", taken_back(20_000)),
+        ("cancelled calls", cancelled(20_000)),
         ("pings", vec![frame(PING, 0, 0, &[7; 8]); 50_000]),
         ("settings", vec![frame(SETTINGS, 0, 0, &[]); 50_000]),
-        ("data without data", empty(50_000)),
+        ("empty data frames", empty(50_000)),
     ];
     for (name, frames) in floods {
-        let before = server.holds();
+        let before = server.resources();
         let mut stream = server.connect().await;
-        // It may close in the middle, or stop reading because nobody reads its answers.
+        // The server may close the connection, or stop reading because its replies are not read.
         let bytes = after_preface(&frames);
         let _ = timeout(Duration::from_secs(2), stream.write_all(&bytes)).await;
         server.serves_others(name).await;
         drop(stream);
-        server.is_unharmed(name, before, 32 << 10).await;
+        server.assert_unharmed(name, before, 32 << 10).await;
     }
 }
 
-async fn connections_that_come_and_go(server: &Server, count: usize) {
-    let before = server.holds();
+async fn short_connections(server: &HostileTarget, count: usize) {
+    let before = server.resources();
     for number in 0..count {
         let mut stream = server.connect().await;
         let _ = stream.write_all(&PREFACE[..number % PREFACE.len()]).await;
     }
-    server.is_unharmed("connections that come and go", before, 32 << 10).await;
+    server.assert_unharmed("short connections", before, 32 << 10).await;
 }
 
-/// They have said hello, and nothing else.
-pub(crate) async fn idle_connections(server: &Server, count: usize) {
-    let before = server.holds();
+/// Connections that completed the handshake and send nothing else.
+pub(crate) async fn idle_connections(server: &HostileTarget, count: usize) {
+    let before = server.resources();
     let mut idle = Vec::with_capacity(count);
     for _ in 0..count {
         let mut stream = server.connect().await;
         stream.write_all(&after_preface(&[])).await.unwrap();
-        let hello = read_to_end(&mut stream, |answer| kinds(answer).contains(&SETTINGS));
-        assert!(!hello.await.is_empty());
+        let settings = read_to_end(&mut stream, |reply| kinds(reply).contains(&SETTINGS));
+        assert!(!settings.await.is_empty());
         idle.push(stream);
     }
-    let during = server.holds();
+    let during = server.resources();
     println!("{count} idle connections: {before:?}, then {during:?}");
-    // All of them are there; some of those before may have gone.
+    // All of them are open; some earlier connections may have been closed.
     assert!(during.files + 16 >= before.files + count);
     server.serves_others("idle connections").await;
     let grown = during.memory_kib.saturating_sub(before.memory_kib);
     assert!(grown < 64 * count as u64, "{grown} KiB for {count} connections");
     drop(idle);
-    server.is_unharmed("idle connections", before, 64 * count as u64).await;
+    server.assert_unharmed("idle connections", before, 64 * count as u64).await;
 }
 
-/// More than there are places; the server keeps what it needs for itself.
-pub(crate) async fn take_all_connections(server: &Server, count: usize) {
-    let mut friend = KvClient::new(server.channel().await);
-    let before = server.holds();
-    let mut taken: Vec<TcpStream> = Vec::new();
+/// Opens more connections than the server accepts; it keeps the files that it needs.
+pub(crate) async fn take_all_connections(server: &HostileTarget, count: usize) {
+    let mut other_client = KvClient::new(server.channel().await);
+    let before = server.resources();
+    let mut connections: Vec<TcpStream> = Vec::new();
     for _ in 0..count {
-        taken.push(server.connect().await);
+        connections.push(server.connect().await);
     }
-    // Those who were there go on, and the log can be written.
+    // Existing clients are served, and the log can be written.
     for number in 0..100 {
         let put = PutRequest { key: format!("{number}").into(), ..Default::default() };
-        timeout(PATIENCE, friend.put(put)).await.unwrap().unwrap();
+        timeout(TEST_TIMEOUT, other_client.put(put)).await.unwrap().unwrap();
     }
-    let during = server.holds();
+    let during = server.resources();
     assert!(during.files < 256 - 100, "{during:?}");
-    drop(taken);
-    server.is_unharmed("all connections", before, 32 << 10).await;
+    drop(connections);
+    server.assert_unharmed("all connections", before, 32 << 10).await;
 }
 
-/// A connection of HTTP/2 that is driven, but reads no more of an answer than it is told to.
-async fn open(server: &Server) -> SendRequest<Bytes> {
-    // This side has no limit to what waits to be read.
+/// An HTTP/2 connection that reads only as much of a reply as the test requests.
+async fn open(server: &HostileTarget) -> SendRequest<Bytes> {
+    // This side has no limit for unread data.
     let mut builder = h2::client::Builder::new();
     builder.data_frame_budget(usize::MAX);
     let (client, connection) = builder.handshake(server.connect().await).await.unwrap();
@@ -122,7 +122,7 @@ async fn open(server: &Server) -> SendRequest<Bytes> {
     client.ready().await.unwrap()
 }
 
-/// Begins a call with one message, and leaves its other side open.
+/// Starts a call with one message, and keeps the request stream open.
 async fn begin(
     client: &mut SendRequest<Bytes>,
     path: &str,
@@ -132,9 +132,9 @@ async fn begin(
         .header("content-type", "application/grpc")
         .header("te", "trailers");
     *client = client.clone().ready().await.unwrap();
-    let (answer, mut body) = client.send_request(request.body(()).unwrap(), false).unwrap();
+    let (reply, mut body) = client.send_request(request.body(()).unwrap(), false).unwrap();
     body.send_data(framed(message), false).unwrap();
-    (answer, body)
+    (reply, body)
 }
 
 fn framed(message: &impl Message) -> Bytes {
@@ -151,64 +151,64 @@ fn watch_of(key: &str) -> WatchRequest {
 
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
-/// All on one connection: there is room for them.
-async fn idle_watch_streams(server: &Server, count: usize) {
-    let before = server.holds();
+/// All on one connection.
+async fn idle_watch_streams(server: &HostileTarget, count: usize) {
+    let before = server.resources();
     let mut client = open(server).await;
     let mut streams = Vec::new();
     for _ in 0..count {
-        let (answer, body) = begin(&mut client, WATCH, &watch_of("quiet")).await;
-        let answer = timeout(PATIENCE, answer).await.unwrap().unwrap();
-        streams.push((answer.into_body(), body));
+        let (reply, body) = begin(&mut client, WATCH, &watch_of("quiet")).await;
+        let reply = timeout(TEST_TIMEOUT, reply).await.unwrap().unwrap();
+        streams.push((reply.into_body(), body));
     }
-    let during = server.holds();
+    let during = server.resources();
     println!("{count} idle watch streams: {before:?}, then {during:?}");
     server.serves_others("idle watch streams").await;
     let grown = during.memory_kib.saturating_sub(before.memory_kib);
     assert!(grown < 64 * count as u64, "{grown} KiB for {count} streams");
     drop((streams, client));
-    server.is_unharmed("idle watch streams", before, 64 * count as u64).await;
+    server.assert_unharmed("idle watch streams", before, 64 * count as u64).await;
 }
 
-async fn watches_of_one_stream(server: &Server, count: usize) {
-    let before = server.holds();
+async fn watches_on_one_stream(server: &HostileTarget, count: usize) {
+    let before = server.resources();
     let mut client = open(server).await;
-    let (answer, mut body) = begin(&mut client, WATCH, &watch_of("quiet")).await;
-    let mut told = timeout(PATIENCE, answer).await.unwrap().unwrap().into_body();
+    let (reply, mut body) = begin(&mut client, WATCH, &watch_of("quiet")).await;
+    let mut events = timeout(TEST_TIMEOUT, reply).await.unwrap().unwrap().into_body();
     let request = framed(&watch_of("quiet"));
-    // Who sends much without reading is sent away; that is another case.
+    // Reads as well: a client that does not read is closed, which is another case.
     let mut read = 0;
     for number in 0..count {
         body.send_data(request.clone(), false).unwrap();
         while number % 100 == 99 && read < number * CREATED_BYTES {
-            read += read_some(&mut told).await;
+            read += read_some(&mut events).await;
         }
     }
-    println!("{count} watches of one stream: {before:?}, then {:?}", server.holds());
+    println!("{count} watches of one stream: {before:?}, then {:?}", server.resources());
     server.serves_others("many watches").await;
-    drop((body, told, client));
-    server.is_unharmed("many watches", before, 64 << 10).await;
+    drop((body, events, client));
+    server.assert_unharmed("many watches", before, 64 << 10).await;
 }
 
-/// Almost as many as there come for each watch that was created.
+/// A little less than the size of the reply to each created watch.
 const CREATED_BYTES: usize = 34;
 
-async fn read_some(told: &mut RecvStream) -> usize {
-    let part = timeout(PATIENCE, told.data()).await.unwrap().unwrap().unwrap();
-    told.flow_control().release_capacity(part.len()).unwrap();
+async fn read_some(stream: &mut RecvStream) -> usize {
+    let part = timeout(TEST_TIMEOUT, stream.data()).await.unwrap().unwrap().unwrap();
+    stream.flow_control().release_capacity(part.len()).unwrap();
     part.len()
 }
 
-/// Much happens to what they watch, and they take none of it.
-async fn watchers_who_never_read(server: &Server, count: usize) {
-    let before = server.holds();
-    let mut deaf = Vec::new();
+/// Many events for watchers that read none of them.
+async fn watchers_that_never_read(server: &HostileTarget, count: usize) {
+    let before = server.resources();
+    let mut watchers = Vec::new();
     for _ in 0..count {
         let mut client = open(server).await;
         for _ in 0..5 {
-            let (answer, body) = begin(&mut client, WATCH, &watch_of("loud")).await;
-            let answer = timeout(PATIENCE, answer).await.unwrap().unwrap();
-            deaf.push((client.clone(), answer.into_body(), body));
+            let (reply, body) = begin(&mut client, WATCH, &watch_of("loud")).await;
+            let reply = timeout(TEST_TIMEOUT, reply).await.unwrap().unwrap();
+            watchers.push((client.clone(), reply.into_body(), body));
         }
     }
     let mut writer = KvClient::new(server.channel().await);
@@ -217,44 +217,47 @@ async fn watchers_who_never_read(server: &Server, count: usize) {
         let key = format!("loud{}", number % 10).into();
         writer.put(PutRequest { key, value: value.clone(), ..Default::default() }).await.unwrap();
     }
-    let during = server.holds();
-    println!("{} deaf watchers, 25 MiB of news: {before:?}, then {during:?}", deaf.len());
-    server.serves_others("deaf watchers").await;
+    let during = server.resources();
+    println!(
+        "{} watchers that never read, 25 MiB of events: {before:?}, then {during:?}",
+        watchers.len()
+    );
+    server.serves_others("watchers that never read").await;
     let grown = during.memory_kib.saturating_sub(before.memory_kib);
     assert!(grown < 256 << 10, "{grown} KiB");
-    drop((deaf, writer));
-    server.is_unharmed("deaf watchers", before, 256 << 10).await;
+    drop((watchers, writer));
+    server.assert_unharmed("watchers that never read", before, 256 << 10).await;
 }
 
-/// Large answers, and nobody takes them.
-async fn answers_that_nobody_reads(server: &Server, count: usize) {
-    let before = server.holds();
+/// Large replies that the client does not read.
+async fn unread_replies(server: &HostileTarget, count: usize) {
+    let before = server.resources();
     let mut client = open(server).await;
     let range = RangeRequest { key: "large".into(), ..Default::default() };
     let mut unread = Vec::new();
     for _ in 0..count {
-        let (answer, mut body) = begin(&mut client, "/etcdserverpb.KV/Range", &range).await;
+        let (reply, mut body) = begin(&mut client, "/etcdserverpb.KV/Range", &range).await;
         body.send_data(Bytes::new(), true).unwrap();
-        unread.push(timeout(PATIENCE, answer).await.unwrap().unwrap().into_body());
+        unread.push(timeout(TEST_TIMEOUT, reply).await.unwrap().unwrap().into_body());
     }
-    let during = server.holds();
-    println!("{count} answers of 1.5 MiB that nobody reads: {before:?}, then {during:?}");
-    server.serves_others("unread answers").await;
+    let during = server.resources();
+    println!("{count} unread replies of 1.5 MiB: {before:?}, then {during:?}");
+    server.serves_others("unread replies").await;
     drop((unread, client));
-    server.is_unharmed("unread answers", before, 160 << 10).await;
+    server.assert_unharmed("unread replies", before, 160 << 10).await;
 }
 
-/// Requests on streams whose answers nobody reads: the server stops reading, too.
-async fn requests_without_reading(server: &Server) {
-    let before = server.holds();
+/// Requests on streams whose replies are not read: the server stops reading (backpressure).
+async fn requests_without_reading(server: &HostileTarget) {
+    let before = server.resources();
     let mut senders = JoinSet::new();
     for _ in 0..10 {
         let mut client = open(server).await;
         let lease = LeaseKeepAliveRequest { id: 77 };
-        let (answer, mut body) =
+        let (reply, mut body) =
             begin(&mut client, "/etcdserverpb.Lease/LeaseKeepAlive", &lease).await;
         senders.spawn(async move {
-            let unread = answer.await;
+            let unread = reply.await;
             let many = Bytes::from(framed(&lease).repeat(1_000));
             for _ in 0..200 {
                 body.reserve_capacity(many.len());
@@ -267,6 +270,6 @@ async fn requests_without_reading(server: &Server) {
             drop((unread, client));
         });
     }
-    timeout(PATIENCE, senders.join_all()).await.unwrap();
-    server.is_unharmed("requests without reading", before, 64 << 10).await;
+    timeout(TEST_TIMEOUT, senders.join_all()).await.unwrap();
+    server.assert_unharmed("requests without reading", before, 64 << 10).await;
 }

@@ -1,5 +1,5 @@
-//! Clients and peers that mean harm, or are broken. Each is told so where it can be told;
-//! the server goes on, holds on to no memory and to no connection of theirs.
+//! Hostile or broken clients and peers. Where possible they get an error; the server keeps
+//! serving others, and keeps neither memory nor connections of theirs.
 
 mod bytes;
 mod calls;
@@ -8,44 +8,44 @@ mod peers;
 mod server;
 mod wire;
 
-use server::Server;
+use server::HostileTarget;
 
-/// Every kind of harm, one after the other, to the same server.
+/// All hostile cases, one after the other, against the same server.
 #[test]
-fn whoever_connects_the_server_goes_on() {
-    let server = Server::start("hostile", &[]);
+fn the_server_survives_hostile_clients() {
+    let server = HostileTarget::start("hostile", &[]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let mut surprises = Vec::new();
+    let mut unexpected = Vec::new();
     let count = runtime.block_on(async {
         let slow = bytes::begin_slowly(&server).await;
-        let mut count = bytes::send_all(&server, &mut surprises).await;
-        count += calls::make_all(&server, &mut surprises).await;
-        count += floods::cause_all(&server).await;
+        let mut count = bytes::send_all(&server, &mut unexpected).await;
+        count += calls::make_all(&server, &mut unexpected).await;
+        count += floods::make_all(&server).await;
         count += peers::send_all(&server).await;
-        count + bytes::wait_for_the_end(slow).await
+        count + bytes::wait_closed(slow).await
     });
-    assert!(surprises.is_empty(), "not as wanted:\n{}", surprises.join("\n"));
+    assert!(unexpected.is_empty(), "unexpected replies:\n{}", unexpected.join("\n"));
     println!("{count} hostile cases");
-    assert_eq!(count, CASES, "a case was added or lost");
+    assert_eq!(count, CASES, "the number of cases changed");
 }
 
-/// How many there are.
+/// The number of cases.
 const CASES: usize = 97;
 
-/// Clients may take all connections that there are: what the member needs stays its own, and
-/// others come in as soon as some go.
+/// Clients may use all connections: the files that the member needs stay reserved, and new
+/// connections are accepted as soon as others are closed.
 #[test]
-fn connections_run_out_before_files_do() {
-    let server = Server::start("few-files", &["ulimit -n 256"]);
+fn connections_are_limited_before_files_run_out() {
+    let server = HostileTarget::start("few-files", &["ulimit -n 256"]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(floods::take_all_connections(&server, 400));
 }
 
 /// Run by hand: `cargo test -p quorate-cli --test clients -- --ignored --nocapture`.
 #[test]
-#[ignore = "wants 10,000 files twice"]
-fn ten_thousand_idle_connections() {
-    let server = Server::start("ten-thousand", &[]);
+#[ignore = "needs 10,000 open files twice"]
+fn ten_thousand_idle_connections_are_served() {
+    let server = HostileTarget::start("ten-thousand", &[]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(floods::idle_connections(&server, 10_000));
 }

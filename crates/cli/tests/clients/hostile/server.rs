@@ -1,4 +1,4 @@
-//! The server that is harmed, and how one sees that it was not.
+//! The server under attack, and checks that it is unharmed.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,63 +12,55 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
-use crate::common::{PATIENCE, Place, Running, free_ports, wait_until};
+use crate::support::server::TestServer;
+use crate::support::{POLL_INTERVAL, TEST_TIMEOUT, TestDirectory, TestProcess, wait_until};
 
-/// One member, alone.
-pub(crate) struct Server {
+/// A server with one member.
+pub(crate) struct HostileTarget {
     pub(crate) client: SocketAddr,
     pub(crate) peer: SocketAddr,
-    pub(crate) place: Place,
-    running: Running,
+    pub(crate) directory: TestDirectory,
+    process: TestProcess,
 }
 
-/// What the process holds.
+/// The memory and open files of the process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Holds {
+pub(crate) struct ProcessResources {
     pub(crate) memory_kib: u64,
     pub(crate) files: usize,
 }
 
-impl Server {
-    /// Starts it from a shell that was told these first.
+impl HostileTarget {
+    /// Starts it in a shell, after these shell commands.
     pub(crate) fn start(name: &str, shell: &[&str]) -> Self {
-        let place = Place::new(name);
-        fs::create_dir_all(&place.path).unwrap();
-        let ports = free_ports(2);
-        let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-        let (client, peer) = (address(ports[0]), address(ports[1]));
+        let directory = TestDirectory::new(name);
+        let [server] = TestServer::all(&directory, ["m"]);
+        let address = |url: &str| url.trim_start_matches("http://").parse().unwrap();
+        let (client, peer) = (address(&server.client_url), address(&server.peer_url));
         let mut command = Command::new("sh");
         command.arg("-c").arg([shell, &["exec \"$0\" \"$@\""]].concat().join("; "));
-        command.args([env!("CARGO_BIN_EXE_quorate"), "server", "--name", "m"]);
-        command.arg("--data-dir").arg(place.path.join("data"));
-        for flag in ["--listen-client-urls", "--advertise-client-urls"] {
-            command.args([flag, &format!("http://{client}")]);
-        }
-        for flag in ["--listen-peer-urls", "--initial-advertise-peer-urls"] {
-            command.args([flag, &format!("http://{peer}")]);
-        }
-        command.args(["--initial-cluster", &format!("m=http://{peer}")]);
-        let running = Running::start(&mut command, &place.path.join("m.log"));
-        let server = Self { client, peer, place, running };
-        let serves = || server.page("/health").is_ok_and(|page| page.contains("\"true\""));
-        wait_until(serves, "the server serves");
-        server
+        command.args([env!("CARGO_BIN_EXE_quorate"), "server"]).args(server.single_member_flags());
+        let process = TestProcess::start(&mut command, &server.log);
+        let target = Self { client, peer, directory, process };
+        let healthy = || target.page("/health").is_ok_and(|page| page.contains("\"true\""));
+        wait_until(healthy, "the server is healthy");
+        target
     }
 
-    pub(crate) fn holds(&self) -> Holds {
-        let process = format!("/proc/{}", self.running.0.id());
+    pub(crate) fn resources(&self) -> ProcessResources {
+        let process = format!("/proc/{}", self.process.0.id());
         let status = fs::read_to_string(format!("{process}/status")).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         let memory_kib = line.split_whitespace().next().unwrap().parse().unwrap();
         let files = fs::read_dir(format!("{process}/fd")).unwrap().count();
-        Holds { memory_kib, files }
+        ProcessResources { memory_kib, files }
     }
 
-    /// A page over plain HTTP, on a connection of its own.
+    /// Fetches a page over HTTP/1, on a new connection.
     pub(crate) fn page(&self, path: &str) -> std::io::Result<String> {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(self.client)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TEST_TIMEOUT))?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes())?;
         let mut page = String::new();
@@ -84,9 +76,9 @@ impl Server {
         Endpoint::from_shared(format!("http://{}", self.client)).unwrap().connect().await.unwrap()
     }
 
-    /// Somebody else writes and reads as ever.
+    /// Another client can write and read.
     pub(crate) async fn serves_others(&self, after: &str) {
-        let served = timeout(PATIENCE, async {
+        let served = timeout(TEST_TIMEOUT, async {
             let mut client = KvClient::new(self.channel().await);
             let value = bytes::Bytes::from(after.to_owned());
             let put = PutRequest { key: "k".into(), value: value.clone(), ..Default::default() };
@@ -95,48 +87,61 @@ impl Server {
             let got = client.range(get).await.unwrap().into_inner();
             assert_eq!(got.kvs[0].value, value);
         });
-        served.await.unwrap_or_else(|_| panic!("nobody is served after: {after}"));
+        served
+            .await
+            .unwrap_or_else(|_| panic!("timed out: other clients are not served after: {after}"));
     }
 
-    /// Others are served, connections are closed again, and memory is about what it was.
-    pub(crate) async fn is_unharmed(&self, after: &str, before: Holds, grown_kib_max: u64) {
+    /// Other clients are served, connections are closed, and memory is about the same as before.
+    pub(crate) async fn assert_unharmed(
+        &self,
+        after: &str,
+        before: ProcessResources,
+        growth_kib_max: u64,
+    ) {
         self.serves_others(after).await;
-        let began = Instant::now();
+        let started = Instant::now();
         loop {
-            let now = self.holds();
+            let now = self.resources();
             let files_back = now.files <= before.files + FILES_SPARE;
-            if files_back && now.memory_kib <= before.memory_kib + grown_kib_max {
+            if files_back && now.memory_kib <= before.memory_kib + growth_kib_max {
                 return;
             }
-            assert!(began.elapsed() < PATIENCE, "after {after}: {before:?}, then {now:?}");
-            sleep(std::time::Duration::from_millis(20)).await;
+            assert!(started.elapsed() < TEST_TIMEOUT, "after {after}: {before:?}, then {now:?}");
+            sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-/// Sends bytes and reads until the server closes, or has sent `enough`.
-pub(crate) async fn answer_to(
+/// Sends bytes, and reads until the server closes the connection or the reply is `complete`.
+pub(crate) async fn reply_to(
     address: SocketAddr,
     bytes: &[u8],
-    enough: impl Fn(&[u8]) -> bool,
+    complete: impl Fn(&[u8]) -> bool,
 ) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    // It may close before it has read everything.
+    // The server may close the connection before it has read everything.
     let _ = stream.write_all(bytes).await;
-    read_to_end(&mut stream, enough).await
+    read_to_end(&mut stream, complete).await
 }
 
-pub(crate) async fn read_to_end(stream: &mut TcpStream, enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
-    let mut answer = Vec::new();
-    while !enough(&answer) {
+pub(crate) async fn read_to_end(
+    stream: &mut TcpStream,
+    complete: impl Fn(&[u8]) -> bool,
+) -> Vec<u8> {
+    let mut reply = Vec::new();
+    while !complete(&reply) {
         let mut part = [0; 4096];
-        match timeout(PATIENCE, stream.read(&mut part)).await.expect("the server closes") {
+        match timeout(TEST_TIMEOUT, stream.read(&mut part))
+            .await
+            .expect("the server closes the connection")
+        {
             Ok(0) | Err(_) => break,
-            Ok(read) => answer.extend_from_slice(&part[..read]),
+            Ok(read) => reply.extend_from_slice(&part[..read]),
         }
     }
-    answer
+    reply
 }
 
-/// Connections of the test itself, on their way out, and segments of the log.
+/// Connections of the test itself that are being closed, and segments of the log.
 const FILES_SPARE: usize = 4;

@@ -1,4 +1,4 @@
-//! HTTP/2 by hand.
+//! HTTP/2 frames, built by hand so that they can be invalid.
 
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -20,7 +20,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     frame_of_length(payload.len() as u32, kind, flags, stream, payload)
 }
 
-/// A frame that may lie about its length.
+/// A frame, possibly with a wrong length.
 pub(crate) fn frame_of_length(
     length: u32,
     kind: u8,
@@ -35,7 +35,7 @@ pub(crate) fn frame_of_length(
     bytes
 }
 
-/// A client's first bytes, and these behind them.
+/// The preface of a client, followed by these frames.
 pub(crate) fn after_preface(frames: &[Vec<u8>]) -> Vec<u8> {
     [PREFACE.to_vec(), frame(SETTINGS, 0, 0, &[]), frames.concat()].concat()
 }
@@ -53,7 +53,7 @@ pub(crate) fn call_headers(path: &str) -> Vec<u8> {
     fields.iter().flat_map(|(name, value)| header(name, value.as_bytes())).collect()
 }
 
-/// A header that is not to be remembered, in plain letters.
+/// A literal header, neither indexed nor compressed.
 pub(crate) fn header(name: &str, value: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0];
     for part in [name.as_bytes(), value] {
@@ -63,7 +63,7 @@ pub(crate) fn header(name: &str, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// As HPACK writes numbers in seven bits.
+/// An HPACK integer with a prefix of seven bits.
 fn prefixed_length(length: usize) -> Vec<u8> {
     if length < 127 {
         return vec![length as u8];
@@ -77,13 +77,13 @@ fn prefixed_length(length: usize) -> Vec<u8> {
     bytes
 }
 
-/// The kinds of the frames that a server sent.
-pub(crate) fn kinds(mut answer: &[u8]) -> Vec<u8> {
+/// The types of the frames in a reply.
+pub(crate) fn kinds(mut reply: &[u8]) -> Vec<u8> {
     let mut kinds = Vec::new();
-    while let [a, b, c, kind, ..] = answer {
+    while let [a, b, c, kind, ..] = reply {
         kinds.push(*kind);
         let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
-        answer = answer.get(9 + length..).unwrap_or_default();
+        reply = reply.get(9 + length..).unwrap_or_default();
     }
     kinds
 }

@@ -1,0 +1,26 @@
+//! Messages of the server that tests look for. Messages of the commands are in the tests.
+
+/// In the log of a member that connected to a member of another cluster.
+pub(crate) const WRONG_CLUSTER: &str = "no member of that cluster lives here";
+/// In the log of a member whose disk is not the one of its id.
+pub(crate) const DISOWNED: &str = "disowned: add this member anew, under a new id";
+/// In the log of a member that starts with a new disk under an old id.
+pub(crate) const OTHER_DISK: &str = "has already been bootstrapped on another disk";
+/// Refusal of a change while a goal is in progress.
+pub(crate) const GOAL_IN_PROGRESS: &str = "a goal is being pursued";
+/// Refusal of a cancel without a change.
+pub(crate) const NO_CHANGE: &str = "no change is under way";
+/// Refusal to promote a member that has not started.
+pub(crate) const NOT_STARTED: &str = "it has not said yet that it has started";
+/// Reason for the refusal of another learner.
+pub(crate) const TOO_MANY_LEARNERS: &str = "1 learners have started, the limit is 1";
+/// Refusal to remove the last voter.
+pub(crate) const NO_VOTERS_LEFT: &str = "no voters would be left";
+/// Reason for the refusal to remove a live member of two.
+pub(crate) const TOO_FEW_LIVE: &str = "afterwards: 2 voters, quorum 2, live and caught up 1";
+/// Error for a snapshot file with a wrong checksum.
+pub(crate) const DAMAGED_SNAPSHOT: &str = "cut or damaged";
+/// Error for a file that is not a snapshot.
+pub(crate) const FOREIGN_SNAPSHOT: &str = "not a snapshot of this program";
+/// Error of a recovery without the member itself.
+pub(crate) const NOT_IN_MEMBERS: &str = "this is the disk of a, want it among the members";
