@@ -54,6 +54,8 @@ pub mod codec;
 mod disk;
 mod error;
 mod file_disk;
+#[doc(hidden)]
+pub mod fuzzing;
 mod names;
 mod recover;
 mod snapshots;
