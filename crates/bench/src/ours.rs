@@ -93,7 +93,7 @@ impl CoreMember {
 
     fn apply(&mut self, entries: &Entries) {
         for entry in entries.chunks().flatten() {
-            if let quorate_core::Payload::BenchCommand(command) = &entry.payload {
+            if let quorate_core::Payload::Command(command) = &entry.payload {
                 self.applied.run(entry.id.index, command);
             }
         }
