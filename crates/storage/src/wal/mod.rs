@@ -94,11 +94,9 @@ impl<F: Clone> Wal<F> {
         if !is_contiguous(prev, &save.entries) {
             return Err(AppendError::NotContiguous);
         }
-        let entries = &save.entries;
-        self.append_record(
-            disk,
-            &RecordContents { hard_state: save.hard_state, install, prev, entries },
-        )
+        let (hard_state, entries) = (save.hard_state, &save.entries);
+        let contents = RecordContents { hard_state, install, prev, entries };
+        self.append_record(disk, &contents)
     }
 
     /// The id of the previous entry: in the log, or of the snapshot to install.
