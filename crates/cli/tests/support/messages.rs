@@ -3,13 +3,13 @@
 /// In the log of a member that connected to a member of another cluster.
 pub(crate) const WRONG_CLUSTER: &str = "no member of that cluster lives here";
 /// In the log of a member whose disk is not the one of its id.
-pub(crate) const DISOWNED: &str = "disowned: add this member anew, under a new id";
+pub(crate) const DISOWNED: &str = "disowned: remove this member and add it again under a new id";
 /// In the log of a member that starts with a new disk under an old id.
 pub(crate) const OTHER_DISK: &str = "has already been bootstrapped on another disk";
 /// Refusal of a change while a goal is in progress.
-pub(crate) const GOAL_IN_PROGRESS: &str = "a goal is being pursued";
+pub(crate) const GOAL_IN_PROGRESS: &str = "a goal is in progress";
 /// Refusal of a cancel without a change.
-pub(crate) const NO_CHANGE: &str = "no change is under way";
+pub(crate) const NO_CHANGE: &str = "no change is in progress";
 /// Refusal to promote a member that has not started.
 pub(crate) const NOT_STARTED: &str = "the learner has not started yet";
 /// Reason for the refusal of another learner.

@@ -17,7 +17,6 @@ pub(crate) use methods::METHODS;
 pub(crate) use recorder::{ServerMetrics, ServiceCounters};
 pub(crate) use traffic::{MeteredConnection, Traffic};
 
-use crate::bootstrap::hex;
 use crate::context::ServiceContext;
 use crate::member_details::address_of;
 use calls::{CODES, CallCounters, MethodCounters};
@@ -80,7 +79,7 @@ async fn server(page: &mut MetricsPage, context: &ServiceContext, metrics: &Serv
         "Requests refused or with an unknown outcome.",
         failed,
     );
-    let id = format!("server_id=\"{}\"", hex(node.id().0));
+    let id = format!("server_id=\"{}\"", node.id());
     page.info("etcd_server_id", "The member id, in hexadecimal, as a label.", &id);
     let version = format!("server_version=\"{}\"", crate::ETCD_VERSION);
     page.info("etcd_server_version", "The etcd version of the API, as a label.", &version);
@@ -137,7 +136,8 @@ fn store(page: &mut MetricsPage, context: &ServiceContext) {
 }
 
 fn peers(page: &mut MetricsPage, context: &ServiceContext, metrics: &ServerMetrics) {
-    let transport = context.node.metrics().transport;
+    let node_metrics = context.node.metrics();
+    let transport = &node_metrics.transport;
     let count = |name: &str| transport.get(name).copied().unwrap_or_default();
     page.counter("etcd_network_peer_sent_bytes_total", "Bytes sent to peers.", count("bytes_sent"));
     page.counter(
@@ -158,13 +158,10 @@ fn peers(page: &mut MetricsPage, context: &ServiceContext, metrics: &ServerMetri
     for id in membership.members().iter() {
         let address = membership.info(id).and_then(address_of);
         if let Some(times) = address.and_then(|address| metrics.round_trips(&address)) {
-            page.buckets(name, &format!("To=\"{}\"", hex(id.0)), &times);
+            page.buckets(name, &format!("To=\"{id}\""), &times);
         }
     }
-    page.head("quorate_transport_total", "counter", "Counters of the peer transport, by name.");
-    for (name, count) in &transport {
-        page.line("quorate_transport_total", &format!("what=\"{name}\""), count);
-    }
+    page.text.push_str(&node_metrics.to_prometheus());
 }
 
 /// All bytes on the wire, HTTP's own included.

@@ -8,7 +8,7 @@ use quorate_core::{Index, MemberId, Membership};
 
 use crate::short_ids::short_ids;
 
-use super::file::{Command, number};
+use super::file::{TraceCommand, number};
 
 /// The membership so far, and from which index on each member would be sent entries.
 #[derive(Default)]
@@ -19,14 +19,14 @@ pub(super) struct Algebra {
 }
 
 impl Algebra {
-    pub(super) fn run(&mut self, command: &Command) -> Result<Vec<String>, String> {
+    pub(super) fn run(&mut self, command: &TraceCommand) -> Result<Vec<String>, String> {
         let printed = self.change(command);
         // Failed commands count too.
         self.last_index += 1;
         printed
     }
 
-    fn change(&mut self, command: &Command) -> Result<Vec<String>, String> {
+    fn change(&mut self, command: &TraceCommand) -> Result<Vec<String>, String> {
         let operations = operations(&command.input.join(" "))?;
         let mut auto_leave = false;
         for argument in command.arguments()? {
@@ -51,8 +51,8 @@ impl Algebra {
         }
     }
 
-    /// Follows the operations one by one: who is removed and added again starts anew,
-    /// but whoever still votes in the outgoing majority is not forgotten.
+    /// Follows the operations one by one: a member that is removed and added again starts
+    /// over, but one that still votes in the outgoing majority is not forgotten.
     fn track(&mut self, operations: &[Operation], membership: Membership) {
         for operation in operations.iter().filter(|operation| operation.member().0 != 0) {
             match *operation {

@@ -6,9 +6,9 @@ use quorate_core::config::ReadMode;
 use quorate_core::{Config, EntryId, Index, MemberId, Membership, SnapshotMeta};
 
 use super::file::{Argument, number};
-use super::interaction::Trouble;
-use super::member::Member;
-use super::world::World;
+use super::interaction::CommandError;
+use super::member::TraceMember;
+use super::world::TraceWorld;
 
 /// How the new members are to be.
 struct Arrival {
@@ -29,17 +29,17 @@ const MEMBERS_MAX: u64 = 100;
 const ELECTION_TICKS: u32 = 3;
 const HEARTBEAT_TICKS: u32 = 1;
 
-pub(super) fn add(world: &mut World, arguments: &[Argument]) -> Result<(), Trouble> {
+pub(super) fn add(world: &mut TraceWorld, arguments: &[Argument]) -> Result<(), CommandError> {
     let arrival = Arrival::parse(arguments)?;
     if arrival.count + world.ids().len() as u64 > MEMBERS_MAX {
-        return Err(Trouble::Stops(format!("want at most {MEMBERS_MAX} members")));
+        return Err(CommandError::Stops(format!("want at most {MEMBERS_MAX} members")));
     }
     let snapshot = arrival.snapshot()?;
     let content = world.contents.entry(snapshot.id);
     let content = content.or_insert_with(|| arrival.content.clone().into_bytes()).clone();
     for _ in 0..arrival.count {
         let config = Config { id: world.next_id(), ..arrival.config.clone() };
-        let member = Member::new(config, arrival.threads, snapshot.clone(), content.clone())?;
+        let member = TraceMember::new(config, arrival.threads, snapshot.clone(), content.clone())?;
         world.add(member);
     }
     Ok(())
@@ -105,14 +105,14 @@ impl Arrival {
     }
 
     /// What the members start from; at index 0 from nothing.
-    fn snapshot(&self) -> Result<SnapshotMeta, Trouble> {
+    fn snapshot(&self) -> Result<SnapshotMeta, CommandError> {
         let empty = self.voters.is_empty() && self.learners.is_empty() && self.content.is_empty();
         if self.index == 0 && empty {
             return Ok(SnapshotMeta::default());
         }
         if self.index <= 1 {
             let text = "index must be specified as > 1 due to bootstrap";
-            return Err(Trouble::Prints(text.to_owned()));
+            return Err(CommandError::Prints(text.to_owned()));
         }
         let membership = Membership::new(self.voters.clone(), self.learners.clone());
         Ok(SnapshotMeta { id: EntryId::new(1, self.index), membership: Arc::new(membership) })

@@ -4,12 +4,12 @@ use quorate_core::message::Message;
 use quorate_core::status::RoleKind;
 use quorate_core::{Entries, Envelope, HardState, Index, MemberId, Output, RequestId, Status};
 
-use super::notation::{self, Line};
-use super::parcel::{Parcel, SaveWork, apply_line};
+use super::message::{SaveWork, TraceMessage, apply_line};
+use super::notation::{self, MessageLine};
 
 /// What was shown of a member with its last batch; the next shows what changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(super) struct ShownState {
     pub(super) leader: Option<MemberId>,
     pub(super) role: RoleKind,
     pub(super) hard_state: HardState,
@@ -32,7 +32,12 @@ pub(super) struct Batch {
 impl Batch {
     /// `status` is the member as it was before it handed out `output`: a membership
     /// that counts from this very batch on shows in the next one.
-    pub(super) fn new(output: Output, status: &Status, shown: &mut Shown, threads: bool) -> Self {
+    pub(super) fn new(
+        output: Output,
+        status: &Status,
+        shown: &mut ShownState,
+        threads: bool,
+    ) -> Self {
         let changed = (shown.leader, shown.role) != (status.leader, status.role);
         (shown.leader, shown.role) = (status.leader, status.role);
         let mut must_sync = false;
@@ -70,10 +75,11 @@ impl Batch {
     }
 
     /// What goes to other members with this batch.
-    pub(super) fn posted(&self) -> Vec<Parcel> {
-        let mut posted: Vec<Parcel> = self.send.iter().cloned().map(Parcel::Message).collect();
+    pub(super) fn posted(&self) -> Vec<TraceMessage> {
+        let mut posted: Vec<TraceMessage> =
+            self.send.iter().cloned().map(TraceMessage::Message).collect();
         if let (Some(save), false) = (&self.save, self.threads) {
-            let others = |reply: &&Parcel| matches!(reply, Parcel::Message(_));
+            let others = |reply: &&TraceMessage| matches!(reply, TraceMessage::Message(_));
             posted.extend(save.replies.iter().filter(others).cloned());
         }
         posted
@@ -103,7 +109,7 @@ impl Batch {
         let messages = self.messages();
         if !messages.is_empty() {
             lines.push("Messages:".to_owned());
-            lines.extend(messages.iter().map(Line::to_string));
+            lines.extend(messages.iter().map(MessageLine::to_string));
         }
         if lines.is_empty() {
             return vec!["<empty Ready>".to_owned()];
@@ -112,18 +118,18 @@ impl Batch {
         lines
     }
 
-    fn messages(&self) -> Vec<Line> {
-        let mut lines: Vec<Line> = self.posted().iter().map(Parcel::line).collect();
+    fn messages(&self) -> Vec<MessageLine> {
+        let mut lines: Vec<MessageLine> = self.posted().iter().map(TraceMessage::line).collect();
         if !self.threads {
             return lines;
         }
         if let Some(save) = &self.save {
             let mut line = save.line();
-            line.replies = save.replies.iter().map(Parcel::line).collect();
+            line.replies = save.replies.iter().map(TraceMessage::line).collect();
             lines.push(line);
         }
         if !self.apply.is_empty() {
-            let done = Parcel::ApplyDone { member: self.member, entries: self.apply.clone() };
+            let done = TraceMessage::ApplyDone { member: self.member, entries: self.apply.clone() };
             let mut line = apply_line(self.member, &self.apply);
             line.replies.push(done.line());
             lines.push(line);

@@ -6,7 +6,7 @@
 
 /// One command of a trace, with what it has to print.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Command {
+pub(super) struct TraceCommand {
     /// The line of the file that the command stands on, counted from 1.
     pub(super) line: usize,
     pub(super) name: String,
@@ -18,7 +18,7 @@ pub(super) struct Command {
 
 /// A file that is not a trace: the line, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Malformed {
+pub(super) struct MalformedTrace {
     pub(super) line: usize,
     pub(super) what: String,
 }
@@ -26,7 +26,7 @@ pub(super) struct Malformed {
 const SEPARATOR: &str = "----";
 
 /// Reads all commands of a file.
-pub(super) fn parse(text: &str) -> Result<Vec<Command>, Malformed> {
+pub(super) fn parse(text: &str) -> Result<Vec<TraceCommand>, MalformedTrace> {
     let mut commands = Vec::new();
     let mut lines = text.lines().map(str::trim_end).enumerate();
     while let Some((at, line)) = lines.next() {
@@ -44,22 +44,22 @@ pub(super) fn parse(text: &str) -> Result<Vec<Command>, Malformed> {
         }
         if !separated {
             let what = format!("no {SEPARATOR} follows the command `{}`", command.name);
-            return Err(Malformed { line: at + 1, what });
+            return Err(MalformedTrace { line: at + 1, what });
         }
         let expected = lines.by_ref().map(|(_, line)| line).take_while(|line| !line.is_empty());
         command.expected.extend(expected.map(str::to_owned));
         commands.push(command);
     }
     if commands.is_empty() {
-        return Err(Malformed { line: 1, what: "holds no command".to_owned() });
+        return Err(MalformedTrace { line: 1, what: "holds no command".to_owned() });
     }
     Ok(commands)
 }
 
-fn head(line: usize, text: &str) -> Command {
+fn head(line: usize, text: &str) -> TraceCommand {
     let text = text.trim();
     let (name, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-    Command {
+    TraceCommand {
         line,
         name: name.to_owned(),
         rest: rest.trim().to_owned(),
@@ -107,7 +107,7 @@ impl Argument {
     }
 }
 
-impl Command {
+impl TraceCommand {
     pub(super) fn arguments(&self) -> Result<Vec<Argument>, String> {
         arguments(&self.rest)
     }

@@ -6,22 +6,22 @@ use quorate_core::{Change, Dropped, Input, MemberId, RequestId};
 
 use super::algebra::operations;
 use super::arrival;
-use super::file::{Argument, Command, number};
+use super::file::{Argument, TraceCommand, number};
 use super::member::{PROPOSAL_DROPPED, Trim};
+use super::message::TraceMessage;
 use super::notation::{self, KINDS};
-use super::parcel::Parcel;
 use super::storage::TrimError;
-use super::world::{Recipient, World};
+use super::world::{Recipient, TraceWorld};
 
 #[derive(Default)]
 pub(super) struct Interaction {
-    world: World,
-    /// Nobody looks at answers by request; any number will do.
+    world: TraceWorld,
+    /// Replies are not matched to requests; any number will do.
     requests: u64,
 }
 
 /// Why a command ended early.
-pub(super) enum Trouble {
+pub(super) enum CommandError {
     /// The recorded system refuses too: the text is part of the trace, and not even
     /// silence keeps it back.
     Prints(String),
@@ -29,14 +29,14 @@ pub(super) enum Trouble {
     Stops(String),
 }
 
-impl From<String> for Trouble {
+impl From<String> for CommandError {
     fn from(why: String) -> Self {
         Self::Stops(why)
     }
 }
 
 impl Interaction {
-    pub(super) fn run(&mut self, command: &Command) -> Result<Vec<String>, String> {
+    pub(super) fn run(&mut self, command: &TraceCommand) -> Result<Vec<String>, String> {
         let was_silent = self.world.transcript.silent;
         let result = self.dispatch(command);
         if command.name == "stabilize" {
@@ -45,8 +45,8 @@ impl Interaction {
         let mut lines = self.world.transcript.take();
         match result {
             Ok(()) => {}
-            Err(Trouble::Prints(text)) => lines.push(text),
-            Err(Trouble::Stops(why)) => return Err(why),
+            Err(CommandError::Prints(text)) => lines.push(text),
+            Err(CommandError::Stops(why)) => return Err(why),
         }
         if lines.is_empty() {
             lines.push("ok".to_owned());
@@ -54,7 +54,7 @@ impl Interaction {
         Ok(lines)
     }
 
-    fn dispatch(&mut self, command: &Command) -> Result<(), Trouble> {
+    fn dispatch(&mut self, command: &TraceCommand) -> Result<(), CommandError> {
         // Its text is taken literally, not as arguments.
         if command.name == "propose" {
             return self.propose(&command.rest);
@@ -79,12 +79,14 @@ impl Interaction {
                 let [member, peer] = two_ids(&arguments)?;
                 self.input(member, Input::Unreachable(peer))
             }
-            "process-ready" => self.process(&arguments, "handling Ready", World::process_ready),
+            "process-ready" => {
+                self.process(&arguments, "handling Ready", TraceWorld::process_ready)
+            }
             "process-append-thread" => {
-                self.process(&arguments, "processing append thread", World::process_save)
+                self.process(&arguments, "processing append thread", TraceWorld::process_save)
             }
             "process-apply-thread" => {
-                self.process(&arguments, "processing apply thread", World::process_apply)
+                self.process(&arguments, "processing apply thread", TraceWorld::process_apply)
             }
             "deliver-msgs" => self.deliver(&arguments),
             "stabilize" => self.stabilize(&arguments),
@@ -98,17 +100,17 @@ impl Interaction {
             "raft-state" => self.raft_state(&arguments),
             "status" => self.status(&arguments),
             "log-level" => self.log_level(bare(&arguments)?),
-            other => Err(Trouble::Stops(format!("unknown command `{other}`"))),
+            other => Err(CommandError::Stops(format!("unknown command `{other}`"))),
         }
     }
 
     /// Steps a member; what it drops without a word, it drops here too.
-    fn input(&mut self, id: MemberId, input: Input) -> Result<(), Trouble> {
+    fn input(&mut self, id: MemberId, input: Input) -> Result<(), CommandError> {
         let _dropped = self.world.member(id)?.step(input);
         Ok(())
     }
 
-    fn step(&mut self, arguments: &[Argument], input: Input) -> Result<(), Trouble> {
+    fn step(&mut self, arguments: &[Argument], input: Input) -> Result<(), CommandError> {
         self.input(one_id(arguments)?, input)
     }
 
@@ -117,7 +119,7 @@ impl Interaction {
         RequestId(self.requests)
     }
 
-    fn propose(&mut self, rest: &str) -> Result<(), Trouble> {
+    fn propose(&mut self, rest: &str) -> Result<(), CommandError> {
         let (id, text) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
         let (id, text) = (MemberId(number(id)?), text.trim());
         let request = self.request();
@@ -125,7 +127,11 @@ impl Interaction {
         proposed(self.world.member(id)?.step(input))
     }
 
-    fn propose_change(&mut self, arguments: &[Argument], input: &[String]) -> Result<(), Trouble> {
+    fn propose_change(
+        &mut self,
+        arguments: &[Argument],
+        input: &[String],
+    ) -> Result<(), CommandError> {
         let (id, named) = id_and_named(arguments)?;
         let operations = operations(&input.join(" "))?;
         let (mut v1, mut way) = (false, Transition::Auto);
@@ -141,29 +147,29 @@ impl Interaction {
             (true, Transition::Auto, [operation]) => Change::v1(*operation),
             _ => {
                 let text = "v1 conf change can only have one operation and no transition";
-                return Err(Trouble::Prints(text.to_owned()));
+                return Err(CommandError::Prints(text.to_owned()));
             }
         };
         let request = self.request();
         proposed(self.world.member(id)?.step(Input::Change(request, change)))
     }
 
-    fn set_timeout(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+    fn set_timeout(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         let (id, named) = id_and_named(arguments)?;
         let [argument] = named else {
-            return Err(Trouble::Stops("want the argument `timeout`".to_owned()));
+            return Err(CommandError::Stops("want the argument `timeout`".to_owned()));
         };
         if argument.key != "timeout" {
             return Err(argument.unknown().into());
         }
         match u32::try_from(argument.number()?) {
             Ok(ticks) if ticks > 0 => self.world.member(id)?.set_timeout_ticks(ticks),
-            _ => return Err(Trouble::Stops("timeout is out of range".to_owned())),
+            _ => return Err(CommandError::Stops("timeout is out of range".to_owned())),
         }
         Ok(())
     }
 
-    fn transfer(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+    fn transfer(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         let (mut from, mut to) = (None, None);
         for argument in arguments {
             match argument.key.as_str() {
@@ -173,7 +179,7 @@ impl Interaction {
             }
         }
         let (Some(from), Some(to)) = (from, to) else {
-            return Err(Trouble::Stops("want the arguments `from` and `to`".to_owned()));
+            return Err(CommandError::Stops("want the arguments `from` and `to`".to_owned()));
         };
         self.world.member(to)?;
         self.input(from, Input::Transfer(to))
@@ -184,8 +190,8 @@ impl Interaction {
         &mut self,
         arguments: &[Argument],
         title: &str,
-        work: impl Fn(&mut World, MemberId) -> Result<(), String>,
-    ) -> Result<(), Trouble> {
+        work: impl Fn(&mut TraceWorld, MemberId) -> Result<(), String>,
+    ) -> Result<(), CommandError> {
         let ids = ids(arguments)?;
         if let [id] = ids[..] {
             return Ok(work(&mut self.world, id)?);
@@ -196,7 +202,7 @@ impl Interaction {
         Ok(())
     }
 
-    fn deliver(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+    fn deliver(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         let mut recipients: Vec<Recipient> = Vec::new();
         let mut kind = None;
         for argument in arguments {
@@ -211,7 +217,7 @@ impl Interaction {
             }
         }
         if let Some(kind) = kind.filter(|kind| !KINDS.contains(kind)) {
-            return Err(Trouble::Stops(format!("unknown message type `{kind}`")));
+            return Err(CommandError::Stops(format!("unknown message type `{kind}`")));
         }
         let mut any = false;
         for recipient in recipients {
@@ -226,7 +232,7 @@ impl Interaction {
         Ok(())
     }
 
-    fn stabilize(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+    fn stabilize(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         let mut ids = Vec::new();
         for argument in arguments {
             match (argument.key.as_str(), &argument.values) {
@@ -241,20 +247,22 @@ impl Interaction {
         Ok(self.world.stabilize(&ids)?)
     }
 
-    fn compact(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+    fn compact(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         let [id, MemberId(index)] = two_ids(arguments)?;
         let member = self.world.member(id)?;
         match member.trim(index) {
             Ok(()) => {}
             Err(Trim::Storage(TrimError::Trimmed)) => {
                 let text = "requested index is unavailable due to compaction";
-                return Err(Trouble::Prints(text.to_owned()));
+                return Err(CommandError::Prints(text.to_owned()));
             }
             Err(Trim::Storage(TrimError::BeyondLog { last })) => {
-                return Err(Trouble::Stops(format!("cannot trim at {index}: log ends at {last}")));
+                return Err(CommandError::Stops(format!(
+                    "cannot trim at {index}: log ends at {last}"
+                )));
             }
             Err(Trim::Core(dropped)) => {
-                return Err(Trouble::Stops(format!(
+                return Err(CommandError::Stops(format!(
                     "the core does not trim at {index}: {dropped}"
                 )));
             }
@@ -264,15 +272,15 @@ impl Interaction {
         Ok(())
     }
 
-    fn send_snapshot(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+    fn send_snapshot(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         let [from, to] = two_ids(arguments)?;
-        let parcel = Parcel::Message(self.world.member(from)?.snapshot_to(to));
+        let parcel = TraceMessage::Message(self.world.member(from)?.snapshot_to(to));
         self.world.transcript.line(&parcel.line().to_string());
         self.world.post(parcel);
         Ok(())
     }
 
-    fn raft_state(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+    fn raft_state(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         if let Some(argument) = arguments.first() {
             return Err(argument.unknown().into());
         }
@@ -282,26 +290,26 @@ impl Interaction {
         Ok(())
     }
 
-    fn status(&mut self, arguments: &[Argument]) -> Result<(), Trouble> {
+    fn status(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         let status = self.world.member(one_id(arguments)?)?.status();
         let lines: Vec<String> = status.peers.iter().map(notation::progress).collect();
         self.world.transcript.lines(&lines);
         Ok(())
     }
 
-    fn log_level(&mut self, level: &str) -> Result<(), Trouble> {
+    fn log_level(&mut self, level: &str) -> Result<(), CommandError> {
         let level = level.to_ascii_lowercase();
         if !["debug", "info", "warn", "error", "fatal", "none"].contains(&level.as_str()) {
-            return Err(Trouble::Stops(format!("unknown log level `{level}`")));
+            return Err(CommandError::Stops(format!("unknown log level `{level}`")));
         }
         self.world.transcript.silent = level == "none";
         Ok(())
     }
 }
 
-fn proposed(result: Result<(), Dropped>) -> Result<(), Trouble> {
+fn proposed(result: Result<(), Dropped>) -> Result<(), CommandError> {
     match result {
-        Err(Dropped::Refused(_)) => Err(Trouble::Prints(PROPOSAL_DROPPED.to_owned())),
+        Err(Dropped::Refused(_)) => Err(CommandError::Prints(PROPOSAL_DROPPED.to_owned())),
         _ => Ok(()),
     }
 }

@@ -9,23 +9,23 @@ use quorate_core::{
     Raft, SaveId, SnapshotMeta, Status,
 };
 
-use super::batch::{Batch, Shown};
+use super::batch::{Batch, ShownState};
+use super::message::{SaveDone, SaveWork, TraceMessage, apply_line};
 use super::notation;
-use super::parcel::{Parcel, SaveDone, SaveWork, apply_line};
-use super::storage::{Storage, TrimError};
+use super::storage::{TraceStorage, TrimError};
 
 /// What the state machine holds after each entry: the data of all entries up to it.
 /// One table for all members, because they have to agree.
-pub(super) type Contents = BTreeMap<EntryId, Vec<u8>>;
+pub(super) type MachineContents = BTreeMap<EntryId, Vec<u8>>;
 
-pub(super) struct Member {
+pub(super) struct TraceMember {
     raft: Raft,
     /// Saves and applies wait for the member's threads.
     threads: bool,
     election_ticks: u32,
     heartbeat_ticks: u32,
-    shown: Shown,
-    storage: Storage,
+    shown: ShownState,
+    storage: TraceStorage,
     content: Vec<u8>,
     /// The newest applied state.
     snapshot: SnapshotMeta,
@@ -41,10 +41,10 @@ pub(super) struct Member {
 /// What a thread did: the lines to print and what it released.
 pub(super) struct Worked {
     pub(super) lines: Vec<String>,
-    pub(super) released: Vec<Parcel>,
+    pub(super) released: Vec<TraceMessage>,
 }
 
-impl Member {
+impl TraceMember {
     pub(super) fn new(
         config: Config,
         threads: bool,
@@ -60,12 +60,12 @@ impl Member {
         let raft = Raft::new(config, boot).map_err(|why| format!("member cannot start: {why}"))?;
         let status = raft.status();
         Ok(Self {
-            shown: Shown { leader: status.leader, role: status.role, hard_state },
+            shown: ShownState { leader: status.leader, role: status.role, hard_state },
             raft,
             threads,
             election_ticks,
             heartbeat_ticks,
-            storage: Storage::new(snapshot.id),
+            storage: TraceStorage::new(snapshot.id),
             content,
             snapshot,
             saves: VecDeque::new(),
@@ -121,7 +121,11 @@ impl Member {
     }
 
     /// Saves, applies and reports both; or hands them to the threads.
-    pub(super) fn work_off(&mut self, batch: Batch, agreed: &mut Contents) -> Result<(), String> {
+    pub(super) fn work_off(
+        &mut self,
+        batch: Batch,
+        agreed: &mut MachineContents,
+    ) -> Result<(), String> {
         let Batch { save, apply, .. } = batch;
         if self.threads {
             self.open.extend(save.as_ref().map(|save| save.save));
@@ -141,10 +145,10 @@ impl Member {
         self.report_applied(&apply)
     }
 
-    fn save(&mut self, work: &SaveWork, agreed: &Contents) -> Result<(), String> {
+    fn save(&mut self, work: &SaveWork, agreed: &MachineContents) -> Result<(), String> {
         if let Some(meta) = &work.install {
             let Some(content) = agreed.get(&meta.id) else {
-                return Err(format!("asked to install {}, which nobody captured", meta.id));
+                return Err(format!("asked to install {}, which no member captured", meta.id));
             };
             self.storage.install(meta);
             self.content.clone_from(content);
@@ -153,7 +157,7 @@ impl Member {
         self.storage.append(&work.entries)
     }
 
-    fn apply(&mut self, entries: &Entries, agreed: &mut Contents) -> Result<(), String> {
+    fn apply(&mut self, entries: &Entries, agreed: &mut MachineContents) -> Result<(), String> {
         for entry in entries.iter() {
             if entry.id.index <= self.snapshot.id.index {
                 continue; // A snapshot was installed since it was handed out.
@@ -197,7 +201,7 @@ impl Member {
     }
 
     /// The append thread does its oldest save.
-    pub(super) fn process_save(&mut self, agreed: &Contents) -> Result<Worked, String> {
+    pub(super) fn process_save(&mut self, agreed: &MachineContents) -> Result<Worked, String> {
         let Some(work) = self.saves.pop_front() else {
             return Ok(Worked::nothing("no append work to perform"));
         };
@@ -211,20 +215,20 @@ impl Member {
     }
 
     /// The apply thread runs its oldest batch of entries.
-    pub(super) fn process_apply(&mut self, agreed: &mut Contents) -> Result<Worked, String> {
+    pub(super) fn process_apply(&mut self, agreed: &mut MachineContents) -> Result<Worked, String> {
         let Some(entries) = self.applies.pop_front() else {
             return Ok(Worked::nothing("no apply work to perform"));
         };
         self.apply(&entries, agreed)?;
         let member = self.raft.status().id;
         let line = apply_line(member, &entries).to_string();
-        Ok(Worked::new(line, vec![Parcel::ApplyDone { member, entries }]))
+        Ok(Worked::new(line, vec![TraceMessage::ApplyDone { member, entries }]))
     }
 
     /// Takes what was delivered; the answer is what the recorded system would print.
-    pub(super) fn receive(&mut self, parcel: Parcel) -> Result<Option<&'static str>, String> {
+    pub(super) fn receive(&mut self, parcel: TraceMessage) -> Result<Option<&'static str>, String> {
         match parcel {
-            Parcel::Message(envelope) => {
+            TraceMessage::Message(envelope) => {
                 let proposes = matches!(envelope.message, Message::Propose(..));
                 Ok(match self.step(Input::Received(envelope)) {
                     Err(Dropped::UnknownSender { .. }) => Some(UNKNOWN_SENDER),
@@ -232,21 +236,21 @@ impl Member {
                     _ => None,
                 })
             }
-            Parcel::Promise { envelope, completes } => {
+            TraceMessage::Promise { envelope, completes } => {
                 let status = self.raft.status();
                 if let Some(save) = completes {
                     self.end_save(save, true);
                 }
                 Ok((!status.membership.contains(envelope.from)).then_some(UNKNOWN_SENDER))
             }
-            Parcel::SaveDone(SaveDone { save, term, install, .. }) => {
+            TraceMessage::SaveDone(SaveDone { save, term, install, .. }) => {
                 // What was saved in an older term may be overwritten by now, and the
                 // recorded system waits for a save of this term. An installed snapshot
                 // is committed and so counts in any term.
                 self.end_save(save, install.is_some() || term == self.raft.status().term);
                 Ok(None)
             }
-            Parcel::ApplyDone { entries, .. } => self.report_applied(&entries).map(|()| None),
+            TraceMessage::ApplyDone { entries, .. } => self.report_applied(&entries).map(|()| None),
         }
     }
 
@@ -303,7 +307,7 @@ const UNKNOWN_SENDER: &str = "raft: cannot step as peer not found";
 pub(super) const PROPOSAL_DROPPED: &str = "raft proposal dropped";
 
 impl Worked {
-    fn new(line: String, released: Vec<Parcel>) -> Self {
+    fn new(line: String, released: Vec<TraceMessage>) -> Self {
         let mut lines = vec!["Processing:".to_owned(), line, "Responses:".to_owned()];
         lines.extend(released.iter().map(|parcel| parcel.line().to_string()));
         Self { lines, released }

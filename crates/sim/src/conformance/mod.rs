@@ -1,5 +1,5 @@
 //! Plays recorded traces of etcd-io/raft against the core and compares what is
-//! printed: an outside check, written by nobody who wrote this core.
+//! printed: an independent check.
 //!
 //! There are three kinds of traces. `quorum` asks for majorities, `algebra` for
 //! changes of membership, and `interaction` plays whole members by hand. The last
@@ -13,8 +13,8 @@ mod diff;
 mod file;
 mod interaction;
 mod member;
+mod message;
 mod notation;
-mod parcel;
 mod quorum;
 mod storage;
 mod world;
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use algebra::Algebra;
-use file::Command;
+use file::TraceCommand;
 use interaction::Interaction;
 
 use crate::checkers::panic_text;
@@ -48,7 +48,7 @@ pub fn main(dir: &Path) -> ExitCode {
 }
 
 /// Plays every trace below a directory, in the order of their paths.
-pub fn run_dir(dir: &Path) -> Result<Report, DirError> {
+pub fn run_dir(dir: &Path) -> Result<TraceReport, DirError> {
     let unreadable = |error| DirError::Unreadable { dir: dir.to_owned(), error };
     let mut paths = Vec::new();
     collect(dir, &mut paths).map_err(unreadable)?;
@@ -56,17 +56,16 @@ pub fn run_dir(dir: &Path) -> Result<Report, DirError> {
         return Err(DirError::Empty { dir: dir.to_owned() });
     }
     paths.sort();
-    let files = paths.into_iter().map(|path| Played { result: run_file(&path), path }).collect();
-    Ok(Report { files })
+    let files =
+        paths.into_iter().map(|path| PlayedTrace { result: run_file(&path), path }).collect();
+    Ok(TraceReport { files })
 }
 
 /// Plays one trace. The folder names of `path` may tell its kind, else its commands
 /// do; nothing is read from there.
-pub fn run_text(path: &Path, text: &str) -> Result<(), Failure> {
-    let commands = file::parse(text).map_err(|file::Malformed { line, what }| Failure {
-        line,
-        command: String::new(),
-        what,
+pub fn run_text(path: &Path, text: &str) -> Result<(), TraceFailure> {
+    let commands = file::parse(text).map_err(|file::MalformedTrace { line, what }| {
+        TraceFailure { line, command: String::new(), what }
     })?;
     let mut player = Player::new(path, &commands);
     for command in &commands {
@@ -84,27 +83,27 @@ pub fn run_text(path: &Path, text: &str) -> Result<(), Failure> {
         };
         let line = command.line;
         let command = format!("{} {}", command.name, command.rest).trim().to_owned();
-        return Err(Failure { line, command, what });
+        return Err(TraceFailure { line, command, what });
     }
     Ok(())
 }
 
 /// How the traces of a directory went.
 #[derive(Debug)]
-pub struct Report {
-    pub files: Vec<Played>,
+pub struct TraceReport {
+    pub files: Vec<PlayedTrace>,
 }
 
 /// How one trace went.
 #[derive(Debug)]
-pub struct Played {
+pub struct PlayedTrace {
     pub path: PathBuf,
-    pub result: Result<(), Failure>,
+    pub result: Result<(), TraceFailure>,
 }
 
 /// Where a trace and the core first part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct TraceFailure {
     /// Where the command stands in its file.
     pub line: usize,
     /// Empty when the file itself is wrong.
@@ -121,7 +120,7 @@ pub enum DirError {
     Empty { dir: PathBuf },
 }
 
-impl Report {
+impl TraceReport {
     pub fn passed(&self) -> usize {
         self.files.iter().filter(|file| file.result.is_ok()).count()
     }
@@ -131,7 +130,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for TraceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for file in &self.files {
             let path = file.path.display();
@@ -145,7 +144,7 @@ impl fmt::Display for Report {
 }
 
 /// `LINE`, then the command and what is wrong on lines of their own.
-impl fmt::Display for Failure {
+impl fmt::Display for TraceFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.line)?;
         if !self.command.is_empty() {
@@ -174,7 +173,7 @@ enum Player {
 }
 
 impl Player {
-    fn new(path: &Path, commands: &[Command]) -> Self {
+    fn new(path: &Path, commands: &[TraceCommand]) -> Self {
         let folders = path.parent().into_iter().flat_map(Path::components);
         let folder = folders.rev().find_map(|folder| Self::named(folder.as_os_str().to_str()?));
         folder.or_else(|| commands.iter().find_map(Self::speaking)).unwrap_or_else(Self::members)
@@ -194,7 +193,7 @@ impl Player {
     }
 
     /// The kind of trace that has this command and no other kind has.
-    fn speaking(command: &Command) -> Option<Self> {
+    fn speaking(command: &TraceCommand) -> Option<Self> {
         match command.name.as_str() {
             "committed" | "vote" => Self::named("quorum"),
             "simple" | "enter-joint" | "leave-joint" => Self::named("confchange"),
@@ -202,7 +201,7 @@ impl Player {
         }
     }
 
-    fn run(&mut self, command: &Command) -> Result<Vec<String>, String> {
+    fn run(&mut self, command: &TraceCommand) -> Result<Vec<String>, String> {
         match self {
             Self::Quorum => quorum::run(command),
             Self::Algebra(algebra) => algebra.run(command),
@@ -211,8 +210,8 @@ impl Player {
     }
 }
 
-fn run_file(path: &Path) -> Result<(), Failure> {
-    let text = fs::read_to_string(path).map_err(|error| Failure {
+fn run_file(path: &Path) -> Result<(), TraceFailure> {
+    let text = fs::read_to_string(path).map_err(|error| TraceFailure {
         line: 1,
         command: String::new(),
         what: format!("cannot be read: {error}"),

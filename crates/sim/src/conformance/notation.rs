@@ -12,7 +12,7 @@ use quorate_core::{
 
 use crate::short_ids::short_ids;
 
-/// Whom a message comes from or goes to.
+/// The sender or receiver of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Member(MemberId),
@@ -24,7 +24,7 @@ pub(super) enum Address {
 
 /// A message as a trace shows it: one form with many optional parts.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct MessageLine {
     pub(super) from: Address,
     pub(super) to: Address,
     pub(super) kind: &'static str,
@@ -62,7 +62,7 @@ pub(super) const KINDS: [&str; 18] = [
     "MsgStorageApplyResp",
 ];
 
-impl Line {
+impl MessageLine {
     pub(super) fn new(from: Address, to: Address, kind: &'static str) -> Self {
         Self {
             from,
@@ -103,7 +103,7 @@ impl Line {
             },
             Message::Heartbeat(heartbeat) => line.commit = heartbeat.commit,
             Message::Snapshot(meta) => line.snapshot = Some(meta.clone()),
-            // Passed on for a client: the sender's term says nothing.
+            // Passed on for a client: the sender's term has no meaning.
             Message::Propose(_, proposal) => {
                 line.term = 0;
                 line.entries.push(proposed(proposal));
@@ -159,7 +159,7 @@ impl Line {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for MessageLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(f, "")
     }
@@ -328,7 +328,7 @@ pub(super) fn progress(peer: &PeerStatus) -> String {
     text
 }
 
-/// Zero names nobody.
+/// Zero names no member.
 pub(super) fn number(id: Option<MemberId>) -> u64 {
     id.map_or(0, |id| id.0)
 }

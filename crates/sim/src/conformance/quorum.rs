@@ -1,7 +1,7 @@
 //! Traces of the majority maths: what is committed, and how an election stands.
 //!
 //! Besides comparing, every answer is asked for in ways that must not matter: with
-//! the halves of a joint exchanged, joint with nobody, joint with itself.
+//! the halves of a joint exchanged, joint with no member, joint with itself.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -9,23 +9,23 @@ use std::fmt::Display;
 use quorate_core::membership::VoteResult;
 use quorate_core::{MemberId, MemberSet, Membership};
 
-use super::file::{Command, number};
+use super::file::{TraceCommand, number};
 
 /// The arguments of a command: two majorities and one value for each of their voters.
 #[derive(Default)]
-struct Question {
+struct QuorumQuestion {
     first: Vec<MemberId>,
     second: Option<Vec<MemberId>>,
     values: Vec<String>,
 }
 
-pub(super) fn run(command: &Command) -> Result<Vec<String>, String> {
+pub(super) fn run(command: &TraceCommand) -> Result<Vec<String>, String> {
     let values_key = match command.name.as_str() {
         "committed" => "idx",
         "vote" => "votes",
         other => return Err(format!("unknown command `{other}`")),
     };
-    let question = Question::parse(command, values_key)?;
+    let question = QuorumQuestion::parse(command, values_key)?;
     let values = question.values_of_voters()?;
     if values_key == "idx" {
         let mut indexes = BTreeMap::new();
@@ -49,8 +49,8 @@ pub(super) fn run(command: &Command) -> Result<Vec<String>, String> {
     }
 }
 
-impl Question {
-    fn parse(command: &Command, values_key: &str) -> Result<Self, String> {
+impl QuorumQuestion {
+    fn parse(command: &TraceCommand, values_key: &str) -> Result<Self, String> {
         let mut question = Self::default();
         for argument in command.arguments()? {
             let ids = || Ok::<_, String>(argument.numbers()?.into_iter().map(MemberId).collect());
@@ -89,7 +89,7 @@ impl Question {
         };
         let Some(second) = &self.second else {
             let answer = ask(&Membership::new(self.first.iter().copied(), []));
-            same("joint with nobody", &answer, &of(vec![first.clone(), MemberSet::new()]))?;
+            same("joint with no member", &answer, &of(vec![first.clone(), MemberSet::new()]))?;
             same("joint with itself", &answer, &of(vec![first.clone(), first]))?;
             return Ok(vec![answer]);
         };

@@ -5,13 +5,13 @@ use quorate_core::{Entries, Entry, EntryId, Index, SnapshotMeta};
 use super::notation;
 
 #[derive(Default)]
-pub(super) struct Storage {
+pub(super) struct TraceStorage {
     /// What stands before the first entry: zero, a snapshot or a trimmed entry.
     base: EntryId,
     entries: Vec<Entry>,
 }
 
-impl Storage {
+impl TraceStorage {
     pub(super) fn new(base: EntryId) -> Self {
         Self { base, entries: Vec::new() }
     }
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn saving_replaces_and_trimming_drops() {
-        let mut storage = Storage::new(EntryId::new(1, 10));
+        let mut storage = TraceStorage::new(EntryId::new(1, 10));
         assert_eq!(storage.lines(), ["log is empty: first index=11, last index=10"]);
         let entries = |term, indexes: std::ops::Range<u64>| -> Entries {
             indexes.map(|index| Entry::command(term, index, "")).collect()

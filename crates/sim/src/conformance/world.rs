@@ -2,17 +2,17 @@
 
 use quorate_core::MemberId;
 
-use super::member::{Contents, Member};
-use super::parcel::Parcel;
+use super::member::{MachineContents, TraceMember};
+use super::message::TraceMessage;
 
 /// Where a trace stands.
 #[derive(Default)]
-pub(super) struct World {
-    members: Vec<Member>,
+pub(super) struct TraceWorld {
+    members: Vec<TraceMember>,
     /// Undelivered, in the order in which it was sent.
-    pool: Vec<Parcel>,
-    pub(super) contents: Contents,
-    pub(super) transcript: Transcript,
+    pool: Vec<TraceMessage>,
+    pub(super) contents: MachineContents,
+    pub(super) transcript: TraceTranscript,
 }
 
 /// What to do with the parcels for one member.
@@ -24,7 +24,7 @@ pub(super) struct Recipient {
 
 /// The prints of one command.
 #[derive(Default)]
-pub(super) struct Transcript {
+pub(super) struct TraceTranscript {
     lines: Vec<String>,
     indented: bool,
     pub(super) silent: bool,
@@ -33,8 +33,8 @@ pub(super) struct Transcript {
 /// A trace whose members find no rest in so many rounds never will.
 const ROUNDS_MAX: usize = 10_000;
 
-impl World {
-    pub(super) fn add(&mut self, member: Member) {
+impl TraceWorld {
+    pub(super) fn add(&mut self, member: TraceMember) {
         self.members.push(member);
     }
 
@@ -42,7 +42,7 @@ impl World {
         MemberId(self.members.len() as u64 + 1)
     }
 
-    pub(super) fn members(&self) -> &[Member] {
+    pub(super) fn members(&self) -> &[TraceMember] {
         &self.members
     }
 
@@ -50,11 +50,11 @@ impl World {
         (1..=self.members.len() as u64).map(MemberId).collect()
     }
 
-    pub(super) fn member(&mut self, id: MemberId) -> Result<&mut Member, String> {
+    pub(super) fn member(&mut self, id: MemberId) -> Result<&mut TraceMember, String> {
         find(&mut self.members, id)
     }
 
-    pub(super) fn post(&mut self, parcel: Parcel) {
+    pub(super) fn post(&mut self, parcel: TraceMessage) {
         self.pool.push(parcel);
     }
 
@@ -188,13 +188,13 @@ impl World {
 }
 
 /// Apart from the other fields of the world, so that these can be used beside it.
-fn find(members: &mut [Member], id: MemberId) -> Result<&mut Member, String> {
+fn find(members: &mut [TraceMember], id: MemberId) -> Result<&mut TraceMember, String> {
     let place = usize::try_from(id.0).ok().and_then(|id| id.checked_sub(1));
     let found = place.and_then(|place| members.get_mut(place));
     found.ok_or_else(|| format!("there is no member {}", id.0))
 }
 
-impl Transcript {
+impl TraceTranscript {
     /// Prints a text of one or several lines.
     pub(super) fn line(&mut self, text: &str) {
         if self.silent {

@@ -7,23 +7,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::replay::Replay;
-use super::report::Report;
-use super::{Outcome, Trace, Trial, run, shrink};
+use super::replay::RunReplay;
+use super::report::RunReport;
+use super::{MachineTrial, RunOutcome, Trace, run, shrink};
 
 const USAGE: &str = "\
 usage:
   quorate-sim explore [--seconds N | --seeds N | --forever] [--from SEED] [--threads N]
-                                    many random worlds; 60 seconds if nothing is said
-                                    with --hints: priorities, and word of
-                                    lost connections, true and false
-  quorate-sim explore --seed N [--trace]    one of them again
-  quorate-sim explore --file F [--trace]    a replay file
-On a failure the run is shortened and written to a replay file; --no-shrink leaves that out.";
+                                    many random simulations, for 60 seconds by default;
+                                    --hints adds priorities and reports of lost
+                                    connections, true and false
+  quorate-sim explore --seed N [--trace]    run one seed
+  quorate-sim explore --file F [--trace]    run a replay file
+A failing run is shortened and written to a replay file, unless --no-shrink is given.";
 
-/// What was asked for on the command line.
+/// The options of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct ExploreOptions {
     seconds: Option<u64>,
     seeds: Option<u64>,
     forever: bool,
@@ -36,40 +36,40 @@ struct Wanted {
     hints: bool,
 }
 
-impl Wanted {
-    fn replay(&self, seed: u64) -> Replay {
-        if self.hints { Replay::of_seed_with_hints(seed) } else { Replay::of_seed(seed) }
+impl ExploreOptions {
+    fn replay(&self, seed: u64) -> RunReplay {
+        if self.hints { RunReplay::of_seed_with_hints(seed) } else { RunReplay::of_seed(seed) }
     }
 }
 
-fn parse(args: &[String]) -> Option<Wanted> {
-    let mut wanted = Wanted::default();
+fn parse(args: &[String]) -> Option<ExploreOptions> {
+    let mut options = ExploreOptions::default();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|value| value.parse().ok());
         match arg.as_str() {
-            "--seconds" => wanted.seconds = Some(number()?),
-            "--seeds" => wanted.seeds = Some(number()?),
-            "--forever" => wanted.forever = true,
-            "--from" => wanted.from = number()?,
-            "--threads" => wanted.threads = Some(number()?),
-            "--seed" => wanted.seed = Some(number()?),
-            "--file" => wanted.file = Some(args.next()?.clone()),
-            "--trace" => wanted.trace = true,
-            "--no-shrink" => wanted.no_shrink = true,
-            "--hints" => wanted.hints = true,
+            "--seconds" => options.seconds = Some(number()?),
+            "--seeds" => options.seeds = Some(number()?),
+            "--forever" => options.forever = true,
+            "--from" => options.from = number()?,
+            "--threads" => options.threads = Some(number()?),
+            "--seed" => options.seed = Some(number()?),
+            "--file" => options.file = Some(args.next()?.clone()),
+            "--trace" => options.trace = true,
+            "--no-shrink" => options.no_shrink = true,
+            "--hints" => options.hints = true,
             _ => return None,
         }
     }
-    Some(wanted)
+    Some(options)
 }
 
 pub fn main(args: &[String]) -> ExitCode {
-    let Some(wanted) = parse(args) else {
+    let Some(options) = parse(args) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let replay = match (&wanted.file, wanted.seed) {
+    let replay = match (&options.file, options.seed) {
         (Some(file), _) => match read(Path::new(file)) {
             Ok(replay) => replay,
             Err(why) => {
@@ -77,21 +77,21 @@ pub fn main(args: &[String]) -> ExitCode {
                 return ExitCode::from(2);
             }
         },
-        (None, Some(seed)) => wanted.replay(seed),
-        (None, None) => return many(&wanted),
+        (None, Some(seed)) => options.replay(seed),
+        (None, None) => return many(&options),
     };
-    one(&replay, &wanted)
+    one(&replay, &options)
 }
 
-fn read(file: &Path) -> Result<Replay, String> {
+fn read(file: &Path) -> Result<RunReplay, String> {
     let text = std::fs::read_to_string(file).map_err(|why| why.to_string())?;
-    Replay::parse(&text)
+    RunReplay::parse(&text)
 }
 
-fn one(replay: &Replay, wanted: &Wanted) -> ExitCode {
+fn one(replay: &RunReplay, options: &ExploreOptions) -> ExitCode {
     let trace =
-        wanted.trace.then(|| Box::new(|now: u64, what: &str| say!("{now:>8} {what}")) as Trace);
-    let outcome = Trial::kv().run_traced(&replay.setting, &replay.actions, trace);
+        options.trace.then(|| Box::new(|now: u64, what: &str| say!("{now:>8} {what}")) as Trace);
+    let outcome = MachineTrial::kv().run_traced(&replay.setting, &replay.actions, trace);
     say!("{}", outcome.report);
     match &outcome.violation {
         None => {
@@ -100,7 +100,7 @@ fn one(replay: &Replay, wanted: &Wanted) -> ExitCode {
         }
         Some(violation) => {
             say!("violations       1: {violation}");
-            if !wanted.no_shrink && wanted.file.is_none() {
+            if !options.no_shrink && options.file.is_none() {
                 shorten(replay, &outcome);
             }
             ExitCode::FAILURE
@@ -109,7 +109,7 @@ fn one(replay: &Replay, wanted: &Wanted) -> ExitCode {
 }
 
 /// Writes a short replay of a failure and says how to play it.
-fn shorten(replay: &Replay, outcome: &Outcome) {
+fn shorten(replay: &RunReplay, outcome: &RunOutcome) {
     let Some(violation) = &outcome.violation else { return };
     let seed = replay.setting.seed;
     let short = shrink(replay, violation.rule, SHRINK_TRIES);
@@ -128,20 +128,20 @@ fn shorten(replay: &Replay, outcome: &Outcome) {
 const SHRINK_TRIES: usize = 3_000;
 
 /// What the threads share.
-struct Shared {
+struct ExploreThreads {
     next: AtomicU64,
     stop: AtomicBool,
-    report: Mutex<Report>,
+    report: Mutex<RunReport>,
     failures: Mutex<Vec<(u64, String)>>,
 }
 
-fn many(wanted: &Wanted) -> ExitCode {
+fn many(options: &ExploreOptions) -> ExitCode {
     let began = Instant::now();
-    let seconds = wanted.seconds.or((wanted.seeds.is_none() && !wanted.forever).then_some(60));
-    let end = wanted.seeds.map_or(u64::MAX, |count| wanted.from.saturating_add(count));
+    let seconds = options.seconds.or((options.seeds.is_none() && !options.forever).then_some(60));
+    let end = options.seeds.map_or(u64::MAX, |count| options.from.saturating_add(count));
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-    let shared = Shared {
-        next: AtomicU64::new(wanted.from),
+    let shared = ExploreThreads {
+        next: AtomicU64::new(options.from),
         stop: AtomicBool::new(false),
         report: Mutex::default(),
         failures: Mutex::default(),
@@ -149,28 +149,28 @@ fn many(wanted: &Wanted) -> ExitCode {
     // A violation is reported as one; the threads' own words about it are noise.
     std::panic::set_hook(Box::new(|_| {}));
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..wanted.threads.unwrap_or(cores).max(1))
-            .map(|_| scope.spawn(|| work(&shared, end, wanted)))
+        let workers: Vec<_> = (0..options.threads.unwrap_or(cores).max(1))
+            .map(|_| scope.spawn(|| work(&shared, end, options)))
             .collect();
         while workers.iter().any(|worker| !worker.is_finished()) {
             std::thread::sleep(Duration::from_millis(100));
             if seconds.is_some_and(|seconds| began.elapsed().as_secs() >= seconds) {
                 shared.stop.store(true, Ordering::Relaxed);
             }
-            progress(&shared, began, wanted.forever);
+            progress(&shared, began, options.forever);
         }
     });
     let _ = std::panic::take_hook();
-    finish(wanted, &shared, began)
+    finish(options, &shared, began)
 }
 
-fn work(shared: &Shared, end: u64, wanted: &Wanted) {
+fn work(shared: &ExploreThreads, end: u64, options: &ExploreOptions) {
     while !shared.stop.load(Ordering::Relaxed) {
         let seed = shared.next.fetch_add(1, Ordering::Relaxed);
         if seed >= end {
             return;
         }
-        let replay = wanted.replay(seed);
+        let replay = options.replay(seed);
         let outcome = run(&replay.setting, &replay.actions);
         shared.report.lock().unwrap_or_else(PoisonError::into_inner).add(&outcome.report);
         if let Some(violation) = outcome.violation {
@@ -186,7 +186,7 @@ fn work(shared: &Shared, end: u64, wanted: &Wanted) {
 /// Enough to see what is wrong.
 const FAILURES_MAX: usize = 20;
 
-fn progress(shared: &Shared, began: Instant, always: bool) {
+fn progress(shared: &ExploreThreads, began: Instant, always: bool) {
     if !always && !std::io::stderr().is_terminal() {
         return;
     }
@@ -201,7 +201,7 @@ fn progress(shared: &Shared, began: Instant, always: bool) {
     let _ = std::io::stderr().flush();
 }
 
-fn finish(wanted: &Wanted, shared: &Shared, began: Instant) -> ExitCode {
+fn finish(options: &ExploreOptions, shared: &ExploreThreads, began: Instant) -> ExitCode {
     let report = shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut failures = shared.failures.lock().unwrap_or_else(PoisonError::into_inner).clone();
     failures.sort();
@@ -214,10 +214,10 @@ fn finish(wanted: &Wanted, shared: &Shared, began: Instant) -> ExitCode {
         say!("  seed {seed}: {violation}");
     }
     say!("replay with:");
-    let hints = if wanted.hints { " --hints" } else { "" };
+    let hints = if options.hints { " --hints" } else { "" };
     say!("  cargo run --release -p quorate-sim -- explore --seed {seed}{hints} --trace");
-    if !wanted.no_shrink {
-        let replay = wanted.replay(*seed);
+    if !options.no_shrink {
+        let replay = options.replay(*seed);
         let outcome = run(&replay.setting, &replay.actions);
         shorten(&replay, &outcome);
     }
@@ -231,8 +231,8 @@ mod tests {
     #[test]
     fn arguments_are_understood_or_refused() {
         let words = |line: &str| line.split_whitespace().map(str::to_string).collect::<Vec<_>>();
-        let wanted = parse(&words("--seed 7 --trace")).unwrap();
-        assert_eq!((wanted.seed, wanted.trace), (Some(7), true));
+        let options = parse(&words("--seed 7 --trace")).unwrap();
+        assert_eq!((options.seed, options.trace), (Some(7), true));
         assert_eq!(parse(&words("--seconds")), None);
         assert_eq!(parse(&words("--seconds many")), None);
         assert_eq!(parse(&words("--sceonds 5")), None);

@@ -1,4 +1,4 @@
-//! What a run, or many of them, amounted to.
+//! Counts of what happened in one run or in many.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use quorate_core::membership::GoalEnd;
 
 /// Counts of what happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct RunReport {
     pub schedules: u64,
     pub events: u64,
     /// Of the members' clocks.
@@ -27,7 +27,7 @@ pub struct Report {
     pub interrupted: u64,
     pub snapshots_sent: u64,
     pub snapshots_installed: u64,
-    /// Runs whose healed part had to go on by itself, and did.
+    /// Runs in which the remaining members had to recover, and did.
     pub healed: u64,
     /// Runs in which too little was left to demand anything.
     pub not_judged: u64,
@@ -35,11 +35,11 @@ pub struct Report {
     pub undecided: u64,
     /// Of everything that happened, in order: equal runs have equal digests.
     pub digest: u64,
-    /// Faults and other doings, by name.
+    /// Faults and other actions, by name.
     pub counts: BTreeMap<&'static str, u64>,
 }
 
-impl Report {
+impl RunReport {
     pub(crate) fn count(&mut self, what: &'static str) {
         *self.counts.entry(what).or_default() += 1;
     }
@@ -93,7 +93,7 @@ fn simulated(ticks: u64) -> String {
     format!("{}d {:02}h {:02}m", seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60)
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for RunReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "schedules        {}", self.schedules)?;
         writeln!(f, "events           {}", self.events)?;
@@ -127,7 +127,7 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "healed           {} went on, {} not judged, {} histories undecided",
+            "healed           {} recovered, {} not judged, {} histories undecided",
             self.healed, self.not_judged, self.undecided
         )?;
         writeln!(f, "digest           {:016x}", self.digest)?;

@@ -1,4 +1,4 @@
-//! The log, run once more on a machine that never restarted: what everybody must have been
+//! The log, run once more on a machine that never restarted: what all clients must have been
 //! told, and where every machine must have got to.
 //!
 //! The order of the log explains every answer, or none does: commands ran where it has
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use quorate::Machine;
 use quorate_core::{Index, MemberId, Membership};
 
-use super::workload::{Ask, Exchange, Heard};
+use super::workload::{ClientReply, ClientRequest, Exchange};
 use crate::checkers::Violation;
 
 /// Where a member's machine is, and what it captured there.
@@ -49,7 +49,7 @@ fn steps<'a>(
     memberships: &'a [(Index, Arc<Membership>)],
 ) -> Vec<(Index, Step<'a>)> {
     let commands = history.iter().enumerate().filter_map(|(number, exchange)| {
-        let Ask::Command(command) = &exchange.ask else { return None };
+        let ClientRequest::Command(command) = &exchange.ask else { return None };
         Some((exchange.ran_at?, Step::Command(number, command)))
     });
     let changes = memberships.iter().map(|(index, known)| (*index, Step::Membership(known)));
@@ -62,7 +62,7 @@ fn steps<'a>(
 fn commands_keep_their_order(history: &[Exchange]) -> Result<(), Violation> {
     for (number, before) in floors(history).into_iter().enumerate() {
         let exchange = &history[number];
-        if let (Ask::Command(_), Some(index)) = (&exchange.ask, exchange.ran_at)
+        if let (ClientRequest::Command(_), Some(index)) = (&exchange.ask, exchange.ran_at)
             && index <= before
         {
             let what = format!("command {number} ran at {index}, after {before} was answered");
@@ -72,9 +72,9 @@ fn commands_keep_their_order(history: &[Exchange]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// For each request, the last index that was known to somebody when it was called.
+/// For each request, the last index that a client knew when it was called.
 fn floors(history: &[Exchange]) -> Vec<Index> {
-    let done = |exchange: &&Exchange| matches!(exchange.heard, Heard::Reply(_));
+    let done = |exchange: &&Exchange| matches!(exchange.heard, ClientReply::Reply(_));
     let known = |exchange: &Exchange| Some((exchange.returned?, exchange.ran_at?));
     let mut known: Vec<_> = history.iter().filter(done).filter_map(known).collect();
     known.sort_unstable();
@@ -110,11 +110,11 @@ fn open_questions(history: &[Exchange]) -> Vec<Question> {
         first[number] = first[number + 1].min(exchange.ran_at.unwrap_or(Index::MAX));
     }
     let question = |(number, exchange): (usize, &Exchange)| {
-        let answered = matches!(exchange.heard, Heard::Reply(_));
+        let answered = matches!(exchange.heard, ClientReply::Reply(_));
         let returned = exchange.returned.filter(|_| answered)?;
         let later = history.partition_point(|other| other.called <= returned);
         let (called, from, before) = (exchange.called, floors[number], first[later]);
-        matches!(exchange.ask, Ask::Question(_)).then_some(Question {
+        matches!(exchange.ask, ClientRequest::Question(_)).then_some(Question {
             number,
             called,
             returned,
@@ -154,7 +154,7 @@ impl Rerun<'_> {
             }
         };
         match &self.history[number].heard {
-            Heard::Reply(reply) if *reply != again => {
+            ClientReply::Reply(reply) if *reply != again => {
                 let what = format!(
                     "command {number} at {index} was answered {reply:?}, and {again:?} when run again"
                 );
@@ -175,7 +175,7 @@ impl Rerun<'_> {
             let exchange = &history[question.number];
             let explained = possible
                 && match (&exchange.ask, &exchange.heard) {
-                    (Ask::Question(asked), Heard::Reply(reply)) => {
+                    (ClientRequest::Question(asked), ClientReply::Reply(reply)) => {
                         machine.query(asked).is_ok_and(|again| again == *reply)
                     }
                     _ => true,
@@ -242,17 +242,23 @@ mod tests {
         }
     }
 
-    fn exchange(ask: Ask, called: u64, returned: u64, reply: u8, ran_at: Option<u64>) -> Exchange {
-        let heard = Heard::Reply(Bytes::from(vec![reply]));
+    fn exchange(
+        ask: ClientRequest,
+        called: u64,
+        returned: u64,
+        reply: u8,
+        ran_at: Option<u64>,
+    ) -> Exchange {
+        let heard = ClientReply::Reply(Bytes::from(vec![reply]));
         Exchange { client: 0, ask, called, returned: Some(returned), heard, ran_at }
     }
 
     fn command(called: u64, returned: u64, reply: u8, ran_at: u64) -> Exchange {
-        exchange(Ask::Command(Bytes::new()), called, returned, reply, Some(ran_at))
+        exchange(ClientRequest::Command(Bytes::new()), called, returned, reply, Some(ran_at))
     }
 
     fn question(called: u64, returned: u64, reply: u8) -> Exchange {
-        exchange(Ask::Question(Bytes::new()), called, returned, reply, None)
+        exchange(ClientRequest::Question(Bytes::new()), called, returned, reply, None)
     }
 
     fn rule(history: &[Exchange], reached: &[Reached]) -> Option<&'static str> {
@@ -266,9 +272,9 @@ mod tests {
         // Both questions overlap the command: one saw it, one did not.
         let history = [question(1, 9, 0), question(2, 8, 1), command(3, 7, 1, 5)];
         assert_eq!(rule(&history, &[]), None);
-        // Nobody heard of the first command, but it ran.
+        // No client heard of the first command, but it ran.
         let mut unheard = command(1, 0, 0, 4);
-        (unheard.heard, unheard.returned) = (Heard::Nothing, None);
+        (unheard.heard, unheard.returned) = (ClientReply::Nothing, None);
         assert_eq!(rule(&[unheard, question(2, 3, 1), command(4, 5, 2, 6)], &[]), None);
     }
 

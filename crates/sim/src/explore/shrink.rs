@@ -1,16 +1,16 @@
 //! From a run that fails to a short one that fails in the same way.
 
-use super::Outcome;
-use super::replay::Replay;
+use super::RunOutcome;
+use super::replay::RunReplay;
 
 /// Leaves out whatever is not needed for the same rule to be broken, in at most so
 /// many tries.
 pub(super) fn shrink_with(
-    run: &dyn Fn(&Replay) -> Outcome,
-    replay: &Replay,
+    run: &dyn Fn(&RunReplay) -> RunOutcome,
+    replay: &RunReplay,
     rule: &'static str,
     tries_max: usize,
-) -> Replay {
+) -> RunReplay {
     let mut shrinking = Shrinking { run, best: replay.clone(), rule, tries_left: tries_max };
     shrinking.end_early();
     while shrinking.drop_actions() | shrinking.calm() {
@@ -22,14 +22,14 @@ pub(super) fn shrink_with(
 }
 
 struct Shrinking<'a> {
-    run: &'a dyn Fn(&Replay) -> Outcome,
-    best: Replay,
+    run: &'a dyn Fn(&RunReplay) -> RunOutcome,
+    best: RunReplay,
     rule: &'static str,
     tries_left: usize,
 }
 
 impl Shrinking<'_> {
-    fn fails(&mut self, candidate: &Replay) -> bool {
+    fn fails(&mut self, candidate: &RunReplay) -> bool {
         if self.tries_left == 0 {
             return false;
         }
@@ -38,7 +38,7 @@ impl Shrinking<'_> {
         outcome.violation.is_some_and(|violation| violation.rule == self.rule)
     }
 
-    fn take_if_it_fails(&mut self, candidate: Replay) -> bool {
+    fn take_if_it_fails(&mut self, candidate: RunReplay) -> bool {
         let fails = candidate != self.best && self.fails(&candidate);
         if fails {
             self.best = candidate;
@@ -115,7 +115,7 @@ impl Shrinking<'_> {
     }
 
     /// At once all the way, or half of it.
-    fn with_less(&mut self, name: &str, least: u64) -> Option<Replay> {
+    fn with_less(&mut self, name: &str, least: u64) -> Option<RunReplay> {
         let mut candidate = self.best.clone();
         let value = candidate.setting.value_mut(name)?;
         if *value <= least {

@@ -8,12 +8,12 @@ use super::words::{Parsed, key_value, number, switch, unknown};
 
 /// One setting, known to be well-formed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Setting {
+pub(super) struct ConfigSetting {
     key: String,
     value: String,
 }
 
-impl Setting {
+impl ConfigSetting {
     /// Nothing when the word is no setting at all.
     pub(super) fn parse(word: &str) -> Parsed<Option<Self>> {
         let Some((key, value)) = key_value(word).filter(|(key, _)| is_key(key)) else {
@@ -25,7 +25,7 @@ impl Setting {
         Ok(Some(setting))
     }
 
-    /// As [`Setting::parse`], but a word that is no setting is complained about.
+    /// As [`ConfigSetting::parse`], but a word that is no setting is complained about.
     pub(super) fn want(word: &str) -> Parsed<Self> {
         match Self::parse(word)? {
             Some(setting) => Ok(setting),
@@ -69,7 +69,7 @@ impl Setting {
             "pre-flight" => config.pre_flight = switch(value)?,
             "incarnation" => config.incarnation = number(value)?,
             "joined-at" => config.joined_at = number(value)?,
-            "ids-return" => config.etcd_compat.ids_return = switch(value)?,
+            "ids-reusable" => config.etcd_compat.ids_reusable = switch(value)?,
             "settle" => config.liveness.settle = switch(value)?,
             _ => return self.put_manner(&mut config.etcd_compat),
         }
@@ -85,8 +85,8 @@ impl Setting {
             "refused-change-logs-empty" => etcd_compat.refused_change_logs_empty = switch,
             "auto-counts-operations" => etcd_compat.auto_counts_operations = switch,
             "ignore-member-zero" => etcd_compat.ignore_member_zero = switch,
-            "old-term-silent" => etcd_compat.old_term_silent = switch,
-            "forwarders-hear-nothing" => etcd_compat.forwarders_hear_nothing = switch,
+            "old-term-unanswered" => etcd_compat.old_term_unanswered = switch,
+            "forwards-unanswered" => etcd_compat.forwards_unanswered = switch,
             "snapshot-must-name-receiver" => etcd_compat.snapshot_must_name_receiver = switch,
             _ => return unknown("setting", &self.key, KEYS),
         }
@@ -124,7 +124,7 @@ const KEYS: &[&str] = &[
     "pre-flight",
     "incarnation",
     "joined-at",
-    "ids-return",
+    "ids-reusable",
     "settle",
     "coalesce",
     "every-reply-waits",
@@ -132,8 +132,8 @@ const KEYS: &[&str] = &[
     "refused-change-logs-empty",
     "auto-counts-operations",
     "ignore-member-zero",
-    "old-term-silent",
-    "forwarders-hear-nothing",
+    "old-term-unanswered",
+    "forwards-unanswered",
     "snapshot-must-name-receiver",
 ];
 
@@ -161,10 +161,10 @@ mod tests {
 
     #[test]
     fn settings_are_checked_when_they_are_read() {
-        assert!(Setting::parse("pre-vote=off").unwrap().is_some());
-        assert!(Setting::parse("term=3").unwrap().is_none());
-        assert!(Setting::parse("pre-vote=maybe").is_err());
-        let said = Setting::want("prevote=off").unwrap_err();
+        assert!(ConfigSetting::parse("pre-vote=off").unwrap().is_some());
+        assert!(ConfigSetting::parse("term=3").unwrap().is_none());
+        assert!(ConfigSetting::parse("pre-vote=maybe").is_err());
+        let said = ConfigSetting::want("prevote=off").unwrap_err();
         assert_eq!(said, "`prevote` is no setting; did you mean `pre-vote`?");
     }
 }

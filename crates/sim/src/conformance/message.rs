@@ -5,11 +5,11 @@ use quorate_core::{
     Entries, EntryId, Envelope, HardState, MemberId, Save, SaveId, SnapshotMeta, Status, Term,
 };
 
-use super::notation::{self, Address, Line};
+use super::notation::{self, Address, MessageLine};
 
 /// One thing in the pool.
 #[derive(Clone, Debug)]
-pub(super) enum Parcel {
+pub(super) enum TraceMessage {
     /// From one member to another.
     Message(Envelope),
     /// A member's promise to itself, released by a save. When it is the last thing
@@ -37,7 +37,7 @@ pub(super) struct SaveDone {
     pub(super) install: Option<SnapshotMeta>,
 }
 
-impl Parcel {
+impl TraceMessage {
     pub(super) fn to(&self) -> MemberId {
         match self {
             Self::Message(envelope) | Self::Promise { envelope, .. } => envelope.to,
@@ -53,12 +53,12 @@ impl Parcel {
         !matches!((line.from, line.to), (Address::Member(from), Address::Member(to)) if from != to)
     }
 
-    pub(super) fn line(&self) -> Line {
+    pub(super) fn line(&self) -> MessageLine {
         match self {
-            Self::Message(envelope) | Self::Promise { envelope, .. } => Line::of(envelope),
+            Self::Message(envelope) | Self::Promise { envelope, .. } => MessageLine::of(envelope),
             Self::SaveDone(done) => {
                 let to = Address::Member(done.member);
-                let mut line = Line::new(Address::AppendThread, to, "MsgStorageAppendResp");
+                let mut line = MessageLine::new(Address::AppendThread, to, "MsgStorageAppendResp");
                 line.term = done.term;
                 line.log = done.last.unwrap_or_default();
                 line.snapshot = done.install.clone();
@@ -66,7 +66,7 @@ impl Parcel {
             }
             Self::ApplyDone { member, entries } => {
                 let to = Address::Member(*member);
-                let mut line = Line::new(Address::ApplyThread, to, "MsgStorageApplyResp");
+                let mut line = MessageLine::new(Address::ApplyThread, to, "MsgStorageApplyResp");
                 line.entries = entries.iter().map(notation::entry).collect();
                 line
             }
@@ -83,7 +83,7 @@ pub(super) struct SaveWork {
     pub(super) entries: Entries,
     pub(super) install: Option<SnapshotMeta>,
     /// What it releases.
-    pub(super) replies: Vec<Parcel>,
+    pub(super) replies: Vec<TraceMessage>,
 }
 
 impl SaveWork {
@@ -100,12 +100,12 @@ impl SaveWork {
             install: save.install.clone(),
         });
         let mut completes = done.is_none().then_some(save.id);
-        let mut replies: Vec<Parcel> = done.into_iter().map(Parcel::SaveDone).collect();
+        let mut replies: Vec<TraceMessage> = done.into_iter().map(TraceMessage::SaveDone).collect();
         for envelope in save.then_send.into_iter().rev() {
             replies.push(if envelope.to == member {
-                Parcel::Promise { envelope, completes: completes.take() }
+                TraceMessage::Promise { envelope, completes: completes.take() }
             } else {
-                Parcel::Message(envelope)
+                TraceMessage::Message(envelope)
             });
         }
         replies.reverse();
@@ -116,16 +116,16 @@ impl SaveWork {
     /// Nothing that it releases tells the member that it is done.
     pub(super) fn is_silent(&self) -> bool {
         !self.replies.iter().any(|reply| match reply {
-            Parcel::Promise { completes, .. } => completes.is_some(),
-            Parcel::SaveDone(_) => true,
-            Parcel::Message(_) | Parcel::ApplyDone { .. } => false,
+            TraceMessage::Promise { completes, .. } => completes.is_some(),
+            TraceMessage::SaveDone(_) => true,
+            TraceMessage::Message(_) | TraceMessage::ApplyDone { .. } => false,
         })
     }
 
     /// As it is handed to the thread, without what it releases.
-    pub(super) fn line(&self) -> Line {
+    pub(super) fn line(&self) -> MessageLine {
         let from = Address::Member(self.member);
-        let mut line = Line::new(from, Address::AppendThread, "MsgStorageAppend");
+        let mut line = MessageLine::new(from, Address::AppendThread, "MsgStorageAppend");
         if let Some(state) = self.hard_state {
             (line.term, line.vote, line.commit) = (state.term, state.vote, state.commit);
         }
@@ -136,9 +136,9 @@ impl SaveWork {
 }
 
 /// As committed entries are handed to the apply thread, without what that releases.
-pub(super) fn apply_line(member: MemberId, entries: &Entries) -> Line {
+pub(super) fn apply_line(member: MemberId, entries: &Entries) -> MessageLine {
     let from = Address::Member(member);
-    let mut line = Line::new(from, Address::ApplyThread, "MsgStorageApply");
+    let mut line = MessageLine::new(from, Address::ApplyThread, "MsgStorageApply");
     line.entries = entries.iter().map(notation::entry).collect();
     line
 }
