@@ -1,10 +1,10 @@
-//! What the command line asks for.
+//! The command line.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::cluster::Shape;
-use crate::side::Side;
+use crate::library::Library;
 
 pub(crate) const USAGE: &str = "\
 usage: quorate-bench core [--instructions] [--seconds N] [--only ours|raft-rs]
@@ -12,41 +12,41 @@ usage: quorate-bench core [--instructions] [--seconds N] [--only ours|raft-rs]
        quorate-bench node [--seconds N] [--size BYTES] [--proposers N] [--workers N]
                           [--directory PATH]
 
-core: the Raft rules alone, next to a peer
+core: the Raft core alone, compared with another library
   --instructions  count instructions under valgrind instead of measuring time
   --seconds N     measure each cell for N seconds (1 to 600, default 2)
-  --only SIDE     leave the other side out
+  --only LIBRARY  measure one library instead of both
   --size BYTES    one payload size instead of both
   --batch COUNT   one batch instead of all three
 
-node: three whole members in this process, over loopback TCP, with fsync
+node: three complete members in this process, over loopback TCP, with fsync
   --seconds N     measure each number of proposers for N seconds (1 to 600, default 5)
   --size BYTES    of a command (default 128)
   --proposers N   one number of proposers instead of 1, 64 and 256
   --workers N     threads of the runtime (default 2)
   --directory D   where the members' files go, on the disk to be measured
 
-raft-rs takes part when built with --features peers.";
+raft-rs is measured when built with --features peers.";
 
 pub(crate) const SIZES: [usize; 2] = [64, 1024];
 pub(crate) const BATCHES: [u64; 3] = [1, 16, 256];
 pub(crate) const PROPOSERS: [usize; 3] = [1, 64, 256];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
-    /// Tables of the core against its peers.
-    Core(Core),
-    /// The table of whole members.
+pub(crate) enum BenchCommand {
+    /// Tables of the core and other libraries.
+    Core(CoreArgs),
+    /// The table of complete members.
     Node(NodeArgs),
-    /// One cell, a fixed number of times, without a word: what runs under valgrind.
-    Cell { side: Side, shape: Shape, operations: u64 },
+    /// One cell, a fixed number of operations, without output: runs under valgrind.
+    Cell { library: Library, shape: Shape, operations: u64 },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Core {
+pub(crate) struct CoreArgs {
     pub(crate) instructions: bool,
     pub(crate) seconds: u64,
-    pub(crate) only: Option<Side>,
+    pub(crate) only: Option<Library>,
     pub(crate) size: Option<usize>,
     pub(crate) batch: Option<u64>,
 }
@@ -66,7 +66,7 @@ impl NodeArgs {
     }
 }
 
-impl Core {
+impl CoreArgs {
     pub(crate) fn shapes(&self) -> Vec<Shape> {
         let sizes = SIZES.into_iter().filter(|size| self.size.is_none_or(|only| only == *size));
         let batches =
@@ -74,14 +74,14 @@ impl Core {
         sizes.flat_map(|size| batches.clone().map(move |batch| Shape { size, batch })).collect()
     }
 
-    /// The sides to measure, ours first. Those that were not built are left out.
-    pub(crate) fn sides(&self) -> Vec<Side> {
-        let wanted = |side: &Side| self.only.is_none_or(|only| only == *side);
-        Side::ALL.into_iter().filter(|side| wanted(side) && side.is_built()).collect()
+    /// The libraries to measure, ours first, without those that were not built.
+    pub(crate) fn libraries(&self) -> Vec<Library> {
+        let wanted = |library: &Library| self.only.is_none_or(|only| only == *library);
+        Library::ALL.into_iter().filter(|library| wanted(library) && library.is_built()).collect()
     }
 }
 
-/// Why a command line makes no sense.
+/// Why a command line is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum UsageError {
     NoCommand,
@@ -89,7 +89,7 @@ pub(crate) enum UsageError {
     UnknownOption(String),
     NoValue(&'static str),
     BadValue { option: &'static str, found: String },
-    NotBuilt(Side),
+    NotBuilt(Library),
 }
 
 impl fmt::Display for UsageError {
@@ -100,29 +100,30 @@ impl fmt::Display for UsageError {
             Self::UnknownOption(found) => write!(f, "unknown option {found:?}"),
             Self::NoValue(option) => write!(f, "{option} needs a value"),
             Self::BadValue { option, found } => write!(f, "{option} cannot be {found:?}"),
-            Self::NotBuilt(side) => write!(f, "{side} was not built in: add --features peers"),
+            Self::NotBuilt(library) => write!(f, "{library} was not built: add --features peers"),
         }
     }
 }
 
-pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, UsageError> {
+pub(crate) fn parse(args: impl IntoIterator<Item = String>) -> Result<BenchCommand, UsageError> {
     let mut args = args.into_iter();
     match args.next().as_deref() {
         None => Err(UsageError::NoCommand),
-        Some("core") => parse_core(args).map(Command::Core),
-        Some("node") => parse_node(args).map(Command::Node),
+        Some("core") => parse_core(args).map(BenchCommand::Core),
+        Some("node") => parse_node(args).map(BenchCommand::Node),
         Some("cell") => parse_cell(args),
         Some(other) => Err(UsageError::UnknownCommand(other.into())),
     }
 }
 
-fn parse_core(mut args: impl Iterator<Item = String>) -> Result<Core, UsageError> {
-    let mut core = Core { instructions: false, seconds: 2, only: None, size: None, batch: None };
+fn parse_core(mut args: impl Iterator<Item = String>) -> Result<CoreArgs, UsageError> {
+    let mut core =
+        CoreArgs { instructions: false, seconds: 2, only: None, size: None, batch: None };
     while let Some(option) = args.next() {
         match option.as_str() {
             "--instructions" => core.instructions = true,
             "--seconds" => core.seconds = value("--seconds", &mut args, |n| (1..=600).contains(n))?,
-            "--only" => core.only = Some(side("--only", &mut args)?),
+            "--only" => core.only = Some(library("--only", &mut args)?),
             "--size" => core.size = Some(value("--size", &mut args, |n| SIZES.contains(n))?),
             "--batch" => core.batch = Some(value("--batch", &mut args, |n| BATCHES.contains(n))?),
             _ => return Err(UsageError::UnknownOption(option)),
@@ -148,14 +149,14 @@ fn parse_node(mut args: impl Iterator<Item = String>) -> Result<NodeArgs, UsageE
     Ok(node)
 }
 
-fn parse_cell(mut args: impl Iterator<Item = String>) -> Result<Command, UsageError> {
-    let side = side("side", &mut args)?;
+fn parse_cell(mut args: impl Iterator<Item = String>) -> Result<BenchCommand, UsageError> {
+    let library = library("library", &mut args)?;
     let size = value("size", &mut args, |_| true)?;
     let batch = value("batch", &mut args, |batch| *batch > 0)?;
     let operations = value("operations", &mut args, |_| true)?;
     match args.next() {
         Some(extra) => Err(UsageError::UnknownOption(extra)),
-        None => Ok(Command::Cell { side, shape: Shape { size, batch }, operations }),
+        None => Ok(BenchCommand::Cell { library, shape: Shape { size, batch }, operations }),
     }
 }
 
@@ -171,22 +172,25 @@ fn value<T: std::str::FromStr>(
     }
 }
 
-fn side(option: &'static str, args: &mut impl Iterator<Item = String>) -> Result<Side, UsageError> {
-    let side: Side = value(option, args, |_| true)?;
-    if side.is_built() { Ok(side) } else { Err(UsageError::NotBuilt(side)) }
+fn library(
+    option: &'static str,
+    args: &mut impl Iterator<Item = String>,
+) -> Result<Library, UsageError> {
+    let library: Library = value(option, args, |_| true)?;
+    if library.is_built() { Ok(library) } else { Err(UsageError::NotBuilt(library)) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Command, UsageError> {
+    fn parsed(line: &str) -> Result<BenchCommand, UsageError> {
         parse(line.split_whitespace().map(String::from))
     }
 
-    fn core(line: &str) -> Core {
+    fn core(line: &str) -> CoreArgs {
         match parsed(line) {
-            Ok(Command::Core(core)) => core,
+            Ok(BenchCommand::Core(core)) => core,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -196,39 +200,41 @@ mod tests {
         let core = core("core");
         assert_eq!(core.shapes().len(), SIZES.len() * BATCHES.len());
         assert!(!core.instructions);
-        assert_eq!(core.sides()[0], Side::Ours);
+        assert_eq!(core.libraries()[0], Library::Ours);
     }
 
     #[test]
     fn options_narrow_the_table() {
         let core = core("core --size 64 --batch 256 --only ours --seconds 5 --instructions");
         assert_eq!(core.shapes(), [Shape { size: 64, batch: 256 }]);
-        assert_eq!(core.sides(), [Side::Ours]);
+        assert_eq!(core.libraries(), [Library::Ours]);
         assert_eq!((core.seconds, core.instructions), (5, true));
     }
 
     #[test]
-    fn a_cell_names_all_its_parts() {
-        let want = Command::Cell {
-            side: Side::Ours,
+    fn cell_needs_all_its_arguments() {
+        let expected = BenchCommand::Cell {
+            library: Library::Ours,
             shape: Shape { size: 64, batch: 16 },
             operations: 100,
         };
-        assert_eq!(parsed("cell ours 64 16 100"), Ok(want));
+        assert_eq!(parsed("cell ours 64 16 100"), Ok(expected));
         assert_eq!(parsed("cell ours 64"), Err(UsageError::NoValue("batch")));
     }
 
     #[test]
-    fn a_node_is_measured_with_three_numbers_of_proposers() {
-        let Ok(Command::Node(node)) = parsed("node --seconds 1") else { panic!("not parsed") };
+    fn node_has_three_default_numbers_of_proposers() {
+        let Ok(BenchCommand::Node(node)) = parsed("node --seconds 1") else { panic!("not parsed") };
         assert_eq!((node.proposers(), node.seconds), (PROPOSERS.to_vec(), 1));
-        let Ok(Command::Node(node)) = parsed("node --proposers 7") else { panic!("not parsed") };
+        let Ok(BenchCommand::Node(node)) = parsed("node --proposers 7") else {
+            panic!("not parsed")
+        };
         assert_eq!(node.proposers(), [7]);
         assert!(parsed("node --proposers 0").is_err());
     }
 
     #[test]
-    fn nonsense_is_refused_with_a_reason() {
+    fn invalid_arguments_are_refused_with_a_reason() {
         assert_eq!(parsed(""), Err(UsageError::NoCommand));
         assert_eq!(parsed("cores"), Err(UsageError::UnknownCommand("cores".into())));
         assert_eq!(parsed("core --fast"), Err(UsageError::UnknownOption("--fast".into())));
@@ -241,8 +247,8 @@ mod tests {
 
     #[cfg(not(feature = "peers"))]
     #[test]
-    fn a_side_that_was_not_built_cannot_be_asked_for() {
-        assert_eq!(parsed("core --only raft-rs"), Err(UsageError::NotBuilt(Side::RaftRs)));
-        assert_eq!(core("core").sides(), [Side::Ours]);
+    fn library_that_was_not_built_is_refused() {
+        assert_eq!(parsed("core --only raft-rs"), Err(UsageError::NotBuilt(Library::RaftRs)));
+        assert_eq!(core("core").libraries(), [Library::Ours]);
     }
 }

@@ -1,38 +1,38 @@
-//! The work that every side does, whatever its library: three members in one
-//! thread take proposals, replicate them, save them, and apply them on all three.
+//! The workload, the same for every library: three members in one thread accept proposals,
+//! replicate, save and apply them on all three.
 
 use std::fmt::Display;
 
-/// The first member is the leader; it was asked to stand alone.
+/// The first member is the leader, because only it campaigns.
 pub(crate) const MEMBERS: usize = 3;
 
-/// Both sides trim their logs after this many operations, down to `TRIM_KEEP`.
+/// Every library trims its logs after this many operations, down to `TRIM_KEEP`.
 pub(crate) const TRIM_EVERY: u64 = 4096;
 pub(crate) const TRIM_KEEP: u64 = 1024;
 
-/// Limits that both sides are given.
+/// Limits, the same for every library.
 pub(crate) const APPEND_BYTES_MAX: u64 = 1 << 20;
 pub(crate) const INFLIGHT_MESSAGES_MAX: u32 = 256;
 
 /// One cell of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Bytes of one payload.
+    /// The bytes of one payload.
     pub(crate) size: usize,
-    /// Proposals made before the cluster runs until it is quiet.
+    /// The number of proposals before the cluster runs until it is idle.
     pub(crate) batch: u64,
 }
 
-/// What one member's state machine has seen.
+/// What one member's state machine has applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Applied {
+pub(crate) struct AppliedCommands {
     pub(crate) commands: u64,
     pub(crate) bytes: u64,
     pub(crate) last_index: u64,
 }
 
-impl Applied {
-    /// Runs one entry: the least work that still reads it.
+impl AppliedCommands {
+    /// Applies one entry with the least work that still reads it.
     pub(crate) fn run(&mut self, index: u64, command: &[u8]) {
         assert!(index > self.last_index, "entry {index} was applied twice");
         self.last_index = index;
@@ -44,24 +44,23 @@ impl Applied {
 }
 
 /// Three members of one library.
-pub(crate) trait Cluster {
-    /// Offers a command to the leader.
+pub(crate) trait BenchCluster {
+    /// Proposes a command to the leader.
     fn propose(&mut self, command: Vec<u8>);
 
-    /// Carries messages, saves and applies until nobody asks for anything.
+    /// Delivers messages, saves and applies until no member has output.
     fn settle(&mut self);
 
-    /// Every member drops its log except the last `TRIM_KEEP` entries.
+    /// Trims the log of every member to the last `TRIM_KEEP` entries.
     fn trim(&mut self);
 
-    fn applied(&self) -> [Applied; MEMBERS];
+    fn applied(&self) -> [AppliedCommands; MEMBERS];
 
-    /// Entries that the leader still holds, to see that trimming trims.
+    /// The number of entries in the leader's log, to check trimming.
     fn held(&self) -> u64;
 
-    /// Does this many operations, rounded up to whole batches, and returns how
-    /// many they were. Panics unless every member applied every one of them and the
-    /// log stayed bounded.
+    /// Runs this many operations, rounded up to complete batches, and returns their number.
+    /// Panics unless every member applied all of them and the log stayed bounded.
     fn run(&mut self, shape: Shape, operations: u64) -> u64 {
         let before = self.applied();
         let mut done = 0;
@@ -86,8 +85,7 @@ pub(crate) trait Cluster {
     }
 }
 
-/// The value, where nothing can go wrong in a benchmark that does not make it
-/// worthless.
-pub(crate) fn sure<T, E: Display>(what: &str, outcome: Result<T, E>) -> T {
-    outcome.unwrap_or_else(|why| panic!("{what}: {why}"))
+/// The value of a result. An error makes the benchmark worthless, so it panics.
+pub(crate) fn expect_ok<T, E: Display>(action: &str, result: Result<T, E>) -> T {
+    result.unwrap_or_else(|why| panic!("{action}: {why}"))
 }

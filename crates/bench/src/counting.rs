@@ -1,21 +1,21 @@
-//! A global allocator that counts, per thread, what is asked of it.
+//! A global allocator that counts allocations per thread.
 //!
-//! Counters of a thread cost a few instructions; shared ones would cost more than
-//! some of the allocations they count, and fall on whoever allocates most.
+//! Thread-local counters cost a few instructions. Shared ones would cost more than some of the
+//! allocations they count, and distort the result of the library that allocates most.
 
-#![allow(unsafe_code, reason = "GlobalAlloc is an unsafe trait; every call is passed on as it is")]
+#![allow(unsafe_code, reason = "GlobalAlloc is an unsafe trait; every call is forwarded unchanged")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 pub(crate) struct Counting;
 
-/// What this thread has allocated so far.
+/// The allocations of this thread so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Calls that returned new memory; growing a block in place counts too.
     pub(crate) allocations: u64,
-    /// Bytes asked for in those calls.
+    /// Bytes requested in those calls.
     pub(crate) bytes: u64,
     /// Bytes allocated and not freed.
     pub(crate) live: i64,
@@ -32,7 +32,7 @@ impl Counts {
         COUNTS.get()
     }
 
-    /// What was allocated since `before`.
+    /// The allocations since `before`.
     pub(crate) fn since(before: Self) -> Self {
         let now = Self::now();
         Self {
@@ -54,18 +54,18 @@ fn count(allocations: u64, bytes: usize, live: i64) {
     });
 }
 
-// SAFETY: every method hands its arguments unchanged to the system allocator, whose
+// SAFETY: every method forwards its arguments unchanged to the system allocator, whose
 // contract is the same; counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size(), layout.size() as i64);
-        // SAFETY: the caller's promises about `layout` are passed on.
+        // SAFETY: the caller's guarantees about `layout` are forwarded.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size(), layout.size() as i64);
-        // SAFETY: the caller's promises about `layout` are passed on.
+        // SAFETY: the caller's guarantees about `layout` are forwarded.
         unsafe { System.alloc_zeroed(layout) }
     }
 
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_box_counts_once_and_is_forgotten_when_freed() {
+    fn box_is_counted_once_and_freed_bytes_are_subtracted() {
         let before = Counts::now();
         let block = Box::new([7_u8; 100]);
         let held = Counts::since(before);

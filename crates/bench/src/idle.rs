@@ -1,17 +1,17 @@
-//! What a member costs that has nothing to do: its ticks, its memory, and the one
-//! computation that every acknowledgement asks for.
+//! The cost of an idle member: its ticks, its memory, and the quorum index, which is computed for
+//! every acknowledgement.
 
 use std::time::{Duration, Instant};
 
 use crate::counting::Counts;
+use crate::library::Library;
 use crate::measure::{Spread, per_operation};
-use crate::side::Side;
-use crate::table::Table;
+use crate::table::TextTable;
 
 /// No election and no heartbeat is due before this many ticks.
 pub(crate) const IDLE_TICKS: u32 = 1 << 29;
 
-/// Voters, and outgoing voters while they are being exchanged.
+/// The numbers of voters, and of outgoing voters in a joint membership.
 pub(crate) const VOTERS: [(&[u64], &[u64]); 4] = [
     (&[1, 2, 3], &[]),
     (&[1, 2, 3, 4, 5], &[]),
@@ -19,52 +19,53 @@ pub(crate) const VOTERS: [(&[u64], &[u64]); 4] = [
     (&[1, 2, 3], &[3, 4, 5]),
 ];
 
-/// Does something this many times.
+/// Repeats an action this many times.
 pub(crate) type Probe = Box<dyn FnMut(u64)>;
 
-/// What one side offers to be measured.
+/// The measurements of one library.
 pub(crate) struct Probes {
-    /// A tick that leads to nothing, and asking whether it did.
+    /// A tick without output, including the check for output.
     pub(crate) tick_follower: Probe,
     pub(crate) tick_leader: Probe,
-    /// A tick with which a leader sends heartbeats to two peers; messages included.
+    /// A tick with which a leader sends heartbeats to two peers, including the messages.
     pub(crate) beat: Probe,
     /// The quorum index of each of `VOTERS`.
     pub(crate) quorums: [Probe; VOTERS.len()],
     pub(crate) memory: Memory,
 }
 
-/// Bytes on the heap that one member of a quiet cluster of three holds, the member
-/// itself included, its storage left out.
+/// Heap bytes of one member of an idle cluster of three, including the member itself, without its
+/// storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) follower: u64,
     pub(crate) leader: u64,
 }
 
-pub(crate) fn table(sides: &[Side]) -> Table {
-    let mut table = Table::new(&["idle and small", "side", "ns", "allocs", "bytes", "ratio"]);
-    let mut all: Vec<Probes> = sides.iter().map(|side| side.probes()).collect();
-    time(&mut table, "tick, follower", sides, &mut all, |probes| &mut probes.tick_follower);
-    time(&mut table, "tick, leader, no beat due", sides, &mut all, |p| &mut p.tick_leader);
-    time(&mut table, "tick, leader, 2 heartbeats", sides, &mut all, |probes| &mut probes.beat);
+pub(crate) fn table(libraries: &[Library]) -> TextTable {
+    let mut table =
+        TextTable::new(&["idle and small", "library", "ns", "allocs", "bytes", "ratio"]);
+    let mut all: Vec<Probes> = libraries.iter().map(|library| library.probes()).collect();
+    time(&mut table, "tick, follower", libraries, &mut all, |probes| &mut probes.tick_follower);
+    time(&mut table, "tick, leader, no heartbeat", libraries, &mut all, |p| &mut p.tick_leader);
+    time(&mut table, "tick, leader, 2 heartbeats", libraries, &mut all, |probes| &mut probes.beat);
     for (at, (incoming, outgoing)) in VOTERS.iter().enumerate() {
         let label = match (incoming.len(), outgoing.len()) {
             (voters, 0) => format!("quorum index, {voters} voters"),
             (voters, leaving) => format!("quorum index, joint {voters}+{leaving}"),
         };
-        time(&mut table, &label, sides, &mut all, |probes| &mut probes.quorums[at]);
+        time(&mut table, &label, libraries, &mut all, |probes| &mut probes.quorums[at]);
     }
-    bytes(&mut table, "memory, idle follower", sides, &all, |memory| memory.follower);
-    bytes(&mut table, "memory, idle leader", sides, &all, |memory| memory.leader);
+    bytes(&mut table, "memory, idle follower", libraries, &all, |memory| memory.follower);
+    bytes(&mut table, "memory, idle leader", libraries, &all, |memory| memory.leader);
     table
 }
 
-/// Times one probe of every side, in turn.
+/// Measures one probe of every library, alternating between them.
 fn time(
-    table: &mut Table,
+    table: &mut TextTable,
     label: &str,
-    sides: &[Side],
+    libraries: &[Library],
     all: &mut [Probes],
     pick: impl Fn(&mut Probes) -> &mut Probe,
 ) {
@@ -74,8 +75,8 @@ fn time(
     for probes in all.iter_mut() {
         times.push(calibrate(pick(probes), SLICE));
     }
-    let mut nanos = vec![Vec::new(); sides.len()];
-    let mut counts = vec![Counts::default(); sides.len()];
+    let mut nanos = vec![Vec::new(); libraries.len()];
+    let mut counts = vec![Counts::default(); libraries.len()];
     for _ in 0..ROUNDS {
         for (at, probes) in all.iter_mut().enumerate() {
             let probe = pick(probes);
@@ -87,10 +88,10 @@ fn time(
         }
     }
     let ratio = Spread::of_ratios(&nanos);
-    for (at, side) in sides.iter().enumerate() {
+    for (at, library) in libraries.iter().enumerate() {
         table.row(&[
             label.to_string(),
-            side.to_string(),
+            library.to_string(),
             format!("{:.1}", Spread::of(&nanos[at]).median),
             format!("{:.1}", per_operation(counts[at].allocations, times[at])),
             format!("{:.0}", per_operation(counts[at].bytes, times[at])),
@@ -99,7 +100,7 @@ fn time(
     }
 }
 
-/// How many times the probe can be done in this long.
+/// How often the probe runs in this time.
 fn calibrate(probe: &mut Probe, slice: Duration) -> u64 {
     let mut times = 64;
     loop {
@@ -114,21 +115,21 @@ fn calibrate(probe: &mut Probe, slice: Duration) -> u64 {
 }
 
 fn bytes(
-    table: &mut Table,
+    table: &mut TextTable,
     label: &str,
-    sides: &[Side],
+    libraries: &[Library],
     all: &[Probes],
     pick: impl Fn(&Memory) -> u64,
 ) {
     let ours = all.first().map_or(0, |probes| pick(&probes.memory));
-    for (at, (side, probes)) in sides.iter().zip(all).enumerate() {
+    for (at, (library, probes)) in libraries.iter().zip(all).enumerate() {
         let bytes = pick(&probes.memory);
         let ratio =
             if at > 0 { format!("{:.1}x", bytes as f64 / ours as f64) } else { String::new() };
         let empty = String::new();
         table.row(&[
             label.to_string(),
-            side.to_string(),
+            library.to_string(),
             empty.clone(),
             empty,
             bytes.to_string(),

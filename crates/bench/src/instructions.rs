@@ -1,27 +1,26 @@
-//! Instructions an operation, counted by valgrind: the same on every machine, and
-//! deaf to its noise.
+//! Instructions per operation, counted by valgrind: independent of the machine and its load.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::cluster::{Shape, TRIM_EVERY};
-use crate::side::Side;
+use crate::library::Library;
 
-/// What a short run does, set-up and all, and how much more a long one does.
+/// The operations of a short run, and how many more a long run does.
 const SHORT: u64 = TRIM_EVERY;
 const MORE: u64 = 2 * TRIM_EVERY;
 
-/// Why nothing could be counted.
+/// Why instructions could not be counted.
 #[derive(Debug)]
 pub(crate) enum CountError {
     /// Install valgrind.
     NoValgrind,
-    /// This program could not be found again, or valgrind could not be started.
+    /// The path of this program is unknown, or valgrind could not be started.
     Start(std::io::Error),
-    /// Valgrind ran and failed; its own words.
+    /// Valgrind failed, with its output.
     Failed(String),
-    /// Valgrind's file has no total.
+    /// Valgrind's output file has no total.
     NoTotal(PathBuf),
 }
 
@@ -36,13 +35,13 @@ impl fmt::Display for CountError {
                 )
             }
             Self::Start(why) => write!(f, "cannot start valgrind: {why}"),
-            Self::Failed(words) => write!(f, "valgrind failed: {words}"),
+            Self::Failed(output) => write!(f, "valgrind failed: {output}"),
             Self::NoTotal(path) => write!(f, "no total in {}", path.display()),
         }
     }
 }
 
-/// Whether valgrind is there at all.
+/// Checks that valgrind is installed.
 pub(crate) fn check() -> Result<(), CountError> {
     let found = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
     match found {
@@ -51,16 +50,16 @@ pub(crate) fn check() -> Result<(), CountError> {
     }
 }
 
-/// Instructions an operation: of a long run less a short one, so that set-up, an
-/// election and the process itself do not count.
-pub(crate) fn per_operation(side: Side, shape: Shape) -> Result<f64, CountError> {
-    let short = total(side, shape, SHORT)?;
-    let long = total(side, shape, SHORT + MORE)?;
+/// Instructions per operation: a long run minus a short one, so that setup, election and process
+/// start do not count.
+pub(crate) fn per_operation(library: Library, shape: Shape) -> Result<f64, CountError> {
+    let short = total(library, shape, SHORT)?;
+    let long = total(library, shape, SHORT + MORE)?;
     Ok((long - short) as f64 / MORE as f64)
 }
 
-/// Instructions of a whole run of this program with this many operations.
-fn total(side: Side, shape: Shape, operations: u64) -> Result<u64, CountError> {
+/// Instructions of a complete run of this program with this many operations.
+fn total(library: Library, shape: Shape, operations: u64) -> Result<u64, CountError> {
     let program = std::env::current_exe().map_err(CountError::Start)?;
     let name = format!("quorate-bench-callgrind-{}.out", std::process::id());
     let file = std::env::temp_dir().join(name);
@@ -71,12 +70,12 @@ fn total(side: Side, shape: Shape, operations: u64) -> Result<u64, CountError> {
         .arg(out_file)
         .arg(program)
         .arg("cell")
-        .args([side.to_string(), shape.size.to_string()])
+        .args([library.to_string(), shape.size.to_string()])
         .args([shape.batch.to_string(), operations.to_string()])
         .output()
         .map_err(CountError::Start)?;
     let text = std::fs::read_to_string(&file);
-    // A file left behind is no reason to lose the count.
+    // A remaining file is harmless.
     let _ = std::fs::remove_file(&file);
     if !run.status.success() {
         return Err(CountError::Failed(String::from_utf8_lossy(&run.stderr).into_owned()));
@@ -85,7 +84,7 @@ fn total(side: Side, shape: Shape, operations: u64) -> Result<u64, CountError> {
     find_total(&text).ok_or(CountError::NoTotal(file))
 }
 
-/// The total in callgrind's file: `totals: 123` or, in older ones, `summary: 123`.
+/// The total in callgrind's file: `totals: 123` or, in older versions, `summary: 123`.
 fn find_total(text: &str) -> Option<u64> {
     let total = |line: &str| {
         let rest = line.strip_prefix("totals:").or_else(|| line.strip_prefix("summary:"))?;
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_total_is_found_in_old_and_new_files() {
+    fn total_is_found_in_both_file_versions() {
         assert_eq!(find_total("version: 1\nevents: Ir\n\nfn=(1)\n3 4\n\ntotals: 917\n"), Some(917));
         assert_eq!(find_total("events: Ir\nsummary: 12\n"), Some(12));
         assert_eq!(find_total("events: Ir\n"), None);

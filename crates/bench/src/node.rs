@@ -1,8 +1,7 @@
-//! Through the whole node: three members in this process, on loopback TCP and real
-//! files, from `propose` to the machine's reply.
+//! Complete nodes: three members in this process, over loopback TCP and real files, from
+//! `propose` to the reply of the machine.
 //!
-//! The disk is measured in the same run: what its group commit could do if consensus were
-//! free is the mark to compare with.
+//! The same run measures group commit without consensus on the same disk, for comparison.
 
 use std::fs;
 use std::io;
@@ -23,24 +22,24 @@ use tokio::task::JoinSet;
 
 use crate::args::NodeArgs;
 use crate::raw;
-use crate::table::Table;
+use crate::table::TextTable;
 
-/// What one number of proposers came to.
-struct Measured {
+/// The result for one number of proposers.
+struct NodeMeasurement {
     operations: u64,
     took: Duration,
-    /// Of each operation, sorted.
+    /// The latency of each operation, sorted.
     latencies: Vec<Duration>,
     cpu: Duration,
-    /// Of the leader and of all members together.
+    /// Time in syncs, of the leader and of all members together.
     leader_sync: Duration,
     all_sync: Duration,
     syncs: u64,
 }
 
 /// The table of throughput and cost.
-pub(crate) fn table(args: &NodeArgs) -> Result<Table, Box<dyn std::error::Error>> {
-    let place = Place::new(args.directory.as_deref())?;
+pub(crate) fn table(args: &NodeArgs) -> Result<TextTable, Box<dyn std::error::Error>> {
+    let directory = TempDirectory::new(args.directory.as_deref())?;
     let runtime = Builder::new_multi_thread().worker_threads(args.workers).enable_all().build()?;
     let heads = [
         "proposers",
@@ -54,12 +53,12 @@ pub(crate) fn table(args: &NodeArgs) -> Result<Table, Box<dyn std::error::Error>
         "raw ops/s",
         "of raw",
     ];
-    let mut table = Table::new(&heads);
-    let cluster = runtime.block_on(Cluster::start(&place.0))?;
+    let mut table = TextTable::new(&heads);
+    let cluster = runtime.block_on(NodeCluster::start(&directory.0))?;
     for proposers in args.proposers() {
         let length = Duration::from_secs(args.seconds);
         runtime.block_on(cluster.measure(proposers, args.size, length / 5))?;
-        let raw = runtime.block_on(raw::rate(&place.0, proposers, args.size, length / 3))?;
+        let raw = runtime.block_on(raw::rate(&directory.0, proposers, args.size, length / 3))?;
         let measured = runtime.block_on(cluster.measure(proposers, args.size, length))?;
         table.row(&measured.row(proposers, args.size, raw));
     }
@@ -67,13 +66,18 @@ pub(crate) fn table(args: &NodeArgs) -> Result<Table, Box<dyn std::error::Error>
     Ok(table)
 }
 
-impl Measured {
+impl NodeMeasurement {
     fn row(&self, proposers: usize, size: usize, raw: f64) -> Vec<String> {
         let seconds = self.took.as_secs_f64();
         let rate = self.operations as f64 / seconds;
         let at = |share: f64| {
-            let place = (self.latencies.len().saturating_sub(1)) as f64 * share;
-            self.latencies.get(place as usize).copied().unwrap_or_default().as_micros().to_string()
+            let directory = (self.latencies.len().saturating_sub(1)) as f64 * share;
+            self.latencies
+                .get(directory as usize)
+                .copied()
+                .unwrap_or_default()
+                .as_micros()
+                .to_string()
         };
         vec![
             proposers.to_string(),
@@ -94,12 +98,12 @@ impl Measured {
     }
 }
 
-struct Cluster {
+struct NodeCluster {
     nodes: Vec<Node>,
 }
 
-impl Cluster {
-    async fn start(place: &Path) -> Result<Self, Box<dyn std::error::Error>> {
+impl NodeCluster {
+    async fn start(directory: &Path) -> Result<Self, Box<dyn std::error::Error>> {
         let mut transports = Vec::new();
         for _ in 0..3 {
             let listen = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -110,8 +114,8 @@ impl Cluster {
         let mut nodes = Vec::new();
         for (id, transport) in (1..).zip(transports) {
             let config = NodeConfig::first(0xbe, id, members.clone());
-            let storage = DirectoryStorage::at(place.join(id.to_string()))?;
-            nodes.push(Node::start(config, storage, Sum::default(), transport).await?);
+            let storage = DirectoryStorage::at(directory.join(id.to_string()))?;
+            nodes.push(Node::start(config, storage, SumMachine::default(), transport).await?);
         }
         nodes[0].campaign();
         nodes[0].propose("ready").await?;
@@ -127,10 +131,10 @@ impl Cluster {
         proposers: usize,
         size: usize,
         length: Duration,
-    ) -> Result<Measured, Box<dyn std::error::Error>> {
+    ) -> Result<NodeMeasurement, Box<dyn std::error::Error>> {
         let stop = Arc::new(AtomicBool::new(false));
         let before = self.syncs();
-        let (cpu, began) = (cpu_time(), Instant::now());
+        let (cpu, start) = (cpu_time(), Instant::now());
         let mut tasks = JoinSet::new();
         for _ in 0..proposers {
             tasks.spawn(propose(self.leader().clone(), size, Arc::clone(&stop)));
@@ -141,10 +145,10 @@ impl Cluster {
         while let Some(done) = tasks.join_next().await {
             latencies.extend(done??);
         }
-        let took = began.elapsed();
+        let took = start.elapsed();
         latencies.sort_unstable();
         let after = self.syncs();
-        Ok(Measured {
+        Ok(NodeMeasurement {
             operations: latencies.len() as u64,
             took,
             latencies,
@@ -155,14 +159,14 @@ impl Cluster {
         })
     }
 
-    fn syncs(&self) -> Syncs {
+    fn syncs(&self) -> SyncTimes {
         let leader = self.leader().metrics();
         let all = self.nodes.iter().map(|node| node.metrics().sync_time).sum();
-        Syncs { leader: leader.sync_time, all, count: leader.syncs }
+        SyncTimes { leader: leader.sync_time, all, count: leader.syncs }
     }
 }
 
-struct Syncs {
+struct SyncTimes {
     leader: Duration,
     all: Duration,
     count: u64,
@@ -176,14 +180,14 @@ async fn propose(
     let command = Bytes::from(vec![7; size]);
     let mut latencies = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        let began = Instant::now();
+        let start = Instant::now();
         node.propose(command.clone()).await?;
-        latencies.push(began.elapsed());
+        latencies.push(start.elapsed());
     }
     Ok(latencies)
 }
 
-fn stop(runtime: &Runtime, cluster: Cluster) {
+fn stop(runtime: &Runtime, cluster: NodeCluster) {
     runtime.block_on(async {
         for node in cluster.nodes {
             node.stop_now().await;
@@ -198,10 +202,10 @@ fn cpu_time() -> Duration {
     seconds + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// A directory that is gone when the run is over.
-struct Place(PathBuf);
+/// A directory that is removed when the run ends.
+struct TempDirectory(PathBuf);
 
-impl Place {
+impl TempDirectory {
     fn new(parent: Option<&Path>) -> io::Result<Self> {
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
         let path = parent.join(format!("quorate-bench-{}", std::process::id()));
@@ -210,19 +214,19 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TempDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// The cheapest machine that still depends on every byte it is given.
+/// A minimal machine that depends on every command.
 #[derive(Default)]
-struct Sum {
+struct SumMachine {
     bytes: u64,
 }
 
-impl Machine for Sum {
+impl Machine for SumMachine {
     fn apply(&mut self, _: u64, command: &Bytes) -> Result<Bytes, MachineError> {
         self.bytes += command.len() as u64;
         Ok(Bytes::new())
@@ -244,11 +248,11 @@ impl Machine for Sum {
 }
 
 pub(crate) const LEGEND: &str = "\
-op            one command of this size, proposed at the leader, durable on a majority, applied, answered
-proposers     tasks that propose, each the next one when the last was answered
+op            one command of this size, proposed at the leader, durable on a majority, applied, replied to
+proposers     tasks that each propose the next command after the reply to the last one
 CPU           of the whole process: three members and the proposers
 ops/sync      operations for each sync of the leader's log
 in fdatasync  share of the time: the leader's disk thread / the mean of all three
-raw ops/s     as many proposers on bare group commit: one thread takes what has gathered, writes
-              and syncs it, two more do the same to files of their own on the same disk, and an
+raw ops/s     as many proposers on bare group commit: one thread writes and syncs the
+              queued operations, two more do the same with other files on the same disk, and an
               operation is done when two of the three are: what three disks could do for free";

@@ -9,58 +9,59 @@ use quorate_core::{
 };
 
 use crate::cluster::{
-    APPEND_BYTES_MAX, Applied, Cluster, INFLIGHT_MESSAGES_MAX, MEMBERS, TRIM_KEEP, sure,
+    APPEND_BYTES_MAX, AppliedCommands, BenchCluster, INFLIGHT_MESSAGES_MAX, MEMBERS, TRIM_KEEP,
+    expect_ok,
 };
 use crate::counting::Counts;
 use crate::idle::{IDLE_TICKS, Memory, Probe, Probes, VOTERS};
 
 pub(crate) struct Ours {
-    members: [Member; MEMBERS],
+    members: [CoreMember; MEMBERS],
     requests: u64,
 }
 
-struct Member {
+struct CoreMember {
     raft: Box<Raft>,
     inbox: Vec<Envelope>,
-    /// The saved log: the same blocks that the core holds, shared.
+    /// The saved log: blocks shared with the core.
     disk: VecDeque<Entries>,
-    applied: Applied,
+    applied: AppliedCommands,
 }
 
 impl Ours {
-    /// A cluster whose first member leads, and which is quiet.
+    /// An idle cluster whose first member leads.
     pub(crate) fn new() -> Self {
         Self::with(|_| {})
     }
 
     fn with(adjust: impl Fn(&mut Config)) -> Self {
-        let members = [1, 2, 3].map(|id| Member::new(MemberId(id), &adjust));
+        let members = [1, 2, 3].map(|id| CoreMember::new(MemberId(id), &adjust));
         let mut cluster = Self { members, requests: 0 };
-        sure("campaign", cluster.members[0].raft.step(Input::Campaign));
+        expect_ok("campaign", cluster.members[0].raft.step(Input::Campaign));
         cluster.settle();
         assert_eq!(cluster.members[0].raft.status().role, RoleKind::Leader);
         cluster
     }
 
-    /// One member takes its messages and does what its outputs ask.
+    /// One member processes its messages and its outputs.
     fn turn(&mut self, at: usize) {
         let mut inbox = std::mem::take(&mut self.members[at].inbox);
         for envelope in inbox.drain(..) {
-            // Votes that come after the election are dropped. If anything else were,
-            // some member would not apply every command.
+            // Votes after the election are dropped. If another message were dropped, some
+            // member would not apply every command.
             let _ = self.members[at].raft.step(Input::Received(envelope));
         }
         self.members[at].inbox = inbox;
         while self.members[at].raft.has_output() {
             let output = self.members[at].raft.take_output();
-            self.carry(output.send);
+            self.deliver(output.send);
             if let Some(save) = output.save {
                 let member = &mut self.members[at];
                 if !save.entries.is_empty() {
                     member.disk.push_back(save.entries);
                 }
-                sure("saved", member.raft.step(Input::Saved(save.id)));
-                self.carry(save.then_send);
+                expect_ok("saved", member.raft.step(Input::Saved(save.id)));
+                self.deliver(save.then_send);
             }
             let member = &mut self.members[at];
             member.apply(&output.apply);
@@ -70,14 +71,14 @@ impl Ours {
         }
     }
 
-    fn carry(&mut self, envelopes: Vec<Envelope>) {
+    fn deliver(&mut self, envelopes: Vec<Envelope>) {
         for envelope in envelopes {
             self.members[envelope.to.0 as usize - 1].inbox.push(envelope);
         }
     }
 }
 
-impl Member {
+impl CoreMember {
     fn new(id: MemberId, adjust: &impl Fn(&mut Config)) -> Self {
         let mut config = Config::new(id);
         config.append_bytes_max = APPEND_BYTES_MAX;
@@ -85,8 +86,8 @@ impl Member {
         config.trim_keep_entries = TRIM_KEEP;
         adjust(&mut config);
         let boot = Boot::first(Membership::new([1, 2, 3].map(MemberId), []));
-        let raft = Box::new(sure("boot", Raft::new(config, boot)));
-        let applied = Applied { last_index: 1, ..Applied::default() };
+        let raft = Box::new(expect_ok("boot", Raft::new(config, boot)));
+        let applied = AppliedCommands { last_index: 1, ..AppliedCommands::default() };
         Self { raft, inbox: Vec::new(), disk: VecDeque::new(), applied }
     }
 
@@ -97,7 +98,7 @@ impl Member {
             }
         }
         if !entries.is_empty() {
-            sure("applied", self.raft.step(Input::Applied(self.applied.last_index)));
+            expect_ok("applied", self.raft.step(Input::Applied(self.applied.last_index)));
         }
     }
 
@@ -109,15 +110,15 @@ impl Member {
     }
 }
 
-impl Cluster for Ours {
+impl BenchCluster for Ours {
     fn propose(&mut self, command: Vec<u8>) {
         self.requests += 1;
         let input = Input::Propose(RequestId(self.requests), command.into());
-        sure("propose", self.members[0].raft.step(input));
+        expect_ok("propose", self.members[0].raft.step(input));
     }
 
     fn settle(&mut self) {
-        // Only the leader was asked for anything; the others wait for its messages.
+        // Only the leader has work; the others wait for its messages.
         self.turn(0);
         while self.members.iter().any(|member| !member.inbox.is_empty()) {
             for at in [1, 2, 0] {
@@ -131,12 +132,12 @@ impl Cluster for Ours {
     fn trim(&mut self) {
         for member in &mut self.members {
             let index = member.applied.last_index;
-            sure("snapshotted", member.raft.step(Input::Snapshotted(index)));
+            expect_ok("snapshotted", member.raft.step(Input::Snapshotted(index)));
         }
         (0..MEMBERS).for_each(|at| self.turn(at));
     }
 
-    fn applied(&self) -> [Applied; MEMBERS] {
+    fn applied(&self) -> [AppliedCommands; MEMBERS] {
         [0, 1, 2].map(|at| self.members[at].applied)
     }
 
@@ -145,7 +146,7 @@ impl Cluster for Ours {
     }
 }
 
-/// What can be measured of members that have nothing to do.
+/// The measurements of idle members.
 pub(crate) fn probes() -> Probes {
     let [mut leader, mut follower, _] = idle_members(IDLE_TICKS);
     let [mut beating, _, _] = idle_members(1);
@@ -154,7 +155,7 @@ pub(crate) fn probes() -> Probes {
         tick_leader: Box::new(move |times| tick(&mut leader, times)),
         beat: Box::new(move |times| {
             for _ in 0..times {
-                sure("tick", beating.step(Input::Tick));
+                expect_ok("tick", beating.step(Input::Tick));
                 black_box(beating.take_output());
             }
         }),
@@ -163,7 +164,7 @@ pub(crate) fn probes() -> Probes {
     }
 }
 
-/// The members of a quiet cluster in which no election is ever due.
+/// The members of an idle cluster without elections.
 fn idle_members(heartbeat_ticks: u32) -> [Box<Raft>; MEMBERS] {
     let cluster = Ours::with(|config| {
         config.election_ticks = IDLE_TICKS + 1;
@@ -174,12 +175,12 @@ fn idle_members(heartbeat_ticks: u32) -> [Box<Raft>; MEMBERS] {
 
 fn tick(raft: &mut Raft, times: u64) {
     for _ in 0..times {
-        sure("tick", raft.step(Input::Tick));
-        assert!(!black_box(raft.has_output()), "an idle tick leads to nothing");
+        expect_ok("tick", raft.step(Input::Tick));
+        assert!(!black_box(raft.has_output()), "an idle tick has no output");
     }
 }
 
-/// Looks match indexes up as a leader does: by walking its few members.
+/// Looks up match indexes as a leader does, with a linear search.
 fn quorum(incoming: &[u64], outgoing: &[u64]) -> Probe {
     let ids = |ids: &[u64]| ids.iter().map(|id| MemberId(*id)).collect::<MemberSet>();
     let majorities: Vec<_> =
@@ -197,8 +198,8 @@ fn quorum(incoming: &[u64], outgoing: &[u64]) -> Probe {
     })
 }
 
-/// What a quiet member gives back when it goes. The leader goes last, and with it
-/// the blocks that all three share.
+/// The bytes that dropping an idle member frees. The leader is dropped last, and with it the
+/// shared blocks.
 fn memory() -> Memory {
     let [leader, follower, other] = idle_members(1);
     let freed = |raft: Box<Raft>| {
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_trimmed_and_stays_bounded() {
+    fn log_is_trimmed_and_stays_bounded() {
         let mut cluster = Ours::new();
         cluster.run(Shape { size: 8, batch: 256 }, 4 * TRIM_EVERY);
         assert!(cluster.held() <= TRIM_EVERY + TRIM_KEEP, "{} entries held", cluster.held());
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_tick_allocates_nothing() {
+    fn idle_tick_does_not_allocate() {
         let mut probes = probes();
         for probe in [&mut probes.tick_follower, &mut probes.tick_leader] {
             let before = Counts::now();
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_follower_is_not_larger_than_its_leader() {
+    fn idle_follower_is_not_larger_than_its_leader() {
         let memory = memory();
         assert!(0 < memory.follower && memory.follower <= memory.leader, "{memory:?}");
     }

@@ -1,4 +1,4 @@
-//! Three members of raft-rs, over a storage as lean as its trait allows.
+//! Three members of raft-rs, with a minimal storage.
 
 use std::hint::black_box;
 
@@ -6,47 +6,48 @@ use raft::eraftpb::{ConfState, Entry, HardState, Message, Snapshot};
 use raft::{GetEntriesContext, RaftState, RawNode, StateRole, Storage, StorageError};
 
 use crate::cluster::{
-    APPEND_BYTES_MAX, Applied, Cluster, INFLIGHT_MESSAGES_MAX, MEMBERS, TRIM_KEEP, sure,
+    APPEND_BYTES_MAX, AppliedCommands, BenchCluster, INFLIGHT_MESSAGES_MAX, MEMBERS, TRIM_KEEP,
+    expect_ok,
 };
 use crate::counting::Counts;
 use crate::idle::{IDLE_TICKS, Memory, Probe, Probes, VOTERS};
 
 pub(crate) struct RaftRs {
-    members: [Member; MEMBERS],
+    members: [RaftRsMember; MEMBERS],
 }
 
-struct Member {
-    raft: Box<RawNode<Lean>>,
+struct RaftRsMember {
+    raft: Box<RawNode<VecStorage>>,
     inbox: Vec<Message>,
-    applied: Applied,
+    applied: AppliedCommands,
 }
 
 impl RaftRs {
-    /// A cluster whose first member leads, and which is quiet.
+    /// An idle cluster whose first member leads.
     pub(crate) fn new() -> Self {
         Self::with(|_| {})
     }
 
     fn with(adjust: impl Fn(&mut raft::Config)) -> Self {
-        let members =
-            [1, 2, 3].map(|id| Member::new(id, ConfState::from((vec![1, 2, 3], vec![])), &adjust));
+        let members = [1, 2, 3]
+            .map(|id| RaftRsMember::new(id, ConfState::from((vec![1, 2, 3], vec![])), &adjust));
         let mut cluster = Self { members };
-        sure("campaign", cluster.members[0].raft.campaign());
+        expect_ok("campaign", cluster.members[0].raft.campaign());
         cluster.settle();
         assert_eq!(cluster.members[0].raft.raft.state, StateRole::Leader);
         cluster
     }
 
-    /// One member takes its messages and does what its readies ask.
+    /// One member processes its messages and its `Ready`s.
     fn turn(&mut self, at: usize) {
         let mut inbox = std::mem::take(&mut self.members[at].inbox);
         for message in inbox.drain(..) {
-            sure("message", self.members[at].raft.step(message));
+            expect_ok("message", self.members[at].raft.step(message));
         }
         self.members[at].inbox = inbox;
         while self.members[at].raft.has_ready() {
             let mut ready = self.members[at].raft.ready();
-            self.carry(ready.take_messages());
+            self.deliver(ready.take_messages());
             let member = &mut self.members[at];
             member.apply(ready.take_committed_entries());
             let store = member.raft.mut_store();
@@ -54,7 +55,7 @@ impl RaftRs {
             if let Some(hard_state) = ready.hs() {
                 store.hard_state = hard_state.clone();
             }
-            self.carry(ready.take_persisted_messages());
+            self.deliver(ready.take_persisted_messages());
             let member = &mut self.members[at];
             let mut light = member.raft.advance(ready);
             if let Some(commit) = light.commit_index() {
@@ -65,18 +66,18 @@ impl RaftRs {
                 member.apply(committed);
                 member.raft.advance_apply();
             }
-            self.carry(light.take_messages());
+            self.deliver(light.take_messages());
         }
     }
 
-    fn carry(&mut self, messages: Vec<Message>) {
+    fn deliver(&mut self, messages: Vec<Message>) {
         for message in messages {
             self.members[message.to as usize - 1].inbox.push(message);
         }
     }
 }
 
-impl Member {
+impl RaftRsMember {
     fn new(id: u64, voters: ConfState, adjust: &impl Fn(&mut raft::Config)) -> Self {
         let mut config = raft::Config {
             id,
@@ -92,8 +93,9 @@ impl Member {
         };
         adjust(&mut config);
         let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let raft = Box::new(sure("boot", RawNode::new(&config, Lean::new(voters), &logger)));
-        let applied = Applied { last_index: 1, ..Applied::default() };
+        let raft =
+            Box::new(expect_ok("boot", RawNode::new(&config, VecStorage::new(voters), &logger)));
+        let applied = AppliedCommands { last_index: 1, ..AppliedCommands::default() };
         Self { raft, inbox: Vec::new(), applied }
     }
 
@@ -104,13 +106,13 @@ impl Member {
     }
 }
 
-impl Cluster for RaftRs {
+impl BenchCluster for RaftRs {
     fn propose(&mut self, command: Vec<u8>) {
-        sure("propose", self.members[0].raft.propose(Vec::new(), command));
+        expect_ok("propose", self.members[0].raft.propose(Vec::new(), command));
     }
 
     fn settle(&mut self) {
-        // Only the leader was asked for anything; the others wait for its messages.
+        // Only the leader has work; the others wait for its messages.
         self.turn(0);
         while self.members.iter().any(|member| !member.inbox.is_empty()) {
             for at in [1, 2, 0] {
@@ -128,7 +130,7 @@ impl Cluster for RaftRs {
         }
     }
 
-    fn applied(&self) -> [Applied; MEMBERS] {
+    fn applied(&self) -> [AppliedCommands; MEMBERS] {
         [0, 1, 2].map(|at| self.members[at].applied)
     }
 
@@ -137,18 +139,18 @@ impl Cluster for RaftRs {
     }
 }
 
-/// A saved log in one vector. It owns what it is given and copies only what the
-/// trait makes it return.
-struct Lean {
+/// A saved log in one vector. Entries are moved in, and cloned only where the trait returns
+/// them.
+struct VecStorage {
     hard_state: HardState,
     voters: ConfState,
-    /// Index and term of the entry before the first one held.
+    /// Index and term of the entry before the first one.
     base: (u64, u64),
     entries: Vec<Entry>,
 }
 
-impl Lean {
-    /// As after a snapshot at index 1, so that the voters are known.
+impl VecStorage {
+    /// The state after a snapshot at index 1, so that the voters are known.
     fn new(voters: ConfState) -> Self {
         let hard_state = HardState { term: 1, commit: 1, ..HardState::default() };
         Self { hard_state, voters, base: (1, 1), entries: Vec::new() }
@@ -164,14 +166,14 @@ impl Lean {
 
     fn trim(&mut self, to: u64) {
         if to > self.base.0 {
-            let base = (to, sure("term", self.term(to)));
+            let base = (to, expect_ok("term", self.term(to)));
             self.entries.drain(..(to - self.base.0) as usize);
             self.base = base;
         }
     }
 }
 
-impl Storage for Lean {
+impl Storage for VecStorage {
     fn initial_state(&self) -> raft::Result<RaftState> {
         Ok(RaftState::new(self.hard_state.clone(), self.voters.clone()))
     }
@@ -225,10 +227,10 @@ impl Storage for Lean {
     }
 }
 
-/// What an entry costs in a message besides its data, roughly.
+/// The approximate overhead of an entry in a message.
 const ENTRY_OVERHEAD_BYTES: u64 = 16;
 
-/// What can be measured of members that have nothing to do.
+/// The measurements of idle members.
 pub(crate) fn probes() -> Probes {
     let [mut leader, mut follower, _] = idle_members(IDLE_TICKS);
     let [mut beating, _, _] = idle_members(1);
@@ -248,8 +250,8 @@ pub(crate) fn probes() -> Probes {
     }
 }
 
-/// The members of a quiet cluster in which no election is ever due.
-fn idle_members(heartbeat_ticks: u32) -> [Box<RawNode<Lean>>; MEMBERS] {
+/// The members of an idle cluster without elections.
+fn idle_members(heartbeat_ticks: u32) -> [Box<RawNode<VecStorage>>; MEMBERS] {
     let cluster = RaftRs::with(|config| {
         config.election_tick = IDLE_TICKS as usize + 1;
         config.heartbeat_tick = heartbeat_ticks as usize;
@@ -257,17 +259,17 @@ fn idle_members(heartbeat_ticks: u32) -> [Box<RawNode<Lean>>; MEMBERS] {
     cluster.members.map(|member| member.raft)
 }
 
-fn tick(raft: &mut RawNode<Lean>, times: u64) {
+fn tick(raft: &mut RawNode<VecStorage>, times: u64) {
     for _ in 0..times {
         raft.tick();
-        assert!(!black_box(raft.has_ready()), "an idle tick leads to nothing");
+        assert!(!black_box(raft.has_ready()), "an idle tick has no output");
     }
 }
 
 fn quorum(incoming: &[u64], outgoing: &[u64]) -> Probe {
     let mut voters = ConfState::from((incoming.to_vec(), vec![]));
     voters.voters_outgoing = outgoing.to_vec();
-    let mut member = Member::new(1, voters, &|_| {});
+    let mut member = RaftRsMember::new(1, voters, &|_| {});
     for (id, progress) in member.raft.raft.mut_prs().iter_mut() {
         progress.matched = id * 37 % 11;
     }
@@ -279,10 +281,10 @@ fn quorum(incoming: &[u64], outgoing: &[u64]) -> Probe {
     })
 }
 
-/// What a quiet member gives back when it goes, its storage left out.
+/// The bytes that dropping an idle member frees, without its storage.
 fn memory() -> Memory {
     let [leader, follower, _] = idle_members(1);
-    let freed = |mut raft: Box<RawNode<Lean>>| {
+    let freed = |mut raft: Box<RawNode<VecStorage>>| {
         raft.mut_store().entries = Vec::new();
         raft.raft.maybe_free_inflight_buffers();
         let before = Counts::now();

@@ -1,8 +1,8 @@
-//! Group commit without consensus: what the disk alone would allow.
+//! Group commit without consensus: what the disk alone allows.
 //!
-//! The same proposers as for the whole node. One thread takes everything that has gathered,
-//! writes it to a file and syncs it, while two more do the same to files of their own; an
-//! operation is done when two of the three are durable.
+//! The same proposers as for the complete node. One thread writes all queued operations to a file
+//! and syncs it, while two more threads do the same with other files. An operation is complete
+//! when two of the three files are durable.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,12 +19,13 @@ use tokio::task::JoinSet;
 
 /// Operations a second.
 pub(crate) async fn rate(
-    place: &Path,
+    directory: &Path,
     proposers: usize,
     size: usize,
     length: Duration,
 ) -> io::Result<f64> {
-    let files: io::Result<Vec<Log>> = (0..3).map(|number| Log::new(place, number)).collect();
+    let files: io::Result<Vec<RawLog>> =
+        (0..3).map(|number| RawLog::new(directory, number)).collect();
     let (requests, gathered) = channel();
     let bytes = size + ENTRY_BYTES;
     let disk = thread::spawn(move || commit_in_groups(files?, &gathered, bytes));
@@ -54,7 +55,7 @@ pub(crate) async fn rate(
 }
 
 fn commit_in_groups(
-    mut logs: Vec<Log>,
+    mut logs: Vec<RawLog>,
     gathered: &Receiver<oneshot::Sender<()>>,
     bytes: usize,
 ) -> io::Result<()> {
@@ -93,17 +94,17 @@ fn commit_in_groups(
     Ok(())
 }
 
-/// A preallocated file that is written from end to end, again and again.
-struct Log {
+/// A preallocated file that is overwritten cyclically.
+struct RawLog {
     path: PathBuf,
     file: File,
     at: u64,
     zeros: Vec<u8>,
 }
 
-impl Log {
-    fn new(place: &Path, number: u32) -> io::Result<Self> {
-        let path = place.join(format!("raw-{number}"));
+impl RawLog {
+    fn new(directory: &Path, number: u32) -> io::Result<Self> {
+        let path = directory.join(format!("raw-{number}"));
         let file = File::create(&path)?;
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, FILE_BYTES)?;
         Ok(Self { path, file, at: 0, zeros: Vec::new() })
@@ -123,12 +124,12 @@ impl Log {
     }
 }
 
-impl Drop for Log {
+impl Drop for RawLog {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// What an entry costs in the log beside its payload, about.
+/// The approximate overhead of an entry in the log.
 const ENTRY_BYTES: usize = 48;
 const FILE_BYTES: u64 = 64 << 20;

@@ -1,12 +1,12 @@
-//! Tables in fixed columns: words to the left, numbers to the right.
+//! Tables with fixed columns: text left-aligned, numbers right-aligned.
 
 use std::fmt;
 
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     pub(crate) fn new(heads: &[&str]) -> Self {
         Self { rows: vec![heads.iter().map(ToString::to_string).collect()] }
     }
@@ -21,13 +21,13 @@ impl Table {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for TextTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, row) in self.rows.iter().enumerate() {
             let mut line = String::new();
             for (column, cell) in row.iter().enumerate() {
                 let width = self.width(column);
-                // The first two columns say what the others count.
+                // The first two columns are text.
                 let cell =
                     if column < 2 { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
                 line.push_str(if column > 0 { "  " } else { "" });
@@ -48,11 +48,11 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let mut table = Table::new(&["what", "side", "ns"]);
+        let mut table = TextTable::new(&["what", "library", "ns"]);
         table.row(&["a".into(), "ours".into(), "1234.5".into()]);
         table.row(&["longer".into(), "x".into(), "7".into()]);
         let want = "\
-what    side      ns
+what    library      ns
 --------------------
 a       ours  1234.5
 longer  x          7

@@ -78,10 +78,10 @@ fn or_bad_snapshot<R>(result: Result<R, KvSnapshotError>) -> Result<R, BadSnapsh
 /// A machine with its watchers, shared between the node that applies commands to it and the
 /// server that reads it. Clones are handles to the same machine.
 pub struct SharedKv<T> {
-    shared: Arc<SharedState<T>>,
+    shared: Arc<SharedKvState<T>>,
 }
 
-struct SharedState<T> {
+struct SharedKvState<T> {
     kv: RwLock<Kv<T>>,
     /// Lock order: `kv` before `hub`.
     hub: Mutex<WatchHub>,
@@ -126,7 +126,7 @@ impl<T: Table> SharedKv<T> {
     pub fn new(kv: Kv<T>) -> Self {
         let hub = Mutex::new(WatchHub::new(kv.revision()));
         let grants = Mutex::default();
-        Self { shared: Arc::new(SharedState { kv: RwLock::new(kv), hub, grants }) }
+        Self { shared: Arc::new(SharedKvState { kv: RwLock::new(kv), hub, grants }) }
     }
 
     /// The machine for reading. Commands wait while the guard is held.

@@ -35,7 +35,7 @@ async fn main() -> Result<(), AnyError> {
             // Small segments: a hundred logs of 64 MiB each would be a lot of disk.
             config.raft.tail_bytes_max = 1 << 20;
             let disk = quorate::FileDisk::open(directory.path().join(format!("{group}-{id}")))?;
-            let store = quorate::StoreConfig { segment_bytes: 1 << 20, ..Default::default() };
+            let store = quorate::StoreConfig::new().segment_bytes(1 << 20);
             let storage = DirectoryStorage::on(disk, store);
             nodes.push(host.start_member(config, storage, MemoryKv::default()).await?);
         }

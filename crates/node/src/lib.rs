@@ -127,6 +127,9 @@ pub use memory_network::{MemoryNetwork, MemoryTransport};
 #[cfg(feature = "runtime")]
 pub use runtime::*;
 #[cfg(feature = "runtime")]
+#[doc(hidden)]
+pub use tcp::fuzzing;
+#[cfg(feature = "runtime")]
 pub use tcp::{
     AddressResolver, ConnectionSecurity, DiscoveryError, PeerStream, Plaintext, RoundTripCallback,
     SecurityFuture, TcpConfig, TcpTransport,

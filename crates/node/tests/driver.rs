@@ -57,7 +57,7 @@ impl TestCluster {
             cluster: 5,
             config,
             options: self.options.clone(),
-            store: StoreConfig { segment_bytes: 16 << 10, ..StoreConfig::default() },
+            store: StoreConfig::new().segment_bytes(16 << 10),
             first: (joined_at == 0).then(|| self.first.clone()),
         };
         let started = start(disk, MemoryKv::default(), startup).unwrap();

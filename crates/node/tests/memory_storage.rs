@@ -130,7 +130,10 @@ fn what_does_not_continue_the_log_is_refused() {
         let why = storage.write(&save(id)).unwrap_err().to_string();
         assert_eq!(why, "entries do not continue a log up to 2.1", "{id}");
     }
-    assert_eq!(storage.trim(1).unwrap_err().to_string(), "newest snapshot is at 0");
+    assert_eq!(
+        storage.trim(1).unwrap_err().to_string(),
+        "no snapshot covers the entries; the newest is at 0"
+    );
 }
 
 const MARK: StoreIdentity =

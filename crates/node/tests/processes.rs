@@ -65,7 +65,7 @@ async fn run_member(spec: &str) -> Result<(), Box<dyn std::error::Error + Send +
         _ => NodeConfig::join(CLUSTER, id, rest.parse()?),
     };
     let transport = TcpTransport::bind(TcpConfig::new(listen.parse()?)).await?;
-    let store = StoreConfig { segment_bytes: 256 << 10, ..StoreConfig::default() };
+    let store = StoreConfig::new().segment_bytes(256 << 10);
     let storage = DirectoryStorage::on(FileDisk::open(directory)?, store);
     let machine = MemoryKv::default();
     let node = Node::start(config.with_tick(TICK), storage, machine, transport).await?;

@@ -27,13 +27,13 @@ fn memory_storage_passes() {
 #[test]
 fn directory_storage_passes() {
     // The files of a member's log are larger; making one takes a disk a while.
-    directory_passes(StoreConfig { segment_bytes: 256 << 10, ..StoreConfig::default() });
+    directory_passes(StoreConfig::new().segment_bytes(256 << 10));
 }
 
 /// Many small files, and a log of which memory holds the least part.
 #[test]
 fn directory_storage_passes_with_small_segments() {
-    directory_passes(StoreConfig { segment_bytes: 4 << 10, tail_bytes_max: 500 });
+    directory_passes(StoreConfig::new().segment_bytes(4 << 10).tail_bytes_max(500));
 }
 
 fn directory_passes(config: StoreConfig) {

@@ -1,5 +1,5 @@
-//! As much of `protoc` as the build scripts of other crates call: it compiles files into a
-//! set of descriptors. With it, who tests with such a crate needs no compiler but Rust's:
+//! The part of `protoc` that build scripts of other crates use: it compiles `.proto` files into
+//! a descriptor set. Tests with such crates then need only the Rust compiler:
 //!
 //! ```sh
 //! cargo build -p quorate-proto --example protoc
@@ -24,11 +24,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             "--include_source_info" => source_info = true,
             "-I" => includes.extend(value()),
             "-o" => output = value(),
-            flag if flag.starts_with('-') => return Err(format!("no such flag: {flag}").into()),
+            flag if flag.starts_with('-') => return Err(format!("unknown flag: {flag}").into()),
             file => files.push(PathBuf::from(file)),
         }
     }
-    let output = output.ok_or("-o is wanted")?;
+    let output = output.ok_or("missing flag: -o")?;
     let mut compiler = protox::Compiler::new(includes)?;
     compiler.include_imports(imports).include_source_info(source_info).open_files(files)?;
     std::fs::write(output, compiler.encode_file_descriptor_set())?;

@@ -1,57 +1,82 @@
-//! What goes over the wire between servers and clients: etcd's API, gRPC's health checks
-//! and Quorate's own [`quorate::v1`], as types, servers and clients.
+//! The protobuf messages and gRPC services of Quorate: etcd's API, gRPC's health checks and
+//! Quorate's own [`quorate::v1`], as generated messages, servers and clients.
 //!
-//! The words are those of the files in `proto/`; the code is generated from them and
-//! checked in, so that nobody needs a compiler for them. After a change there run
-//! `cargo run -p xtask -- proto`. What the messages mean to a server is not known here.
+//! ```
+//! use prost::Message;
+//! use quorate_proto::etcdserverpb::PutRequest;
+//!
+//! let put = PutRequest { key: "greeting".into(), value: "hello".into(), ..Default::default() };
+//! let bytes = put.encode_to_vec();
+//! assert_eq!(PutRequest::decode(&bytes[..])?.value, "hello");
+//! # Ok::<(), prost::DecodeError>(())
+//! ```
+//!
+//! Clients such as [`etcdserverpb::kv_client::KvClient`] and servers such as
+//! [`etcdserverpb::kv_server::KvServer`] need a transport, for example `tonic::transport`.
+//!
+//! The sources are the files in `proto/`. The generated code is checked in, so that a build
+//! needs no protobuf compiler. After a change in `proto/` run `cargo run -p xtask -- proto`.
+//! This crate has no hand-written logic and no feature flags.
 
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 #![allow(
     clippy::too_many_lines,
     unused_qualifications,
-    reason = "generated code: full paths, and one function per service that routes every call"
+    reason = "generated code uses full paths, and one function per service that routes all calls"
 )]
 
-/// Keys, leases, members, maintenance and users: etcd's main services.
+/// etcd's main services: keys, watches, leases, members, maintenance and authentication.
+#[allow(missing_docs, reason = "generated; most messages are documented by etcd")]
 pub mod etcdserverpb {
     include!("generated/etcdserverpb.rs");
 }
 
-/// Keys and what happens to them.
+/// Keys, values and events.
+#[allow(missing_docs, reason = "generated; most messages are documented by etcd")]
 pub mod mvccpb {
     include!("generated/mvccpb.rs");
 }
 
-/// Users and roles.
+/// Users, roles and permissions.
+#[allow(missing_docs, reason = "generated; most messages are documented by etcd")]
 pub mod authpb {
     include!("generated/authpb.rs");
 }
 
 /// Locks among clients.
+#[allow(missing_docs, reason = "generated; most messages are documented by etcd")]
 pub mod v3lockpb {
     include!("generated/v3lockpb.rs");
 }
 
 /// Elections among clients.
+#[allow(missing_docs, reason = "generated; most messages are documented by etcd")]
 pub mod v3electionpb {
     include!("generated/v3electionpb.rs");
 }
 
+/// gRPC's own services.
 pub mod grpc {
+    /// gRPC's health checking protocol.
     pub mod health {
-        /// gRPC's health checks.
+        /// Version 1 of the protocol.
+        #[allow(missing_docs, reason = "generated; documented by gRPC")]
         pub mod v1 {
             include!("generated/grpc.health.v1.rs");
         }
     }
 }
 
+/// Quorate's own services.
 pub mod quorate {
-    /// What etcd has no words for: goals, plans, joint memberships.
+    /// Membership changes beyond etcd's API: goals, plans, joint memberships.
+    #[allow(missing_docs, reason = "generated; the fields that need it have comments")]
     pub mod v1 {
         include!("generated/quorate.v1.rs");
     }
 }
 
-/// All of the above as an encoded `google.protobuf.FileDescriptorSet`, with the names of
-/// fields as they stand in `proto/`: for reflection, and for JSON.
+/// All messages and services as an encoded `google.protobuf.FileDescriptorSet`, with the field
+/// names of `proto/`. For gRPC reflection and JSON.
 pub const DESCRIPTORS: &[u8] = include_bytes!("generated/descriptors.bin");

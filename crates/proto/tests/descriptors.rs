@@ -1,6 +1,6 @@
-//! Every message, field, number and type, every value of an enum and every call is as
-//! `tests/wire.txt` has it. Nothing rewrites that file, on purpose: clients in the field
-//! rely on each line, so lines may be added, and none may change.
+//! Every message, field, number, type, enum value and call is listed in `tests/wire.txt`. The
+//! file is never rewritten automatically: clients depend on each line, so lines may be added but
+//! not changed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use prost_types::{
 };
 
 #[test]
-fn nothing_is_renumbered() {
+fn wire_format_does_not_change() {
     let expected: Vec<&str> = include_str!("wire.txt").lines().collect();
     let found = lines();
     for (at, line) in found.iter().enumerate() {
@@ -22,7 +22,7 @@ fn nothing_is_renumbered() {
     assert_eq!(found.len(), expected.len(), "tests/wire.txt has lines that proto/ has not");
 }
 
-/// What the descriptors say, a line for each thing.
+/// The contents of the descriptors, one line for each item.
 fn lines() -> Vec<String> {
     let described = FileDescriptorSet::decode(quorate_proto::DESCRIPTORS).unwrap();
     let mut lines = Vec::new();

@@ -1,6 +1,6 @@
-//! The checked-in code is what the files in `proto/` say. With `UPDATE=1` it is made so.
+//! The checked-in code equals the code generated from `proto/`. `UPDATE=1` regenerates it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,33 +10,36 @@ use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorSet};
 
 /// The files that are generated, by name.
-type Generated = BTreeMap<String, Vec<u8>>;
+type GeneratedFiles = BTreeMap<String, Vec<u8>>;
 
 const DESCRIPTORS: &str = "descriptors.bin";
 
-/// Fields whose names become odd words in Rust, and better ones. On the wire a field is a
-/// number; the descriptors keep the names as they are.
+/// Fields with unsuitable names in Rust, and their replacements. The wire format has only field
+/// numbers, and the descriptors keep the original names.
 const RENAMED: &[(&str, &str)] = &[("peerURLs", "peer_urls"), ("clientURLs", "client_urls")];
 
 #[test]
-fn the_code_is_up_to_date() {
-    let wanted = generate();
-    let folder = here().join("src/generated");
+fn generated_code_is_up_to_date() {
+    let expected = generate();
+    let folder = crate_root().join("src/generated");
     if std::env::var_os("UPDATE").is_some() {
-        write(&folder, &wanted);
+        write(&folder, &expected);
     }
-    let found = read(&folder);
-    let names = |files: &Generated| files.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(&found), names(&wanted), "{ADVICE}");
-    for (name, bytes) in &wanted {
-        assert!(found[name] == *bytes, "{name} is not what proto/ says: {ADVICE}");
+    let existing = read(&folder);
+    let names = |files: &GeneratedFiles| files.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&existing), names(&expected), "{ADVICE}");
+    for (name, bytes) in &expected {
+        assert!(
+            existing[name] == *bytes,
+            "{name} differs from the code generated from proto/: {ADVICE}"
+        );
     }
 }
 
 const ADVICE: &str = "run `cargo run -p xtask -- proto`";
 
-fn generate() -> Generated {
-    let sources = here().join("proto");
+fn generate() -> GeneratedFiles {
+    let sources = crate_root().join("proto");
     let mut compiler = protox::Compiler::new([&sources]).unwrap();
     compiler.include_source_info(true);
     compiler.open_files(proto_files(&sources)).unwrap();
@@ -66,9 +69,9 @@ fn with_rust_names(mut described: FileDescriptorSet) -> FileDescriptorSet {
 
 fn rename_fields(message: &mut DescriptorProto) {
     for field in &mut message.field {
-        let better = RENAMED.iter().find(|(name, _)| field.name() == *name);
-        if let Some((_, better)) = better {
-            field.name = Some((*better).into());
+        let renamed = RENAMED.iter().find(|(name, _)| field.name() == *name);
+        if let Some((_, name)) = renamed {
+            field.name = Some((*name).into());
         }
     }
     message.nested_type.iter_mut().for_each(rename_fields);
@@ -81,7 +84,7 @@ fn without_comments(mut described: FileDescriptorSet) -> FileDescriptorSet {
     described
 }
 
-/// Every file below `folder`, in order.
+/// All files below `folder`, in order.
 fn proto_files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -96,14 +99,14 @@ fn proto_files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn read(folder: &Path) -> Generated {
+fn read(folder: &Path) -> GeneratedFiles {
     let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
     entries
         .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
         .collect()
 }
 
-fn write(folder: &Path, generated: &Generated) {
+fn write(folder: &Path, generated: &GeneratedFiles) {
     for name in read(folder).keys().filter(|name| !generated.contains_key(*name)) {
         fs::remove_file(folder.join(name)).unwrap();
     }
@@ -112,6 +115,6 @@ fn write(folder: &Path, generated: &Generated) {
     }
 }
 
-fn here() -> &'static Path {
+fn crate_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

@@ -1,5 +1,5 @@
-//! Messages as bytes, written by hand from the numbers that etcd's clients use: what is
-//! encoded is exactly that, and what is decoded from it is the message.
+//! Compares encoded messages with bytes written by hand from the field numbers that etcd's
+//! clients use.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use quorate_proto::mvccpb::{Event, KeyValue, event::EventType};
 use quorate_proto::quorate::v1;
 use quorate_proto::{v3electionpb, v3lockpb};
 
-/// The first byte of a field: its number, and how its value is written.
+/// The first byte of a field: field number and wire type.
 const fn varint(number: u8) -> u8 {
     number << 3
 }
@@ -255,7 +255,7 @@ fn goals() {
     check(reply, &[bytes(2), 4, bytes(6), 2, varint(2), 2]);
 }
 
-/// A value is a part of what came from the socket, not a copy of it.
+/// Decoded values share the memory of the received bytes.
 #[test]
 fn values_are_not_copied() {
     let request = etcd::PutRequest { key: "k".into(), value: "v".into(), ..Default::default() };

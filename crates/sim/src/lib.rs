@@ -20,6 +20,8 @@ pub mod cluster;
 pub mod conformance;
 pub mod explore;
 pub mod faulty_disk;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod model;
 pub mod mutants;
 pub mod random;

@@ -33,7 +33,7 @@ fn long_workloads_survive_crashes_at_any_moment() {
 }
 
 /// Small: every image is a copy.
-const CONFIG: StoreConfig = StoreConfig { segment_bytes: 8 << 10, tail_bytes_max: 8 << 10 };
+const CONFIG: StoreConfig = StoreConfig::new().segment_bytes(8 << 10).tail_bytes_max(8 << 10);
 
 /// Two saves are written and not synced. The first is torn, the second is whole. Then
 /// the first place is written again, with a record of the same length: the second must

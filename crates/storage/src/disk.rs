@@ -1,57 +1,61 @@
-//! The one place where bytes meet a disk.
+//! The interface between the store and a disk.
 //!
-//! A [`Disk`] is a flat directory of named files. [`FileDisk`](crate::FileDisk) is a
-//! real one; the simulator has one that forgets, tears and lies. Nothing is durable
-//! before it is synced: what was written to a file, by [`Disk::sync`]; that a name
-//! exists, is gone or stands for another file, by [`Disk::sync_dir`].
+//! A [`Disk`] is a flat directory of named files. [`FileDisk`](crate::FileDisk) is a real
+//! directory; the simulator has one that loses, tears and corrupts writes. Nothing is durable
+//! before it is synced: the contents of a file by [`Disk::sync`]; created, renamed and removed
+//! names by [`Disk::sync_dir`].
 
 use std::fmt;
 use std::io;
 
-/// A directory of files. One writer at a time holds its lock.
+/// A flat directory of named files. One process at a time holds its lock.
 pub trait Disk {
-    /// An open file. It stays readable when its name is gone.
+    /// An open file. It stays readable after its name was removed.
     type File: Clone + fmt::Debug;
 
-    /// Takes the directory for this process, or fails with
-    /// [`io::ErrorKind::WouldBlock`]. Held as long as the disk lives; asking again is
-    /// no error.
+    /// Locks the directory for this process, or fails with
+    /// [`io::ErrorKind::WouldBlock`]. The lock is held until the disk is dropped. Locking it
+    /// again succeeds.
     fn lock(&mut self) -> io::Result<()>;
 
     /// The names of all files, in any order.
     fn list(&mut self) -> io::Result<Vec<String>>;
 
-    /// A new file of this many zeros, its space reserved. Replaces one of that name.
+    /// Creates a file of this many zero bytes and reserves the space. Replaces an existing
+    /// file with this name.
     fn create(&mut self, name: &str, bytes: u64) -> io::Result<Self::File>;
 
+    /// Opens an existing file for reading and writing.
     fn open(&mut self, name: &str) -> io::Result<Self::File>;
 
+    /// The length of a file in bytes.
     fn len(&mut self, file: &Self::File) -> io::Result<u64>;
 
-    /// Cuts a file, or lengthens it with zeros.
+    /// Truncates a file, or extends it with zero bytes.
     fn set_len(&mut self, file: &Self::File, bytes: u64) -> io::Result<()>;
 
-    /// Fills all of `into`, or fails.
+    /// Reads exactly `into.len()` bytes, or fails.
     fn read_at(&mut self, file: &Self::File, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// Writes all of `bytes`, or fails; a file grows as needed. After a failure any
-    /// part of them may have been written.
+    /// Writes all of `bytes`, or fails. The file grows as needed. After a failure any part of
+    /// them may have been written.
     fn write_at(&mut self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes what was written to this file durable. After a failure nothing is known
-    /// about any of it, and asking again proves nothing.
+    /// Makes the contents of this file durable. After a failure it is unknown which of the
+    /// writes since the last sync are durable, and a later success proves nothing.
     fn sync(&mut self, file: &Self::File) -> io::Result<()>;
 
-    /// Replaces `to`, if it is there.
+    /// Renames a file. Replaces `to`, if it exists.
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
 
+    /// Removes a name.
     fn remove(&mut self, name: &str) -> io::Result<()>;
 
-    /// Makes names durable.
+    /// Makes created, renamed and removed names durable.
     fn sync_dir(&mut self) -> io::Result<()>;
 }
 
-/// A disk that is lent: whoever lends it has it back when a store could not be opened.
+/// A borrowed disk: the caller keeps it if the store cannot be opened.
 impl<D: Disk> Disk for &mut D {
     type File = D::File;
 

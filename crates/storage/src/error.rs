@@ -1,7 +1,7 @@
-//! What a disk can do to a member.
+//! Errors of the store.
 //!
-//! There is no way on after any of it but one: what could not be written may be lost,
-//! and what cannot be read may have been a promise.
+//! After a disk failure or corruption the member must stop: a failed write may be lost, and
+//! unreadable data may include a vote or an acknowledged entry.
 
 use std::fmt;
 use std::io;
@@ -12,31 +12,45 @@ use crate::codec::DecodeError;
 use crate::names::FileName;
 use crate::wal::segment::VERSION;
 
-/// The disk did not do what it was asked to.
+/// A disk operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskFailure {
+    /// What failed.
     pub operation: DiskOperation,
+    /// The file that it was applied to.
     pub file: FileName,
+    /// The kind of the error.
     pub kind: io::ErrorKind,
-    /// The number that the operating system gave it.
+    /// The error number of the operating system, if it has one.
     pub code: Option<i32>,
 }
 
+/// An operation of a [`Disk`](crate::Disk).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DiskOperation {
+    /// Locking the directory.
     Lock,
+    /// DirectoryListing the directory.
     List,
+    /// Creating a file.
     Create,
+    /// Opening a file.
     Open,
+    /// Reading a file or its length.
     Read,
+    /// Writing a file or changing its length.
     Write,
+    /// Syncing a file or the directory.
     Sync,
+    /// Renaming a file.
     Rename,
+    /// Removing a file.
     Remove,
 }
 
 impl DiskFailure {
-    /// For `map_err`: what was being done to which file.
+    /// For `map_err`: adds the operation and the file to an I/O error.
     pub(crate) fn when(operation: DiskOperation, file: FileName) -> impl FnOnce(io::Error) -> Self {
         move |why| Self { operation, file, kind: why.kind(), code: why.raw_os_error() }
     }
@@ -65,59 +79,68 @@ impl fmt::Display for DiskFailure {
 
 impl std::error::Error for DiskFailure {}
 
-/// Bytes that were durable are not what they were.
+/// Durable data is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corruption {
+    /// The damaged file.
     pub file: FileName,
-    /// Where the damaged part begins.
+    /// The offset at which the damaged part starts.
     pub offset: u64,
+    /// What is wrong with it.
     pub why: CorruptionKind,
 }
 
+/// What is wrong with damaged data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CorruptionKind {
-    /// Not the first bytes of such a file.
+    /// The file does not start with the magic bytes of its kind.
     BadMagic,
+    /// The checksum does not match.
     ChecksumMismatch,
-    /// The file ends before it should.
+    /// The file is too short.
     Truncated,
-    /// The file is not there, or others say that it should be.
+    /// The file is missing, although other files refer to it.
     Missing,
-    /// Intact, but it belongs elsewhere.
+    /// Intact, but it belongs to another store, segment or snapshot.
     Misplaced,
-    /// Intact, but not what others say it to be.
+    /// Intact, but it contradicts other records.
     Inconsistent,
-    /// Intact, but nothing that was ever written.
+    /// The checksum matches, but the contents cannot be decoded.
     Undecodable(DecodeError),
-    /// The log does not reach back to a snapshot: entries after this one are gone.
-    Gap {
-        after: EntryId,
-    },
 }
 
 impl fmt::Display for Corruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is corrupt at byte {}: ", self.file, self.offset)?;
         match self.why {
-            CorruptionKind::BadMagic => write!(f, "not a file of this kind"),
+            CorruptionKind::BadMagic => write!(f, "wrong magic bytes"),
             CorruptionKind::ChecksumMismatch => write!(f, "checksum does not match"),
-            CorruptionKind::Truncated => write!(f, "ends too early"),
-            CorruptionKind::Missing => write!(f, "is missing"),
-            CorruptionKind::Misplaced => write!(f, "does not belong here"),
-            CorruptionKind::Inconsistent => write!(f, "contradicts what is before it"),
+            CorruptionKind::Truncated => write!(f, "file is too short"),
+            CorruptionKind::Missing => write!(f, "file is missing"),
+            CorruptionKind::Misplaced => write!(f, "belongs to another store or file"),
+            CorruptionKind::Inconsistent => write!(f, "contradicts other records"),
             CorruptionKind::Undecodable(why) => write!(f, "{why}"),
-            CorruptionKind::Gap { after } => write!(f, "entries after {after} are missing"),
         }
     }
 }
 
-impl std::error::Error for Corruption {}
+impl std::error::Error for Corruption {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.why {
+            CorruptionKind::Undecodable(why) => Some(why),
+            _ => None,
+        }
+    }
+}
 
-/// Why something was not read: the disk failed, or what it holds is damaged.
+/// Why data was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReadError {
+    /// The disk failed.
     Failed(DiskFailure),
+    /// The data is damaged.
     Corrupt(Corruption),
 }
 
@@ -142,26 +165,44 @@ impl fmt::Display for ReadError {
     }
 }
 
-impl std::error::Error for ReadError {}
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Failed(why) => Some(why),
+            Self::Corrupt(why) => Some(why),
+        }
+    }
+}
 
-/// Why a call did nothing, or may have done anything.
+/// Why a call of a [`Store`](crate::Store) failed.
+///
+/// A refused call changed nothing. After [`Failed`](Self::Failed) or
+/// [`Corrupt`](Self::Corrupt) every later call returns the same error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// End the member. What of the last writes is on disk is not known; a restart
-    /// finds out.
+    /// The disk failed: stop the member. It is unknown which of the last writes are durable;
+    /// a restart recovers them.
     Failed(DiskFailure),
-    /// End the member, and let it neither vote nor lead: what it has promised is
-    /// damaged.
+    /// Durable data is damaged: stop the member, and do not let it vote or lead.
     Corrupt(Corruption),
-    /// Refused, nothing was written: the entries do not continue the log.
-    NotContiguous { last: EntryId },
-    /// Refused, nothing was written: more than a record can hold.
+    /// Refused: the entries do not continue the log.
+    NotContiguous {
+        /// The last entry of the log.
+        last: EntryId,
+    },
+    /// Refused: the save is larger than a record can be.
     TooLarge,
-    /// Refused: such a snapshot was not finished.
-    NoSuchSnapshot { id: EntryId },
-    /// Refused: entries may go only when a snapshot covers them.
-    NotSnapshotted { newest: Index },
+    /// Refused: there is no finished snapshot of this entry.
+    NoSuchSnapshot {
+        /// The entry that was requested.
+        id: EntryId,
+    },
+    /// Refused: only entries that a snapshot covers can be trimmed.
+    NotSnapshotted {
+        /// The index of the newest snapshot.
+        newest: Index,
+    },
 }
 
 impl From<DiskFailure> for StoreError {
@@ -184,25 +225,39 @@ impl fmt::Display for StoreError {
         match self {
             Self::Failed(why) => write!(f, "{why}"),
             Self::Corrupt(why) => write!(f, "{why}"),
-            Self::NotContiguous { last } => write!(f, "entries do not continue a log up to {last}"),
-            Self::TooLarge => write!(f, "a save is larger than a record can be"),
-            Self::NoSuchSnapshot { id } => write!(f, "no snapshot {id} is finished"),
-            Self::NotSnapshotted { newest } => write!(f, "newest snapshot is at {newest}"),
+            Self::NotContiguous { last } => {
+                write!(f, "entries do not continue the log, which ends at {last}")
+            }
+            Self::TooLarge => write!(f, "save is larger than a record can be"),
+            Self::NoSuchSnapshot { id } => write!(f, "there is no finished snapshot {id}"),
+            Self::NotSnapshotted { newest } => {
+                write!(f, "no snapshot covers the entries; the newest is at {newest}")
+            }
         }
     }
 }
 
-impl std::error::Error for StoreError {}
+impl std::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Failed(why) => Some(why),
+            Self::Corrupt(why) => Some(why),
+            _ => None,
+        }
+    }
+}
 
-/// Why a store was not created. Nothing that was there is touched.
+/// Why a store was not created. Existing files are unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CreateError {
+    /// The disk failed.
     Failed(DiskFailure),
     /// Another process uses the directory.
     Locked,
     /// There is a store already. Open it, or choose another directory.
     InUse {
+        /// A file of that store.
         file: FileName,
     },
 }
@@ -223,12 +278,20 @@ impl fmt::Display for CreateError {
     }
 }
 
-impl std::error::Error for CreateError {}
+impl std::error::Error for CreateError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Failed(why) => Some(why),
+            Self::Locked | Self::InUse { .. } => None,
+        }
+    }
+}
 
 /// Why a store was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenError {
+    /// The disk failed.
     Failed(DiskFailure),
     /// Another process uses the directory.
     Locked,
@@ -236,21 +299,27 @@ pub enum OpenError {
     NotCreated,
     /// The directory belongs to another cluster. Choose another one.
     OtherCluster {
+        /// The cluster in the directory.
         found: u64,
+        /// The requested cluster.
         expected: u64,
     },
     /// The directory belongs to another member. Choose another one.
     OtherMember {
+        /// The member in the directory.
         found: MemberId,
+        /// The requested member.
         expected: MemberId,
     },
-    /// Written in a format that this version does not know.
+    /// Written in a format that this version does not support. Use another version.
     UnsupportedVersion {
+        /// The file.
         file: FileName,
+        /// Its format version.
         found: u32,
     },
-    /// What was durable is damaged. Remove the member and add it anew with an empty
-    /// directory: it must not vote with what is left.
+    /// Durable data is damaged. Remove the member and add it again with an empty directory:
+    /// it must not vote with incomplete data.
     Corrupt(Corruption),
 }
 
@@ -282,17 +351,25 @@ impl fmt::Display for OpenError {
             Self::Locked => write!(f, "directory is locked by another process"),
             Self::NotCreated => write!(f, "directory holds no store"),
             Self::OtherCluster { found, expected } => {
-                write!(f, "directory is of cluster {found:x}, want {expected:x}")
+                write!(f, "directory belongs to cluster {found:016x}, expected {expected:016x}")
             }
             Self::OtherMember { found, expected } => {
-                write!(f, "directory is of member {found}, want {expected}")
+                write!(f, "directory belongs to member {found}, expected {expected}")
             }
             Self::UnsupportedVersion { file, found } => {
-                write!(f, "{file} has format version {found}, want {VERSION}")
+                write!(f, "{file} has format version {found}, supported is {VERSION}")
             }
             Self::Corrupt(why) => write!(f, "{why}"),
         }
     }
 }
 
-impl std::error::Error for OpenError {}
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Failed(why) => Some(why),
+            Self::Corrupt(why) => Some(why),
+            _ => None,
+        }
+    }
+}

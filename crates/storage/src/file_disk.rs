@@ -1,7 +1,6 @@
-//! A [`Disk`] made of a real directory.
+//! A [`Disk`] on a real directory.
 //!
-//! Only its owner may look into it: what a member has promised, and what clients have
-//! stored, is nobody else's.
+//! Only the owner of the directory can read it, because it holds the data of clients.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io;
@@ -15,7 +14,7 @@ use rustix::io::Errno;
 use crate::Disk;
 use crate::names::FileName;
 
-/// A directory, mode 0700, with files of mode 0600. Clones are handles on the same
+/// A directory with mode 0700 and files with mode 0600. Clones are handles to the same
 /// directory.
 #[derive(Clone, Debug)]
 pub struct FileDisk {
@@ -25,8 +24,8 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// The directory at this path, made if it is not there. One that others may look
-    /// into is refused with [`io::ErrorKind::PermissionDenied`].
+    /// Opens the directory at this path, or creates it. A directory that other users can
+    /// access is refused with [`io::ErrorKind::PermissionDenied`].
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         if let Some(parent) = path.parent() {
@@ -38,23 +37,24 @@ impl FileDisk {
             Err(why) => return Err(why),
         }
         let dir = File::open(&path)?;
-        let found = dir.metadata()?;
-        if !found.is_dir() {
+        let metadata = dir.metadata()?;
+        if !metadata.is_dir() {
             return Err(io::Error::new(io::ErrorKind::NotADirectory, "not a directory"));
         }
-        let mode = found.mode() & 0o777;
+        let mode = metadata.mode() & 0o777;
         if mode & 0o077 != 0 {
-            let text = format!("{}: mode is {mode:04o}, want 0700", path.display());
+            let text = format!("{}: mode is {mode:04o}, must be 0700", path.display());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
         Ok(Self { path, dir: Arc::new(dir), lock: None })
     }
 
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// No name leads out of the directory by a link.
+    /// Symbolic links are not followed, so that no name leads out of the directory.
     fn options() -> OpenOptions {
         let mut options = OpenOptions::new();
         let no_links = OFlags::NOFOLLOW.bits().cast_signed();
@@ -80,7 +80,7 @@ impl Disk for FileDisk {
     fn list(&mut self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in self.path.read_dir()? {
-            // A name that is no text is none of ours.
+            // All our names are UTF-8; ignore others.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);
             }
@@ -93,7 +93,7 @@ impl Disk for FileDisk {
         let file = Self::options().create(true).truncate(true).open(path)?;
         if bytes > 0 {
             match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
-                // A file system that cannot reserve space can still count.
+                // The file system cannot reserve space: only set the length.
                 Err(Errno::OPNOTSUPP) => file.set_len(bytes)?,
                 reserved => reserved?,
             }
@@ -142,7 +142,7 @@ impl Disk for FileDisk {
     }
 }
 
-/// The directory itself is a name in another one.
+/// Makes the name of the directory itself durable.
 fn sync_parent(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),

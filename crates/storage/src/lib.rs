@@ -1,32 +1,67 @@
-//! The write-ahead log and the snapshots of one member, over one trait for disks.
+//! The write-ahead log and the snapshots of one member.
 //!
-//! What the core asks to save is written here, and what a member starts with is read
-//! back: see [`Store`]. Everything goes through [`Disk`], so that the simulator can
-//! crash, tear and damage what production relies on.
+//! A [`Store`] writes the saves that [`quorate_core`] requests, and reads back what a member
+//! starts with. All I/O goes through the [`Disk`] trait, so that a simulator can crash, tear
+//! and corrupt exactly the code that runs in production. [`FileDisk`] is the real one.
 //!
-//! # The promise
-//! After a crash the store holds a prefix of the saves that were written, with every
-//! one that was synced. What is damaged otherwise is reported with its place and never
-//! taken for the end of the log. Nothing is tried twice on a disk that failed.
+//! ```
+//! use quorate_core::{Boot, Entry, HardState, MemberId, Membership, Save, SaveId};
+//! use quorate_storage::{FileDisk, OpenedStore, Store, StoreConfig, StoreIdentity};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("data");
+//! let identity =
+//!     StoreIdentity { cluster: 1, member: MemberId(1), incarnation: 42, joined_at: 0 };
+//! let first = Boot::first(Membership::new([MemberId(1)], []));
+//! let config = StoreConfig::default();
+//! let OpenedStore { mut store, .. } =
+//!     Store::open_or_create(FileDisk::open(&path)?, identity, &first, &config)?;
+//! store.write(&Save {
+//!     id: SaveId(1),
+//!     hard_state: Some(HardState { term: 2, vote: Some(MemberId(1)), commit: 1 }),
+//!     entries: vec![Entry::command(2, 2, "hello")].into(),
+//!     install: None,
+//!     must_sync: true,
+//!     then_send: Vec::new(),
+//! })?;
+//! store.sync()?; // The save is durable now.
+//! store.close()?;
+//!
+//! let opened = Store::open_or_create(FileDisk::open(&path)?, identity, &first, &config)?;
+//! assert_eq!(opened.boot.hard_state.term, 2);
+//! assert_eq!(opened.boot.tail.last().map(|entry| entry.id.index), Some(2));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Guarantees
+//! After a crash the store holds a prefix of the saves that were written, and that prefix
+//! includes every synced save. Any other damage is reported with file and offset, and never
+//! mistaken for the end of the log. After a disk failure no operation is retried: every later
+//! call returns the same error, and the member must stop.
 //!
 //! # Reading order
-//! `disk`, `store`, `wal` (record, segment, index, reader, mark), `recover`,
-//! `snapshots`. The bytes stand in docs/formats.md.
+//! `disk`, `store`, `wal` (record, segment, index, reader, mark), `recover`, `snapshots`.
+//! `docs/formats.md` in the repository describes the file formats.
 //!
-//! No clock, no thread, no async, no locks.
+//! The crate uses no clock, no threads, no async and no locks.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
-#[cfg(test)]
-mod chance;
 pub mod codec;
 mod disk;
 mod error;
 mod file_disk;
+#[doc(hidden)]
+pub mod fuzzing;
 mod names;
 mod recover;
 mod snapshots;
 mod store;
+#[cfg(test)]
+mod test_random;
 mod wal;
 
 pub use disk::Disk;

@@ -4,29 +4,30 @@ use std::fmt;
 
 use quorate_core::EntryId;
 
-/// A file of the store, by what it is.
+/// A file of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum FileName {
-    /// Held by the process that uses the directory.
+    /// Locked by the process that uses the directory.
     Lock,
-    /// How far the log is known to be durable.
+    /// The position up to which the log is known to be durable.
     SyncMark,
-    /// A part of the log.
+    /// A segment of the log, by number.
     Segment(u64),
-    /// A part of the log that is being made.
+    /// A segment that is being created.
     NewSegment,
-    /// A part of the log that was trimmed away, kept to be written over.
+    /// A segment that was trimmed, kept for reuse.
     SpareSegment,
-    /// The state as of this entry.
+    /// A snapshot of the state after this entry.
     Snapshot(EntryId),
-    /// A snapshot that is being written.
+    /// A snapshot that is being written, by number.
     NewSnapshot(u64),
     /// The directory itself.
     Directory,
 }
 
 impl FileName {
-    /// What this name stands for, if it is one of ours.
+    /// The file with this name, if it belongs to the store.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         let parsed = match name {
             "lock" => Self::Lock,
@@ -35,7 +36,7 @@ impl FileName {
             "wal-spare" => Self::SpareSegment,
             _ => Self::parse_numbered(name)?,
         };
-        // Numbers have one spelling: nothing else is taken for ours.
+        // Numbers have one spelling; any other name is not ours.
         (parsed.to_string() == name).then_some(parsed)
     }
 
@@ -50,13 +51,13 @@ impl FileName {
         Some(Self::Segment(name.strip_prefix("wal-")?.parse().ok()?))
     }
 
-    /// Left over when the process ended while making it.
+    /// Whether a file with this name at startup is left over from an earlier process.
     pub(crate) fn is_unfinished(self) -> bool {
         matches!(self, Self::NewSegment | Self::NewSnapshot(_) | Self::SpareSegment)
     }
 }
 
-/// Names sort as what they stand for.
+/// Names sort in the order of segments and snapshots.
 impl fmt::Display for FileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -77,8 +78,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_read_back_and_no_other_is() {
-        let ours = [
+    fn names_round_trip_and_other_names_are_refused() {
+        let names = [
             FileName::Lock,
             FileName::SyncMark,
             FileName::Segment(7),
@@ -88,7 +89,7 @@ mod tests {
             FileName::Snapshot(EntryId::new(3, 9)),
             FileName::NewSnapshot(4),
         ];
-        for name in ours {
+        for name in names {
             assert_eq!(FileName::parse(&name.to_string()), Some(name));
         }
         for other in ["", ".", "wal-7", "wal-", "snapshot-1-2", "snapshot-new-01", "lost+found"] {

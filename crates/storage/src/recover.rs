@@ -1,9 +1,9 @@
-//! From a directory to what a member starts with.
+//! Recovery: reads a directory and returns what a member starts with.
 //!
-//! Recovery reads all of the log. What a crash has torn off its end is forgotten;
-//! whatever else is not as it was written ends in an error that says where, and
-//! nothing is changed on disk. Only when all is well a new segment is begun, whose
-//! head says where the one before ends: what lies behind that can never come back.
+//! Recovery reads the whole log. A torn write at its end is dropped. Any other damage is an error
+//! with file and offset, and nothing on disk is changed. On success recovery starts a new
+//! segment, whose head records where the previous one ends: bytes behind that end are never read
+//! again.
 
 use std::sync::Arc;
 
@@ -13,25 +13,25 @@ use crate::error::{Corruption, CorruptionKind, DiskFailure, DiskOperation, OpenE
 use crate::names::FileName;
 use crate::snapshots::{OpenSnapshotError, SnapshotReader};
 use crate::store::{StoreConfig, StoreOwner};
-use crate::wal::index::{LogIndex, Place};
-use crate::wal::mark::{Mark, MarkFile};
-use crate::wal::reader::{self, Reader};
+use crate::wal::index::{LogIndex, RecordPosition};
+use crate::wal::mark::{SyncMark, SyncMarkFile};
+use crate::wal::reader::{self, SegmentReader};
 use crate::wal::record::Record;
-use crate::wal::segment::{HEAD_BYTES, Head, Segment, Start};
+use crate::wal::segment::{HEAD_BYTES, Segment, SegmentHead, SegmentStart};
 use crate::wal::{OpenSegmentError, Wal};
 use crate::{Disk, StoreIdentity};
 
-/// What a directory holds.
+/// The files of a store in a directory.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Listing {
-    /// Numbers of segments, in order.
+pub(crate) struct DirectoryListing {
+    /// The numbers of the segments, in order.
     pub(crate) segments: Vec<u64>,
     pub(crate) snapshots: Vec<EntryId>,
     pub(crate) unfinished: Vec<FileName>,
     pub(crate) has_mark: bool,
 }
 
-impl Listing {
+impl DirectoryListing {
     pub(crate) fn read<D: Disk>(disk: &mut D) -> Result<Self, DiskFailure> {
         let names =
             disk.list().map_err(DiskFailure::when(DiskOperation::List, FileName::Directory))?;
@@ -51,8 +51,8 @@ impl Listing {
     }
 }
 
-/// A log and the snapshot it continues.
-pub(crate) struct Recovered<F> {
+/// The recovered log, and what the member starts with.
+pub(crate) struct RecoveredLog<F> {
     pub(crate) wal: Wal<F>,
     pub(crate) boot: Boot,
 }
@@ -61,15 +61,15 @@ pub(crate) fn recover<D: Disk>(
     disk: &mut D,
     expected: StoreOwner,
     config: &StoreConfig,
-) -> Result<Recovered<D::File>, OpenError> {
-    let listing = Listing::read(disk)?;
+) -> Result<RecoveredLog<D::File>, OpenError> {
+    let listing = DirectoryListing::read(disk)?;
     let chain = open_chain(disk, &listing, expected)?;
     let Some(newest) = chain.last().map(|segment| segment.head) else {
         return Err(OpenError::NotCreated);
     };
     let identity = newest.identity;
-    let marked = if listing.has_mark { Some(MarkFile::open(disk, &identity)?) } else { None };
-    let mark = marked.as_ref().map_or(Mark::default(), |(_, mark)| *mark);
+    let marked = if listing.has_mark { Some(SyncMarkFile::open(disk, &identity)?) } else { None };
+    let mark = marked.as_ref().map_or(SyncMark::default(), |(_, mark)| *mark);
     if mark.segment > newest.number {
         return Err(missing(FileName::Segment(mark.segment)).into());
     }
@@ -77,7 +77,7 @@ pub(crate) fn recover<D: Disk>(
     let snapshot = choose_snapshot(disk, &listing, &replay, identity)?;
     let marks = match marked {
         Some((marks, _)) => marks,
-        None => MarkFile::create(disk, &identity)?,
+        None => SyncMarkFile::create(disk, &identity)?,
     };
     let mut wal = Wal {
         identity,
@@ -98,14 +98,14 @@ pub(crate) fn recover<D: Disk>(
     for name in &listing.unfinished {
         disk.remove(&name.to_string()).map_err(DiskFailure::when(DiskOperation::Remove, *name))?;
     }
-    begin_segment(disk, &mut wal)?;
+    start_segment(disk, &mut wal)?;
     clean_up(disk, &wal, &listing, boot.snapshot.id)?;
-    Ok(Recovered { wal, boot })
+    Ok(RecoveredLog { wal, boot })
 }
 
-/// Whose data a directory holds; nobody's when there is no log in it yet.
+/// The identity of the store in a directory; `None` without a log.
 pub(crate) fn read_identity<D: Disk>(disk: &mut D) -> Result<Option<StoreIdentity>, OpenError> {
-    let listing = Listing::read(disk)?;
+    let listing = DirectoryListing::read(disk)?;
     match listing.segments.last() {
         Some(newest) => Ok(Some(open_segment(disk, *newest)?.head.identity)),
         None if listing.has_mark => Err(missing(FileName::Segment(1)).into()),
@@ -113,14 +113,14 @@ pub(crate) fn read_identity<D: Disk>(disk: &mut D) -> Result<Option<StoreIdentit
     }
 }
 
-/// The newest segment and those before it, oldest first, as far back as they are there.
+/// The newest segment and all previous ones that exist, oldest first.
 fn open_chain<D: Disk>(
     disk: &mut D,
-    listing: &Listing,
+    listing: &DirectoryListing,
     expected: StoreOwner,
 ) -> Result<Vec<Segment<D::File>>, OpenError> {
     let Some(newest) = listing.segments.last() else {
-        // A log that is gone altogether is not the same as one that never was.
+        // A sync mark without segments: the log was lost.
         let was_open = listing.has_mark;
         return if was_open { Err(missing(FileName::Segment(1)).into()) } else { Ok(Vec::new()) };
     };
@@ -157,55 +157,55 @@ fn missing(file: FileName) -> Corruption {
     Corruption { file, offset: 0, why: CorruptionKind::Missing }
 }
 
-/// What the records read so far add up to.
-struct Replay {
+/// The state after the records read so far.
+struct LogReplay {
     hard_state: HardState,
     log: LogIndex,
-    /// Changes in the log, wherever it begins.
+    /// The memberships of all changes in the log.
     memberships: Vec<(EntryId, Arc<Membership>)>,
     next_sequence: u64,
-    /// Where the records of the newest segment end.
+    /// The offset at which the records of the newest segment end.
     end: u64,
 }
 
 fn replay<D: Disk>(
     disk: &mut D,
     chain: &[Segment<D::File>],
-    mark: Mark,
-) -> Result<Replay, ReadError> {
+    mark: SyncMark,
+) -> Result<LogReplay, ReadError> {
     let oldest = chain.first().map(|segment| (segment.head.start, segment.head.first_sequence));
     let (start, next_sequence) = oldest.unwrap_or_default();
-    let mut replay = Replay {
+    let mut replay = LogReplay {
         hard_state: start.hard_state,
         log: LogIndex::new(start.last, start.floor),
         memberships: Vec::new(),
         next_sequence,
         end: HEAD_BYTES,
     };
-    for (at, segment) in chain.iter().enumerate() {
-        let pinned_end = chain.get(at + 1).map(|next| next.head.previous_end);
+    for (number, segment) in chain.iter().enumerate() {
+        let pinned_end = chain.get(number + 1).map(|next| next.head.previous_end);
         replay.read_segment(disk, segment, pinned_end, mark)?;
     }
     Ok(replay)
 }
 
-impl Replay {
-    /// With `pinned_end` the records have to reach exactly there; without, they end
-    /// where the log was written last.
+impl LogReplay {
+    /// With `pinned_end` the records must end exactly there. Without, this is the newest segment,
+    /// and its records end where the last write ended.
     fn read_segment<D: Disk>(
         &mut self,
         disk: &mut D,
         segment: &Segment<D::File>,
         pinned_end: Option<u64>,
-        mark: Mark,
+        mark: SyncMark,
     ) -> Result<(), ReadError> {
-        let mut reader = Reader::new(disk, segment);
+        let mut reader = SegmentReader::new(disk, segment);
         if segment.head.start != self.start() || segment.head.first_sequence != self.next_sequence {
             return Err(reader.corrupt(0, CorruptionKind::Inconsistent).into());
         }
         let mut offset = HEAD_BYTES;
         while pinned_end.is_none_or(|end| offset < end) {
-            let Some(found) = reader.record(offset, self.next_sequence)? else {
+            let Some(intact) = reader.record(offset, self.next_sequence)? else {
                 if pinned_end.is_some() {
                     return Err(reader.corrupt(offset, CorruptionKind::ChecksumMismatch).into());
                 }
@@ -213,11 +213,11 @@ impl Replay {
                 break;
             };
             let sequence = self.next_sequence;
-            let place = Place { segment: segment.head.number, offset, sequence };
-            let bytes = found.header.record_bytes();
-            let end = found.end();
-            let record = found.decode(&reader)?;
-            self.apply(record, place, bytes)
+            let position = RecordPosition { segment: segment.head.number, offset, sequence };
+            let bytes = intact.header.record_bytes();
+            let end = intact.end();
+            let record = intact.decode(&reader)?;
+            self.apply(record, position, bytes)
                 .ok_or_else(|| reader.corrupt(offset, CorruptionKind::Inconsistent))?;
             self.next_sequence += 1;
             offset = end;
@@ -229,12 +229,12 @@ impl Replay {
         Ok(())
     }
 
-    fn start(&self) -> Start {
-        Start { hard_state: self.hard_state, floor: self.log.floor(), last: self.log.last() }
+    fn start(&self) -> SegmentStart {
+        SegmentStart { hard_state: self.hard_state, floor: self.log.floor(), last: self.log.last() }
     }
 
-    /// None when it does not continue what was there.
-    fn apply(&mut self, record: Record, place: Place, bytes: u64) -> Option<()> {
+    /// Returns `None` if the record does not continue the log.
+    fn apply(&mut self, record: Record, position: RecordPosition, bytes: u64) -> Option<()> {
         self.hard_state = record.hard_state.unwrap_or(self.hard_state);
         if let Some(id) = record.install {
             self.log.restore(id);
@@ -242,7 +242,7 @@ impl Replay {
         }
         if let Some(appended) = record.entries {
             let ids = appended.entries.iter().map(|entry| entry.id);
-            self.log.append(appended.prev, ids, place, bytes).ok()?;
+            self.log.append(appended.prev, ids, position, bytes).ok()?;
             self.memberships.retain(|(id, _)| id.index <= appended.prev.index);
             let changes = appended.entries.iter().filter_map(|entry| {
                 entry.change().map(|change| (entry.id, Arc::clone(&change.membership)))
@@ -253,12 +253,12 @@ impl Replay {
     }
 }
 
-/// The newest snapshot of an entry that the log holds. Others were received and never
-/// installed, or captured beyond what the log saved.
+/// The newest snapshot whose entry is in the log. Others were received and never installed, or
+/// captured after entries that the log lost.
 fn choose_snapshot<D: Disk>(
     disk: &mut D,
-    listing: &Listing,
-    replay: &Replay,
+    listing: &DirectoryListing,
+    replay: &LogReplay,
     identity: StoreIdentity,
 ) -> Result<SnapshotMeta, OpenError> {
     let held = listing.snapshots.iter().filter(|id| replay.log.holds(**id));
@@ -267,8 +267,7 @@ fn choose_snapshot<D: Disk>(
         if base == EntryId::ZERO {
             return Ok(SnapshotMeta::default());
         }
-        // The log begins after this entry, so there has to be a snapshot of what was
-        // before it.
+        // The log starts after this entry, so a snapshot of it must exist.
         return Err(missing(FileName::Snapshot(base)).into());
     };
     match SnapshotReader::open(disk, *id, identity.cluster) {
@@ -312,10 +311,14 @@ fn boot<D: Disk>(
     })
 }
 
-/// What was read may still be in memory only: the process may have ended before it
-/// synced, or because a sync failed. From here on others rely on it, so it is written
-/// again, where nothing proves it durable, and synced.
-fn make_durable<D: Disk>(disk: &mut D, wal: &Wal<D::File>, mark: Mark) -> Result<(), DiskFailure> {
+/// Makes the recovered log durable. It may exist only in the page cache, if the process ended
+/// before a sync or because of a failed one. Other members will rely on it, so everything that
+/// the sync mark does not cover is written again and synced.
+fn make_durable<D: Disk>(
+    disk: &mut D,
+    wal: &Wal<D::File>,
+    mark: SyncMark,
+) -> Result<(), DiskFailure> {
     let segment = wal.active();
     let name = segment.name();
     let proven = if mark.segment == segment.head.number { mark.end } else { HEAD_BYTES };
@@ -333,14 +336,14 @@ fn make_durable<D: Disk>(disk: &mut D, wal: &Wal<D::File>, mark: Mark) -> Result
     disk.sync_dir().map_err(DiskFailure::when(DiskOperation::Sync, FileName::Directory))
 }
 
-/// Goes on in a new segment, whose head names the end of the one before. One without
-/// records is replaced, so that restarts do not pile up files.
-fn begin_segment<D: Disk>(disk: &mut D, wal: &mut Wal<D::File>) -> Result<(), DiskFailure> {
+/// Starts a new segment, whose head records the end of the previous one. A previous segment
+/// without records is replaced, so that restarts do not accumulate files.
+fn start_segment<D: Disk>(disk: &mut D, wal: &mut Wal<D::File>) -> Result<(), DiskFailure> {
     let newest = wal.active().head;
     let is_empty = wal.end == HEAD_BYTES;
     let (previous, previous_end) =
         if is_empty { (newest.previous, newest.previous_end) } else { (newest.number, wal.end) };
-    let head = Head {
+    let head = SegmentHead {
         identity: wal.identity,
         number: newest.number.saturating_add(1),
         boots: wal.boots,
@@ -354,7 +357,7 @@ fn begin_segment<D: Disk>(disk: &mut D, wal: &mut Wal<D::File>) -> Result<(), Di
     if is_empty {
         wal.segments.remove(&newest.number);
     } else {
-        // The rest of it is never written.
+        // The rest of the old segment is never written.
         let old = wal.active();
         disk.set_len(&old.file, wal.end)
             .map_err(DiskFailure::when(DiskOperation::Write, old.name()))?;
@@ -363,15 +366,15 @@ fn begin_segment<D: Disk>(disk: &mut D, wal: &mut Wal<D::File>) -> Result<(), Di
             old.bytes = end;
         }
     }
-    wal.begin(segment);
+    wal.activate(segment);
     Ok(())
 }
 
-/// Removes what a crash has left, and what nobody needs any more.
+/// Removes files that a crash left behind or that are no longer needed.
 fn clean_up<D: Disk>(
     disk: &mut D,
     wal: &Wal<D::File>,
-    listing: &Listing,
+    listing: &DirectoryListing,
     snapshot: EntryId,
 ) -> Result<(), DiskFailure> {
     let segments = listing.segments.iter().filter(|number| !wal.segments.contains_key(number));

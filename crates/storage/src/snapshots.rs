@@ -1,10 +1,10 @@
-//! Snapshot files: what the log was replaced by, and the state machine's own bytes.
+//! Snapshot files: the metadata of a snapshot and the bytes of the state machine.
 //!
-//! Written aside, synced, then given their name; so one that has its name is whole,
-//! or damaged. The bytes come in chunks, whether captured here or sent by a peer, and
-//! are read back in the same chunks. Every checksum continues the one before, so that
-//! chunks cannot be lost, doubled or exchanged.
-//! docs/formats.md has the layout.
+//! A snapshot is written under a temporary name, synced, then renamed. So a file with its
+//! final name is complete, or damaged. The bytes are written in chunks, whether captured here
+//! or received from a peer, and read back in the same chunks. Every checksum continues the
+//! previous one, so that lost, duplicated or reordered chunks are detected.
+//! `docs/formats.md` describes the layout.
 
 use bytes::Bytes;
 use crc32c::crc32c_append;
@@ -18,56 +18,60 @@ use crate::names::FileName;
 pub(crate) const VERSION: u32 = 1;
 
 const MAGIC: &[u8; 8] = b"qrt-snp\n";
-/// Magic, version, checksum, cluster, length of what follows.
+/// Magic, version, checksum, cluster, length of the metadata.
 const PREFIX_BYTES: usize = 28;
 const CHUNK_HEADER_BYTES: u64 = 8;
 const FOOTER_BYTES: u64 = 28;
 
-/// Longer chunks are written as several; so whoever reads needs no more memory.
+/// The longest chunk in a file. Longer appends are split, so that this
+/// limits the memory of a reader.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// A snapshot that is being written. Used through the store, or beside it with another
-/// handle of the same disk.
+/// A snapshot that is being written, through the store or through another handle of the same
+/// disk. Dropping it loses the snapshot and leaves its temporary file until the next start:
+/// call [`Self::seal`] or [`Self::discard`].
 #[derive(Debug)]
+#[must_use = "a snapshot is lost unless it is sealed and published"]
 pub struct SnapshotWriter<F> {
     meta: SnapshotMeta,
     name: FileName,
     file: F,
     head_checksum: u32,
-    /// Where the next chunk goes.
+    /// The offset of the next chunk.
     end: u64,
-    totals: Totals,
+    totals: SnapshotTotals,
 }
 
-/// A snapshot that is durable but does not have its name yet.
+/// A snapshot with durable contents under its temporary name.
 #[derive(Debug)]
+#[must_use = "a snapshot is lost unless it is published"]
 pub struct SealedSnapshot {
     pub(crate) meta: SnapshotMeta,
     pub(crate) name: FileName,
 }
 
-/// A snapshot that is being read. Used through the store, or beside it with another
-/// handle of the same disk.
+/// A snapshot that is being read, through the store or through another handle of the same
+/// disk.
 #[derive(Debug)]
 pub struct SnapshotReader<F> {
     meta: SnapshotMeta,
     file: F,
-    /// Where the footer begins.
+    /// The offset of the footer.
     end: u64,
     at: u64,
-    totals: Totals,
-    wanted: Totals,
+    totals: SnapshotTotals,
+    expected: SnapshotTotals,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Totals {
-    /// The checksum of everything so far.
+struct SnapshotTotals {
+    /// The checksum of the head and all chunks so far.
     chain: u32,
     chunks: u64,
     bytes: u64,
 }
 
-impl Totals {
+impl SnapshotTotals {
     fn add(&mut self, header: &[u8], chunk: &[u8]) {
         self.chain = crc32c_append(crc32c_append(self.chain, header), chunk);
         self.chunks += 1;
@@ -96,20 +100,21 @@ impl<F: Clone> SnapshotWriter<F> {
             .map_err(DiskFailure::when(DiskOperation::Create, name))?;
         let (head, head_checksum) = encode_head(cluster, &meta);
         disk.write_at(&file, 0, &head).map_err(DiskFailure::when(DiskOperation::Write, name))?;
-        let totals = Totals { chain: head_checksum, chunks: 0, bytes: 0 };
+        let totals = SnapshotTotals { chain: head_checksum, chunks: 0, bytes: 0 };
         Ok(Self { meta, name, file, head_checksum, end: head.len() as u64, totals })
     }
 
+    /// The entry and the membership of the snapshot.
     pub fn meta(&self) -> &SnapshotMeta {
         &self.meta
     }
 
-    /// How many bytes were appended.
+    /// The number of bytes appended so far.
     pub fn bytes(&self) -> u64 {
         self.totals.bytes
     }
 
-    /// Adds bytes of the state machine.
+    /// Appends bytes of the state machine.
     pub fn append<D: Disk<File = F>>(
         &mut self,
         disk: &mut D,
@@ -130,7 +135,7 @@ impl<F: Clone> SnapshotWriter<F> {
         Ok(())
     }
 
-    /// Ends the file and makes its contents durable.
+    /// Completes the file and makes its contents durable.
     pub fn seal<D: Disk<File = F>>(self, disk: &mut D) -> Result<SealedSnapshot, DiskFailure> {
         let footer = self.totals.footer(self.head_checksum);
         disk.write_at(&self.file, self.end, &footer)
@@ -139,7 +144,7 @@ impl<F: Clone> SnapshotWriter<F> {
         Ok(SealedSnapshot { meta: self.meta, name: self.name })
     }
 
-    /// Gives up: nothing of it remains.
+    /// Removes the file.
     pub fn discard<D: Disk<File = F>>(self, disk: &mut D) -> Result<(), DiskFailure> {
         disk.remove(&self.name.to_string())
             .map_err(DiskFailure::when(DiskOperation::Remove, self.name))
@@ -147,8 +152,8 @@ impl<F: Clone> SnapshotWriter<F> {
 }
 
 impl SealedSnapshot {
-    /// Gives it its name; from then on it is there, also after a crash. A store that
-    /// is open learns of it by `Store::adopt_snapshot`.
+    /// Durably renames the file to its final name. An open store must be told with
+    /// [`Store::adopt_snapshot`](crate::Store::adopt_snapshot).
     pub fn publish<D: Disk>(self, disk: &mut D) -> Result<EntryId, DiskFailure> {
         let to = FileName::Snapshot(self.meta.id);
         disk.rename(&self.name.to_string(), &to.to_string())
@@ -159,8 +164,8 @@ impl SealedSnapshot {
 }
 
 impl<F: Clone> SnapshotReader<F> {
-    /// Opens a snapshot that has its name. Head and footer have to be intact; each
-    /// chunk is checked when it is read.
+    /// Opens a published snapshot and verifies head and footer. Chunks are verified when they
+    /// are read.
     pub(crate) fn open<D: Disk<File = F>>(
         disk: &mut D,
         id: EntryId,
@@ -168,7 +173,7 @@ impl<F: Clone> SnapshotReader<F> {
     ) -> Result<Self, OpenSnapshotError> {
         let name = FileName::Snapshot(id);
         let corrupt = |offset, why| Corruption { file: name, offset, why };
-        let failed = |doing| DiskFailure::when(doing, name);
+        let failed = |operation| DiskFailure::when(operation, name);
         let file = disk.open(&name.to_string()).map_err(failed(DiskOperation::Open))?;
         let len = disk.len(&file).map_err(failed(DiskOperation::Read))?;
         let mut prefix = [0; PREFIX_BYTES];
@@ -176,7 +181,7 @@ impl<F: Clone> SnapshotReader<F> {
             return Err(corrupt(len, CorruptionKind::Truncated).into());
         }
         disk.read_at(&file, 0, &mut prefix).map_err(failed(DiskOperation::Read))?;
-        let prefix = Prefix::decode(&prefix).map_err(|why| corrupt(0, why))?;
+        let prefix = SnapshotPrefix::decode(&prefix).map_err(|why| corrupt(0, why))?;
         if prefix.version != VERSION {
             return Err(OpenSnapshotError::UnsupportedVersion(prefix.version));
         }
@@ -198,22 +203,23 @@ impl<F: Clone> SnapshotReader<F> {
         }
         let mut footer = [0; FOOTER_BYTES as usize];
         disk.read_at(&file, end, &mut footer).map_err(failed(DiskOperation::Read))?;
-        let wanted = decode_footer(&footer, prefix.checksum)
+        let expected = decode_footer(&footer, prefix.checksum)
             .ok_or_else(|| corrupt(end, CorruptionKind::ChecksumMismatch))?;
-        let totals = Totals { chain: prefix.checksum, chunks: 0, bytes: 0 };
-        Ok(Self { meta, file, end, at: head_end, totals, wanted })
+        let totals = SnapshotTotals { chain: prefix.checksum, chunks: 0, bytes: 0 };
+        Ok(Self { meta, file, end, at: head_end, totals, expected })
     }
 
+    /// The entry and the membership of the snapshot.
     pub fn meta(&self) -> &SnapshotMeta {
         &self.meta
     }
 
-    /// How many bytes of the state machine there are.
+    /// The number of bytes of the state machine.
     pub fn bytes(&self) -> u64 {
-        self.wanted.bytes
+        self.expected.bytes
     }
 
-    /// The next chunk, intact; none when all of it was read.
+    /// The next chunk, verified; `None` after the last one.
     pub fn next_chunk<D: Disk<File = F>>(
         &mut self,
         disk: &mut D,
@@ -222,8 +228,8 @@ impl<F: Clone> SnapshotReader<F> {
         let (at, end) = (self.at, self.end);
         let corrupt = |why| ReadError::Corrupt(Corruption { file: name, offset: at, why });
         if at == end {
-            let whole = self.totals == self.wanted;
-            return if whole { Ok(None) } else { Err(corrupt(CorruptionKind::Inconsistent)) };
+            let complete = self.totals == self.expected;
+            return if complete { Ok(None) } else { Err(corrupt(CorruptionKind::Inconsistent)) };
         }
         let left = end - at;
         let mut header = [0; CHUNK_HEADER_BYTES as usize];
@@ -262,14 +268,14 @@ impl<T: Into<ReadError>> From<T> for OpenSnapshotError {
     }
 }
 
-struct Prefix {
+struct SnapshotPrefix {
     version: u32,
     checksum: u32,
     cluster: u64,
     meta_bytes: u32,
 }
 
-impl Prefix {
+impl SnapshotPrefix {
     fn decode(bytes: &[u8; PREFIX_BYTES]) -> Result<Self, CorruptionKind> {
         let Some(rest) = bytes.strip_prefix(MAGIC) else {
             return Err(CorruptionKind::BadMagic);
@@ -300,18 +306,21 @@ fn encode_head(cluster: u64, meta: &SnapshotMeta) -> (Vec<u8>, u32) {
     (head, checksum)
 }
 
-/// Over everything but the place of the checksum itself.
+/// Over everything but the position of the checksum itself.
 fn head_checksum(head: &[u8]) -> u32 {
     crc32c_append(crc32c_append(0, &head[..12]), &head[16..])
 }
 
-fn decode_footer(bytes: &[u8; FOOTER_BYTES as usize], head_checksum: u32) -> Option<Totals> {
+fn decode_footer(
+    bytes: &[u8; FOOTER_BYTES as usize],
+    head_checksum: u32,
+) -> Option<SnapshotTotals> {
     let mut from = Decoder::new(Bytes::copy_from_slice(bytes));
-    let mut fields = || -> Result<(u32, Totals), DecodeError> {
+    let mut fields = || -> Result<(u32, SnapshotTotals), DecodeError> {
         let end = u32::decode(&mut from)?;
         let chain = u32::decode(&mut from)?;
         let (chunks, bytes) = Codec::decode(&mut from)?;
-        Ok((end, Totals { chain, chunks, bytes }))
+        Ok((end, SnapshotTotals { chain, chunks, bytes }))
     };
     let (_, totals) = fields().ok()?;
     (totals.footer(head_checksum) == bytes).then_some(totals)

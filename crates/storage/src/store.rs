@@ -1,9 +1,8 @@
-//! Everything one member keeps on disk, behind one door.
+//! The store: the log and the snapshots of one member.
 //!
-//! The order of calls is the core's: [`Store::write`] each save, [`Store::sync`] when
-//! one of them must be durable, then report it saved. The first failure is the last
-//! thing that happens: what the disk holds after it is not known, so every later call
-//! answers the same error, and the member ends.
+//! Callers follow the core's order: [`Store::write`] each save, [`Store::sync`] when one of them
+//! must be durable, then report it saved. After the first failure the contents of the disk are
+//! unknown, so every later call returns the same error, and the member must stop.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,28 +15,32 @@ use crate::error::{
     Corruption, CorruptionKind, CreateError, DiskFailure, DiskOperation, OpenError, StoreError,
 };
 use crate::names::FileName;
-use crate::recover::{Listing, Recovered, read_identity, recover};
+use crate::recover::{DirectoryListing, RecoveredLog, read_identity, recover};
 use crate::snapshots::{OpenSnapshotError, SealedSnapshot, SnapshotReader, SnapshotWriter};
-use crate::wal::segment::{HEAD_BYTES, Head, Start};
+use crate::wal::segment::{HEAD_BYTES, SegmentHead, SegmentStart};
 use crate::wal::{AppendError, Wal};
 
-/// Whose data it is.
+/// The owner of a store: one disk of one member of one cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StoreIdentity {
+    /// The cluster.
     pub cluster: u64,
+    /// The member.
     pub member: MemberId,
-    /// Drawn at random when the store is created: another disk under the same member
-    /// id is not the same member.
+    /// A random number chosen when the store is created. Another disk with the same member id
+    /// is not the same member.
     pub incarnation: u64,
-    /// The index of the entry that added the member: see
-    /// [`Config::joined_at`](quorate_core::Config::joined_at), which belongs to the disk.
+    /// The index of the entry that added the member; see
+    /// [`Config::joined_at`](quorate_core::Config::joined_at).
     pub joined_at: Index,
 }
 
-/// Whose data it has to be.
+/// The member whose store is expected in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StoreOwner {
+    /// The cluster.
     pub cluster: u64,
+    /// The member.
     pub member: MemberId,
 }
 
@@ -55,50 +58,83 @@ impl StoreOwner {
     }
 }
 
+/// The settings of a store.
+///
+/// ```
+/// use quorate_storage::StoreConfig;
+///
+/// let config = StoreConfig::new().segment_bytes(16 << 20);
+/// assert_eq!(config.segment_bytes, 16 << 20);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StoreConfig {
-    /// The size of a file of the log. A larger save gets a larger one.
+    /// The size of a segment of the log. A larger save gets a larger segment.
     pub segment_bytes: u64,
-    /// How much of the log's end is read into memory at the start.
+    /// The size of the end of the log that is loaded into memory at startup.
     pub tail_bytes_max: u64,
+}
+
+impl StoreConfig {
+    /// The defaults: segments of 64 MiB, a tail of 16 MiB.
+    pub const fn new() -> Self {
+        Self { segment_bytes: 64 << 20, tail_bytes_max: 16 << 20 }
+    }
+
+    /// Sets [`Self::segment_bytes`].
+    #[must_use]
+    pub const fn segment_bytes(self, segment_bytes: u64) -> Self {
+        Self { segment_bytes, ..self }
+    }
+
+    /// Sets [`Self::tail_bytes_max`].
+    #[must_use]
+    pub const fn tail_bytes_max(self, tail_bytes_max: u64) -> Self {
+        Self { tail_bytes_max, ..self }
+    }
 }
 
 impl Default for StoreConfig {
     fn default() -> Self {
-        Self { segment_bytes: 64 << 20, tail_bytes_max: 16 << 20 }
+        Self::new()
     }
 }
 
-/// A member's log and snapshots.
+/// The log and the snapshots of one member.
 #[derive(Clone, Debug)]
 pub struct Store<D: Disk> {
     disk: D,
     wal: Wal<D::File>,
-    /// Those that have their name.
+    /// All published snapshots.
     snapshots: BTreeSet<EntryId>,
-    /// Names for snapshots in the making.
-    snapshots_begun: u64,
-    /// An installed snapshot is in the log: once that is durable, what was before goes.
+    /// The number of snapshots started, for temporary names.
+    snapshots_started: u64,
+    /// A save with this snapshot to install was written. Once it is durable, older files are
+    /// removed.
     installed: Option<EntryId>,
-    /// Those that a state machine is still to be made of.
-    wanted: BTreeSet<EntryId>,
+    /// Installed snapshots that the state machine has not been restored from yet.
+    needed: BTreeSet<EntryId>,
     failed: Option<StoreError>,
 }
 
-/// A store that was opened, and what a member starts from.
+/// An open store, and what the member starts with.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct OpenedStore<D: Disk> {
+    /// The store.
     pub store: Store<D>,
+    /// What the core starts with.
     pub boot: Boot,
+    /// The identity that the store was created with.
     pub identity: StoreIdentity,
-    /// How often it was opened, this time included; durable. No two lives of a member
-    /// have the same number.
+    /// How often the store was opened, including this time. The count is durable, so no two
+    /// runs of a member have the same number.
     pub boots: u64,
 }
 
 impl<D: Disk> Store<D> {
-    /// Makes a directory the store of a member that starts with this, and has no log
-    /// yet. Refuses one that is in use.
+    /// Creates the store of a member that starts with `first` and has no log yet. Refuses a
+    /// directory that is in use.
     pub fn create(
         disk: &mut D,
         identity: StoreIdentity,
@@ -108,7 +144,7 @@ impl<D: Disk> Store<D> {
         Self::create_from_snapshot(disk, identity, first, std::iter::empty(), config)
     }
 
-    /// The same for a member whose state machine begins with this snapshot's bytes.
+    /// Creates the store of a member whose state machine starts with the bytes of a snapshot.
     pub fn create_from_snapshot(
         disk: &mut D,
         identity: StoreIdentity,
@@ -117,9 +153,9 @@ impl<D: Disk> Store<D> {
         config: &StoreConfig,
     ) -> Result<(), CreateError> {
         lock(disk)?.map_err(|Locked| CreateError::Locked)?;
-        let listing = Listing::read(disk)?;
+        let listing = DirectoryListing::read(disk)?;
         let meta = &first.snapshot;
-        // A crash while creating may have left this snapshot, and nothing else.
+        // A crash during creation may have left this snapshot and nothing else.
         let snapshot = listing.snapshots.iter().find(|id| **id != meta.id);
         let used = snapshot.map(|id| FileName::Snapshot(*id));
         let used = used.or(listing.segments.first().map(|number| FileName::Segment(*number)));
@@ -134,8 +170,8 @@ impl<D: Disk> Store<D> {
             }
             writer.seal(disk)?.publish(disk)?;
         }
-        // With the first segment the store is there.
-        let head = Head {
+        // The store exists once its first segment exists.
+        let head = SegmentHead {
             identity,
             number: 1,
             boots: 0,
@@ -143,20 +179,20 @@ impl<D: Disk> Store<D> {
             first_sequence: 1,
             previous: 0,
             previous_end: 0,
-            start: Start { hard_state: first.hard_state, floor: meta.id, last: meta.id },
+            start: SegmentStart { hard_state: first.hard_state, floor: meta.id, last: meta.id },
         };
         head.create(disk, None)?;
         Ok(())
     }
 
-    /// Whose data this is; nobody's as long as the store is not created. For who starts a
-    /// member without knowing which one it is. Nothing is changed, nothing is locked.
+    /// The identity of the store in a directory, or `None` if there is no store. Changes and
+    /// locks nothing.
     pub fn read_identity(disk: &mut D) -> Result<Option<StoreIdentity>, OpenError> {
         read_identity(disk)
     }
 
-    /// Reads back what a member has saved; where there is nothing yet, as if it had been
-    /// created with `first` before. What marks the disk is what it was created with.
+    /// Opens the store of a member, or creates it with `first` if there is none. An existing
+    /// store keeps the identity that it was created with.
     pub fn open_or_create(
         mut disk: D,
         identity: StoreIdentity,
@@ -172,14 +208,14 @@ impl<D: Disk> Store<D> {
         Self::open(disk, StoreOwner { cluster, member }, config)
     }
 
-    /// Reads back what a member has saved.
+    /// Opens the store of a member and recovers what it has saved.
     pub fn open(
         mut disk: D,
         expected: StoreOwner,
         config: &StoreConfig,
     ) -> Result<OpenedStore<D>, OpenError> {
         lock(&mut disk)?.map_err(|Locked| OpenError::Locked)?;
-        let Recovered { wal, boot } = recover(&mut disk, expected, config)?;
+        let RecoveredLog { wal, boot } = recover(&mut disk, expected, config)?;
         let (identity, boots) = (wal.identity, wal.boots);
         let snapshot = Some(boot.snapshot.id).filter(|id| *id != EntryId::ZERO);
         let snapshots = snapshot.into_iter().collect();
@@ -187,20 +223,20 @@ impl<D: Disk> Store<D> {
             disk,
             wal,
             snapshots,
-            snapshots_begun: 0,
+            snapshots_started: 0,
             installed: None,
-            wanted: BTreeSet::new(),
+            needed: BTreeSet::new(),
             failed: None,
         };
         Ok(OpenedStore { store, boot, identity, boots })
     }
 
-    /// Writes a save: after a crash all of it is there, or nothing of it and of later
-    /// ones. Durable only with the next [`Store::sync`].
+    /// Writes a save. After a crash either all of it is there, or nothing of it and of later
+    /// saves. It becomes durable with the next [`Store::sync`].
     ///
-    /// A snapshot to install has to be finished before, and is kept until the state machine
-    /// was made of it: call [`Store::release_snapshot`] then. From this save on it is what
-    /// the log continues: after a crash either the old log is there or the snapshot.
+    /// A snapshot to install must be finished before, and is kept until the state machine was
+    /// restored from it: call [`Store::release_snapshot`] then. The log continues after the
+    /// snapshot: after a crash either the old log is there or the snapshot.
     pub fn write(&mut self, save: &Save) -> Result<(), StoreError> {
         self.check()?;
         let install = save.install.as_ref().map(|meta| meta.id);
@@ -209,7 +245,7 @@ impl<D: Disk> Store<D> {
         {
             return Err(StoreError::NoSuchSnapshot { id });
         }
-        // What a snapshot holds is committed, and committed entries are never replaced.
+        // Entries that a snapshot covers are committed, and committed entries are never replaced.
         let first = save.entries.first().map_or(Index::MAX, |entry| entry.id.index);
         if install.is_none() && first <= self.newest_snapshot().index {
             return Err(StoreError::NotContiguous { last: self.wal.log.last() });
@@ -222,12 +258,12 @@ impl<D: Disk> Store<D> {
             }
             Err(AppendError::TooLarge) => return Err(StoreError::TooLarge),
         }
-        self.wanted.extend(install);
+        self.needed.extend(install);
         self.installed = install.or(self.installed);
         Ok(())
     }
 
-    /// Makes everything written so far durable, with one sync.
+    /// Makes all saves written so far durable, with one sync.
     pub fn sync(&mut self) -> Result<(), StoreError> {
         self.check()?;
         let synced = self.wal.sync(&mut self.disk);
@@ -239,37 +275,37 @@ impl<D: Disk> Store<D> {
         Ok(())
     }
 
-    /// Entries that were written, from the first one asked for on, until so many bytes
-    /// are in hand; none where the log does not reach.
+    /// The entries of a range, up to `bytes_max`, but at least one. Empty if the log does not
+    /// contain the first one.
     pub fn load(&mut self, range: Range<Index>, bytes_max: u64) -> Result<Entries, StoreError> {
         self.check()?;
         let loaded = self.wal.load(&mut self.disk, range, bytes_max);
         Ok(self.guard(loaded)?.into())
     }
 
-    /// Drops the files of the log that hold nothing above this entry. A snapshot has
-    /// to cover it; those before the newest one go too.
+    /// Removes segments of the log without entries after this index, and snapshots older than
+    /// the newest one. A snapshot must cover the index.
     pub fn trim(&mut self, index: Index) -> Result<(), StoreError> {
         self.check()?;
         let newest = self.newest_snapshot();
         if index > newest.index {
             return Err(StoreError::NotSnapshotted { newest: newest.index });
         }
-        // What replaced the dropped entries, and what the snapshot rests on, may be
-        // written and not durable yet.
+        // The entries that replaced the dropped ones, and those that the snapshot covers, may
+        // not be durable yet.
         let synced = self.wal.sync(&mut self.disk);
         self.guard(synced)?;
         let dropped = self.drop_covered(index, newest);
         self.guard(dropped)
     }
 
-    /// The state machine has what it needs of a snapshot that was installed. It goes as
-    /// soon as a newer one has taken its place.
+    /// Reports that the state machine was restored from an installed snapshot. The snapshot is
+    /// removed once a newer one replaces it.
     pub fn release_snapshot(&mut self, id: EntryId) {
-        self.wanted.remove(&id);
+        self.needed.remove(&id);
     }
 
-    /// The newest snapshot of an entry in the log, or just before it.
+    /// The entry of the newest snapshot in the log, or just before its start.
     pub fn newest_snapshot(&self) -> EntryId {
         let held = self.snapshots.iter().filter(|id| self.wal.log.holds(**id));
         held.max_by_key(|id| id.index).copied().unwrap_or_default()
@@ -278,7 +314,7 @@ impl<D: Disk> Store<D> {
     fn drop_covered(&mut self, index: Index, newest: EntryId) -> Result<(), DiskFailure> {
         self.wal.drop_up_to(&mut self.disk, index)?;
         let old = self.snapshots.iter().copied().filter(|id| id.index < newest.index);
-        let old: Vec<EntryId> = old.filter(|id| !self.wanted.contains(id)).collect();
+        let old: Vec<EntryId> = old.filter(|id| !self.needed.contains(id)).collect();
         for id in old {
             let name = FileName::Snapshot(id);
             self.disk
@@ -289,19 +325,20 @@ impl<D: Disk> Store<D> {
         Ok(())
     }
 
-    /// Begins a snapshot: of this member's own state, or one that a peer sends.
+    /// Starts writing a snapshot: of this member's state, or one received from a peer.
     pub fn begin_snapshot(
         &mut self,
         meta: SnapshotMeta,
     ) -> Result<SnapshotWriter<D::File>, StoreError> {
         self.check()?;
-        self.snapshots_begun += 1;
-        let name = FileName::NewSnapshot(self.snapshots_begun);
+        self.snapshots_started += 1;
+        let name = FileName::NewSnapshot(self.snapshots_started);
         let cluster = self.wal.identity.cluster;
-        let begun = SnapshotWriter::create(&mut self.disk, name, cluster, meta);
-        self.guard(begun)
+        let writer = SnapshotWriter::create(&mut self.disk, name, cluster, meta);
+        self.guard(writer)
     }
 
+    /// Appends bytes of the state machine to a snapshot.
     pub fn append_snapshot(
         &mut self,
         writer: &mut SnapshotWriter<D::File>,
@@ -312,7 +349,7 @@ impl<D: Disk> Store<D> {
         self.guard(appended)
     }
 
-    /// Makes a snapshot durable and gives it its name.
+    /// Makes a snapshot durable and publishes it.
     pub fn finish_snapshot(&mut self, writer: SnapshotWriter<D::File>) -> Result<(), StoreError> {
         self.check()?;
         let sealed = writer.seal(&mut self.disk);
@@ -327,21 +364,21 @@ impl<D: Disk> Store<D> {
         self.adopt_snapshot(id)
     }
 
-    /// From now on there is this snapshot, which was sealed and published with another
-    /// handle of the disk.
+    /// Adds a snapshot that was sealed and published through another handle of the disk.
     pub fn adopt_snapshot(&mut self, id: EntryId) -> Result<(), StoreError> {
         self.check()?;
         self.snapshots.insert(id);
         Ok(())
     }
 
-    /// Gives up a snapshot in the making.
+    /// Removes an unfinished snapshot.
     pub fn discard_snapshot(&mut self, writer: SnapshotWriter<D::File>) -> Result<(), StoreError> {
         self.check()?;
         let discarded = writer.discard(&mut self.disk);
         self.guard(discarded)
     }
 
+    /// Opens a published snapshot for reading.
     pub fn open_snapshot(&mut self, id: EntryId) -> Result<SnapshotReader<D::File>, StoreError> {
         self.check()?;
         if !self.snapshots.contains(&id) {
@@ -350,7 +387,7 @@ impl<D: Disk> Store<D> {
         let opened = SnapshotReader::open(&mut self.disk, id, self.wal.identity.cluster);
         self.guard(opened.map_err(|why| match why {
             OpenSnapshotError::Unreadable(why) => why,
-            // It was this version when it was finished or recovered.
+            // The version was supported when the snapshot was finished or recovered.
             OpenSnapshotError::UnsupportedVersion(_) => {
                 let file = FileName::Snapshot(id);
                 Corruption { file, offset: 0, why: CorruptionKind::Inconsistent }.into()
@@ -358,7 +395,7 @@ impl<D: Disk> Store<D> {
         }))
     }
 
-    /// The next chunk of a snapshot, intact; none when all of it was read.
+    /// The next chunk of a snapshot, verified; `None` after the last one.
     pub fn read_snapshot(
         &mut self,
         reader: &mut SnapshotReader<D::File>,
@@ -368,7 +405,7 @@ impl<D: Disk> Store<D> {
         self.guard(read)
     }
 
-    /// Ends in good order: also the note about how far the log is durable is.
+    /// Closes the store gracefully: makes all saves and the sync mark durable.
     pub fn close(mut self) -> Result<D, StoreError> {
         self.sync()?;
         let synced = self.wal.marks.sync(&mut self.disk);
@@ -376,21 +413,22 @@ impl<D: Disk> Store<D> {
         Ok(self.disk)
     }
 
-    /// The disk below, for whoever injects faults or counts.
+    /// The underlying disk.
     pub fn disk(&self) -> &D {
         &self.disk
     }
 
+    /// The underlying disk, for fault injection and maintenance.
     pub fn disk_mut(&mut self) -> &mut D {
         &mut self.disk
     }
 
-    /// Gives up the store as it is, as a process that ends does.
+    /// Drops the store without a sync, as a process that ends, and returns the disk.
     pub fn into_disk(self) -> D {
         self.disk
     }
 
-    /// Why this member has ended.
+    /// The failure after which every call fails, if there was one.
     pub fn failed(&self) -> Option<StoreError> {
         self.failed
     }
@@ -410,6 +448,7 @@ impl<D: Disk> Store<D> {
     }
 }
 
+/// Another process holds the lock.
 struct Locked;
 
 fn lock<D: Disk>(disk: &mut D) -> Result<Result<(), Locked>, DiskFailure> {

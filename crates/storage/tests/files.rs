@@ -1,6 +1,6 @@
-//! The store on real files: what an operator meets.
+//! The store on real files: restarts, trimming, permissions, locks and refusals.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -18,8 +18,8 @@ use quorate_storage::{
 
 const IDENTITY: StoreIdentity =
     StoreIdentity { cluster: 0xc1, member: MemberId(7), incarnation: 99, joined_at: 0 };
-const EXPECTED: StoreOwner = StoreOwner { cluster: 0xc1, member: MemberId(7) };
-const CONFIG: StoreConfig = StoreConfig { segment_bytes: 16 << 10, tail_bytes_max: 4 << 10 };
+const OWNER: StoreOwner = StoreOwner { cluster: 0xc1, member: MemberId(7) };
+const CONFIG: StoreConfig = StoreConfig::new().segment_bytes(16 << 10).tail_bytes_max(4 << 10);
 
 fn first_boot() -> Boot {
     Boot::first(Membership::new([MemberId(7)], []))
@@ -45,11 +45,11 @@ fn save(term: u64, first: u64, commands: &[&[u8]]) -> Save {
 }
 
 #[test]
-fn what_was_saved_is_there_after_a_restart() {
+fn saves_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
     let OpenedStore { mut store, boot, identity, boots } =
-        Store::open(created(&path), EXPECTED, &CONFIG).unwrap();
+        Store::open(created(&path), OWNER, &CONFIG).unwrap();
     assert_eq!((boot, identity, boots), (first_boot(), IDENTITY, 1));
     store.write(&save(2, 2, &[b"a", b"", b"c"])).unwrap();
     store.write(&save(3, 4, &[b"d"])).unwrap();
@@ -57,7 +57,7 @@ fn what_was_saved_is_there_after_a_restart() {
     drop(store.close().unwrap());
 
     let disk = FileDisk::open(&path).unwrap();
-    let OpenedStore { mut store, boot, boots, .. } = Store::open(disk, EXPECTED, &CONFIG).unwrap();
+    let OpenedStore { mut store, boot, boots, .. } = Store::open(disk, OWNER, &CONFIG).unwrap();
     assert_eq!(boots, 2);
     assert_eq!(boot.hard_state, HardState { term: 3, vote: Some(MemberId(7)), commit: 1 });
     let expected = [
@@ -71,10 +71,10 @@ fn what_was_saved_is_there_after_a_restart() {
 }
 
 #[test]
-fn a_log_of_many_segments_is_kept_trimmed_and_reused() {
+fn segments_are_trimmed_and_reused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
-    let OpenedStore { mut store, .. } = Store::open(created(&path), EXPECTED, &CONFIG).unwrap();
+    let OpenedStore { mut store, .. } = Store::open(created(&path), OWNER, &CONFIG).unwrap();
     let command = vec![7; 1000];
     for index in 2..=100 {
         store.write(&save(2, index, &[&command])).unwrap();
@@ -99,13 +99,13 @@ fn a_log_of_many_segments_is_kept_trimmed_and_reused() {
     for index in 101..=120 {
         store.write(&save(2, index, &[&command])).unwrap();
     }
-    assert!(!path.join("wal-spare").exists(), "the spare segment is used");
+    assert!(!path.join("wal-spare").exists(), "the spare segment is reused");
     drop(store.close().unwrap());
 
     let disk = FileDisk::open(&path).unwrap();
-    let OpenedStore { mut store, boot, .. } = Store::open(disk, EXPECTED, &CONFIG).unwrap();
+    let OpenedStore { mut store, boot, .. } = Store::open(disk, OWNER, &CONFIG).unwrap();
     assert_eq!((boot.snapshot.clone(), boot.applied), (meta.clone(), 60));
-    assert!(boot.base.index <= 50, "entries above the trimmed ones stay: {}", boot.base);
+    assert!(boot.base.index <= 50, "entries after the trimmed ones stay: {}", boot.base);
     assert!(boot.tail.bytes() <= CONFIG.tail_bytes_max, "{}", boot.tail.bytes());
     assert_eq!(boot.tail.last().unwrap().id, EntryId::new(2, 120));
     let loaded = store.load(51..121, u64::MAX).unwrap();
@@ -116,22 +116,22 @@ fn a_log_of_many_segments_is_kept_trimmed_and_reused() {
 }
 
 #[test]
-fn a_save_larger_than_a_segment_gets_a_larger_one() {
+fn large_save_gets_a_larger_segment() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
-    let OpenedStore { mut store, .. } = Store::open(created(&path), EXPECTED, &CONFIG).unwrap();
+    let OpenedStore { mut store, .. } = Store::open(created(&path), OWNER, &CONFIG).unwrap();
     let large = vec![1; 100 << 10];
     store.write(&save(2, 2, &[&large])).unwrap();
     drop(store.close().unwrap());
-    let opened = Store::open(FileDisk::open(&path).unwrap(), EXPECTED, &CONFIG).unwrap();
+    let opened = Store::open(FileDisk::open(&path).unwrap(), OWNER, &CONFIG).unwrap();
     assert_eq!(opened.boot.tail, save(2, 2, &[&large]).entries);
 }
 
 #[test]
-fn only_the_owner_may_look() {
+fn only_the_owner_has_access() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
-    let store = Store::open(created(&path), EXPECTED, &CONFIG).unwrap().store;
+    let store = Store::open(created(&path), OWNER, &CONFIG).unwrap().store;
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&path), 0o700);
     for entry in fs::read_dir(&path).unwrap() {
@@ -142,15 +142,15 @@ fn only_the_owner_may_look() {
     fs::set_permissions(&path, Permissions::from_mode(0o750)).unwrap();
     let refused = FileDisk::open(&path).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
-    assert!(refused.to_string().ends_with("mode is 0750, want 0700"), "{refused}");
+    assert!(refused.to_string().ends_with("mode is 0750, must be 0700"), "{refused}");
 }
 
 #[test]
-fn a_second_user_is_refused_until_the_first_is_gone() {
+fn second_process_is_refused_while_the_first_holds_the_lock() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
-    let store = Store::open(created(&path), EXPECTED, &CONFIG).unwrap().store;
-    let second = || Store::open(FileDisk::open(&path).unwrap(), EXPECTED, &CONFIG).map(|_| ());
+    let store = Store::open(created(&path), OWNER, &CONFIG).unwrap().store;
+    let second = || Store::open(FileDisk::open(&path).unwrap(), OWNER, &CONFIG).map(|_| ());
     assert_eq!(second(), Err(OpenError::Locked));
     assert_eq!(OpenError::Locked.to_string(), "directory is locked by another process");
     let mut disk = FileDisk::open(&path).unwrap();
@@ -161,7 +161,7 @@ fn a_second_user_is_refused_until_the_first_is_gone() {
 }
 
 #[test]
-fn a_store_is_not_created_twice() {
+fn store_is_not_created_twice() {
     let dir = tempfile::tempdir().unwrap();
     let mut disk = created(&dir.path().join("data"));
     let again = Store::create(&mut disk, IDENTITY, &Boot::empty(), &CONFIG);
@@ -169,7 +169,7 @@ fn a_store_is_not_created_twice() {
 }
 
 #[test]
-fn the_directory_of_somebody_else_is_refused_with_both_sides_named() {
+fn directory_of_another_owner_is_refused_and_the_error_names_both() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
     drop(created(&path));
@@ -177,29 +177,32 @@ fn the_directory_of_somebody_else_is_refused_with_both_sides_named() {
         let expected = StoreOwner { cluster, member: MemberId(member) };
         Store::open(FileDisk::open(&path).unwrap(), expected, &CONFIG).map(|_| ()).unwrap_err()
     };
-    assert_eq!(open(0xc2, 7).to_string(), "directory is of cluster c1, want c2");
+    assert_eq!(
+        open(0xc2, 7).to_string(),
+        "directory belongs to cluster 00000000000000c1, expected 00000000000000c2"
+    );
     assert_eq!(
         open(0xc1, 8).to_string(),
-        "directory is of member 0000000000000007, want 0000000000000008"
+        "directory belongs to member 0000000000000007, expected 0000000000000008"
     );
     let segment = path.join(FileName::Segment(1).to_string());
     let mut bytes = fs::read(&segment).unwrap();
     bytes[8] = 2;
     fs::write(&segment, bytes).unwrap();
     let text = open(0xc1, 7).to_string();
-    assert_eq!(text, "wal-00000000000000000001 has format version 2, want 1");
+    assert_eq!(text, "wal-00000000000000000001 has format version 2, supported is 1");
 }
 
 #[test]
-fn an_empty_directory_holds_no_store() {
+fn empty_directory_is_not_a_store() {
     let dir = tempfile::tempdir().unwrap();
     let disk = FileDisk::open(dir.path().join("data")).unwrap();
-    let opened = Store::open(disk, EXPECTED, &CONFIG).map(|_| ());
+    let opened = Store::open(disk, OWNER, &CONFIG).map(|_| ());
     assert_eq!(opened, Err(OpenError::NotCreated));
 }
 
 #[test]
-fn a_link_in_place_of_a_segment_is_not_followed() {
+fn symbolic_link_to_a_segment_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
     drop(created(&path));
@@ -207,20 +210,20 @@ fn a_link_in_place_of_a_segment_is_not_followed() {
     let elsewhere = dir.path().join("elsewhere");
     fs::rename(&segment, &elsewhere).unwrap();
     symlink(&elsewhere, &segment).unwrap();
-    let opened = Store::open(FileDisk::open(&path).unwrap(), EXPECTED, &CONFIG).map(|_| ());
+    let opened = Store::open(FileDisk::open(&path).unwrap(), OWNER, &CONFIG).map(|_| ());
     assert!(matches!(opened, Err(OpenError::Failed(_))), "{opened:?}");
 }
 
 #[test]
-fn restarts_do_not_pile_up_files() {
+fn restarts_do_not_accumulate_files() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("data");
     let mut disk = created(&path);
     for boot in 1..=20 {
-        let OpenedStore { store, boots, .. } = Store::open(disk, EXPECTED, &CONFIG).unwrap();
+        let OpenedStore { store, boots, .. } = Store::open(disk, OWNER, &CONFIG).unwrap();
         assert_eq!(boots, boot);
         disk = store.into_disk();
     }
-    // The lock, the mark, the snapshot and one segment.
+    // The lock, the sync mark, the snapshot and one segment.
     assert_eq!(disk.list().unwrap().len(), 4, "{:?}", disk.list().unwrap());
 }

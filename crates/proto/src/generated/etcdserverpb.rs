@@ -3,10 +3,10 @@
 pub struct ResponseHeader {
     #[prost(uint64, tag = "1")]
     pub cluster_id: u64,
-    /// Who answers.
+    /// The member that replies.
     #[prost(uint64, tag = "2")]
     pub member_id: u64,
-    /// The store's revision when the request ran; 0 where no key is touched.
+    /// The store's revision when the request ran; 0 for requests that do not use keys.
     #[prost(int64, tag = "3")]
     pub revision: i64,
     #[prost(uint64, tag = "4")]
@@ -34,7 +34,7 @@ pub struct AuthStatusResponse {
     pub header: ::core::option::Option<ResponseHeader>,
     #[prost(bool, tag = "2")]
     pub enabled: bool,
-    /// Counts changes to users and roles.
+    /// Incremented with every change of users and roles.
     #[prost(uint64, tag = "3")]
     pub auth_revision: u64,
 }
@@ -49,7 +49,7 @@ pub struct AuthenticateRequest {
 pub struct AuthenticateResponse {
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<ResponseHeader>,
-    /// To be sent with every call, as `token` or `authorization`.
+    /// Send it with every call, as metadata `token` or `authorization`.
     #[prost(string, tag = "2")]
     pub token: ::prost::alloc::string::String,
 }
@@ -61,7 +61,7 @@ pub struct AuthUserAddRequest {
     pub password: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "3")]
     pub options: ::core::option::Option<super::authpb::UserAddOptions>,
-    /// Never sent by clients: what `password` became.
+    /// Not sent by clients: the hash of `password`.
     #[prost(string, tag = "4")]
     pub hashed_password: ::prost::alloc::string::String,
 }
@@ -107,7 +107,7 @@ pub struct AuthUserChangePasswordRequest {
     pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub password: ::prost::alloc::string::String,
-    /// Never sent by clients: what `password` became.
+    /// Not sent by clients: the hash of `password`.
     #[prost(string, tag = "3")]
     pub hashed_password: ::prost::alloc::string::String,
 }
@@ -1695,12 +1695,12 @@ pub mod auth_server {
 pub struct Member {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Empty until it has started.
+    /// Empty until the member has started.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "3")]
     pub peer_urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Empty until it has started.
+    /// Empty until the member has started.
     #[prost(string, repeated, tag = "4")]
     pub client_urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(bool, tag = "5")]
@@ -2366,21 +2366,21 @@ pub mod cluster_server {
 pub struct RangeRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub key: ::prost::bytes::Bytes,
-    /// The first key that is not meant. Empty: only `key`. One zero byte: everything from
-    /// `key` on.
+    /// The exclusive end of the range. Empty: only `key`. One zero byte: all keys from `key`
+    /// on.
     #[prost(bytes = "bytes", tag = "2")]
     pub range_end: ::prost::bytes::Bytes,
     /// 0 for no limit.
     #[prost(int64, tag = "3")]
     pub limit: i64,
-    /// 0 and less for the newest.
+    /// 0 or less for the current revision.
     #[prost(int64, tag = "4")]
     pub revision: i64,
     #[prost(enumeration = "range_request::SortOrder", tag = "5")]
     pub sort_order: i32,
     #[prost(enumeration = "range_request::SortTarget", tag = "6")]
     pub sort_target: i32,
-    /// Answered by whoever is asked, by what it has: maybe old.
+    /// Served by this member from its own state, which may be stale.
     #[prost(bool, tag = "7")]
     pub serializable: bool,
     #[prost(bool, tag = "8")]
@@ -2489,14 +2489,14 @@ pub struct RangeResponse {
     pub header: ::core::option::Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
     pub kvs: ::prost::alloc::vec::Vec<super::mvccpb::KeyValue>,
-    /// There are more than the limit let through.
+    /// The limit left keys out.
     #[prost(bool, tag = "3")]
     pub more: bool,
-    /// Of the whole range, whatever limit and filters left of it.
+    /// The number of keys in the range, regardless of limit and filters.
     #[prost(int64, tag = "4")]
     pub count: i64,
 }
-/// Merged, all of them make the answer that a plain range request gets.
+/// Merged, all messages of the stream equal the response of `Range`.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RangeStreamResponse {
     #[prost(message, optional, tag = "1")]
@@ -2511,13 +2511,13 @@ pub struct PutRequest {
     /// 0 for none.
     #[prost(int64, tag = "3")]
     pub lease: i64,
-    /// Answer with the pair as it was before.
+    /// Return the previous key and value.
     #[prost(bool, tag = "4")]
     pub prev_kv: bool,
-    /// Keep the value that the key has; it has to exist.
+    /// Keep the current value. The key must exist.
     #[prost(bool, tag = "5")]
     pub ignore_value: bool,
-    /// Keep the lease that the key has; it has to exist.
+    /// Keep the current lease. The key must exist.
     #[prost(bool, tag = "6")]
     pub ignore_lease: bool,
 }
@@ -2535,7 +2535,7 @@ pub struct DeleteRangeRequest {
     /// As in a range request.
     #[prost(bytes = "bytes", tag = "2")]
     pub range_end: ::prost::bytes::Bytes,
-    /// Answer with the pairs as they were before.
+    /// Return the deleted keys and values.
     #[prost(bool, tag = "3")]
     pub prev_kv: bool,
 }
@@ -2594,7 +2594,7 @@ pub struct Compare {
     pub target: i32,
     #[prost(bytes = "bytes", tag = "3")]
     pub key: ::prost::bytes::Bytes,
-    /// It has to be true of every key of the range.
+    /// Must hold for every key of the range.
     #[prost(bytes = "bytes", tag = "64")]
     pub range_end: ::prost::bytes::Bytes,
     #[prost(oneof = "compare::TargetUnion", tags = "4, 5, 6, 7, 8")]
@@ -2705,7 +2705,7 @@ pub mod compare {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TxnRequest {
-    /// All of them have to be true for `success` to be done.
+    /// All must hold for `success` to run.
     #[prost(message, repeated, tag = "1")]
     pub compare: ::prost::alloc::vec::Vec<Compare>,
     #[prost(message, repeated, tag = "2")]
@@ -2726,7 +2726,7 @@ pub struct TxnResponse {
 pub struct CompactionRequest {
     #[prost(int64, tag = "1")]
     pub revision: i64,
-    /// Answer only when the space is free.
+    /// Reply only when the old revisions are removed.
     #[prost(bool, tag = "2")]
     pub physical: bool,
 }
@@ -2833,7 +2833,7 @@ pub mod kv_client {
             req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "Range"));
             self.inner.unary(req, path, codec).await
         }
-        /// The same in pieces; since etcd 3.7.
+        /// The same as a stream; since etcd 3.7.
         pub async fn range_stream(
             &mut self,
             request: impl tonic::IntoRequest<super::RangeRequest>,
@@ -2900,7 +2900,7 @@ pub mod kv_client {
                 .insert(GrpcMethod::new("etcdserverpb.KV", "DeleteRange"));
             self.inner.unary(req, path, codec).await
         }
-        /// Compares, then does the one or the other list of requests, all at one revision.
+        /// Compares keys, then runs one of two lists of requests, in one revision.
         pub async fn txn(
             &mut self,
             request: impl tonic::IntoRequest<super::TxnRequest>,
@@ -2919,7 +2919,7 @@ pub mod kv_client {
             req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "Txn"));
             self.inner.unary(req, path, codec).await
         }
-        /// Forgets what was overwritten before a revision.
+        /// Drops revisions before a given one.
         pub async fn compact(
             &mut self,
             request: impl tonic::IntoRequest<super::CompactionRequest>,
@@ -2966,7 +2966,7 @@ pub mod kv_server {
             >
             + std::marker::Send
             + 'static;
-        /// The same in pieces; since etcd 3.7.
+        /// The same as a stream; since etcd 3.7.
         async fn range_stream(
             &self,
             request: tonic::Request<super::RangeRequest>,
@@ -2985,12 +2985,12 @@ pub mod kv_server {
             tonic::Response<super::DeleteRangeResponse>,
             tonic::Status,
         >;
-        /// Compares, then does the one or the other list of requests, all at one revision.
+        /// Compares keys, then runs one of two lists of requests, in one revision.
         async fn txn(
             &self,
             request: tonic::Request<super::TxnRequest>,
         ) -> std::result::Result<tonic::Response<super::TxnResponse>, tonic::Status>;
-        /// Forgets what was overwritten before a revision.
+        /// Drops revisions before a given one.
         async fn compact(
             &self,
             request: tonic::Request<super::CompactionRequest>,
@@ -3378,7 +3378,7 @@ pub mod kv_server {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseGrantRequest {
-    /// In seconds, as all of them here.
+    /// In seconds, as all TTLs.
     #[prost(int64, tag = "1")]
     pub ttl: i64,
     /// 0: the server chooses.
@@ -3417,7 +3417,7 @@ pub struct LeaseKeepAliveResponse {
     pub header: ::core::option::Option<ResponseHeader>,
     #[prost(int64, tag = "2")]
     pub id: i64,
-    /// 0 when the lease is gone.
+    /// 0 if the lease does not exist.
     #[prost(int64, tag = "3")]
     pub ttl: i64,
 }
@@ -3425,7 +3425,7 @@ pub struct LeaseKeepAliveResponse {
 pub struct LeaseTimeToLiveRequest {
     #[prost(int64, tag = "1")]
     pub id: i64,
-    /// Answer with its keys, too.
+    /// Return the attached keys.
     #[prost(bool, tag = "2")]
     pub keys: bool,
 }
@@ -3435,7 +3435,7 @@ pub struct LeaseTimeToLiveResponse {
     pub header: ::core::option::Option<ResponseHeader>,
     #[prost(int64, tag = "2")]
     pub id: i64,
-    /// What is left; -1 when the lease is gone.
+    /// The remaining seconds; -1 if the lease does not exist.
     #[prost(int64, tag = "3")]
     pub ttl: i64,
     #[prost(int64, tag = "4")]
@@ -4058,7 +4058,7 @@ pub mod lease_server {
 pub struct AlarmRequest {
     #[prost(enumeration = "alarm_request::AlarmAction", tag = "1")]
     pub action: i32,
-    /// 0 for every member.
+    /// 0 for all members.
     #[prost(uint64, tag = "2")]
     pub member_id: u64,
     #[prost(enumeration = "AlarmType", tag = "3")]
@@ -4126,31 +4126,31 @@ pub struct StatusRequest {}
 pub struct StatusResponse {
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<ResponseHeader>,
-    /// Of the server program.
+    /// The version of the server.
     #[prost(string, tag = "2")]
     pub version: ::prost::alloc::string::String,
-    /// Bytes taken on the disk.
+    /// The size on disk.
     #[prost(int64, tag = "3")]
     pub db_size: i64,
-    /// 0 for nobody.
+    /// 0 for none.
     #[prost(uint64, tag = "4")]
     pub leader: u64,
-    /// Committed up to here.
+    /// The committed index.
     #[prost(uint64, tag = "5")]
     pub raft_index: u64,
     #[prost(uint64, tag = "6")]
     pub raft_term: u64,
     #[prost(uint64, tag = "7")]
     pub raft_applied_index: u64,
-    /// Alarms and other trouble, in words.
+    /// Alarms and other problems, as text.
     #[prost(string, repeated, tag = "8")]
     pub errors: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Bytes that hold something.
+    /// The bytes in use.
     #[prost(int64, tag = "9")]
     pub db_size_in_use: i64,
     #[prost(bool, tag = "10")]
     pub is_learner: bool,
-    /// Of what is on the disk.
+    /// The version of the stored data.
     #[prost(string, tag = "11")]
     pub storage_version: ::prost::alloc::string::String,
     #[prost(int64, tag = "12")]
@@ -4183,7 +4183,7 @@ pub struct HashResponse {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HashKvRequest {
-    /// 0 for the newest.
+    /// 0 for the current revision.
     #[prost(int64, tag = "1")]
     pub revision: i64,
 }
@@ -4193,7 +4193,7 @@ pub struct HashKvResponse {
     pub header: ::core::option::Option<ResponseHeader>,
     #[prost(uint32, tag = "2")]
     pub hash: u32,
-    /// Compacted up to here when the count began.
+    /// The compact revision when hashing started.
     #[prost(int64, tag = "3")]
     pub compact_revision: i64,
     #[prost(int64, tag = "4")]
@@ -4203,15 +4203,15 @@ pub struct HashKvResponse {
 pub struct SnapshotRequest {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SnapshotResponse {
-    /// The first one says of when the snapshot is.
+    /// The first response has the revision of the snapshot.
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<ResponseHeader>,
-    /// Bytes still to come after this piece.
+    /// The remaining bytes after this part.
     #[prost(uint64, tag = "2")]
     pub remaining_bytes: u64,
     #[prost(bytes = "bytes", tag = "3")]
     pub blob: ::prost::bytes::Bytes,
-    /// Of the program that can read it.
+    /// The version that can read the snapshot.
     #[prost(string, tag = "4")]
     pub version: ::prost::alloc::string::String,
 }
@@ -4278,14 +4278,14 @@ pub mod downgrade_request {
 pub struct DowngradeResponse {
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<ResponseHeader>,
-    /// Of the cluster, now.
+    /// The current version of the cluster.
     #[prost(string, tag = "2")]
     pub version: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum AlarmType {
-    /// In a request: all of them.
+    /// In a request: all alarms.
     None = 0,
     Nospace = 1,
     Corrupt = 2,
@@ -4458,7 +4458,7 @@ pub mod maintenance_client {
                 .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Defragment"));
             self.inner.unary(req, path, codec).await
         }
-        /// Over everything that is stored, while it changes: for tests.
+        /// A hash of the whole store, for tests.
         pub async fn hash(
             &mut self,
             request: impl tonic::IntoRequest<super::HashRequest>,
@@ -4480,7 +4480,7 @@ pub mod maintenance_client {
                 .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Hash"));
             self.inner.unary(req, path, codec).await
         }
-        /// Over the keys up to a revision: the same on every member.
+        /// A hash of all keys up to a revision: equal on all members.
         pub async fn hash_kv(
             &mut self,
             request: impl tonic::IntoRequest<super::HashKvRequest>,
@@ -4604,12 +4604,12 @@ pub mod maintenance_server {
             tonic::Response<super::DefragmentResponse>,
             tonic::Status,
         >;
-        /// Over everything that is stored, while it changes: for tests.
+        /// A hash of the whole store, for tests.
         async fn hash(
             &self,
             request: tonic::Request<super::HashRequest>,
         ) -> std::result::Result<tonic::Response<super::HashResponse>, tonic::Status>;
-        /// Over the keys up to a revision: the same on every member.
+        /// A hash of all keys up to a revision: equal on all members.
         async fn hash_kv(
             &self,
             request: tonic::Request<super::HashKvRequest>,
@@ -5136,13 +5136,13 @@ pub struct WatchCreateRequest {
     /// As in a range request.
     #[prost(bytes = "bytes", tag = "2")]
     pub range_end: ::prost::bytes::Bytes,
-    /// The first revision of interest; 0 for what comes from now on.
+    /// The first revision to send; 0 for the next write.
     #[prost(int64, tag = "3")]
     pub start_revision: i64,
-    /// Tell now and then how far the watcher is, even if nothing happens.
+    /// Send the progress regularly, even without events.
     #[prost(bool, tag = "4")]
     pub progress_notify: bool,
-    /// What not to send.
+    /// Events to leave out.
     #[prost(enumeration = "watch_create_request::FilterType", repeated, tag = "5")]
     pub filters: ::prost::alloc::vec::Vec<i32>,
     #[prost(bool, tag = "6")]
@@ -5150,7 +5150,7 @@ pub struct WatchCreateRequest {
     /// 0: the server chooses.
     #[prost(int64, tag = "7")]
     pub watch_id: i64,
-    /// Large answers may come in several.
+    /// Large responses may be split.
     #[prost(bool, tag = "8")]
     pub fragment: bool,
 }
@@ -5210,12 +5210,12 @@ pub struct WatchResponse {
     pub created: bool,
     #[prost(bool, tag = "4")]
     pub canceled: bool,
-    /// The watcher wanted something older than this, which is gone.
+    /// Set if the requested revision is compacted: the compact revision.
     #[prost(int64, tag = "5")]
     pub compact_revision: i64,
     #[prost(string, tag = "6")]
     pub cancel_reason: ::prost::alloc::string::String,
-    /// More of the same revision follows.
+    /// More events of the same revision follow.
     #[prost(bool, tag = "7")]
     pub fragment: bool,
     #[prost(message, repeated, tag = "11")]

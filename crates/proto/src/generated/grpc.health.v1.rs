@@ -194,7 +194,7 @@ pub mod health_client {
                 .insert(GrpcMethod::new("grpc.health.v1.Health", "List"));
             self.inner.unary(req, path, codec).await
         }
-        /// The answer to a check, now and whenever it changes.
+        /// Streams the current status, then every change.
         pub async fn watch(
             &mut self,
             request: impl tonic::IntoRequest<super::HealthCheckRequest>,
@@ -254,7 +254,7 @@ pub mod health_server {
             >
             + std::marker::Send
             + 'static;
-        /// The answer to a check, now and whenever it changes.
+        /// Streams the current status, then every change.
         async fn watch(
             &self,
             request: tonic::Request<super::HealthCheckRequest>,

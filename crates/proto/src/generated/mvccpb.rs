@@ -3,7 +3,7 @@
 pub struct KeyValue {
     #[prost(bytes = "bytes", tag = "1")]
     pub key: ::prost::bytes::Bytes,
-    /// The revision at which the key came into being, last.
+    /// The revision that created the key, after its last deletion.
     #[prost(int64, tag = "2")]
     pub create_revision: i64,
     #[prost(int64, tag = "3")]

@@ -3,7 +3,7 @@
 pub struct CampaignRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub name: ::prost::bytes::Bytes,
-    /// With its end the office is vacant again.
+    /// The leadership ends with this lease.
     #[prost(int64, tag = "2")]
     pub lease: i64,
     #[prost(bytes = "bytes", tag = "3")]
@@ -22,7 +22,7 @@ pub struct LeaderKey {
     pub name: ::prost::bytes::Bytes,
     #[prost(bytes = "bytes", tag = "2")]
     pub key: ::prost::bytes::Bytes,
-    /// The revision that created the key: proof of holding it in a transaction.
+    /// The revision that created the key. Transactions compare it to verify leadership.
     #[prost(int64, tag = "3")]
     pub rev: i64,
     #[prost(int64, tag = "4")]
@@ -142,7 +142,7 @@ pub mod election_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Answers when the campaign is won.
+        /// Replies when the campaign is won.
         pub async fn campaign(
             &mut self,
             request: impl tonic::IntoRequest<super::CampaignRequest>,
@@ -272,7 +272,7 @@ pub mod election_server {
     /// Generated trait containing gRPC methods that should be implemented for use with ElectionServer.
     #[async_trait]
     pub trait Election: std::marker::Send + std::marker::Sync + 'static {
-        /// Answers when the campaign is won.
+        /// Replies when the campaign is won.
         async fn campaign(
             &self,
             request: tonic::Request<super::CampaignRequest>,

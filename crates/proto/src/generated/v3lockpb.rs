@@ -3,7 +3,7 @@
 pub struct LockRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub name: ::prost::bytes::Bytes,
-    /// With its end the lock is free again.
+    /// The lock is released when this lease ends.
     #[prost(int64, tag = "2")]
     pub lease: i64,
 }
@@ -11,7 +11,7 @@ pub struct LockRequest {
 pub struct LockResponse {
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<super::etcdserverpb::ResponseHeader>,
-    /// There as long as the lock is held.
+    /// Exists while the lock is held.
     #[prost(bytes = "bytes", tag = "2")]
     pub key: ::prost::bytes::Bytes,
 }
@@ -105,7 +105,7 @@ pub mod lock_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Answers when the lock is held.
+        /// Replies when the lock is held.
         pub async fn lock(
             &mut self,
             request: impl tonic::IntoRequest<super::LockRequest>,
@@ -157,7 +157,7 @@ pub mod lock_server {
     /// Generated trait containing gRPC methods that should be implemented for use with LockServer.
     #[async_trait]
     pub trait Lock: std::marker::Send + std::marker::Sync + 'static {
-        /// Answers when the lock is held.
+        /// Replies when the lock is held.
         async fn lock(
             &self,
             request: tonic::Request<super::LockRequest>,

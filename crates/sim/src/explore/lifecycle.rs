@@ -117,7 +117,7 @@ impl Simulation {
                 snapshot_entries: self.setting.snapshot_entries.max(1),
                 ..DriverOptions::default()
             },
-            store: StoreConfig { segment_bytes, tail_bytes_max: tail_bytes },
+            store: StoreConfig::new().segment_bytes(segment_bytes).tail_bytes_max(tail_bytes),
             first: (!self.begun).then(|| (*self.first).clone()),
         }
     }

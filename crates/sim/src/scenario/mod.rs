@@ -37,6 +37,11 @@ use show::Colours;
 pub use story::Plays;
 use story::Story;
 
+/// Whether a text is a valid story. For the fuzz targets.
+pub(crate) fn is_story(text: &str) -> bool {
+    Story::parse(text).is_ok()
+}
+
 /// `quorate-sim scenario [--show | --show-on-append | --coverage] PATH…`
 pub fn main(args: &[String]) -> ExitCode {
     let flags: Vec<&str> =

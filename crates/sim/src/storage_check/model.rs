@@ -18,7 +18,7 @@ pub(super) const EXPECTED: StoreOwner = StoreOwner { cluster: 5, member: MemberI
 
 /// Segments of this size, and most of the log below the tail.
 pub(super) fn config(segment_bytes: u64) -> StoreConfig {
-    StoreConfig { segment_bytes, tail_bytes_max: 200 }
+    StoreConfig::new().segment_bytes(segment_bytes).tail_bytes_max(200)
 }
 
 /// One thing that a member does to its disk.

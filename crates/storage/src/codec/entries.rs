@@ -1,4 +1,4 @@
-//! Entries of the log: the same in a record of the log and in an append between members.
+//! Encoding of log entries, the same in a WAL record and in an append message.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use quorate_core::{Entries, Entry, EntryId, Payload};
 
 use super::{Codec, DecodeError, Decoder};
 
-/// In the length of an entry: it is a membership change.
+/// Flag in the length of an entry: it is a membership change.
 const CHANGE: u32 = 1 << 31;
 
-/// Term and length: no entry takes less.
+/// The shortest entry: term and length.
 pub(crate) const ENTRY_BYTES_MIN: usize = 12;
 
-/// Consecutive entries: the index of the first, their count, and each without its index.
+/// Consecutive entries: the index of the first, the count, and each entry without its index.
 impl Codec for Entries {
     const BYTES_MIN: usize = 12;
 
@@ -25,7 +25,7 @@ impl Codec for Entries {
     fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
         let first = u64::decode(from)?;
         let count = u32::decode(from)? as usize;
-        // A count that the bytes cannot hold must not reserve memory.
+        // A count that does not fit into the bytes must not allocate memory.
         if count > from.remaining() / ENTRY_BYTES_MIN {
             return Err(DecodeError::TooShort);
         }
@@ -42,7 +42,7 @@ impl Codec for Entries {
     }
 }
 
-/// One entry without its index.
+/// Encodes an entry without its index.
 pub(crate) fn encode_entry(entry: &Entry, into: &mut Vec<u8>) {
     entry.id.term.encode(into);
     match &entry.payload {
@@ -58,7 +58,7 @@ pub(crate) fn encode_entry(entry: &Entry, into: &mut Vec<u8>) {
     }
 }
 
-/// What follows the term. Commands share the bytes that are decoded.
+/// Decodes what follows the term. Commands share the memory of the input.
 pub(crate) fn decode_payload(from: &mut Decoder) -> Result<Payload, DecodeError> {
     let length = u32::decode(from)?;
     let bytes = from.take((length & !CHANGE) as usize)?;
@@ -69,8 +69,8 @@ pub(crate) fn decode_payload(from: &mut Decoder) -> Result<Payload, DecodeError>
     })
 }
 
-/// An entry too long for its length makes whatever holds it too large, which is refused
-/// where that is written or sent.
+/// A payload that does not fit into the length field also exceeds the size limits of records
+/// and messages, which are checked where it is written or sent.
 fn encode_length(length: usize, kind: u32, into: &mut Vec<u8>) {
     let length = length.min((CHANGE - 1) as usize) as u32;
     (length | kind).encode(into);

@@ -1,9 +1,16 @@
-//! Bytes for the core's values and back: numbers little-endian, lists with a count.
+//! Byte encoding of the core's values: numbers are little-endian, lists start with a count.
 //!
-//! Decoding never panics and never allocates more than a small multiple of what it
-//! was given, whatever that is. Every value has one encoding: what decodes encodes to
-//! the same bytes. Layouts stand in docs/formats.md; which values there are, in
-//! [`values`](self).
+//! Decoding never panics and never allocates more than a small multiple of its input. Every
+//! value has exactly one encoding: decoded bytes encode to the same bytes. `docs/formats.md`
+//! describes the layouts.
+//!
+//! ```
+//! use quorate_core::EntryId;
+//! use quorate_storage::codec::Codec;
+//!
+//! let bytes = EntryId::new(2, 7).to_bytes();
+//! assert_eq!(EntryId::from_bytes(bytes.into()), Ok(EntryId::new(2, 7)));
+//! ```
 
 mod entries;
 mod values;
@@ -14,23 +21,26 @@ use bytes::Bytes;
 
 pub(crate) use entries::{ENTRY_BYTES_MIN, decode_payload, encode_entry};
 
-/// A value that can be written as bytes and read back.
+/// A value with a byte encoding.
 pub trait Codec: Sized {
-    /// No encoding of such a value is shorter. At least 1: that bounds how many of
-    /// them some bytes can hold.
+    /// The length of the shortest encoding, at least 1. It limits how many values a list in
+    /// a given number of bytes can hold.
     const BYTES_MIN: usize;
 
+    /// Appends the encoding to `into`.
     fn encode(&self, into: &mut Vec<u8>);
 
+    /// Decodes a value from the start of the remaining bytes.
     fn decode(from: &mut Decoder) -> Result<Self, DecodeError>;
 
+    /// The encoding of this value.
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.encode(&mut bytes);
         bytes
     }
 
-    /// The value that these bytes are, all of them.
+    /// Decodes a value that takes up all of `bytes`.
     fn from_bytes(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut from = Decoder::new(bytes);
         let value = Self::decode(&mut from)?;
@@ -38,23 +48,24 @@ pub trait Codec: Sized {
     }
 }
 
-/// Bytes that are being decoded. Opaque parts of a value share them.
+/// Bytes that are being decoded. [`Bytes`] in decoded values share their memory.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     bytes: Bytes,
 }
 
 impl Decoder {
+    /// Starts at the first byte.
     pub fn new(bytes: Bytes) -> Self {
         Self { bytes }
     }
 
-    /// How many bytes are still to be decoded.
+    /// The number of bytes that are not decoded yet.
     pub fn remaining(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The next bytes as they are.
+    /// Takes the next `count` bytes.
     pub fn take(&mut self, count: usize) -> Result<Bytes, DecodeError> {
         if count > self.bytes.len() {
             return Err(DecodeError::TooShort);
@@ -70,29 +81,30 @@ impl Decoder {
     }
 }
 
-/// Why bytes are no such value.
+/// Why bytes could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecodeError {
+    /// The bytes end within the value.
     TooShort,
-    /// Whole, but more bytes follow.
+    /// More bytes follow the value.
     TrailingBytes,
-    /// A number that stands for none of the possible cases.
+    /// A number is not valid at its position.
     InvalidValue,
-    /// Written by a later version.
+    /// The value was written by a later version.
     UnknownVersion,
-    /// A list that has to be sorted is not.
+    /// A list that must be sorted is not.
     Unsorted,
 }
 
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::TooShort => "ends too early",
-            Self::TrailingBytes => "bytes are left over",
-            Self::InvalidValue => "a number stands for no known case",
+            Self::TooShort => "bytes end too early",
+            Self::TrailingBytes => "bytes follow after the value",
+            Self::InvalidValue => "a number is not valid here",
             Self::UnknownVersion => "written by a later version",
-            Self::Unsorted => "a list is not in order",
+            Self::Unsorted => "a list is not sorted",
         })
     }
 }
@@ -157,7 +169,7 @@ impl<T: Codec> Codec for Vec<T> {
 
     fn decode(from: &mut Decoder) -> Result<Self, DecodeError> {
         let count = u32::decode(from)? as usize;
-        // A count that the bytes cannot hold must not reserve memory.
+        // A count that does not fit into the bytes must not allocate memory.
         if count > from.remaining() / T::BYTES_MIN {
             return Err(DecodeError::TooShort);
         }
@@ -193,7 +205,7 @@ impl<A: Codec, B: Codec> Codec for (A, B) {
     }
 }
 
-/// Lists are far shorter than this: an entry that long cannot be proposed.
+/// Lists are far shorter than 2^32: they are part of an entry, which is limited in size.
 #[allow(clippy::expect_used, reason = "a list of 2^32 values does not fit an entry")]
 fn encode_count(count: usize, into: &mut Vec<u8>) {
     u32::try_from(count).expect("fewer than 2^32 values").encode(into);

@@ -11,9 +11,9 @@ use quorate_core::{
 };
 
 use super::*;
-use crate::chance::Chance;
+use crate::test_random::TestRandom;
 
-impl Chance {
+impl TestRandom {
     fn bytes(&mut self) -> Bytes {
         let count = self.below(5);
         (0..count).map(|_| self.below(256) as u8).collect()
@@ -119,22 +119,22 @@ impl Chance {
 }
 
 #[test]
-fn what_is_encoded_is_decoded_again() {
-    let mut chance = Chance::new(1);
+fn values_round_trip() {
+    let mut random = TestRandom::new(1);
     for _ in 0..5_000 {
-        let change = chance.logged_change();
+        let change = random.logged_change();
         assert_eq!(LoggedChange::from_bytes(change.to_bytes().into()), Ok(change));
         let meta =
-            SnapshotMeta { id: chance.entry_id(), membership: Arc::new(chance.membership()) };
+            SnapshotMeta { id: random.entry_id(), membership: Arc::new(random.membership()) };
         assert_eq!(SnapshotMeta::from_bytes(meta.to_bytes().into()), Ok(meta));
     }
 }
 
 #[test]
-fn every_part_of_an_encoding_is_too_short_and_nothing_may_follow() {
-    let mut chance = Chance::new(2);
+fn truncated_and_extended_encodings_are_refused() {
+    let mut random = TestRandom::new(2);
     for _ in 0..100 {
-        let whole: Bytes = chance.logged_change().to_bytes().into();
+        let whole: Bytes = random.logged_change().to_bytes().into();
         for end in 0..whole.len() {
             let part = LoggedChange::from_bytes(whole.slice(..end));
             assert_eq!(part, Err(DecodeError::TooShort), "{end} of {}", whole.len());
@@ -145,14 +145,14 @@ fn every_part_of_an_encoding_is_too_short_and_nothing_may_follow() {
 }
 
 #[test]
-fn damaged_bytes_decode_to_what_encodes_to_them_or_not_at_all() {
-    let mut chance = Chance::new(3);
+fn decoded_bytes_encode_to_the_same_bytes() {
+    let mut random = TestRandom::new(3);
     let mut decoded = 0;
     for _ in 0..50_000 {
-        let mut bytes = chance.logged_change().to_bytes();
-        for _ in 0..=chance.below(3) {
-            let at = chance.below(bytes.len() as u64) as usize;
-            bytes[at] = chance.below(256) as u8;
+        let mut bytes = random.logged_change().to_bytes();
+        for _ in 0..=random.below(3) {
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] = random.below(256) as u8;
         }
         if let Ok(change) = LoggedChange::from_bytes(bytes.clone().into()) {
             assert_eq!(change.to_bytes(), bytes);
@@ -163,7 +163,7 @@ fn damaged_bytes_decode_to_what_encodes_to_them_or_not_at_all() {
 }
 
 #[test]
-fn a_count_that_the_bytes_cannot_hold_reserves_nothing() {
+fn count_larger_than_the_bytes_is_refused() {
     let mut bytes = u32::MAX.to_bytes();
     bytes.extend([7; 64]);
     assert_eq!(Vec::<u64>::from_bytes(bytes.clone().into()), Err(DecodeError::TooShort));
@@ -172,30 +172,30 @@ fn a_count_that_the_bytes_cannot_hold_reserves_nothing() {
 }
 
 #[test]
-fn sets_have_one_spelling() {
+fn sets_have_one_encoding() {
     let twice = vec![MemberId(2), MemberId(2)].to_bytes();
     assert_eq!(MemberSet::from_bytes(twice.into()), Err(DecodeError::Unsorted));
-    let turned = vec![MemberId(2), MemberId(1)].to_bytes();
-    assert_eq!(MemberSet::from_bytes(turned.into()), Err(DecodeError::Unsorted));
+    let unsorted = vec![MemberId(2), MemberId(1)].to_bytes();
+    assert_eq!(MemberSet::from_bytes(unsorted.into()), Err(DecodeError::Unsorted));
 }
 
 #[test]
-fn a_later_version_is_named_as_such() {
+fn later_version_is_reported() {
     let mut bytes = Membership::default().to_bytes();
     bytes[0] += 1;
     assert_eq!(Membership::from_bytes(bytes.into()), Err(DecodeError::UnknownVersion));
 }
 
-/// Changing this means that stores written before cannot be read: raise the version.
+/// A change of this layout makes existing stores unreadable: increment the version.
 #[test]
-fn the_layout_stays() {
+fn layout_does_not_change() {
     let membership = Membership::new([MemberId(1), MemberId(2)], [MemberId(3)])
         .with_activation(Activation::OnAppend)
         .with_incarnation(MemberId(1), 9);
     let mut expected = vec![1]; // version
     expected.extend([1, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
     expected.extend([1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]); // learners
-    expected.extend([0, 0, 0, 0]); // learners to be
+    expected.extend([0, 0, 0, 0]); // next learners
     expected.extend([0; 1 + 16]); // auto-leave, since
     expected.extend([1, 0, 0, 0, 0, 0]); // activation, no goal, none ended
     expected.extend([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
@@ -204,17 +204,17 @@ fn the_layout_stays() {
 }
 
 #[test]
-fn entries_come_back_and_share_the_bytes_they_came_in() {
-    let mut chance = Chance::new(4);
+fn entries_round_trip_and_share_memory() {
+    let mut random = TestRandom::new(4);
     for _ in 0..300 {
-        let first = chance.below(1 << 40);
-        let entries: Entries = (0..chance.below(5))
-            .map(|nth| {
-                let id = EntryId::new(chance.below(9), first + nth);
-                let payload = if chance.flip() {
-                    Payload::Command(chance.bytes())
+        let first = random.below(1 << 40);
+        let entries: Entries = (0..random.below(5))
+            .map(|offset| {
+                let id = EntryId::new(random.below(9), first + offset);
+                let payload = if random.flip() {
+                    Payload::Command(random.bytes())
                 } else {
-                    Payload::Change(Arc::new(chance.logged_change()))
+                    Payload::Change(Arc::new(random.logged_change()))
                 };
                 Entry { id, payload }
             })
@@ -235,7 +235,7 @@ fn entries_come_back_and_share_the_bytes_they_came_in() {
 }
 
 #[test]
-fn refusals_come_back_and_unknown_ones_are_named_as_such() {
+fn refusals_round_trip_and_unknown_ones_are_refused() {
     for (case, numbers) in [(0, 0), (1, 1), (4, 2), (32, 2), (35, 3), (51, 1), (98, 1)] {
         let refusal = Refusal::from_parts(case, &vec![7; numbers]).unwrap();
         assert_eq!(Refusal::from_bytes(refusal.to_bytes().into()), Ok(refusal));

@@ -1,4 +1,4 @@
-//! The core's values, field by field. A new field is one line in its list.
+//! Encoding of the core's values, field by field.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use quorate_core::{Change, EntryId, MemberId, MemberSet, Membership, Refusal, Sn
 
 use super::{Codec, DecodeError, Decoder};
 
-/// Which layout a change or membership has. Raised when a field is added; older
-/// layouts stay readable.
+/// The layout version of changes and memberships. Increment it when a field is added; older
+/// layouts must stay readable.
 const VERSION: u8 = 1;
 
-/// A struct is its fields, one after the other. Both ways come from one list.
+/// Encodes a struct as its fields in order. Encoder and decoder come from one list.
 macro_rules! fields {
     ($type:ty { $($field:ident: $kind:ty),* $(,)? }) => {
         impl Codec for $type {
@@ -212,7 +212,8 @@ impl Codec for Operation {
     }
 }
 
-/// A case without contents is its number.
+/// Encodes an enum without fields as a number. The match is exhaustive on purpose: a new
+/// variant without a number must not compile.
 macro_rules! cases {
     ($type:ty { $($number:literal = $case:ident),* $(,)? }) => {
         impl Codec for $type {
@@ -280,7 +281,7 @@ fn check_version(from: &mut Decoder) -> Result<(), DecodeError> {
     if u8::decode(from)? == VERSION { Ok(()) } else { Err(DecodeError::UnknownVersion) }
 }
 
-/// Each once, in order: what is searched by halving has to be.
+/// Checks that ids are sorted and unique, because they are binary searched.
 fn check_sorted(mut ids: impl Iterator<Item = MemberId>) -> Result<(), DecodeError> {
     let Some(mut before) = ids.next() else { return Ok(()) };
     for id in ids {

@@ -1,52 +1,52 @@
-//! Where in the segments each entry of the log stands, and of which term it is.
+//! The index of the log: the position and the term of each entry.
 //!
-//! Entries themselves stay on disk. One span covers many records, so the whole index
-//! is small next to the log.
+//! Entries themselves stay on disk. One span covers many records, so the index is small
+//! compared with the log.
 
 use std::collections::VecDeque;
 
 use quorate_core::{EntryId, Index, Term};
 
-/// A span takes in more records until it is this long: reading an old entry reads no
-/// more than this and one record.
+/// A span grows up to this size. Loading an old entry reads at most this much plus one
+/// record.
 const SPAN_BYTES: u64 = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct LogIndex {
-    /// The entry before the first one that is here.
+    /// The entry before the first one in the index.
     base: EntryId,
     last: EntryId,
-    /// Not cut below this: a snapshot took the place of what was there.
+    /// The log is never truncated below this entry: a snapshot replaced the entries before.
     floor: EntryId,
     /// The first entry of every term after `base`.
     terms: Vec<EntryId>,
-    /// Together all entries after `base`, in order.
-    spans: VecDeque<Span>,
+    /// All entries after `base`, in order.
+    spans: VecDeque<LogSpan>,
 }
 
 /// Consecutive entries in consecutive records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct LogSpan {
     pub(crate) first: Index,
     pub(crate) last: Index,
-    pub(crate) place: Place,
+    pub(crate) position: RecordPosition,
     pub(crate) bytes: u64,
 }
 
-/// Where a record stands.
+/// The position of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RecordPosition {
     pub(crate) segment: u64,
     pub(crate) offset: u64,
     pub(crate) sequence: u64,
 }
 
-/// Entries that do not continue this log.
+/// The entries do not continue the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotContiguous;
 
 impl LogIndex {
-    /// A log of which nothing is here.
+    /// An empty index of a log that ends at `last`.
     pub(crate) fn new(last: EntryId, floor: EntryId) -> Self {
         Self { base: last, last, floor, ..Self::default() }
     }
@@ -67,7 +67,7 @@ impl LogIndex {
         &self.terms
     }
 
-    /// The term of an entry that is here, or just before those.
+    /// The term of an entry in the index, or of the one before the first.
     pub(crate) fn term(&self, index: Index) -> Option<Term> {
         if index == self.last.index {
             return Some(self.last.term);
@@ -78,28 +78,28 @@ impl LogIndex {
         if index == self.base.index {
             return Some(self.base.term);
         }
-        let begun = self.terms.partition_point(|start| start.index <= index);
-        self.terms.get(begun.wrapping_sub(1)).map(|start| start.term)
+        let started = self.terms.partition_point(|start| start.index <= index);
+        self.terms.get(started.wrapping_sub(1)).map(|start| start.term)
     }
 
     pub(crate) fn holds(&self, id: EntryId) -> bool {
         self.term(id.index) == Some(id.term)
     }
 
-    /// A snapshot takes the place of the whole log.
+    /// Replaces the whole log by a snapshot.
     pub(crate) fn restore(&mut self, id: EntryId) {
         *self = Self::new(id, id);
     }
 
-    /// These entries follow `prev`; what stood there goes.
+    /// Appends entries after `prev`. Truncates existing entries after `prev`.
     pub(crate) fn append(
         &mut self,
         prev: EntryId,
         ids: impl Iterator<Item = EntryId>,
-        place: Place,
+        position: RecordPosition,
         bytes: u64,
     ) -> Result<(), NotContiguous> {
-        let cut = prev.index < self.last.index;
+        let truncates = prev.index < self.last.index;
         self.truncate_after(prev)?;
         for id in ids {
             if id.index != self.last.index + 1 || id.term < self.last.term {
@@ -110,19 +110,20 @@ impl LogIndex {
             }
             self.last = id;
         }
-        let grown = self.spans.back_mut().filter(|span| {
-            let near = span.bytes + bytes <= SPAN_BYTES && span.place.segment == place.segment;
-            // Records between the two would be read as if they were part of it.
-            near && !cut && span.last == prev.index
+        let extended = self.spans.back_mut().filter(|span| {
+            let near =
+                span.bytes + bytes <= SPAN_BYTES && span.position.segment == position.segment;
+            // Only directly adjacent records: others in between would be read as part of it.
+            near && !truncates && span.last == prev.index
         });
-        match grown {
+        match extended {
             Some(span) => {
                 span.last = self.last.index;
-                span.bytes = place.offset + bytes - span.place.offset;
+                span.bytes = position.offset + bytes - span.position.offset;
             }
             None => {
                 let (first, last) = (prev.index + 1, self.last.index);
-                self.spans.push_back(Span { first, last, place, bytes });
+                self.spans.push_back(LogSpan { first, last, position, bytes });
             }
         }
         Ok(())
@@ -133,7 +134,7 @@ impl LogIndex {
             return Err(NotContiguous);
         }
         if prev.index < self.base.index {
-            // Entries before the oldest segment, cut since: now the log begins here.
+            // Truncated to before the oldest segment: the log now starts here.
             self.base = prev;
             self.spans.clear();
             self.terms.clear();
@@ -151,13 +152,13 @@ impl LogIndex {
         Ok(())
     }
 
-    /// The spans from the one that holds this entry on.
-    pub(crate) fn spans_from(&self, index: Index) -> impl Iterator<Item = &Span> {
+    /// The spans from the one that contains this entry on.
+    pub(crate) fn spans_from(&self, index: Index) -> impl Iterator<Item = &LogSpan> {
         self.spans.iter().skip(self.spans.partition_point(|span| span.last < index))
     }
 
-    /// The first of the newest spans that together are not larger than this, or of
-    /// the newest one alone.
+    /// The first index of the newest spans that fit into `bytes_max`, but at least of the
+    /// newest span.
     pub(crate) fn tail_first(&self, bytes_max: u64) -> Index {
         let mut first = self.last.index.saturating_add(1);
         let mut bytes = 0u64;
@@ -171,33 +172,33 @@ impl LogIndex {
         first
     }
 
-    /// The oldest segment that holds an entry above this one.
+    /// The oldest segment with an entry after this index.
     pub(crate) fn segment_of_next(&self, index: Index) -> Option<u64> {
-        self.spans_from(index + 1).next().map(|span| span.place.segment)
+        self.spans_from(index + 1).next().map(|span| span.position.segment)
     }
 
-    /// Segments before this one are gone.
+    /// Drops the entries of segments before this one.
     pub(crate) fn drop_before(&mut self, segment: u64) {
         while let Some(span) = self.spans.front()
-            && span.place.segment < segment
+            && span.position.segment < segment
         {
             let Some(term) = self.term(span.last) else {
-                unreachable!("a span holds entries of the log");
+                unreachable!("a span covers entries of the log");
             };
             self.base = EntryId::new(term, span.last);
             self.spans.pop_front();
         }
-        self.forget_terms_before_base();
+        self.drop_terms_before_base();
     }
 
-    fn forget_terms_before_base(&mut self) {
+    fn drop_terms_before_base(&mut self) {
         let next = self.base.index + 1;
         if next > self.last.index {
             self.terms.clear();
             return;
         }
-        let begun = self.terms.partition_point(|start| start.index <= next);
-        self.terms.drain(..begun.saturating_sub(1));
+        let started = self.terms.partition_point(|start| start.index <= next);
+        self.terms.drain(..started.saturating_sub(1));
         if let Some(start) = self.terms.first_mut() {
             start.index = start.index.max(next);
         }

@@ -1,9 +1,9 @@
-//! How far the log is durable, noted in a second place.
+//! The sync mark: the position up to which the log is durable, in a separate file.
 //!
-//! Each record tells how far the log was durable when it was written; only of the last
-//! ones nobody tells. Without this note, damage in them could not be told from a write
-//! that a crash has torn. The note is written after every sync but not synced itself:
-//! losing it makes damage harder to see, it never makes a claim that is not true.
+//! Each record holds the sequence number up to which the log was durable when the record was
+//! written. The last records are not covered by this. Without the mark, damage in them could
+//! not be distinguished from a torn write of a crash. The mark is written after every sync but
+//! not synced itself: if it is lost, less damage is detected, but it is never wrong.
 
 use crc32c::crc32c_append;
 
@@ -12,29 +12,29 @@ use crate::error::{DiskFailure, DiskOperation};
 use crate::names::FileName;
 use crate::{Disk, StoreIdentity};
 
-/// Two places, far enough apart that no disk writes both at once.
+/// Two slots, far enough apart that a disk never tears both with one write.
 const SLOTS: u64 = 2;
 const SLOT_STRIDE: u64 = 4096;
 const SLOT_BYTES: usize = 28;
 
-/// Every record of this segment that ends here or before is durable.
+/// All records of this segment that end at `end` or before are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Mark {
+pub(crate) struct SyncMark {
     pub(crate) segment: u64,
     pub(crate) end: u64,
-    /// The sequence number of the last of them.
+    /// The sequence number of the last durable record.
     pub(crate) sequence: u64,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct MarkFile<F> {
+pub(crate) struct SyncMarkFile<F> {
     file: F,
     seed: u32,
     slot: u64,
 }
 
-impl<F: Clone> MarkFile<F> {
-    /// A new file without a mark.
+impl<F: Clone> SyncMarkFile<F> {
+    /// Creates a file without a mark.
     pub(crate) fn create<D: Disk<File = F>>(
         disk: &mut D,
         identity: &StoreIdentity,
@@ -47,21 +47,21 @@ impl<F: Clone> MarkFile<F> {
         Ok(Self { file, seed: seed(identity), slot: 0 })
     }
 
-    /// The file, and the newest mark in it.
+    /// Opens the file and reads the newest mark.
     pub(crate) fn open<D: Disk<File = F>>(
         disk: &mut D,
         identity: &StoreIdentity,
-    ) -> Result<(Self, Mark), DiskFailure> {
+    ) -> Result<(Self, SyncMark), DiskFailure> {
         let name = FileName::SyncMark;
         let seed = seed(identity);
         let file =
             disk.open(&name.to_string()).map_err(DiskFailure::when(DiskOperation::Open, name))?;
-        let mut newest = (Mark::default(), 1);
+        let mut newest = (SyncMark::default(), 1);
         let len = disk.len(&file).map_err(DiskFailure::when(DiskOperation::Read, name))?;
         for slot in 0..SLOTS {
             let mut bytes = [0; SLOT_BYTES];
             if slot * SLOT_STRIDE + SLOT_BYTES as u64 > len {
-                continue; // A damaged note is none.
+                continue; // A damaged mark counts as missing.
             }
             disk.read_at(&file, slot * SLOT_STRIDE, &mut bytes)
                 .map_err(DiskFailure::when(DiskOperation::Read, name))?;
@@ -75,11 +75,11 @@ impl<F: Clone> MarkFile<F> {
         Ok((Self { file, seed, slot: (slot + 1) % SLOTS }, mark))
     }
 
-    /// Notes a mark over the older one of the two.
+    /// Writes a mark over the older of the two.
     pub(crate) fn write<D: Disk<File = F>>(
         &mut self,
         disk: &mut D,
-        mark: Mark,
+        mark: SyncMark,
     ) -> Result<(), DiskFailure> {
         let bytes = encode(mark, self.seed);
         disk.write_at(&self.file, self.slot * SLOT_STRIDE, &bytes)
@@ -93,7 +93,7 @@ impl<F: Clone> MarkFile<F> {
     }
 }
 
-/// Another store's mark says nothing about this one.
+/// The seed of the checksum, so that the mark of another store is not accepted.
 fn seed(identity: &StoreIdentity) -> u32 {
     let mut bytes = identity.cluster.to_bytes();
     identity.member.encode(&mut bytes);
@@ -102,7 +102,7 @@ fn seed(identity: &StoreIdentity) -> u32 {
     crc32c_append(0, &bytes)
 }
 
-fn encode(mark: Mark, seed: u32) -> [u8; SLOT_BYTES] {
+fn encode(mark: SyncMark, seed: u32) -> [u8; SLOT_BYTES] {
     let mut bytes = [0; SLOT_BYTES];
     bytes[4..12].copy_from_slice(&mark.segment.to_le_bytes());
     bytes[12..20].copy_from_slice(&mark.end.to_le_bytes());
@@ -112,7 +112,7 @@ fn encode(mark: Mark, seed: u32) -> [u8; SLOT_BYTES] {
     bytes
 }
 
-fn decode(bytes: &[u8; SLOT_BYTES], seed: u32) -> Option<Mark> {
+fn decode(bytes: &[u8; SLOT_BYTES], seed: u32) -> Option<SyncMark> {
     let mut from = Decoder::new(bytes::Bytes::copy_from_slice(bytes));
     let checksum = u32::decode(&mut from).ok()?;
     if checksum != crc32c_append(seed, &bytes[4..]) {
@@ -121,5 +121,5 @@ fn decode(bytes: &[u8; SLOT_BYTES], seed: u32) -> Option<Mark> {
     let segment = u64::decode(&mut from).ok()?;
     let end = u64::decode(&mut from).ok()?;
     let sequence = u64::decode(&mut from).ok()?;
-    Some(Mark { segment, end, sequence })
+    Some(SyncMark { segment, end, sequence })
 }

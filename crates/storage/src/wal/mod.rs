@@ -1,8 +1,8 @@
-//! The write-ahead log: saves, one after the other, in files of equal size.
+//! The write-ahead log: one record for each save, in segments of equal size.
 //!
-//! Owns the order of writes and syncs that makes recovery yield a prefix of the saves,
-//! with everything that was synced. Knows nothing of snapshots, and never retries: who
-//! calls it stops at the first failure.
+//! Owns the order of writes and syncs, so that recovery yields a prefix of the saves that
+//! includes every synced one. It does not know about snapshot files and never retries: its
+//! caller stops at the first failure.
 
 pub(crate) mod index;
 pub(crate) mod mark;
@@ -18,13 +18,13 @@ use quorate_core::{Entries, Entry, EntryId, HardState, Index, Save};
 use crate::error::{CorruptionKind, DiskFailure, DiskOperation, ReadError};
 use crate::names::FileName;
 use crate::{Disk, StoreIdentity};
-use index::{LogIndex, Place};
-use mark::{Mark, MarkFile};
-use reader::Reader;
-use record::Contents;
-use segment::{HEAD_BYTES, Head, Segment, Start};
+use index::{LogIndex, RecordPosition};
+use mark::{SyncMark, SyncMarkFile};
+use reader::SegmentReader;
+use record::RecordContents;
+use segment::{HEAD_BYTES, Segment, SegmentHead, SegmentStart};
 
-/// The log on disk and where its end is.
+/// The log on disk and the position of its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Wal<F> {
     pub(crate) identity: StoreIdentity,
@@ -32,15 +32,15 @@ pub(crate) struct Wal<F> {
     pub(crate) segment_bytes: u64,
     pub(crate) hard_state: HardState,
     pub(crate) log: LogIndex,
-    /// By number. The last one is written to.
+    /// By number. Records are appended to the last one.
     pub(crate) segments: BTreeMap<u64, Segment<F>>,
-    /// Where the next record goes.
+    /// The offset of the next record.
     pub(crate) end: u64,
     pub(crate) next_sequence: u64,
-    /// Every record up to here is durable.
+    /// All records up to this sequence number are durable.
     pub(crate) synced: u64,
-    pub(crate) marks: MarkFile<F>,
-    /// An old segment that may be written over.
+    pub(crate) marks: SyncMarkFile<F>,
+    /// A trimmed segment that can be reused.
     pub(crate) spare: Option<F>,
     pub(crate) buffer: Vec<u8>,
 }
@@ -75,7 +75,7 @@ impl<T: Into<ReadError>> From<T> for OpenSegmentError {
 }
 
 impl<F: Clone> Wal<F> {
-    /// Writes one save, so that after a crash all of it is there or nothing. Not
+    /// Writes one save as one record: after a crash all of it is there or nothing. It is not
     /// durable before the next sync.
     pub(crate) fn append<D: Disk<File = F>>(
         &mut self,
@@ -91,14 +91,15 @@ impl<F: Clone> Wal<F> {
             None => last,
             Some(first) => self.prev_of(first, install).ok_or(AppendError::NotContiguous)?,
         };
-        if !is_run(prev, &save.entries) {
+        if !is_contiguous(prev, &save.entries) {
             return Err(AppendError::NotContiguous);
         }
-        let entries = &save.entries;
-        self.append_record(disk, &Contents { hard_state: save.hard_state, install, prev, entries })
+        let (hard_state, entries) = (save.hard_state, &save.entries);
+        let contents = RecordContents { hard_state, install, prev, entries };
+        self.append_record(disk, &contents)
     }
 
-    /// The entry before this one: in the log, or what is being installed.
+    /// The id of the previous entry: in the log, or of the snapshot to install.
     fn prev_of(&self, first: &Entry, install: Option<EntryId>) -> Option<EntryId> {
         let index = first.id.index.checked_sub(1)?;
         match install {
@@ -110,20 +111,23 @@ impl<F: Clone> Wal<F> {
     fn append_record<D: Disk<File = F>>(
         &mut self,
         disk: &mut D,
-        contents: &Contents<'_>,
+        contents: &RecordContents<'_>,
     ) -> Result<(), AppendError> {
         self.encode(contents)?;
         let mut bytes = self.buffer.len() as u64;
         if self.end + bytes > self.active().bytes {
             self.roll(disk, HEAD_BYTES + bytes)?;
-            // Checksums start from the segment that a record stands in.
+            // The checksums depend on the segment.
             self.encode(contents)?;
             bytes = self.buffer.len() as u64;
         }
         let segment = self.active();
         let name = segment.name();
-        let place =
-            Place { segment: segment.head.number, offset: self.end, sequence: self.next_sequence };
+        let position = RecordPosition {
+            segment: segment.head.number,
+            offset: self.end,
+            sequence: self.next_sequence,
+        };
         disk.write_at(&segment.file, self.end, &self.buffer)
             .map_err(DiskFailure::when(DiskOperation::Write, name))?;
         self.end += bytes;
@@ -134,16 +138,16 @@ impl<F: Clone> Wal<F> {
         }
         if !contents.entries.is_empty() {
             let ids = contents.entries.chunks().flatten().map(|entry| entry.id);
-            let appended = self.log.append(contents.prev, ids, place, bytes);
-            assert!(appended.is_ok(), "what is written was found to continue the log");
+            let appended = self.log.append(contents.prev, ids, position, bytes);
+            assert!(appended.is_ok(), "the entries were checked to continue the log");
         }
         Ok(())
     }
 
-    fn encode(&mut self, contents: &Contents<'_>) -> Result<(), AppendError> {
+    fn encode(&mut self, contents: &RecordContents<'_>) -> Result<(), AppendError> {
         let seed = self.active().seed;
         self.buffer.clear();
-        // Memory of a rare large save is not kept for ever.
+        // Do not keep the memory of a rare large save.
         self.buffer.shrink_to(1 << 20);
         if contents.encode(seed, self.next_sequence, self.synced, &mut self.buffer) {
             Ok(())
@@ -152,7 +156,7 @@ impl<F: Clone> Wal<F> {
         }
     }
 
-    /// Makes every save so far durable.
+    /// Makes all saves so far durable.
     pub(crate) fn sync<D: Disk<File = F>>(&mut self, disk: &mut D) -> Result<(), DiskFailure> {
         let last = self.next_sequence - 1;
         if self.synced == last {
@@ -161,21 +165,21 @@ impl<F: Clone> Wal<F> {
         let segment = self.active();
         let name = segment.name();
         disk.sync(&segment.file).map_err(DiskFailure::when(DiskOperation::Sync, name))?;
-        let mark = Mark { segment: segment.head.number, end: self.end, sequence: last };
+        let mark = SyncMark { segment: segment.head.number, end: self.end, sequence: last };
         self.synced = last;
         self.marks.write(disk, mark)
     }
 
-    /// Goes on in a new segment, of at least this size.
+    /// Starts a new segment of at least this size.
     pub(crate) fn roll<D: Disk<File = F>>(
         &mut self,
         disk: &mut D,
         bytes_min: u64,
     ) -> Result<(), DiskFailure> {
-        // What the new head says must not be more than what is durable.
+        // The new head describes the end of the previous segment, which must be durable first.
         self.sync(disk)?;
         let previous = self.active().head;
-        let head = Head {
+        let head = SegmentHead {
             identity: self.identity,
             number: previous.number + 1,
             boots: self.boots,
@@ -187,29 +191,28 @@ impl<F: Clone> Wal<F> {
         };
         let spare = if head.bytes == self.segment_bytes { self.spare.take() } else { None };
         let segment = head.create(disk, spare)?;
-        self.begin(segment);
+        self.activate(segment);
         Ok(())
     }
 
-    /// What a new segment has to remember of all before it.
-    pub(crate) fn start(&self) -> Start {
-        Start { hard_state: self.hard_state, floor: self.log.floor(), last: self.log.last() }
+    /// The state that the head of a new segment records.
+    pub(crate) fn start(&self) -> SegmentStart {
+        SegmentStart { hard_state: self.hard_state, floor: self.log.floor(), last: self.log.last() }
     }
 
-    pub(crate) fn begin(&mut self, segment: Segment<F>) {
+    pub(crate) fn activate(&mut self, segment: Segment<F>) {
         self.end = HEAD_BYTES;
         self.segments.insert(segment.head.number, segment);
     }
 
     pub(crate) fn active(&self) -> &Segment<F> {
         let Some((_, segment)) = self.segments.last_key_value() else {
-            unreachable!("a log always has a segment to write to");
+            unreachable!("a log always has an active segment");
         };
         segment
     }
 
-    /// Entries of the log in this range, until so many bytes are in hand; one at
-    /// least, if it is there.
+    /// The entries of this range, up to `bytes_max`, but at least one if it exists.
     pub(crate) fn load<D: Disk<File = F>>(
         &self,
         disk: &mut D,
@@ -223,17 +226,17 @@ impl<F: Clone> Wal<F> {
         }
         let mut next = range.start;
         for span in self.log.spans_from(range.start) {
-            let Some(segment) = self.segments.get(&span.place.segment) else {
-                unreachable!("entries of dropped segments are dropped with them");
+            let Some(segment) = self.segments.get(&span.position.segment) else {
+                unreachable!("the index has no entries of dropped segments");
             };
-            let mut reader = Reader::new(disk, segment);
-            let Place { mut offset, mut sequence, .. } = span.place;
+            let mut reader = SegmentReader::new(disk, segment);
+            let RecordPosition { mut offset, mut sequence, .. } = span.position;
             while next <= span.last {
-                let Some(found) = reader.record(offset, sequence)? else {
+                let Some(intact) = reader.record(offset, sequence)? else {
                     return Err(reader.corrupt(offset, CorruptionKind::ChecksumMismatch).into());
                 };
-                (offset, sequence) = (found.end(), sequence + 1);
-                let record = found.decode(&reader)?;
+                (offset, sequence) = (intact.end(), sequence + 1);
+                let record = intact.decode(&reader)?;
                 let appended = record.entries.map_or(Vec::new(), |appended| appended.entries);
                 for entry in appended {
                     if entry.id.index != next || next > span.last {
@@ -252,21 +255,21 @@ impl<F: Clone> Wal<F> {
         Ok(entries)
     }
 
-    /// Drops the segments that hold no entry above this one. Everything that made
-    /// them superfluous has to be durable before.
+    /// Drops the segments without an entry after this index. What replaces them must be
+    /// durable before.
     pub(crate) fn drop_up_to<D: Disk<File = F>>(
         &mut self,
         disk: &mut D,
         index: Index,
     ) -> Result<(), DiskFailure> {
         let active = self.active().head.number;
-        let keep = self.log.segment_of_next(index).unwrap_or(active).min(active);
-        let kept = self.segments.split_off(&keep);
+        let first_kept = self.log.segment_of_next(index).unwrap_or(active).min(active);
+        let kept = self.segments.split_off(&first_kept);
         let dropped = std::mem::replace(&mut self.segments, kept);
         if dropped.is_empty() {
             return Ok(());
         }
-        self.log.drop_before(keep);
+        self.log.drop_before(first_kept);
         for segment in dropped.into_values() {
             let name = segment.name();
             if self.spare.is_none() && segment.bytes == self.segment_bytes {
@@ -278,13 +281,13 @@ impl<F: Clone> Wal<F> {
                     .map_err(DiskFailure::when(DiskOperation::Remove, name))?;
             }
         }
-        // A spare must not be written over while a crash could bring its old name back.
+        // A spare must not be overwritten while a crash could restore its old name.
         disk.sync_dir().map_err(DiskFailure::when(DiskOperation::Sync, FileName::Directory))
     }
 }
 
-/// One after the other from `prev` on, with terms that never fall.
-fn is_run(prev: EntryId, entries: &Entries) -> bool {
+/// Whether the indexes are consecutive after `prev` and the terms do not decrease.
+fn is_contiguous(prev: EntryId, entries: &Entries) -> bool {
     let mut before = prev;
     entries.chunks().flatten().all(|entry| {
         let follows = entry.id.index == before.index + 1 && entry.id.term >= before.term;

@@ -1,18 +1,18 @@
-//! Reading records back, and telling a torn write from damage.
+//! Reads records, and distinguishes a torn write from corruption.
 
 use bytes::Bytes;
 
-use super::mark::Mark;
+use super::mark::SyncMark;
 use super::record::{ALIGNMENT, HEADER_BYTES, Record, RecordHeader};
 use super::segment::{HEAD_BYTES, Segment};
 use crate::Disk;
 use crate::error::{Corruption, CorruptionKind, DiskFailure, DiskOperation, ReadError};
 
-/// How much is read from disk at once.
+/// The size of one read.
 const WINDOW_BYTES: u64 = 256 << 10;
 
-/// Reads one segment through a window that moves over it.
-pub(crate) struct Reader<'a, D: Disk> {
+/// Reads one segment through a moving window.
+pub(crate) struct SegmentReader<'a, D: Disk> {
     disk: &'a mut D,
     segment: &'a Segment<D::File>,
     window: Vec<u8>,
@@ -20,23 +20,23 @@ pub(crate) struct Reader<'a, D: Disk> {
 }
 
 /// An intact record.
-pub(crate) struct Found {
+pub(crate) struct IntactRecord {
     pub(crate) header: RecordHeader,
     body: Bytes,
     offset: u64,
 }
 
-impl<'a, D: Disk> Reader<'a, D> {
+impl<'a, D: Disk> SegmentReader<'a, D> {
     pub(crate) fn new(disk: &'a mut D, segment: &'a Segment<D::File>) -> Self {
         Self { disk, segment, window: Vec::new(), window_at: 0 }
     }
 
-    /// The record that stands here under this number, if it is intact.
+    /// The record with this sequence number at this offset, if it is intact.
     pub(crate) fn record(
         &mut self,
         offset: u64,
         sequence: u64,
-    ) -> Result<Option<Found>, DiskFailure> {
+    ) -> Result<Option<IntactRecord>, DiskFailure> {
         let seed = self.segment.seed;
         let Some(header) = self.header(offset)?.and_then(|bytes| RecordHeader::decode(bytes, seed))
         else {
@@ -49,23 +49,24 @@ impl<'a, D: Disk> Reader<'a, D> {
         let Some(body) = self.bytes(body_at, u64::from(header.body_bytes))? else {
             return Ok(None);
         };
-        if !header.fits(body, seed) {
+        if !header.matches(body, seed) {
             return Ok(None);
         }
         let body = Bytes::copy_from_slice(body);
-        Ok(Some(Found { header, body, offset }))
+        Ok(Some(IntactRecord { header, body, offset }))
     }
 
-    /// No intact record stands here. That is how a log ends after a crash, if nothing
-    /// says that this record was durable; if something does, it is damage.
+    /// Decides what it means that there is no intact record at this offset. If nothing shows
+    /// that the record was durable, the log ends here, as after a crash. Otherwise the log
+    /// is corrupt.
     ///
-    /// A crash leaves any part of what was written since the last sync, so later
-    /// records may well be there: only what they say about syncs counts.
+    /// A crash may keep any part of the writes since the last sync, so later records may be
+    /// intact. Only the durable sequence number that they hold counts.
     pub(crate) fn check_end(
         &mut self,
         offset: u64,
         sequence: u64,
-        mark: Mark,
+        mark: SyncMark,
     ) -> Result<(), ReadError> {
         let file = self.segment.name();
         if self.segment.bytes < self.segment.head.bytes {
@@ -79,12 +80,12 @@ impl<'a, D: Disk> Reader<'a, D> {
         Ok(())
     }
 
-    /// Some record after this place was written when this number was durable.
+    /// Whether a later record shows that the record with this sequence number was durable.
     fn is_claimed_durable(&mut self, from: u64, sequence: u64) -> Result<bool, DiskFailure> {
         let (seed, end) = (self.segment.seed, self.segment.bytes);
         let records_max = end / HEADER_BYTES as u64;
-        let tells = |bytes: &[u8; HEADER_BYTES]| {
-            // Nearly all places fail this; only then is a checksum worth its price.
+        let proves = |bytes: &[u8; HEADER_BYTES]| {
+            // Cheap check first: nearly all offsets fail it, so few checksums are computed.
             let ahead = RecordHeader::sequence_in(bytes).wrapping_sub(sequence);
             ahead <= records_max
                 && RecordHeader::decode(bytes, seed).is_some_and(|header| header.synced >= sequence)
@@ -94,7 +95,7 @@ impl<'a, D: Disk> Reader<'a, D> {
             let count = (end - offset).min(WINDOW_BYTES);
             let Some(mut bytes) = self.bytes(offset, count)? else { break };
             while let Some(header) = bytes.first_chunk() {
-                if tells(header) {
+                if proves(header) {
                     return Ok(true);
                 }
                 bytes = &bytes[ALIGNMENT as usize..];
@@ -109,16 +110,16 @@ impl<'a, D: Disk> Reader<'a, D> {
         Ok(bytes.and_then(|bytes| bytes.first_chunk()))
     }
 
-    /// This part of the segment; none where it ends before.
+    /// A part of the segment; `None` if the segment ends before.
     fn bytes(&mut self, offset: u64, count: u64) -> Result<Option<&[u8]>, DiskFailure> {
         let Some(end) = offset.checked_add(count).filter(|end| *end <= self.segment.bytes) else {
             return Ok(None);
         };
         let window_end = self.window_at + self.window.len() as u64;
         if offset < self.window_at || end > window_end {
-            let wanted = count.max(WINDOW_BYTES).min(self.segment.bytes - offset);
-            if self.window.len() as u64 != wanted {
-                self.window = vec![0; wanted as usize];
+            let length = count.max(WINDOW_BYTES).min(self.segment.bytes - offset);
+            if self.window.len() as u64 != length {
+                self.window = vec![0; length as usize];
             }
             self.window_at = offset;
             self.disk
@@ -134,13 +135,16 @@ impl<'a, D: Disk> Reader<'a, D> {
     }
 }
 
-impl Found {
-    /// Where the next record begins.
+impl IntactRecord {
+    /// The offset of the next record.
     pub(crate) fn end(&self) -> u64 {
         self.offset + self.header.record_bytes()
     }
 
-    pub(crate) fn decode<D: Disk>(self, reader: &Reader<'_, D>) -> Result<Record, Corruption> {
+    pub(crate) fn decode<D: Disk>(
+        self,
+        reader: &SegmentReader<'_, D>,
+    ) -> Result<Record, Corruption> {
         let offset = self.offset;
         self.header
             .decode_body(self.body)
@@ -148,12 +152,12 @@ impl Found {
     }
 }
 
-/// Opens a segment by its number and reads its head.
+/// Opens a segment and reads its head.
 pub(crate) fn open<D: Disk>(
     disk: &mut D,
     number: u64,
 ) -> Result<Segment<D::File>, super::OpenSegmentError> {
-    use super::segment::{Head, HeadError};
+    use super::segment::{SegmentHead, SegmentHeadError};
     use crate::names::FileName;
 
     let name = FileName::Segment(number);
@@ -166,9 +170,11 @@ pub(crate) fn open<D: Disk>(
     if head.is_empty() {
         return Err(corrupt(CorruptionKind::Truncated).into());
     }
-    let (head, seed) = Head::decode(&head).map_err(|why| match why {
-        HeadError::Damaged(why) => corrupt(why).into(),
-        HeadError::UnsupportedVersion(found) => super::OpenSegmentError::UnsupportedVersion(found),
+    let (head, seed) = SegmentHead::decode(&head).map_err(|why| match why {
+        SegmentHeadError::Damaged(why) => corrupt(why).into(),
+        SegmentHeadError::UnsupportedVersion(found) => {
+            super::OpenSegmentError::UnsupportedVersion(found)
+        }
     })?;
     if head.number != number {
         return Err(corrupt(CorruptionKind::Misplaced).into());

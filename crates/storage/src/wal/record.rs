@@ -1,4 +1,4 @@
-//! One save as bytes: written in one piece, valid in one piece.
+//! A record: one save as bytes, valid only as a whole.
 //!
 //! ```text
 //!  0        4        8                16               24       28       32
@@ -7,8 +7,8 @@
 //!  | crc    | bytes  |                |                | crc    |        |
 //!  +--------+--------+----------------+----------------+--------+--------+------
 //! ```
-//! Both checksums start from the seed of the segment, so that what an older file left
-//! on the same blocks never looks like a record. docs/formats.md has the body.
+//! Both checksums start from the seed of the segment, so that bytes of an older file on the same
+//! blocks are never taken for a record. `docs/formats.md` describes the body.
 
 use bytes::Bytes;
 use crc32c::crc32c_append;
@@ -18,13 +18,13 @@ use crate::codec::{Codec, DecodeError, Decoder, ENTRY_BYTES_MIN, decode_payload,
 
 pub(crate) const HEADER_BYTES: usize = 32;
 
-/// Records begin at multiples of this.
+/// Records start at multiples of this.
 pub(crate) const ALIGNMENT: u64 = 8;
 
-/// More than any save holds; keeps lengths far from overflow.
+/// Larger than any save, and far from overflowing a length.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 30;
 
-/// The parts that a body consists of, in this order.
+/// Flags for the parts of a body, which come in this order.
 const HARD_STATE: u32 = 1;
 const INSTALL: u32 = 2;
 const ENTRIES: u32 = 4;
@@ -32,31 +32,31 @@ const ENTRIES: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordHeader {
     pub(crate) body_bytes: u32,
-    /// Counts the records of a store, from 1.
+    /// The number of the record in its store, from 1.
     pub(crate) sequence: u64,
-    /// Every record up to here was durable when this one was written.
+    /// All records up to this sequence number were durable when this one was written.
     pub(crate) synced: u64,
     body_checksum: u32,
     parts: u32,
 }
 
-/// What a save says, decoded.
+/// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Record {
     pub(crate) hard_state: Option<HardState>,
     pub(crate) install: Option<EntryId>,
-    pub(crate) entries: Option<Appended>,
+    pub(crate) entries: Option<AppendedEntries>,
 }
 
-/// Entries, and the one before them.
+/// Entries and the id of the entry before them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Appended {
+pub(crate) struct AppendedEntries {
     pub(crate) prev: EntryId,
     pub(crate) entries: Vec<Entry>,
 }
 
-/// What a save says, to be encoded.
-pub(crate) struct Contents<'a> {
+/// The contents of a record to encode.
+pub(crate) struct RecordContents<'a> {
     pub(crate) hard_state: Option<HardState>,
     pub(crate) install: Option<EntryId>,
     /// The entry before the first of `entries`.
@@ -64,9 +64,9 @@ pub(crate) struct Contents<'a> {
     pub(crate) entries: &'a Entries,
 }
 
-impl Contents<'_> {
-    /// Appends the record to a buffer. False, and nothing appended, when it is larger
-    /// than a record can be.
+impl RecordContents<'_> {
+    /// Appends the record to a buffer. Returns `false` and appends nothing if it is larger than
+    /// a record can be.
     pub(crate) fn encode(&self, seed: u32, sequence: u64, synced: u64, into: &mut Vec<u8>) -> bool {
         let start = into.len();
         into.reserve(self.entries.bytes() as usize + 128);
@@ -79,14 +79,14 @@ impl Contents<'_> {
         }
         let (_, record) = into.split_at_mut(start);
         let (header, body) = record.split_at_mut(HEADER_BYTES);
-        let header_new = RecordHeader {
+        let new_header = RecordHeader {
             body_bytes: body_bytes as u32,
             sequence,
             synced,
             body_checksum: crc32c_append(seed, body),
             parts,
         };
-        header.copy_from_slice(&header_new.encode(seed));
+        header.copy_from_slice(&new_header.encode(seed));
         into.resize(start + padded(body_bytes) as usize, 0);
         true
     }
@@ -115,12 +115,18 @@ impl Contents<'_> {
     }
 }
 
-/// What a record with such a body takes in a segment.
+/// The size of a record with such a body, including padding.
 pub(crate) fn padded(body_bytes: usize) -> u64 {
     ((HEADER_BYTES + body_bytes) as u64).next_multiple_of(ALIGNMENT)
 }
 
 impl RecordHeader {
+    /// A header without checksum, for fuzzing.
+    pub(crate) fn for_body(parts: u32, body: &[u8]) -> Self {
+        let body_bytes = body.len() as u32;
+        Self { body_bytes, sequence: 0, synced: 0, body_checksum: 0, parts }
+    }
+
     fn encode(&self, seed: u32) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[4..8].copy_from_slice(&self.body_bytes.to_le_bytes());
@@ -133,7 +139,7 @@ impl RecordHeader {
         bytes
     }
 
-    /// The header that these bytes are, if they are one of this segment.
+    /// Decodes a header. `None` if it is not a header of this segment.
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES], seed: u32) -> Option<Self> {
         let number = |at: usize| u32::from_le_bytes(array(bytes, at));
         let long = |at: usize| u64::from_le_bytes(array(bytes, at));
@@ -149,22 +155,23 @@ impl RecordHeader {
         })
     }
 
-    /// The sequence number in bytes that may be a header, before any checksum.
+    /// The sequence number in bytes that may be a header, without verifying the checksum.
     #[inline]
     pub(crate) fn sequence_in(bytes: &[u8; HEADER_BYTES]) -> u64 {
         u64::from_le_bytes(array(bytes, 8))
     }
 
-    /// What the record takes in its segment.
+    /// The size of the record, including padding.
     pub(crate) fn record_bytes(&self) -> u64 {
         padded(self.body_bytes as usize)
     }
 
-    pub(crate) fn fits(&self, body: &[u8], seed: u32) -> bool {
+    /// Whether length and checksum of the body match.
+    pub(crate) fn matches(&self, body: &[u8], seed: u32) -> bool {
         body.len() == self.body_bytes as usize && crc32c_append(seed, body) == self.body_checksum
     }
 
-    /// What an intact body says.
+    /// Decodes an intact body.
     pub(crate) fn decode_body(&self, body: Bytes) -> Result<Record, DecodeError> {
         if self.parts & !(HARD_STATE | INSTALL | ENTRIES) != 0 {
             return Err(DecodeError::UnknownVersion);
@@ -187,7 +194,7 @@ impl RecordHeader {
     }
 }
 
-/// Without a vote the place of it is zero: nobody has that id.
+/// A vote of zero means none: no member has that id.
 pub(crate) fn decode_hard_state(from: &mut Decoder) -> Result<HardState, DecodeError> {
     let term = u64::decode(from)?;
     let vote = u64::decode(from)?;
@@ -196,25 +203,25 @@ pub(crate) fn decode_hard_state(from: &mut Decoder) -> Result<HardState, DecodeE
     Ok(HardState { term, vote, commit })
 }
 
-fn decode_entries(from: &mut Decoder) -> Result<Appended, DecodeError> {
+fn decode_entries(from: &mut Decoder) -> Result<AppendedEntries, DecodeError> {
     let prev = EntryId::decode(from)?;
     let count = u64::decode(from)?;
     if count == 0 || count > (from.remaining() / ENTRY_BYTES_MIN) as u64 {
         return Err(DecodeError::TooShort);
     }
     let mut entries = Vec::with_capacity(count as usize);
-    for nth in 1..=count {
-        let index = prev.index.checked_add(nth).ok_or(DecodeError::InvalidValue)?;
+    for offset in 1..=count {
+        let index = prev.index.checked_add(offset).ok_or(DecodeError::InvalidValue)?;
         let term = u64::decode(from)?;
         let payload = decode_payload(from)?;
         entries.push(Entry { id: EntryId::new(term, index), payload });
     }
-    Ok(Appended { prev, entries })
+    Ok(AppendedEntries { prev, entries })
 }
 
-/// The bytes at this place, which are there.
+/// `N` bytes at an offset within the header.
 fn array<const N: usize>(bytes: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
-    let mut found = [0; N];
-    found.copy_from_slice(&bytes[at..at + N]);
-    found
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[at..at + N]);
+    array
 }

@@ -1,9 +1,9 @@
-//! The head of a segment: who it belongs to, what came before it, and what the log
-//! and the hard state were when it began.
+//! The head of a segment: its owner, the previous segment, and the log and the hard state at its
+//! start.
 //!
-//! A segment gets its name only when its head is durable. So one that has its name
-//! and no intact head is damaged, and everything before the oldest segment that is
-//! still there can be forgotten.
+//! A segment gets its final name only when its head is durable. So a segment with its final name
+//! and without an intact head is damaged. And because each head repeats the state, segments
+//! before the oldest existing one are not needed.
 
 use crc32c::{crc32c, crc32c_append};
 use quorate_core::{EntryId, HardState, MemberId};
@@ -14,7 +14,8 @@ use crate::error::{CorruptionKind, DiskFailure, DiskOperation};
 use crate::names::FileName;
 use crate::{Disk, StoreIdentity};
 
-/// Records begin here: the head fills the smallest part that a disk writes at once.
+/// The size of a head, and the offset of the first record. One sector, the smallest unit that a
+/// disk writes atomically.
 pub(crate) const HEAD_BYTES: u64 = 512;
 
 pub(crate) const VERSION: u32 = 1;
@@ -23,34 +24,35 @@ const MAGIC: &[u8; 8] = b"qrt-wal\n";
 const CHECKSUM_AT: usize = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct SegmentHead {
     pub(crate) identity: StoreIdentity,
     pub(crate) number: u64,
-    /// How often the store had been opened.
+    /// How often the store had been opened when the segment was created.
     pub(crate) boots: u64,
-    /// What this segment takes on disk, unless a later one has been begun since.
+    /// The size of the segment. Recovery truncates a segment when it starts the next one.
     pub(crate) bytes: u64,
     /// The sequence number of its first record.
     pub(crate) first_sequence: u64,
-    /// The segment before it, and where that one's records end. Zero for none.
+    /// The number of the previous segment; 0 for none.
     pub(crate) previous: u64,
+    /// The offset at which the records of the previous segment end.
     pub(crate) previous_end: u64,
-    pub(crate) start: Start,
+    pub(crate) start: SegmentStart,
 }
 
-/// What a member knew when the segment began.
+/// The log and the hard state when the segment was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Start {
+pub(crate) struct SegmentStart {
     pub(crate) hard_state: HardState,
-    /// The log never goes back behind this entry: a snapshot took its place.
+    /// The log is never truncated below this entry: a snapshot replaced the entries before.
     pub(crate) floor: EntryId,
     /// The last entry of the log.
     pub(crate) last: EntryId,
 }
 
-/// Why bytes are no head.
+/// Why bytes are not a valid head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HeadError {
+pub(crate) enum SegmentHeadError {
     Damaged(CorruptionKind),
     UnsupportedVersion(u32),
 }
@@ -58,8 +60,8 @@ pub(crate) enum HeadError {
 /// An open segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment<F> {
-    pub(crate) head: Head,
-    /// Every checksum in this segment starts from it.
+    pub(crate) head: SegmentHead,
+    /// All checksums in this segment start from it.
     pub(crate) seed: u32,
     pub(crate) file: F,
     pub(crate) bytes: u64,
@@ -71,7 +73,7 @@ impl<F> Segment<F> {
     }
 }
 
-impl Head {
+impl SegmentHead {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         VERSION.encode(&mut bytes);
@@ -99,20 +101,21 @@ impl Head {
         head
     }
 
-    /// The head, and the seed of the segment.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, u32), HeadError> {
-        let damaged = |why: DecodeError| HeadError::Damaged(CorruptionKind::Undecodable(why));
+    /// Decodes a head. Also returns the seed of the segment.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, u32), SegmentHeadError> {
+        let damaged =
+            |why: DecodeError| SegmentHeadError::Damaged(CorruptionKind::Undecodable(why));
         if !bytes.starts_with(MAGIC) {
-            return Err(HeadError::Damaged(CorruptionKind::BadMagic));
+            return Err(SegmentHeadError::Damaged(CorruptionKind::BadMagic));
         }
         let mut from = Decoder::new(bytes::Bytes::copy_from_slice(&bytes[MAGIC.len()..]));
         let version = u32::decode(&mut from).map_err(damaged)?;
         if version != VERSION {
-            return Err(HeadError::UnsupportedVersion(version));
+            return Err(SegmentHeadError::UnsupportedVersion(version));
         }
         let seed = u32::decode(&mut from).map_err(damaged)?;
         if bytes.len() < HEAD_BYTES as usize || seed != checksum(bytes) {
-            return Err(HeadError::Damaged(CorruptionKind::ChecksumMismatch));
+            return Err(SegmentHeadError::Damaged(CorruptionKind::ChecksumMismatch));
         }
         Ok((Self::decode_fields(&mut from).map_err(damaged)?, seed))
     }
@@ -131,7 +134,7 @@ impl Head {
             first_sequence: u64::decode(from)?,
             previous: u64::decode(from)?,
             previous_end: u64::decode(from)?,
-            start: Start {
+            start: SegmentStart {
                 hard_state: decode_hard_state(from)?,
                 floor: EntryId::decode(from)?,
                 last: EntryId::decode(from)?,
@@ -139,32 +142,33 @@ impl Head {
         })
     }
 
-    /// Makes the segment: a file of its own name, durable, with nothing but this head.
+    /// Creates the segment: a durable file with its final name that contains only this head.
     pub(crate) fn create<D: Disk>(
         self,
         disk: &mut D,
         spare: Option<D::File>,
     ) -> Result<Segment<D::File>, DiskFailure> {
-        let made = if spare.is_some() { FileName::SpareSegment } else { FileName::NewSegment };
+        let temporary = if spare.is_some() { FileName::SpareSegment } else { FileName::NewSegment };
         let file = match spare {
             Some(file) => file,
             None => disk
-                .create(&made.to_string(), self.bytes)
-                .map_err(DiskFailure::when(DiskOperation::Create, made))?,
+                .create(&temporary.to_string(), self.bytes)
+                .map_err(DiskFailure::when(DiskOperation::Create, temporary))?,
         };
         let bytes = self.encode();
-        disk.write_at(&file, 0, &bytes).map_err(DiskFailure::when(DiskOperation::Write, made))?;
-        disk.sync(&file).map_err(DiskFailure::when(DiskOperation::Sync, made))?;
+        disk.write_at(&file, 0, &bytes)
+            .map_err(DiskFailure::when(DiskOperation::Write, temporary))?;
+        disk.sync(&file).map_err(DiskFailure::when(DiskOperation::Sync, temporary))?;
         let name = FileName::Segment(self.number);
-        disk.rename(&made.to_string(), &name.to_string())
-            .map_err(DiskFailure::when(DiskOperation::Rename, made))?;
-        // Without this a crash may forget the name, and all that was saved under it.
+        disk.rename(&temporary.to_string(), &name.to_string())
+            .map_err(DiskFailure::when(DiskOperation::Rename, temporary))?;
+        // Without this, a crash may lose the name, and all saves in the segment with it.
         disk.sync_dir().map_err(DiskFailure::when(DiskOperation::Sync, FileName::Directory))?;
         Ok(Segment { head: self, seed: checksum(&bytes), file, bytes: self.bytes })
     }
 }
 
-/// Over everything but the place of the checksum itself.
+/// The checksum of the head without the checksum field.
 fn checksum(bytes: &[u8]) -> u32 {
     let end = bytes.len().min(HEAD_BYTES as usize);
     crc32c_append(crc32c(&bytes[..CHECKSUM_AT]), &bytes[CHECKSUM_AT + 4..end])

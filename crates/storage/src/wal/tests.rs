@@ -3,34 +3,34 @@ use std::sync::Arc;
 use bytes::Bytes;
 use quorate_core::{MemberId, Payload};
 
-use super::record::{Appended, HEADER_BYTES, Record, RecordHeader, padded};
+use super::record::{AppendedEntries, HEADER_BYTES, Record, RecordHeader, padded};
 use super::*;
-use crate::chance::Chance;
+use crate::test_random::TestRandom;
 
 const SEED: u32 = 0xfeed;
 
-fn random_record(chance: &mut Chance) -> (Vec<u8>, Record) {
-    let mut term = 1 + chance.below(5);
-    let prev = EntryId::new(term, chance.below(1000));
-    let entries: Vec<Entry> = (0..chance.below(6))
-        .map(|nth| {
-            term += chance.below(2);
-            let payload = if chance.below(4) == 0 {
-                Payload::Change(Arc::new(chance.logged_change()))
+fn random_record(random: &mut TestRandom) -> (Vec<u8>, Record) {
+    let mut term = 1 + random.below(5);
+    let prev = EntryId::new(term, random.below(1000));
+    let entries: Vec<Entry> = (0..random.below(6))
+        .map(|offset| {
+            term += random.below(2);
+            let payload = if random.below(4) == 0 {
+                Payload::Change(Arc::new(random.logged_change()))
             } else {
-                Payload::Command(vec![nth as u8; chance.below(100) as usize].into())
+                Payload::Command(vec![offset as u8; random.below(100) as usize].into())
             };
-            Entry { id: EntryId::new(term, prev.index + 1 + nth), payload }
+            Entry { id: EntryId::new(term, prev.index + 1 + offset), payload }
         })
         .collect();
-    let vote = chance.flip().then(|| MemberId(1 + chance.below(9)));
-    let hard_state = HardState { term, vote, commit: chance.below(1000) };
+    let vote = random.flip().then(|| MemberId(1 + random.below(9)));
+    let hard_state = HardState { term, vote, commit: random.below(1000) };
     let record = Record {
-        hard_state: chance.flip().then_some(hard_state),
-        install: chance.flip().then(|| EntryId::new(1, chance.below(9))),
-        entries: (!entries.is_empty()).then(|| Appended { prev, entries: entries.clone() }),
+        hard_state: random.flip().then_some(hard_state),
+        install: random.flip().then(|| EntryId::new(1, random.below(9))),
+        entries: (!entries.is_empty()).then(|| AppendedEntries { prev, entries: entries.clone() }),
     };
-    let contents = Contents {
+    let contents = RecordContents {
         hard_state: record.hard_state,
         install: record.install,
         prev,
@@ -44,34 +44,34 @@ fn random_record(chance: &mut Chance) -> (Vec<u8>, Record) {
 fn decode(bytes: &[u8], seed: u32) -> Option<Record> {
     let header = RecordHeader::decode(bytes.first_chunk()?, seed)?;
     let body = bytes.get(HEADER_BYTES..HEADER_BYTES + header.body_bytes as usize)?;
-    header.fits(body, seed).then(|| header.decode_body(Bytes::copy_from_slice(body)).unwrap())
+    header.matches(body, seed).then(|| header.decode_body(Bytes::copy_from_slice(body)).unwrap())
 }
 
 #[test]
-fn records_are_read_as_they_were_written() {
-    let mut chance = Chance::new(1);
+fn records_round_trip() {
+    let mut random = TestRandom::new(1);
     for _ in 0..2_000 {
-        let (bytes, record) = random_record(&mut chance);
+        let (bytes, record) = random_record(&mut random);
         let header = RecordHeader::decode(bytes.first_chunk().unwrap(), SEED).unwrap();
         assert_eq!((header.sequence, header.synced), (7, 6));
         assert_eq!(header.record_bytes(), bytes.len() as u64);
         assert_eq!(bytes.len() as u64, padded(header.body_bytes as usize));
         assert_eq!(decode(&bytes, SEED), Some(record));
-        assert_eq!(decode(&bytes, SEED + 1), None, "a record belongs to its segment");
+        assert_eq!(decode(&bytes, SEED + 1), None, "a record of another segment is refused");
     }
 }
 
 #[test]
-fn every_flipped_bit_is_noticed() {
-    let mut chance = Chance::new(2);
+fn every_bit_flip_is_detected() {
+    let mut random = TestRandom::new(2);
     for _ in 0..20 {
-        let (bytes, record) = random_record(&mut chance);
+        let (bytes, record) = random_record(&mut random);
         let header = RecordHeader::decode(bytes.first_chunk().unwrap(), SEED).unwrap();
         let end = HEADER_BYTES + header.body_bytes as usize;
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            // What fills up the last bytes says nothing.
+            // Padding is not covered by the checksum.
             let expected = (bit / 8 >= end).then(|| record.clone());
             assert_eq!(decode(&damaged, SEED), expected, "bit {bit}");
         }
@@ -79,16 +79,16 @@ fn every_flipped_bit_is_noticed() {
 }
 
 #[test]
-fn bodies_of_any_bytes_are_decoded_or_refused() {
-    let mut chance = Chance::new(3);
+fn damaged_bodies_never_panic() {
+    let mut random = TestRandom::new(3);
     let mut decoded = 0;
     for _ in 0..20_000 {
-        let (mut bytes, _) = random_record(&mut chance);
+        let (mut bytes, _) = random_record(&mut random);
         let header = RecordHeader::decode(bytes.first_chunk().unwrap(), SEED).unwrap();
         let body = &mut bytes[HEADER_BYTES..HEADER_BYTES + header.body_bytes as usize];
-        for _ in 0..chance.below(4) {
+        for _ in 0..random.below(4) {
             if !body.is_empty() {
-                body[chance.below(body.len() as u64) as usize] = chance.below(256) as u8;
+                body[random.below(body.len() as u64) as usize] = random.below(256) as u8;
             }
         }
         decoded += u32::from(header.decode_body(Bytes::copy_from_slice(body)).is_ok());
@@ -97,8 +97,8 @@ fn bodies_of_any_bytes_are_decoded_or_refused() {
 }
 
 #[test]
-fn heads_are_read_as_they_were_written_and_no_bit_may_differ() {
-    let head = Head {
+fn heads_round_trip_and_every_bit_flip_is_detected() {
+    let head = SegmentHead {
         identity: StoreIdentity { cluster: 1, member: MemberId(2), incarnation: 3, joined_at: 4 },
         number: 4,
         boots: 5,
@@ -106,7 +106,7 @@ fn heads_are_read_as_they_were_written_and_no_bit_may_differ() {
         first_sequence: 7,
         previous: 3,
         previous_end: 9,
-        start: Start {
+        start: SegmentStart {
             hard_state: HardState { term: 3, vote: Some(MemberId(2)), commit: 4 },
             floor: EntryId::new(1, 2),
             last: EntryId::new(3, 8),
@@ -114,39 +114,40 @@ fn heads_are_read_as_they_were_written_and_no_bit_may_differ() {
     };
     let bytes = head.encode();
     assert_eq!(bytes.len() as u64, HEAD_BYTES);
-    assert_eq!(Head::decode(&bytes).unwrap().0, head);
+    assert_eq!(SegmentHead::decode(&bytes).unwrap().0, head);
     for bit in 0..bytes.len() * 8 {
         let mut damaged = bytes.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(Head::decode(&damaged).is_err(), "bit {bit}");
+        assert!(SegmentHead::decode(&damaged).is_err(), "bit {bit}");
     }
     for end in 0..bytes.len() {
-        assert!(Head::decode(&bytes[..end]).is_err(), "{end} bytes");
+        assert!(SegmentHead::decode(&bytes[..end]).is_err(), "{end} bytes");
     }
 }
 
-/// A log kept as a plain list, against the index.
+/// Compares the index with a plain list of entries.
 #[test]
-fn the_index_finds_what_a_list_would() {
+fn index_agrees_with_a_list() {
     for seed in 0..200 {
-        let mut chance = Chance::new(seed);
+        let mut random = TestRandom::new(seed);
         let mut index = LogIndex::default();
-        let mut list: Vec<(EntryId, u64)> = Vec::new(); // With the segment of each.
+        let mut list: Vec<(EntryId, u64)> = Vec::new(); // Each entry with its segment.
         let (mut term, mut base) = (1, 0);
         for sequence in 1..60 {
             let segment = sequence / 7;
             let last = base + list.len() as u64;
             let keep =
-                if chance.below(4) == 0 { chance.below(last - base + 1) } else { last - base };
+                if random.below(4) == 0 { random.below(last - base + 1) } else { last - base };
             list.truncate(keep as usize);
-            term += chance.below(2);
+            term += random.below(2);
             let prev = list.last().map_or(index.base(), |(id, _)| *id);
-            let ids: Vec<EntryId> =
-                (1..=1 + chance.below(5)).map(|nth| EntryId::new(term, prev.index + nth)).collect();
-            let place = Place { segment, offset: sequence * 512, sequence };
-            index.append(prev, ids.iter().copied(), place, 512).unwrap();
+            let ids: Vec<EntryId> = (1..=1 + random.below(5))
+                .map(|offset| EntryId::new(term, prev.index + offset))
+                .collect();
+            let position = RecordPosition { segment, offset: sequence * 512, sequence };
+            index.append(prev, ids.iter().copied(), position, 512).unwrap();
             list.extend(ids.iter().map(|id| (*id, segment)));
-            if chance.below(10) == 0 {
+            if random.below(10) == 0 {
                 index.drop_before(segment);
                 let gone = list.iter().take_while(|(_, held)| *held < segment).count();
                 list.drain(..gone);
@@ -163,7 +164,7 @@ fn check_index(index: &LogIndex, list: &[(EntryId, u64)], base: u64) {
         assert_eq!(index.term(id.index), Some(id.term));
         let span = index.spans_from(id.index).next().unwrap();
         assert!(span.first <= id.index && id.index <= span.last);
-        assert_eq!(span.place.segment, *segment);
+        assert_eq!(span.position.segment, *segment);
     }
     let starts: Vec<EntryId> = list
         .iter()
@@ -175,17 +176,17 @@ fn check_index(index: &LogIndex, list: &[(EntryId, u64)], base: u64) {
 }
 
 #[test]
-fn entries_that_do_not_follow_are_refused() {
-    let place = Place { segment: 1, offset: 512, sequence: 1 };
+fn entries_that_are_not_contiguous_are_refused() {
+    let position = RecordPosition { segment: 1, offset: 512, sequence: 1 };
     let mut index = LogIndex::new(EntryId::new(2, 5), EntryId::new(2, 5));
     let mut append = |prev: (u64, u64), first: (u64, u64)| {
         let id = EntryId::new(first.0, first.1);
-        index.append(EntryId::new(prev.0, prev.1), [id].into_iter(), place, 8).is_ok()
+        index.append(EntryId::new(prev.0, prev.1), [id].into_iter(), position, 8).is_ok()
     };
     assert!(!append((2, 6), (2, 7)), "a gap");
-    assert!(!append((1, 5), (2, 6)), "another entry before it");
-    assert!(!append((1, 4), (2, 5)), "what a snapshot replaced");
-    assert!(!append((2, 5), (2, 7)), "not the next");
+    assert!(!append((1, 5), (2, 6)), "another previous entry");
+    assert!(!append((1, 4), (2, 5)), "below the floor");
+    assert!(!append((2, 5), (2, 7)), "skips an index");
     assert!(!append((2, 5), (1, 6)), "an older term");
     assert!(append((2, 5), (2, 6)));
 }

@@ -1,9 +1,9 @@
-//! Numbers from a seed, for tests.
+//! Random numbers from a seed, for tests.
 
-/// A counter behind a mixing function (splitmix64).
-pub(crate) struct Chance(u64);
+/// A splitmix64 generator.
+pub(crate) struct TestRandom(u64);
 
-impl Chance {
+impl TestRandom {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
