@@ -1,8 +1,8 @@
-//! Who this member is: by its disk, by the first membership of a new cluster, or by what
-//! the members of a running one say.
+//! Decides which member to start: the one on the disk, an initial member of a new cluster, or a
+//! joining member of a running cluster.
 //!
-//! Ids are made as etcd makes them, so that every first member computes the same. What was
-//! given about the first cluster counts only on an empty disk.
+//! Ids are made as etcd makes them, so that every initial member computes the same ones. The
+//! flags about the initial cluster are used only with an empty disk.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,15 +16,15 @@ use sha1::{Digest, Sha1};
 use tokio::time::Instant;
 
 use crate::config::{ClusterState, Config};
-use crate::member_info::Info;
+use crate::member_details::MemberDetails;
 use crate::url::{Url, join};
 
-/// Where the log and the snapshots are.
+/// The directory of the log and the snapshots.
 pub(crate) fn store_directory(config: &Config) -> PathBuf {
     config.wal_dir.clone().unwrap_or_else(|| config.data_dir.join("member"))
 }
 
-/// What to start the member with.
+/// The configuration of the node to start.
 pub(crate) async fn prepare(
     config: &Config,
     transport: &TcpTransport,
@@ -33,13 +33,13 @@ pub(crate) async fn prepare(
     let owner = Store::read_identity(&mut disk).map_err(BootstrapError::Store)?;
     let node = match (owner, config.initial_cluster_state) {
         (Some(identity), _) => {
-            let node = NodeConfig::join(identity.cluster, identity.member, identity.joined_at);
+            let node = NodeConfig::join(identity.cluster, identity.member.0, identity.joined_at);
             tracing::info!(cluster_id = %hex(identity.cluster), member_id = %hex(identity.member.0),
-                "restarting; the initial cluster is ignored");
+                "restarting from the data directory; the initial cluster is ignored");
             node
         }
-        (None, ClusterState::New) => found(config, transport).await?,
-        (None, ClusterState::Existing) => join_running(config, transport).await?,
+        (None, ClusterState::New) => new_cluster(config, transport).await?,
+        (None, ClusterState::Existing) => join_cluster(config, transport).await?,
     };
     Ok(with_times(node, config))
 }
@@ -54,7 +54,7 @@ fn with_times(mut node: NodeConfig, config: &Config) -> NodeConfig {
     node.raft.election_ticks = u32::try_from(ticks(config.election_timeout)).unwrap_or(u32::MAX);
     node.raft.pre_vote = config.pre_vote;
     node.options = DriverOptions {
-        // As long as etcd's clients are used to wait.
+        // etcd's timeout of a request.
         request_ticks: ticks(Duration::from_secs(5) + 2 * config.election_timeout),
         snapshot_entries: config.snapshot_count.max(1),
         ..node.options
@@ -62,54 +62,57 @@ fn with_times(mut node: NodeConfig, config: &Config) -> NodeConfig {
     node
 }
 
-/// A first member of a new cluster.
-async fn found(config: &Config, transport: &TcpTransport) -> Result<NodeConfig, BootstrapError> {
-    let Founding { cluster, own, membership } = founding(config)?;
+/// An initial member of a new cluster.
+async fn new_cluster(
+    config: &Config,
+    transport: &TcpTransport,
+) -> Result<NodeConfig, BootstrapError> {
+    let InitialCluster { cluster, own, membership } = initial_cluster(config)?;
     check_not_known(config, transport, cluster, own).await?;
-    let mut node = NodeConfig::join(cluster, own, 0);
+    let mut node = NodeConfig::join(cluster, own.0, 0);
     node.first = Some(membership);
     Ok(node)
 }
 
-/// How a cluster begins: the same for all of its first members, but for who is asked.
+/// The start of a cluster. Only `own` differs between its initial members.
 #[derive(Debug)]
-pub(crate) struct Founding {
+pub(crate) struct InitialCluster {
     pub(crate) cluster: u64,
     pub(crate) own: MemberId,
     pub(crate) membership: Membership,
 }
 
-pub(crate) fn founding(config: &Config) -> Result<Founding, BootstrapError> {
-    let members = config.first_members();
+pub(crate) fn initial_cluster(config: &Config) -> Result<InitialCluster, BootstrapError> {
+    let members = config.initial_members();
     check_own(config, &members)?;
-    let mut first: Vec<(MemberId, &String, Info)> = Vec::new();
+    let mut initial: Vec<(MemberId, &String, MemberDetails)> = Vec::new();
     for (name, urls) in &members {
         let id = MemberId(member_id(urls, &config.initial_cluster_token, None));
-        if first.iter().any(|(known, ..)| *known == id) {
+        if initial.iter().any(|(known, ..)| *known == id) {
             return Err(BootstrapError::SameAddress { urls: join(urls) });
         }
-        first.push((id, name, Info::expected(name, urls)));
+        initial.push((id, name, MemberDetails::expected(name, urls)));
     }
-    let ids: Vec<u64> = first.iter().map(|(id, ..)| id.0).collect();
-    let own = first.iter().find(|(_, name, _)| **name == config.name);
+    let ids: Vec<u64> = initial.iter().map(|(id, ..)| id.0).collect();
+    let own = initial.iter().find(|(_, name, _)| **name == config.name);
     let own = own.map_or(MemberId(0), |(id, ..)| *id);
-    let mut membership = Membership::new(first.iter().map(|(id, ..)| *id), []);
-    for (id, _, info) in &first {
-        membership = membership.with_info(*id, info.in_zone(bytes::Bytes::new()));
+    let mut membership = Membership::new(initial.iter().map(|(id, ..)| *id), []);
+    for (id, _, details) in &initial {
+        membership = membership.with_info(*id, details.in_zone(bytes::Bytes::new()));
     }
-    Ok(Founding { cluster: cluster_id(&ids), own, membership })
+    Ok(InitialCluster { cluster: cluster_id(&ids), own, membership })
 }
 
-/// An empty disk that comes under the name of a member that was seen before has lost what
-/// it promised.
+/// An empty disk under the id of a member that has run before is refused: the lost disk held
+/// votes and entries that the member had promised to keep.
 async fn check_not_known(
     config: &Config,
     transport: &TcpTransport,
     cluster: u64,
     own: MemberId,
 ) -> Result<(), BootstrapError> {
-    let asked = inquire(config, transport, FOUNDERS_PATIENCE).await;
-    let known = asked.residents.iter().any(|resident| {
+    let inquiry = inquire(config, transport, INITIAL_MEMBERS_TIMEOUT).await;
+    let known = inquiry.residents.iter().any(|resident| {
         let membership = &resident.membership.membership;
         resident.key.cluster == cluster && membership.incarnation(own).is_some()
     });
@@ -130,29 +133,29 @@ fn check_own(config: &Config, members: &[(String, Vec<Url>)]) -> Result<(), Boot
     Err(BootstrapError::OtherAddress { given: join(&given), advertised: join(&advertised) })
 }
 
-/// Asks the members that were given until one knows this one.
-async fn join_running(
+/// Asks the given members until one of them has this member in its membership.
+async fn join_cluster(
     config: &Config,
     transport: &TcpTransport,
 ) -> Result<NodeConfig, BootstrapError> {
-    let members = config.first_members();
+    let members = config.initial_members();
     check_own(config, &members)?;
-    let deadline = Instant::now() + JOIN_PATIENCE;
+    let deadline = Instant::now() + JOIN_TIMEOUT;
     loop {
-        let asked = inquire(config, transport, INQUIRY_PATIENCE).await;
-        let newest = asked.residents.iter().max_by_key(|resident| resident.membership.id);
-        let refused = match newest {
+        let inquiry = inquire(config, transport, INQUIRY_TIMEOUT).await;
+        let newest = inquiry.residents.iter().max_by_key(|resident| resident.membership.id);
+        let error = match newest {
             Some(resident) => match find_own(config, &members, resident) {
                 Ok(node) => return Ok(node),
-                Err(why) => why,
+                Err(error) => error,
             },
-            None => BootstrapError::NobodyAnswers { tried: asked.failures },
+            None => BootstrapError::NoMemberAnswers { tried: inquiry.failures },
         };
-        // Who was asked may be behind, or about to start.
+        // The members that answered may be lagging, and others may be about to start.
         if Instant::now() >= deadline {
-            return Err(refused);
+            return Err(error);
         }
-        tokio::time::sleep(ASK_AGAIN).await;
+        tokio::time::sleep(INQUIRY_INTERVAL).await;
     }
 }
 
@@ -169,18 +172,18 @@ fn find_own(
     let known: Vec<(MemberId, String)> = membership
         .members()
         .iter()
-        .map(|id| (id, sorted(Info::of(membership, id).peer_urls)))
+        .map(|id| (id, sorted(MemberDetails::of(membership, id).peer_urls)))
         .collect();
     let given: Vec<(&str, String)> = given
         .iter()
         .map(|(name, urls)| (name.as_str(), sorted(urls.iter().map(Url::to_string).collect())))
         .collect();
-    let unequal = |why: &'static str| {
-        let one = |(name, urls): &(&str, String)| format!("{name}={urls}");
-        let given = given.iter().map(one).collect::<Vec<_>>().join(" ");
-        let one = |(id, urls): &(MemberId, String)| format!("{}={urls}", hex(id.0));
-        let known = known.iter().map(one).collect::<Vec<_>>().join(" ");
-        BootstrapError::Unequal { why, given, known }
+    let unequal = |reason: &'static str| {
+        let pair = |(name, urls): &(&str, String)| format!("{name}={urls}");
+        let given = given.iter().map(pair).collect::<Vec<_>>().join(" ");
+        let pair = |(id, urls): &(MemberId, String)| format!("{}={urls}", hex(id.0));
+        let known = known.iter().map(pair).collect::<Vec<_>>().join(" ");
+        BootstrapError::UnequalClusters { reason, given, known }
     };
     if known.len() != given.len() {
         return Err(unequal("member count is unequal"));
@@ -194,29 +197,29 @@ fn find_own(
     if membership.incarnation(*id).is_some() || membership.joined_at(*id) == 0 {
         return Err(BootstrapError::AlreadyBootstrapped { id: id.0 });
     }
-    Ok(NodeConfig::join(resident.key.cluster, *id, membership.joined_at(*id)))
+    Ok(NodeConfig::join(resident.key.cluster, id.0, membership.joined_at(*id)))
 }
 
-/// What the others said.
-struct Asked {
+/// The answers of the other members.
+struct InquiryResult {
     residents: Vec<HostedMember>,
     failures: String,
 }
 
-async fn inquire(config: &Config, transport: &TcpTransport, patience: Duration) -> Asked {
-    let mut asked = Asked { residents: Vec::new(), failures: String::new() };
-    let others = config.first_members().into_iter().filter(|(name, _)| *name != config.name);
+async fn inquire(config: &Config, transport: &TcpTransport, timeout: Duration) -> InquiryResult {
+    let mut inquiry = InquiryResult { residents: Vec::new(), failures: String::new() };
+    let others = config.initial_members().into_iter().filter(|(name, _)| *name != config.name);
     for url in others.flat_map(|(_, urls)| urls) {
-        match transport.discover(&url.address(), patience).await {
-            Ok(residents) => asked.residents.extend(residents),
-            Err(why) => asked.failures.push_str(&format!(" {url}: {why};")),
+        match transport.discover(&url.address(), timeout).await {
+            Ok(residents) => inquiry.residents.extend(residents),
+            Err(error) => inquiry.failures.push_str(&format!(" {url}: {error};")),
         }
     }
-    asked
+    inquiry
 }
 
 /// The id of a member: the first 8 bytes of the SHA-1 of its sorted addresses, the token of
-/// its cluster and, for one that is added later, the time.
+/// its cluster and, for a member that is added later, the time.
 pub(crate) fn member_id(urls: &[Url], token: &str, seconds: Option<u64>) -> u64 {
     let mut urls: Vec<String> = urls.iter().map(Url::to_string).collect();
     urls.sort();
@@ -229,7 +232,7 @@ pub(crate) fn member_id(urls: &[Url], token: &str, seconds: Option<u64>) -> u64 
     first_bytes(hash)
 }
 
-/// The id of a cluster: made of those of its first members.
+/// The id of a cluster, made from those of its initial members.
 pub(crate) fn cluster_id(ids: &[u64]) -> u64 {
     let mut ids = ids.to_vec();
     ids.sort_unstable();
@@ -243,38 +246,39 @@ fn first_bytes(hash: Sha1) -> u64 {
     hash.first_chunk::<8>().map_or(1, |bytes| u64::from_be_bytes(*bytes)).max(1)
 }
 
-/// Ids as etcd shows them.
+/// A member or cluster id as it is printed everywhere: 16 hexadecimal digits.
 pub(crate) fn hex(id: u64) -> String {
-    format!("{id:x}")
+    format!("{id:016x}")
 }
 
-/// Why nobody knows which member to start.
+/// Why it cannot be decided which member to start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BootstrapError {
-    /// The directory cannot be used.
+    /// The data directory cannot be used.
     Directory(std::io::Error),
-    /// What is in it cannot be read.
+    /// The data directory cannot be read.
     Store(OpenError),
-    /// The own name is not in the initial cluster. Add it there.
+    /// The name of this member is not in the initial cluster. Add it there.
     NotNamed { name: String, names: String },
-    /// The initial cluster says another address than this member does. Make them equal.
+    /// The initial cluster has another address for this member than it advertises. Make them
+    /// equal.
     OtherAddress { given: String, advertised: String },
     /// Two members of the initial cluster have the same addresses.
     SameAddress { urls: String },
-    /// The cluster knows another disk by this id. Remove the member, and add it anew.
+    /// The cluster knows this member id with another disk. Remove the member, and add it again.
     AlreadyBootstrapped { id: u64 },
-    /// The initial cluster is not the one that runs. Take the words of `member add`.
-    Unequal { why: &'static str, given: String, known: String },
-    /// Nobody of the initial cluster said who is in it.
-    NobodyAnswers { tried: String },
+    /// The initial cluster differs from the running one. Use the output of `member add`.
+    UnequalClusters { reason: &'static str, given: String, known: String },
+    /// No member of the initial cluster answered with its membership.
+    NoMemberAnswers { tried: String },
 }
 
 impl fmt::Display for BootstrapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Directory(why) => write!(f, "data directory: {why}"),
-            Self::Store(why) => write!(f, "data directory: {why}"),
+            Self::Directory(error) => write!(f, "data directory: {error}"),
+            Self::Store(error) => write!(f, "data directory: {error}"),
             Self::NotNamed { name, names } => {
                 write!(f, "couldn't find local name {name:?} in the initial cluster, found {names}")
             }
@@ -288,29 +292,37 @@ impl fmt::Display for BootstrapError {
             }
             Self::AlreadyBootstrapped { id } => write!(
                 f,
-                "member {id:x} has already been bootstrapped on another disk; \
-                 remove it and add it anew"
+                "member {id:016x} has already been bootstrapped on another disk; \
+                 remove it and add it again"
             ),
-            Self::Unequal { why, given, known } => {
+            Self::UnequalClusters { reason, given, known } => {
                 write!(
                     f,
-                    "error validating peerURLs: {why}; given {given}; the cluster has {known}"
+                    "error validating peerURLs: {reason}; given {given}; the cluster has {known}"
                 )
             }
-            Self::NobodyAnswers { tried } => {
+            Self::NoMemberAnswers { tried } => {
                 write!(f, "could not retrieve cluster information from the given URLs:{tried}")
             }
         }
     }
 }
 
-impl std::error::Error for BootstrapError {}
+impl std::error::Error for BootstrapError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Directory(error) => Some(error),
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
 
-const INQUIRY_PATIENCE: Duration = Duration::from_secs(5);
-const JOIN_PATIENCE: Duration = Duration::from_secs(10);
-const ASK_AGAIN: Duration = Duration::from_millis(200);
-/// First members start at any time: nobody waits for them.
-const FOUNDERS_PATIENCE: Duration = Duration::from_secs(1);
+const INQUIRY_TIMEOUT: Duration = Duration::from_secs(5);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+const INQUIRY_INTERVAL: Duration = Duration::from_millis(200);
+/// Short, since the other initial members may start at any time and are not waited for.
+const INITIAL_MEMBERS_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -320,7 +332,7 @@ mod tests {
         texts.iter().map(|text| Url::parse(text).unwrap()).collect()
     }
 
-    /// The ids that etcd prints for its documented cluster of three.
+    /// The ids that etcd prints for its default single-member cluster.
     #[test]
     fn ids_are_those_of_etcd() {
         let alone = urls(&["http://localhost:2380"]);
@@ -330,8 +342,8 @@ mod tests {
             ("8e9e05c52164694d".into(), "cdf818194e3a8c32".into())
         );
         let two = urls(&["http://b:1", "http://a:1"]);
-        let turned = urls(&["http://a:1", "http://b:1"]);
-        assert_eq!(member_id(&two, "t", None), member_id(&turned, "t", None));
+        let reversed = urls(&["http://a:1", "http://b:1"]);
+        assert_eq!(member_id(&two, "t", None), member_id(&reversed, "t", None));
         assert_ne!(member_id(&two, "t", None), member_id(&two, "t", Some(1)));
     }
 }

@@ -1,5 +1,5 @@
-//! Connections as they come in: how many there may be at a time, and how long one may take
-//! before it has said what it speaks. What is said after that is limited by HTTP itself.
+//! Accepts client connections: limits their number, and closes one that does not send the start
+//! of a request in time. After that, HTTP's own limits apply.
 
 use std::future::Future;
 use std::io;
@@ -16,18 +16,18 @@ use tokio::time::{Sleep, sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-/// How many connections there may be. Who comes when there are as many waits to be
-/// accepted, until somebody else goes.
+/// The limit of open connections. Further ones wait in the listener's backlog until another
+/// connection closes.
 #[derive(Clone)]
-pub(crate) struct Places(Arc<Semaphore>);
+pub(crate) struct ConnectionLimit(Arc<Semaphore>);
 
-impl Places {
+impl ConnectionLimit {
     pub(crate) fn new(count: usize) -> Self {
         Self(Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS))))
     }
 
-    /// As many as there can be files open, apart from those that peers and disk need. The
-    /// system's first offer is low, and raised as far as it goes.
+    /// As many as the limit of open files allows, less those that peers and disk need. The soft
+    /// limit is raised to the hard limit first, since its default is low.
     pub(crate) fn for_clients() -> Self {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
@@ -37,95 +37,96 @@ impl Places {
     }
 }
 
-/// The connections that come to this listener, as long as somebody takes them.
-pub(crate) fn accepted(
+/// The connections accepted by this listener, until the stream is dropped.
+pub(crate) fn accept_connections(
     listener: TcpListener,
-    places: Places,
-) -> ReceiverStream<io::Result<Client>> {
+    limit: ConnectionLimit,
+) -> ReceiverStream<io::Result<ClientConnection>> {
     let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(accept_all(listener, places, sender));
+    tokio::spawn(accept_all(listener, limit, sender));
     ReceiverStream::new(receiver)
 }
 
 async fn accept_all(
     listener: TcpListener,
-    places: Places,
-    clients: mpsc::Sender<io::Result<Client>>,
+    limit: ConnectionLimit,
+    connections: mpsc::Sender<io::Result<ClientConnection>>,
 ) {
     loop {
         let next = async {
-            let place = Arc::clone(&places.0).acquire_owned().await.map_err(io::Error::other)?;
+            let permit = Arc::clone(&limit.0).acquire_owned().await.map_err(io::Error::other)?;
             let (stream, _) = listener.accept().await?;
-            Ok::<_, io::Error>(Client::new(stream, place))
+            Ok::<_, io::Error>(ClientConnection::new(stream, permit))
         };
         let next = tokio::select! {
-            () = clients.closed() => return,
+            () = connections.closed() => return,
             next = next => next,
         };
         match next {
-            Ok(client) => {
-                if clients.send(Ok(client)).await.is_err() {
+            Ok(connection) => {
+                if connections.send(Ok(connection)).await.is_err() {
                     return;
                 }
             }
-            // Nothing is to be had by asking again at once: files do not come back so soon.
-            Err(why) => {
-                tracing::warn!(%why, "a connection was not accepted");
-                sleep(ACCEPT_AGAIN_AFTER).await;
+            // The usual cause is that no file descriptor is free, which does not change at once.
+            Err(error) => {
+                tracing::warn!(%error, "a connection was not accepted");
+                sleep(ACCEPT_RETRY_INTERVAL).await;
             }
         }
     }
 }
 
 /// A client's connection.
-pub(crate) struct Client {
+pub(crate) struct ClientConnection {
     stream: TcpStream,
-    opening: Option<Opening>,
-    _place: OwnedSemaphorePermit,
+    preface: Option<PrefaceDeadline>,
+    _permit: OwnedSemaphorePermit,
 }
 
-/// So far a client has sent nothing but a part of HTTP/2's first line.
-struct Opening {
+/// The state of a connection that has sent nothing but a part of HTTP/2's preface.
+struct PrefaceDeadline {
     bytes: usize,
     deadline: Pin<Box<Sleep>>,
 }
 
-impl Client {
-    fn new(stream: TcpStream, place: OwnedSemaphorePermit) -> Self {
-        // Answers are small and waited for: they leave at once. If this fails, it is closed
-        // already, and whoever reads from it will find out.
+impl ClientConnection {
+    fn new(stream: TcpStream, permit: OwnedSemaphorePermit) -> Self {
+        // Responses are small and clients wait for them, so they are sent at once. This fails
+        // only on a closed connection, which the next read reports.
         let _ = stream.set_nodelay(true);
-        let opening = Opening { bytes: 0, deadline: Box::pin(sleep(OPENING_PATIENCE)) };
-        Self { stream, opening: Some(opening), _place: place }
+        let deadline = Box::pin(sleep(PREFACE_TIMEOUT));
+        let preface = PrefaceDeadline { bytes: 0, deadline };
+        Self { stream, preface: Some(preface), _permit: permit }
     }
 }
 
-impl AsyncRead for Client {
+impl AsyncRead for ClientConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let Self { stream, opening, .. } = &mut *self;
+        let Self { stream, preface, .. } = &mut *self;
         let read = Pin::new(stream).poll_read(context, buffer);
-        let Some(still) = opening else { return read };
+        let Some(received) = preface else { return read };
         if read.is_pending() {
-            ready!(still.deadline.as_mut().poll(context));
+            ready!(received.deadline.as_mut().poll(context));
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         let new = &buffer.filled()[before..];
-        let expected = &PREFACE[still.bytes..];
-        still.bytes += new.len();
-        // From here on it is HTTP that keeps the time.
-        if !expected.starts_with(new) || still.bytes == PREFACE.len() {
-            *opening = None;
+        let expected = &PREFACE[received.bytes..];
+        received.bytes += new.len();
+        // From now on HTTP's own timeouts apply.
+        if !expected.starts_with(new) || received.bytes == PREFACE.len() {
+            *preface = None;
         }
         read
     }
 }
 
-impl AsyncWrite for Client {
+impl AsyncWrite for ClientConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -155,7 +156,7 @@ impl AsyncWrite for Client {
     }
 }
 
-impl Connected for Client {
+impl Connected for ClientConnection {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
@@ -163,10 +164,10 @@ impl Connected for Client {
     }
 }
 
-/// What a client of HTTP/2 sends first.
+/// What an HTTP/2 client sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const OPENING_PATIENCE: Duration = Duration::from_secs(10);
-const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// What etcd keeps for itself.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// File descriptors that etcd keeps for its own use.
 const FILES_RESERVED: usize = 150;
 const CONNECTIONS_MIN: usize = 32;

@@ -1,96 +1,103 @@
-//! What every service holds: the member, its data, who it is and what it may be asked.
+//! What every service holds: the member, its data, its limits, and the checks that each
+//! request passes first.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate::{Node, RequestError};
+use quorate::Node;
 use quorate_kv::{AnyTable, Command, KvError, KvReply, Query, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
 use tokio::sync::watch;
+use tonic::Request;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Status};
 
-use crate::errors::{failed, no_leader, not_for_learners, refused, server_stopped, table};
-use crate::metrics::Tally;
+use crate::access::{AccessPolicy, AllowAll, ClientAction, ClientIdentity, ServedBy};
+use crate::metrics::ServiceCounters;
 use crate::service::lease::Lessor;
+use crate::status::ServiceError;
 
-/// The data of this member, shared with the node that runs commands on it.
-pub type Store = SharedKv<AnyTable>;
+/// The data of this member, shared with the node that applies commands to it.
+pub type SharedStore = SharedKv<AnyTable>;
 
 /// What every service holds. Cheap to clone.
 #[derive(Clone)]
-pub struct Context {
+pub struct ServiceContext {
     pub(crate) node: Node,
-    pub(crate) store: Store,
+    pub(crate) store: SharedStore,
     pub(crate) cluster_id: u64,
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<ServiceLimits>,
     pub(crate) lessor: Arc<Lessor>,
-    pub(crate) tally: Arc<Tally>,
-    stage: Arc<watch::Sender<Stage>>,
+    pub(crate) counters: Arc<ServiceCounters>,
+    policy: Arc<dyn AccessPolicy>,
+    stage: Arc<watch::Sender<ServingStage>>,
 }
 
-/// How near its end a server is.
+/// How far the shutdown of a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum ServingStage {
     Serving,
-    /// It serves, and says that others should be asked.
+    /// It serves, and its health checks tell clients to use other members.
     Leaving,
-    /// It finishes what was begun.
+    /// It finishes requests in progress and ends its streams.
     Closing,
 }
 
-/// What clients may ask for, and how long things last. The defaults are etcd's.
+/// Limits of requests, and intervals. The defaults are etcd's.
 #[derive(Clone, Debug)]
-pub struct Limits {
-    /// The largest command.
+pub struct ServiceLimits {
+    /// The size of the largest command.
     pub request_bytes_max: usize,
     /// Requests in one branch of a transaction.
     pub txn_requests_max: usize,
-    /// Learners serve linearizable reads and watches, too.
+    /// Learners also serve linearizable reads and watches.
     pub learner_reads: bool,
-    /// How often watchers that ask for it hear that nothing happened.
-    pub watch_progress_every: Duration,
-    /// Leases last at least this many seconds: longer than a leader may be missed.
+    /// How often a watch that asked for it is told that nothing happened.
+    pub watch_progress_interval: Duration,
+    /// The shortest lease, in seconds. It must be longer than an election takes: otherwise
+    /// leases would expire because no leader could renew them.
     pub lease_ttl_min: i64,
-    /// How long a new leader gives all leases on top, for their owners to find it.
+    /// How much a new leader extends all leases, so that their owners have time to find it.
     pub lease_grace: Duration,
-    /// How often what is left of long leases is noted for later leaders.
-    pub lease_checkpoint_every: Duration,
+    /// How often the remaining time of long leases is logged for later leaders.
+    pub lease_checkpoint_interval: Duration,
 }
 
-impl Default for Limits {
+impl Default for ServiceLimits {
     fn default() -> Self {
         Self {
             request_bytes_max: 3 << 19,
             txn_requests_max: check::TXN_REQUESTS_MAX,
             learner_reads: false,
-            watch_progress_every: Duration::from_secs(600),
+            watch_progress_interval: Duration::from_secs(600),
             lease_ttl_min: 2,
             lease_grace: Duration::from_secs(1),
-            lease_checkpoint_every: Duration::from_secs(300),
+            lease_checkpoint_interval: Duration::from_secs(300),
         }
     }
 }
 
-/// Who may serve a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Needs {
-    /// Anybody, learners included.
-    Member,
-    /// Learners only if they are told to serve reads.
-    Reader,
-    Voter,
-}
-
-impl Context {
-    pub fn new(node: Node, store: Store, cluster_id: u64, limits: Limits) -> Self {
-        let lessor = Arc::new(Lessor::default());
-        let stage = Arc::new(watch::Sender::new(Stage::Serving));
-        let (limits, tally) = (Arc::new(limits), Arc::new(Tally::default()));
-        Self { node, store, cluster_id, limits, lessor, tally, stage }
+impl ServiceContext {
+    /// A context that allows every request.
+    pub fn new(node: Node, store: SharedStore, cluster_id: u64, limits: ServiceLimits) -> Self {
+        Self {
+            node,
+            store,
+            cluster_id,
+            limits: Arc::new(limits),
+            lessor: Arc::default(),
+            counters: Arc::default(),
+            policy: Arc::new(AllowAll),
+            stage: Arc::new(watch::Sender::new(ServingStage::Serving)),
+        }
     }
 
-    /// The header of a reply that shows this revision.
+    /// The same context with another policy. Services made from it afterwards use it.
+    #[must_use]
+    pub fn with_policy(self, policy: Arc<dyn AccessPolicy>) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// The header of a reply at this revision.
     pub(crate) fn header(&self, revision: i64) -> ResponseHeader {
         ResponseHeader {
             cluster_id: self.cluster_id,
@@ -100,79 +107,103 @@ impl Context {
         }
     }
 
-    /// Whether this member may serve the request now.
-    pub(crate) fn admit<T>(&self, request: &Request<T>, needs: Needs) -> Result<(), Status> {
-        let learner_may = match needs {
-            Needs::Member => true,
-            Needs::Reader => self.limits.learner_reads,
-            Needs::Voter => false,
+    /// The check that every service method calls first: may this member serve the request
+    /// now, and may this client make it? In etcd's order.
+    pub(crate) fn admit<T>(
+        &self,
+        request: &Request<T>,
+        action: &ClientAction<'_>,
+    ) -> Result<ClientIdentity, ServiceError> {
+        let served_by = action.served_by();
+        let served_by_learners = match served_by {
+            ServedBy::Always | ServedBy::Member => true,
+            ServedBy::Reader => self.limits.learner_reads,
+            ServedBy::Voter => false,
         };
-        if !learner_may && self.is_learner() {
-            return Err(not_for_learners());
+        if !served_by_learners && self.is_learner() {
+            return Err(ServiceError::NotServedByLearners);
         }
-        if requires_leader(request.metadata()) && self.node.leader().is_none() {
-            return Err(no_leader());
+        let needs_leader = served_by != ServedBy::Always && requires_leader(request.metadata());
+        if needs_leader && self.node.leader().is_none() {
+            return Err(ServiceError::NoLeader);
         }
-        Ok(())
+        let client = ClientIdentity::from_connection(request.remote_addr());
+        self.authorize(&client, action)?;
+        Ok(client)
+    }
+
+    /// Whether this client may do this. `admit` calls it for each call; a stream calls it again
+    /// for each request on it that names keys.
+    pub(crate) fn authorize(
+        &self,
+        client: &ClientIdentity,
+        action: &ClientAction<'_>,
+    ) -> Result<(), ServiceError> {
+        self.policy.check(client, action).map_err(ServiceError::Access)
     }
 
     pub(crate) fn is_learner(&self) -> bool {
         self.node.membership().is_learner(self.node.id())
     }
 
-    /// Runs a command on every member, once, and decodes what the data model said.
-    pub(crate) async fn run(&self, command: &Command) -> Result<KvReply, Status> {
+    /// Runs a command on every member, once, and decodes the reply of the data model.
+    pub(crate) async fn run(&self, command: &Command) -> Result<KvReply, ServiceError> {
         let command = command.encode();
         if command.len() > self.limits.request_bytes_max {
-            return Err(refused(KvError::RequestTooLarge));
+            return Err(ServiceError::Kv(KvError::RequestTooLarge));
         }
-        decode(self.node.propose(command).await)
+        decode(&self.node.propose(command).await?)
     }
 
-    /// Runs a command that only the leader of this term may decide on; refused if that is
-    /// not this member.
-    pub(crate) async fn run_in(&self, term: u64, command: &Command) -> Result<KvReply, Status> {
-        decode(self.node.propose_in(term, command.encode()).await)
+    /// Runs a command that only the leader of this term may decide on. It is refused if this
+    /// member is not that leader.
+    pub(crate) async fn run_in(
+        &self,
+        term: u64,
+        command: &Command,
+    ) -> Result<KvReply, ServiceError> {
+        decode(&self.node.propose_in(term, command.encode()).await?)
     }
 
-    /// Looks up what the store has, however old.
-    pub(crate) fn look_up(&self, question: &Query) -> Result<KvReply, Status> {
-        served(self.store.read().query(question).map_err(|why| table(&why))?)
+    /// Queries the store as it is, which may be stale.
+    pub(crate) fn look_up(&self, question: &Query) -> Result<KvReply, ServiceError> {
+        accepted(self.store.read().query(question)?)
     }
 
-    /// After this the store shows everything that was done before it was called.
-    pub(crate) async fn catch_up(&self) -> Result<(), Status> {
+    /// A barrier for reads: after this the store shows everything that completed before the
+    /// call.
+    pub(crate) async fn catch_up(&self) -> Result<(), ServiceError> {
         match self.node.barrier().await {
             Ok(_) => Ok(()),
-            Err(why) => {
-                Tally::one(&self.tally.reads_not_confirmed);
-                Err(failed(&why))
+            Err(error) => {
+                ServiceCounters::increment(&self.counters.reads_not_confirmed);
+                Err(error.into())
             }
         }
     }
 
-    /// From now on whoever asks is told that this server goes. It serves as before.
+    /// From now on health checks say that this server is leaving. It serves as before.
     pub fn leave(&self) {
-        self.stage.send_replace(Stage::Leaving);
+        self.stage.send_replace(ServingStage::Leaving);
     }
 
     pub(crate) fn is_leaving(&self) -> bool {
-        *self.stage.borrow() >= Stage::Leaving
+        *self.stage.borrow() >= ServingStage::Leaving
     }
 
-    /// Streams end from now on, so that the server can.
+    /// From now on streams end, so that the server can stop.
     pub fn close(&self) {
-        self.stage.send_replace(Stage::Closing);
+        self.stage.send_replace(ServingStage::Closing);
     }
 
-    /// Waits until a stream has to end, and says why: the server stops, or its client wants
-    /// to know of a leader and there has been none for a while.
-    pub(crate) async fn end_of_stream(&self, wants_leader: bool) -> Status {
+    /// Waits until a stream has to end, and says why: the server stops, or the client requires
+    /// a leader and there has been none for a while.
+    pub(crate) async fn end_of_stream(&self, requires_leader: bool) -> ServiceError {
         let mut stage = self.stage.subscribe();
         tokio::select! {
-            _ = stage.wait_for(|stage| *stage == Stage::Closing) => server_stopped(),
-            _ = self.node.wait_stopped() => server_stopped(),
-            () = self.leader_lost(), if wants_leader => no_leader(),
+            _ = stage.wait_for(|stage| *stage == ServingStage::Closing) => ServiceError::ServerStopped,
+            _ = self.node.wait_stopped() => ServiceError::ServerStopped,
+            () = self.leader_lost(), if requires_leader => ServiceError::NoLeader,
         }
     }
 
@@ -182,31 +213,29 @@ impl Context {
             if leader.wait_for(Option::is_none).await.is_err() {
                 return;
             }
-            let found = leader.wait_for(Option::is_some);
-            if tokio::time::timeout(LEADER_MISSED, found).await.is_err() {
+            let elected = leader.wait_for(Option::is_some);
+            if tokio::time::timeout(LEADER_LOST_TIMEOUT, elected).await.is_err() {
                 return;
             }
         }
     }
 }
 
-fn decode(reply: Result<quorate::CommandReply, RequestError>) -> Result<KvReply, Status> {
-    let reply = reply.map_err(|why| failed(&why))?;
-    let reply = KvReply::decode(&reply.bytes);
-    served(reply.ok_or_else(|| Status::internal("etcdserver: reply not understood"))?)
+fn decode(reply: &quorate::CommandReply) -> Result<KvReply, ServiceError> {
+    accepted(KvReply::decode(&reply.bytes).ok_or(ServiceError::UnexpectedReply)?)
 }
 
-fn served(reply: KvReply) -> Result<KvReply, Status> {
+fn accepted(reply: KvReply) -> Result<KvReply, ServiceError> {
     match reply.result {
         Ok(_) => Ok(reply),
-        Err(why) => Err(refused(why)),
+        Err(error) => Err(ServiceError::Kv(error)),
     }
 }
 
-/// Whether the client would rather hear of a lost leader than wait.
+/// Whether the client prefers an error over waiting while there is no leader.
 pub(crate) fn requires_leader(metadata: &MetadataMap) -> bool {
     metadata.get("hasleader").is_some_and(|value| value == "true")
 }
 
-/// A stream whose client wants a leader ends when there was none for so long.
-const LEADER_MISSED: Duration = Duration::from_secs(3);
+/// How long there may be no leader before a stream whose client requires one ends.
+const LEADER_LOST_TIMEOUT: Duration = Duration::from_secs(3);

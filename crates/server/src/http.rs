@@ -1,34 +1,44 @@
-//! What is asked over plain HTTP: health, version and metrics, on the client port beside
-//! gRPC, and on ports of their own.
+//! Plain HTTP pages: health, version and metrics, on the client port beside gRPC and on the
+//! ports of `--listen-metrics-urls`.
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Path, Query, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{Extensions, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use quorate_kv::AlarmKind;
 use serde_json::json;
 use tonic::Status;
 
-use crate::context::Context;
-use crate::member_errors::unsupported;
-use crate::metrics::{Measured, Tally, page};
+use crate::access::{ClientAction, ClientIdentity};
+use crate::context::ServiceContext;
+use crate::metrics::{ServerMetrics, ServiceCounters, page};
+use crate::status::ServiceError;
 
 /// What the handlers share.
 #[derive(Clone)]
-pub(crate) struct Shown {
-    pub(crate) context: Context,
-    pub(crate) measured: Arc<Measured>,
+pub(crate) struct HttpState {
+    pub(crate) context: ServiceContext,
+    pub(crate) metrics: Arc<ServerMetrics>,
 }
 
-/// The one check that is asked for, where the path names it.
-type Only = Option<Path<String>>;
-type Words = Query<Vec<(String, String)>>;
+impl HttpState {
+    /// The response to a client that may not see this page. Every page calls this first.
+    fn denied(&self, extensions: &Extensions, action: &ClientAction<'_>) -> Option<Response> {
+        let client = ClientIdentity::from_extensions(extensions);
+        let error = self.context.authorize(&client, action).err()?;
+        Some((StatusCode::FORBIDDEN, error.code_and_text().1).into_response())
+    }
+}
 
-/// Everything of `--listen-metrics-urls`.
-pub(crate) fn metrics_router(shown: Shown) -> Router {
+/// The one check that the path names, if it names one.
+type CheckName = Option<Path<String>>;
+type QueryPairs = Query<Vec<(String, String)>>;
+
+/// The pages of `--listen-metrics-urls`.
+pub(crate) fn metrics_router(state: HttpState) -> Router {
     Router::new()
         .route("/health", get(health))
         .route("/livez", get(livez))
@@ -36,147 +46,190 @@ pub(crate) fn metrics_router(shown: Shown) -> Router {
         .route("/readyz", get(readyz))
         .route("/readyz/{check}", get(readyz))
         .route("/metrics", get(metrics))
-        .with_state(shown)
+        .with_state(state)
 }
 
-/// Everything of the client port that is no service of ours.
-pub(crate) fn client_router(shown: Shown) -> Router {
-    metrics_router(shown)
-        .route("/version", get(version))
+/// Everything on the client port that is not one of our gRPC services.
+pub(crate) fn client_router(state: HttpState) -> Router {
+    metrics_router(state.clone())
+        .merge(Router::new().route("/version", get(version)).with_state(state))
         .route("/etcdserverpb.Auth/{call}", any(no_auth))
         .route("/v3lockpb.Lock/{call}", any(no_lock))
         .route("/v3electionpb.Election/{call}", any(no_election))
         .route("/v3/{*path}", any(no_gateway))
-        .fallback(nothing_here)
+        .fallback(not_found)
 }
 
-async fn health(State(shown): State<Shown>, Query(words): Words) -> Response {
-    let given = |name: &str, value: &str| words.iter().any(|(n, v)| n == name && v == value);
-    let serializable = given("serializable", "true");
-    let reason = unhealthy(&shown.context, serializable, |name| given("exclude", name)).await;
-    let tally = &shown.context.tally;
+async fn health(
+    State(state): State<HttpState>,
+    extensions: Extensions,
+    Query(query): QueryPairs,
+) -> Response {
+    if let Some(denied) = state.denied(&extensions, &ClientAction::Health) {
+        return denied;
+    }
+    let has = |name: &str, value: &str| query.iter().any(|(n, v)| n == name && v == value);
+    let serializable = has("serializable", "true");
+    let reason = unhealthy_reason(&state.context, serializable, |name| has("exclude", name)).await;
+    let counters = &state.context.counters;
     let code = if reason.is_empty() {
-        Tally::one(&tally.healthy);
+        ServiceCounters::increment(&counters.healthy);
         StatusCode::OK
     } else {
-        Tally::one(&tally.unhealthy);
+        ServiceCounters::increment(&counters.unhealthy);
         StatusCode::SERVICE_UNAVAILABLE
     };
     let body = json!({ "health": reason.is_empty().to_string(), "reason": reason });
     (code, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
-/// Why this member should not be asked; empty for no reason.
-async fn unhealthy(
-    context: &Context,
+/// Why clients should not use this member; empty if it is healthy.
+async fn unhealthy_reason(
+    context: &ServiceContext,
     serializable: bool,
-    excluded: impl Fn(&str) -> bool,
+    is_excluded: impl Fn(&str) -> bool,
 ) -> String {
     if context.is_leaving() {
         return "SERVER STOPPING".into();
     }
     let alarms = context.store.read().alarms();
-    let named = alarms.iter().map(|alarm| match alarm.kind {
+    let names = alarms.iter().map(|alarm| match alarm.kind {
         AlarmKind::NoSpace => "NOSPACE",
         AlarmKind::Corrupt => "CORRUPT",
     });
-    if let Some(name) = named.into_iter().find(|name| !excluded(name)) {
+    if let Some(name) = names.into_iter().find(|name| !is_excluded(name)) {
         return format!("ALARM {name}");
     }
     if context.node.leader().is_none() && !serializable {
         return "RAFT NO LEADER".into();
     }
     let read = if serializable { Ok(()) } else { context.catch_up().await };
-    read.err().map_or_else(String::new, |why| format!("RANGE ERROR:{}", why.message()))
+    match read {
+        Ok(()) => String::new(),
+        Err(error) => format!("RANGE ERROR:{}", error.code_and_text().1),
+    }
 }
 
-/// It runs, and its data can be looked at.
-async fn livez(State(shown): State<Shown>, only: Only, Query(words): Words) -> Response {
-    let _readable = shown.context.store.read().revision();
-    checked(&only, &words, &[("serializable_read", true)])
+/// The process runs, and its data can be read.
+async fn livez(
+    State(state): State<HttpState>,
+    extensions: Extensions,
+    only: CheckName,
+    Query(query): QueryPairs,
+) -> Response {
+    if let Some(denied) = state.denied(&extensions, &ClientAction::Health) {
+        return denied;
+    }
+    let _readable = state.context.store.read().revision();
+    check_response(&only, &query, &[("serializable_read", true)])
 }
 
-/// Clients should be sent here.
-async fn readyz(State(shown): State<Shown>, only: Only, Query(words): Words) -> Response {
-    let context = &shown.context;
+/// Clients may be sent to this member.
+async fn readyz(
+    State(state): State<HttpState>,
+    extensions: Extensions,
+    only: CheckName,
+    Query(query): QueryPairs,
+) -> Response {
+    if let Some(denied) = state.denied(&extensions, &ClientAction::Health) {
+        return denied;
+    }
+    let context = &state.context;
     let alarms = context.store.read().alarms();
-    let whole = alarms.iter().all(|alarm| alarm.kind != AlarmKind::Corrupt);
-    let read = !counts(&only, &words, "linearizable_read") || context.catch_up().await.is_ok();
+    let intact = alarms.iter().all(|alarm| alarm.kind != AlarmKind::Corrupt);
+    let read = !is_selected(&only, &query, "linearizable_read") || context.catch_up().await.is_ok();
     let checks = [
-        ("data_corruption", whole),
+        ("data_corruption", intact),
         ("serializable_read", true),
         ("linearizable_read", read),
         ("non_learner", !context.is_learner()),
         ("not_stopping", !context.is_leaving()),
     ];
-    checked(&only, &words, &checks)
+    check_response(&only, &query, &checks)
 }
 
-/// Whether a check is asked for.
-fn counts(only: &Only, words: &[(String, String)], name: &str) -> bool {
-    let excluded = words.iter().any(|(key, value)| key == "exclude" && value == name);
+/// Whether the request asks for this check.
+fn is_selected(only: &CheckName, query: &[(String, String)], name: &str) -> bool {
+    let excluded = query.iter().any(|(key, value)| key == "exclude" && value == name);
     only.as_ref().is_none_or(|Path(only)| only == name) && !excluded
 }
 
-fn checked(only: &Only, words: &[(String, String)], checks: &[(&str, bool)]) -> Response {
-    let known = |asked: &str| checks.iter().any(|(name, _)| *name == asked);
-    if only.as_ref().is_some_and(|Path(asked)| !known(asked)) {
+fn check_response(
+    only: &CheckName,
+    query: &[(String, String)],
+    checks: &[(&str, bool)],
+) -> Response {
+    let exists = |name: &str| checks.iter().any(|(known, _)| *known == name);
+    if only.as_ref().is_some_and(|Path(name)| !exists(name)) {
         return (StatusCode::NOT_FOUND, "404 page not found\n").into_response();
     }
-    let counted = || checks.iter().filter(|(name, _)| counts(only, words, name));
-    let good = counted().all(|(_, good)| *good);
+    let selected = || checks.iter().filter(|(name, _)| is_selected(only, query, name));
+    let passed = selected().all(|(_, passed)| *passed);
     let mut text = String::new();
-    if !good || words.iter().any(|(name, _)| name == "verbose") {
-        for (name, good) in counted() {
+    if !passed || query.iter().any(|(name, _)| name == "verbose") {
+        for (name, passed) in selected() {
             let line =
-                if *good { format!("[+]{name} ok\n") } else { format!("[-]{name} failed\n") };
+                if *passed { format!("[+]{name} ok\n") } else { format!("[-]{name} failed\n") };
             text.push_str(&line);
         }
     }
-    text.push_str(if good { "ok" } else { "not ok" });
-    let code = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    text.push_str(if passed { "ok" } else { "not ok" });
+    let code = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, text).into_response()
 }
 
-async fn version() -> Response {
+async fn version(State(state): State<HttpState>, extensions: Extensions) -> Response {
+    if let Some(denied) = state.denied(&extensions, &ClientAction::Version) {
+        return denied;
+    }
     let body = json!({ "etcdserver": crate::ETCD_VERSION, "etcdcluster": cluster_version() });
     ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
-/// The oldest version of the same features: what all members have in common.
+/// The first patch release of the same minor version, which all members have in common.
 pub(crate) fn cluster_version() -> String {
     let minor = crate::ETCD_VERSION.rsplit_once('.').map_or(crate::ETCD_VERSION, |(m, _)| m);
     format!("{minor}.0")
 }
 
-async fn metrics(State(shown): State<Shown>) -> Response {
-    let text = page(&shown.context, &shown.measured).await;
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+async fn metrics(State(state): State<HttpState>, extensions: Extensions) -> Response {
+    if let Some(denied) = state.denied(&extensions, &ClientAction::Metrics) {
+        return denied;
+    }
+    let text = page(&state.context, &state.metrics).await;
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-/// Clients of gRPC understand a status only; all others, a code of HTTP.
-async fn nothing_here(request: Request) -> Response {
+/// gRPC clients understand only a gRPC status; all others, only an HTTP code.
+async fn not_found(request: Request) -> Response {
     let kind = request.headers().get(header::CONTENT_TYPE).map(|kind| kind.as_bytes());
     if kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
-        let text = format!("unknown method {}", request.uri().path());
-        return Status::unimplemented(text).into_http::<axum::body::Body>();
+        let path = request.uri().path().to_owned();
+        return grpc_response(ServiceError::UnknownMethod { path });
     }
     (StatusCode::NOT_FOUND, "404 page not found\n").into_response()
 }
 
+fn grpc_response(error: ServiceError) -> Response {
+    let status: Status = error.into();
+    status.into_http::<axum::body::Body>()
+}
+
 async fn no_auth() -> Response {
-    unsupported("authentication").into_http::<axum::body::Body>()
+    grpc_response(ServiceError::Unsupported("authentication"))
 }
 
 async fn no_lock() -> Response {
-    unsupported("the lock service").into_http::<axum::body::Body>()
+    grpc_response(ServiceError::Unsupported("the lock service"))
 }
 
 async fn no_election() -> Response {
-    unsupported("the election service").into_http::<axum::body::Body>()
+    grpc_response(ServiceError::Unsupported("the election service"))
 }
 
 async fn no_gateway() -> Response {
-    let text = json!({ "error": unsupported("the JSON gateway").message(), "code": 12 });
-    (StatusCode::NOT_IMPLEMENTED, text.to_string()).into_response()
+    let (code, text) = ServiceError::Unsupported("the JSON gateway").code_and_text();
+    let body = json!({ "error": text, "code": code as i32 });
+    (StatusCode::NOT_IMPLEMENTED, body.to_string()).into_response()
 }

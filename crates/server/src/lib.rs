@@ -1,40 +1,41 @@
 //! etcd's API on Quorate's engine.
 //!
 //! # Reading order
-//! `server` (how it is put together), `config` and `bootstrap` (what it is started with),
-//! then one module of `service` for each of etcd's services: parse, ask, encode. What all of
-//! them need is in `context`; what they answer when something goes wrong, in `errors`.
+//! `server` (how it is put together), `config` and `bootstrap` (how it is configured), then
+//! one module of `service` for each gRPC service: parse the request, run it, encode the reply.
+//! What all services share is in `context`; who may do what, in `access`; errors as gRPC
+//! statuses, in `status`.
 
 #![forbid(unsafe_code)]
 
-mod authority;
+pub mod access;
+mod auto_compaction;
+mod background;
 mod bootstrap;
-mod compaction;
 pub mod config;
 mod connections;
 mod context;
-mod duties;
-mod errors;
+mod grpc_guard;
 mod http;
+mod http2_authority;
 pub mod logs;
-mod member_errors;
-mod member_info;
-mod members;
+mod member_change;
+mod member_details;
 mod metrics;
-mod notify;
 pub mod recover;
 mod server;
 mod service;
+mod shutdown;
 pub mod snapshot_file;
-mod stopping;
-mod strict;
+mod status;
+mod systemd;
 mod table;
 mod url;
 
 pub use bootstrap::BootstrapError;
-pub use context::{Context, Limits, Store};
+pub use context::{ServiceContext, ServiceLimits, SharedStore};
 pub use quorate_core::membership::quorum_size;
-pub use server::{Running, ServerError, run};
+pub use server::{RunningServer, ServerError, run};
 pub use service::maintenance::ETCD_VERSION;
 pub use service::services;
 pub use url::{Url, UrlError};

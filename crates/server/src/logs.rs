@@ -1,4 +1,4 @@
-//! Logs as JSON lines in the manner of zap, which tools that watch etcd read.
+//! Logs as JSON lines in the format of zap, which etcd's tools read.
 
 use std::fmt::Debug;
 use std::io::Write;
@@ -10,8 +10,8 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 
-/// Writes what happens to standard error, from this level on. Only the first call of a
-/// process counts.
+/// Writes events of this level and above to standard error. Only the first call of a process
+/// has an effect.
 pub fn start(level: &str) {
     let level = match level {
         "debug" => Level::DEBUG,
@@ -19,32 +19,32 @@ pub fn start(level: &str) {
         "info" => Level::INFO,
         _ => Level::ERROR,
     };
-    let subscriber = Registry::default().with(Lines { level });
-    // Whoever came first keeps the word.
+    let subscriber = Registry::default().with(JsonLines { level });
+    // Fails if a subscriber is set already, which then stays.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-struct Lines {
+struct JsonLines {
     level: Level,
 }
 
-impl<S: Subscriber> Layer<S> for Lines {
+impl<S: Subscriber> Layer<S> for JsonLines {
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
-        // What the libraries below say is theirs to debug.
+        // Events of third-party libraries are left out.
         *metadata.level() <= self.level && metadata.target().starts_with("quorate")
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let line = line(event, SystemTime::now());
-        // There is nobody to tell when it cannot be told.
+        // A failure to write to standard error cannot be reported anywhere.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 }
 
 fn line(event: &Event<'_>, now: SystemTime) -> String {
     let metadata = event.metadata();
-    let mut said = Said::default();
-    event.record(&mut said);
+    let mut fields = EventFields::default();
+    event.record(&mut fields);
     let level = metadata.level().as_str().to_lowercase();
     let file = metadata.file().and_then(|file| file.rsplit_once("src/")).map_or("", |(_, f)| f);
     let target = metadata.target().split("::").next().unwrap_or_default();
@@ -55,29 +55,29 @@ fn line(event: &Event<'_>, now: SystemTime) -> String {
         quoted(&level),
         quoted(&timestamp(now)),
         quoted(&caller),
-        quoted(&said.message)
+        quoted(&fields.message)
     );
-    for (name, value) in &said.fields {
+    for (name, value) in &fields.fields {
         line.push_str(&format!(",{}:{value}", quoted(name)));
     }
     line.push_str("}\n");
     line
 }
 
-/// What an event says.
+/// The message and the fields of an event.
 #[derive(Default)]
-struct Said {
+struct EventFields {
     message: String,
     fields: Map<String, Value>,
 }
 
-impl Said {
+impl EventFields {
     fn set(&mut self, field: &Field, value: Value) {
         self.fields.insert(field.name().replace('_', "-"), value);
     }
 }
 
-impl Visit for Said {
+impl Visit for EventFields {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let text = format!("{value:?}");
         match field.name() {
@@ -103,7 +103,7 @@ impl Visit for Said {
     }
 }
 
-/// As RFC 3339 has it, in UTC, with microseconds.
+/// In the format of RFC 3339, in UTC, with microseconds.
 fn timestamp(now: SystemTime) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, micros) = (since.as_secs(), since.subsec_micros());
@@ -113,9 +113,9 @@ fn timestamp(now: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
-/// The date so many days after the first of January 1970.
+/// The date this many days after 1 January 1970.
 fn date(days: u64) -> (u64, u64, u64) {
-    // Years are counted from the first of March, so that the odd day comes last.
+    // Years start on 1 March, so that a leap day is the last day of its year.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era =
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_have_their_dates() {
+    fn timestamps_have_the_right_date() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00.000000Z"),
             (951_782_400, "2000-02-29T00:00:00.000000Z"),

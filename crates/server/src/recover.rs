@@ -1,9 +1,9 @@
-//! Clusters made of what is left of others: of a backup, or of one member's disk when the
-//! other members are lost for good.
+//! New clusters from the data of old ones: from a backup, or from the disk of one member when
+//! the other members are permanently lost.
 //!
-//! Both make a first membership of a new cluster whose data begins where the other's ended.
-//! The new cluster has another id than the lost one, so that no old member is listened to.
-//! Nothing is removed: the old directory gets another name.
+//! Both write the data directory of an initial member of a new cluster, whose data continues
+//! where the old data ended. The new cluster has another id, so that members of the old one are
+//! rejected. Nothing is deleted: the old directory is renamed.
 
 use std::fmt;
 use std::io::{Read, Seek};
@@ -18,93 +18,93 @@ use quorate_kv::{Kv, KvSnapshotError, MemoryTable, TableError};
 use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
 
 use crate::bootstrap::{
-    BootstrapError, Founding, cluster_id, founding, member_id, store_directory,
+    BootstrapError, InitialCluster, cluster_id, hex, initial_cluster, member_id, store_directory,
 };
 use crate::config::Config;
-use crate::member_info::Info;
+use crate::member_details::MemberDetails;
 use crate::snapshot_file::{SnapshotFile, SnapshotFileError, SnapshotHeader};
 use crate::url::Url;
 
-/// How a backup is brought back.
+/// How to restore a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RestoreOptions {
-    /// Clients may have seen later revisions than the backup has. Above 0, the revision is
-    /// raised by so much, and nothing from before can be read or watched: who holds on to
-    /// what was lost is told that it is compacted, instead of misled.
+    /// Added to the revision, since clients may have seen later revisions than the backup has.
+    /// Above 0, all earlier revisions are marked as compacted: a client that watches from a lost
+    /// revision gets an error instead of wrong data.
     pub bump_revision: u64,
-    /// Take a file whose checksum is missing. Its parts are checked all the same.
+    /// Accept a file whose checksum is missing. The checksum of each chunk is still compared.
     pub skip_hash_check: bool,
 }
 
-/// What came of a backup.
+/// A restored backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// Of the backup.
+    /// The header of the backup.
     pub header: SnapshotHeader,
+    /// The id of the new cluster.
     pub cluster_id: u64,
-    /// At which the new cluster begins.
+    /// The first revision of the new cluster.
     pub revision: i64,
 }
 
-/// Makes the data directory of a first member of a new cluster, whose data is that of a
-/// snapshot file. To be done with the same file in the same way for each of the first
-/// members, which are started as usual after.
+/// Writes the data directory of an initial member of a new cluster from a snapshot file. Call it
+/// with the same file and options for each of the initial members, then start them as usual.
 ///
-/// The id of the new cluster is made of its members and of what it begins with. So it listens
-/// to no member of the old one, also at the same addresses, and members that begin with
-/// different things do not listen to each other.
+/// The id of the new cluster is made from its members and its data. So it rejects members of the
+/// old cluster, also at the same addresses, and members restored from different data reject each
+/// other.
 pub fn restore<F: Read + Seek>(
     config: &Config,
     file: F,
-    how: RestoreOptions,
+    options: RestoreOptions,
 ) -> Result<Restored, RecoverError> {
-    let Founding { cluster, own, membership } = founding(config)?;
-    let opened = match how.skip_hash_check {
+    let InitialCluster { cluster, own, membership } = initial_cluster(config)?;
+    let opened = match options.skip_hash_check {
         true => SnapshotFile::open_unchecked(file),
         false => SnapshotFile::open(file),
     };
     let file = opened.map_err(RecoverError::File)?;
     let header = file.header;
-    let mut kv = empty()?;
+    let mut kv = empty_store()?;
     let mut chunks = file.chunks().map_err(RecoverError::File)?;
     kv.install(&mut chunks).map_err(RecoverError::Install)?;
-    kv.reset_for_new_cluster(how.bump_revision, how.bump_revision > 0)
+    kv.reset_for_new_cluster(options.bump_revision, options.bump_revision > 0)
         .map_err(RecoverError::Table)?;
     let contents = u64::from(kv.hash().map_err(RecoverError::Table)?);
     let cluster = cluster_id(&[cluster, header.cluster_id, header.applied, contents]);
     let revision = kv.revision();
-    let identity = StoreIdentity { cluster, member: own, incarnation: draw()?, joined_at: 0 };
+    let identity =
+        StoreIdentity { cluster, member: own, incarnation: random_number()?, joined_at: 0 };
     let mut disk = open(&store_directory(config))?;
-    sow(&mut disk, identity, membership, kv)?;
+    write_member(&mut disk, identity, membership, kv)?;
     Ok(Restored { header, cluster_id: cluster, revision })
 }
 
-/// What a stopped member's disk holds, and whom it counts.
+/// What the disk of a stopped member holds, and what [`recover`] would do with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryPlan {
     pub cluster_id: u64,
     pub member: MemberId,
-    /// The name that it goes by.
     pub name: String,
-    /// Everybody who is a member, with the names that they go by.
+    /// The members of the old cluster, with their names.
     pub members: Vec<(MemberId, String)>,
-    /// The newest entry that the disk knows to be committed.
+    /// The last entry that the disk knows to be committed.
     pub committed: u64,
-    /// The newest entry that it holds.
+    /// The last entry on the disk.
     pub last: u64,
-    /// The newest revision with everything that it holds.
+    /// The revision after all entries on the disk.
     pub revision: i64,
-    /// Who is to join it in the new cluster, and where.
+    /// The members that are to join the new cluster, with their peer URLs.
     pub joining_members: Vec<(String, Vec<Url>)>,
-    /// Where it will be, if elsewhere than now.
+    /// The new peer URLs of this member, if they change.
     pub new_peer_urls: Option<Vec<Url>>,
 }
 
-/// Looks at what [`recover`] would make a cluster of. Nothing is given up.
+/// Finds out what [`recover`] would do, without doing it.
 pub fn plan_recovery(config: &Config) -> Result<RecoveryPlan, RecoverError> {
-    finish(config)?;
+    finish_interrupted(config)?;
     let directory = store_directory(config);
-    // Looking must not make what was not there.
+    // Opening would create the directory.
     if !directory.exists() {
         return Err(RecoverError::Empty);
     }
@@ -113,9 +113,9 @@ pub fn plan_recovery(config: &Config) -> Result<RecoveryPlan, RecoverError> {
     let old = owner.ok_or(RecoverError::Empty)?;
     let Replayed { applier, membership, committed } = replay(disk, old)?;
     let last = applier.applied();
-    let named = |id: &MemberId| (*id, Info::of(&membership, *id).name);
-    let own = Info::of(&membership, old.member);
-    let Company { own: wished, others } = Company::named(config, &own)?;
+    let named = |id: &MemberId| (*id, MemberDetails::of(&membership, *id).name);
+    let own = MemberDetails::of(&membership, old.member);
+    let NewMembers { own: own_urls, others } = NewMembers::from_config(config, &own)?;
     Ok(RecoveryPlan {
         cluster_id: old.cluster,
         member: old.member,
@@ -125,85 +125,86 @@ pub fn plan_recovery(config: &Config) -> Result<RecoveryPlan, RecoverError> {
         last,
         revision: applier.into_machine().revision(),
         joining_members: others,
-        new_peer_urls: wished.filter(|urls| !own.is_at(urls)),
+        new_peer_urls: own_urls.filter(|urls| !own.has_peer_urls(urls)),
     })
 }
 
-/// What was made of one member's disk, and what was not.
+/// A new cluster that was made from the disk of one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForcedCluster {
     pub cluster_id: u64,
     pub member: MemberId,
-    /// The newest entry that is part of the new cluster.
+    /// The last entry that is part of the new cluster.
     pub last_index: u64,
-    /// How many of those this disk did not know to be committed.
+    /// How many of its entries the disk did not know to be committed.
     pub uncommitted: u64,
-    /// Where the old directory is now.
+    /// The new name of the old directory.
     pub old_directory: PathBuf,
 }
 
-/// Makes this member, with its data, the only one of a new cluster. None when it is the only
+/// Makes this member, with its data, the only member of a new cluster. `None` if it is the only
 /// one already.
 ///
-/// Everything in the log is kept, also what the disk does not know to be committed: a client
-/// may have been told that it is. To drop it would lose such a write; to keep it can only
-/// make one happen whose client was told nothing.
+/// All entries of the log are kept, also those that the disk does not know to be committed. To
+/// drop one could lose a write that a client was told is done. To keep one can only complete a
+/// write whose client got no reply.
 pub fn force_new_cluster(config: &Config) -> Result<Option<ForcedCluster>, RecoverError> {
-    begin_with(config, |_| Ok(Company::default()))
+    make_cluster(config, |_| Ok(NewMembers::default()))
 }
 
 /// The same, with the members of the initial cluster, if one is given, as its goal: they join
-/// with empty disks and get their votes when they have caught up. Their old disks are of no
-/// use: what is on them may be something else.
+/// with empty disks and are promoted when they have caught up. Their old disks are not used,
+/// since they may hold other data.
 pub fn recover(config: &Config) -> Result<Option<ForcedCluster>, RecoverError> {
-    begin_with(config, |own| Company::named(config, own))
+    make_cluster(config, |own| NewMembers::from_config(config, own))
 }
 
-/// Ends what a crash cut off between two names: the old directory was put aside, and the new
-/// one, which is whole then, does not stand in its place yet.
-pub(crate) fn finish(config: &Config) -> Result<(), RecoverError> {
+/// Completes a recovery that a crash interrupted between its two renames: the old directory was
+/// renamed, and the new one, which is complete by then, was not yet.
+pub(crate) fn finish_interrupted(config: &Config) -> Result<(), RecoverError> {
     let directory = store_directory(config);
     if directory.exists() {
         return Ok(());
     }
-    let beside = |ending| all_beside(&directory, ending).map_err(RecoverError::System);
-    if let ([fresh], [_, ..]) = (&beside(MADE)?[..], &beside(BEFORE)?[..]) {
-        tracing::warn!(from = %fresh.display(), "ends a recovery that was cut off");
-        std::fs::rename(fresh, &directory).map_err(RecoverError::System)?;
+    let siblings = |suffix| siblings(&directory, suffix).map_err(RecoverError::System);
+    if let ([new], [_, ..]) = (&siblings(NEW)?[..], &siblings(OLD)?[..]) {
+        tracing::warn!(from = %new.display(), "completing an interrupted recovery");
+        std::fs::rename(new, &directory).map_err(RecoverError::System)?;
         sync_parent(&directory).map_err(RecoverError::System)?;
     }
     Ok(())
 }
 
-fn begin_with(
+fn make_cluster(
     config: &Config,
-    joining_members: impl FnOnce(&Info) -> Result<Company, RecoverError>,
+    new_members: impl FnOnce(&MemberDetails) -> Result<NewMembers, RecoverError>,
 ) -> Result<Option<ForcedCluster>, RecoverError> {
-    finish(config)?;
+    finish_interrupted(config)?;
     let directory = store_directory(config);
     let mut disk = open(&directory)?;
     let owner = Store::read_identity(&mut disk).map_err(RecoverError::Open)?;
     let old = owner.ok_or(RecoverError::Empty)?;
     let Replayed { applier, membership, committed } = replay(disk, old)?;
     let own = old.member;
-    let joining_members = joining_members(&Info::of(&membership, own))?;
+    let new_members = new_members(&MemberDetails::of(&membership, own))?;
     if membership.members().as_slice() == [own] && membership.is_voter(own) {
         return Ok(None);
     }
     let last_index = applier.applied();
-    let incarnation = draw()?;
+    let incarnation = random_number()?;
     let cluster = cluster_id(&[old.cluster, incarnation]);
-    let first = joining_members.first_membership(own, &membership)?;
-    let fresh = beside(&directory, &format!("{MADE}{incarnation:x}"));
+    let first = new_members.first_membership(own, &membership)?;
+    let new_directory = sibling(&directory, &format!("{NEW}{incarnation:x}"));
     let identity = StoreIdentity { cluster, member: own, incarnation, joined_at: 0 };
     let machine = applier.into_machine();
-    sow(&mut open(&fresh)?, identity, first, machine)?;
-    let old_directory = beside(&directory, &format!("{BEFORE}{cluster:x}"));
+    write_member(&mut open(&new_directory)?, identity, first, machine)?;
+    let old_directory = sibling(&directory, &format!("{OLD}{cluster:x}"));
     std::fs::rename(&directory, &old_directory).map_err(RecoverError::System)?;
-    std::fs::rename(&fresh, &directory).map_err(RecoverError::System)?;
+    std::fs::rename(&new_directory, &directory).map_err(RecoverError::System)?;
     sync_parent(&directory).map_err(RecoverError::System)?;
     let uncommitted = last_index.saturating_sub(committed);
-    tracing::warn!(last_index, uncommitted, "forced a new cluster of this member alone");
+    tracing::warn!(cluster_id = %hex(cluster), member_id = %hex(own.0), last_index, uncommitted,
+        "made a new cluster with this member alone");
     Ok(Some(ForcedCluster {
         cluster_id: cluster,
         member: own,
@@ -213,22 +214,22 @@ fn begin_with(
     }))
 }
 
-/// Who is to be in a new cluster beside the one that it begins with.
+/// The members that a new cluster is to have beside its first one.
 #[derive(Debug, Default)]
-struct Company {
-    /// Where that one is to be, if that was said.
+struct NewMembers {
+    /// The peer URLs of the first one, if they are given.
     own: Option<Vec<Url>>,
     others: Vec<(String, Vec<Url>)>,
 }
 
-impl Company {
-    /// Those of the initial cluster, which has to name the own member as well: a list that
-    /// does not was made for another disk.
-    fn named(config: &Config, own: &Info) -> Result<Self, RecoverError> {
+impl NewMembers {
+    /// The members of the initial cluster. It has to name this member too: a list that does not
+    /// was made for another disk.
+    fn from_config(config: &Config, own: &MemberDetails) -> Result<Self, RecoverError> {
         if config.initial_cluster.is_empty() {
             return Ok(Self::default());
         }
-        let members = config.first_members();
+        let members = config.initial_members();
         let mut addresses: Vec<&Url> = members.iter().flat_map(|(_, urls)| urls).collect();
         addresses.sort();
         if let Some(pair) = addresses.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -243,7 +244,7 @@ impl Company {
         Ok(Self { own: Some(urls), others })
     }
 
-    /// The member alone, with the others as its goal.
+    /// A membership of this member alone, with the others as its goal.
     fn first_membership(
         &self,
         own: MemberId,
@@ -251,32 +252,32 @@ impl Company {
     ) -> Result<Membership, RecoverError> {
         let mut first = Membership::new([own], []);
         let zone = old.info(own).map(|info| info.zone.clone()).unwrap_or_default();
-        let mut info = Info::of(old, own);
+        let mut details = MemberDetails::of(old, own);
         if let Some(urls) = &self.own {
-            info.peer_urls = urls.iter().map(Url::to_string).collect();
+            details.peer_urls = urls.iter().map(Url::to_string).collect();
         }
-        first = first.with_info(own, info.in_zone(zone));
+        first = first.with_info(own, details.in_zone(zone));
         if self.others.is_empty() {
             return Ok(first);
         }
-        let drawn = draw()?;
-        let id = |urls: &[Url]| MemberId(member_id(urls, "", Some(drawn)));
+        let salt = random_number()?;
+        let id = |urls: &[Url]| MemberId(member_id(urls, "", Some(salt)));
         let voters = self.others.iter().map(|(_, urls)| id(urls)).chain([own]).collect();
         first = first.set_goal(&voters, &MemberSet::new()).map_err(RecoverError::Goal)?;
         for (name, urls) in &self.others {
-            let info = Info::expected(name, urls).in_zone(bytes::Bytes::new());
+            let info = MemberDetails::expected(name, urls).in_zone(bytes::Bytes::new());
             first = first.with_info(id(urls), info);
         }
         Ok(first)
     }
 }
 
-/// What a disk makes of itself.
+/// The state of a disk after all entries of its log.
 struct Replayed {
-    /// The machine with everything that is in the log.
+    /// The machine with all entries applied.
     applier: Applier<Kv<MemoryTable>>,
     membership: Membership,
-    /// The newest entry that the disk knows to be committed.
+    /// The last entry that the disk knows to be committed.
     committed: u64,
 }
 
@@ -290,7 +291,7 @@ fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> 
         store: StoreConfig::default(),
         first: None,
     };
-    let started = start(disk, empty()?, startup).map_err(RecoverError::Start)?;
+    let started = start(disk, empty_store()?, startup).map_err(RecoverError::Start)?;
     let StartedMember { driver, mut applier, mut store, boot } = started;
     let status = driver.raft().status();
     let last = status.log.last.index;
@@ -299,8 +300,7 @@ fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> 
         let range = applier.applied() + 1..last + 1;
         let entries = store.load(range, LOAD_BYTES).map_err(RecoverError::Read)?;
         applier.apply(&entries).map_err(RecoverError::Machine)?;
-        // The disk starts with the membership of its snapshot; who came and went since is in
-        // the log.
+        // A start takes the membership of the snapshot; later changes are in the log.
         if let Some(change) = entries.iter().filter_map(|entry| entry.change()).last() {
             membership = change.membership.clone();
         }
@@ -310,17 +310,18 @@ fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> 
     Ok(Replayed { applier, membership, committed: boot.hard_state.commit })
 }
 
-fn sow(
+fn write_member(
     disk: &mut FileDisk,
     identity: StoreIdentity,
     membership: Membership,
     kv: Kv<MemoryTable>,
 ) -> Result<(), RecoverError> {
-    let at = kv.applied();
-    seed(disk, identity, membership, kv, at, &StoreConfig::default()).map_err(RecoverError::Create)
+    let applied = kv.applied();
+    seed(disk, identity, membership, kv, applied, &StoreConfig::default())
+        .map_err(RecoverError::Create)
 }
 
-fn empty() -> Result<Kv<MemoryTable>, RecoverError> {
+fn empty_store() -> Result<Kv<MemoryTable>, RecoverError> {
     Kv::open(MemoryTable::default()).map_err(RecoverError::Table)
 }
 
@@ -328,27 +329,28 @@ fn open(directory: &Path) -> Result<FileDisk, RecoverError> {
     FileDisk::open(directory).map_err(RecoverError::System)
 }
 
-fn beside(directory: &Path, ending: &str) -> PathBuf {
+/// The path of a directory beside this one.
+fn sibling(directory: &Path, suffix: &str) -> PathBuf {
     let mut name = directory.file_name().unwrap_or_default().to_owned();
-    name.push(format!("-{ending}"));
+    name.push(format!("-{suffix}"));
     directory.with_file_name(name)
 }
 
-/// Directories whose name is this one's with such an ending and a number.
-fn all_beside(directory: &Path, ending: &str) -> std::io::Result<Vec<PathBuf>> {
-    let start = beside(directory, ending);
+/// The existing directories whose name is this one's with the suffix and a number.
+fn siblings(directory: &Path, suffix: &str) -> std::io::Result<Vec<PathBuf>> {
+    let start = sibling(directory, suffix);
     let start = start.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let is_one = |path: &PathBuf| {
+    let is_sibling = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
         let number = name.and_then(|name| name.strip_prefix(start));
         number.is_some_and(|number| u64::from_str_radix(number, 16).is_ok())
     };
     let paths = match std::fs::read_dir(parent(directory)) {
         Ok(entries) => entries.map(|entry| entry.map(|entry| entry.path())).collect(),
-        Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(why) => Err(why),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
     };
-    paths.map(|paths: Vec<_>| paths.into_iter().filter(is_one).collect())
+    paths.map(|paths: Vec<_>| paths.into_iter().filter(is_sibling).collect())
 }
 
 fn parent(directory: &Path) -> &Path {
@@ -356,40 +358,40 @@ fn parent(directory: &Path) -> &Path {
     parent.unwrap_or(Path::new("."))
 }
 
-/// Makes the names of what stands beside a directory durable.
+/// Makes the renames of a directory durable.
 fn sync_parent(directory: &Path) -> std::io::Result<()> {
     std::fs::File::open(parent(directory))?.sync_all()
 }
 
-/// A number that nobody else has.
-fn draw() -> Result<u64, RecoverError> {
-    let drawn = getrandom::u64().map_err(std::io::Error::other);
-    drawn.map(|number| number.max(1)).map_err(RecoverError::System)
+/// A random number that is not 0.
+fn random_number() -> Result<u64, RecoverError> {
+    let number = getrandom::u64().map_err(std::io::Error::other);
+    number.map(|number| number.max(1)).map_err(RecoverError::System)
 }
 
-/// Why nothing was made. What was there is as it was.
+/// Why no new cluster was made. The old data is unchanged.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RecoverError {
-    /// Nobody knows which member it is to be.
+    /// Which member this is could not be decided.
     Bootstrap(BootstrapError),
-    /// The file is no snapshot of ours, or is damaged.
+    /// The file is not a snapshot of Quorate, or is damaged.
     File(SnapshotFileError),
-    /// What is in the file is no data of ours.
+    /// The contents of the file cannot be installed.
     Install(KvSnapshotError),
     /// The directory is in use, or cannot be written.
     Create(CreateError),
     /// The directory cannot be read.
     Open(OpenError),
-    /// Nothing is in the directory.
+    /// The directory is empty.
     Empty,
-    /// The members that were given lack the one whose disk this is. Add it, or look whether
-    /// it is the right disk.
+    /// The given members lack the one whose disk this is. Add it, or check that it is the right
+    /// disk.
     NotNamed {
         name: String,
         urls: String,
     },
-    /// The members that were given cannot be one cluster.
+    /// The given members cannot be one cluster.
     Goal(ChangeRefusal),
     Start(StartError),
     Read(StoreError),
@@ -400,36 +402,52 @@ pub enum RecoverError {
 }
 
 impl From<BootstrapError> for RecoverError {
-    fn from(why: BootstrapError) -> Self {
-        Self::Bootstrap(why)
+    fn from(error: BootstrapError) -> Self {
+        Self::Bootstrap(error)
     }
 }
 
 impl fmt::Display for RecoverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bootstrap(why) => write!(f, "{why}"),
-            Self::File(why) => write!(f, "{why}"),
-            Self::Install(why) => write!(f, "{why}"),
-            Self::Create(why) => write!(f, "data directory: {why}"),
-            Self::Open(why) => write!(f, "data directory: {why}"),
+            Self::Bootstrap(error) => write!(f, "{error}"),
+            Self::File(error) => write!(f, "{error}"),
+            Self::Install(error) => write!(f, "{error}"),
+            Self::Create(error) => write!(f, "data directory: {error}"),
+            Self::Open(error) => write!(f, "data directory: {error}"),
             Self::Empty => write!(f, "the data directory is empty, want one with data"),
             Self::NotNamed { name, urls } => {
                 write!(f, "this is the disk of {name}, want it among the members: {name}={urls}")
             }
-            Self::Goal(why) => write!(f, "{why}"),
-            Self::Start(why) => write!(f, "data directory: {why}"),
-            Self::Read(why) => write!(f, "data directory: {why}"),
-            Self::Table(why) => write!(f, "{why}"),
-            Self::Machine(why) => write!(f, "{why}"),
-            Self::System(why) => write!(f, "data directory: {why}"),
+            Self::Goal(error) => write!(f, "{error}"),
+            Self::Start(error) => write!(f, "data directory: {error}"),
+            Self::Read(error) => write!(f, "data directory: {error}"),
+            Self::Table(error) => write!(f, "{error}"),
+            Self::Machine(error) => write!(f, "{error}"),
+            Self::System(error) => write!(f, "data directory: {error}"),
         }
     }
 }
 
-impl std::error::Error for RecoverError {}
+impl std::error::Error for RecoverError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Bootstrap(error) => Some(error),
+            Self::File(error) => Some(error),
+            Self::Install(error) => Some(error),
+            Self::Create(error) => Some(error),
+            Self::Open(error) => Some(error),
+            Self::Start(error) => Some(error),
+            Self::Read(error) => Some(error),
+            Self::Table(error) => Some(error),
+            Self::Machine(error) => Some(error),
+            Self::System(error) => Some(error),
+            Self::Empty | Self::NotNamed { .. } | Self::Goal(_) => None,
+        }
+    }
+}
 
-/// How the names go on of a directory that is to take the place of another, and of the other.
-const MADE: &str = "new-";
-const BEFORE: &str = "before-";
+/// Suffixes of the directory that replaces another, and of the replaced one.
+const NEW: &str = "new-";
+const OLD: &str = "before-";
 const LOAD_BYTES: u64 = 16 << 20;

@@ -1,4 +1,4 @@
-//! A running server: put together, and taken apart in good order.
+//! A running server: how its parts are put together, and its graceful shutdown.
 
 use std::fmt;
 use std::future::Future;
@@ -20,32 +20,32 @@ use tonic::transport::Server;
 
 use crate::bootstrap::{BootstrapError, hex, prepare, store_directory};
 use crate::config::{Config, TableKind};
-use crate::connections::{Places, accepted};
-use crate::context::{Context, Limits, Store};
-use crate::http::{Shown, client_router, metrics_router};
-use crate::member_info::address_of;
-use crate::metrics::{Counted, Measured, Metered, Traffic};
-use crate::notify::notify;
-use crate::recover::{RecoverError, finish, force_new_cluster};
-use crate::service::desk::Desk;
-use crate::service::{keys, routes};
-use crate::stopping::{Signals, hand_over, refuse_to_lead};
-use crate::strict::Strict;
+use crate::connections::{ConnectionLimit, accept_connections};
+use crate::context::{ServiceContext, ServiceLimits, SharedStore};
+use crate::grpc_guard::GrpcGuard;
+use crate::http::{HttpState, client_router, metrics_router};
+use crate::member_details::address_of;
+use crate::metrics::{CountedService, MeteredConnection, ServerMetrics, Traffic};
+use crate::recover::{RecoverError, finish_interrupted, force_new_cluster};
+use crate::service::dispatch::Dispatch;
+use crate::service::{kv_service, routes};
+use crate::shutdown::{ShutdownSignals, decline_leadership, transfer_leadership};
+use crate::systemd::notify;
 use crate::table::open_table;
 use crate::url::{Url, join};
-use crate::{duties, logs};
+use crate::{background, logs};
 
-/// Runs a server until a signal ends it, or its member ends by itself.
+/// Runs a server until a signal stops it, its member is removed, or its member fails.
 pub async fn run(config: Config) -> Result<(), ServerError> {
     logs::start(&config.log_level);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    let mut signals = Signals::listen().map_err(ServerError::System)?;
+    let mut signals = ShutdownSignals::listen().map_err(ServerError::System)?;
     let running = tokio::select! {
-        started = Running::start(config) => started?,
+        started = RunningServer::start(config) => started?,
         signal = signals.next() => {
-            tracing::info!(signal, "received a signal; not started yet, ending");
+            tracing::info!(signal, "received a signal before the start was complete; stopping");
             return Ok(());
         }
     };
@@ -62,56 +62,56 @@ pub async fn run(config: Config) -> Result<(), ServerError> {
     tokio::select! {
         () = running.stop() => {}
         signal = signals.next() => {
-            tracing::warn!(signal, "received another signal; ending at once");
+            tracing::warn!(signal, "received a second signal; stopping immediately");
             return Err(ServerError::Interrupted);
         }
     }
     match ended {
-        Some(why) if !matches!(why, StopReason::Stopped) => Err(ServerError::Ended(why)),
+        Some(ended) if !matches!(ended, StopReason::Stopped) => Err(ServerError::Ended(ended)),
         _ => Ok(()),
     }
 }
 
-/// A server that serves. It goes on until it is stopped.
-pub struct Running {
+/// A server that serves until it is stopped.
+pub struct RunningServer {
     node: Node,
-    context: Context,
+    context: ServiceContext,
     peer_address: SocketAddr,
     client_addresses: Vec<SocketAddr>,
     metrics_addresses: Vec<SocketAddr>,
     stopping: watch::Sender<bool>,
     drain_timeout: Duration,
     serving: Vec<JoinHandle<()>>,
-    duties: JoinHandle<()>,
+    background: JoinHandle<()>,
 }
 
-impl Running {
-    /// Serves as soon as it returns; whether it has found a leader is another question.
+impl RunningServer {
+    /// The server serves when this returns. It may not have found a leader yet.
     pub async fn start(config: Config) -> Result<Self, ServerError> {
-        let measured = Arc::new(Measured::new(config.extensive_metrics));
-        let transport = bind_peers(&config, &measured).await?;
+        let metrics = Arc::new(ServerMetrics::new(config.extensive_metrics));
+        let transport = bind_peers(&config, &metrics).await?;
         let peer_address = transport.local_address();
-        let clients = bind_all(&config.listen_client_urls).await?;
-        let metrics = bind_all(&config.listen_metrics_urls).await?;
-        finish(&config).map_err(ServerError::Recover)?;
+        let client_listeners = bind_all(&config.listen_client_urls).await?;
+        let metrics_listeners = bind_all(&config.listen_metrics_urls).await?;
+        finish_interrupted(&config).map_err(ServerError::Recover)?;
         if config.force_new_cluster {
             force_new_cluster(&config).map_err(ServerError::Recover)?;
         }
         let mut node_config = prepare(&config, &transport).await?;
-        node_config.observer = Arc::clone(&measured) as Arc<dyn quorate::NodeObserver>;
+        node_config.observer = Arc::clone(&metrics) as Arc<dyn quorate::NodeObserver>;
         let cluster_id = node_config.cluster;
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
         let storage = DirectoryStorage::on(disk, StoreConfig::default());
-        let store = Store::new(open_table(&config).await?);
-        // A table on a disk is written to and synced while commands run.
+        let store = SharedStore::new(open_table(&config).await?);
+        // Commands on a table in a file wait for the disk.
         node_config.machine_blocks = config.table == TableKind::Redb;
         let node = Node::start(node_config, storage, store.clone(), transport).await?;
-        let context = Context::new(node.clone(), store, cluster_id, limits(&config));
+        let context = ServiceContext::new(node.clone(), store, cluster_id, limits(&config));
         let (stopping, _) = watch::channel(false);
-        let mut running = Self {
-            duties: tokio::spawn(duties::run(context.clone(), config.clone())),
-            client_addresses: addresses(&clients)?,
-            metrics_addresses: addresses(&metrics)?,
+        let mut server = Self {
+            background: tokio::spawn(background::run(context.clone(), config.clone())),
+            client_addresses: addresses(&client_listeners)?,
+            metrics_addresses: addresses(&metrics_listeners)?,
             peer_address,
             node,
             context,
@@ -119,40 +119,41 @@ impl Running {
             drain_timeout: config.drain_timeout,
             serving: Vec::new(),
         };
-        running.serve(clients, metrics, &config, measured);
-        Ok(running)
+        server.serve(client_listeners, metrics_listeners, &config, metrics);
+        Ok(server)
     }
 
     fn serve(
         &mut self,
-        clients: Vec<TcpListener>,
-        metrics: Vec<TcpListener>,
+        client_listeners: Vec<TcpListener>,
+        metrics_listeners: Vec<TcpListener>,
         config: &Config,
-        measured: Arc<Measured>,
+        metrics: Arc<ServerMetrics>,
     ) {
-        let shown = Shown { context: self.context.clone(), measured: Arc::clone(&measured) };
+        let state = HttpState { context: self.context.clone(), metrics: Arc::clone(&metrics) };
         let services = routes(&self.context, config).into_axum_router();
-        let router = services.reset_fallback().merge(client_router(shown.clone()));
-        let counted = |desk| Counted::new(Strict(desk), Arc::clone(&measured.calls));
-        let router = counted(Desk::new(Some(keys(&self.context)), router.into()));
-        let metrics_router = counted(Desk::new(None, metrics_router(shown).into()));
-        let streams = config.max_concurrent_streams;
-        let places = Places::for_clients();
-        for listener in clients {
-            let incoming = incoming(listener, &places, Arc::clone(&measured.traffic));
-            let served = serve(incoming, router.clone(), streams, self.stop_signal());
+        let router = services.reset_fallback().merge(client_router(state.clone()));
+        let counted =
+            |dispatch| CountedService::new(GrpcGuard(dispatch), Arc::clone(&metrics.calls));
+        let router = counted(Dispatch::new(Some(kv_service(&self.context)), router.into()));
+        let metrics_router = counted(Dispatch::new(None, metrics_router(state).into()));
+        let streams_max = config.max_concurrent_streams;
+        let limit = ConnectionLimit::for_clients();
+        for listener in client_listeners {
+            let incoming = incoming(listener, &limit, Arc::clone(&metrics.traffic));
+            let served = serve(incoming, router.clone(), streams_max, self.stop_signal());
             self.serving.push(tokio::spawn(served));
         }
-        let places = Places::new(METRICS_CONNECTIONS_MAX);
-        for listener in metrics {
-            // What is asked here is not asked by clients.
-            let incoming = incoming(listener, &places, Arc::new(Traffic::default()));
-            let served = serve(incoming, metrics_router.clone(), streams, self.stop_signal());
+        let limit = ConnectionLimit::new(METRICS_CONNECTIONS_MAX);
+        for listener in metrics_listeners {
+            // Bytes on these ports are not clients' traffic.
+            let incoming = incoming(listener, &limit, Arc::new(Traffic::default()));
+            let served = serve(incoming, metrics_router.clone(), streams_max, self.stop_signal());
             self.serving.push(tokio::spawn(served));
         }
         for address in &self.client_addresses {
-            tracing::info!(address = %address, member_id = %hex(self.node.id().0),
-                cluster_id = %hex(self.context.cluster_id), "ready to serve client requests");
+            tracing::info!(address = %address, name = config.name,
+                member_id = %hex(self.node.id().0), cluster_id = %hex(self.context.cluster_id), "ready to serve client requests");
         }
     }
 
@@ -163,7 +164,7 @@ impl Running {
         }
     }
 
-    /// The member behind it.
+    /// The node of this server's member.
     pub fn node(&self) -> &Node {
         &self.node
     }
@@ -184,78 +185,79 @@ impl Running {
         &self.metrics_addresses
     }
 
-    /// Waits until this member was in its cluster, and is no more: it serves nobody.
+    /// Waits until this member was in the membership and has been removed from it.
     pub async fn removed(&self) {
         let node = &self.node;
-        let mut news = node.watch_membership();
-        let mut was_in = false;
-        while news.next().await.is_some() {
+        let mut events = node.watch_membership();
+        let mut was_member = false;
+        while events.next().await.is_some() {
             let membership = node.membership();
-            was_in |= membership.contains(node.id());
-            let left = was_in && !membership.contains(node.id());
-            if left || membership.removed().contains(&node.id()) {
+            was_member |= membership.contains(node.id());
+            let has_left = was_member && !membership.contains(node.id());
+            if has_left || membership.removed().contains(&node.id()) {
                 let member_id = hex(node.id().0);
                 let text = "the member has been permanently removed from the cluster";
                 tracing::error!(member_id, "{text}");
                 return;
             }
         }
-        // It has ended, and that is another matter.
+        // The member has stopped, which `Node::wait_stopped` reports.
         std::future::pending().await
     }
 
-    /// Tells whoever asks that clients should go elsewhere, and lets another member lead.
-    /// Requests are served as before.
+    /// Makes health checks tell clients to use other members, and transfers leadership. Requests
+    /// are served as before.
     pub async fn leave(&self) {
         self.context.leave();
-        hand_over(&self.node).await;
+        transfer_leadership(&self.node).await;
     }
 
-    /// Leaves, takes no more requests, finishes what was begun, and ends. That takes bounded
-    /// time: what is not finished after a while is cut off.
+    /// Graceful shutdown: leaves, accepts no further requests, finishes those in progress, and
+    /// stops. Requests that take longer than the drain timeout are cut off.
     pub async fn stop(self) {
-        self.duties.abort();
+        self.background.abort();
         self.leave().await;
         self.stopping.send_replace(true);
         self.context.close();
         tokio::select! {
             () = drain(self.serving, self.drain_timeout) => {}
-            () = refuse_to_lead(&self.node) => {}
+            () = decline_leadership(&self.node) => {}
         }
         self.node.stop_now().await;
         self.node.host().clone().stop().await;
     }
 
-    /// Ends at once, as if the process were killed: nothing is handed over or finished.
+    /// Stops immediately, as if the process were killed: leadership is not transferred, and
+    /// requests in progress are cut off.
     pub async fn end(self) {
-        self.duties.abort();
+        self.background.abort();
         self.serving.iter().for_each(JoinHandle::abort);
         self.node.stop_now().await;
         self.node.host().clone().stop().await;
     }
 }
 
-/// Waits for what is being served, but not for ever.
-async fn drain(serving: Vec<JoinHandle<()>>, patience: Duration) {
-    let deadline = Instant::now() + patience;
+/// Waits for the requests in progress, up to the timeout.
+async fn drain(serving: Vec<JoinHandle<()>>, timeout: Duration) {
+    let deadline = Instant::now() + timeout;
     for task in serving {
         let abort = task.abort_handle();
         if timeout_at(deadline, task).await.is_err() {
-            tracing::warn!("requests that took too long were cut off");
+            tracing::warn!("the drain timeout has passed; requests in progress were cut off");
             abort.abort();
         }
     }
 }
 
-impl fmt::Debug for Running {
+impl fmt::Debug for RunningServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("RunningServer").field("node", &self.node).finish_non_exhaustive()
     }
 }
 
 async fn serve(
-    incoming: impl Stream<Item = io::Result<Metered>>,
-    service: Counted<Strict<Desk>>,
+    incoming: impl Stream<Item = io::Result<MeteredConnection>>,
+    service: CountedService<GrpcGuard<Dispatch>>,
     streams_max: u32,
     stop: impl Future<Output = ()> + Send,
 ) {
@@ -265,29 +267,29 @@ async fn serve(
         .http2_max_header_list_size(HEADER_BYTES_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .http2_keepalive_interval(Some(KEEP_ALIVE_EVERY))
+        .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
         .serve_with_incoming_shutdown(service, incoming, stop)
         .await;
-    if let Err(why) = served {
-        tracing::error!(%why, "a port is served no more");
+    if let Err(error) = served {
+        tracing::error!(%error, "a listener failed and is no longer served");
     }
 }
 
 fn incoming(
     listener: TcpListener,
-    places: &Places,
+    limit: &ConnectionLimit,
     traffic: Arc<Traffic>,
-) -> impl Stream<Item = io::Result<Metered>> + use<> {
-    let metered = move |client| Metered::new(client, Arc::clone(&traffic));
-    accepted(listener, places.clone()).map(move |client| client.map(&metered))
+) -> impl Stream<Item = io::Result<MeteredConnection>> + use<> {
+    let metered = move |client| MeteredConnection::new(client, Arc::clone(&traffic));
+    accept_connections(listener, limit.clone()).map(move |client| client.map(&metered))
 }
 
 async fn bind_peers(
     config: &Config,
-    measured: &Arc<Measured>,
+    metrics: &Arc<ServerMetrics>,
 ) -> Result<TcpTransport, ServerError> {
     let urls = &config.listen_peer_urls;
-    let failed = |why| ServerError::Bind { url: join(urls), why };
+    let failed = |error| ServerError::Bind { url: join(urls), error };
     let mut addresses = Vec::new();
     for url in urls {
         addresses.push(url.resolve().await.map_err(failed)?);
@@ -298,8 +300,8 @@ async fn bind_peers(
     let mut tcp = TcpConfig::new(*first);
     tcp.listen_also = others.to_vec();
     tcp.resolve_address = Arc::new(address_of);
-    let measured = Arc::clone(measured);
-    tcp.on_round_trip = Arc::new(move |address, took| measured.on_round_trip(address, took));
+    let metrics = Arc::clone(metrics);
+    tcp.on_round_trip = Arc::new(move |address, duration| metrics.on_round_trip(address, duration));
     let advertised = config.initial_advertise_peer_urls.first();
     tcp.advertise = advertised.map(Url::address).unwrap_or_default();
     TcpTransport::bind(tcp).await.map_err(failed)
@@ -308,7 +310,7 @@ async fn bind_peers(
 async fn bind_all(urls: &[Url]) -> Result<Vec<TcpListener>, ServerError> {
     let mut bound = Vec::new();
     for url in urls {
-        let failed = |why| ServerError::Bind { url: url.to_string(), why };
+        let failed = |error| ServerError::Bind { url: url.to_string(), error };
         let address = url.resolve().await.map_err(failed)?;
         bound.push(TcpListener::bind(address).await.map_err(failed)?);
     }
@@ -319,71 +321,82 @@ fn addresses(listeners: &[TcpListener]) -> Result<Vec<SocketAddr>, ServerError> 
     listeners.iter().map(|one| one.local_addr().map_err(ServerError::System)).collect()
 }
 
-fn limits(config: &Config) -> Limits {
+fn limits(config: &Config) -> ServiceLimits {
     let seconds = config.election_timeout.as_secs_f64() * 1.5;
-    Limits {
+    ServiceLimits {
         request_bytes_max: config.max_request_bytes,
         txn_requests_max: config.max_txn_ops,
         learner_reads: config.learner_reads,
-        watch_progress_every: config.watch_progress_notify_interval,
+        watch_progress_interval: config.watch_progress_notify_interval,
         lease_ttl_min: seconds.ceil() as i64,
         lease_grace: config.election_timeout,
-        ..Limits::default()
+        ..ServiceLimits::default()
     }
 }
 
-/// Why a server does not run.
+/// Why a server does not start, or has stopped.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// Nobody knows which member to start.
+    /// Which member to start could not be decided.
     Bootstrap(BootstrapError),
-    /// An address cannot be listened on.
+    /// A listener could not be opened.
     Bind {
         url: String,
-        why: io::Error,
+        error: io::Error,
     },
     Node(NodeError),
     Table(TableError),
     System(io::Error),
-    /// The member ended by itself.
+    /// The member failed.
     Ended(StopReason),
-    /// A second signal ended it before it had stopped in good order.
+    /// A second signal stopped the server before its graceful shutdown was complete.
     Interrupted,
-    /// No new cluster can be made of what the disk holds.
+    /// No new cluster could be made from the data directory.
     Recover(RecoverError),
 }
 
 impl From<BootstrapError> for ServerError {
-    fn from(why: BootstrapError) -> Self {
-        Self::Bootstrap(why)
+    fn from(error: BootstrapError) -> Self {
+        Self::Bootstrap(error)
     }
 }
 
 impl From<NodeError> for ServerError {
-    fn from(why: NodeError) -> Self {
-        Self::Node(why)
+    fn from(error: NodeError) -> Self {
+        Self::Node(error)
     }
 }
 
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bootstrap(why) => write!(f, "{why}"),
-            Self::Bind { url, why } => write!(f, "cannot listen on {url}: {why}"),
-            Self::Node(why) => write!(f, "{why}"),
-            Self::Table(why) => write!(f, "{why}"),
-            Self::System(why) => write!(f, "{why}"),
-            Self::Ended(why) => write!(f, "the member has ended: {why}"),
-            Self::Interrupted => f.write_str("ended by a second signal, not in good order"),
-            Self::Recover(why) => write!(f, "{why}"),
+            Self::Bootstrap(error) => write!(f, "{error}"),
+            Self::Bind { url, error } => write!(f, "cannot listen on {url}: {error}"),
+            Self::Node(error) => write!(f, "{error}"),
+            Self::Table(error) => write!(f, "{error}"),
+            Self::System(error) => write!(f, "{error}"),
+            Self::Ended(ended) => write!(f, "the member has stopped: {ended}"),
+            Self::Interrupted => f.write_str("a second signal interrupted the graceful shutdown"),
+            Self::Recover(error) => write!(f, "{error}"),
         }
     }
 }
 
-impl std::error::Error for ServerError {}
+impl std::error::Error for ServerError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Bootstrap(error) => Some(error),
+            Self::Bind { error, .. } | Self::System(error) => Some(error),
+            Self::Node(error) => Some(error),
+            Self::Table(error) => Some(error),
+            Self::Recover(error) => Some(error),
+            Self::Ended(_) | Self::Interrupted => None,
+        }
+    }
+}
 
-const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 const HEADER_BYTES_MAX: u32 = 16 << 10;

@@ -1,8 +1,8 @@
-//! The file that `etcdctl snapshot save` gets from us: the store, whole, for any table.
+//! The file format of `snapshot save`: the whole store, independent of the kind of table.
 //!
-//! Written and read here; how a member starts from one is not known here. The bytes are
-//! described in `docs/formats.md`. Its last 32 bytes are the SHA-256 of all others, whose
-//! number is a multiple of 512: etcd's tools look for that.
+//! This module writes and reads it; `recover` starts members from it. `docs/formats.md`
+//! describes the bytes. The last 32 bytes are the SHA-256 of all others, whose number is a
+//! multiple of 512: etcd's tools check that.
 
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -10,13 +10,13 @@ use std::io::{self, Read, Seek, SeekFrom};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use sha2::{Digest, Sha256};
 
-/// What the head of a file says.
+/// The header of a snapshot file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotHeader {
     pub cluster_id: u64,
-    /// The newest revision in it.
+    /// The newest revision in the file.
     pub revision: i64,
-    /// The newest entry of the log that is part of it.
+    /// The index of the last log entry that the file contains.
     pub applied: u64,
 }
 
@@ -25,28 +25,28 @@ const FORMAT: u32 = 1;
 const HEAD_BYTES: usize = 16 + 4 + 8 + 8 + 8;
 const BLOCK_BYTES: u64 = 512;
 const DIGEST_BYTES: u64 = 32;
-/// Chunks are some 64 KiB; one row alone may be as large as a request.
+/// Chunks are about 64 KiB; a single row may be as large as a request.
 const CHUNK_BYTES_MAX: u32 = 1 << 30;
 
-/// A file piece by piece.
-pub(crate) struct Writer<C> {
+/// Produces the file piece by piece.
+pub(crate) struct SnapshotWriter<C> {
     header: SnapshotHeader,
     chunks: C,
     digest: Sha256,
     written: u64,
-    next: Next,
+    next: NextPiece,
 }
 
-enum Next {
+enum NextPiece {
     Head,
     Chunk,
     Digest,
-    Nothing,
+    End,
 }
 
-impl<C: Iterator<Item = Bytes>> Writer<C> {
+impl<C: Iterator<Item = Bytes>> SnapshotWriter<C> {
     pub(crate) fn new(header: SnapshotHeader, chunks: C) -> Self {
-        Self { header, chunks, digest: Sha256::new(), written: 0, next: Next::Head }
+        Self { header, chunks, digest: Sha256::new(), written: 0, next: NextPiece::Head }
     }
 
     fn head(&self) -> Bytes {
@@ -59,23 +59,24 @@ impl<C: Iterator<Item = Bytes>> Writer<C> {
         head.freeze()
     }
 
-    /// A mark that no chunk follows, and zeros up to the end of the block.
+    /// A chunk length of 0, which means that no chunk follows, and zeros up to the end of the
+    /// block.
     fn tail(&self) -> Bytes {
         let end = self.written + 4;
         Bytes::from(vec![0; 4 + (end.next_multiple_of(BLOCK_BYTES) - end) as usize])
     }
 }
 
-impl<C: Iterator<Item = Bytes>> Iterator for Writer<C> {
+impl<C: Iterator<Item = Bytes>> Iterator for SnapshotWriter<C> {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
         let piece = match self.next {
-            Next::Head => {
-                self.next = Next::Chunk;
+            NextPiece::Head => {
+                self.next = NextPiece::Chunk;
                 self.head()
             }
-            Next::Chunk => match self.chunks.next() {
+            NextPiece::Chunk => match self.chunks.next() {
                 Some(chunk) => {
                     let mut piece = BytesMut::with_capacity(4 + chunk.len());
                     piece.put_u32_le(chunk.len() as u32);
@@ -83,15 +84,15 @@ impl<C: Iterator<Item = Bytes>> Iterator for Writer<C> {
                     piece.freeze()
                 }
                 None => {
-                    self.next = Next::Digest;
+                    self.next = NextPiece::Digest;
                     self.tail()
                 }
             },
-            Next::Digest => {
-                self.next = Next::Nothing;
+            NextPiece::Digest => {
+                self.next = NextPiece::End;
                 return Some(Bytes::copy_from_slice(&self.digest.finalize_reset()));
             }
-            Next::Nothing => return None,
+            NextPiece::End => return None,
         };
         self.written += piece.len() as u64;
         self.digest.update(&piece);
@@ -99,51 +100,62 @@ impl<C: Iterator<Item = Bytes>> Iterator for Writer<C> {
     }
 }
 
-/// A file whose head was read. [`SnapshotFile::open`] has seen that it is whole.
+/// A file whose header was read. [`SnapshotFile::open`] also compares the checksum.
 #[derive(Debug)]
 pub struct SnapshotFile<F> {
     file: F,
     pub header: SnapshotHeader,
-    /// All of it.
+    /// The size of the file.
     pub bytes: u64,
 }
 
-/// Why a file is not taken.
+/// Why a file is refused.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SnapshotFileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     Io(io::Error),
-    /// It is no file of ours, or of a version that is not known here. Look at where it comes
+    /// The file is not a snapshot of Quorate, or has an unknown version. Check where it comes
     /// from.
-    Foreign,
-    /// It was cut or altered. Take another one.
+    UnknownFormat,
+    /// The file was truncated or altered. Use another one.
     Damaged,
 }
 
 impl fmt::Display for SnapshotFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io(why) => write!(f, "{why}"),
-            Self::Foreign => write!(f, "not a snapshot of this program, or of a later version"),
-            Self::Damaged => write!(f, "snapshot is cut or damaged: its checksum does not match"),
+            Self::Io(error) => write!(f, "{error}"),
+            Self::UnknownFormat => {
+                write!(f, "not a snapshot of this program, or one of a later version")
+            }
+            Self::Damaged => {
+                write!(f, "snapshot is truncated or damaged: its checksum does not match")
+            }
         }
     }
 }
 
-impl std::error::Error for SnapshotFileError {}
+impl std::error::Error for SnapshotFileError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(error) => Some(error),
+            Self::UnknownFormat | Self::Damaged => None,
+        }
+    }
+}
 
 impl From<io::Error> for SnapshotFileError {
-    fn from(why: io::Error) -> Self {
-        match why.kind() {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
             io::ErrorKind::UnexpectedEof => Self::Damaged,
-            _ => Self::Io(why),
+            _ => Self::Io(error),
         }
     }
 }
 
 impl<F: Read + Seek> SnapshotFile<F> {
-    /// Reads all of it and compares the checksum.
+    /// Reads the whole file and compares the checksum.
     pub fn open(file: F) -> Result<Self, SnapshotFileError> {
         let Self { mut file, header, bytes } = Self::open_unchecked(file)?;
         if bytes % BLOCK_BYTES != DIGEST_BYTES {
@@ -160,8 +172,8 @@ impl<F: Read + Seek> SnapshotFile<F> {
         Ok(Self { file, header, bytes })
     }
 
-    /// Reads the head only. The checksum at the end may be missing; each chunk has one of its
-    /// own, which is compared when it is installed.
+    /// Reads only the header. The checksum at the end may be missing. Each chunk has its own
+    /// checksum, which is compared when the chunk is installed.
     pub fn open_unchecked(mut file: F) -> Result<Self, SnapshotFileError> {
         let bytes = file.seek(SeekFrom::End(0))?;
         file.seek(SeekFrom::Start(0))?;
@@ -169,12 +181,12 @@ impl<F: Read + Seek> SnapshotFile<F> {
         if bytes >= HEAD_BYTES as u64 {
             file.read_exact(&mut head)?;
         }
-        let header = read_head(&head).ok_or(SnapshotFileError::Foreign)?;
+        let header = read_head(&head).ok_or(SnapshotFileError::UnknownFormat)?;
         Ok(Self { file, header, bytes })
     }
 
-    /// What [`Kv::install`](quorate_kv::Kv::install) takes. If the file cannot be read any
-    /// more they end early, and are refused there.
+    /// The chunks for [`Kv::install`](quorate_kv::Kv::install). If reading fails they end early,
+    /// and `install` refuses them.
     pub fn chunks(mut self) -> Result<impl Iterator<Item = Bytes>, SnapshotFileError> {
         self.file.seek(SeekFrom::Start(HEAD_BYTES as u64))?;
         let mut file = io::BufReader::new(self.file);
@@ -211,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    const ABOUT: SnapshotHeader = SnapshotHeader { cluster_id: 7, revision: 301, applied: 300 };
+    const HEADER: SnapshotHeader = SnapshotHeader { cluster_id: 7, revision: 301, applied: 300 };
 
     fn store() -> Kv<MemoryTable> {
         let mut kv = Kv::open(MemoryTable::default()).unwrap();
@@ -224,16 +236,16 @@ mod tests {
     }
 
     fn file_of(kv: &Kv<MemoryTable>) -> Vec<u8> {
-        Writer::new(ABOUT, kv.snapshot().unwrap()).flatten().collect()
+        SnapshotWriter::new(HEADER, kv.snapshot().unwrap()).flatten().collect()
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_file_can_be_read() {
         let kv = store();
         let bytes = file_of(&kv);
         assert_eq!(bytes.len() % 512, 32, "etcdctl checks this");
         let file = SnapshotFile::open(Cursor::new(&bytes)).unwrap();
-        assert_eq!(file.header, ABOUT);
+        assert_eq!(file.header, HEADER);
         assert_eq!(file.bytes, bytes.len() as u64);
         let mut other = Kv::open(MemoryTable::default()).unwrap();
         other.install(&mut file.chunks().unwrap()).unwrap();
@@ -241,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_checksum_a_file_can_be_read() {
+    fn a_file_without_its_checksum_can_be_read_unchecked() {
         let kv = store();
         let mut bytes = file_of(&kv);
         bytes.truncate(bytes.len() - 32);
@@ -252,25 +264,25 @@ mod tests {
             other.install(&mut file.chunks().unwrap()).map(|()| other.hash().unwrap())
         };
         assert_eq!(install(&bytes).unwrap(), kv.hash().unwrap());
-        // What each chunk says of itself still counts.
+        // The checksum of each chunk is still compared.
         bytes[1_000] ^= 1;
         assert!(install(&bytes).is_err());
     }
 
     #[test]
-    fn what_is_cut_altered_or_foreign_is_refused() {
+    fn truncated_altered_and_unknown_files_are_refused() {
         let bytes = file_of(&store());
         let open = |bytes: &[u8]| SnapshotFile::open(Cursor::new(bytes.to_vec())).err();
-        for place in [60, bytes.len() / 2, bytes.len() - 40, bytes.len() - 1] {
+        for position in [60, bytes.len() / 2, bytes.len() - 40, bytes.len() - 1] {
             let mut altered = bytes.clone();
-            altered[place] ^= 1;
-            assert!(matches!(open(&altered), Some(SnapshotFileError::Damaged)), "at {place}");
+            altered[position] ^= 1;
+            assert!(matches!(open(&altered), Some(SnapshotFileError::Damaged)), "at {position}");
         }
         for length in [45, 512, 544, bytes.len() - 512, bytes.len() - 1] {
-            let cut = open(&bytes[..length]);
-            assert!(matches!(cut, Some(SnapshotFileError::Damaged)), "cut to {length}");
+            let truncated = open(&bytes[..length]);
+            assert!(matches!(truncated, Some(SnapshotFileError::Damaged)), "truncated to {length}");
         }
-        assert!(matches!(open(b"bolt"), Some(SnapshotFileError::Foreign)));
-        assert!(matches!(open(&[0; 4_128]), Some(SnapshotFileError::Foreign)));
+        assert!(matches!(open(b"bolt"), Some(SnapshotFileError::UnknownFormat)));
+        assert!(matches!(open(&[0; 4_128]), Some(SnapshotFileError::UnknownFormat)));
     }
 }

@@ -1,8 +1,8 @@
-//! The table that the data is in: in memory, or in a file beside the log.
+//! Opens the table that holds the data: in memory, or in a file beside the log.
 //!
-//! The file is not what makes data durable: it can always be made anew of the newest
-//! snapshot and the log. So one that is damaged is thrown away, with a word about it; that it
-//! is this member's, and not left over from another, the node and the table find out.
+//! The file does not make data durable: it can always be rebuilt from the newest snapshot and
+//! the log. So a damaged file is deleted, with a warning. The node and the table check that the
+//! file belongs to this member.
 
 use std::io;
 use std::path::Path;
@@ -17,25 +17,25 @@ use crate::bootstrap::store_directory;
 use crate::config::{Config, TableKind};
 use crate::server::ServerError;
 
-/// All of it is read, which takes a while where there is much.
+/// Reads the whole table, which takes a while if it is large.
 pub(crate) async fn open_table(config: &Config) -> Result<Kv<AnyTable>, ServerError> {
-    // Within the directory of the log: who puts that aside puts the table aside, too.
+    // Within the directory of the log, so that moving that directory moves the table too.
     let directory = store_directory(config).join("table");
     let kind = config.table;
     let opened = spawn_blocking(move || match kind {
         TableKind::Memory => Kv::open(AnyTable::default()),
-        TableKind::Redb => open_or_renew(&directory),
+        TableKind::Redb => open_or_rebuild(&directory),
     });
-    let opened = opened.await.map_err(|why| ServerError::System(io::Error::other(why)))?;
+    let opened = opened.await.map_err(|error| ServerError::System(io::Error::other(error)))?;
     opened.map_err(ServerError::Table)
 }
 
-fn open_or_renew(directory: &Path) -> Result<Kv<AnyTable>, TableError> {
+fn open_or_rebuild(directory: &Path) -> Result<Kv<AnyTable>, TableError> {
     let mut disk = FileDisk::open(directory).map_err(TableError::Disk)?;
     lock(&mut disk).map_err(TableError::Disk)?;
     match open_redb(&disk) {
-        Err(why) if why.is_corruption() => {
-            tracing::warn!(%why, "the table is damaged; it is made anew of snapshot and log");
+        Err(error) if error.is_corruption() => {
+            tracing::warn!(%error, "the table is damaged; rebuilding it from snapshot and log");
             disk.remove(FILE).map_err(TableError::Disk)?;
             open_redb(&disk)
         }
@@ -43,12 +43,13 @@ fn open_or_renew(directory: &Path) -> Result<Kv<AnyTable>, TableError> {
     }
 }
 
-/// Whoever ran on it before lets go of it when its last client has gone.
+/// Waits for the lock: a previous server in this process releases it when its last client is
+/// gone.
 fn lock(disk: &mut FileDisk) -> io::Result<()> {
-    let began = Instant::now();
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match disk.lock() {
-            Err(_) if began.elapsed() < LOCK_PATIENCE => std::thread::sleep(LOCK_AGAIN),
+            Err(_) if Instant::now() < deadline => std::thread::sleep(LOCK_RETRY_INTERVAL),
             locked => return locked,
         }
     }
@@ -59,7 +60,7 @@ fn open_redb(disk: &FileDisk) -> Result<Kv<AnyTable>, TableError> {
 }
 
 const FILE: &str = "rows";
-/// Of the file, in memory.
+/// The part of the file that is cached in memory.
 const CACHE_BYTES: usize = 64 << 20;
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-const LOCK_AGAIN: Duration = Duration::from_millis(50);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(50);

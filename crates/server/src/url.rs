@@ -3,24 +3,25 @@
 use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr};
 
-/// Where a member or a client port is.
+/// The address of a peer or client port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Url {
     host: String,
     port: u16,
 }
 
-/// Why a text is no address of ours.
+/// Why a text is not accepted as a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UrlError {
-    /// Only `http` is served: with `https` nobody would be protected.
+    /// Only `http` is supported. `https` is refused, since nothing would be encrypted.
     Tls,
     /// Not `http://host:port`.
     Malformed,
 }
 
 impl Url {
-    /// As it is compared: hosts in small letters, addresses of IPv6 in their shortest form.
+    /// Normalizes the text, so that equal addresses compare equal: hosts in lower case, IPv6
+    /// addresses in their shortest form.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = text.split_once("://").ok_or(UrlError::Malformed)?;
         match scheme.to_ascii_lowercase().as_str() {
@@ -32,16 +33,18 @@ impl Url {
         let (host, port) = rest.rsplit_once(':').ok_or(UrlError::Malformed)?;
         let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
             Some(address) => in_brackets(address)?,
-            None if host.is_empty() || host.contains(STRANGE) => return Err(UrlError::Malformed),
+            None if host.is_empty() || host.contains(INVALID_IN_HOST) => {
+                return Err(UrlError::Malformed);
+            }
             None => host.to_ascii_lowercase(),
         };
-        // Digits only: a sign is no port.
+        // Digits only: `parse` would also accept a sign.
         let digits = port.bytes().all(|byte| byte.is_ascii_digit());
         let port = port.parse().ok().filter(|_| digits).ok_or(UrlError::Malformed)?;
         Ok(Self { host, port })
     }
 
-    /// The same host on the port that was really taken.
+    /// The same host with another port.
     pub fn with_port(&self, port: u16) -> Self {
         Self { host: self.host.clone(), port }
     }
@@ -50,27 +53,27 @@ impl Url {
         self.port
     }
 
-    /// Whether it is every address of this machine, and none that others could use.
-    pub(crate) fn is_everywhere(&self) -> bool {
+    /// Whether it means all addresses of this machine, which no client could connect to.
+    pub(crate) fn is_unspecified(&self) -> bool {
         matches!(self.host.as_str(), "0.0.0.0" | "[::]")
     }
 
-    /// `host:port`, as connections are made to it.
+    /// `host:port`, to connect to.
     pub fn address(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// Where to listen. A name is looked up.
+    /// The socket address to listen on. A host name is looked up.
     pub async fn resolve(&self) -> std::io::Result<SocketAddr> {
-        let mut found = tokio::net::lookup_host(self.address()).await?;
-        found.next().ok_or_else(|| std::io::Error::other(format!("{self}: no such host")))
+        let mut addresses = tokio::net::lookup_host(self.address()).await?;
+        addresses.next().ok_or_else(|| std::io::Error::other(format!("{self}: no such host")))
     }
 }
 
-/// What no name of a host has.
-const STRANGE: [char; 9] = [':', '/', '?', '#', '@', ' ', '[', ']', ','];
+/// Characters that no host name contains.
+const INVALID_IN_HOST: [char; 9] = [':', '/', '?', '#', '@', ' ', '[', ']', ','];
 
-/// An address of IPv6 may name the interface that it is reached by.
+/// An IPv6 address, with the name of an interface if it has one.
 fn in_brackets(text: &str) -> Result<String, UrlError> {
     let (address, zone) = match text.split_once('%') {
         Some((address, zone)) => (address, format!("%{zone}")),
@@ -89,7 +92,7 @@ impl fmt::Display for Url {
 impl fmt::Display for UrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Tls => "http://host:port, TLS is not served yet",
+            Self::Tls => "http://host:port, TLS is not supported yet",
             Self::Malformed => "http://host:port",
         })
     }
@@ -97,7 +100,7 @@ impl fmt::Display for UrlError {
 
 impl std::error::Error for UrlError {}
 
-/// As one line, separated by commas.
+/// Joins URLs with commas.
 pub(crate) fn join(urls: &[Url]) -> String {
     urls.iter().map(Url::to_string).collect::<Vec<_>>().join(",")
 }
@@ -107,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_means_the_same_is_the_same() {
+    fn equal_addresses_compare_equal() {
         for (one, other) in [
             ("HTTP://Host.Example:2380", "http://host.example:2380"),
             ("http://host:02380/", "http://host:2380"),
@@ -121,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_and_written() {
+    fn urls_are_parsed_and_printed() {
         for text in ["http://localhost:2379", "http://10.0.0.1:1", "http://[::1]:2380"] {
             assert_eq!(Url::parse(text).map(|url| url.to_string()), Ok(text.to_owned()));
         }

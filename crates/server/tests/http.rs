@@ -1,30 +1,30 @@
-//! Plain HTTP beside gRPC, on the same port and on one of its own.
+//! Plain HTTP pages, on the client port and on a metrics port.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod support;
 
 use quorate_server::config::ClusterState;
-use quorate_server::{Running, Url};
-use support::{Place, http_get as get};
+use quorate_server::{RunningServer, Url};
+use support::{TestMember, http_get as get};
 use tokio::net::TcpStream;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_version_and_metrics_are_told() {
-    let a = Place::new("a");
+async fn health_version_and_metrics_are_served() {
+    let a = TestMember::new("a");
     let mut config = a.config(&[&a], ClusterState::New);
     config.listen_metrics_urls = vec![Url::parse("http://127.0.0.1:0").unwrap()];
-    let server = Running::start(config).await.unwrap();
-    a.put_surely("x", "1").await;
+    let server = RunningServer::start(config).await.unwrap();
+    a.put_until_done("x", "1").await;
     let (client, metrics) = (server.client_addresses()[0], server.metrics_addresses()[0]);
-    let good = "HTTP/1.1 200 OK";
+    let ok = "HTTP/1.1 200 OK";
     for address in [client, metrics] {
         let (line, body) = get(address, "/health").await;
-        assert_eq!((line.as_str(), body.as_str()), (good, "{\"health\":\"true\",\"reason\":\"\"}"));
-        assert_eq!(get(address, "/livez").await, (good.into(), "ok".into()));
+        assert_eq!((line.as_str(), body.as_str()), (ok, "{\"health\":\"true\",\"reason\":\"\"}"));
+        assert_eq!(get(address, "/livez").await, (ok.into(), "ok".into()));
         let (line, body) = get(address, "/readyz?verbose").await;
-        assert!(line == good && body.contains("[+]non_learner ok"), "{line} {body}");
-        assert_eq!(get(address, "/readyz/non_learner").await, (good.into(), "ok".into()));
+        assert!(line == ok && body.contains("[+]non_learner ok"), "{line} {body}");
+        assert_eq!(get(address, "/readyz/non_learner").await, (ok.into(), "ok".into()));
         for unknown in ["/livez/non_learner", "/readyz/nope", "/nope"] {
             let (line, _) = get(address, unknown).await;
             assert_eq!(line, "HTTP/1.1 404 Not Found", "{unknown}");
@@ -43,7 +43,7 @@ async fn health_version_and_metrics_are_told() {
         }
     }
     let (line, body) = get(client, "/version").await;
-    assert_eq!(line, good);
+    assert_eq!(line, ok);
     assert!(body.contains(quorate_server::ETCD_VERSION), "{body}");
     server.stop().await;
     assert!(TcpStream::connect(client).await.is_err());
@@ -51,15 +51,15 @@ async fn health_version_and_metrics_are_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_without_a_leader_is_not_healthy() {
-    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
     let server = a.start(&[&a, &b, &c], ClusterState::New).await;
     let address = server.client_addresses()[0];
     let (line, body) = get(address, "/health").await;
     assert_eq!(line, "HTTP/1.1 503 Service Unavailable");
     assert_eq!(body, "{\"health\":\"false\",\"reason\":\"RAFT NO LEADER\"}");
-    for good in ["/health?serializable=true", "/livez", "/readyz/non_learner"] {
-        let (line, _) = get(address, good).await;
-        assert_eq!(line, "HTTP/1.1 200 OK", "{good}");
+    for ok in ["/health?serializable=true", "/livez", "/readyz/non_learner"] {
+        let (line, _) = get(address, ok).await;
+        assert_eq!(line, "HTTP/1.1 200 OK", "{ok}");
     }
     let (line, body) = get(address, "/readyz/linearizable_read").await;
     assert_eq!(line, "HTTP/1.1 503 Service Unavailable");

@@ -1,6 +1,6 @@
-//! Our own service: goals, plans, cancel, status and watch.
+//! The service `quorate.v1.Membership`: goals, plans, cancel, status and watch.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod support;
 
@@ -9,21 +9,21 @@ use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::membership_client::MembershipClient;
 use quorate_proto::quorate::v1::target_member::Member as Named;
 use quorate_server::config::ClusterState;
-use support::{Place, names, start_all};
+use support::{TestMember, names, start_all};
 use tonic::transport::Channel;
 
-async fn client(place: &Place) -> MembershipClient<Channel> {
-    MembershipClient::new(place.channel().await)
+async fn client(member: &TestMember) -> MembershipClient<Channel> {
+    MembershipClient::new(member.channel().await)
 }
 
 fn by_name(name: &str) -> v1::TargetMember {
     v1::TargetMember { member: Some(Named::Name(name.into())) }
 }
 
-fn newcomer(place: &Place) -> v1::TargetMember {
+fn joining(member: &TestMember) -> v1::TargetMember {
     let new = v1::NewMember {
-        name: place.name.clone(),
-        peer_urls: vec![place.peer.to_string()],
+        name: member.name.clone(),
+        peer_urls: vec![member.peer.to_string()],
         ..v1::NewMember::default()
     };
     v1::TargetMember { member: Some(Named::New(new)) }
@@ -35,20 +35,20 @@ fn target(voters: Vec<v1::TargetMember>) -> Option<v1::Target> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_is_replaced_by_one_goal() {
-    let [a, b, c, d] = ["a", "b", "c", "d"].map(Place::new);
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(TestMember::new);
     let mut running = start_all(&[&a, &b, &c]).await;
     let mut membership = client(&b).await;
     let status = membership.status(v1::StatusRequest {}).await.unwrap().into_inner();
     let tolerance = status.tolerance.unwrap();
     assert_eq!((tolerance.failures, tolerance.has_quorum), (1, true));
 
-    let wanted = || target(vec![newcomer(&d), by_name("b"), by_name("c")]);
-    let plan = v1::PlanRequest { target: wanted(), expected: None };
+    let replacement = || target(vec![joining(&d), by_name("b"), by_name("c")]);
+    let plan = v1::PlanRequest { target: replacement(), expected: None };
     let plan = membership.plan(plan).await.unwrap().into_inner();
     assert!(plan.steps.len() >= 4, "{plan:?}");
     assert_eq!(plan.newcomers[0].name, "d");
 
-    let goal = v1::SetGoalRequest { target: wanted(), wait: false, expected: None };
+    let goal = v1::SetGoalRequest { target: replacement(), wait: false, expected: None };
     let reply = membership.set_goal(goal).await.unwrap().into_inner();
     assert!(reply.ended.is_none());
     let id = reply.goal_id;
@@ -69,20 +69,20 @@ async fn a_member_is_replaced_by_one_goal() {
     let members = b.members_until(|members| names(members) == ["b", "c", "d"].into()).await;
     assert!(members.iter().all(|member| !member.is_learner));
     running.remove(0).end().await;
-    d.put_surely("x", "1").await;
+    d.put_until_done("x", "1").await;
     assert_eq!(b.get("x").await.as_deref(), Some("1"));
     for server in running {
         server.stop().await;
     }
 }
 
-/// The address of a newcomer was wrong, and is put right while everybody waits for it.
+/// A joining member was added with a wrong address, which is corrected while the goal waits.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_goal_goes_on_while_a_member_is_described() {
-    let [a, b, wrong] = ["a", "b", "b"].map(Place::new);
+async fn a_goal_continues_while_a_member_is_updated() {
+    let [a, b, wrong] = ["a", "b", "b"].map(TestMember::new);
     let mut running = start_all(&[&a]).await;
     let mut membership = client(&a).await;
-    let voters = vec![by_name("a"), newcomer(&wrong)];
+    let voters = vec![by_name("a"), joining(&wrong)];
     let goal = v1::SetGoalRequest { target: target(voters), wait: false, expected: None };
     let goal_id = membership.set_goal(goal).await.unwrap().into_inner().goal_id;
     let members = a.members_until(|members| members.len() == 2).await;
@@ -111,16 +111,16 @@ async fn a_goal_goes_on_while_a_member_is_described() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_goal_that_waits_for_ever_is_cancelled() {
-    let [a, b] = ["a", "b"].map(Place::new);
+async fn a_goal_that_waits_for_a_member_can_be_cancelled() {
+    let [a, b] = ["a", "b"].map(TestMember::new);
     let running = start_all(&[&a]).await;
     let mut membership = client(&a).await;
-    let nobody = v1::TargetMember { member: Some(Named::Name("z".into())) };
+    let unknown_name = v1::TargetMember { member: Some(Named::Name("z".into())) };
     let goal = |voters| v1::SetGoalRequest { target: target(voters), wait: false, expected: None };
-    let unknown = membership.set_goal(goal(vec![nobody])).await.unwrap_err();
+    let unknown = membership.set_goal(goal(vec![unknown_name])).await.unwrap_err();
     assert_eq!(unknown.message(), "etcdserver: member not found");
 
-    membership.set_goal(goal(vec![by_name("a"), newcomer(&b)])).await.unwrap();
+    membership.set_goal(goal(vec![by_name("a"), joining(&b)])).await.unwrap();
     let status = membership.status(v1::StatusRequest {}).await.unwrap().into_inner();
     assert!(status.membership.unwrap().goal.is_some());
     let cancel = v1::CancelRequest { wait: true, expected: None };
@@ -129,7 +129,7 @@ async fn a_goal_that_waits_for_ever_is_cancelled() {
     let record = cancelled.membership.unwrap();
     assert_eq!((record.members.len(), record.goal), (1, None));
 
-    // Asked for what is, it is there.
+    // A goal that is the present membership is reached at once.
     let same = membership.set_goal(goal(vec![by_name("a")])).await.unwrap().into_inner();
     assert_eq!(same.ended.unwrap().end(), v1::GoalEnd::Reached);
     let again = membership.cancel(cancel).await.unwrap_err();

@@ -1,6 +1,6 @@
-//! Every number that dashboards and alerts for etcd ask for is on the page, and true.
+//! All metrics that etcd's dashboards and alerts use are on the page, with correct values.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod support;
 
@@ -10,16 +10,16 @@ use quorate_proto::etcdserverpb::watch_request::RequestUnion;
 use quorate_proto::etcdserverpb::{
     Compare, MemberPromoteRequest, RangeRequest, TxnRequest, WatchCreateRequest, WatchRequest,
 };
-use quorate_server::Running;
+use quorate_server::RunningServer;
 use quorate_server::config::ClusterState;
 use tokio_stream::wrappers::ReceiverStream;
 
-use support::{Place, http_get, put, start_all, wait_for};
+use support::{TestMember, http_get, put, start_all, wait_for};
 
-/// The value behind this name, with its labels.
+/// The value of this metric; the name includes the labels.
 fn value(page: &str, name: &str) -> Option<f64> {
-    let of = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
-    page.lines().find_map(of)
+    let parse = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+    page.lines().find_map(parse)
 }
 
 fn call(name: &str, method: &str, kind: &str) -> String {
@@ -32,11 +32,11 @@ fn handled(code: &str, method: &str, kind: &str) -> String {
     name.replacen('{', &format!("{{grpc_code=\"{code}\","), 1)
 }
 
-async fn page(server: &Running) -> String {
+async fn page(server: &RunningServer) -> String {
     http_get(server.client_addresses()[0], "/metrics").await.1
 }
 
-/// What has the same name on every member.
+/// Metrics whose labels are the same on every member.
 const NAMES: &[&str] = &[
     "etcd_server_has_leader",
     "etcd_server_is_leader",
@@ -75,24 +75,24 @@ const NAMES: &[&str] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_names_are_there() {
-    let [a, b] = ["a", "b"].map(Place::new);
+async fn all_metrics_are_present() {
+    let [a, b] = ["a", "b"].map(TestMember::new);
     let mut config = a.config(&[&a, &b], ClusterState::New);
     config.extensive_metrics = true;
-    let first = Running::start(config).await.unwrap();
+    let first = RunningServer::start(config).await.unwrap();
     let second = b.start(&[&a, &b], ClusterState::New).await;
-    a.put_surely("x", "1").await;
-    let peer = format!("{{To=\"{:x}\"}}", second.node().id().0);
-    let peer_bucket = format!("{{To=\"{:x}\",le=\"0.0001\"}}", second.node().id().0);
+    a.put_until_done("x", "1").await;
+    let peer = format!("{{To=\"{:016x}\"}}", second.node().id().0);
+    let peer_bucket = format!("{{To=\"{:016x}\",le=\"0.0001\"}}", second.node().id().0);
     let round_trip = "etcd_network_peer_round_trip_time_seconds";
-    // A peer is asked for a sign of life once a second.
+    // Peers are pinged once a second.
     wait_for("a round trip", async || {
         value(&page(&first).await, &format!("{round_trip}_count{peer}")).is_some()
     })
     .await;
     let page = page(&first).await;
     let own = [
-        format!("etcd_server_id{{server_id=\"{:x}\"}}", first.node().id().0),
+        format!("etcd_server_id{{server_id=\"{:016x}\"}}", first.node().id().0),
         format!("etcd_server_version{{server_version=\"{}\"}}", quorate_server::ETCD_VERSION),
         format!("{round_trip}_bucket{peer_bucket}"),
         format!("{round_trip}_sum{peer}"),
@@ -107,7 +107,7 @@ async fn all_names_are_there() {
     for name in NAMES.iter().copied().chain(own.iter().map(String::as_str)) {
         assert!(value(&page, name).is_some(), "{name} in {page}");
     }
-    // Prometheus refuses a page that says something twice.
+    // Prometheus rejects a page with a duplicate metric.
     let mut seen = std::collections::BTreeSet::new();
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let (name, _) = line.rsplit_once(' ').unwrap();
@@ -120,11 +120,11 @@ async fn all_names_are_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_are_counted_by_how_they_ended() {
-    let a = Place::new("a");
+async fn calls_are_counted_by_status_code() {
+    let a = TestMember::new("a");
     let server = start_all(&[&a]).await.pop().unwrap();
     let before = page(&server).await;
-    let grown = |page: &str, name: &str| {
+    let growth = |page: &str, name: &str| {
         value(page, name).unwrap_or_default() - value(&before, name).unwrap_or_default()
     };
     let mut kv = a.kv().await;
@@ -146,7 +146,7 @@ async fn calls_are_counted_by_how_they_ended() {
     kv.txn(TxnRequest { compare: vec![compare], ..TxnRequest::default() }).await.unwrap();
     a.cluster().await.member_promote(MemberPromoteRequest { id: 5 }).await.unwrap_err();
 
-    // Three answers: the watch is there, and two events.
+    // Three responses: the creation of the watch, and two events.
     let create = WatchCreateRequest { key: "w".into(), ..WatchCreateRequest::default() };
     let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
     let mut watch = WatchClient::new(a.channel().await);
@@ -160,21 +160,21 @@ async fn calls_are_counted_by_how_they_ended() {
     }
     let open = page(&server).await;
     let streamed = |name: &str| call(name, "etcdserverpb.Watch/Watch", "bidi_stream");
-    assert_eq!(grown(&open, &streamed("grpc_server_started_total")), 1.0);
-    assert_eq!(grown(&open, &streamed("grpc_server_msg_received_total")), 1.0);
-    assert_eq!(grown(&open, &streamed("grpc_server_msg_sent_total")), 3.0);
-    // Whether it is over because the client said so or because it is gone is up to chance.
-    let over = |page: &str| {
-        let ended = |code| grown(page, &handled(code, "etcdserverpb.Watch/Watch", "bidi_stream"));
+    assert_eq!(growth(&open, &streamed("grpc_server_started_total")), 1.0);
+    assert_eq!(growth(&open, &streamed("grpc_server_msg_received_total")), 1.0);
+    assert_eq!(growth(&open, &streamed("grpc_server_msg_sent_total")), 3.0);
+    // Whether the stream ends as closed or as cancelled is a race.
+    let ended_watches = |page: &str| {
+        let ended = |code| growth(page, &handled(code, "etcdserverpb.Watch/Watch", "bidi_stream"));
         ended("OK") + ended("Canceled")
     };
-    assert_eq!(over(&open), 0.0);
+    assert_eq!(ended_watches(&open), 0.0);
     drop((requests, watched));
-    wait_for("the watch is over", async || over(&page(&server).await) == 1.0).await;
+    wait_for("the watch has ended", async || ended_watches(&page(&server).await) == 1.0).await;
 
     let now = page(&server).await;
-    let unary = |name: &str, method: &str| grown(&now, &call(name, method, "unary"));
-    let ended = |code: &str, method: &str| grown(&now, &handled(code, method, "unary"));
+    let unary = |name: &str, method: &str| growth(&now, &call(name, method, "unary"));
+    let ended = |code: &str, method: &str| growth(&now, &handled(code, method, "unary"));
     assert_eq!(unary("grpc_server_started_total", "etcdserverpb.KV/Put"), 6.0);
     assert_eq!(unary("grpc_server_msg_received_total", "etcdserverpb.KV/Put"), 6.0);
     assert_eq!(unary("grpc_server_msg_sent_total", "etcdserverpb.KV/Put"), 5.0);
@@ -184,19 +184,19 @@ async fn calls_are_counted_by_how_they_ended() {
     assert_eq!(ended("OutOfRange", "etcdserverpb.KV/Range"), 1.0);
     assert_eq!(ended("OK", "etcdserverpb.KV/Txn"), 1.0);
     assert_eq!(ended("NotFound", "etcdserverpb.Cluster/MemberPromote"), 1.0);
-    assert_eq!(grown(&now, "etcd_server_learner_promote_failures"), 1.0);
-    // With what HTTP adds; three large values came in, two went out.
-    assert!(grown(&now, "etcd_network_client_grpc_received_bytes_total") > 30_000.0);
-    let sent = grown(&now, "etcd_network_client_grpc_sent_bytes_total");
+    assert_eq!(growth(&now, "etcd_server_learner_promote_failures"), 1.0);
+    // HTTP's own bytes included; three large values were received, two were sent.
+    assert!(growth(&now, "etcd_network_client_grpc_received_bytes_total") > 30_000.0);
+    let sent = growth(&now, "etcd_network_client_grpc_sent_bytes_total");
     assert!(sent > 20_000.0, "{sent}");
-    // How long calls take is measured only where it is asked for.
+    // The duration of calls is measured only with `--metrics extensive`.
     assert!(!now.contains("grpc_server_handling_seconds"));
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_about_health_are_counted() {
-    let a = Place::new("a");
+    let a = TestMember::new("a");
     let server = start_all(&[&a]).await.pop().unwrap();
     let address = server.client_addresses()[0];
     assert_eq!(http_get(address, "/health").await.0, "HTTP/1.1 200 OK");

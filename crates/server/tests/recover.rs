@@ -1,6 +1,6 @@
-//! Clusters made of what is left of others.
+//! New clusters from backups, and from the disk of one surviving member.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod support;
 
@@ -8,13 +8,13 @@ use std::io::Cursor;
 
 use quorate_proto::etcdserverpb::SnapshotRequest;
 use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
-use quorate_server::Running;
+use quorate_server::RunningServer;
 use quorate_server::config::ClusterState;
 use quorate_server::recover::{RecoverError, RestoreOptions, force_new_cluster, restore};
-use support::{Place, start_all};
+use support::{TestMember, start_all};
 
-async fn backup(place: &Place) -> Vec<u8> {
-    let mut maintenance = MaintenanceClient::new(place.channel().await);
+async fn backup(member: &TestMember) -> Vec<u8> {
+    let mut maintenance = MaintenanceClient::new(member.channel().await);
     let mut stream = maintenance.snapshot(SnapshotRequest {}).await.unwrap().into_inner();
     let mut bytes = Vec::new();
     while let Some(part) = stream.message().await.unwrap() {
@@ -24,20 +24,20 @@ async fn backup(place: &Place) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_comes_back_as_a_new_cluster() {
-    let [a, b, c] = ["a", "b", "c"].map(Place::new);
+async fn a_backup_is_restored_as_a_new_cluster() {
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
     let old = start_all(&[&a]).await;
     for number in 0..20 {
-        a.put_surely(&format!("k{number}"), "old").await;
+        a.put_until_done(&format!("k{number}"), "old").await;
     }
     let file = backup(&a).await;
     for server in old {
         server.stop().await;
     }
 
-    let places = [&b, &c];
-    for place in places {
-        let config = place.config(&places, ClusterState::New);
+    let test_members = [&b, &c];
+    for member in test_members {
+        let config = member.config(&test_members, ClusterState::New);
         let restored = restore(&config, Cursor::new(&file), RestoreOptions::default()).unwrap();
         assert_eq!((restored.header.revision, restored.revision), (21, 21));
         let again = restore(&config, Cursor::new(&file), RestoreOptions::default()).unwrap_err();
@@ -49,9 +49,9 @@ async fn a_backup_comes_back_as_a_new_cluster() {
     let refused = restore(&config, Cursor::new(damaged), RestoreOptions::default()).unwrap_err();
     assert!(matches!(refused, RecoverError::File(_)), "{refused}");
 
-    let new = start_all(&places).await;
+    let new = start_all(&test_members).await;
     assert_eq!(b.get("k7").await.as_deref(), Some("old"));
-    c.put_surely("k7", "new").await;
+    c.put_until_done("k7", "new").await;
     assert_eq!(b.get("k7").await.as_deref(), Some("new"));
     for server in new {
         server.stop().await;
@@ -59,42 +59,42 @@ async fn a_backup_comes_back_as_a_new_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_member_of_three_goes_on_alone() {
-    let [a, b, c] = ["a", "b", "c"].map(Place::new);
-    let places = [&a, &b, &c];
-    let running = start_all(&places).await;
-    a.put_surely("x", "1").await;
+async fn one_member_of_three_continues_alone() {
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
+    let test_members = [&a, &b, &c];
+    let running = start_all(&test_members).await;
+    a.put_until_done("x", "1").await;
     let cluster = running[0].cluster_id();
     assert_eq!(a.get("x").await.as_deref(), Some("1"));
     for server in running {
         server.stop().await;
     }
 
-    let mut config = a.config(&places, ClusterState::New);
+    let mut config = a.config(&test_members, ClusterState::New);
     config.force_new_cluster = true;
-    let alone = Running::start(config.clone()).await.unwrap();
-    assert_ne!(alone.cluster_id(), cluster, "the others must not be listened to");
+    let alone = RunningServer::start(config.clone()).await.unwrap();
+    assert_ne!(alone.cluster_id(), cluster, "messages of the others must be rejected");
     assert_eq!(a.get("x").await.as_deref(), Some("1"));
-    a.put_surely("x", "2").await;
+    a.put_until_done("x", "2").await;
     assert_eq!(a.members().await.unwrap().len(), 1);
-    // One of the lost ones comes back, and finds nobody.
-    let lost = b.start(&places, ClusterState::New).await;
-    a.put_surely("x", "3").await;
+    // One of the lost members comes back, and finds no leader.
+    let lost = b.start(&test_members, ClusterState::New).await;
+    a.put_until_done("x", "3").await;
     assert_eq!(lost.node().leader(), None);
     lost.end().await;
     alone.stop().await;
-    assert_eq!(force_new_cluster(&config).unwrap(), None, "it is alone already");
+    assert_eq!(force_new_cluster(&config).unwrap(), None, "it is the only member already");
 
-    // As if a crash had come before the new directory stood in its place.
-    let (made, stands) = (config.data_dir.join("member-new-1f"), config.data_dir.join("member"));
-    std::fs::rename(&stands, &made).unwrap();
+    // As if a crash had interrupted the recovery before the second rename.
+    let new = config.data_dir.join("member-new-1f");
+    std::fs::rename(config.data_dir.join("member"), &new).unwrap();
     config.force_new_cluster = false;
-    let alone = Running::start(config).await.unwrap();
+    let alone = RunningServer::start(config).await.unwrap();
     assert_eq!(a.get("x").await.as_deref(), Some("3"));
-    assert!(!made.exists());
+    assert!(!new.exists());
     alone.stop().await;
 
-    let d = Place::new("d");
+    let d = TestMember::new("d");
     let nothing = force_new_cluster(&d.config(&[&d], ClusterState::New)).unwrap_err();
     assert!(matches!(nothing, RecoverError::Empty), "{nothing}");
 }

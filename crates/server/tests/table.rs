@@ -1,7 +1,7 @@
-//! A server whose data is in a file of redb: it goes on from there, and where the file is
-//! lost, damaged or another's, from snapshot and log.
+//! A server whose table is a redb file: a restart continues from the file. If the file is missing,
+//! damaged or another member's, it is rebuilt from the snapshot and the log.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod support;
 
@@ -12,102 +12,102 @@ use quorate_proto::etcdserverpb::{
     CompactionRequest, DefragmentRequest, DeleteRangeRequest, HashKvRequest, StatusRequest,
     StatusResponse,
 };
-use quorate_server::Running;
+use quorate_server::RunningServer;
 use quorate_server::config::{ClusterState, TableKind};
-use support::{PATIENCE, Place};
+use support::{TEST_TIMEOUT, TestMember};
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
 /// What happens to a file between two starts.
-type Fate<'a> = &'a dyn Fn(&PathBuf);
+type FileChange<'a> = &'a dyn Fn(&PathBuf);
 
-/// So that there are snapshots, and a log behind them.
+/// Small, so that there are snapshots and later log entries.
 const SNAPSHOT_COUNT: u64 = 40;
 
-async fn start(place: &Place, cluster: &[&Place], table: TableKind) -> Running {
-    let mut config = place.config(cluster, ClusterState::New);
+async fn start(member: &TestMember, cluster: &[&TestMember], table: TableKind) -> RunningServer {
+    let mut config = member.config(cluster, ClusterState::New);
     (config.table, config.snapshot_count) = (table, SNAPSHOT_COUNT);
-    Running::start(config).await.unwrap()
+    RunningServer::start(config).await.unwrap()
 }
 
-fn file_of(place: &Place) -> PathBuf {
-    place.directory().join("data/member/table/rows")
+fn file_of(member: &TestMember) -> PathBuf {
+    member.directory().join("data/member/table/rows")
 }
 
-async fn maintenance(place: &Place) -> MaintenanceClient<Channel> {
-    MaintenanceClient::new(place.channel().await)
+async fn maintenance(member: &TestMember) -> MaintenanceClient<Channel> {
+    MaintenanceClient::new(member.channel().await)
 }
 
-async fn status(place: &Place) -> StatusResponse {
-    maintenance(place).await.status(StatusRequest {}).await.unwrap().into_inner()
+async fn status(member: &TestMember) -> StatusResponse {
+    maintenance(member).await.status(StatusRequest {}).await.unwrap().into_inner()
 }
 
-/// The hash of everything up to this revision, once it is there.
-async fn hash(place: &Place, revision: i64) -> u32 {
+/// The hash of everything up to this revision, once the member has it.
+async fn hash(member: &TestMember, revision: i64) -> u32 {
     let began = Instant::now();
     loop {
-        let asked = maintenance(place).await.hash_kv(HashKvRequest { revision }).await;
-        match asked {
+        let response = maintenance(member).await.hash_kv(HashKvRequest { revision }).await;
+        match response {
             Ok(hash) => return hash.into_inner().hash,
-            Err(why) => assert!(began.elapsed() < PATIENCE, "{why}"),
+            Err(error) => assert!(began.elapsed() < TEST_TIMEOUT, "{error}"),
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
 }
 
-async fn put_many(place: &Place, count: usize, value: &str) -> i64 {
+async fn put_many(member: &TestMember, count: usize, value: &str) -> i64 {
     for number in 0..count {
-        place.put_surely(&format!("k{number}"), value).await;
+        member.put_until_done(&format!("k{number}"), value).await;
     }
-    status(place).await.header.unwrap().revision
+    status(member).await.header.unwrap().revision
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_start_finds_the_data_whatever_became_of_the_file() {
-    let a = Place::new("a");
+async fn every_start_finds_the_data_after_any_change_of_the_file() {
+    let a = TestMember::new("a");
     let cluster = [&a];
     let running = start(&a, &cluster, TableKind::Redb).await;
     let mut revision = put_many(&a, 100, "first").await;
-    let mut known = hash(&a, revision).await;
+    let mut expected = hash(&a, revision).await;
     running.stop().await;
 
-    let cut = |path: &PathBuf| {
+    let truncate = |path: &PathBuf| {
         let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
         file.set_len(5_000).unwrap();
     };
     let garbage = |path: &PathBuf| std::fs::write(path, vec![7; 100_000]).unwrap();
-    let none = |path: &PathBuf| std::fs::remove_file(path).unwrap();
-    let as_it_was = |_: &PathBuf| {};
-    let fates: [(Fate<'_>, TableKind); 6] = [
-        (&as_it_was, TableKind::Redb),
-        (&cut, TableKind::Redb),
+    let delete = |path: &PathBuf| std::fs::remove_file(path).unwrap();
+    let unchanged = |_: &PathBuf| {};
+    let changes: [(FileChange<'_>, TableKind); 6] = [
+        (&unchanged, TableKind::Redb),
+        (&truncate, TableKind::Redb),
         (&garbage, TableKind::Redb),
-        (&none, TableKind::Redb),
-        // Meanwhile the file falls behind.
-        (&as_it_was, TableKind::Memory),
-        (&as_it_was, TableKind::Redb),
+        (&delete, TableKind::Redb),
+        // Meanwhile the file becomes stale.
+        (&unchanged, TableKind::Memory),
+        (&unchanged, TableKind::Redb),
     ];
-    for (number, (fate, table)) in fates.into_iter().enumerate() {
-        fate(&file_of(&a));
+    for (number, (change, table)) in changes.into_iter().enumerate() {
+        change(&file_of(&a));
         let running = start(&a, &cluster, table).await;
-        assert_eq!(hash(&a, revision).await, known, "start {number}");
+        assert_eq!(hash(&a, revision).await, expected, "start {number}");
         assert_eq!(a.get("k7").await.as_deref(), Some("first"), "start {number}");
         revision = {
-            a.put_surely("more", &number.to_string()).await;
+            a.put_until_done("more", &number.to_string()).await;
             status(&a).await.header.unwrap().revision
         };
-        known = hash(&a, revision).await;
+        expected = hash(&a, revision).await;
         running.stop().await;
     }
 }
 
-/// A file that was put under another member is not that member's.
+/// The file of one member is copied to another.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_table_of_another_is_not_taken_for_ones_own() {
-    let [a, b] = ["a", "b"].map(Place::new);
-    for (place, value) in [(&a, "of a"), (&b, "of b")] {
-        let running = start(place, &[place], TableKind::Redb).await;
-        put_many(place, 50, value).await;
+async fn the_table_of_another_member_is_rejected() {
+    let [a, b] = ["a", "b"].map(TestMember::new);
+    for (member, value) in [(&a, "of a"), (&b, "of b")] {
+        let running = start(member, &[member], TableKind::Redb).await;
+        put_many(member, 50, value).await;
         running.stop().await;
     }
     std::fs::copy(file_of(&a), file_of(&b)).unwrap();
@@ -117,22 +117,22 @@ async fn the_table_of_another_is_not_taken_for_ones_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn members_may_differ_in_their_tables() {
-    let places = ["a", "b", "c"].map(Place::new);
-    let cluster: Vec<&Place> = places.iter().collect();
+async fn members_may_use_different_tables() {
+    let test_members = ["a", "b", "c"].map(TestMember::new);
+    let cluster: Vec<&TestMember> = test_members.iter().collect();
     let tables = [TableKind::Redb, TableKind::Memory, TableKind::Redb];
     let mut running = Vec::new();
-    for (place, table) in places.iter().zip(tables) {
-        running.push(start(place, &cluster, table).await);
+    for (member, table) in test_members.iter().zip(tables) {
+        running.push(start(member, &cluster, table).await);
     }
-    put_many(&places[0], 60, "first").await;
-    // It misses so much that it is sent a snapshot, which replaces what it has kept.
+    put_many(&test_members[0], 60, "first").await;
+    // It misses so much that it receives a snapshot, which replaces its table.
     running.pop().unwrap().stop().await;
-    let revision = put_many(&places[0], 200, "second").await;
-    running.push(start(&places[2], &cluster, TableKind::Redb).await);
-    let first = hash(&places[0], revision).await;
-    for place in &places[1..] {
-        assert_eq!(hash(place, revision).await, first);
+    let revision = put_many(&test_members[0], 200, "second").await;
+    running.push(start(&test_members[2], &cluster, TableKind::Redb).await);
+    let first = hash(&test_members[0], revision).await;
+    for member in &test_members[1..] {
+        assert_eq!(hash(member, revision).await, first);
     }
     for server in running {
         server.stop().await;
@@ -140,8 +140,8 @@ async fn members_may_differ_in_their_tables() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sizes_are_those_of_the_file_and_defragmentation_gives_space_back() {
-    let a = Place::new("a");
+async fn sizes_are_those_of_the_file_and_defragmentation_frees_space() {
+    let a = TestMember::new("a");
     let running = start(&a, &[&a], TableKind::Redb).await;
     let revision = put_many(&a, 60, &"large".repeat(20_000)).await;
     let full = status(&a).await;
@@ -151,8 +151,8 @@ async fn sizes_are_those_of_the_file_and_defragmentation_gives_space_back() {
     a.kv().await.delete_range(all).await.unwrap();
     let compaction = CompactionRequest { revision: revision + 1, physical: true };
     a.kv().await.compact(compaction).await.unwrap();
-    // What is compacted away goes with the commands after it.
-    a.put_surely("last", "1").await;
+    // Compacted rows are deleted with the next command.
+    a.put_until_done("last", "1").await;
     maintenance(&a).await.defragment(DefragmentRequest {}).await.unwrap();
     let empty = status(&a).await;
     assert!(empty.db_size_in_use < 10_000, "{}", empty.db_size_in_use);

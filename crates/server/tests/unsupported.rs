@@ -1,6 +1,6 @@
-//! What this server does not do yet it says, in a way that each kind of client understands.
+//! Unsupported services and methods return errors that each kind of client understands.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod support;
 
@@ -15,7 +15,7 @@ use quorate_proto::v3electionpb::election_client::ElectionClient;
 use quorate_proto::v3electionpb::{CampaignRequest, LeaderRequest};
 use quorate_proto::v3lockpb::lock_client::LockClient;
 use quorate_proto::v3lockpb::{LockRequest, UnlockRequest};
-use support::{Place, http_get, start_all};
+use support::{TestMember, http_get, start_all};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
@@ -23,25 +23,26 @@ use tonic::Code;
 async fn post(address: SocketAddr, path: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let length = body.len();
-    let asked = format!(
+    let request = format!(
         "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
          Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     );
-    stream.write_all(asked.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_to_come_are_named() {
-    let a = Place::new("a");
+async fn unsupported_services_are_named_in_the_error() {
+    let a = TestMember::new("a");
     let server = start_all(&[&a]).await.pop().unwrap();
     let channel = a.channel().await;
     let mut auth = AuthClient::new(channel.clone());
     let mut lock = LockClient::new(channel.clone());
     let mut election = ElectionClient::new(channel.clone());
-    let told = |what: &str| format!("etcdserver: {what} is not supported by this server yet");
+    let text_for =
+        |service: &str| format!("etcdserver: {service} is not supported by this server yet");
     let no_auth = [
         auth.auth_enable(AuthEnableRequest::default()).await.unwrap_err(),
         auth.auth_status(AuthStatusRequest::default()).await.unwrap_err(),
@@ -52,7 +53,7 @@ async fn services_to_come_are_named() {
     for refused in &no_auth {
         assert_eq!(
             (refused.code(), refused.message()),
-            (Code::Unimplemented, &*told("authentication"))
+            (Code::Unimplemented, &*text_for("authentication"))
         );
     }
     for refused in [
@@ -61,30 +62,30 @@ async fn services_to_come_are_named() {
     ] {
         assert_eq!(
             (refused.code(), refused.message()),
-            (Code::Unimplemented, &*told("the lock service"))
+            (Code::Unimplemented, &*text_for("the lock service"))
         );
     }
     for refused in [
         election.campaign(CampaignRequest::default()).await.unwrap_err(),
         election.observe(LeaderRequest::default()).await.unwrap_err(),
     ] {
-        let text = told("the election service");
+        let text = text_for("the election service");
         assert_eq!((refused.code(), refused.message()), (Code::Unimplemented, &*text));
     }
 
     let address = server.client_addresses()[0];
     for path in ["/v3/kv/range", "/v3/watch", "/v3/auth/authenticate"] {
-        let answer = post(address, path, "{}").await;
-        assert!(answer.starts_with("HTTP/1.1 501 "), "{answer}");
-        assert!(answer.contains(&told("the JSON gateway")), "{answer}");
+        let response = post(address, path, "{}").await;
+        assert!(response.starts_with("HTTP/1.1 501 "), "{response}");
+        assert!(response.contains(&text_for("the JSON gateway")), "{response}");
     }
     assert_eq!(http_get(address, "/no/such/page").await.0, "HTTP/1.1 404 Not Found");
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unknown_call_is_unimplemented() {
-    let a = Place::new("a");
+async fn an_unknown_method_is_unimplemented() {
+    let a = TestMember::new("a");
     let server = start_all(&[&a]).await.pop().unwrap();
     let mut client = tonic::client::Grpc::new(a.channel().await);
     client.ready().await.unwrap();

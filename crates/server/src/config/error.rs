@@ -1,49 +1,51 @@
-//! Why a command line, variable or file cannot be understood.
+//! Why a command line, environment variable or file is not accepted.
 
 use std::fmt;
 
 use super::flags::UnsupportedFeature;
 
-/// What is wrong with what was given. Nothing was started.
+/// Why the configuration is not accepted. The server was not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// etcd has no such flag.
-    UnknownFlag { found: String, nearest: &'static str },
-    /// A word that belongs to no flag.
-    UnexpectedWord { found: String },
+    UnknownFlag { name: String, nearest: &'static str },
+    /// An argument that belongs to no flag.
+    UnexpectedArgument { argument: String },
     /// A flag without its value.
-    NoValue { flag: String },
-    /// A value that does not fit its flag.
-    BadValue { flag: String, found: String, wanted: String },
-    /// A flag whose neglect would do harm, and that is not served.
-    NotServed { flag: String, found: String, missing: UnsupportedFeature },
-    /// The file cannot be read, or is no YAML mapping.
-    File { path: String, why: String },
+    MissingValue { flag: String },
+    /// A value that the flag does not accept.
+    BadValue { flag: String, value: String, expected: String },
+    /// A flag that asks for a feature this server lacks, and that would be harmful to ignore.
+    Unsupported { flag: String, value: String, feature: UnsupportedFeature },
+    /// The file cannot be read, or is not a YAML mapping.
+    File { path: String, reason: String },
 }
 
 impl ConfigError {
-    pub(crate) fn value(flag: &str, found: &str, wanted: &str) -> Self {
-        let (flag, found, wanted) = (flag.into(), found.into(), wanted.into());
-        Self::BadValue { flag, found, wanted }
+    pub(crate) fn value(flag: &str, value: &str, expected: &str) -> Self {
+        let (flag, value, expected) = (flag.into(), value.into(), expected.into());
+        Self::BadValue { flag, value, expected }
     }
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownFlag { found, nearest } => {
-                write!(f, "unknown flag --{found}, the nearest is --{nearest}")
+            Self::UnknownFlag { name, nearest } => {
+                write!(f, "unknown flag --{name}, the nearest is --{nearest}")
             }
-            Self::UnexpectedWord { found } => write!(f, "{found:?} belongs to no flag"),
-            Self::NoValue { flag } => write!(f, "--{flag} has no value, want one"),
-            Self::BadValue { flag, found, wanted } => {
-                write!(f, "--{flag} is {found:?}, want {wanted}")
+            Self::UnexpectedArgument { argument } => {
+                write!(f, "{argument:?} does not belong to a flag")
             }
-            Self::NotServed { flag, found, missing } => {
-                write!(f, "--{flag} is {found:?}, but {missing}")
+            Self::MissingValue { flag } => write!(f, "--{flag} needs a value"),
+            Self::BadValue { flag, value, expected } => {
+                write!(f, "--{flag} is {value:?}, want {expected}")
             }
-            Self::File { path, why } => write!(f, "{path}: {why}"),
+            Self::Unsupported { flag, value, feature } => {
+                write!(f, "--{flag} is {value:?}, but {feature}")
+            }
+            Self::File { path, reason } => write!(f, "{path}: {reason}"),
         }
     }
 }

@@ -1,22 +1,22 @@
-//! Settings from etcd's YAML file: the flags by name, and blocks for what concerns TLS.
+//! Settings from etcd's YAML file: the flags by name, and blocks for TLS.
 
 use yaml_rust2::{Yaml, YamlLoader};
 
 use super::error::ConfigError;
-use super::flags::{Kind, kind};
+use super::flags::{FlagKind, kind};
 use super::settings::{Settings, unknown};
 
-/// What the file at this path says.
+/// Reads the settings of this file.
 pub(crate) fn read(path: &str) -> Result<Settings, ConfigError> {
-    let failed = |why: String| ConfigError::File { path: path.to_owned(), why };
-    let text = std::fs::read_to_string(path).map_err(|why| failed(why.to_string()))?;
-    let documents = YamlLoader::load_from_str(&text).map_err(|why| failed(why.to_string()))?;
-    let mut settings = Settings::of_file();
+    let failed = |reason: String| ConfigError::File { path: path.to_owned(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let documents = YamlLoader::load_from_str(&text).map_err(|error| failed(error.to_string()))?;
+    let mut settings = Settings::for_file();
     match documents.first() {
         None | Some(Yaml::Null) => {}
         Some(Yaml::Hash(entries)) => {
             for (name, value) in entries {
-                let name = name.as_str().ok_or_else(|| failed("a name is no text".into()))?;
+                let name = name.as_str().ok_or_else(|| failed("a name is not a string".into()))?;
                 add(&mut settings, name, value)?;
             }
         }
@@ -33,7 +33,7 @@ fn add(settings: &mut Settings, name: &str, value: &Yaml) -> Result<(), ConfigEr
         ("client-transport-security" | "peer-transport-security", _) => {
             Err(ConfigError::value(name, "a plain value", "a block of names and values"))
         }
-        // Names that are blocks or gone, and decide nothing.
+        // Names without effect, some of them blocks or removed from etcd.
         _ if FILE_ONLY.contains(&name) => {
             settings.warn(format!("{name} has no effect"));
             Ok(())
@@ -42,15 +42,15 @@ fn add(settings: &mut Settings, name: &str, value: &Yaml) -> Result<(), ConfigEr
     }
 }
 
-/// In a block the flags stand without what the block says already.
+/// In a block, the names of flags lack the prefix that the block implies.
 fn add_block(
     settings: &mut Settings,
     prefix: &str,
     block: &yaml_rust2::yaml::Hash,
 ) -> Result<(), ConfigError> {
     for (name, value) in block {
-        let given = name.as_str().unwrap_or_default();
-        let name = given.strip_prefix("peer-").unwrap_or(given);
+        let name = name.as_str().unwrap_or_default();
+        let name = name.strip_prefix("peer-").unwrap_or(name);
         let name = match name {
             "allowed-cn" | "allowed-hostname" if prefix.is_empty() => format!("client-cert-{name}"),
             "allowed-cn" | "allowed-hostname" => format!("{prefix}cert-{name}"),
@@ -64,7 +64,7 @@ fn add_block(
 
 fn set(settings: &mut Settings, name: &str, value: &Yaml) -> Result<(), ConfigError> {
     let kind = kind(name).ok_or_else(|| unknown(name))?;
-    let takes_list = !matches!(kind, Kind::Value | Kind::Switch);
+    let takes_list = !matches!(kind, FlagKind::Value | FlagKind::Switch);
     let value = match value {
         Yaml::Null => return Ok(()),
         Yaml::Array(list) if takes_list => {
@@ -89,7 +89,7 @@ fn plain(value: &Yaml) -> Option<String> {
     }
 }
 
-/// Stands in files for etcd, old or new, and is no flag.
+/// Names in the files of old or new versions of etcd that are not flags.
 const FILE_ONLY: &[&str] = &[
     "debug",
     "log-package-levels",

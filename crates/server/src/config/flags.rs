@@ -1,75 +1,75 @@
-//! etcd's flags by name: which there are, which have a meaning here, and which name was
-//! probably meant.
+//! etcd's flags by name: which exist, which have an effect here, and the nearest name to an
+//! unknown one.
 
 use std::fmt;
 
-/// What is done with a flag.
+/// How a flag is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Has a value.
+pub(crate) enum FlagKind {
+    /// It has a value.
     Value,
-    /// Is on without a value.
+    /// A switch: on if no value is given.
     Switch,
-    /// etcd has it, and here it has no effect: said so, and ignored.
+    /// etcd has it, and it has no effect here: ignored with a warning.
     WithoutEffect,
-    /// The same, and without a value it is on.
+    /// The same, as a switch.
     SwitchWithoutEffect,
-    /// Asks for what is not done here, and to go on without it would be worse than not to
-    /// start: refused, unless its value asks for nothing.
+    /// It asks for a feature that this server lacks, and starting without it would be harmful:
+    /// refused, unless its value turns the feature off.
     Refused(UnsupportedFeature),
-    /// The same, and without a value it is on.
+    /// The same, as a switch.
     SwitchRefused(UnsupportedFeature),
 }
 
-/// What a flag asks for and does not get.
+/// A feature of etcd that this server lacks, and whose flags are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnsupportedFeature {
     /// Certificates and encryption.
     Tls,
-    /// Tokens that clients have to show.
+    /// Tokens that clients have to send.
     Authentication,
-    /// Requests are let in only under these names.
+    /// Checks of the host name of requests.
     HostNames,
-    /// Finding the first members somewhere else.
+    /// Lookup of the initial members in another service.
     Discovery,
 }
 
 impl fmt::Display for UnsupportedFeature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Tls => "TLS is not served yet: what it should protect would go in clear",
+            Self::Tls => "TLS is not supported yet: data would be sent unencrypted",
             Self::Authentication => {
-                "authentication is not served yet: nobody would be asked for a token"
+                "authentication is not supported yet: no token would be checked"
             }
-            Self::HostNames => "names of hosts are not checked yet: all would be let in",
+            Self::HostNames => "host names are not checked yet: all requests would be accepted",
             Self::Discovery => {
-                "members are not looked up yet: this one would found a cluster of its own, \
+                "discovery is not supported yet: this member would start a separate cluster; \
                  name the members with --initial-cluster"
             }
         })
     }
 }
 
-pub(crate) fn kind(name: &str) -> Option<Kind> {
+pub(crate) fn kind(name: &str) -> Option<FlagKind> {
     let listed = |names: &[&str]| names.contains(&name);
     if listed(VALUES) {
-        Some(Kind::Value)
+        Some(FlagKind::Value)
     } else if listed(SWITCHES) {
-        Some(Kind::Switch)
+        Some(FlagKind::Switch)
     } else if listed(VALUES_WITHOUT_EFFECT) {
-        Some(Kind::WithoutEffect)
+        Some(FlagKind::WithoutEffect)
     } else if listed(SWITCHES_WITHOUT_EFFECT) || name.starts_with("experimental-") {
-        Some(Kind::SwitchWithoutEffect)
+        Some(FlagKind::SwitchWithoutEffect)
     } else if let Some((_, missing)) = VALUES_REFUSED.iter().find(|(known, _)| *known == name) {
-        Some(Kind::Refused(*missing))
+        Some(FlagKind::Refused(*missing))
     } else if listed(SWITCHES_REFUSED) {
-        Some(Kind::SwitchRefused(UnsupportedFeature::Tls))
+        Some(FlagKind::SwitchRefused(UnsupportedFeature::Tls))
     } else {
         None
     }
 }
 
-/// The known name that is least different.
+/// The known name with the smallest edit distance.
 pub(crate) fn nearest(name: &str) -> &'static str {
     known().min_by_key(|known| distance(name, known)).unwrap_or("help")
 }
@@ -81,17 +81,17 @@ fn known() -> impl Iterator<Item = &'static str> {
     listed.into_iter().flatten().copied().chain(refused)
 }
 
-/// Letters to insert, remove or replace.
+/// The number of letters to insert, remove or replace.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, letter) in one.chars().enumerate() {
+    for (row_number, letter) in one.chars().enumerate() {
         let mut diagonal = row[0];
-        row[0] = at + 1;
-        for place in 0..other.len() {
-            let replaced = diagonal + usize::from(letter != other[place]);
-            diagonal = row[place + 1];
-            row[place + 1] = replaced.min(diagonal + 1).min(row[place] + 1);
+        row[0] = row_number + 1;
+        for column in 0..other.len() {
+            let replaced = diagonal + usize::from(letter != other[column]);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
         }
     }
     row[other.len()]
@@ -223,20 +223,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_that_was_meant_is_found() {
+    fn the_nearest_name_is_suggested() {
         assert_eq!(nearest("listen-client-url"), "listen-client-urls");
         assert_eq!(nearest("intial-cluster"), "initial-cluster");
         assert_eq!(nearest("datadir"), "data-dir");
     }
 
     #[test]
-    fn names_are_known_once() {
+    fn each_name_is_listed_once() {
         let all: Vec<&str> = known().collect();
         for name in &all {
             assert_eq!(all.iter().filter(|other| *other == name).count(), 1, "{name}");
             assert!(kind(name).is_some());
         }
-        assert_eq!(kind("experimental-anything"), Some(Kind::SwitchWithoutEffect));
+        assert_eq!(kind("experimental-anything"), Some(FlagKind::SwitchWithoutEffect));
         assert_eq!(kind("anything"), None);
     }
 }

@@ -1,8 +1,8 @@
-//! How a server is set up: etcd's flags, `ETCD_*` variables or YAML file, as one value.
+//! The configuration of a server, from etcd's flags, `ETCD_*` environment variables or YAML file.
 //!
-//! Flags beat variables; a file makes both ignored, as etcd has it. A name that etcd does
-//! not know is refused, and so is one that asks for protection that is not given; one that
-//! only has no effect here is warned about.
+//! As in etcd, flags override variables, and a file makes both ignored. Refused are names that
+//! etcd does not have, and flags that ask for protection that this server does not give. Flags
+//! of etcd that have no effect here cause a warning.
 
 mod error;
 mod file;
@@ -18,19 +18,19 @@ use settings::Settings;
 
 use crate::url::Url;
 
-/// Everything that can be set. [`Config::default`] is a cluster of one on etcd's ports.
+/// All settings. [`Config::default`] is a single-member cluster on etcd's ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub name: String,
     pub data_dir: PathBuf,
-    /// Where the log is, if not in the data directory.
+    /// The directory of the log, if not in the data directory.
     pub wal_dir: Option<PathBuf>,
     pub listen_peer_urls: Vec<Url>,
     pub listen_client_urls: Vec<Url>,
     pub listen_metrics_urls: Vec<Url>,
     pub initial_advertise_peer_urls: Vec<Url>,
     pub advertise_client_urls: Vec<Url>,
-    /// Names and where they are reached; empty for a cluster of one.
+    /// Names and peer URLs of the initial members; empty for a single-member cluster.
     pub initial_cluster: Vec<(String, Url)>,
     pub initial_cluster_state: ClusterState,
     pub initial_cluster_token: String,
@@ -38,30 +38,30 @@ pub struct Config {
     pub heartbeat_interval: Duration,
     pub election_timeout: Duration,
     pub pre_vote: bool,
-    /// Capture the state after this many entries.
+    /// Take a snapshot after this many entries.
     pub snapshot_count: u64,
-    /// Where the data is while the server runs.
+    /// Where the data is kept while the server runs.
     pub table: TableKind,
-    /// 0 for etcd's 2 GiB; the largest number for no limit.
+    /// 0 means etcd's default of 2 GiB; `u64::MAX`, no limit.
     pub quota_backend_bytes: u64,
     pub auto_compaction: Option<AutoCompaction>,
     pub max_txn_ops: usize,
     pub max_request_bytes: usize,
-    /// Calls and watches of one connection at a time; more of them wait.
+    /// Concurrent calls and streams of one connection; further ones wait.
     pub max_concurrent_streams: u32,
     pub watch_progress_notify_interval: Duration,
-    /// Learners that have started and wait to be promoted by a client.
+    /// The number of started learners in the cluster.
     pub max_learners: usize,
-    /// Learners get a vote as soon as they have caught up.
+    /// Promote learners as soon as they have caught up.
     pub auto_promote: bool,
     /// Learners serve linearizable reads and watches.
     pub learner_reads: bool,
-    /// How long a server that stops waits for requests under way.
+    /// How long a graceful shutdown waits for requests in progress.
     pub drain_timeout: Duration,
-    /// Measure how long each call takes, too.
+    /// Also measure the duration of each call.
     pub extensive_metrics: bool,
     pub log_level: String,
-    /// What was given and has no effect, in words.
+    /// Warnings about settings without effect.
     pub warnings: Vec<String>,
 }
 
@@ -73,23 +73,23 @@ pub enum ClusterState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableKind {
-    /// In memory, made of the newest snapshot and the log at every start.
+    /// In memory, rebuilt from the newest snapshot and the log at every start.
     Memory,
-    /// In a file of redb, from which a start goes on. Memory holds the keys, and of the
-    /// values what fits a cache.
+    /// In a redb file, which a restart continues from. Memory holds the keys, and a cache of the
+    /// values.
     Redb,
 }
 
-/// What goes by itself.
+/// Which revisions are compacted automatically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AutoCompaction {
     /// Revisions older than this.
     Periodic(Duration),
-    /// All but so many revisions.
+    /// All but this many of the newest revisions.
     Revision(i64),
 }
 
-/// What a command line asks for.
+/// What a command line asks the program to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invocation {
     Run(Box<Config>),
@@ -97,43 +97,42 @@ pub enum Invocation {
     Version,
 }
 
-/// Reads a command line, without the name of the program, and the variables beside it.
+/// Parses a command line, without the name of the program, and environment variables.
 pub fn parse<A, E>(args: A, env: E) -> Result<Invocation, ConfigError>
 where
     A: IntoIterator<Item = String>,
     E: IntoIterator<Item = (String, String)>,
 {
-    let mut given = Settings::from_args(args)?;
-    if given.is_on("help")? {
+    let mut settings = Settings::from_args(args)?;
+    if settings.is_on("help")? {
         return Ok(Invocation::Help);
     }
-    if given.is_on("version")? {
+    if settings.is_on("version")? {
         return Ok(Invocation::Version);
     }
-    given.add_env(env);
-    let settings = match given.text("config-file") {
-        Some(path) => {
-            let mut settings = file::read(path)?;
-            if given.has_more_than("config-file") {
-                settings
-                    .warn("a configuration file was given: flags and variables are ignored".into());
-            }
-            settings
+    settings.add_env(env);
+    if let Some(path) = settings.text("config-file") {
+        let mut from_file = file::read(path)?;
+        if settings.has_other_than("config-file") {
+            let warning =
+                "a configuration file was given: flags and environment variables are ignored";
+            from_file.warn(warning.into());
         }
-        None => given,
-    };
-    settings.check_served()?;
+        settings = from_file;
+    }
+    settings.check_supported()?;
     Config::from_settings(&settings).map(|config| Invocation::Run(Box::new(config)))
 }
 
 impl Default for Config {
     fn default() -> Self {
-        let url = |port| {
-            vec![
-                Url::parse("http://localhost:0")
-                    .map_or_else(|_| unreachable!("this is an address"), |url| url.with_port(port)),
-            ]
-        };
+        let url =
+            |port| {
+                vec![Url::parse("http://localhost:0").map_or_else(
+                    |_| unreachable!("this is a valid URL"),
+                    |url| url.with_port(port),
+                )]
+            };
         Self {
             name: "default".into(),
             data_dir: "default.etcd".into(),
@@ -220,16 +219,16 @@ impl Config {
 
     fn check(self) -> Result<Self, ConfigError> {
         if self.heartbeat_interval.is_zero() {
-            return Err(ConfigError::value("heartbeat-interval", "0", "a time above 0"));
+            return Err(ConfigError::value("heartbeat-interval", "0", "a duration above 0"));
         }
         if self.election_timeout < 5 * self.heartbeat_interval {
-            let found = self.election_timeout.as_millis().to_string();
-            let wanted = "at least 5 times the heartbeat interval";
-            return Err(ConfigError::value("election-timeout", &found, wanted));
+            let value = self.election_timeout.as_millis().to_string();
+            let expected = "at least 5 times the heartbeat interval";
+            return Err(ConfigError::value("election-timeout", &value, expected));
         }
         if self.election_timeout > ELECTION_TIMEOUT_MAX {
-            let found = self.election_timeout.as_millis().to_string();
-            return Err(ConfigError::value("election-timeout", &found, "at most 50000"));
+            let value = self.election_timeout.as_millis().to_string();
+            return Err(ConfigError::value("election-timeout", &value, "at most 50000"));
         }
         let levels = ["debug", "info", "warn", "error", "panic", "fatal", "dpanic"];
         if !levels.contains(&self.log_level.as_str()) {
@@ -251,8 +250,8 @@ impl Config {
         Ok(self)
     }
 
-    /// Members of the first cluster, each with all of its addresses.
-    pub(crate) fn first_members(&self) -> Vec<(String, Vec<Url>)> {
+    /// The members of the initial cluster, each with all of its peer URLs.
+    pub(crate) fn initial_members(&self) -> Vec<(String, Vec<Url>)> {
         if self.initial_cluster.is_empty() {
             return vec![(self.name.clone(), self.initial_advertise_peer_urls.clone())];
         }
@@ -267,7 +266,7 @@ impl Config {
     }
 }
 
-/// As etcd's: a cluster should not be without a leader for longer.
+/// As etcd's: a cluster should not be without a leader for longer than that.
 const ELECTION_TIMEOUT_MAX: Duration = Duration::from_secs(50);
 
 #[cfg(test)]

@@ -1,35 +1,36 @@
-//! Settings by name, wherever they were given, and their values as what they mean.
+//! Settings by name, from arguments, environment variables or a file, and their typed values.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
 use super::error::ConfigError;
-use super::flags::{Kind, kind, nearest};
+use super::flags::{FlagKind, kind, nearest};
 use super::{AutoCompaction, ClusterState, TableKind};
 use crate::url::Url;
 
-/// What was given, by the name of its flag.
+/// Values by the name of their flag.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     values: BTreeMap<String, String>,
     warnings: Vec<String>,
-    /// In files, times may be numbers, and count nanoseconds.
+    /// In files, durations may be plain numbers of nanoseconds.
     from_file: bool,
 }
 
 impl Settings {
-    pub(super) fn of_file() -> Self {
+    pub(super) fn for_file() -> Self {
         Self { from_file: true, ..Self::default() }
     }
 
-    /// As etcd reads them: one dash or two, the value after `=` or as the next word.
+    /// Parses arguments as etcd does: one dash or two, the value after `=` or as the next
+    /// argument.
     pub(crate) fn from_args(args: impl IntoIterator<Item = String>) -> Result<Self, ConfigError> {
         let mut settings = Self::default();
         let mut args = args.into_iter().peekable();
         while let Some(arg) = args.next() {
             let Some(flag) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else {
-                return Err(ConfigError::UnexpectedWord { found: arg });
+                return Err(ConfigError::UnexpectedArgument { argument: arg });
             };
             let (name, value) = match flag.split_once('=') {
                 Some((name, value)) => (name, Some(value.to_owned())),
@@ -39,14 +40,14 @@ impl Settings {
             let kind = kind(name).ok_or_else(|| unknown(name))?;
             let value = match (value, kind) {
                 (Some(value), _) => value,
-                (None, Kind::Switch | Kind::SwitchRefused(_)) => "true".to_owned(),
-                // Some of them have values; a word can be nothing else here.
-                (None, Kind::SwitchWithoutEffect) => {
-                    let word = args.next_if(|next| !next.starts_with('-'));
-                    word.unwrap_or_else(|| "true".to_owned())
+                (None, FlagKind::Switch | FlagKind::SwitchRefused(_)) => "true".to_owned(),
+                // Some of them have values: an argument without a dash can only be one.
+                (None, FlagKind::SwitchWithoutEffect) => {
+                    let value = args.next_if(|next| !next.starts_with('-'));
+                    value.unwrap_or_else(|| "true".to_owned())
                 }
                 (None, _) => {
-                    args.next().ok_or_else(|| ConfigError::NoValue { flag: name.into() })?
+                    args.next().ok_or_else(|| ConfigError::MissingValue { flag: name.into() })?
                 }
             };
             settings.set(name, value);
@@ -54,8 +55,8 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Variables are settings in capitals. Those of no flag are only warned about: others
-    /// than us may have use for them.
+    /// Environment variables are names of flags in capitals. An unknown one is only a warning:
+    /// other programs may use it.
     pub(crate) fn add_env(&mut self, env: impl IntoIterator<Item = (String, String)>) {
         for (variable, value) in env {
             let Some(name) = variable.strip_prefix("ETCD_") else { continue };
@@ -70,10 +71,10 @@ impl Settings {
         }
     }
 
-    /// Notes a value, whatever it means.
+    /// Stores a value without checking it.
     pub(super) fn set(&mut self, name: &str, value: String) {
         match kind(name) {
-            Some(Kind::WithoutEffect | Kind::SwitchWithoutEffect) if !value.is_empty() => {
+            Some(FlagKind::WithoutEffect | FlagKind::SwitchWithoutEffect) if !value.is_empty() => {
                 self.warn(format!("{name} has no effect"));
             }
             _ => {}
@@ -89,22 +90,22 @@ impl Settings {
         self.warnings.clone()
     }
 
-    /// Whether there is anything but this one.
-    pub(super) fn has_more_than(&self, name: &str) -> bool {
+    /// Whether another setting than this one is given.
+    pub(super) fn has_other_than(&self, name: &str) -> bool {
         self.values.keys().any(|other| other != name)
     }
 
-    /// What asks for protection that it would not get must not be passed over.
-    pub(super) fn check_served(&self) -> Result<(), ConfigError> {
+    /// Refuses flags that ask for protection that this server does not give.
+    pub(super) fn check_supported(&self) -> Result<(), ConfigError> {
         for name in self.values.keys() {
-            let Some(found) = self.text(name) else { continue };
-            let missing = match kind(name) {
-                Some(Kind::Refused(missing)) if !asks_for_nothing(name, found) => missing,
-                Some(Kind::SwitchRefused(missing)) if self.is_on(name)? => missing,
+            let Some(value) = self.text(name) else { continue };
+            let feature = match kind(name) {
+                Some(FlagKind::Refused(feature)) if !turns_feature_off(name, value) => feature,
+                Some(FlagKind::SwitchRefused(feature)) if self.is_on(name)? => feature,
                 _ => continue,
             };
-            let (flag, found) = (name.clone(), found.to_owned());
-            return Err(ConfigError::NotServed { flag, found, missing });
+            let (flag, value) = (name.clone(), value.to_owned());
+            return Err(ConfigError::Unsupported { flag, value, feature });
         }
         Ok(())
     }
@@ -140,24 +141,24 @@ impl Settings {
         let Some(text) = self.text(name) else { return Ok(default) };
         let nanos = text.parse().ok().filter(|nanos| self.from_file || *nanos == 0);
         let duration = nanos.map(Duration::from_nanos).or_else(|| duration(text));
-        duration.ok_or_else(|| ConfigError::value(name, text, "a time as 10m or 1h30m"))
+        duration.ok_or_else(|| ConfigError::value(name, text, "a duration such as 10m or 1h30m"))
     }
 
-    /// 0 for etcd's default; less for no limit.
+    /// 0 means etcd's default; a negative number, no limit.
     pub(crate) fn quota(&self) -> Result<u64, ConfigError> {
         let bytes: i64 = self.number("quota-backend-bytes", 0)?;
         Ok(u64::try_from(bytes).unwrap_or(u64::MAX))
     }
 
-    /// Where clients are told to connect: if nothing is said, where it listens for them.
+    /// The client URLs to publish; by default, those of the listeners.
     pub(crate) fn advertised_to_clients(&self, listen: &[Url]) -> Result<Vec<Url>, ConfigError> {
         let name = "advertise-client-urls";
         let urls = self.urls(name, listen)?;
-        let given = self.text(name).is_some();
-        match urls.iter().find(|url| url.is_everywhere()) {
-            Some(url) if !given => {
-                let wanted = "given, as clients cannot connect to where it listens";
-                Err(ConfigError::value(name, &url.to_string(), wanted))
+        let is_given = self.text(name).is_some();
+        match urls.iter().find(|url| url.is_unspecified()) {
+            Some(url) if !is_given => {
+                let expected = "an address that clients can connect to";
+                Err(ConfigError::value(name, &url.to_string(), expected))
             }
             _ => Ok(urls),
         }
@@ -166,7 +167,7 @@ impl Settings {
     pub(crate) fn urls(&self, name: &str, default: &[Url]) -> Result<Vec<Url>, ConfigError> {
         let Some(text) = self.text(name) else { return Ok(default.to_vec()) };
         let url = |one: &str| {
-            Url::parse(one).map_err(|why| ConfigError::value(name, one, &why.to_string()))
+            Url::parse(one).map_err(|error| ConfigError::value(name, one, &error.to_string()))
         };
         text.split(',').map(str::trim).map(url).collect()
     }
@@ -175,10 +176,9 @@ impl Settings {
         let name = "initial-cluster";
         let Some(text) = self.text(name) else { return Ok(Vec::new()) };
         let member = |one: &str| {
-            let wrong = |why: &str| ConfigError::value(name, one, why);
-            let (member, url) =
-                one.split_once('=').ok_or_else(|| wrong("name=http://host:port"))?;
-            let url = Url::parse(url).map_err(|why| wrong(&why.to_string()))?;
+            let bad = |expected: &str| ConfigError::value(name, one, expected);
+            let (member, url) = one.split_once('=').ok_or_else(|| bad("name=http://host:port"))?;
+            let url = Url::parse(url).map_err(|error| bad(&error.to_string()))?;
             Ok((member.to_owned(), url))
         };
         text.split(',').map(str::trim).map(member).collect()
@@ -210,7 +210,7 @@ impl Settings {
         }
     }
 
-    /// Without a unit, the retention is in hours or in revisions.
+    /// A retention without a unit is in hours or in revisions.
     pub(crate) fn auto_compaction(&self) -> Result<Option<AutoCompaction>, ConfigError> {
         let name = "auto-compaction-retention";
         let text = self.text(name).unwrap_or("0");
@@ -218,14 +218,14 @@ impl Settings {
         match self.text("auto-compaction-mode") {
             None | Some("periodic") => {
                 let hours = number.map(|hours| Duration::from_secs(u64::from(hours) * 3600));
-                let wrong = || ConfigError::value(name, text, "hours, or a time as 30m");
-                let period = hours.or_else(|| duration(text)).ok_or_else(wrong)?;
+                let bad = || ConfigError::value(name, text, "hours, or a duration such as 30m");
+                let period = hours.or_else(|| duration(text)).ok_or_else(bad)?;
                 Ok((!period.is_zero()).then_some(AutoCompaction::Periodic(period)))
             }
             Some("revision") => {
                 let kept = text.parse::<i64>().ok().filter(|kept| *kept >= 0);
-                let wrong = || ConfigError::value(name, text, "how many revisions to keep");
-                let kept = kept.ok_or_else(wrong)?;
+                let bad = || ConfigError::value(name, text, "the number of revisions to keep");
+                let kept = kept.ok_or_else(bad)?;
                 Ok((kept > 0).then_some(AutoCompaction::Revision(kept)))
             }
             Some(other) => {
@@ -235,16 +235,16 @@ impl Settings {
     }
 }
 
-/// Some values are what would be without them.
-fn asks_for_nothing(name: &str, value: &str) -> bool {
+/// Values that are the same as not giving the flag.
+fn turns_feature_off(name: &str, value: &str) -> bool {
     matches!((name, value), ("auth-token", "simple") | ("host-whitelist", "*"))
 }
 
 pub(super) fn unknown(name: &str) -> ConfigError {
-    ConfigError::UnknownFlag { found: name.to_owned(), nearest: nearest(name) }
+    ConfigError::UnknownFlag { name: name.to_owned(), nearest: nearest(name) }
 }
 
-/// As Go writes it: `1h30m`, `250ms`, `1.5h`.
+/// A duration as Go writes it: `1h30m`, `250ms`, `1.5h`.
 fn duration(text: &str) -> Option<Duration> {
     let (mut rest, mut total) = (text, 0_u128);
     if rest.is_empty() {
@@ -276,5 +276,5 @@ fn duration(text: &str) -> Option<Duration> {
     u64::try_from(total).ok().map(Duration::from_nanos)
 }
 
-/// More are no time that anybody means.
+/// More digits would overflow, and no sensible duration has them.
 const DIGITS_MAX: usize = 18;

@@ -13,28 +13,28 @@ fn run(line: &str, env: &[(&str, &str)]) -> Result<Config, ConfigError> {
 }
 
 #[test]
-fn nothing_given_is_a_cluster_of_one() {
+fn the_default_is_a_single_member_cluster() {
     let config = run("", &[]).unwrap();
     assert_eq!(config, Config::default());
-    assert_eq!(config.first_members().len(), 1);
+    assert_eq!(config.initial_members().len(), 1);
 }
 
 #[test]
-fn flags_beat_variables() {
+fn flags_override_environment_variables() {
     let env = [("ETCD_NAME", "a"), ("ETCD_DATA_DIR", "/d"), ("PATH", "x"), ("ETCD_OTHER", "1")];
     let config = run("--name=b -max-txn-ops 7 --pre-vote=false --auto-promote", &env).unwrap();
     assert_eq!((config.name.as_str(), config.max_txn_ops), ("b", 7));
     assert!(!config.pre_vote && config.auto_promote);
     assert_eq!(config.data_dir, PathBuf::from("/d"));
-    let told = [
+    let expected = [
         "ETCD_NAME is ignored, as --name is given",
         "unrecognized environment variable ETCD_OTHER",
     ];
-    assert_eq!(config.warnings, told);
+    assert_eq!(config.warnings, expected);
 }
 
 #[test]
-fn a_file_counts_alone() {
+fn a_file_makes_flags_and_variables_ignored() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text = "name: f\nelection-timeout: 500\nauto-compaction-retention: \"2\"\ntable: redb\n\
                 log-outputs: [stderr]\ndebug: false\nproxy: 'off'\ndiscovery:\n\
@@ -47,32 +47,32 @@ fn a_file_counts_alone() {
     assert_eq!(config.table, TableKind::Redb);
     let period = Duration::from_secs(2 * 3600);
     assert_eq!(config.auto_compaction, Some(AutoCompaction::Periodic(period)));
-    let told = ["log-outputs has no effect", "debug has no effect", "proxy has no effect"];
-    assert_eq!(config.warnings[..3], told);
-    let ignored = "a configuration file was given: flags and variables are ignored";
+    let expected = ["log-outputs has no effect", "debug has no effect", "proxy has no effect"];
+    assert_eq!(config.warnings[..3], expected);
+    let ignored = "a configuration file was given: flags and environment variables are ignored";
     assert_eq!(config.warnings[3..], [ignored]);
 }
 
 #[test]
-fn members_with_several_addresses_are_one() {
+fn several_addresses_of_one_name_are_one_member() {
     let line = "--initial-cluster=a=http://h:1,b=http://h:2,a=http://h:3";
-    let members = run(line, &[]).unwrap().first_members();
+    let members = run(line, &[]).unwrap().initial_members();
     let counts: Vec<(&str, usize)> = members.iter().map(|(n, u)| (n.as_str(), u.len())).collect();
     assert_eq!(counts, [("a", 2), ("b", 1)]);
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_is_wanted() {
+fn errors_say_what_was_expected() {
     for (line, text) in [
         ("--nam=x", "unknown flag --nam, the nearest is --name"),
-        ("x", "\"x\" belongs to no flag"),
-        ("--name", "--name has no value, want one"),
+        ("x", "\"x\" does not belong to a flag"),
+        ("--name", "--name needs a value"),
         ("--max-txn-ops=x", "--max-txn-ops is \"x\", want a number"),
         ("--table=paper", "--table is \"paper\", want memory or redb"),
         ("--pre-vote=maybe", "--pre-vote is \"maybe\", want true or false"),
         (
             "--listen-client-urls=https://a:1",
-            "--listen-client-urls is \"https://a:1\", want http://host:port, TLS is not served yet",
+            "--listen-client-urls is \"https://a:1\", want http://host:port, TLS is not supported yet",
         ),
         ("--initial-cluster=a", "--initial-cluster is \"a\", want name=http://host:port"),
         (
@@ -89,19 +89,19 @@ fn what_is_wrong_is_said_with_what_is_wanted() {
         ),
         (
             "--auto-compaction-mode=revision --auto-compaction-retention=1h",
-            "--auto-compaction-retention is \"1h\", want how many revisions to keep",
+            "--auto-compaction-retention is \"1h\", want the number of revisions to keep",
         ),
         (
             "--auto-compaction-retention=often",
-            "--auto-compaction-retention is \"often\", want hours, or a time as 30m",
+            "--auto-compaction-retention is \"often\", want hours, or a duration such as 30m",
         ),
         (
             "--auto-compaction-retention=-1",
-            "--auto-compaction-retention is \"-1\", want hours, or a time as 30m",
+            "--auto-compaction-retention is \"-1\", want hours, or a duration such as 30m",
         ),
-        ("--drain-timeout=5", "--drain-timeout is \"5\", want a time as 10m or 1h30m"),
+        ("--drain-timeout=5", "--drain-timeout is \"5\", want a duration such as 10m or 1h30m"),
         ("--election-timeout=50001", "--election-timeout is \"50001\", want at most 50000"),
-        ("--heartbeat-interval=0", "--heartbeat-interval is \"0\", want a time above 0"),
+        ("--heartbeat-interval=0", "--heartbeat-interval is \"0\", want a duration above 0"),
         ("--heartbeat-interval=-1", "--heartbeat-interval is \"-1\", want a number"),
         ("--initial-cluster-state=old", "--initial-cluster-state is \"old\", want new or existing"),
         ("--log-level=loud", "--log-level is \"loud\", want debug, info, warn, error"),
@@ -109,8 +109,8 @@ fn what_is_wrong_is_said_with_what_is_wanted() {
         ("--auto-tls=maybe", "--auto-tls is \"maybe\", want true or false"),
         (
             "--listen-client-urls=http://0.0.0.0:1",
-            "--advertise-client-urls is \"http://0.0.0.0:1\", want given, as clients cannot \
-             connect to where it listens",
+            "--advertise-client-urls is \"http://0.0.0.0:1\", want an address that \
+             clients can connect to",
         ),
         ("--listen-peer-urls=host:1", "--listen-peer-urls is \"host:1\", want http://host:port"),
     ] {
@@ -119,13 +119,13 @@ fn what_is_wrong_is_said_with_what_is_wanted() {
 }
 
 #[test]
-fn flags_without_effect_are_warned_about() {
+fn flags_without_effect_cause_a_warning() {
     let config = run("--logger zap --enable-pprof --experimental-x y --name a", &[]).unwrap();
     let names = ["logger", "enable-pprof", "experimental-x"];
     assert_eq!(config.warnings, names.map(|name| format!("{name} has no effect")));
 }
 
-const IN_CLEAR: &str = "but TLS is not served yet: what it should protect would go in clear";
+const NO_TLS: &str = "but TLS is not supported yet: data would be sent unencrypted";
 
 fn file(text: &str) -> Result<Config, ConfigError> {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -134,21 +134,21 @@ fn file(text: &str) -> Result<Config, ConfigError> {
 }
 
 #[test]
-fn what_asks_for_protection_is_refused_wherever_it_stands() {
+fn flags_for_protection_are_refused() {
     for name in ["cert-file", "key-file", "trusted-ca-file", "client-crl-file", "client-key-file"] {
-        let told = format!("--{name} is \"x\", {IN_CLEAR}");
-        assert_eq!(run(&format!("--{name}=x"), &[]).unwrap_err().to_string(), told);
-        assert_eq!(run(&format!("--{name} x"), &[]).unwrap_err().to_string(), told);
+        let expected = format!("--{name} is \"x\", {NO_TLS}");
+        assert_eq!(run(&format!("--{name}=x"), &[]).unwrap_err().to_string(), expected);
+        assert_eq!(run(&format!("--{name} x"), &[]).unwrap_err().to_string(), expected);
         let variable = format!("ETCD_{}", name.replace('-', "_").to_uppercase());
-        assert_eq!(run("", &[(&variable, "x")]).unwrap_err().to_string(), told);
+        assert_eq!(run("", &[(&variable, "x")]).unwrap_err().to_string(), expected);
     }
     for name in ["auto-tls", "client-cert-auth", "peer-auto-tls", "peer-client-cert-auth"] {
-        let told = format!("--{name} is \"true\", {IN_CLEAR}");
-        assert_eq!(run(&format!("--{name}"), &[]).unwrap_err().to_string(), told);
-        // A switch takes no word after it.
-        assert_eq!(run(&format!("--{name} --name a"), &[]).unwrap_err().to_string(), told);
+        let expected = format!("--{name} is \"true\", {NO_TLS}");
+        assert_eq!(run(&format!("--{name}"), &[]).unwrap_err().to_string(), expected);
+        // A switch does not take the next argument as its value.
+        assert_eq!(run(&format!("--{name} --name a"), &[]).unwrap_err().to_string(), expected);
     }
-    for (line, missing) in [
+    for (line, feature) in [
         ("--peer-cert-file=x", UnsupportedFeature::Tls),
         ("--peer-key-file=x", UnsupportedFeature::Tls),
         ("--peer-client-cert-file=x", UnsupportedFeature::Tls),
@@ -166,7 +166,7 @@ fn what_asks_for_protection_is_refused_wherever_it_stands() {
         ("--discovery-endpoints=h:1", UnsupportedFeature::Discovery),
     ] {
         match run(line, &[]) {
-            Err(ConfigError::NotServed { missing: found, .. }) => assert_eq!(found, missing),
+            Err(ConfigError::Unsupported { feature: found, .. }) => assert_eq!(found, feature),
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -187,14 +187,14 @@ fn a_file_that_asks_for_protection_is_refused() {
         ("cert-file: x", "cert-file"),
     ] {
         match file(text) {
-            Err(ConfigError::NotServed { flag: found, .. }) => assert_eq!(found, flag, "{text}"),
+            Err(ConfigError::Unsupported { flag: found, .. }) => assert_eq!(found, flag, "{text}"),
             other => panic!("{text}: {other:?}"),
         }
     }
 }
 
 #[test]
-fn what_asks_for_no_protection_passes() {
+fn flags_that_turn_protection_off_are_accepted() {
     let line = "--auto-tls=false --client-cert-auth=false --peer-auto-tls=0 --cert-file= \
                 --trusted-ca-file= --auth-token=simple --host-whitelist=*";
     assert_eq!(run(line, &[("ETCD_KEY_FILE", "")]).unwrap().warnings, [""; 0]);
@@ -202,28 +202,28 @@ fn what_asks_for_no_protection_passes() {
                   peer-transport-security:\n  trusted-ca-file:\n  client-cert-auth: false";
     assert_eq!(file(blocks).unwrap().warnings, [""; 0]);
     assert_eq!(file("peer-transport-security:").unwrap().warnings, [""; 0]);
-    // The file counts alone, as with etcd.
+    // As in etcd, only the file counts.
     let empty = tempfile::NamedTempFile::new().unwrap();
     let line = format!("--cert-file=x --config-file={}", empty.path().display());
     assert_eq!(run(&line, &[]).unwrap().warnings.len(), 1);
 }
 
 #[test]
-fn wrong_files_are_refused_with_what_is_wrong() {
-    for (text, told) in [
+fn malformed_files_are_refused_with_the_reason() {
+    for (text, expected) in [
         ("nam: a", "unknown flag --nam, the nearest is --name"),
         ("- a", "not a mapping from names to values"),
-        ("1: a", "a name is no text"),
+        ("1: a", "a name is not a string"),
         ("name: [a]", "--name is \"a list or block\", want a plain value"),
         ("max-txn-ops: many", "--max-txn-ops is \"many\", want a number"),
         ("client-transport-security: x", "want a block of names and values"),
         ("client-transport-security:\n  cert: x", "unknown flag --cert, the nearest is --cors"),
         ("a: [", "while parsing"),
     ] {
-        let why = file(text).unwrap_err().to_string();
-        assert!(why.contains(told), "{text}: {why}");
+        let error = file(text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{text}: {error}");
     }
-    // A file may also be named by a variable, and says times as numbers.
+    // A variable may name the file, and durations in it may be numbers.
     let named = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(named.path(), "watch-progress-notify-interval: 5000000000").unwrap();
     let variable = [("ETCD_CONFIG_FILE", named.path().to_str().unwrap())];
@@ -233,9 +233,9 @@ fn wrong_files_are_refused_with_what_is_wrong() {
 }
 
 #[test]
-fn retention_is_read_as_etcd_reads_it() {
+fn retention_is_parsed_as_in_etcd() {
     let minutes = |minutes: u64| Some(AutoCompaction::Periodic(Duration::from_secs(minutes * 60)));
-    for (mode, text, wanted) in [
+    for (mode, text, expected) in [
         ("", "0", None),
         ("", "0h", None),
         ("", "1", minutes(60)),
@@ -249,12 +249,12 @@ fn retention_is_read_as_etcd_reads_it() {
         ("revision", "1000", Some(AutoCompaction::Revision(1000))),
     ] {
         let line = format!("--auto-compaction-mode={mode} --auto-compaction-retention={text}");
-        assert_eq!(run(&line, &[]).unwrap().auto_compaction, wanted, "{mode} {text}");
+        assert_eq!(run(&line, &[]).unwrap().auto_compaction, expected, "{mode} {text}");
     }
 }
 
 #[test]
-fn values_mean_what_they_mean_to_etcd() {
+fn values_have_etcds_meaning() {
     assert_eq!(run("--quota-backend-bytes=-1", &[]).unwrap().quota_backend_bytes, u64::MAX);
     let config = run("--listen-client-urls=http://h:1,http://i:2", &[]).unwrap();
     assert_eq!(config.advertise_client_urls, config.listen_client_urls);

@@ -1,5 +1,5 @@
-//! Calls of gRPC as they come and end. On the way of every request: nothing here locks, and
-//! only streams allocate, once each.
+//! Counts gRPC calls as they start and end. This runs for every request: it takes no lock, and
+//! allocates only for streams, once each.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use tonic::codegen::Service;
 use tonic::{Code, Status};
 
 use super::histogram::{CALLS, Histogram};
-use super::methods::{Kind, METHODS, Method};
+use super::methods::{METHODS, Method, StreamKind};
 
-/// How often what was called, and what came of it.
+/// The calls of all methods, and how they ended.
 #[derive(Debug)]
-pub(crate) struct Calls {
-    counts: Box<[Counts]>,
-    /// Also how long it took.
+pub(crate) struct CallCounters {
+    methods: Box<[MethodCounters]>,
+    /// Whether durations are measured.
     timed: bool,
 }
 
-/// Of one method.
+/// The counters of one method.
 #[derive(Debug)]
-pub(crate) struct Counts {
+pub(crate) struct MethodCounters {
     pub(crate) started: AtomicU64,
     pub(crate) received: AtomicU64,
     pub(crate) sent: AtomicU64,
-    /// By the number of the code.
+    /// Indexed by the number of the status code.
     pub(crate) handled: [AtomicU64; CODES.len()],
-    pub(crate) took: Histogram,
+    pub(crate) duration: Histogram,
 }
 
 /// The names of gRPC's codes, by number.
@@ -57,32 +57,32 @@ pub(crate) const CODES: [&str; 17] = [
     "Unauthenticated",
 ];
 
-impl Calls {
+impl CallCounters {
     pub(crate) fn new(timed: bool) -> Arc<Self> {
-        let counts = METHODS.iter().map(|_| Counts {
+        let methods = METHODS.iter().map(|_| MethodCounters {
             started: AtomicU64::new(0),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             handled: [const { AtomicU64::new(0) }; CODES.len()],
-            took: Histogram::new(CALLS),
+            duration: Histogram::new(CALLS),
         });
-        Arc::new(Self { counts: counts.collect(), timed })
+        Arc::new(Self { methods: methods.collect(), timed })
     }
 
     pub(crate) fn is_timed(&self) -> bool {
         self.timed
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static Method, &Counts)> {
-        METHODS.iter().zip(&self.counts)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static Method, &MethodCounters)> {
+        METHODS.iter().zip(&self.methods)
     }
 
-    /// None for what is no call of ours.
-    fn begin(self: &Arc<Self>, path: &str) -> Option<Call> {
+    /// `None` for a path that is none of our methods.
+    fn start(self: &Arc<Self>, path: &str) -> Option<ActiveCall> {
         let method = METHODS.iter().position(|method| method.path == path)?;
-        let began = self.timed.then(Instant::now);
-        let call = Call { calls: Arc::clone(self), method, began, ended: false };
-        add(&call.counts().started, 1);
+        let started = self.timed.then(Instant::now);
+        let call = ActiveCall { calls: Arc::clone(self), method, started, ended: false };
+        add(&call.counters().started, 1);
         Some(call)
     }
 }
@@ -91,20 +91,20 @@ fn add(count: &AtomicU64, more: u64) {
     count.fetch_add(more, Ordering::Relaxed);
 }
 
-/// One call under way. Dropped before its end it was cancelled.
-struct Call {
-    calls: Arc<Calls>,
+/// One call in progress. If it is dropped before it ends, it counts as cancelled.
+struct ActiveCall {
+    calls: Arc<CallCounters>,
     method: usize,
-    began: Option<Instant>,
+    started: Option<Instant>,
     ended: bool,
 }
 
-impl Call {
-    fn counts(&self) -> &Counts {
-        &self.calls.counts[self.method]
+impl ActiveCall {
+    fn counters(&self) -> &MethodCounters {
+        &self.calls.methods[self.method]
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> StreamKind {
         METHODS[self.method].kind
     }
 
@@ -114,15 +114,15 @@ impl Call {
     }
 
     fn count_end(&self, code: Code) {
-        let counts = self.counts();
-        add(&counts.handled[code as usize], 1);
-        if let Some(began) = self.began {
-            counts.took.observe(began.elapsed());
+        let counters = self.counters();
+        add(&counters.handled[code as usize], 1);
+        if let Some(started) = self.started {
+            counters.duration.observe(started.elapsed());
         }
     }
 }
 
-impl Drop for Call {
+impl Drop for ActiveCall {
     fn drop(&mut self) {
         if !self.ended {
             self.count_end(Code::Cancelled);
@@ -132,59 +132,64 @@ impl Drop for Call {
 
 /// A service whose calls are counted.
 #[derive(Clone)]
-pub(crate) struct Counted<S> {
+pub(crate) struct CountedService<S> {
     inner: S,
-    calls: Arc<Calls>,
+    calls: Arc<CallCounters>,
 }
 
-impl<S> Counted<S> {
-    pub(crate) fn new(inner: S, calls: Arc<Calls>) -> Self {
+impl<S> CountedService<S> {
+    pub(crate) fn new(inner: S, calls: Arc<CallCounters>) -> Self {
         Self { inner, calls }
     }
 }
 
-impl<S> Service<Request<Body>> for Counted<S>
+impl<S> Service<Request<Body>> for CountedService<S>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = Answering<S::Future>;
+    type Future = CountedFuture<S::Future>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let call = self.calls.begin(request.uri().path());
+        let call = self.calls.start(request.uri().path());
         let request = match &call {
-            Some(call) if call.kind() == Kind::BothStream => {
+            Some(call) if call.kind() == StreamKind::BidiStream => {
                 let (calls, method) = (Arc::clone(&call.calls), call.method);
                 request.map(|body| {
-                    let count = move |messages| add(&calls.counts[method].received, messages);
-                    Body::new(Messages { body, reader: Prefixes::default(), count, call: None })
+                    let count = move |messages| add(&calls.methods[method].received, messages);
+                    Body::new(CountedBody {
+                        body,
+                        counter: MessageCounter::default(),
+                        count,
+                        call: None,
+                    })
                 })
             }
             Some(call) => {
-                add(&call.counts().received, 1);
+                add(&call.counters().received, 1);
                 request
             }
             None => request,
         };
-        Answering { answer: self.inner.call(request), call }
+        CountedFuture { response: self.inner.call(request), call }
     }
 }
 
 pin_project_lite::pin_project! {
-    /// A call until its answer begins.
-    pub(crate) struct Answering<F> {
+    /// A call until its response begins.
+    pub(crate) struct CountedFuture<F> {
         #[pin]
-        answer: F,
-        call: Option<Call>,
+        response: F,
+        call: Option<ActiveCall>,
     }
 }
 
-impl<F, E> Future for Answering<F>
+impl<F, E> Future for CountedFuture<F>
 where
     F: Future<Output = Result<Response<Body>, E>>,
 {
@@ -192,20 +197,20 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let response = ready!(this.answer.poll(context))?;
+        let response = ready!(this.response.poll(context))?;
         let Some(call) = this.call.take() else { return Poll::Ready(Ok(response)) };
-        // A status before the body says that there is none; otherwise it stands behind it.
+        // A status in the headers means that there is no body; otherwise it follows the body.
         match (code(response.headers()), call.kind()) {
             (Some(code), _) => call.end(code),
-            (None, Kind::Unary) => {
-                add(&call.counts().sent, 1);
+            (None, StreamKind::Unary) => {
+                add(&call.counters().sent, 1);
                 call.end(Code::Ok);
             }
             (None, _) => {
                 let (calls, method) = (Arc::clone(&call.calls), call.method);
-                let count = move |messages| add(&calls.counts[method].sent, messages);
-                let (reader, call) = (Prefixes::default(), Some(call));
-                let counted = |body| Body::new(Messages { body, reader, count, call });
+                let count = move |messages| add(&calls.methods[method].sent, messages);
+                let (counter, call) = (MessageCounter::default(), Some(call));
+                let counted = |body| Body::new(CountedBody { body, counter, count, call });
                 return Poll::Ready(Ok(response.map(counted)));
             }
         }
@@ -217,15 +222,15 @@ fn code(headers: &HeaderMap) -> Option<Code> {
     headers.get("grpc-status").map(|value| Code::from_bytes(value.as_bytes()))
 }
 
-/// One direction of a stream. With a call, its end is the end of that.
-struct Messages<C> {
+/// One direction of a stream. With `call`, the end of the body is the end of the call.
+struct CountedBody<C> {
     body: Body,
-    reader: Prefixes,
+    counter: MessageCounter,
     count: C,
-    call: Option<Call>,
+    call: Option<ActiveCall>,
 }
 
-impl<C: Fn(u64) + Unpin> http_body::Body for Messages<C> {
+impl<C: Fn(u64) + Unpin> http_body::Body for CountedBody<C> {
     type Data = Bytes;
     type Error = Status;
 
@@ -238,14 +243,16 @@ impl<C: Fn(u64) + Unpin> http_body::Body for Messages<C> {
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
-                    (this.count)(this.reader.count(data));
+                    (this.count)(this.counter.count(data));
                 } else if let Some(trailers) = frame.trailers_ref()
                     && let Some(call) = this.call.take()
                 {
                     call.end(code(trailers).unwrap_or(Code::Unknown));
                 }
             }
-            Some(Err(why)) => this.call.take().into_iter().for_each(|call| call.end(why.code())),
+            Some(Err(error)) => {
+                this.call.take().into_iter().for_each(|call| call.end(error.code()));
+            }
             None => this.call.take().into_iter().for_each(|call| call.end(Code::Unknown)),
         }
         Poll::Ready(frame)
@@ -260,24 +267,24 @@ impl<C: Fn(u64) + Unpin> http_body::Body for Messages<C> {
     }
 }
 
-/// Finds where messages begin: each has a flag and its length before it.
+/// Counts the messages of a body. Each begins with a prefix: a flag and its length.
 #[derive(Default)]
-struct Prefixes {
-    /// What is there of a prefix that goes on in the next piece.
+struct MessageCounter {
+    /// The part of a prefix that was received so far.
     prefix: [u8; 5],
     prefix_bytes: usize,
-    /// What is left of a message.
+    /// The remaining bytes of the present message.
     bytes_left: usize,
 }
 
-impl Prefixes {
-    /// How many messages begin in this piece.
+impl MessageCounter {
+    /// The number of messages whose prefix ends in this piece.
     fn count(&mut self, mut piece: &[u8]) -> u64 {
         let mut messages = 0;
         loop {
-            let passed = self.bytes_left.min(piece.len());
-            self.bytes_left -= passed;
-            piece = &piece[passed..];
+            let skipped = self.bytes_left.min(piece.len());
+            self.bytes_left -= skipped;
+            piece = &piece[skipped..];
             let Some((byte, rest)) = piece.split_first() else { return messages };
             piece = rest;
             self.prefix[self.prefix_bytes] = *byte;
@@ -297,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_counted_however_they_are_cut() {
+    fn messages_are_counted_for_every_split_of_the_body() {
         let message = |length: usize| {
             let mut bytes = vec![0];
             bytes.extend((length as u32).to_be_bytes());
@@ -306,20 +313,20 @@ mod tests {
         };
         let all = [message(0), message(3), message(700), message(0)].concat();
         for size in 1..=all.len() {
-            let mut reader = Prefixes::default();
-            let count: u64 = all.chunks(size).map(|piece| reader.count(piece)).sum();
+            let mut counter = MessageCounter::default();
+            let count: u64 = all.chunks(size).map(|piece| counter.count(piece)).sum();
             assert_eq!(count, 4, "in pieces of {size}");
         }
     }
 
     #[test]
-    fn a_call_ends_once() {
-        let calls = Calls::new(true);
-        assert!(calls.begin("/etcdserverpb.KV/put").is_none());
-        calls.begin("/etcdserverpb.KV/Put").unwrap().end(Code::NotFound);
-        drop(calls.begin("/etcdserverpb.KV/Put").unwrap());
-        let handled = |code: Code| calls.counts[0].handled[code as usize].load(Ordering::Relaxed);
+    fn a_call_is_counted_once() {
+        let calls = CallCounters::new(true);
+        assert!(calls.start("/etcdserverpb.KV/put").is_none());
+        calls.start("/etcdserverpb.KV/Put").unwrap().end(Code::NotFound);
+        drop(calls.start("/etcdserverpb.KV/Put").unwrap());
+        let handled = |code: Code| calls.methods[0].handled[code as usize].load(Ordering::Relaxed);
         let ended = [Code::Ok, Code::NotFound, Code::Cancelled].map(handled);
-        assert_eq!((ended, calls.counts[0].took.count()), ([0, 1, 1], 2));
+        assert_eq!((ended, calls.methods[0].duration.count()), ([0, 1, 1], 2));
     }
 }

@@ -1,24 +1,24 @@
-//! How often something took how long.
+//! Histograms of durations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Counts in buckets, each with an upper bound. Shared by threads without a lock.
+/// Counts in buckets with upper bounds. Threads share it without a lock.
 #[derive(Debug)]
 pub(crate) struct Histogram {
-    /// Upper bounds in microseconds, in order.
+    /// Upper bounds in microseconds, ascending.
     bounds: &'static [u64],
     buckets: Box<[AtomicU64]>,
-    /// What took longer than the last bound is only in here.
+    /// All observations, also those above the last bound.
     count: AtomicU64,
     micros: AtomicU64,
 }
 
-/// etcd's for disks: from 1 ms, each twice the last.
+/// etcd's buckets for disks: from 1 ms, doubling.
 pub(crate) const DISK: &[u64] = &doubled::<14>(1_000);
-/// etcd's for peers: from 0.1 ms, each twice the last.
+/// etcd's buckets for peers: from 0.1 ms, doubling.
 pub(crate) const PEERS: &[u64] = &doubled::<16>(100);
-/// What gRPC servers are used to: from 5 ms to 10 s.
+/// The usual buckets of gRPC servers: from 5 ms to 10 s.
 pub(crate) const CALLS: &[u64] = &[
     5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
     10_000_000,
@@ -26,10 +26,10 @@ pub(crate) const CALLS: &[u64] = &[
 
 const fn doubled<const COUNT: usize>(first: u64) -> [u64; COUNT] {
     let mut bounds = [first; COUNT];
-    let mut at = 1;
-    while at < COUNT {
-        bounds[at] = bounds[at - 1] * 2;
-        at += 1;
+    let mut number = 1;
+    while number < COUNT {
+        bounds[number] = bounds[number - 1] * 2;
+        number += 1;
     }
     bounds
 }
@@ -40,19 +40,19 @@ impl Histogram {
         Self { bounds, buckets, count: AtomicU64::new(0), micros: AtomicU64::new(0) }
     }
 
-    pub(crate) fn observe(&self, took: Duration) {
-        // Rounded up, so that nothing is counted below its bound.
-        let micros = u64::try_from(took.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
-        let at = self.bounds.partition_point(|bound| *bound < micros);
-        if let Some(bucket) = self.buckets.get(at) {
+    pub(crate) fn observe(&self, duration: Duration) {
+        // Rounded up, so that no duration lands in a bucket below it.
+        let micros = u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
+        let number = self.bounds.partition_point(|bound| *bound < micros);
+        if let Some(bucket) = self.buckets.get(number) {
             bucket.fetch_add(1, Ordering::Relaxed);
         }
         self.count.fetch_add(1, Ordering::Relaxed);
         self.micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// Each bound in seconds, with how many took no longer.
-    pub(crate) fn sums(&self) -> impl Iterator<Item = (f64, u64)> {
+    /// Each bound in seconds, with the number of durations up to it.
+    pub(crate) fn cumulative_counts(&self) -> impl Iterator<Item = (f64, u64)> {
         let mut sum = 0;
         self.bounds.iter().zip(&self.buckets).map(move |(bound, bucket)| {
             sum += bucket.load(Ordering::Relaxed);
@@ -74,23 +74,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_count_everything_below_them() {
+    fn buckets_are_cumulative() {
         let histogram = Histogram::new(DISK);
         for millis in [1, 3, 3, 100_000] {
             histogram.observe(Duration::from_millis(millis));
         }
-        let sums: Vec<(f64, u64)> = histogram.sums().collect();
+        let sums: Vec<(f64, u64)> = histogram.cumulative_counts().collect();
         assert_eq!(sums[..3], [(0.001, 1), (0.002, 1), (0.004, 3)]);
         assert_eq!((sums[13], histogram.count()), ((8.192, 3), 4));
         assert_eq!(histogram.seconds(), 100.007);
     }
 
     #[test]
-    fn a_little_more_than_a_bound_is_above_it() {
+    fn a_duration_just_above_a_bound_is_in_the_next_bucket() {
         let histogram = Histogram::new(PEERS);
         histogram.observe(Duration::from_nanos(100_000));
         histogram.observe(Duration::from_nanos(100_001));
-        let sums: Vec<(f64, u64)> = histogram.sums().collect();
+        let sums: Vec<(f64, u64)> = histogram.cumulative_counts().collect();
         assert_eq!(sums[..2], [(0.0001, 1), (0.0002, 2)]);
     }
 }

@@ -1,29 +1,29 @@
-//! Every call of gRPC that this server answers, if only to say that it cannot yet.
+//! Every gRPC method that this server answers, including those it answers with Unimplemented.
 
-/// How many messages go in each direction.
+/// Which sides of a call are streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum StreamKind {
     Unary,
     ServerStream,
-    BothStream,
+    BidiStream,
 }
 
-impl Kind {
-    /// As gRPC's metrics call it.
+impl StreamKind {
+    /// The name in gRPC's metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Unary => "unary",
             Self::ServerStream => "server_stream",
-            Self::BothStream => "bidi_stream",
+            Self::BidiStream => "bidi_stream",
         }
     }
 }
 
-/// One call.
+/// One method.
 #[derive(Debug)]
 pub(crate) struct Method {
     pub(crate) path: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: StreamKind,
 }
 
 impl Method {
@@ -41,25 +41,25 @@ impl Method {
 }
 
 const fn unary(path: &'static str) -> Method {
-    Method { path, kind: Kind::Unary }
+    Method { path, kind: StreamKind::Unary }
 }
 
 const fn server_stream(path: &'static str) -> Method {
-    Method { path, kind: Kind::ServerStream }
+    Method { path, kind: StreamKind::ServerStream }
 }
 
-const fn both_stream(path: &'static str) -> Method {
-    Method { path, kind: Kind::BothStream }
+const fn bidi_stream(path: &'static str) -> Method {
+    Method { path, kind: StreamKind::BidiStream }
 }
 
-/// What is called most stands first: it is found by looking from there.
+/// The most frequent methods come first, since a path is looked up from the start.
 pub(crate) const METHODS: &[Method] = &[
     unary("/etcdserverpb.KV/Put"),
     unary("/etcdserverpb.KV/Range"),
     unary("/etcdserverpb.KV/Txn"),
     unary("/etcdserverpb.KV/DeleteRange"),
-    both_stream("/etcdserverpb.Lease/LeaseKeepAlive"),
-    both_stream("/etcdserverpb.Watch/Watch"),
+    bidi_stream("/etcdserverpb.Lease/LeaseKeepAlive"),
+    bidi_stream("/etcdserverpb.Watch/Watch"),
     unary("/etcdserverpb.Lease/LeaseGrant"),
     unary("/etcdserverpb.Lease/LeaseRevoke"),
     unary("/etcdserverpb.Lease/LeaseTimeToLive"),
@@ -120,8 +120,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_calls_of_the_wire_are_known() {
-        let mut wanted = BTreeSet::new();
+    fn all_methods_of_the_protocol_are_listed() {
+        let mut expected = BTreeSet::new();
         let mut service = None;
         for line in include_str!("../../../proto/tests/wire.txt").lines() {
             if !line.starts_with(' ') {
@@ -132,18 +132,18 @@ mod tests {
                 let (request, reply) = types.split_once(" -> ").unwrap();
                 let streams = |text: &str| text.starts_with("stream ");
                 let kind = match (streams(request), streams(reply)) {
-                    (false, false) => Kind::Unary,
-                    (false, true) => Kind::ServerStream,
-                    _ => Kind::BothStream,
+                    (false, false) => StreamKind::Unary,
+                    (false, true) => StreamKind::ServerStream,
+                    _ => StreamKind::BidiStream,
                 };
-                wanted.insert((service, name, kind.name()));
+                expected.insert((service, name, kind.name()));
             }
         }
-        let found: BTreeSet<_> = METHODS
+        let listed: BTreeSet<_> = METHODS
             .iter()
             .map(|method| (method.service(), method.name(), method.kind.name()))
             .collect();
-        assert_eq!(found, wanted);
-        assert_eq!(found.len(), METHODS.len());
+        assert_eq!(listed, expected);
+        assert_eq!(listed.len(), METHODS.len());
     }
 }

@@ -1,151 +1,203 @@
-//! Numbers under etcd's names, as text for Prometheus: here the page, beside it what counts.
+//! Metrics under etcd's names, as text for Prometheus. This module writes the page; the
+//! submodules count.
 
 mod calls;
 mod histogram;
-mod measured;
 mod methods;
 mod process;
+mod recorder;
 mod traffic;
 
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use calls::Counted;
-pub(crate) use measured::{Measured, Tally};
-pub(crate) use traffic::{Metered, Traffic};
+pub(crate) use calls::CountedService;
+#[cfg(test)]
+pub(crate) use methods::METHODS;
+pub(crate) use recorder::{ServerMetrics, ServiceCounters};
+pub(crate) use traffic::{MeteredConnection, Traffic};
 
-use crate::context::Context;
-use crate::member_info::address_of;
-use calls::{CODES, Calls, Counts};
+use crate::bootstrap::hex;
+use crate::context::ServiceContext;
+use crate::member_details::address_of;
+use calls::{CODES, CallCounters, MethodCounters};
 use histogram::Histogram;
 use methods::Method;
 
-/// The whole page.
-pub(crate) async fn page(context: &Context, measured: &Measured) -> String {
-    let mut page = Page::default();
-    server(&mut page, context, measured).await;
-    tallied(&mut page, &context.tally, measured);
+/// Writes the whole page.
+pub(crate) async fn page(context: &ServiceContext, metrics: &ServerMetrics) -> String {
+    let mut page = MetricsPage::default();
+    server(&mut page, context, metrics).await;
+    counters(&mut page, &context.counters, metrics);
     store(&mut page, context);
-    peers(&mut page, context, measured);
-    clients(&mut page, measured);
-    grpc(&mut page, &measured.calls);
+    peers(&mut page, context, metrics);
+    clients(&mut page, metrics);
+    grpc(&mut page, &metrics.calls);
     process::write(&mut page);
     page.text
 }
 
-async fn server(page: &mut Page, context: &Context, measured: &Measured) {
+async fn server(page: &mut MetricsPage, context: &ServiceContext, metrics: &ServerMetrics) {
     let node = &context.node;
-    let metrics = node.metrics();
+    let node_metrics = node.metrics();
     let flag = u8::from;
     let has_leader = flag(node.leader().is_some());
     page.gauge("etcd_server_has_leader", "Whether a leader is known.", has_leader);
-    page.gauge("etcd_server_is_leader", "Whether this one leads.", flag(node.is_leader()));
-    page.gauge("etcd_server_is_learner", "Whether it has no vote.", flag(context.is_learner()));
-    let changes = get(&measured.leader_changes);
-    page.counter("etcd_server_leader_changes_seen_total", "Leaders seen.", changes);
+    page.gauge(
+        "etcd_server_is_leader",
+        "Whether this member is the leader.",
+        flag(node.is_leader()),
+    );
+    page.gauge(
+        "etcd_server_is_learner",
+        "Whether this member is a learner.",
+        flag(context.is_learner()),
+    );
+    let changes = get(&metrics.leader_changes);
+    page.counter(
+        "etcd_server_leader_changes_seen_total",
+        "The number of leader changes seen.",
+        changes,
+    );
     if let Ok(status) = node.status().await {
         let log = status.raft.log;
-        page.gauge("etcd_server_proposals_committed_total", "Entries committed.", log.commit);
-        page.gauge("etcd_server_proposals_applied_total", "Entries applied.", log.applied);
+        page.gauge(
+            "etcd_server_proposals_committed_total",
+            "The index of the last committed entry.",
+            log.commit,
+        );
+        page.gauge(
+            "etcd_server_proposals_applied_total",
+            "The index of the last applied entry.",
+            log.applied,
+        );
     }
-    let open = metrics.open_requests;
-    page.gauge("etcd_server_proposals_pending", "Requests without an answer.", open);
-    let failed = metrics.refused + metrics.unknown;
-    page.counter("etcd_server_proposals_failed_total", "Requests not done.", failed);
-    let id = format!("server_id=\"{:x}\"", node.id().0);
-    page.named("etcd_server_id", "Which member this is.", &id);
+    let open = node_metrics.open_requests;
+    page.gauge("etcd_server_proposals_pending", "Requests in progress.", open);
+    let failed = node_metrics.refused + node_metrics.unknown;
+    page.counter(
+        "etcd_server_proposals_failed_total",
+        "Requests refused or with an unknown outcome.",
+        failed,
+    );
+    let id = format!("server_id=\"{}\"", hex(node.id().0));
+    page.info("etcd_server_id", "The member id, in hexadecimal, as a label.", &id);
     let version = format!("server_version=\"{}\"", crate::ETCD_VERSION);
-    page.named("etcd_server_version", "Which version it speaks.", &version);
+    page.info("etcd_server_version", "The etcd version of the API, as a label.", &version);
     let version = format!("cluster_version=\"{}\"", crate::http::cluster_version());
-    page.named("etcd_cluster_version", "Which version all members speak.", &version);
+    page.info("etcd_cluster_version", "The etcd version of the cluster, as a label.", &version);
     let name = "etcd_disk_wal_fsync_duration_seconds";
-    page.histogram(name, "How long the log took to become durable.", &measured.syncs);
+    page.histogram(name, "Duration of an fsync of the log.", &metrics.syncs);
     let name = "etcd_disk_backend_commit_duration_seconds";
-    page.histogram(name, "How long a batch of entries took to run.", &measured.applies);
+    page.histogram(name, "Duration of applying a batch of entries.", &metrics.applies);
 }
 
-fn tallied(page: &mut Page, tally: &Tally, measured: &Measured) {
-    let slow = get(&measured.slow_applies);
-    page.counter("etcd_server_slow_apply_total", "Batches that took over 100 ms.", slow);
-    let slow = get(&tally.reads_not_confirmed);
-    page.counter("etcd_server_slow_read_indexes_total", "Reads that nobody confirmed.", slow);
-    page.counter("etcd_server_health_success", "Healthy when asked.", get(&tally.healthy));
-    page.counter("etcd_server_health_failures", "Not healthy when asked.", get(&tally.unhealthy));
+fn counters(page: &mut MetricsPage, counters: &ServiceCounters, metrics: &ServerMetrics) {
+    let slow = get(&metrics.slow_applies);
+    page.counter(
+        "etcd_server_slow_apply_total",
+        "Batches of entries whose apply took over 100 ms.",
+        slow,
+    );
+    let slow = get(&counters.reads_not_confirmed);
+    page.counter(
+        "etcd_server_slow_read_indexes_total",
+        "Linearizable reads that were not confirmed.",
+        slow,
+    );
+    page.counter("etcd_server_health_success", "Successful health checks.", get(&counters.healthy));
+    page.counter(
+        "etcd_server_health_failures",
+        "RequestError health checks.",
+        get(&counters.unhealthy),
+    );
     let name = "etcd_server_learner_promote_successes";
-    page.counter(name, "Learners given a vote here.", get(&tally.promoted));
+    page.counter(name, "Learners promoted through this member.", get(&counters.promoted));
     let name = "etcd_server_learner_promote_failures";
-    page.counter(name, "Learners refused a vote here.", get(&tally.not_promoted));
+    page.counter(name, "Promotions of learners that failed.", get(&counters.not_promoted));
 }
 
-fn store(page: &mut Page, context: &Context) {
+fn store(page: &mut MetricsPage, context: &ServiceContext) {
     let watchers = context.store.watchers();
     let kv = context.store.read();
     let (used, total) = (kv.bytes_in_use(), kv.bytes_total().unwrap_or_default());
-    page.gauge("etcd_mvcc_db_total_size_in_bytes", "What the data takes up.", total);
-    page.gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "What of it is in use.", used);
+    page.gauge("etcd_mvcc_db_total_size_in_bytes", "Allocated size of the data.", total);
+    page.gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Size of the data in use.", used);
     let quota = kv.quota().bytes;
-    page.gauge("etcd_server_quota_backend_bytes", "How large the data may grow.", quota);
-    page.gauge("etcd_debugging_mvcc_keys_total", "Keys, deleted ones too.", kv.key_count());
-    page.gauge("etcd_debugging_mvcc_watcher_total", "Watchers.", watchers);
+    page.gauge("etcd_server_quota_backend_bytes", "Size limit of the data.", quota);
+    page.gauge(
+        "etcd_debugging_mvcc_keys_total",
+        "Keys, including deleted ones with history.",
+        kv.key_count(),
+    );
+    page.gauge("etcd_debugging_mvcc_watcher_total", "Open watches.", watchers);
     let (now, compacted) = (kv.revision(), kv.compact_revision().max(0));
-    page.gauge("etcd_debugging_mvcc_current_revision", "The newest revision.", now);
-    page.gauge("etcd_debugging_mvcc_compact_revision", "The compacted revision.", compacted);
+    page.gauge("etcd_debugging_mvcc_current_revision", "The current revision.", now);
+    page.gauge("etcd_debugging_mvcc_compact_revision", "The last compacted revision.", compacted);
 }
 
-fn peers(page: &mut Page, context: &Context, measured: &Measured) {
+fn peers(page: &mut MetricsPage, context: &ServiceContext, metrics: &ServerMetrics) {
     let transport = context.node.metrics().transport;
     let count = |name: &str| transport.get(name).copied().unwrap_or_default();
-    page.counter("etcd_network_peer_sent_bytes_total", "To peers.", count("bytes_sent"));
-    page.counter("etcd_network_peer_received_bytes_total", "From peers.", count("bytes_received"));
+    page.counter("etcd_network_peer_sent_bytes_total", "Bytes sent to peers.", count("bytes_sent"));
+    page.counter(
+        "etcd_network_peer_received_bytes_total",
+        "Bytes received from peers.",
+        count("bytes_received"),
+    );
     let dropped = transport.iter().filter(|(name, _)| name.starts_with("dropped_"));
     let dropped: u64 = dropped.map(|(_, count)| count).sum();
-    page.counter("etcd_network_peer_sent_failures_total", "Not sent to peers.", dropped);
+    page.counter(
+        "etcd_network_peer_sent_failures_total",
+        "Messages to peers that were dropped.",
+        dropped,
+    );
     let name = "etcd_network_peer_round_trip_time_seconds";
-    page.head(name, "histogram", "How long a peer takes to answer.");
+    page.head(name, "histogram", "Round-trip time to a peer.");
     let membership = context.node.membership();
     for id in membership.members().iter() {
         let address = membership.info(id).and_then(address_of);
-        if let Some(times) = address.and_then(|address| measured.round_trips(&address)) {
-            page.buckets(name, &format!("To=\"{:x}\"", id.0), &times);
+        if let Some(times) = address.and_then(|address| metrics.round_trips(&address)) {
+            page.buckets(name, &format!("To=\"{}\"", hex(id.0)), &times);
         }
     }
-    page.head("quorate_transport_total", "counter", "What the peer port counts, by name.");
+    page.head("quorate_transport_total", "counter", "Counters of the peer transport, by name.");
     for (name, count) in &transport {
         page.line("quorate_transport_total", &format!("what=\"{name}\""), count);
     }
 }
 
-/// With everything that belongs to HTTP, as it is on the wire.
-fn clients(page: &mut Page, measured: &Measured) {
-    let Traffic { received, sent } = &*measured.traffic;
+/// All bytes on the wire, HTTP's own included.
+fn clients(page: &mut MetricsPage, metrics: &ServerMetrics) {
+    let Traffic { received, sent } = &*metrics.traffic;
     let name = "etcd_network_client_grpc_received_bytes_total";
-    page.counter(name, "From clients.", get(received));
+    page.counter(name, "Bytes received from clients.", get(received));
     let name = "etcd_network_client_grpc_sent_bytes_total";
-    page.counter(name, "To clients.", get(sent));
+    page.counter(name, "Bytes sent to clients.", get(sent));
 }
 
-fn grpc(page: &mut Page, calls: &Calls) {
+fn grpc(page: &mut MetricsPage, calls: &CallCounters) {
     let labels = |method: &Method| {
         let (kind, name) = (method.kind.name(), method.name());
         let service = method.service();
         format!("grpc_method=\"{name}\",grpc_service=\"{service}\",grpc_type=\"{kind}\"")
     };
-    type Which = fn(&Counts) -> &AtomicU64;
-    let simple: [(&str, &str, Which); 3] = [
-        ("grpc_server_started_total", "Calls begun.", |counts| &counts.started),
-        ("grpc_server_msg_received_total", "Messages of clients.", |counts| &counts.received),
-        ("grpc_server_msg_sent_total", "Messages to clients.", |counts| &counts.sent),
+    type Counter = fn(&MethodCounters) -> &AtomicU64;
+    let simple: [(&str, &str, Counter); 3] = [
+        ("grpc_server_started_total", "Calls started.", |counters| &counters.started),
+        ("grpc_server_msg_received_total", "Messages received.", |counters| &counters.received),
+        ("grpc_server_msg_sent_total", "Messages sent.", |counters| &counters.sent),
     ];
-    for (name, help, which) in simple {
+    for (name, help, counter) in simple {
         page.head(name, "counter", help);
-        for (method, counts) in calls.iter() {
-            page.line(name, &labels(method), get(which(counts)));
+        for (method, counters) in calls.iter() {
+            page.line(name, &labels(method), get(counter(counters)));
         }
     }
     let name = "grpc_server_handled_total";
-    page.head(name, "counter", "Calls ended, by how.");
-    for (method, counts) in calls.iter() {
-        for (code, count) in CODES.iter().zip(&counts.handled) {
+    page.head(name, "counter", "Calls ended, by status code.");
+    for (method, counters) in calls.iter() {
+        for (code, count) in CODES.iter().zip(&counters.handled) {
             let count = get(count);
             if count > 0 || *code == "OK" {
                 page.line(name, &format!("grpc_code=\"{code}\",{}", labels(method)), count);
@@ -154,9 +206,9 @@ fn grpc(page: &mut Page, calls: &Calls) {
     }
     if calls.is_timed() {
         let name = "grpc_server_handling_seconds";
-        page.head(name, "histogram", "How long calls took.");
-        for (method, counts) in calls.iter() {
-            page.buckets(name, &labels(method), &counts.took);
+        page.head(name, "histogram", "Duration of calls.");
+        for (method, counters) in calls.iter() {
+            page.buckets(name, &labels(method), &counters.duration);
         }
     }
 }
@@ -165,13 +217,13 @@ fn get(count: &AtomicU64) -> u64 {
     count.load(Ordering::Relaxed)
 }
 
-/// The page as it is being written. Writing to a text cannot fail.
+/// The page while it is written. Writing to a string cannot fail.
 #[derive(Default)]
-struct Page {
+struct MetricsPage {
     text: String,
 }
 
-impl Page {
+impl MetricsPage {
     fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
@@ -193,8 +245,8 @@ impl Page {
         self.line(name, "", value);
     }
 
-    /// Something that is told by its label.
-    fn named(&mut self, name: &str, help: &str, label: &str) {
+    /// A constant 1 whose label carries the information.
+    fn info(&mut self, name: &str, help: &str, label: &str) {
         self.head(name, "gauge", help);
         self.line(name, label, 1);
     }
@@ -207,10 +259,11 @@ impl Page {
     fn buckets(&mut self, name: &str, labels: &str, values: &Histogram) {
         let comma = if labels.is_empty() { "" } else { "," };
         let bucket = format!("{name}_bucket");
-        // Before the buckets: what is counted meanwhile must not make them larger than all.
+        // Read before the buckets: a concurrent observation must not make a bucket exceed the
+        // total.
         let (count, seconds) = (values.count(), values.seconds());
-        for (bound, sum) in values.sums() {
-            self.line(&bucket, &format!("{labels}{comma}le=\"{bound}\""), sum.min(count));
+        for (bound, count_below) in values.cumulative_counts() {
+            self.line(&bucket, &format!("{labels}{comma}le=\"{bound}\""), count_below.min(count));
         }
         self.line(&bucket, &format!("{labels}{comma}le=\"+Inf\""), count);
         self.line(&format!("{name}_sum"), labels, seconds);
@@ -230,7 +283,7 @@ mod tests {
         for millis in [1, 3, 3, 100_000] {
             values.observe(Duration::from_millis(millis));
         }
-        let mut page = Page::default();
+        let mut page = MetricsPage::default();
         page.histogram("x", "y", &values);
         page.buckets("z", "a=\"b\"", &values);
         for line in [

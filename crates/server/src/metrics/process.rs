@@ -1,21 +1,25 @@
-//! What the system tells about this process; where it tells nothing, nothing is written.
+//! Metrics of the process, from `/proc`. What cannot be read is left out.
 
 use std::fs::{read_dir, read_to_string};
 
-use super::Page;
+use super::MetricsPage;
 
-pub(super) fn write(page: &mut Page) {
+pub(super) fn write(page: &mut MetricsPage) {
     if let Some(bytes) = resident_bytes() {
-        page.gauge("process_resident_memory_bytes", "Memory in use.", bytes);
+        page.gauge("process_resident_memory_bytes", "HostedMember memory size in bytes.", bytes);
     }
-    if let Some(seconds) = processor_seconds() {
-        page.counter("process_cpu_seconds_total", "Time of processors.", seconds);
+    if let Some(seconds) = cpu_seconds() {
+        page.counter(
+            "process_cpu_seconds_total",
+            "Total user and system CPU time spent in seconds.",
+            seconds,
+        );
     }
     if let Ok(open) = read_dir("/proc/self/fd") {
-        page.gauge("process_open_fds", "Open files and connections.", open.count());
+        page.gauge("process_open_fds", "Number of open file descriptors.", open.count());
     }
     if let Some(limit) = open_files_max() {
-        page.gauge("process_max_fds", "How many may be open.", limit);
+        page.gauge("process_max_fds", "Maximum number of open file descriptors.", limit);
     }
 }
 
@@ -24,11 +28,11 @@ fn resident_bytes() -> Option<u64> {
     statm.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(PAGE_BYTES)
 }
 
-fn processor_seconds() -> Option<f64> {
+fn cpu_seconds() -> Option<f64> {
     let stat = read_to_string("/proc/self/stat").ok()?;
-    // The name of the process may hold anything; what follows does not.
+    // The name of the process may contain anything, so the fields are read after it.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    let ticks = |field: usize| fields.get(field)?.parse::<u64>().ok();
     Some((ticks(11)? + ticks(12)?) as f64 / TICKS_PER_SECOND)
 }
 

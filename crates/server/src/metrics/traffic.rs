@@ -1,5 +1,5 @@
-//! The connections of clients: how much goes over them, and what is put right in the first
-//! request.
+//! Counts the bytes of client connections, and rewrites the authority of the first request
+//! (`http2_authority`).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,34 +10,34 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-use crate::authority::Opening;
-use crate::connections::Client;
+use crate::connections::ClientConnection;
+use crate::http2_authority::AuthorityRewriter;
 
-/// Bytes in both directions, of all connections together.
+/// Bytes in both directions, summed over all connections.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) received: AtomicU64,
     pub(crate) sent: AtomicU64,
 }
 
-/// A connection whose bytes are counted, as many at once as the system moves.
-pub(crate) struct Metered {
-    stream: Client,
+/// A connection whose bytes are counted.
+pub(crate) struct MeteredConnection {
+    stream: ClientConnection,
     traffic: Arc<Traffic>,
-    /// Until the first request is through.
-    opening: Option<Box<Held>>,
+    /// Until the first request has been read.
+    first_request: Option<Box<FirstRequest>>,
 }
 
-/// What came on a new connection, and what of it has yet to be read.
+/// Rewrites the first request, and buffers what was not read yet.
 #[derive(Default)]
-struct Held {
-    opening: Opening,
+struct FirstRequest {
+    rewriter: AuthorityRewriter,
     unread: Vec<u8>,
 }
 
-impl Metered {
-    pub(crate) fn new(stream: Client, traffic: Arc<Traffic>) -> Self {
-        Self { stream, traffic, opening: Some(Box::default()) }
+impl MeteredConnection {
+    pub(crate) fn new(stream: ClientConnection, traffic: Arc<Traffic>) -> Self {
+        Self { stream, traffic, first_request: Some(Box::default()) }
     }
 
     fn poll_stream(
@@ -52,31 +52,31 @@ impl Metered {
         Poll::Ready(Ok(bytes))
     }
 
-    /// Reads through what looks at the first request.
-    fn poll_opening(
+    /// Reads through the rewriter.
+    fn poll_first_request(
         &mut self,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Some(mut held) = self.opening.take() else { return Poll::Ready(Ok(())) };
-        while held.unread.is_empty() {
-            let mut bytes = [0; OPENING_BYTES];
+        let Some(mut first) = self.first_request.take() else { return Poll::Ready(Ok(())) };
+        while first.unread.is_empty() {
+            let mut bytes = [0; FIRST_READ_BYTES];
             let mut piece = ReadBuf::new(&mut bytes);
             match self.poll_stream(context, &mut piece) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Ok(())),
-                Poll::Ready(Ok(_)) => held.unread = held.opening.pass(piece.filled()),
-                Poll::Ready(Err(why)) => return Poll::Ready(Err(why)),
+                Poll::Ready(Ok(_)) => first.unread = first.rewriter.rewrite(piece.filled()),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
-                    self.opening = Some(held);
+                    self.first_request = Some(first);
                     return Poll::Pending;
                 }
             }
         }
-        let length = held.unread.len().min(buffer.remaining());
-        buffer.put_slice(&held.unread[..length]);
-        held.unread.drain(..length);
-        if !(held.opening.is_over() && held.unread.is_empty()) {
-            self.opening = Some(held);
+        let length = first.unread.len().min(buffer.remaining());
+        buffer.put_slice(&first.unread[..length]);
+        first.unread.drain(..length);
+        if !(first.rewriter.is_done() && first.unread.is_empty()) {
+            self.first_request = Some(first);
         }
         Poll::Ready(Ok(()))
     }
@@ -87,7 +87,7 @@ impl Metered {
     }
 }
 
-impl Connected for Metered {
+impl Connected for MeteredConnection {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
@@ -95,23 +95,23 @@ impl Connected for Metered {
     }
 }
 
-impl AsyncRead for Metered {
+impl AsyncRead for MeteredConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.opening.is_some() {
-            return self.poll_opening(context, buffer);
+        if self.first_request.is_some() {
+            return self.poll_first_request(context, buffer);
         }
         self.poll_stream(context, buffer).map_ok(|_| ())
     }
 }
 
-/// The first pieces of a connection are small.
-const OPENING_BYTES: usize = 1024;
+/// The first reads of a connection are small.
+const FIRST_READ_BYTES: usize = 1024;
 
-impl AsyncWrite for Metered {
+impl AsyncWrite for MeteredConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

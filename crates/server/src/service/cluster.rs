@@ -1,8 +1,8 @@
-//! etcd's Cluster service: members come, go and get votes, one at a time.
+//! etcd's service Cluster: adds, removes, updates and promotes one member at a time.
 //!
-//! Checks stand in etcd's order and end in etcd's texts; what is asked for is carried out by
-//! `members`, on the safe way. Where etcd refuses because members are down, this refuses
-//! only what could not be carried, and says the arithmetic.
+//! The checks are in etcd's order and use etcd's texts. `member_change` then makes the change
+//! in safe steps. Where etcd refuses a change because members are down, this service refuses
+//! only a change after which the live voters are no quorum, and sends the numbers.
 
 use quorate::{MemberId, Membership};
 use quorate_core::membership::quorum_size;
@@ -14,24 +14,21 @@ use quorate_proto::etcdserverpb::{
 };
 use tonic::{Request, Response, Status};
 
-use crate::context::{Context, Needs};
-use crate::errors::failed;
-use crate::member_errors::{
-    bad_urls, member_not_found, not_a_learner, not_enough_started, not_in_sync, too_many_learners,
-    unhealthy, urls_exist,
-};
-use crate::member_info::Info;
-use crate::members::{News, Target, Wish, fresh_id, fulfil};
-use crate::metrics::Tally;
+use crate::access::ClientAction;
+use crate::context::ServiceContext;
+use crate::member_change::{MemberChange, MemberUpdate, TargetMembership, fresh_id};
+use crate::member_details::MemberDetails;
+use crate::metrics::ServiceCounters;
+use crate::status::ServiceError;
 use crate::url::Url;
 
 pub(crate) struct ClusterService {
-    context: Context,
+    context: ServiceContext,
     max_learners: usize,
 }
 
 impl ClusterService {
-    pub(crate) fn new(context: Context, max_learners: usize) -> Self {
+    pub(crate) fn new(context: ServiceContext, max_learners: usize) -> Self {
         Self { context, max_learners }
     }
 
@@ -39,36 +36,35 @@ impl ClusterService {
         self.context.node.membership()
     }
 
-    async fn fulfil(&self, wish: Wish) -> Result<(), Status> {
-        fulfil(&self.context.node, &wish).await.map_err(|why| failed(&why))
+    async fn run(&self, change: MemberChange) -> Result<(), ServiceError> {
+        Ok(change.run(&self.context.node).await?)
     }
 
     fn members(&self) -> Vec<Member> {
         let membership = self.membership();
-        membership.members().iter().map(|id| shown(&membership, id)).collect()
+        membership.members().iter().map(|id| member_message(&membership, id)).collect()
     }
 
-    /// Whether so many of these voters are live and caught up that they can decide.
-    async fn check_carried(&self, target: &Target) -> Result<(), Status> {
-        let view = self.context.node.view().await.map_err(|why| failed(&why))?;
-        let (voters, quorum) = (target.voters.len(), quorum_size(target.voters.len()));
+    /// Refuses a target of which too few voters are live and caught up to be a quorum.
+    async fn check_quorum(&self, target: &TargetMembership) -> Result<(), ServiceError> {
+        let view = self.context.node.view().await?;
+        let voters = target.voters.len();
+        let quorum = quorum_size(voters);
         let live = target.voters.iter().filter(|id| view.caught_up.contains(*id)).count();
         if live >= quorum {
             return Ok(());
         }
-        let reason =
-            format!("afterwards: {voters} voters, quorum {quorum}, live and caught up {live}");
-        Err(unhealthy(&reason))
+        Err(ServiceError::UnhealthyCluster { voters, quorum, live })
     }
 
-    fn check_learners(&self, membership: &Membership) -> Result<(), Status> {
-        let started = |id: &MemberId| Info::of(membership, *id).has_started();
-        let count = membership.learners().iter().filter(started).count();
-        if count < self.max_learners {
-            return Ok(());
+    fn check_learners(&self, membership: &Membership) -> Result<(), ServiceError> {
+        let started = |id: &MemberId| MemberDetails::of(membership, *id).has_started();
+        let (started, limit) =
+            (membership.learners().iter().filter(started).count(), self.max_learners);
+        match started < limit {
+            true => Ok(()),
+            false => Err(ServiceError::TooManyLearners { started, limit }),
         }
-        let limit = self.max_learners;
-        Err(too_many_learners(&format!("{count} learners have started, the limit is {limit}")))
     }
 }
 
@@ -78,7 +74,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberAddRequest>,
     ) -> Result<Response<MemberAddResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::MemberChange)?;
         let MemberAddRequest { peer_urls, is_learner } = request.into_inner();
         let urls = parse(&peer_urls)?;
         let membership = self.membership();
@@ -87,13 +83,13 @@ impl Cluster for ClusterService {
             self.check_learners(&membership)?;
         }
         let id = fresh_id(&urls, &membership);
-        let info = Info::expected("", &urls).in_zone(bytes::Bytes::new());
-        let wish = match is_learner {
-            true => Wish::AddLearner(id, info),
-            false => Wish::AddVoter(id, info),
+        let info = MemberDetails::expected("", &urls).in_zone(bytes::Bytes::new());
+        let change = match is_learner {
+            true => MemberChange::AddLearner(id, info),
+            false => MemberChange::AddVoter(id, info),
         };
-        self.fulfil(wish).await?;
-        let member = shown(&self.membership(), id);
+        self.run(change).await?;
+        let member = member_message(&self.membership(), id);
         let (header, members) = (Some(self.context.header(0)), self.members());
         Ok(Response::new(MemberAddResponse { header, member: Some(member), members }))
     }
@@ -102,22 +98,22 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberRemoveRequest>,
     ) -> Result<Response<MemberRemoveResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::MemberChange)?;
         let id = MemberId(request.into_inner().id);
         let membership = self.membership();
-        let target = Target::of(&membership);
+        let target = TargetMembership::of(&membership);
         let expected = target.voters.contains(id) || target.learners.contains(id);
         if !membership.contains(id) && !expected {
-            return Err(member_not_found());
+            return Err(ServiceError::MemberNotFound.into());
         }
         let after = target.without(id);
         if after.voters.is_empty() {
-            return Err(not_enough_started("no voters would be left"));
+            return Err(ServiceError::NoVotersLeft.into());
         }
         if membership.is_voter(id) {
-            self.check_carried(&after).await?;
+            self.check_quorum(&after).await?;
         }
-        self.fulfil(Wish::Remove(id)).await?;
+        self.run(MemberChange::Remove(id)).await?;
         let (header, members) = (Some(self.context.header(0)), self.members());
         Ok(Response::new(MemberRemoveResponse { header, members }))
     }
@@ -126,16 +122,16 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberUpdateRequest>,
     ) -> Result<Response<MemberUpdateResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::MemberChange)?;
         let MemberUpdateRequest { id, peer_urls } = request.into_inner();
         let (id, urls) = (MemberId(id), parse(&peer_urls)?);
         let membership = self.membership();
         if !membership.contains(id) {
-            return Err(member_not_found());
+            return Err(ServiceError::MemberNotFound.into());
         }
         check_unused(&membership, &urls, Some(id))?;
-        let news = News::PeerUrls(urls.iter().map(Url::to_string).collect());
-        self.fulfil(Wish::Describe(id, news)).await?;
+        let update = MemberUpdate::PeerUrls(urls.iter().map(Url::to_string).collect());
+        self.run(MemberChange::Update(id, update)).await?;
         let (header, members) = (Some(self.context.header(0)), self.members());
         Ok(Response::new(MemberUpdateResponse { header, members }))
     }
@@ -144,7 +140,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberListRequest>,
     ) -> Result<Response<MemberListResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::MemberList)?;
         if request.into_inner().linearizable {
             self.context.catch_up().await?;
         }
@@ -156,10 +152,13 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberPromoteRequest>,
     ) -> Result<Response<MemberPromoteResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::MemberChange)?;
         let promoted = self.promote(MemberId(request.into_inner().id)).await;
-        let tally = &self.context.tally;
-        Tally::one(if promoted.is_ok() { &tally.promoted } else { &tally.not_promoted });
+        let counters = &self.context.counters;
+        ServiceCounters::increment(match promoted {
+            Ok(()) => &counters.promoted,
+            Err(_) => &counters.not_promoted,
+        });
         promoted?;
         let (header, members) = (Some(self.context.header(0)), self.members());
         Ok(Response::new(MemberPromoteResponse { header, members }))
@@ -167,59 +166,60 @@ impl Cluster for ClusterService {
 }
 
 impl ClusterService {
-    async fn promote(&self, id: MemberId) -> Result<(), Status> {
+    async fn promote(&self, id: MemberId) -> Result<(), ServiceError> {
         let membership = self.membership();
         if !membership.contains(id) {
-            return Err(member_not_found());
+            return Err(ServiceError::MemberNotFound);
         }
         if !membership.is_learner(id) {
-            return Err(not_a_learner());
+            return Err(ServiceError::NotALearner);
         }
-        let view = self.context.node.view().await.map_err(|why| failed(&why))?;
+        let view = self.context.node.view().await?;
         if !view.caught_up.contains(id) {
-            let started = Info::of(&membership, id).has_started();
-            return Err(not_in_sync(match started {
-                true => "it has started, and has not caught up yet",
-                false => "it has not said yet that it has started",
-            }));
+            let started = MemberDetails::of(&membership, id).has_started();
+            let reason = match started {
+                true => "the learner has started and has not caught up yet",
+                false => "the learner has not started yet",
+            };
+            return Err(ServiceError::LearnerNotInSync { reason });
         }
-        self.check_carried(&Target::of(&membership).with_voter(id)).await?;
-        self.fulfil(Wish::Promote(id)).await
+        self.check_quorum(&TargetMembership::of(&membership).with_voter(id)).await?;
+        self.run(MemberChange::Promote(id)).await
     }
 }
 
-/// As etcd's clients see a member: voters of a joint are voters, and so are those who were
-/// added as such and have yet to catch up.
-fn shown(membership: &Membership, id: MemberId) -> Member {
-    let info = Info::of(membership, id);
-    // Without a name it is unstarted, to etcd's clients.
-    let name = if info.has_started() { info.name } else { String::new() };
-    let Info { peer_urls, client_urls, .. } = info;
+/// A member as etcd's clients see it. Voters of a joint membership are voters, and so are
+/// learners that were added as voters and have yet to catch up.
+fn member_message(membership: &Membership, id: MemberId) -> Member {
+    let details = MemberDetails::of(membership, id);
+    // etcd's clients take a member without a name for one that has not started.
+    let name = if details.has_started() { details.name } else { String::new() };
+    let MemberDetails { peer_urls, client_urls, .. } = details;
     let to_vote = membership.goal().is_some_and(|goal| goal.voters.contains(id));
     let is_learner = membership.is_learner(id) && !to_vote;
     Member { id: id.0, name, peer_urls, client_urls, is_learner }
 }
 
-fn parse(urls: &[String]) -> Result<Vec<Url>, Status> {
+fn parse(urls: &[String]) -> Result<Vec<Url>, ServiceError> {
     if urls.is_empty() {
-        return Err(bad_urls());
+        return Err(ServiceError::BadPeerUrls);
     }
-    urls.iter().map(|url| Url::parse(url).map_err(|_| bad_urls())).collect()
+    urls.iter().map(|url| Url::parse(url).map_err(|_| ServiceError::BadPeerUrls)).collect()
 }
 
 fn check_unused(
     membership: &Membership,
     urls: &[Url],
     except: Option<MemberId>,
-) -> Result<(), Status> {
-    let target = Target::of(membership);
+) -> Result<(), ServiceError> {
+    let target = TargetMembership::of(membership);
     let members = membership.members();
-    let everybody = members.iter().chain(target.voters.iter()).chain(target.learners.iter());
-    let used = everybody.filter(|id| Some(*id) != except).any(|id| {
-        Info::of(membership, id)
+    let all = members.iter().chain(target.voters.iter()).chain(target.learners.iter());
+    let used = all.filter(|id| Some(*id) != except).any(|id| {
+        MemberDetails::of(membership, id)
             .peer_urls
             .iter()
             .any(|used| Url::parse(used).is_ok_and(|used| urls.contains(&used)))
     });
-    if used { Err(urls_exist()) } else { Ok(()) }
+    if used { Err(ServiceError::PeerUrlsExist) } else { Ok(()) }
 }

@@ -1,5 +1,5 @@
-//! gRPC's health checks: serving while a leader is known, no alarm says that data is damaged,
-//! and the server is not about to stop.
+//! gRPC's health service. A server is serving while a leader is known, no alarm reports corrupt
+//! data, and no shutdown has begun.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -15,22 +15,24 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
-use crate::context::Context;
+use crate::access::ClientAction;
+use crate::context::ServiceContext;
+use crate::status::ServiceError;
 
 pub(crate) struct HealthService {
-    context: Context,
+    context: ServiceContext,
 }
 
 impl HealthService {
-    pub(crate) fn new(context: Context) -> Self {
+    pub(crate) fn new(context: ServiceContext) -> Self {
         Self { context }
     }
 
     fn check_now(&self) -> HealthCheckResponse {
-        let corrupt = self.context.store.read().alarms();
-        let corrupt = corrupt.iter().any(|alarm| alarm.kind == AlarmKind::Corrupt);
-        let led = self.context.node.leader().is_some();
-        let serving = led && !corrupt && !self.context.is_leaving();
+        let alarms = self.context.store.read().alarms();
+        let corrupt = alarms.iter().any(|alarm| alarm.kind == AlarmKind::Corrupt);
+        let has_leader = self.context.node.leader().is_some();
+        let serving = has_leader && !corrupt && !self.context.is_leaving();
         let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
         HealthCheckResponse { status: status.into() }
     }
@@ -42,16 +44,18 @@ impl Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
+        self.context.admit(&request, &ClientAction::Health)?;
         if !request.get_ref().service.is_empty() {
-            return Err(Status::not_found("unknown service"));
+            return Err(ServiceError::UnknownHealthService.into());
         }
         Ok(Response::new(self.check_now()))
     }
 
     async fn list(
         &self,
-        _request: Request<HealthListRequest>,
+        request: Request<HealthListRequest>,
     ) -> Result<Response<HealthListResponse>, Status> {
+        self.context.admit(&request, &ClientAction::Health)?;
         let statuses = [(String::new(), self.check_now())].into_iter().collect();
         Ok(Response::new(HealthListResponse { statuses }))
     }
@@ -62,23 +66,24 @@ impl Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
+        self.context.admit(&request, &ClientAction::Health)?;
         if !request.get_ref().service.is_empty() {
-            return Err(Status::unimplemented("only the whole server is watched"));
+            return Err(ServiceError::HealthWatchOfOneService.into());
         }
         let (sender, receiver) = mpsc::channel(1);
         let service = Self::new(self.context.clone());
         tokio::spawn(async move {
-            let mut told = None;
+            let mut sent = None;
             loop {
                 let now = service.check_now();
-                if told != Some(now.status) {
-                    told = Some(now.status);
+                if sent != Some(now.status) {
+                    sent = Some(now.status);
                     if sender.send(now).await.is_err() {
                         return;
                     }
                 }
                 tokio::select! {
-                    () = tokio::time::sleep(LOOK_EVERY) => {}
+                    () = tokio::time::sleep(POLL_INTERVAL) => {}
                     () = sender.closed() => return,
                     _ = service.context.end_of_stream(false) => {
                         let _ = sender.try_send(service.check_now());
@@ -91,4 +96,4 @@ impl Health for HealthService {
     }
 }
 
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);

@@ -1,5 +1,5 @@
-//! etcd's service Maintenance: how this member is, alarms, hashes, snapshots to keep,
-//! handing over leadership.
+//! etcd's service Maintenance: the state of this member, alarms, hashes, snapshots, and
+//! leadership transfers.
 
 use std::time::{Duration, Instant};
 
@@ -18,24 +18,25 @@ use tokio::task::spawn_blocking;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, async_trait};
 
-use crate::context::{Context, Needs, Store};
-use crate::errors::{bad_leader_transferee, failed, no_leader, not_leader, refused, table};
-use crate::snapshot_file::{SnapshotHeader, Writer};
+use crate::access::ClientAction;
+use crate::context::{ServiceContext, SharedStore};
+use crate::snapshot_file::{SnapshotHeader, SnapshotWriter};
+use crate::status::ServiceError;
 
-/// The version of etcd whose API this is. Clients compare it.
+/// The version of etcd whose API this server implements. Clients compare it.
 pub const ETCD_VERSION: &str = "3.5.30";
 
 pub(crate) struct MaintenanceService {
-    context: Context,
+    context: ServiceContext,
 }
 
 impl MaintenanceService {
-    pub(crate) fn new(context: Context) -> Self {
+    pub(crate) fn new(context: ServiceContext) -> Self {
         Self { context }
     }
 
-    /// Through the log, as all members have the same alarms.
-    async fn change_alarm(&self, command: &Command) -> Result<AlarmResponse, Status> {
+    /// Through the log, since all members have the same alarms.
+    async fn change_alarm(&self, command: &Command) -> Result<AlarmResponse, ServiceError> {
         let reply = self.context.run(command).await?;
         Ok(self.alarms(reply.revision, reply.result.ok()))
     }
@@ -55,7 +56,11 @@ impl Maintenance for MaintenanceService {
         &self,
         request: Request<AlarmRequest>,
     ) -> Result<Response<AlarmResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        let action = match request.get_ref().action() {
+            AlarmAction::Get => ClientAction::AlarmRead,
+            AlarmAction::Activate | AlarmAction::Deactivate => ClientAction::AlarmChange,
+        };
+        self.context.admit(&request, &action)?;
         let request = request.into_inner();
         let kind = match request.alarm() {
             AlarmType::None => None,
@@ -68,8 +73,8 @@ impl Maintenance for MaintenanceService {
                 self.context.catch_up().await?;
                 let reply = self.context.look_up(&Query::Alarms)?;
                 let mut response = self.alarms(reply.revision, reply.result.ok());
-                let wanted = request.alarm();
-                response.alarms.retain(|it| wanted == AlarmType::None || it.alarm() == wanted);
+                let kind = request.alarm();
+                response.alarms.retain(|it| kind == AlarmType::None || it.alarm() == kind);
                 response
             }
             (AlarmAction::Activate, Some(alarm)) => {
@@ -78,7 +83,7 @@ impl Maintenance for MaintenanceService {
             (AlarmAction::Deactivate, Some(alarm)) => {
                 self.change_alarm(&Command::AlarmDisarm(alarm)).await?
             }
-            // No alarm is named: nothing is changed.
+            // No alarm is named: nothing changes.
             (AlarmAction::Activate | AlarmAction::Deactivate, None) => {
                 self.alarms(self.context.store.read().revision(), None)
             }
@@ -90,16 +95,17 @@ impl Maintenance for MaintenanceService {
         &self,
         request: Request<StatusRequest>,
     ) -> Result<Response<StatusResponse>, Status> {
-        self.context.admit(&request, Needs::Member)?;
-        let node = self.context.node.status().await.map_err(|why| failed(&why))?;
+        self.context.admit(&request, &ClientAction::Status)?;
+        let node = self.context.node.status().await.map_err(ServiceError::Request)?;
         let (log, leader) = (node.raft.log, node.raft.leader);
         let kv = self.context.store.read();
-        let (total, in_use) = (kv.bytes_total().map_err(|why| table(&why))?, kv.bytes_in_use());
+        let total = kv.bytes_total().map_err(ServiceError::Table)?;
+        let in_use = kv.bytes_in_use();
         let (revision, quota, alarms) = (kv.revision(), kv.quota(), kv.alarms());
         drop(kv);
         let mut errors: Vec<String> = Vec::new();
         if leader.is_none() {
-            errors.push(no_leader().message().into());
+            errors.push(ServiceError::NoLeader.code_and_text().1);
         }
         errors.extend(alarms.into_iter().map(alarm_text));
         Ok(Response::new(StatusResponse {
@@ -123,24 +129,24 @@ impl Maintenance for MaintenanceService {
         &self,
         request: Request<DefragmentRequest>,
     ) -> Result<Response<DefragmentResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
-        let began = Instant::now();
+        self.context.admit(&request, &ClientAction::Defragment)?;
+        let deadline = Instant::now() + DEFRAGMENT_TIMEOUT;
         loop {
             let store = self.context.store.clone();
             let done = spawn_blocking(move || store.write().defragment()).await;
-            match done.map_err(|why| Status::internal(why.to_string()))? {
+            match done.map_err(ServiceError::Task)? {
                 Ok(()) => return Ok(Response::new(DefragmentResponse { header: None })),
-                // A snapshot is being read. It does not take long, and commands go on.
-                Err(TableError::Busy) if began.elapsed() < DEFRAGMENT_PATIENCE => {
-                    tokio::time::sleep(DEFRAGMENT_AGAIN).await;
+                // A snapshot is being read, which does not take long. Commands run meanwhile.
+                Err(TableError::Busy) if Instant::now() < deadline => {
+                    tokio::time::sleep(DEFRAGMENT_RETRY_INTERVAL).await;
                 }
-                Err(why) => return Err(table(&why)),
+                Err(error) => return Err(ServiceError::Table(error).into()),
             }
         }
     }
 
     async fn hash(&self, request: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::Hash)?;
         let store = self.context.store.clone();
         let done = spawn_blocking(move || {
             let kv = store.read();
@@ -148,8 +154,8 @@ impl Maintenance for MaintenanceService {
             drop(kv);
             hash().map(|hash| (hash, revision))
         });
-        let done = done.await.map_err(|why| Status::internal(why.to_string()))?;
-        let (hash, revision) = done.map_err(|why| table(&why))?;
+        let done = done.await.map_err(ServiceError::Task)?;
+        let (hash, revision) = done.map_err(ServiceError::Table)?;
         let header = Some(self.context.header(revision));
         Ok(Response::new(HashResponse { header, hash }))
     }
@@ -158,15 +164,15 @@ impl Maintenance for MaintenanceService {
         &self,
         request: Request<HashKvRequest>,
     ) -> Result<Response<HashKvResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::Hash)?;
         let revision = request.into_inner().revision;
         let store = self.context.store.clone();
         let done = spawn_blocking(move || hash_kv(&store, revision));
-        let reply = done.await.map_err(|why| Status::internal(why.to_string()))??;
+        let reply = done.await.map_err(ServiceError::Task)??;
         let Ok(KvOutcome::Hash(HashOutcome { hash, compact_revision, hash_revision })) =
             reply.result
         else {
-            return Err(Status::internal("etcdserver: reply of another kind"));
+            return Err(ServiceError::UnexpectedReply.into());
         };
         let header = Some(self.context.header(reply.revision));
         Ok(Response::new(HashKvResponse { header, hash, compact_revision, hash_revision }))
@@ -178,9 +184,9 @@ impl Maintenance for MaintenanceService {
         &self,
         request: Request<SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
-        self.context.admit(&request, Needs::Member)?;
+        self.context.admit(&request, &ClientAction::Snapshot)?;
         let kv = self.context.store.read();
-        let chunks = kv.snapshot().map_err(|why| table(&why))?;
+        let chunks = kv.snapshot().map_err(ServiceError::Table)?;
         let file_header = SnapshotHeader {
             cluster_id: self.context.cluster_id,
             revision: kv.revision(),
@@ -189,12 +195,12 @@ impl Maintenance for MaintenanceService {
         let mut left = kv.bytes_in_use();
         drop(kv);
         let header = self.context.header(file_header.revision);
-        let (responses, stream) = mpsc::channel(RESPONSES_WAITING_MAX);
-        // No thread waits for a client that does not read: there are only so many.
+        let (responses, stream) = mpsc::channel(RESPONSES_QUEUED_MAX);
+        // A task and not a thread, since a client that does not read would hold it.
         tokio::spawn(async move {
-            let mut blobs = Writer::new(file_header, chunks).peekable();
+            let mut blobs = SnapshotWriter::new(file_header, chunks).peekable();
             while let Some(blob) = blobs.next() {
-                // An estimate, and nothing only at the end.
+                // An estimate, and 0 only with the last piece.
                 left = left.saturating_sub(blob.len() as u64).max(1);
                 let remaining_bytes = if blobs.peek().is_some() { left } else { 0 };
                 let header = Some(header);
@@ -212,35 +218,35 @@ impl Maintenance for MaintenanceService {
         &self,
         request: Request<MoveLeaderRequest>,
     ) -> Result<Response<MoveLeaderResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::MoveLeader)?;
         let node = &self.context.node;
         let to = MemberId(request.into_inner().target_id);
         if !node.is_leader() {
-            return Err(not_leader());
+            return Err(ServiceError::NotLeader.into());
         }
         if !node.membership().is_voter(to) {
-            return Err(bad_leader_transferee());
+            return Err(ServiceError::BadLeaderTransferee.into());
         }
         if to != node.id() {
-            node.transfer(to).await.map_err(|why| failed(&why))?;
+            node.transfer(to).await.map_err(ServiceError::Request)?;
         }
         Ok(Response::new(MoveLeaderResponse { header: None }))
     }
 
     async fn downgrade(
         &self,
-        _: Request<DowngradeRequest>,
+        request: Request<DowngradeRequest>,
     ) -> Result<Response<DowngradeResponse>, Status> {
-        Err(Status::unimplemented("etcdserver: there is no older version to downgrade to"))
+        self.context.admit(&request, &ClientAction::Downgrade)?;
+        Err(ServiceError::NoOlderVersion.into())
     }
 }
 
-/// In pieces, so that commands run between them.
-fn hash_kv(store: &Store, revision: i64) -> Result<KvReply, Status> {
-    let mut hashing = store.read().start_hash(revision).map_err(refused)?;
+/// Hashes in pieces, so that commands run between them.
+fn hash_kv(store: &SharedStore, revision: i64) -> Result<KvReply, ServiceError> {
+    let mut hashing = store.read().start_hash(revision)?;
     loop {
-        let piece = store.read().continue_hash(&mut hashing, ROWS_AT_ONCE);
-        if !piece.map_err(|why| table(&why))?.map_err(refused)? {
+        if !store.read().continue_hash(&mut hashing, ROWS_AT_ONCE)?? {
             return Ok(hashing.finish());
         }
     }
@@ -254,15 +260,15 @@ fn alarm_member(alarm: Alarm) -> AlarmMember {
     AlarmMember { member_id: alarm.member, alarm: kind as i32 }
 }
 
-/// As etcd prints it, down to the space at the end.
+/// Exactly as etcd prints it, with the space at the end and the id in decimal.
 fn alarm_text(alarm: Alarm) -> String {
     let alarm = alarm_member(alarm);
     format!("memberID:{} alarm:{} ", alarm.member_id, alarm.alarm().as_str_name())
 }
 
-const RESPONSES_WAITING_MAX: usize = 4;
-/// Rows that are hashed before commands have their turn.
+const RESPONSES_QUEUED_MAX: usize = 4;
+/// Rows that are hashed before commands get a turn.
 const ROWS_AT_ONCE: usize = 10_000;
-/// How long it waits until nobody reads a snapshot.
-const DEFRAGMENT_PATIENCE: Duration = Duration::from_secs(30);
-const DEFRAGMENT_AGAIN: Duration = Duration::from_millis(100);
+/// How long a defragmentation waits for snapshots to be read.
+const DEFRAGMENT_TIMEOUT: Duration = Duration::from_secs(30);
+const DEFRAGMENT_RETRY_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,7 +1,8 @@
-//! One file for each of etcd's services.
+//! The gRPC services, one module for each. Each method first calls
+//! [`ServiceContext::admit`], then checks, runs and encodes.
 
 pub(crate) mod cluster;
-pub(crate) mod desk;
+pub(crate) mod dispatch;
 pub(crate) mod health;
 pub(crate) mod kv;
 pub(crate) mod lease;
@@ -19,35 +20,35 @@ use quorate_proto::quorate::v1::membership_server::MembershipServer;
 use tonic::service::Routes;
 
 use crate::config::Config;
-use crate::context::Context;
+use crate::context::ServiceContext;
 
-/// etcd's services about keys, leases and this member, with what runs beside them. Has to be
-/// called within a tokio runtime, once for a node.
-pub fn services(context: &Context) -> Routes {
-    tokio::spawn(lease::Expiry::new(context.clone()).run());
+/// etcd's services KV, Watch, Lease and Maintenance, with their background tasks. Call it
+/// within a tokio runtime, once for each node.
+pub fn services(context: &ServiceContext) -> Routes {
+    tokio::spawn(lease::LeaseExpiry::new(context.clone()).run());
     tokio::spawn(kv::finish_compactions(context.clone()));
     let bytes_max = message_bytes_max(context);
     let watch = WatchServer::new(watch::WatchService::new(context.clone()));
     let lease = LeaseServer::new(lease::LeaseService::new(context.clone()));
     let maintenance = MaintenanceServer::new(maintenance::MaintenanceService::new(context.clone()));
-    Routes::new(keys(context))
+    Routes::new(kv_service(context))
         .add_service(watch.max_decoding_message_size(bytes_max))
         .add_service(lease)
         .add_service(maintenance)
 }
 
 /// etcd's service KV.
-pub(crate) fn keys(context: &Context) -> KvServer<kv::KvService> {
+pub(crate) fn kv_service(context: &ServiceContext) -> KvServer<kv::KvService> {
     let service = KvServer::new(kv::KvService::new(context.clone()));
     service.max_decoding_message_size(message_bytes_max(context))
 }
 
-fn message_bytes_max(context: &Context) -> usize {
+fn message_bytes_max(context: &ServiceContext) -> usize {
     context.limits.request_bytes_max.saturating_add(watch::OVERHEAD_BYTES)
 }
 
-/// Everything that a server answers by gRPC.
-pub(crate) fn routes(context: &Context, config: &Config) -> Routes {
+/// All gRPC services of a server.
+pub(crate) fn routes(context: &ServiceContext, config: &Config) -> Routes {
     let cluster = cluster::ClusterService::new(context.clone(), config.max_learners);
     let tick = config.heartbeat_interval;
     let membership = membership::MembershipService::new(context.clone(), tick);
@@ -56,3 +57,6 @@ pub(crate) fn routes(context: &Context, config: &Config) -> Routes {
         .add_service(ClusterServer::new(cluster))
         .add_service(HealthServer::new(health::HealthService::new(context.clone())))
 }
+
+#[cfg(test)]
+mod tests;

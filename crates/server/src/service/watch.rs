@@ -1,7 +1,8 @@
 //! etcd's service Watch: many watches over one stream.
 //!
-//! One task for each stream; it alone asks the hub and sends. It waits for its client, and
-//! what happens meanwhile waits in the store: a slow client costs no memory.
+//! Each stream has one task, which polls the watch hub and sends. It waits for its client
+//! (backpressure); events that happen meanwhile stay in the store, so a slow client costs no
+//! memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::ready;
@@ -11,8 +12,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_kv::{
-    KeyRange, KvError, PollLimits, WakeFn, WatchEvent, WatchEventKind, WatchPoll,
-    WatchRequest as Wanted, WatcherId, split_events,
+    KeyRange, KvError, PollLimits, WakeFn, WatchEvent, WatchEventKind, WatchPoll, WatcherId,
+    split_events,
 };
 use quorate_proto::etcdserverpb::watch_request::RequestUnion;
 use quorate_proto::etcdserverpb::watch_server::Watch;
@@ -26,15 +27,16 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::kv::key_value;
-use crate::context::{Context, Needs, requires_leader};
-use crate::errors::table;
+use crate::access::{ClientAction, ClientIdentity};
+use crate::context::{ServiceContext, requires_leader};
+use crate::status::ServiceError;
 
 pub(crate) struct WatchService {
-    context: Context,
+    context: ServiceContext,
 }
 
 impl WatchService {
-    pub(crate) fn new(context: Context) -> Self {
+    pub(crate) fn new(context: ServiceContext) -> Self {
         Self { context }
     }
 }
@@ -47,63 +49,69 @@ impl Watch for WatchService {
         &self,
         request: Request<Streaming<WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        self.context.admit(&request, Needs::Reader)?;
-        let wants_leader = requires_leader(request.metadata());
-        let (responses, stream) = mpsc::channel(RESPONSES_WAITING_MAX);
-        let talk = Talk::new(self.context.clone(), responses);
-        tokio::spawn(talk.run(request.into_inner(), wants_leader));
-        Ok(Response::new(ReceiverStream::new(stream)))
+        let client = self.context.admit(&request, &ClientAction::WatchStream)?;
+        let requires_leader = requires_leader(request.metadata());
+        let (responses, receiver) = mpsc::channel(RESPONSES_QUEUED_MAX);
+        let stream = WatchStream::new(self.context.clone(), client, responses);
+        tokio::spawn(stream.run(request.into_inner(), requires_leader));
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }
 
-/// One stream and its watches. When it goes, they go.
-struct Talk {
-    context: Context,
+/// One stream and its watches, which end with it.
+struct WatchStream {
+    context: ServiceContext,
+    client: ClientIdentity,
     responses: mpsc::Sender<Result<WatchResponse, Status>>,
-    watches: BTreeMap<i64, OneWatch>,
+    watches: BTreeMap<i64, StreamWatch>,
     ids: BTreeMap<WatcherId, i64>,
-    /// Those that may have news, each once.
+    /// Watchers that may have events, each once, in the order of their turns.
     ready: VecDeque<WatcherId>,
-    woken: Arc<Woken>,
+    woken: Arc<WakeQueue>,
     wake: WakeFn,
     next_id: i64,
-    /// The client asked how far everything is, and not everything was told yet.
-    progress_wanted: bool,
+    /// The client requested progress, and some watch has not been sent everything yet.
+    progress_requested: bool,
 }
 
-struct OneWatch {
+struct StreamWatch {
     watcher: WatcherId,
     /// In `ready`.
     queued: bool,
     start_revision: i64,
     fragment: bool,
     progress_notify: bool,
-    /// Something was sent since progress was last due.
-    heard: bool,
+    /// Events were sent since the last progress interval.
+    sent_events: bool,
 }
 
-/// Watchers with news, each once, until the task looks.
+/// Watchers with new events, each once, until the task takes them.
 #[derive(Default)]
-struct Woken {
+struct WakeQueue {
     watchers: Mutex<BTreeSet<WatcherId>>,
-    news: Notify,
+    notify: Notify,
 }
 
-/// The client is gone, or the stream is to end.
-struct Over;
+/// The client is gone, or the stream has ended with an error.
+struct Closed;
 
-impl Talk {
-    fn new(context: Context, responses: mpsc::Sender<Result<WatchResponse, Status>>) -> Self {
-        let woken = Arc::new(Woken::default());
+impl WatchStream {
+    fn new(
+        context: ServiceContext,
+        client: ClientIdentity,
+        responses: mpsc::Sender<Result<WatchResponse, Status>>,
+    ) -> Self {
+        let woken = Arc::new(WakeQueue::default());
         let wake: WakeFn = Arc::new({
             let woken = Arc::clone(&woken);
             move |watcher| {
                 woken.watchers.lock().unwrap_or_else(PoisonError::into_inner).insert(watcher);
-                woken.news.notify_one();
+                woken.notify.notify_one();
             }
         });
         Self {
             context,
+            client,
             responses,
             watches: BTreeMap::new(),
             ids: BTreeMap::new(),
@@ -111,26 +119,26 @@ impl Talk {
             woken,
             wake,
             next_id: 0,
-            progress_wanted: false,
+            progress_requested: false,
         }
     }
 
-    async fn run(mut self, requests: Streaming<WatchRequest>, wants_leader: bool) {
+    async fn run(mut self, requests: Streaming<WatchRequest>, requires_leader: bool) {
         let context = self.context.clone();
         let responses = self.responses.clone();
         tokio::select! {
             _ = self.serve(requests) => {}
-            why = context.end_of_stream(wants_leader) => {
-                let _ = responses.try_send(Err(why));
+            error = context.end_of_stream(requires_leader) => {
+                let _ = responses.try_send(Err(error.into()));
             }
             () = responses.closed() => {}
         }
     }
 
-    async fn serve(&mut self, mut requests: Streaming<WatchRequest>) -> Result<(), Over> {
+    async fn serve(&mut self, mut requests: Streaming<WatchRequest>) -> Result<(), Closed> {
         let mut progress = self.progress_timer();
         let woken = Arc::clone(&self.woken);
-        // A client that has no more requests may go on listening.
+        // A client that closes its side of the stream may keep receiving.
         let mut open = true;
         loop {
             tokio::select! {
@@ -138,60 +146,60 @@ impl Talk {
                 request = requests.message(), if open => match request {
                     Ok(Some(request)) => self.on_request(request).await?,
                     Ok(None) => open = false,
-                    Err(why) => {
-                        // Nobody hears it if the client is gone.
-                        let _ = self.responses.send(Err(why)).await;
-                        return Err(Over);
+                    Err(status) => {
+                        // If the client is gone, the error is lost, which is fine.
+                        let _ = self.responses.send(Err(status)).await;
+                        return Err(Closed);
                     }
                 },
                 _ = progress.tick() => self.notify_progress().await?,
-                () = woken.news.notified() => self.queue_woken(),
+                () = woken.notify.notified() => self.queue_woken(),
                 () = ready(()), if !self.ready.is_empty() => self.poll_one().await?,
             }
-            if self.progress_wanted {
-                self.tell_progress().await?;
+            if self.progress_requested {
+                self.answer_progress_request().await?;
             }
         }
     }
 
-    /// Not all streams at the same moment, though many begin together.
+    /// With jitter: many streams begin together, and should not all report at the same moment.
     fn progress_timer(&self) -> Interval {
-        let every = self.context.limits.watch_progress_every.max(PROGRESS_EVERY_MIN);
+        let interval = self.context.limits.watch_progress_interval.max(PROGRESS_INTERVAL_MIN);
         let percent = (RandomState::new().hash_one(self.next_id) % 100) as u32;
-        let every = every + every / 1_000 * percent;
-        let mut timer = interval_at(Instant::now() + every, every);
+        let interval = interval + interval / 1_000 * percent;
+        let mut timer = interval_at(Instant::now() + interval, interval);
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         timer
     }
 
-    async fn on_request(&mut self, request: WatchRequest) -> Result<(), Over> {
+    async fn on_request(&mut self, request: WatchRequest) -> Result<(), Closed> {
         match request.request_union {
             Some(RequestUnion::CreateRequest(request)) => self.create(request).await,
             Some(RequestUnion::CancelRequest(request)) => self.cancel(request.watch_id).await,
             Some(RequestUnion::ProgressRequest(_)) => {
-                self.progress_wanted = !self.watches.is_empty();
+                self.progress_requested = !self.watches.is_empty();
                 Ok(())
             }
             None => Ok(()),
         }
     }
 
-    async fn create(&mut self, request: WatchCreateRequest) -> Result<(), Over> {
+    async fn create(&mut self, request: WatchCreateRequest) -> Result<(), Closed> {
         let id = match self.id_for(&request) {
             Ok(id) => id,
             Err(reason) => {
                 let revision = self.context.store.read().revision();
-                return self.send(refusal(self.context.header(revision), reason)).await;
+                return self.send(creation_refused(self.context.header(revision), &reason)).await;
             }
         };
-        let (watcher, revision) = self.context.store.watch(wanted(&request), self.wake.clone());
-        let watch = OneWatch {
+        let (watcher, revision) = self.context.store.watch(kv_request(&request), self.wake.clone());
+        let watch = StreamWatch {
             watcher,
             queued: true,
             start_revision: request.start_revision,
             fragment: request.fragment,
             progress_notify: request.progress_notify,
-            heard: false,
+            sent_events: false,
         };
         self.watches.insert(id, watch);
         self.ids.insert(watcher, id);
@@ -201,22 +209,25 @@ impl Talk {
         self.send(created).await
     }
 
-    /// The id of a new watch, or why there will be none, in etcd's words.
-    fn id_for(&mut self, request: &WatchCreateRequest) -> Result<i64, &'static str> {
+    /// The id of a new watch, or why it is refused, in etcd's words.
+    fn id_for(&mut self, request: &WatchCreateRequest) -> Result<i64, String> {
         let KeyRange { key, range_end } = &keys(request);
+        if let Err(error) = self.context.authorize(&self.client, &ClientAction::Watch(request)) {
+            return Err(error.code_and_text().1);
+        }
         if request.start_revision < 0 {
-            return Err(KvError::Compacted.text());
+            return Err(KvError::Compacted.text().into());
         }
         if !range_end.is_empty() && range_end[..] != [0] && key >= range_end {
-            return Err("mvcc: watcher range is empty");
+            return Err("mvcc: watcher range is empty".into());
         }
         if self.watches.len() >= WATCHES_MAX {
-            return Err("etcdserver: too many requests");
+            return Err("etcdserver: too many requests".into());
         }
         if request.watch_id != AUTO_ID && request.watch_id != NO_ID {
             let taken = self.watches.contains_key(&request.watch_id);
             let duplicate = "mvcc: duplicate watch ID provided on the WatchStream";
-            return if taken { Err(duplicate) } else { Ok(request.watch_id) };
+            return if taken { Err(duplicate.into()) } else { Ok(request.watch_id) };
         }
         while self.watches.contains_key(&self.next_id) {
             self.next_id += 1;
@@ -225,7 +236,7 @@ impl Talk {
         Ok(self.next_id - 1)
     }
 
-    async fn cancel(&mut self, id: i64) -> Result<(), Over> {
+    async fn cancel(&mut self, id: i64) -> Result<(), Closed> {
         if !self.forget(id) {
             return Ok(());
         }
@@ -253,8 +264,8 @@ impl Talk {
         }
     }
 
-    /// Tells one watch what comes next; the others have their turn before it has another.
-    async fn poll_one(&mut self) -> Result<(), Over> {
+    /// Sends the next events of one watch. All others get a turn before it gets another.
+    async fn poll_one(&mut self) -> Result<(), Closed> {
         let Some(watcher) = self.ready.pop_front() else { return Ok(()) };
         let Some(id) = self.ids.get(&watcher).copied() else { return Ok(()) };
         let Some(watch) = self.watches.get_mut(&id) else { return Ok(()) };
@@ -270,13 +281,13 @@ impl Talk {
             }
             Ok(WatchPoll::Again) => tokio::task::yield_now().await,
             Ok(WatchPoll::Events { revision, events }) => {
-                watch.heard = true;
+                watch.sent_events = true;
                 let fragment = watch.fragment;
                 self.send_events(id, fragment, revision, events).await?;
             }
-            Err(why) => {
-                let _ = self.responses.send(Err(table(&why))).await;
-                return Err(Over);
+            Err(error) => {
+                let _ = self.responses.send(Err(ServiceError::Table(error).into())).await;
+                return Err(Closed);
             }
         }
         if let Some(watch) = self.watches.get_mut(&id) {
@@ -292,25 +303,26 @@ impl Talk {
         fragment: bool,
         revision: i64,
         events: Vec<WatchEvent>,
-    ) -> Result<(), Over> {
+    ) -> Result<(), Closed> {
         let header = Some(self.context.header(revision));
         if !fragment {
             let events = events.into_iter().map(event).collect();
-            let told = WatchResponse { header, watch_id, events, ..Default::default() };
-            return self.send(told).await;
+            let response = WatchResponse { header, watch_id, events, ..Default::default() };
+            return self.send(response).await;
         }
         let pieces = split_events(&events, self.context.limits.request_bytes_max + OVERHEAD_BYTES);
         let last = pieces.len().saturating_sub(1);
-        for (place, piece) in pieces.into_iter().enumerate() {
+        for (number, piece) in pieces.into_iter().enumerate() {
             let events = piece.iter().cloned().map(event).collect();
-            let fragment = place < last;
-            let told = WatchResponse { header, watch_id, fragment, events, ..Default::default() };
-            self.send(told).await?;
+            let fragment = number < last;
+            let response =
+                WatchResponse { header, watch_id, fragment, events, ..Default::default() };
+            self.send(response).await?;
         }
         Ok(())
     }
 
-    async fn end_compacted(&mut self, id: i64, compact_revision: i64) -> Result<(), Over> {
+    async fn end_compacted(&mut self, id: i64, compact_revision: i64) -> Result<(), Closed> {
         self.forget(id);
         let revision = self.context.store.read().revision();
         let canceled = WatchResponse {
@@ -324,51 +336,51 @@ impl Talk {
         self.send(canceled).await
     }
 
-    /// How far one watch is: everything up to there was sent.
-    fn progress_of(&self, watch: &OneWatch) -> Option<i64> {
+    /// The revision up to which one watch has been sent everything.
+    fn progress_of(&self, watch: &StreamWatch) -> Option<i64> {
         let revision = self.context.store.watch_progress(watch.watcher)?;
         (watch.start_revision <= revision).then_some(revision)
     }
 
-    /// Answers a request for progress, once every watch of the stream has heard everything.
-    async fn tell_progress(&mut self) -> Result<(), Over> {
-        let mut furthest_all: Option<i64> = None;
+    /// Answers a progress request once every watch of the stream has been sent everything.
+    async fn answer_progress_request(&mut self) -> Result<(), Closed> {
+        let mut lowest: Option<i64> = None;
         for watch in self.watches.values() {
             let Some(revision) = self.progress_of(watch) else { return Ok(()) };
-            furthest_all = Some(furthest_all.map_or(revision, |all| all.min(revision)));
+            lowest = Some(lowest.map_or(revision, |lowest| lowest.min(revision)));
         }
-        self.progress_wanted = false;
-        match furthest_all {
+        self.progress_requested = false;
+        match lowest {
             Some(revision) => self.send_progress(NO_ID, revision).await,
             None => Ok(()),
         }
     }
 
-    /// Watches that want to know hear that nothing happened, if nothing was sent.
-    async fn notify_progress(&mut self) -> Result<(), Over> {
+    /// Sends progress to the watches that asked for it and were sent no events.
+    async fn notify_progress(&mut self) -> Result<(), Closed> {
         let ids: Vec<i64> = self.watches.keys().copied().collect();
         for id in ids {
             let Some(watch) = self.watches.get_mut(&id) else { continue };
-            let quiet = !std::mem::take(&mut watch.heard) && watch.progress_notify;
+            let is_due = !std::mem::take(&mut watch.sent_events) && watch.progress_notify;
             let progress = self.watches.get(&id).and_then(|watch| self.progress_of(watch));
-            if let Some(revision) = progress.filter(|_| quiet) {
+            if let Some(revision) = progress.filter(|_| is_due) {
                 self.send_progress(id, revision).await?;
             }
         }
         Ok(())
     }
 
-    async fn send_progress(&self, watch_id: i64, revision: i64) -> Result<(), Over> {
+    async fn send_progress(&self, watch_id: i64, revision: i64) -> Result<(), Closed> {
         let header = Some(self.context.header(revision));
         self.send(WatchResponse { header, watch_id, ..Default::default() }).await
     }
 
-    async fn send(&self, response: WatchResponse) -> Result<(), Over> {
-        self.responses.send(Ok(response)).await.map_err(|_| Over)
+    async fn send(&self, response: WatchResponse) -> Result<(), Closed> {
+        self.responses.send(Ok(response)).await.map_err(|_| Closed)
     }
 }
 
-impl Drop for Talk {
+impl Drop for WatchStream {
     fn drop(&mut self) {
         for watch in self.watches.values() {
             self.context.store.cancel_watch(watch.watcher);
@@ -376,7 +388,7 @@ impl Drop for Talk {
     }
 }
 
-fn refusal(header: ResponseHeader, reason: &str) -> WatchResponse {
+fn creation_refused(header: ResponseHeader, reason: &str) -> WatchResponse {
     WatchResponse {
         header: Some(header),
         watch_id: NO_ID,
@@ -387,10 +399,10 @@ fn refusal(header: ResponseHeader, reason: &str) -> WatchResponse {
     }
 }
 
-fn wanted(request: &WatchCreateRequest) -> Wanted {
+fn kv_request(request: &WatchCreateRequest) -> quorate_kv::WatchRequest {
     use watch_create_request::FilterType;
     let filters = |filter: FilterType| request.filters().any(|given| given == filter);
-    Wanted {
+    quorate_kv::WatchRequest {
         keys: keys(request),
         start_revision: request.start_revision,
         no_put: filters(FilterType::Noput),
@@ -399,7 +411,7 @@ fn wanted(request: &WatchCreateRequest) -> Wanted {
     }
 }
 
-/// An empty key stands for the first one.
+/// An empty key means the first possible key.
 fn keys(request: &WatchCreateRequest) -> KeyRange {
     let first = Bytes::from_static(b"\0");
     let key = if request.key.is_empty() { first } else { request.key.clone() };
@@ -418,13 +430,14 @@ fn event(event: WatchEvent) -> mvccpb::Event {
     }
 }
 
-/// As a client asks for an id of the server's choice, and as the server names no watch.
+/// In a request: the server chooses the id.
 const AUTO_ID: i64 = 0;
+/// In a response: it concerns no single watch.
 const NO_ID: i64 = -1;
-const PROGRESS_EVERY_MIN: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Watches of one stream.
 const WATCHES_MAX: usize = 100_000;
-/// Responses that wait for a slow client before the stream stops looking for more.
-const RESPONSES_WAITING_MAX: usize = 16;
-/// What etcd lets messages weigh beyond the largest request.
+/// Responses queued for a slow client. When the queue is full, the stream stops polling.
+const RESPONSES_QUEUED_MAX: usize = 16;
+/// How much larger than the largest request etcd lets a message be.
 pub(crate) const OVERHEAD_BYTES: usize = 512 << 10;

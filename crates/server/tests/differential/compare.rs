@@ -1,4 +1,4 @@
-//! Asks both, and compares what they say.
+//! Sends requests to both servers, and compares the responses.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -17,99 +17,104 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 
-use crate::draw::{Asked, Draw};
-use crate::support::PATIENCE;
+use crate::random_requests::{RandomRequest, RandomRequests};
+use crate::support::TEST_TIMEOUT;
 
-/// etcd and ours, after the same requests.
+/// etcd and this server, after the same requests.
 pub(crate) struct Both {
-    etcd: Side,
-    ours: Side,
-    /// Of both stores.
+    etcd: ServerClients,
+    ours: ServerClients,
+    /// The revision of both stores.
     pub(crate) revision: i64,
     pub(crate) compacted: i64,
 }
 
-struct Side {
+struct ServerClients {
     kv: KvClient<Channel>,
     lease: LeaseClient<Channel>,
     watch: WatchClient<Channel>,
-    watching: Option<Watching>,
+    watching: Option<OpenWatches>,
 }
 
-struct Watching {
+struct OpenWatches {
     _requests: mpsc::Sender<WatchRequest>,
     responses: Streaming<WatchResponse>,
-    told: BTreeMap<i64, Told>,
+    logs: BTreeMap<i64, WatchLog>,
 }
 
-/// An answer without what differs by nature: its revision, and the rest as text.
-type Said = Result<(i64, String), (i32, String)>;
+/// A response without ids and terms: its revision, and the rest as text.
+type Comparable = Result<(i64, String), (i32, String)>;
 
 const WATCHES: usize = 30;
 
 impl Both {
     pub(crate) fn new(etcd: Channel, ours: Channel) -> Self {
-        Self { etcd: Side::new(etcd), ours: Side::new(ours), revision: 1, compacted: -1 }
+        Self {
+            etcd: ServerClients::new(etcd),
+            ours: ServerClients::new(ours),
+            revision: 1,
+            compacted: -1,
+        }
     }
 
-    pub(crate) async fn ask(&mut self, which: &str, asked: Asked) {
-        let (etcd, ours) = tokio::join!(self.etcd.ask(&asked), self.ours.ask(&asked));
-        assert_eq!(ours, etcd, "ours, then etcd; {which}, at {}: {asked:?}", self.revision);
+    pub(crate) async fn send(&mut self, label: &str, request: RandomRequest) {
+        let (etcd, ours) = tokio::join!(self.etcd.send(&request), self.ours.send(&request));
+        assert_eq!(ours, etcd, "ours, then etcd; {label}, at {}: {request:?}", self.revision);
         if let Ok((revision, _)) = etcd {
             self.revision = self.revision.max(revision);
-            if let Asked::Compact(compaction) = asked {
+            if let RandomRequest::Compact(compaction) = request {
                 self.compacted = compaction.revision;
             }
         }
     }
 
-    pub(crate) async fn begin_watching(&mut self, draw: &mut Draw) {
+    pub(crate) async fn begin_watching(&mut self, random: &mut RandomRequests) {
         let everything =
             WatchCreateRequest { key: MARK.as_bytes().into(), ..WatchCreateRequest::default() };
-        let mut wanted = vec![everything];
-        wanted.extend((1..WATCHES).map(|_| draw.watch()));
+        let mut create_requests = vec![everything];
+        create_requests.extend((1..WATCHES).map(|_| random.watch()));
         for side in [&mut self.etcd, &mut self.ours] {
-            side.begin_watching(&wanted).await;
+            side.begin_watching(&create_requests).await;
         }
     }
 
-    /// All events of every watch were the same.
-    pub(crate) async fn end_watching(&mut self, which: &str) {
+    /// Checks that every watch received the same events from both.
+    pub(crate) async fn end_watching(&mut self, label: &str) {
         let put = PutRequest { key: MARK.as_bytes().into(), ..PutRequest::default() };
-        self.ask(which, Asked::Put(put)).await;
+        self.send(label, RandomRequest::Put(put)).await;
         let (etcd, ours) = tokio::join!(self.etcd.end_watching(), self.ours.end_watching());
-        let counts = |told: &BTreeMap<i64, Told>| -> usize {
-            told.values().map(|told| told.events.len()).sum()
+        let counts = |logs: &BTreeMap<i64, WatchLog>| -> usize {
+            logs.values().map(|log| log.events.len()).sum()
         };
-        assert!(counts(&etcd) > WATCHES, "the watches have seen something");
+        assert!(counts(&etcd) > WATCHES, "the watches received events");
         assert_eq!(ours.len(), etcd.len());
         for (id, etcd) in &etcd {
             let ours = &ours[id];
-            assert_eq!(ours.words, etcd.words, "watch {id}, {which}");
+            assert_eq!(ours.other_responses, etcd.other_responses, "watch {id}, {label}");
             for (ours, etcd) in ours.events.iter().zip(&etcd.events) {
-                // A compaction may be quicker than the look at what was before.
+                // A compaction may have deleted the previous value before it was read.
                 let (mut ours, mut etcd) = (ours.clone(), etcd.clone());
                 if ours.prev_kv.is_none() || etcd.prev_kv.is_none() {
                     (ours.prev_kv, etcd.prev_kv) = (None, None);
                 }
-                assert_eq!(ours, etcd, "watch {id}, {which}");
+                assert_eq!(ours, etcd, "watch {id}, {label}");
             }
-            assert_eq!(ours.events.len(), etcd.events.len(), "watch {id}, {which}");
+            assert_eq!(ours.events.len(), etcd.events.len(), "watch {id}, {label}");
         }
     }
 }
 
-/// What one watch was told.
+/// What one watch received.
 #[derive(Default)]
-struct Told {
-    /// Everything but events.
-    words: Vec<String>,
+struct WatchLog {
+    /// Responses without events.
+    other_responses: Vec<String>,
     events: Vec<Event>,
 }
 
 const MARK: &str = "no request is about this key";
 
-impl Side {
+impl ServerClients {
     fn new(channel: Channel) -> Self {
         Self {
             kv: KvClient::new(channel.clone()),
@@ -119,82 +124,98 @@ impl Side {
         }
     }
 
-    async fn ask(&mut self, asked: &Asked) -> Said {
-        let said = tokio::time::timeout(PATIENCE, self.ask_patiently(asked)).await;
-        said.unwrap_or_else(|_| panic!("no answer to {asked:?}"))
+    async fn send(&mut self, request: &RandomRequest) -> Comparable {
+        let reply = tokio::time::timeout(TEST_TIMEOUT, self.send_without_timeout(request)).await;
+        reply.unwrap_or_else(|_| panic!("no response to {request:?}"))
     }
 
-    async fn ask_patiently(&mut self, asked: &Asked) -> Said {
+    async fn send_without_timeout(&mut self, request: &RandomRequest) -> Comparable {
         let (kv, lease) = (&mut self.kv, &mut self.lease);
-        match asked.clone() {
-            Asked::Range(request) => said(kv.range(request).await, |it| &mut it.header),
-            Asked::Put(request) => said(kv.put(request).await, |it| &mut it.header),
-            Asked::Delete(request) => said(kv.delete_range(request).await, |it| &mut it.header),
-            Asked::Txn(request) => said(kv.txn(request).await, |it| &mut it.header),
-            Asked::Compact(request) => said(kv.compact(request).await, |it| &mut it.header),
-            Asked::Grant(request) => said(lease.lease_grant(request).await, |it| &mut it.header),
-            Asked::Revoke(request) => said(lease.lease_revoke(request).await, |it| &mut it.header),
-            Asked::TimeToLive(request) => said(lease.lease_time_to_live(request).await, |it| {
-                if it.ttl > it.granted_ttl - 300 {
-                    it.ttl = it.granted_ttl;
-                }
-                it.keys.sort();
-                &mut it.header
-            }),
-            Asked::KeepAlive(request) => {
-                let stream = lease.lease_keep_alive(tokio_stream::once(request)).await;
-                let told = match stream {
-                    Ok(stream) => stream.into_inner().message().await,
-                    Err(why) => Err(why),
-                };
-                said(told.map(|told| Response::new(told.unwrap())), |it| &mut it.header)
+        match request.clone() {
+            RandomRequest::Range(request) => {
+                comparable(kv.range(request).await, |it| &mut it.header)
             }
-            Asked::Leases => said(lease.lease_leases(LeaseLeasesRequest {}).await, |it| {
-                it.leases.sort_by_key(|lease| lease.id);
-                &mut it.header
-            }),
+            RandomRequest::Put(request) => comparable(kv.put(request).await, |it| &mut it.header),
+            RandomRequest::Delete(request) => {
+                comparable(kv.delete_range(request).await, |it| &mut it.header)
+            }
+            RandomRequest::Txn(request) => comparable(kv.txn(request).await, |it| &mut it.header),
+            RandomRequest::Compact(request) => {
+                comparable(kv.compact(request).await, |it| &mut it.header)
+            }
+            RandomRequest::Grant(request) => {
+                comparable(lease.lease_grant(request).await, |it| &mut it.header)
+            }
+            RandomRequest::Revoke(request) => {
+                comparable(lease.lease_revoke(request).await, |it| &mut it.header)
+            }
+            RandomRequest::TimeToLive(request) => {
+                comparable(lease.lease_time_to_live(request).await, |it| {
+                    if it.ttl > it.granted_ttl - 300 {
+                        it.ttl = it.granted_ttl;
+                    }
+                    it.keys.sort();
+                    &mut it.header
+                })
+            }
+            RandomRequest::KeepAlive(request) => {
+                let stream = lease.lease_keep_alive(tokio_stream::once(request)).await;
+                let response = match stream {
+                    Ok(stream) => stream.into_inner().message().await,
+                    Err(status) => Err(status),
+                };
+                comparable(response.map(|response| Response::new(response.unwrap())), |it| {
+                    &mut it.header
+                })
+            }
+            RandomRequest::Leases => {
+                comparable(lease.lease_leases(LeaseLeasesRequest {}).await, |it| {
+                    it.leases.sort_by_key(|lease| lease.id);
+                    &mut it.header
+                })
+            }
         }
     }
 
-    async fn begin_watching(&mut self, wanted: &[WatchCreateRequest]) {
+    async fn begin_watching(&mut self, create_requests: &[WatchCreateRequest]) {
         let (requests, stream) = mpsc::channel(WATCHES);
-        for create in wanted {
+        for create in create_requests {
             let request_union = Some(RequestUnion::CreateRequest(create.clone()));
             requests.send(WatchRequest { request_union }).await.unwrap();
         }
         let responses = self.watch.watch(ReceiverStream::new(stream)).await.unwrap().into_inner();
-        let mut watching = Watching { _requests: requests, responses, told: BTreeMap::new() };
-        for _ in wanted {
-            let response = tokio::time::timeout(PATIENCE, watching.responses.message()).await;
-            watching.hear(response.unwrap().unwrap().unwrap());
+        let mut watching = OpenWatches { _requests: requests, responses, logs: BTreeMap::new() };
+        for _ in create_requests {
+            let response = tokio::time::timeout(TEST_TIMEOUT, watching.responses.message()).await;
+            watching.record(response.unwrap().unwrap().unwrap());
         }
         self.watching = Some(watching);
     }
 
-    /// What every watch was told up to the mark, by its id.
-    async fn end_watching(&mut self) -> BTreeMap<i64, Told> {
+    /// What every watch received up to the mark, by its id.
+    async fn end_watching(&mut self) -> BTreeMap<i64, WatchLog> {
         let mut watching = self.watching.take().unwrap();
         let mut marked = false;
         loop {
-            // Watches hear of the last write in any order.
-            let quiet = if marked { Duration::from_secs(1) } else { PATIENCE };
+            // Watches receive the last write in any order.
+            let quiet = if marked { Duration::from_secs(1) } else { TEST_TIMEOUT };
             match tokio::time::timeout(quiet, watching.responses.message()).await {
-                Ok(response) => marked |= watching.hear(response.unwrap().unwrap()),
-                Err(_) if marked => return watching.told,
-                Err(_) => panic!("the watch of the mark says nothing"),
+                Ok(response) => marked |= watching.record(response.unwrap().unwrap()),
+                Err(_) if marked => return watching.logs,
+                Err(_) => panic!("the watch of the mark received nothing"),
             }
         }
     }
 }
 
-impl Watching {
-    /// Answers whether this is about the mark.
-    fn hear(&mut self, mut response: WatchResponse) -> bool {
-        let one = self.told.entry(response.watch_id).or_default();
+impl OpenWatches {
+    /// Records a response. Returns whether it contains the mark.
+    fn record(&mut self, mut response: WatchResponse) -> bool {
+        let one = self.logs.entry(response.watch_id).or_default();
         let events = std::mem::take(&mut response.events);
         if events.is_empty() {
             clear(&mut response.header);
-            one.words.push(format!("{response:?}"));
+            one.other_responses.push(format!("{response:?}"));
         }
         let marked = events.iter().any(|it| it.kv.as_ref().unwrap().key == MARK.as_bytes());
         one.events.extend(events);
@@ -202,21 +223,21 @@ impl Watching {
     }
 }
 
-fn said<T: Debug>(
-    answer: Result<Response<T>, Status>,
+fn comparable<T: Debug>(
+    response: Result<Response<T>, Status>,
     header: impl FnOnce(&mut T) -> &mut Option<ResponseHeader>,
-) -> Said {
-    match answer {
+) -> Comparable {
+    match response {
         Ok(response) => {
             let mut response = response.into_inner();
             let revision = clear(header(&mut response));
             Ok((revision, format!("{response:?}")))
         }
-        Err(why) => Err((why.code() as i32, why.message().to_owned())),
+        Err(status) => Err((status.code() as i32, status.message().to_owned())),
     }
 }
 
-/// Takes away what differs between any two clusters. Answers the revision.
+/// Removes ids and terms from a header. Returns the revision.
 fn clear(header: &mut Option<ResponseHeader>) -> i64 {
     let Some(header) = header else { return 0 };
     *header = ResponseHeader { revision: header.revision, ..ResponseHeader::default() };

@@ -1,4 +1,4 @@
-//! A real etcd of one member, as a process.
+//! A single-member etcd as a process.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
-use crate::support::PATIENCE;
+use crate::support::TEST_TIMEOUT;
 
 pub(crate) struct Etcd {
     process: Child,
@@ -16,7 +16,7 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    /// None where it is not installed.
+    /// `None` if etcd is not installed.
     pub(crate) fn start() -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let (client, peer) = (free_url(), free_url());
@@ -42,7 +42,7 @@ impl Etcd {
         loop {
             match endpoint.connect().await {
                 Ok(channel) => return channel,
-                Err(why) => assert!(began.elapsed() < PATIENCE, "{why}"),
+                Err(error) => assert!(began.elapsed() < TEST_TIMEOUT, "{error}"),
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

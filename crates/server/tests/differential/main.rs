@@ -1,42 +1,42 @@
-//! The same requests, drawn from a fixed seed, to one member of etcd and one of ours: what
-//! they answer must be the same, but for ids and terms. Skipped, by name, where etcd is not
-//! installed. With `SEED=7 REQUESTS=20000` in the environment it draws those instead.
+//! Differential test: sends the same random requests to etcd and to this server. The responses
+//! must be equal, except for ids and terms. Skipped with a message where etcd is not installed.
+//! `SEED=7 REQUESTS=20000` in the environment select other requests.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod compare;
-mod draw;
 mod etcd;
+mod random_requests;
 #[path = "../support/mod.rs"]
 mod support;
 
 use compare::Both;
-use draw::Draw;
 use etcd::Etcd;
 use quorate_server::config::ClusterState;
-use support::Place;
+use random_requests::RandomRequests;
+use support::TestMember;
 
-/// How many requests are drawn for each seed.
+/// The number of requests for each seed.
 const REQUESTS: usize = 1_500;
 const SEEDS: [u64; 2] = [1, 2];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn etcd_and_quorate_answer_alike() {
+async fn etcd_and_quorate_give_equal_responses() {
     let seeds = std::env::var("SEED").ok().map(|seed| vec![seed.parse().unwrap()]);
     for seed in seeds.unwrap_or(SEEDS.to_vec()) {
-        let place = Place::new("ours");
+        let member = TestMember::new("ours");
         let Some(etcd) = Etcd::start() else {
             eprintln!("skipped: etcd is not installed");
             return;
         };
-        let running = place.start(&[&place], ClusterState::New).await;
-        let mut both = Both::new(etcd.channel().await, place.channel().await);
-        let mut draw = Draw::new(seed);
-        both.begin_watching(&mut draw).await;
+        let running = member.start(&[&member], ClusterState::New).await;
+        let mut both = Both::new(etcd.channel().await, member.channel().await);
+        let mut random = RandomRequests::new(seed);
+        both.begin_watching(&mut random).await;
         let requests = std::env::var("REQUESTS").map_or(REQUESTS, |n| n.parse().unwrap());
         for number in 0..requests {
-            let request = draw.request(both.revision, both.compacted);
-            both.ask(&format!("seed {seed}, request {number}"), request).await;
+            let request = random.request(both.revision, both.compacted);
+            both.send(&format!("seed {seed}, request {number}"), request).await;
         }
         both.end_watching(&format!("seed {seed}")).await;
         running.stop().await;

@@ -1,4 +1,4 @@
-//! The service KV: every option, and what it answers.
+//! The service KV: every option and its response.
 
 use quorate_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use quorate_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
@@ -8,17 +8,17 @@ use quorate_proto::etcdserverpb::{
     CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp,
     StatusRequest, TxnRequest,
 };
-use quorate_server::Limits;
+use quorate_server::ServiceLimits;
 
-use crate::support::{CLUSTER, Member, from, get, put, text, wait_for, within};
+use crate::support::{CLUSTER, ServiceMember, from, get, put, text, wait_for, within};
 
 fn part(request: Part) -> RequestOp {
     RequestOp { request: Some(request) }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_put_is_read_with_its_revisions() {
-    let member = Member::alone(Limits::default()).await;
+async fn a_put_can_be_read_with_its_revisions() {
+    let member = ServiceMember::single(ServiceLimits::default()).await;
     let first = member.put("a", "1").await;
     let previous = PutRequest { prev_kv: true, ..put("a", "2") };
     let done = within("a put", member.kv().put(previous)).await.unwrap().into_inner();
@@ -36,12 +36,12 @@ async fn a_put_is_read_with_its_revisions() {
 
     let old = member.range(RangeRequest { revision: first, ..get("a") }).await;
     assert_eq!(text(&old.kvs[0].value), "1");
-    // The header tells how far the store is, not what was asked for.
+    // The header has the current revision, not the requested one.
     assert_eq!(old.header.unwrap().revision, first + 1);
     let serializable = RangeRequest { serializable: true, ..get("a") };
     assert_eq!(member.range(serializable).await.kvs.len(), 1);
 
-    // The value, then the lease, stay as they were.
+    // First the value, then the lease is left unchanged.
     let keeps = PutRequest { ignore_value: true, ..put("a", "") };
     within("a put", member.kv().put(keeps)).await.unwrap();
     let keeps = PutRequest { ignore_lease: true, ..put("a", "3") };
@@ -53,7 +53,7 @@ async fn a_put_is_read_with_its_revisions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ranges_are_limited_sorted_and_filtered() {
-    let member = Member::alone(Limits::default()).await;
+    let member = ServiceMember::single(ServiceLimits::default()).await;
     let first = member.put("a", "z").await;
     for (key, value) in [("b", "y"), ("c", "x"), ("a", "w")] {
         member.put(key, value).await;
@@ -98,8 +98,8 @@ async fn ranges_are_limited_sorted_and_filtered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deletions_say_what_they_took() {
-    let member = Member::alone(Limits::default()).await;
+async fn deletions_return_what_they_deleted() {
+    let member = ServiceMember::single(ServiceLimits::default()).await;
     for key in ["a", "b", "c"] {
         member.put(key, "x").await;
     }
@@ -115,8 +115,8 @@ async fn deletions_say_what_they_took() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn transactions_compare_and_take_one_branch() {
-    let member = Member::alone(Limits::default()).await;
+async fn transactions_compare_and_run_one_branch() {
+    let member = ServiceMember::single(ServiceLimits::default()).await;
     let revision = member.put("a", "1").await;
     let compare = |result: CompareResult, target: CompareTarget, union: TargetUnion| Compare {
         result: result as i32,
@@ -132,7 +132,7 @@ async fn transactions_compare_and_take_one_branch() {
         (compare(Greater, CompareTarget::Mod, TargetUnion::ModRevision(revision - 1)), true),
         (compare(NotEqual, CompareTarget::Value, TargetUnion::Value("1".into())), false),
         (compare(Equal, CompareTarget::Lease, TargetUnion::Lease(0)), true),
-        // Of another kind than the target: as if nothing were given.
+        // A value of another kind than the target counts as none.
         (compare(Equal, CompareTarget::Version, TargetUnion::Lease(1)), false),
     ];
     for (compare, holds) in cases {
@@ -175,8 +175,8 @@ async fn transactions_compare_and_take_one_branch() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_range_streams_in_pieces() {
-    let member = Member::alone(Limits::default()).await;
+async fn a_large_range_is_streamed_in_pieces() {
+    let member = ServiceMember::single(ServiceLimits::default()).await;
     let value = "v".repeat(300 << 10);
     for number in 0..9 {
         member.put(&format!("key {number}"), &value).await;
@@ -197,8 +197,8 @@ async fn a_large_range_streams_in_pieces() {
     member.stop().await;
 }
 
-/// Writes 1,500 keys twice; more than one command compacts. Returns the revision.
-async fn write_twice(member: &Member) -> i64 {
+/// Writes 1,500 keys twice, more than one command compacts. Returns the revision.
+async fn write_twice(member: &ServiceMember) -> i64 {
     let mut revision = 0;
     for round in ["one", "two"] {
         let mut puts = tokio::task::JoinSet::new();
@@ -214,14 +214,14 @@ async fn write_twice(member: &Member) -> i64 {
     revision
 }
 
-async fn bytes_in_use(member: &Member) -> i64 {
+async fn bytes_in_use(member: &ServiceMember) -> i64 {
     let status = within("it", member.maintenance().status(StatusRequest {})).await.unwrap();
     status.into_inner().db_size_in_use
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_physical_compaction_has_taken_the_rows_when_it_answers() {
-    let member = Member::alone(Limits::default()).await;
+async fn a_physical_compaction_has_deleted_the_rows_when_it_returns() {
+    let member = ServiceMember::single(ServiceLimits::default()).await;
     let revision = write_twice(&member).await;
     let compaction = CompactionRequest { revision, physical: true };
     let done = within("it", member.kv().compact(compaction)).await.unwrap().into_inner();
@@ -234,8 +234,8 @@ async fn a_physical_compaction_has_taken_the_rows_when_it_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_compaction_is_finished_where_nobody_writes() {
-    let member = Member::alone(Limits::default()).await;
+async fn a_compaction_is_finished_without_further_writes() {
+    let member = ServiceMember::single(ServiceLimits::default()).await;
     let revision = write_twice(&member).await;
     let two_rounds = bytes_in_use(&member).await;
     let compaction = CompactionRequest { revision, physical: false };

@@ -4,25 +4,25 @@ use quorate_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest, LeaseRevokeRequest,
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
-use quorate_server::Limits;
+use quorate_server::ServiceLimits;
 
-use crate::support::{Member, get, text, wait_for, within};
+use crate::support::{ServiceMember, get, text, wait_for, within};
 
-pub(crate) async fn grant(member: &Member, id: i64, ttl: i64) -> (i64, i64) {
-    let asked = member.lease().lease_grant(LeaseGrantRequest { id, ttl }).await;
-    let granted = asked.unwrap().into_inner();
+pub(crate) async fn grant(member: &ServiceMember, id: i64, ttl: i64) -> (i64, i64) {
+    let reply = member.lease().lease_grant(LeaseGrantRequest { id, ttl }).await;
+    let granted = reply.unwrap().into_inner();
     assert!(granted.error.is_empty());
     (granted.id, granted.ttl)
 }
 
-pub(crate) async fn time_to_live(member: &Member, id: i64) -> LeaseTimeToLiveResponse {
+pub(crate) async fn time_to_live(member: &ServiceMember, id: i64) -> LeaseTimeToLiveResponse {
     let request = LeaseTimeToLiveRequest { id, keys: true };
-    let told = within("it", member.lease().lease_time_to_live(request)).await.unwrap();
-    told.into_inner()
+    let response = within("it", member.lease().lease_time_to_live(request)).await.unwrap();
+    response.into_inner()
 }
 
-/// The seconds that each of these is answered with, over one stream.
-pub(crate) async fn keep_alive(member: &Member, ids: &[i64]) -> Vec<i64> {
+/// The TTL in the response to each of these, over one stream.
+pub(crate) async fn keep_alive(member: &ServiceMember, ids: &[i64]) -> Vec<i64> {
     let requests: Vec<_> = ids.iter().map(|id| LeaseKeepAliveRequest { id: *id }).collect();
     let stream = member.lease().lease_keep_alive(tokio_stream::iter(requests)).await.unwrap();
     let mut stream = stream.into_inner();
@@ -36,17 +36,20 @@ pub(crate) async fn keep_alive(member: &Member, ids: &[i64]) -> Vec<i64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_are_granted_listed_and_revoked_with_their_keys() {
-    let member = Member::alone(Limits::default()).await;
+    let member = ServiceMember::single(ServiceLimits::default()).await;
     assert_eq!(grant(&member, 7, 60).await, (7, 60));
-    let (drawn, ttl) = grant(&member, 0, 1).await;
-    assert_eq!((drawn > 0, ttl), (true, 2), "no shorter than a leader may be missed");
+    let (chosen, ttl) = grant(&member, 0, 1).await;
+    assert_eq!((chosen > 0, ttl), (true, 2), "no shorter than an election may take");
     member.put_with("a", "1", 7).await;
     member.put_with("b", "1", 7).await;
     assert_eq!(member.range(get("a")).await.kvs[0].lease, 7);
 
-    let told = time_to_live(&member, 7).await;
-    assert_eq!((told.id, told.granted_ttl, (1..=60).contains(&told.ttl)), (7, 60, true));
-    assert_eq!(told.keys.iter().map(text).collect::<Vec<_>>(), ["a", "b"]);
+    let response = time_to_live(&member, 7).await;
+    assert_eq!(
+        (response.id, response.granted_ttl, (1..=60).contains(&response.ttl)),
+        (7, 60, true)
+    );
+    assert_eq!(response.keys.iter().map(text).collect::<Vec<_>>(), ["a", "b"]);
     let unknown = time_to_live(&member, 99).await;
     assert_eq!((unknown.id, unknown.ttl, unknown.granted_ttl), (99, -1, 0));
     let listed = member.lease().lease_leases(LeaseLeasesRequest {}).await.unwrap().into_inner();
@@ -57,13 +60,14 @@ async fn leases_are_granted_listed_and_revoked_with_their_keys() {
     assert_eq!(revoked.into_inner().header.unwrap().revision, revision + 1);
     assert_eq!(member.range(get("a")).await.count, 0);
     assert_eq!(time_to_live(&member, 7).await.ttl, -1);
-    assert_eq!(keep_alive(&member, &[7]).await, [0], "gone, which is no error");
+    assert_eq!(keep_alive(&member, &[7]).await, [0], "a missing lease is no error");
     member.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_ends_with_its_keys_unless_it_is_kept_alive() {
-    let member = Member::alone(Limits { lease_ttl_min: 1, ..Limits::default() }).await;
+async fn a_lease_expires_with_its_keys_unless_it_is_kept_alive() {
+    let member =
+        ServiceMember::single(ServiceLimits { lease_ttl_min: 1, ..ServiceLimits::default() }).await;
     grant(&member, 1, 5).await;
     grant(&member, 2, 600).await;
     member.put_with("short", "x", 1).await;

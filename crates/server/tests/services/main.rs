@@ -1,11 +1,11 @@
-//! etcd's services on members in this process, asked by generated clients over loopback.
+//! The services of members in this process, called by generated clients over loopback.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+mod errors;
 mod keys;
 mod leases;
 mod maintenance;
 mod members;
-mod refusals;
 mod support;
 mod watches;

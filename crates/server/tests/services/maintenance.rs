@@ -8,13 +8,13 @@ use quorate_proto::etcdserverpb::{
     SnapshotRequest, StatusRequest,
 };
 use quorate_server::snapshot_file::SnapshotFile;
-use quorate_server::{ETCD_VERSION, Limits};
+use quorate_server::{ETCD_VERSION, ServiceLimits};
 
-use crate::support::{CLUSTER, Member, within};
+use crate::support::{CLUSTER, ServiceMember, within};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_says_how_it_is() {
-    let member = Member::alone(Limits::default()).await;
+async fn the_status_describes_the_member() {
+    let member = ServiceMember::single(ServiceLimits::default()).await;
     let revision = member.put("a", "1").await;
     let status = within("it", member.maintenance().status(StatusRequest {})).await.unwrap();
     let status = status.into_inner();
@@ -26,19 +26,19 @@ async fn a_member_says_how_it_is() {
     assert!(status.db_size >= status.db_size_in_use && status.db_size_in_use > 0);
     assert_eq!((status.errors.len(), status.db_size_quota), (0, 0));
     within("it", member.maintenance().defragment(DefragmentRequest {})).await.unwrap();
-    // To itself: nothing to do.
+    // A transfer to itself does nothing.
     let here = MoveLeaderRequest { target_id: 1 };
     within("it", member.maintenance().move_leader(here)).await.unwrap();
     member.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hashes_tell_states_apart() {
-    let member = Member::alone(Limits::default()).await;
+async fn hashes_differ_between_states() {
+    let member = ServiceMember::single(ServiceLimits::default()).await;
     let revision = member.put("a", "1").await;
     let hash_kv = async |revision| {
-        let asked = member.maintenance().hash_kv(HashKvRequest { revision }).await;
-        asked.unwrap().into_inner()
+        let reply = member.maintenance().hash_kv(HashKvRequest { revision }).await;
+        reply.unwrap().into_inner()
     };
     let hash = async || member.maintenance().hash(HashRequest {}).await.unwrap().into_inner().hash;
     let (first, whole) = (hash_kv(0).await, hash().await);
@@ -54,8 +54,8 @@ async fn hashes_tell_states_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_comes_back() {
-    let member = Member::alone(Limits::default()).await;
+async fn a_snapshot_can_be_installed() {
+    let member = ServiceMember::single(ServiceLimits::default()).await;
     let mut revision = 0;
     for number in 0..300 {
         revision = member.put(&format!("key {number}"), &"v".repeat(1_000)).await;
@@ -81,13 +81,13 @@ async fn a_snapshot_comes_back() {
     member.stop().await;
 }
 
-/// Clients that ask for a snapshot and do not read it cost no thread.
+/// Clients that request a snapshot and do not read it hold no thread.
 #[test]
-fn stalled_snapshots_hold_up_nobody() {
+fn stalled_snapshots_do_not_block_other_requests() {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).max_blocking_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let member = Member::alone(Limits::default()).await;
+        let member = ServiceMember::single(ServiceLimits::default()).await;
         let value = "v".repeat(1 << 20);
         for number in 0..12 {
             member.put(&format!("key {number}"), &value).await;
@@ -98,8 +98,8 @@ fn stalled_snapshots_hold_up_nobody() {
             let stream = within("it", client.snapshot(SnapshotRequest {})).await;
             stalled.push((client, stream.unwrap()));
         }
-        let asked = HashKvRequest { revision: 0 };
-        within("a hash", member.maintenance().hash_kv(asked)).await.unwrap();
+        let request = HashKvRequest { revision: 0 };
+        within("a hash", member.maintenance().hash_kv(request)).await.unwrap();
         drop(stalled);
         member.stop().await;
     });

@@ -1,4 +1,4 @@
-//! Members to ask, and patience.
+//! Members with their services over loopback, and waiting with a timeout.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,29 +11,33 @@ use quorate_proto::etcdserverpb::lease_client::LeaseClient;
 use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use quorate_proto::etcdserverpb::watch_client::WatchClient;
 use quorate_proto::etcdserverpb::{PutRequest, RangeRequest, RangeResponse};
-use quorate_server::{Context, Limits, Store, services};
+use quorate_server::{ServiceContext, ServiceLimits, SharedStore, services};
 use tokio::task::JoinHandle;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
 pub(crate) const CLUSTER: u64 = 77;
 
-pub(crate) struct Member {
+pub(crate) struct ServiceMember {
     pub(crate) node: Node,
-    store: Store,
-    pub(crate) context: Context,
+    store: SharedStore,
+    pub(crate) context: ServiceContext,
     pub(crate) channel: Channel,
     endpoint: Endpoint,
     serving: JoinHandle<()>,
 }
 
-impl Member {
-    pub(crate) async fn start(network: &MemoryNetwork, config: NodeConfig, limits: Limits) -> Self {
-        let store = Store::new(Kv::open(AnyTable::default()).unwrap());
+impl ServiceMember {
+    pub(crate) async fn start(
+        network: &MemoryNetwork,
+        config: NodeConfig,
+        limits: ServiceLimits,
+    ) -> Self {
+        let store = SharedStore::new(Kv::open(AnyTable::default()).unwrap());
         let config = config.with_tick(Duration::from_millis(20));
         let storage = MemoryStorage::new();
         let node = Node::start(config, storage, store.clone(), network.transport()).await.unwrap();
-        let context = Context::new(node.clone(), store.clone(), CLUSTER, limits);
+        let context = ServiceContext::new(node.clone(), store.clone(), CLUSTER, limits);
         let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = incoming.local_addr().unwrap();
         let server = Server::builder().add_routes(services(&context));
@@ -45,8 +49,8 @@ impl Member {
         Self { node, store, context, channel, endpoint, serving }
     }
 
-    /// A cluster of one, that leads.
-    pub(crate) async fn alone(limits: Limits) -> Self {
+    /// A single-member cluster, once it has a leader.
+    pub(crate) async fn single(limits: ServiceLimits) -> Self {
         let config = NodeConfig::first(CLUSTER, 1, [(1, "")]);
         let member = Self::start(&MemoryNetwork::new(), config, limits).await;
         within("a leader", member.node.watch_leader().wait_for(Option::is_some)).await.unwrap();
@@ -69,12 +73,12 @@ impl Member {
         MaintenanceClient::new(self.channel.clone())
     }
 
-    /// Over a connection that nobody else uses.
+    /// A client with its own connection.
     pub(crate) fn other_maintenance(&self) -> MaintenanceClient<Channel> {
         MaintenanceClient::new(self.endpoint.connect_lazy())
     }
 
-    /// Returns the revision.
+    /// Writes a key, and returns the revision.
     pub(crate) async fn put(&self, key: &str, value: &str) -> i64 {
         self.put_with(key, value, 0).await
     }
@@ -89,7 +93,7 @@ impl Member {
         within("a range", self.kv().range(request)).await.unwrap().into_inner()
     }
 
-    /// Keys as text, in the order of the answer.
+    /// The keys as text, in the order of the response.
     pub(crate) async fn keys(&self, request: RangeRequest) -> Vec<String> {
         let found = self.range(request).await;
         found.kvs.iter().map(|kv| text(&kv.key)).collect()
@@ -123,15 +127,15 @@ pub(crate) fn text(bytes: &Bytes) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What does not come within a minute does not come.
+/// Fails the test after a minute.
 pub(crate) async fn within<R>(what: &str, act: impl Future<Output = R>) -> R {
     let done = tokio::time::timeout(Duration::from_secs(60), act).await;
     done.unwrap_or_else(|_| panic!("{what} took more than a minute"))
 }
 
-pub(crate) async fn wait_for(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub(crate) async fn wait_for(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     within(what, async {
-        while !holds().await {
+        while !condition().await {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })

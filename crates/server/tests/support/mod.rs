@@ -11,7 +11,7 @@ use quorate_proto::etcdserverpb::cluster_client::ClusterClient;
 use quorate_proto::etcdserverpb::kv_client::KvClient;
 use quorate_proto::etcdserverpb::{Member, MemberListRequest, PutRequest, RangeRequest};
 use quorate_server::config::{ClusterState, Config};
-use quorate_server::{Running, Url};
+use quorate_server::{RunningServer, Url};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -19,18 +19,18 @@ use tokio::time::Instant;
 use tonic::Status;
 use tonic::transport::Channel;
 
-/// However slow the machine: only something that never happens takes this long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+/// Long enough for slow machines: only what never happens takes longer.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Where one member is, running or not.
-pub(crate) struct Place {
+/// The name, addresses and directory of one member, running or not.
+pub(crate) struct TestMember {
     pub(crate) name: String,
     pub(crate) peer: Url,
     pub(crate) client: Url,
     directory: TempDir,
 }
 
-impl Place {
+impl TestMember {
     pub(crate) fn new(name: &str) -> Self {
         let url = |port: u16| Url::parse(&format!("http://127.0.0.1:{port}")).unwrap();
         let (peer, client) = (url(free_port()), url(free_port()));
@@ -41,7 +41,7 @@ impl Place {
         self.directory.path()
     }
 
-    /// A member of a cluster of these.
+    /// The configuration of this member in a cluster of these.
     pub(crate) fn config(&self, cluster: &[&Self], state: ClusterState) -> Config {
         Config {
             name: self.name.clone(),
@@ -58,8 +58,8 @@ impl Place {
         }
     }
 
-    pub(crate) async fn start(&self, cluster: &[&Self], state: ClusterState) -> Running {
-        Running::start(self.config(cluster, state)).await.unwrap()
+    pub(crate) async fn start(&self, cluster: &[&Self], state: ClusterState) -> RunningServer {
+        RunningServer::start(self.config(cluster, state)).await.unwrap()
     }
 
     pub(crate) async fn channel(&self) -> Channel {
@@ -68,7 +68,7 @@ impl Place {
         loop {
             match endpoint.connect().await {
                 Ok(channel) => return channel,
-                Err(why) => assert!(began.elapsed() < PATIENCE, "{why}"),
+                Err(error) => assert!(began.elapsed() < TEST_TIMEOUT, "{error}"),
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -86,11 +86,11 @@ impl Place {
         self.kv().await.put(put(key, value)).await.map(|_| ())
     }
 
-    /// Writes until it is written.
-    pub(crate) async fn put_surely(&self, key: &str, value: &str) {
+    /// Retries until the write succeeds.
+    pub(crate) async fn put_until_done(&self, key: &str, value: &str) {
         let began = Instant::now();
-        while let Err(why) = self.put(key, value).await {
-            assert!(began.elapsed() < PATIENCE, "{why}");
+        while let Err(error) = self.put(key, value).await {
+            assert!(began.elapsed() < TEST_TIMEOUT, "{error}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -100,11 +100,11 @@ impl Place {
         loop {
             let range = RangeRequest { key: key.to_owned().into(), ..RangeRequest::default() };
             match self.kv().await.range(range).await {
-                Ok(found) => {
-                    let kvs = found.into_inner().kvs;
+                Ok(response) => {
+                    let kvs = response.into_inner().kvs;
                     return kvs.first().map(|kv| String::from_utf8_lossy(&kv.value).into_owned());
                 }
-                Err(why) => assert!(began.elapsed() < PATIENCE, "{why}"),
+                Err(error) => assert!(began.elapsed() < TEST_TIMEOUT, "{error}"),
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -115,17 +115,17 @@ impl Place {
         self.cluster().await.member_list(list).await.map(|reply| reply.into_inner().members)
     }
 
-    /// Waits until the members look like this, and returns them.
-    pub(crate) async fn members_until(&self, wanted: impl Fn(&[Member]) -> bool) -> Vec<Member> {
+    /// Waits until the condition holds for the members, and returns them.
+    pub(crate) async fn members_until(&self, condition: impl Fn(&[Member]) -> bool) -> Vec<Member> {
         let began = Instant::now();
         loop {
             let members = self.members().await;
             if let Ok(members) = &members
-                && wanted(members)
+                && condition(members)
             {
                 return members.clone();
             }
-            assert!(began.elapsed() < PATIENCE, "{members:?}");
+            assert!(began.elapsed() < TEST_TIMEOUT, "{members:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -136,55 +136,55 @@ pub(crate) fn put(key: &str, value: &str) -> PutRequest {
     PutRequest { key, value, ..PutRequest::default() }
 }
 
-/// The first line and the body of an answer.
+/// The first line and the body of a response.
 pub(crate) async fn http_get(address: SocketAddr, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let asked = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    stream.write_all(asked.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
     (head.lines().next().unwrap().to_owned(), body.to_owned())
 }
 
-/// Waits until the server there has begun with a put.
-pub(crate) async fn put_begun(address: SocketAddr) {
+/// Waits until the server at this address has started to handle a put.
+pub(crate) async fn put_started(address: SocketAddr) {
     let line = "grpc_server_started_total{grpc_method=\"Put\",\
                 grpc_service=\"etcdserverpb.KV\",grpc_type=\"unary\"} 1";
-    wait_for("a put has begun", async || {
-        http_get(address, "/metrics").await.1.lines().any(|found| found == line)
+    wait_for("a put has started", async || {
+        http_get(address, "/metrics").await.1.lines().any(|other| other == line)
     })
     .await;
 }
 
-pub(crate) async fn wait_for(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub(crate) async fn wait_for(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
-    while !holds().await {
-        assert!(began.elapsed() < PATIENCE, "waited in vain: {what}");
+    while !condition().await {
+        assert!(began.elapsed() < TEST_TIMEOUT, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-pub(crate) async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    wait_for(what, async || holds()).await;
+pub(crate) async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    wait_for(what, async || condition()).await;
 }
 
 pub(crate) fn names(members: &[Member]) -> BTreeSet<&str> {
     members.iter().map(|member| member.name.as_str()).collect()
 }
 
-/// All of them, once each has said who it is.
-pub(crate) async fn start_all(places: &[&Place]) -> Vec<Running> {
+/// Starts all of them, and waits until each has published its client URLs.
+pub(crate) async fn start_all(test_members: &[&TestMember]) -> Vec<RunningServer> {
     let mut running = Vec::new();
-    for place in places {
-        running.push(place.start(places, ClusterState::New).await);
+    for member in test_members {
+        running.push(member.start(test_members, ClusterState::New).await);
     }
-    let first = places.first().unwrap();
+    let first = test_members.first().unwrap();
     first.members_until(|members| members.iter().all(|m| !m.client_urls.is_empty())).await;
     running
 }
 
-/// A port that was free a moment ago.
+/// A port that is free at the moment.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

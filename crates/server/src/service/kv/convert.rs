@@ -1,5 +1,5 @@
-//! etcd's messages and the data model's, into each other. Keys and values move; they are
-//! never copied here.
+//! Conversions between etcd's messages and the data model's. Keys and values are moved, never
+//! copied.
 
 use quorate_kv::{
     Compare, CompareOperator, CompareTarget, DeleteRange, DeleteRangeOutcome, KeyRange, KeyValue,
@@ -9,7 +9,7 @@ use quorate_kv::{
 use quorate_proto::etcdserverpb::{self as pb, compare, range_request, request_op, response_op};
 use quorate_proto::mvccpb;
 
-/// A way to sort that there is not is refused, after a key that there is not.
+/// An unknown sort order or target is an error. As in etcd, an empty key is reported first.
 pub(crate) fn range(request: pb::RangeRequest) -> Result<Range, KvError> {
     let bad_sort = || match request.key.is_empty() {
         true => KvError::EmptyKey,
@@ -60,7 +60,7 @@ pub(crate) fn delete_range(request: pb::DeleteRangeRequest) -> DeleteRange {
     DeleteRange { keys, prev_kv: request.prev_kv }
 }
 
-/// A request without content is refused with what etcd says to it.
+/// An operation without content is refused with etcd's error.
 pub(crate) fn txn(request: pb::TxnRequest) -> Result<Txn, KvError> {
     Ok(Txn {
         compare: request.compare.into_iter().map(compare).collect(),
@@ -83,7 +83,8 @@ fn requests(requests: Vec<pb::RequestOp>) -> Result<Vec<TxnOperation>, KvError> 
     converted.collect()
 }
 
-/// The target says what is compared; a value of another kind counts as none, as in etcd.
+/// The target decides what is compared. As in etcd, a value of another kind counts as the
+/// default value.
 fn compare(request: pb::Compare) -> Compare {
     use compare::TargetUnion;
     let operator = match request.result() {
@@ -150,7 +151,7 @@ pub(crate) fn txn_response(header: Header, done: TxnOutcome) -> pb::TxnResponse 
     pb::TxnResponse { header, succeeded: done.succeeded, responses }
 }
 
-/// Headers inside a transaction say the revision and no more.
+/// Headers inside a transaction carry only the revision.
 fn response(part: TxnOperationReply) -> pb::ResponseOp {
     let header = Some(pb::ResponseHeader { revision: part.revision, ..Default::default() });
     let response = match part.outcome {

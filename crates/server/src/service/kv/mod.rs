@@ -1,16 +1,16 @@
 //! etcd's service KV: reads, writes, transactions, compaction.
 
-mod compaction;
 mod convert;
+mod finish_compactions;
 
-pub(crate) use compaction::finish_compactions;
 pub(crate) use convert::key_value;
+pub(crate) use finish_compactions::finish_compactions;
 
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
 use quorate_kv::{
-    Command, Compact, IncrementalRange, Kv as Data, KvError, KvOutcome, KvReply, Query, Range,
+    Command, Compact, IncrementalRange, Kv as KvStore, KvError, KvOutcome, KvReply, Query, Range,
     RangeOutcome, Table, check,
 };
 use quorate_proto::etcdserverpb::kv_server::Kv;
@@ -24,53 +24,53 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, async_trait};
 
-use crate::context::{Context, Needs};
-use crate::errors::{refused, table};
+use crate::access::ClientAction;
+use crate::context::ServiceContext;
+use crate::status::ServiceError;
 
 pub(crate) struct KvService {
-    context: Context,
+    context: ServiceContext,
 }
 
 impl KvService {
-    pub(crate) fn new(context: Context) -> Self {
+    pub(crate) fn new(context: ServiceContext) -> Self {
         Self { context }
     }
 
     async fn find(&self, request: Request<RangeRequest>) -> Result<(i64, RangeOutcome), Status> {
+        self.context.admit(&request, &ClientAction::Range(request.get_ref()))?;
         let serializable = request.get_ref().serializable;
-        let needs = if serializable { Needs::Member } else { Needs::Reader };
-        self.context.admit(&request, needs)?;
-        let range = convert::range(request.into_inner()).map_err(refused)?;
-        check::range(&range).map_err(refused)?;
+        let range = convert::range(request.into_inner()).map_err(ServiceError::Kv)?;
+        check::range(&range).map_err(ServiceError::Kv)?;
         if !serializable {
             self.context.catch_up().await?;
         }
-        self.look_up(range).await
+        Ok(self.look_up(range).await?)
     }
 
-    /// In pieces: whoever reads everything holds up no command for longer than a piece.
-    async fn look_up(&self, range: Range) -> Result<(i64, RangeOutcome), Status> {
+    /// Reads in pieces, so that a range over everything delays no command by more than a piece.
+    async fn look_up(&self, range: Range) -> Result<(i64, RangeOutcome), ServiceError> {
         let store = &self.context.store;
         let (mut reading, mut more) = {
             let kv = store.read();
-            let mut reading = kv.start_range(range).map_err(refused)?;
-            let more = read_some(&kv, &mut reading)?;
+            let mut reading = kv.start_range(range)?;
+            let more = read_piece(&kv, &mut reading)?;
             (reading, more)
         };
         while more {
             tokio::task::yield_now().await;
-            more = read_some(&store.read(), &mut reading)?;
+            more = read_piece(&store.read(), &mut reading)?;
         }
         let KvReply { revision, result } = finish(reading).await?;
-        match result {
-            Ok(KvOutcome::Range(found)) => Ok((revision, found)),
-            other => Err(mismatch(&other)),
+        match result? {
+            KvOutcome::Range(found) => Ok((revision, found)),
+            _ => Err(ServiceError::UnexpectedReply),
         }
     }
 
-    /// Old revisions go with later commands, a few with each. So many commands that do
-    /// nothing else let them go now.
-    async fn finish_compacting(&self) -> Result<(), Status> {
+    /// Old revisions are deleted with later commands, a few with each. This proposes empty
+    /// commands until all are deleted.
+    async fn finish_compacting(&self) -> Result<(), ServiceError> {
         while self.context.store.read().is_compacting() {
             let mut commands = JoinSet::new();
             for _ in 0..COMMANDS_AT_ONCE {
@@ -78,7 +78,7 @@ impl KvService {
                 commands.spawn(async move { context.run(&Command::Noop).await.map(|_| ()) });
             }
             while let Some(done) = commands.join_next().await {
-                done.map_err(|why| Status::internal(why.to_string()))??;
+                done??;
             }
         }
         Ok(())
@@ -105,20 +105,20 @@ impl Kv for KvService {
         let (revision, found) = self.find(request).await?;
         let header = Some(self.context.header(revision));
         let whole = convert::range_response(header, found);
-        Ok(Response::new(Box::pin(tokio_stream::iter(Pieces::new(whole).map(Ok)))))
+        Ok(Response::new(Box::pin(tokio_stream::iter(RangeStreamMessages::new(whole).map(Ok)))))
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::Put(request.get_ref()))?;
         let put = convert::put(request.into_inner());
-        check::put(&put).map_err(refused)?;
+        check::put(&put).map_err(ServiceError::Kv)?;
         let KvReply { revision, result } = self.context.run(&Command::Put(put)).await?;
         match result {
             Ok(KvOutcome::Put(done)) => {
                 let header = Some(self.context.header(revision));
                 Ok(Response::new(convert::put_response(header, done)))
             }
-            other => Err(mismatch(&other)),
+            other => Err(mismatch(&other).into()),
         }
     }
 
@@ -126,9 +126,9 @@ impl Kv for KvService {
         &self,
         request: Request<DeleteRangeRequest>,
     ) -> Result<Response<DeleteRangeResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::DeleteRange(request.get_ref()))?;
         let deletion = convert::delete_range(request.into_inner());
-        check::delete_range(&deletion).map_err(refused)?;
+        check::delete_range(&deletion).map_err(ServiceError::Kv)?;
         let KvReply { revision, result } =
             self.context.run(&Command::DeleteRange(deletion)).await?;
         match result {
@@ -136,15 +136,15 @@ impl Kv for KvService {
                 let header = Some(self.context.header(revision));
                 Ok(Response::new(convert::delete_response(header, done)))
             }
-            other => Err(mismatch(&other)),
+            other => Err(mismatch(&other).into()),
         }
     }
 
     async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::Txn(request.get_ref()))?;
         let serializable = is_serializable(request.get_ref());
-        let txn = convert::txn(request.into_inner()).map_err(refused)?;
-        check::txn(&txn, self.context.limits.txn_requests_max).map_err(refused)?;
+        let txn = convert::txn(request.into_inner()).map_err(ServiceError::Kv)?;
+        check::txn(&txn, self.context.limits.txn_requests_max).map_err(ServiceError::Kv)?;
         let KvReply { revision, result } = if txn.is_read_only() {
             if !serializable {
                 self.context.catch_up().await?;
@@ -158,7 +158,7 @@ impl Kv for KvService {
                 let header = Some(self.context.header(revision));
                 Ok(Response::new(convert::txn_response(header, done)))
             }
-            other => Err(mismatch(&other)),
+            other => Err(mismatch(&other).into()),
         }
     }
 
@@ -166,7 +166,7 @@ impl Kv for KvService {
         &self,
         request: Request<CompactionRequest>,
     ) -> Result<Response<CompactionResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::Compact)?;
         let CompactionRequest { revision, physical } = request.into_inner();
         let reply = self.context.run(&Command::Compact(Compact { revision })).await?;
         if physical {
@@ -177,22 +177,23 @@ impl Kv for KvService {
     }
 }
 
-/// Whether there is more.
-fn read_some(kv: &Data<impl Table>, reading: &mut IncrementalRange) -> Result<bool, Status> {
-    let piece = kv.continue_range(reading, KEYS_AT_ONCE).map_err(|why| table(&why))?;
-    piece.map_err(refused)
+/// Reads the next piece; true if there are more.
+fn read_piece(
+    kv: &KvStore<impl Table>,
+    reading: &mut IncrementalRange,
+) -> Result<bool, ServiceError> {
+    Ok(kv.continue_range(reading, KEYS_AT_ONCE)??)
 }
 
-/// Sorting many takes too long for a thread that others wait for.
-async fn finish(reading: IncrementalRange) -> Result<KvReply, Status> {
+/// Sorting many keys takes too long for a thread that other requests wait for.
+async fn finish(reading: IncrementalRange) -> Result<KvReply, ServiceError> {
     if reading.len() <= KEYS_AT_ONCE {
         return Ok(reading.finish());
     }
-    let finished = spawn_blocking(|| reading.finish()).await;
-    finished.map_err(|why| Status::internal(why.to_string()))
+    Ok(spawn_blocking(|| reading.finish()).await?)
 }
 
-/// A transaction of reads that may all be old may be old itself.
+/// A transaction may read stale data if all of its reads may.
 fn is_serializable(txn: &TxnRequest) -> bool {
     txn.success.iter().chain(&txn.failure).all(|request| match &request.request {
         Some(request_op::Request::RequestRange(range)) => range.serializable,
@@ -201,30 +202,30 @@ fn is_serializable(txn: &TxnRequest) -> bool {
     })
 }
 
-/// A command that is not understood, or ran before and lost its reply.
-fn mismatch(result: &Result<KvOutcome, KvError>) -> Status {
+/// The error for a result that is not of the expected type.
+fn mismatch(result: &Result<KvOutcome, KvError>) -> ServiceError {
     match result {
-        Err(why) => refused(*why),
-        Ok(_) => Status::internal("etcdserver: reply of another kind"),
+        Err(error) => ServiceError::Kv(*error),
+        Ok(_) => ServiceError::UnexpectedReply,
     }
 }
 
-/// What was found, piece by piece; clients add them up. Only the last one says how many
-/// there are.
-struct Pieces {
+/// A range response split into the messages of a stream, which clients concatenate. Only the
+/// last one carries the count.
+struct RangeStreamMessages {
     kvs: Peekable<IntoIter<KeyValue>>,
-    /// What the last piece says besides.
+    /// The fields of the last message, without its keys.
     last: Option<RangeResponse>,
 }
 
-impl Pieces {
+impl RangeStreamMessages {
     fn new(mut whole: RangeResponse) -> Self {
         let kvs = std::mem::take(&mut whole.kvs).into_iter().peekable();
         Self { kvs, last: Some(whole) }
     }
 }
 
-impl Iterator for Pieces {
+impl Iterator for RangeStreamMessages {
     type Item = RangeStreamResponse;
 
     fn next(&mut self) -> Option<RangeStreamResponse> {
@@ -246,10 +247,11 @@ impl Iterator for Pieces {
     }
 }
 
-/// Keys that are read before others have their turn.
+/// Keys that are read before other requests get a turn.
 const KEYS_AT_ONCE: usize = 1_000;
-/// Commands without effect that are under way at once to finish a compaction.
+/// Empty commands in progress at a time to finish a compaction.
 const COMMANDS_AT_ONCE: usize = 32;
-/// How much of a large range goes in one piece, and what a pair counts beside its bytes.
+/// The size of one message of a range stream.
 const PIECE_BYTES: usize = 1 << 20;
+/// The size of a key-value pair beside its key and value.
 const PAIR_OVERHEAD_BYTES: usize = 64;

@@ -1,8 +1,8 @@
-//! When leases end, as the leader knows it; and how the other members ask it.
+//! The leader's lease deadlines, and the queries with which other members ask for them.
 //!
-//! The leader's deadlines stand in no log. A member that was deposed and does not know it
-//! could promise time that the new leader does not grant: so the leader confirms that it
-//! still leads before it says how long a lease lasts.
+//! Deadlines are not in the log. A deposed leader that does not know it could promise time that
+//! the new leader does not grant. So a leader confirms that it still leads before it says how
+//! long a lease lasts.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,84 +11,87 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quorate::{RequestError, RequestRefused};
 use quorate_kv::{Command, LeaseCheckpoint, LeaseDeadlines, LeaseGrants, LeaseRenewal};
 use tokio::time::Instant;
-use tonic::Status;
 
-use crate::context::{Context, Store};
-use crate::errors::failed;
+use crate::context::{ServiceContext, SharedStore};
+use crate::status::ServiceError;
 
-/// The deadlines of a leader; empty elsewhere.
+/// The deadlines of a leader; empty on other members.
 pub(crate) struct Lessor {
-    leading: Mutex<Option<Leading>>,
-    begun: Instant,
+    deadlines: Mutex<Option<LeaderDeadlines>>,
+    started: Instant,
 }
 
-struct Leading {
+struct LeaderDeadlines {
     term: u64,
     deadlines: LeaseDeadlines,
 }
 
 /// What a member may ask the leader about a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
-    /// Let it begin anew.
+pub(crate) enum LeaseQuery {
+    /// Restart the time of the lease.
     Renew(i64),
     TimeLeft(i64),
 }
 
-/// What the leader says; in seconds. `None` for a lease that is gone, or about to go.
-pub(crate) type Told = Option<i64>;
+/// The leader's answer: the remaining seconds. `None` for a lease that does not exist or has
+/// expired.
+pub(crate) type LeaseAnswer = Option<i64>;
 
 impl Default for Lessor {
     fn default() -> Self {
-        Self { leading: Mutex::new(None), begun: Instant::now() }
+        Self { deadlines: Mutex::new(None), started: Instant::now() }
     }
 }
 
 impl Lessor {
-    fn lock(&self) -> MutexGuard<'_, Option<Leading>> {
-        self.leading.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<LeaderDeadlines>> {
+        self.deadlines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> u64 {
-        self.begun.elapsed().as_millis() as u64
+        self.started.elapsed().as_millis() as u64
     }
 
-    /// The term in which this member counts, if it does.
+    /// The term in which this member keeps deadlines, if it does.
     pub(super) fn term(&self) -> Option<u64> {
-        self.lock().as_ref().map(|leading| leading.term)
+        self.lock().as_ref().map(|leader| leader.term)
     }
 
-    /// Begins to count for all leases of the store, which is as new as this term.
-    pub(super) fn begin(&self, context: &Context, term: u64) {
-        // From here on grants are kept, and all earlier ones are in the store.
-        context.store.take_grants();
+    /// Starts the deadlines of all leases in the store, which has applied all entries of
+    /// earlier terms.
+    pub(super) fn start(&self, context: &ServiceContext, term: u64) {
+        // From now on the store collects grants; all earlier ones are in it.
+        let _ = context.store.take_grants();
         let limits = &context.limits;
-        let (grace, every) = (millis(limits.lease_grace), millis(limits.lease_checkpoint_every));
+        let grace = millis(limits.lease_grace);
+        let checkpoint_interval = millis(limits.lease_checkpoint_interval);
         let kv = context.store.read();
-        let deadlines = LeaseDeadlines::new(kv.leases(), self.now(), grace, every);
+        let deadlines = LeaseDeadlines::new(kv.leases(), self.now(), grace, checkpoint_interval);
         drop(kv);
-        *self.lock() = Some(Leading { term, deadlines });
+        *self.lock() = Some(LeaderDeadlines { term, deadlines });
     }
 
-    pub(super) fn end(&self, store: &Store) {
+    pub(super) fn stop(&self, store: &SharedStore) {
         *self.lock() = None;
         store.stop_tracking_grants();
     }
 
-    /// Leases that have ended, as far as is known here.
-    pub(super) fn ended(&self, context: &Context, count_max: usize) -> Vec<i64> {
+    /// Leases whose deadline has passed.
+    pub(super) fn expired(&self, context: &ServiceContext, count_max: usize) -> Vec<i64> {
         let now = self.now();
         self.with(context, |deadlines| deadlines.expired(now, count_max)).unwrap_or_default()
     }
 
-    pub(super) fn checkpoints_due(&self, context: &Context) -> Vec<LeaseCheckpoint> {
+    pub(super) fn checkpoints_due(&self, context: &ServiceContext) -> Vec<LeaseCheckpoint> {
         let now = self.now();
         let due = self.with(context, |deadlines| deadlines.checkpoints_due(now, CHECKPOINTS_MAX));
         due.unwrap_or_default()
     }
 
-    /// A lease was seen to be gone. It may have been granted anew since: then it counts on.
-    pub(super) fn forget(&self, context: &Context, id: i64) {
+    /// Removes the deadline of a lease that no longer exists. If it was granted again
+    /// meanwhile, its deadline stays.
+    pub(super) fn forget(&self, context: &ServiceContext, id: i64) {
         self.with(context, |deadlines| {
             if context.store.read().lease(id).is_none() {
                 deadlines.remove(id);
@@ -96,11 +99,15 @@ impl Lessor {
         });
     }
 
-    /// The deadlines, with what was granted meanwhile.
-    fn with<R>(&self, context: &Context, act: impl FnOnce(&mut LeaseDeadlines) -> R) -> Option<R> {
+    /// Adds the leases granted meanwhile, then calls `act` on the deadlines.
+    fn with<R>(
+        &self,
+        context: &ServiceContext,
+        act: impl FnOnce(&mut LeaseDeadlines) -> R,
+    ) -> Option<R> {
         let now = self.now();
-        let mut leading = self.lock();
-        let deadlines = &mut leading.as_mut()?.deadlines;
+        let mut leader = self.lock();
+        let deadlines = &mut leader.as_mut()?.deadlines;
         match context.store.take_grants() {
             LeaseGrants::Granted(grants) => {
                 for (id, ttl) in grants {
@@ -119,39 +126,49 @@ impl Lessor {
         Some(act(deadlines))
     }
 
-    /// Answers as the leader; `None` if this member is none, or cannot be sure.
-    pub(super) async fn answer(&self, context: &Context, ask: Ask) -> Option<Told> {
+    /// Answers as the leader. `None` if this member is not the leader, or cannot confirm it.
+    pub(super) async fn answer(
+        &self,
+        context: &ServiceContext,
+        query: LeaseQuery,
+    ) -> Option<LeaseAnswer> {
         let term = self.term()?;
-        let mut told = self.look(context, term, ask).await?;
-        if told.is_none() {
-            // Whoever asks may have seen a grant that has not run here yet.
+        let mut answer = self.look_up(context, term, query).await?;
+        if answer.is_none() {
+            // The requester may have seen a grant that this member has not applied yet.
             context.catch_up().await.ok()?;
-            told = self.look(context, term, ask).await?;
+            answer = self.look_up(context, term, query).await?;
         }
         context.catch_up().await.ok()?;
         let leads = context.node.is_leader() && context.node.term() == term;
-        (leads && self.term() == Some(term)).then_some(told)
+        (leads && self.term() == Some(term)).then_some(answer)
     }
 
-    async fn look(&self, context: &Context, term: u64, ask: Ask) -> Option<Told> {
-        let (Ask::Renew(id) | Ask::TimeLeft(id)) = ask;
+    async fn look_up(
+        &self,
+        context: &ServiceContext,
+        term: u64,
+        query: LeaseQuery,
+    ) -> Option<LeaseAnswer> {
+        let (LeaseQuery::Renew(id) | LeaseQuery::TimeLeft(id)) = query;
         if context.store.read().lease(id).is_none() {
             self.forget(context, id);
             return Some(None);
         }
         let now = self.now();
-        match ask {
-            Ask::TimeLeft(_) => {
+        match query {
+            LeaseQuery::TimeLeft(_) => {
                 let left = self.with(context, |deadlines| deadlines.seconds_left(id, now))?;
                 Some(left.filter(|left| *left >= 0))
             }
-            Ask::Renew(_) => {
+            LeaseQuery::Renew(_) => {
                 let renewed = self.with(context, |deadlines| deadlines.renew(id, now))?;
                 let Some(LeaseRenewal { ttl, clear }) = renewed else { return Some(None) };
                 let Some(clear) = clear else { return Some(Some(ttl)) };
                 let cleared = context.run_in(term, &Command::LeaseCheckpoint(vec![clear])).await;
                 if cleared.is_err() {
-                    // The deadlines believe that it is: begin anew with what the store says.
+                    // The deadlines assume that the checkpoint was cleared: build them again
+                    // from the store.
                     *self.lock() = None;
                     return None;
                 }
@@ -161,28 +178,31 @@ impl Lessor {
     }
 }
 
-/// Asks the leader, wherever it is, for as long as it takes to find one.
-pub(super) async fn ask_leader(context: &Context, ask: Ask) -> Result<Told, Status> {
-    let deadline = Instant::now() + PATIENCE;
+/// Asks the leader, and retries until there is one or the timeout passes.
+pub(super) async fn ask_leader(
+    context: &ServiceContext,
+    query: LeaseQuery,
+) -> Result<LeaseAnswer, ServiceError> {
+    let deadline = Instant::now() + ASK_TIMEOUT;
     loop {
-        let why = match context.node.ask_leader(ask.encode()).await {
-            Ok(answer) => match decode_told(answer) {
-                Some(told) => return Ok(told),
+        let error = match context.node.ask_leader(query.encode()).await {
+            Ok(answer) => match decode_answer(answer) {
+                Some(answer) => return Ok(answer),
                 None => RequestError::Refused(RequestRefused::NoLeader),
             },
-            Err(why) => why,
+            Err(error) => error,
         };
-        if !why.is_retryable() || Instant::now() >= deadline {
-            return Err(failed(&why));
+        if !error.is_retryable() || Instant::now() >= deadline {
+            return Err(error.into());
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(ASK_RETRY_INTERVAL).await;
     }
 }
 
 const RENEW: u8 = 1;
 const TIME_LEFT: u8 = 2;
 
-impl Ask {
+impl LeaseQuery {
     fn encode(self) -> Bytes {
         let (kind, id) = match self {
             Self::Renew(id) => (RENEW, id),
@@ -205,12 +225,12 @@ impl Ask {
     }
 }
 
-/// A lease that is gone has less than no time left.
-pub(super) fn encode_told(told: Told) -> Bytes {
-    Bytes::copy_from_slice(&told.unwrap_or(-1).to_le_bytes())
+/// A lease that does not exist is encoded as -1 seconds.
+pub(super) fn encode_answer(answer: LeaseAnswer) -> Bytes {
+    Bytes::copy_from_slice(&answer.unwrap_or(-1).to_le_bytes())
 }
 
-fn decode_told(mut bytes: Bytes) -> Option<Told> {
+fn decode_answer(mut bytes: Bytes) -> Option<LeaseAnswer> {
     let seconds = bytes.try_get_i64_le().ok()?;
     bytes.is_empty().then_some((seconds >= 0).then_some(seconds))
 }
@@ -221,8 +241,8 @@ fn millis(duration: Duration) -> u64 {
 
 /// Checkpoints in one command.
 const CHECKPOINTS_MAX: usize = 1_000;
-const PATIENCE: Duration = Duration::from_secs(7);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const ASK_TIMEOUT: Duration = Duration::from_secs(7);
+const ASK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
@@ -230,41 +250,41 @@ mod tests {
     use quorate_kv::{AnyTable, Kv, LeaseGrant};
 
     use super::*;
-    use crate::context::Limits;
+    use crate::context::ServiceLimits;
 
-    /// Otherwise it would never end.
+    /// Otherwise the lease would never expire.
     #[tokio::test]
-    async fn a_lease_that_was_granted_anew_is_not_forgotten() {
-        let store = Store::new(Kv::open(AnyTable::default()).unwrap());
+    async fn a_lease_that_was_granted_again_keeps_its_deadline() {
+        let store = SharedStore::new(Kv::open(AnyTable::default()).unwrap());
         let config = NodeConfig::first(1, 1, [(1, "")]).with_tick(Duration::from_millis(10));
         let (storage, network) = (MemoryStorage::new(), MemoryNetwork::new());
         let node = Node::start(config, storage, store.clone(), network.transport()).await.unwrap();
-        let context = Context::new(node.clone(), store, 1, Limits::default());
+        let context = ServiceContext::new(node.clone(), store, 1, ServiceLimits::default());
         let lessor = &context.lessor;
-        let counts =
+        let has_deadline =
             || lessor.with(&context, |deadlines| deadlines.seconds_left(7, 0).is_some()).unwrap();
         context.catch_up().await.unwrap();
-        lessor.begin(&context, node.term());
+        lessor.start(&context, node.term());
         let grant = Command::LeaseGrant(LeaseGrant { id: 7, ttl: 60 });
         context.run(&grant).await.unwrap();
         lessor.forget(&context, 7);
-        assert!(counts());
+        assert!(has_deadline());
         context.run(&Command::LeaseRevoke(7)).await.unwrap();
         lessor.forget(&context, 7);
-        assert!(!counts());
+        assert!(!has_deadline());
         node.stop_now().await;
     }
 
     #[test]
-    fn what_is_asked_and_told_is_understood() {
-        for ask in [Ask::Renew(i64::MIN), Ask::TimeLeft(7)] {
-            assert_eq!(Ask::decode(ask.encode()), Some(ask));
-            assert_eq!(Ask::decode(ask.encode().slice(..8)), None);
+    fn queries_and_answers_round_trip() {
+        for query in [LeaseQuery::Renew(i64::MIN), LeaseQuery::TimeLeft(7)] {
+            assert_eq!(LeaseQuery::decode(query.encode()), Some(query));
+            assert_eq!(LeaseQuery::decode(query.encode().slice(..8)), None);
         }
-        assert_eq!(Ask::decode(Bytes::from_static(&[9; 9])), None);
-        for told in [None, Some(0), Some(60)] {
-            assert_eq!(decode_told(encode_told(told)), Some(told));
+        assert_eq!(LeaseQuery::decode(Bytes::from_static(&[9; 9])), None);
+        for answer in [None, Some(0), Some(60)] {
+            assert_eq!(decode_answer(encode_answer(answer)), Some(answer));
         }
-        assert_eq!(decode_told(Bytes::new()), None);
+        assert_eq!(decode_answer(Bytes::new()), None);
     }
 }

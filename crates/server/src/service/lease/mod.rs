@@ -1,15 +1,15 @@
-//! etcd's service Lease. Grants and revocations go through the log; how much time is left
-//! only the leader knows, so that a keep-alive has to reach it.
+//! etcd's service Lease. Grants and revocations go through the log. Only the leader knows how
+//! much time is left, so keep-alives are forwarded to it.
 
 mod expiry;
 mod lessor;
 
-pub(crate) use expiry::Expiry;
+pub(crate) use expiry::LeaseExpiry;
 pub(crate) use lessor::Lessor;
 
 use std::hash::{BuildHasher, RandomState};
 
-use lessor::{Ask, ask_leader};
+use lessor::{LeaseQuery, ask_leader};
 use quorate_kv::{Command, KvError, KvOutcome, LeaseGrant, Query, check};
 use quorate_proto::etcdserverpb::lease_server::Lease;
 use quorate_proto::etcdserverpb::{
@@ -21,15 +21,16 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-use crate::context::{Context, Needs, requires_leader};
-use crate::errors::refused;
+use crate::access::ClientAction;
+use crate::context::{ServiceContext, requires_leader};
+use crate::status::ServiceError;
 
 pub(crate) struct LeaseService {
-    context: Context,
+    context: ServiceContext,
 }
 
 impl LeaseService {
-    pub(crate) fn new(context: Context) -> Self {
+    pub(crate) fn new(context: ServiceContext) -> Self {
         Self { context }
     }
 }
@@ -40,15 +41,15 @@ impl Lease for LeaseService {
         &self,
         request: Request<LeaseGrantRequest>,
     ) -> Result<Response<LeaseGrantResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
-        let LeaseGrantRequest { ttl, id: wanted } = request.into_inner();
+        self.context.admit(&request, &ClientAction::LeaseGrant)?;
+        let LeaseGrantRequest { ttl, id: requested_id } = request.into_inner();
         let ttl = ttl.max(self.context.limits.lease_ttl_min);
         loop {
-            let id = if wanted == 0 { draw_id() } else { wanted };
+            let id = if requested_id == 0 { random_id() } else { requested_id };
             let grant = LeaseGrant { id, ttl };
-            check::lease_grant(&grant).map_err(refused)?;
+            check::lease_grant(&grant).map_err(ServiceError::Kv)?;
             let reply = match self.context.run(&Command::LeaseGrant(grant)).await {
-                Err(why) if wanted == 0 && why.message() == KvError::LeaseExists.text() => continue,
+                Err(ServiceError::Kv(KvError::LeaseExists)) if requested_id == 0 => continue,
                 reply => reply?,
             };
             let header = Some(self.context.header(reply.revision));
@@ -61,8 +62,8 @@ impl Lease for LeaseService {
         &self,
         request: Request<LeaseRevokeRequest>,
     ) -> Result<Response<LeaseRevokeResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
-        let id = request.into_inner().id;
+        let id = request.get_ref().id;
+        self.context.admit(&request, &ClientAction::LeaseRevoke { id })?;
         let reply = self.context.run(&Command::LeaseRevoke(id)).await?;
         let header = Some(self.context.header(reply.revision));
         Ok(Response::new(LeaseRevokeResponse { header }))
@@ -74,30 +75,30 @@ impl Lease for LeaseService {
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
-        let wants_leader = requires_leader(request.metadata());
-        let (responses, stream) = mpsc::channel(RESPONSES_WAITING_MAX);
+        self.context.admit(&request, &ClientAction::LeaseKeepAlive)?;
+        let requires_leader = requires_leader(request.metadata());
+        let (responses, receiver) = mpsc::channel(RESPONSES_QUEUED_MAX);
         let context = self.context.clone();
         tokio::spawn(async move {
             tokio::select! {
                 () = keep_alive(&context, request.into_inner(), &responses) => {}
-                why = context.end_of_stream(wants_leader) => {
-                    let _ = responses.try_send(Err(why));
+                error = context.end_of_stream(requires_leader) => {
+                    let _ = responses.try_send(Err(error.into()));
                 }
                 () = responses.closed() => {}
             }
         });
-        Ok(Response::new(ReceiverStream::new(stream)))
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
     async fn lease_time_to_live(
         &self,
         request: Request<LeaseTimeToLiveRequest>,
     ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
-        let LeaseTimeToLiveRequest { id, keys } = request.into_inner();
+        let LeaseTimeToLiveRequest { id, keys } = *request.get_ref();
+        self.context.admit(&request, &ClientAction::LeaseTimeToLive { id, keys })?;
         self.context.catch_up().await?;
-        let told = ask_leader(&self.context, Ask::TimeLeft(id)).await?;
+        let time_left = ask_leader(&self.context, LeaseQuery::TimeLeft(id)).await?;
         let lease = self.context.look_up(&Query::Lease(id));
         let revision = self.context.store.read().revision();
         let mut response = LeaseTimeToLiveResponse {
@@ -107,8 +108,9 @@ impl Lease for LeaseService {
             granted_ttl: 0,
             keys: Vec::new(),
         };
-        if let (Some(left), Ok(Ok(KvOutcome::Lease(lease)))) = (told, lease.map(|it| it.result)) {
-            response.ttl = left;
+        let lease = lease.map(|reply| reply.result);
+        if let (Some(time_left), Ok(Ok(KvOutcome::Lease(lease)))) = (time_left, lease) {
+            response.ttl = time_left;
             response.granted_ttl = lease.ttl;
             if keys {
                 response.keys = lease.keys;
@@ -121,7 +123,7 @@ impl Lease for LeaseService {
         &self,
         request: Request<LeaseLeasesRequest>,
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::LeaseLeases)?;
         self.context.catch_up().await?;
         let reply = self.context.look_up(&Query::Leases)?;
         let ids = match reply.result {
@@ -134,9 +136,9 @@ impl Lease for LeaseService {
     }
 }
 
-/// One after the other: a client that asks faster waits.
+/// Renews one lease at a time: a client that sends faster is blocked (backpressure).
 async fn keep_alive(
-    context: &Context,
+    context: &ServiceContext,
     mut requests: Streaming<LeaseKeepAliveRequest>,
     responses: &mpsc::Sender<Result<LeaseKeepAliveResponse, Status>>,
 ) {
@@ -144,31 +146,32 @@ async fn keep_alive(
         let id = match requests.message().await {
             Ok(Some(LeaseKeepAliveRequest { id })) => id,
             Ok(None) => return,
-            Err(why) => {
-                // Nobody hears it if the client is gone.
-                let _ = responses.send(Err(why)).await;
+            Err(status) => {
+                // If the client is gone, the error is lost, which is fine.
+                let _ = responses.send(Err(status)).await;
                 return;
             }
         };
-        // Before the leader is asked: a lease that is revoked at a later revision was still
-        // alive at this one.
+        // The revision is read before the leader is asked: a lease that is revoked at a later
+        // revision was still alive at this one.
         let header = Some(context.header(context.store.read().revision()));
-        let renewed = ask_leader(context, Ask::Renew(id)).await;
+        let renewed = ask_leader(context, LeaseQuery::Renew(id)).await;
         let failed = renewed.is_err();
-        // A lease that is gone has no time left; that is no error.
-        let response = renewed.map(|told| {
-            let ttl = told.unwrap_or(0);
+        // A lease that does not exist is answered with a TTL of 0, which is no error.
+        let response = renewed.map(|time_left| {
+            let ttl = time_left.unwrap_or(0);
             LeaseKeepAliveResponse { header, id, ttl }
         });
+        let response = response.map_err(Into::into);
         if responses.send(response).await.is_err() || failed {
             return;
         }
     }
 }
 
-/// Positive, and of all numbers: that one is taken is next to impossible.
-fn draw_id() -> i64 {
+/// A random positive id. A collision is next to impossible.
+fn random_id() -> i64 {
     (RandomState::new().hash_one(std::time::SystemTime::now()) >> 1).max(1) as i64
 }
 
-const RESPONSES_WAITING_MAX: usize = 16;
+const RESPONSES_QUEUED_MAX: usize = 16;

@@ -1,4 +1,4 @@
-//! Our values as they go over the wire.
+//! Conversions from the engine's types to the messages of `quorate.v1`.
 
 use quorate::{
     Activation, EndedGoal, EntryId, GoalEnd, GoalStep, MemberId, MemberSet, Membership,
@@ -9,7 +9,7 @@ use quorate_core::status::{Flow, LogStatus, PeerStatus};
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::{membership_news, operation, peer, step, tolerance};
 
-use crate::member_info::Info;
+use crate::member_details::MemberDetails;
 
 pub(super) fn entry(id: EntryId) -> v1::EntryId {
     v1::EntryId { term: id.term, index: id.index }
@@ -40,8 +40,8 @@ pub(super) fn record(membership: &Membership) -> v1::MembershipRecord {
     };
     let mut members = membership.members();
     if let Some(goal) = membership.goal() {
-        let wanted = goal.voters.iter().chain(goal.learners.iter());
-        members = members.iter().chain(wanted).collect();
+        let goal_members = goal.voters.iter().chain(goal.learners.iter());
+        members = members.iter().chain(goal_members).collect();
     }
     v1::MembershipRecord {
         id: Some(entry(membership.since())),
@@ -65,7 +65,7 @@ pub(super) fn record(membership: &Membership) -> v1::MembershipRecord {
 }
 
 pub(super) fn member(membership: &Membership, id: MemberId) -> v1::Member {
-    let Info { name, peer_urls, client_urls } = Info::of(membership, id);
+    let MemberDetails { name, peer_urls, client_urls } = MemberDetails::of(membership, id);
     let zone = membership.info(id).map(|info| String::from_utf8_lossy(&info.zone).into_owned());
     v1::Member {
         id: id.0,
@@ -139,7 +139,7 @@ pub(super) fn planned(from: &PlannedStep) -> v1::PlannedStep {
     }
 }
 
-/// What more the cluster can bear, with these live and caught up.
+/// How many more failures the cluster tolerates while these members are live and caught up.
 pub(super) fn tolerance(membership: &Membership, live: &MemberSet) -> v1::Tolerance {
     let count = |voters: &MemberSet| tolerance::Count {
         voters: small(voters.len()),
@@ -153,27 +153,27 @@ pub(super) fn tolerance(membership: &Membership, live: &MemberSet) -> v1::Tolera
     v1::Tolerance {
         failures: spare.filter(|_| has_quorum).unwrap_or_default(),
         has_quorum,
-        stops_commits: sets(&stopping(membership, live)),
+        stops_commits: sets(&fatal_losses(membership, live)),
         counts,
         blocking_zone: zone.unwrap_or_default(),
     }
 }
 
-/// Losses of one live voter, or of two of which neither is enough alone, that leave no
-/// quorum.
-fn stopping(membership: &Membership, live: &MemberSet) -> Vec<MemberSet> {
+/// The single live voters whose loss leaves no quorum, and the pairs of other live voters whose
+/// loss does.
+fn fatal_losses(membership: &Membership, live: &MemberSet) -> Vec<MemberSet> {
     let stops =
         |lost: &[MemberId]| !membership.quorum(|id| live.contains(id) && !lost.contains(&id));
     let voters = membership.voters();
-    let (fatal, harmless): (Vec<MemberId>, Vec<MemberId>) =
+    let (fatal, tolerated): (Vec<MemberId>, Vec<MemberId>) =
         voters.iter().filter(|id| live.contains(*id)).partition(|id| stops(&[*id]));
-    let mut found: Vec<MemberSet> = fatal.iter().map(|id| [*id].into_iter().collect()).collect();
-    for (at, first) in harmless.iter().enumerate() {
-        let others = harmless.get(at + 1..).unwrap_or_default().iter();
+    let mut losses: Vec<MemberSet> = fatal.iter().map(|id| [*id].into_iter().collect()).collect();
+    for (number, first) in tolerated.iter().enumerate() {
+        let others = tolerated.get(number + 1..).unwrap_or_default().iter();
         let pairs = others.filter(|second| stops(&[*first, **second]));
-        found.extend(pairs.map(|second| [*first, *second].into_iter().collect::<MemberSet>()));
+        losses.extend(pairs.map(|second| [*first, *second].into_iter().collect::<MemberSet>()));
     }
-    found
+    losses
 }
 
 pub(super) fn view(from: &PlanContext) -> v1::LeaderView {
@@ -228,7 +228,7 @@ pub(super) fn log(from: &LogStatus) -> v1::LogStatus {
     }
 }
 
-/// None for news that this version of the wire has no words for.
+/// `None` for an event that this version of the protocol cannot express.
 pub(super) fn news(from: &MembershipEvent) -> Option<v1::MembershipNews> {
     use membership_news::{News, Now};
     let news = match from {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_lost_is_what_is_live_beyond_the_quorum() {
+    fn tolerated_failures_are_the_live_voters_beyond_the_quorum() {
         let five = Membership::new((1..=5).map(MemberId), []);
         for (live, failures, has_quorum) in
             [(&[1, 2, 3, 4, 5][..], 2, true), (&[1, 2, 3], 0, true), (&[1, 2], 0, false)]
@@ -271,7 +271,7 @@ mod tests {
             true,
         );
         let tolerance = tolerance(&joint, &set(&[1, 2, 3, 4]));
-        assert_eq!(tolerance.failures, 0, "the second majority has nobody to spare");
+        assert_eq!(tolerance.failures, 0, "the second majority has no spare voter");
         assert_eq!(tolerance.counts.iter().map(|c| c.live).collect::<Vec<_>>(), [3, 2]);
     }
 }

@@ -1,4 +1,4 @@
-//! Our own service about members: goals, plans, and how far a change is.
+//! The service `quorate.v1.Membership`: goals, plans, and the progress of changes.
 
 mod convert;
 mod refusal;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use quorate::{
     ChangeRefusal, EndedGoal, EntryId, GoalEnd, GoalStep, Membership, MembershipEvent, NodeStatus,
-    Refusal, RequestError, RequestRefused,
+    PlanContext, Refusal, RequestError, RequestRefused,
 };
 use quorate_core::status::GoalStatus;
 use quorate_proto::quorate::v1;
@@ -20,20 +20,21 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use crate::context::{Context, Needs};
-use crate::errors::{failed, server_stopped};
-use crate::members::begin;
+use crate::access::ClientAction;
+use crate::context::ServiceContext;
+use crate::member_change::begin_change;
+use crate::status::ServiceError;
 use convert::{ended, entry, log, news, peer, planned, record, role, step, tolerance, view};
 use refusal::refusal;
-use target::{Resolved, expecting};
+use target::{ResolvedTarget, expecting};
 
 pub(crate) struct MembershipService {
-    context: Context,
+    context: ServiceContext,
     tick: Duration,
 }
 
 impl MembershipService {
-    pub(crate) fn new(context: Context, tick: Duration) -> Self {
+    pub(crate) fn new(context: ServiceContext, tick: Duration) -> Self {
         Self { context, tick }
     }
 
@@ -51,11 +52,11 @@ impl MembershipService {
         })
     }
 
-    /// Waits until this goal is pursued no more, and what came of it is settled.
-    async fn ended(&self, id: EntryId) -> Result<EndedGoal, Status> {
+    /// Waits until this goal has ended and the resulting membership is settled.
+    async fn goal_ended(&self, id: EntryId) -> Result<EndedGoal, ServiceError> {
         let mut news = self.context.node.watch_membership();
-        while let Some(heard) = news.next().await {
-            let found = match heard {
+        while let Some(event) = news.next().await {
+            let ended = match event {
                 MembershipEvent::GoalEnded(ended) if ended.id == id => Some(ended),
                 MembershipEvent::Current { membership, settled: true, .. }
                 | MembershipEvent::Settled { membership, .. } => {
@@ -63,11 +64,11 @@ impl MembershipService {
                 }
                 _ => None,
             };
-            if let Some(found) = found {
-                return Ok(found);
+            if let Some(ended) = ended {
+                return Ok(ended);
             }
         }
-        Err(server_stopped())
+        Err(ServiceError::ServerStopped)
     }
 
     fn progress(&self, goal: &GoalStatus) -> v1::GoalProgress {
@@ -97,11 +98,12 @@ impl Service for MembershipService {
         &self,
         request: Request<v1::SetGoalRequest>,
     ) -> Result<Response<v1::SetGoalReply>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::MemberChange)?;
         let v1::SetGoalRequest { target, wait, expected } = request.into_inner();
-        let resolved = Resolved::new(target, &self.membership())?;
-        let (goal_id, end) = match begin(&self.context.node, resolved.change(expected)).await {
-            Ok(id) if wait => (id, Some(self.ended(id).await?)),
+        let resolved = ResolvedTarget::new(target, &self.membership())?;
+        let (goal_id, end) = match begin_change(&self.context.node, resolved.change(expected)).await
+        {
+            Ok(id) if wait => (id, Some(self.goal_ended(id).await?)),
             Ok(id) => (id, None),
             Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
                 ChangeRefusal::AlreadyReached,
@@ -109,14 +111,14 @@ impl Service for MembershipService {
                 let id = self.membership().since();
                 (id, Some(EndedGoal { id, end: GoalEnd::Reached, at: id }))
             }
-            Err(why) => return Err(failed(&why)),
+            Err(error) => return Err(ServiceError::Request(error).into()),
         };
         let membership = self.membership();
         Ok(Response::new(v1::SetGoalReply {
             header: self.header(),
             goal_id: Some(entry(goal_id)),
-            // The goal is committed, and may not count here yet.
-            newcomers: resolved.newcomers(&membership),
+            // The goal is committed, and may not be active on this member yet.
+            newcomers: resolved.joining_members(&membership),
             membership: Some(record(&membership)),
             ended: end.as_ref().map(ended),
         }))
@@ -126,24 +128,27 @@ impl Service for MembershipService {
         &self,
         request: Request<v1::PlanRequest>,
     ) -> Result<Response<v1::PlanReply>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::MemberPlan)?;
         let v1::PlanRequest { target, expected } = request.into_inner();
         let membership = self.membership();
         let stale = expected.is_some_and(|expected| expected != entry(membership.since()));
         if stale {
             let newest = membership.since();
-            let why = Refusal::Change(ChangeRefusal::Stale { newest });
-            return Err(failed(&RequestError::Refused(RequestRefused::ByLeader(why))));
+            let refusal = Refusal::Change(ChangeRefusal::Stale { newest });
+            return Err(ServiceError::Request(RequestError::Refused(RequestRefused::ByLeader(
+                refusal,
+            )))
+            .into());
         }
-        let resolved = Resolved::new(target, &membership)?;
+        let resolved = ResolvedTarget::new(target, &membership)?;
         let (voters, learners) = (resolved.voters.iter(), resolved.learners.iter());
         let plan = self.context.node.plan(voters, learners).await;
-        let plan = plan.map_err(|why| failed(&why))?;
+        let plan = plan.map_err(ServiceError::Request)?;
         Ok(Response::new(v1::PlanReply {
             header: self.header(),
             from: Some(record(&membership)),
             steps: plan.steps.iter().map(planned).collect(),
-            newcomers: resolved.newcomers(&membership),
+            newcomers: resolved.joining_members(&membership),
         }))
     }
 
@@ -151,11 +156,11 @@ impl Service for MembershipService {
         &self,
         request: Request<v1::CancelRequest>,
     ) -> Result<Response<v1::CancelReply>, Status> {
-        self.context.admit(&request, Needs::Voter)?;
+        self.context.admit(&request, &ClientAction::MemberChange)?;
         let v1::CancelRequest { wait, expected } = request.into_inner();
         let change = expecting(quorate::Change::cancel(), expected);
-        let id = begin(&self.context.node, change).await.map_err(|why| failed(&why))?;
-        let end = if wait { Some(self.ended(id).await?) } else { None };
+        let id = begin_change(&self.context.node, change).await.map_err(ServiceError::Request)?;
+        let end = if wait { Some(self.goal_ended(id).await?) } else { None };
         Ok(Response::new(v1::CancelReply {
             header: self.header(),
             goal_id: Some(entry(id)),
@@ -166,23 +171,25 @@ impl Service for MembershipService {
 
     async fn status(
         &self,
-        _request: Request<v1::StatusRequest>,
+        request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusReply>, Status> {
+        self.context.admit(&request, &ClientAction::MembershipStatus)?;
         let node = &self.context.node;
-        let status = node.status().await.map_err(|why| failed(&why))?;
+        let status = node.status().await.map_err(ServiceError::Request)?;
         let raft = &status.raft;
-        // Without a leader nobody sees the others, and nobody waits for one here.
-        let seen = tokio::time::timeout(VIEW_PATIENCE, node.view()).await;
-        let seen = seen.ok().and_then(Result::ok).filter(|_| node.leader().is_some());
-        let tolerated = seen.as_ref().map(|seen| tolerance(&raft.membership, &seen.caught_up));
+        // Only a leader knows the state of the others. The status does not wait for one.
+        let leader_view = tokio::time::timeout(VIEW_TIMEOUT, node.view()).await;
+        let leader_view = leader_view.ok().and_then(Result::ok);
+        let leader_view = leader_view.filter(|_| node.leader().is_some());
+        let tolerance = |view: &PlanContext| tolerance(&raft.membership, &view.caught_up);
         Ok(Response::new(v1::StatusReply {
             header: self.header(),
             membership: Some(record(&raft.membership)),
             newest_id: Some(entry(raft.newest_membership_id)),
             settled_index: raft.settled,
             settled: raft.settled >= raft.membership_id.index,
-            tolerance: tolerated,
-            view: seen.as_ref().map(view),
+            tolerance: leader_view.as_ref().map(tolerance),
+            view: leader_view.as_ref().map(view),
             progress: raft.goal.as_ref().map(|goal| self.progress(goal)),
             peers: raft.peers.iter().map(peer).collect(),
             member: Some(own_status(&status)),
@@ -193,23 +200,24 @@ impl Service for MembershipService {
 
     async fn watch(
         &self,
-        _request: Request<v1::WatchRequest>,
+        request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
+        self.context.admit(&request, &ClientAction::MembershipStatus)?;
         let (sender, receiver) = mpsc::channel(WATCH_REPLIES_MAX);
         let service = Self::new(self.context.clone(), self.tick);
         tokio::spawn(async move {
             let mut watch = service.context.node.watch_membership();
             loop {
-                let heard = tokio::select! {
-                    heard = watch.next() => heard,
+                let event = tokio::select! {
+                    event = watch.next() => event,
                     () = sender.closed() => return,
-                    why = service.context.end_of_stream(false) => {
-                        let _ = sender.send(Err(why)).await;
+                    error = service.context.end_of_stream(false) => {
+                        let _ = sender.send(Err(error.into())).await;
                         return;
                     }
                 };
-                let Some(heard) = heard else { return };
-                let Some(news) = news(&heard) else { continue };
+                let Some(event) = event else { return };
+                let Some(news) = news(&event) else { continue };
                 let reply = v1::WatchReply { header: service.header(), news: Some(news) };
                 if sender.send(Ok(reply)).await.is_err() {
                     return;
@@ -220,7 +228,7 @@ impl Service for MembershipService {
     }
 }
 
-/// The member that replies, as it sees itself.
+/// The status of the member that replies.
 fn own_status(status: &NodeStatus) -> v1::MemberStatus {
     let raft = &status.raft;
     let count = |count: usize| count as u64;
@@ -250,6 +258,7 @@ fn own_status(status: &NodeStatus) -> v1::MemberStatus {
     }
 }
 
-const VIEW_PATIENCE: Duration = Duration::from_secs(1);
-/// News that a slow client has not taken; when there are more it hears how it stands.
+const VIEW_TIMEOUT: Duration = Duration::from_secs(1);
+/// Events queued for a slow client. When the queue is full, the client misses events and gets
+/// the current membership instead.
 const WATCH_REPLIES_MAX: usize = 16;

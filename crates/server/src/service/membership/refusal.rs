@@ -1,4 +1,4 @@
-//! Why a step is held up, as it goes over the wire.
+//! Why a step of a change is blocked, as a message of `quorate.v1`.
 
 use quorate::ChangeRefusal;
 use quorate_proto::quorate::v1;
@@ -7,9 +7,9 @@ use quorate_proto::quorate::v1::tolerance;
 
 use super::convert::entry;
 
-pub(super) fn refusal(why: &ChangeRefusal) -> v1::Refusal {
-    let mut refusal = v1::Refusal { text: why.to_string(), ..v1::Refusal::default() };
-    let reason = match why {
+pub(super) fn refusal(error: &ChangeRefusal) -> v1::Refusal {
+    let mut refusal = v1::Refusal { text: error.to_string(), ..v1::Refusal::default() };
+    let reason = match error {
         ChangeRefusal::InFlight { index, applied } => {
             (refusal.index, refusal.applied) = (*index, *applied);
             Reason::InFlight
@@ -36,15 +36,15 @@ pub(super) fn refusal(why: &ChangeRefusal) -> v1::Refusal {
             refusal.member_id = id.0;
             Reason::UnknownMember
         }
-        other => plain(other),
+        other => without_details(other),
     };
     refusal.reason = reason.into();
     refusal
 }
 
-/// Those that say nothing beside themselves.
-fn plain(why: &ChangeRefusal) -> Reason {
-    match why {
+/// Refusals without details.
+fn without_details(error: &ChangeRefusal) -> Reason {
+    match error {
         ChangeRefusal::NoOwnCommit => Reason::NoOwnCommit,
         ChangeRefusal::ZoneWouldBlock => Reason::ZoneWouldBlock,
         ChangeRefusal::UnsafeTransition => Reason::UnsafeTransition,

@@ -1,4 +1,4 @@
-//! What is refused, with etcd's codes and texts.
+//! Refused requests get etcd's codes and texts.
 
 use quorate_proto::etcdserverpb::request_op::Request as Part;
 use quorate_proto::etcdserverpb::{
@@ -6,18 +6,18 @@ use quorate_proto::etcdserverpb::{
     HashKvRequest, LeaseGrantRequest, LeaseRevokeRequest, MoveLeaderRequest, PutRequest,
     RangeRequest, RequestOp, StatusRequest, TxnRequest, alarm_request,
 };
-use quorate_server::Limits;
+use quorate_server::ServiceLimits;
 use tonic::{Code, Response, Status};
 
-use crate::support::{Member, get, put, text, within};
+use crate::support::{ServiceMember, get, put, text, within};
 
-/// Counts what it has seen, so that no case is left out by mistake.
+/// Counts the cases, so that none is left out by mistake.
 #[derive(Default)]
 struct Cases(usize);
 
 impl Cases {
-    fn refused<T>(&mut self, asked: Result<Response<T>, Status>, code: Code, text: &str) {
-        let Err(status) = asked else { panic!("done, want: {text}") };
+    fn refused<T>(&mut self, reply: Result<Response<T>, Status>, code: Code, text: &str) {
+        let Err(status) = reply else { panic!("done, want: {text}") };
         assert_eq!((status.code(), status.message()), (code, text));
         self.0 += 1;
     }
@@ -36,8 +36,8 @@ const NO_LEASE: &str = "etcdserver: requested lease not found";
 const DUPLICATE: &str = "etcdserver: duplicate key given in txn request";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bad_requests_are_refused_in_etcds_words() {
-    let member = Member::alone(Limits::default()).await;
+async fn bad_requests_are_refused_with_etcds_texts() {
+    let member = ServiceMember::single(ServiceLimits::default()).await;
     let mut kv = member.kv();
     let mut cases = Cases::default();
     let invalid = Code::InvalidArgument;
@@ -46,8 +46,8 @@ async fn bad_requests_are_refused_in_etcds_words() {
     cases.refused(kv.delete_range(DeleteRangeRequest::default()).await, invalid, EMPTY_KEY);
     let inner = txn([Some(Part::RequestPut(put("", "")))]);
     cases.refused(kv.txn(inner).await, invalid, EMPTY_KEY);
-    let asked = kv.txn(txn([None])).await;
-    cases.refused(asked, invalid, "etcdserver: key not found");
+    let reply = kv.txn(txn([None])).await;
+    cases.refused(reply, invalid, "etcdserver: key not found");
     let keeps = PutRequest { ignore_value: true, ..put("none", "") };
     cases.refused(kv.put(keeps).await, invalid, "etcdserver: key not found");
     let both = PutRequest { ignore_value: true, ..put("a", "x") };
@@ -83,16 +83,16 @@ async fn bad_requests_are_refused_in_etcds_words() {
     }
     assert_eq!(cases.0, 21);
 
-    // Beyond what may be received at all: refused before it is understood.
+    // Above the size of a message: rejected before it is decoded.
     let huge = kv.put(put("huge", &"x".repeat(3 << 20))).await.unwrap_err();
     assert!(matches!(huge.code(), Code::OutOfRange | Code::ResourceExhausted), "{huge:?}");
-    assert_eq!(text(&member.range(get("key 7")).await.kvs[0].key), "key 7", "serves on");
+    assert_eq!(text(&member.range(get("key 7")).await.kvs[0].key), "key 7", "still serves");
     member.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_and_maintenance_refuse_in_etcds_words() {
-    let member = Member::alone(Limits::default()).await;
+async fn lease_and_maintenance_errors_have_etcds_texts() {
+    let member = ServiceMember::single(ServiceLimits::default()).await;
     let (mut lease, mut maintenance) = (member.lease(), member.maintenance());
     let mut cases = Cases::default();
     cases.refused(lease.lease_revoke(LeaseRevokeRequest { id: 7 }).await, Code::NotFound, NO_LEASE);
@@ -104,9 +104,9 @@ async fn leases_and_maintenance_refuse_in_etcds_words() {
     cases.refused(lease.lease_grant(grant(0, 9_000_000_001)).await, Code::OutOfRange, long);
     let hash = |revision| HashKvRequest { revision };
     cases.refused(maintenance.hash_kv(hash(99)).await, Code::OutOfRange, FUTURE);
-    let stranger = MoveLeaderRequest { target_id: 9 };
+    let unknown = MoveLeaderRequest { target_id: 9 };
     let bad = "etcdserver: bad leader transferee";
-    cases.refused(maintenance.move_leader(stranger).await, Code::FailedPrecondition, bad);
+    cases.refused(maintenance.move_leader(unknown).await, Code::FailedPrecondition, bad);
     let downgrade = maintenance.downgrade(DowngradeRequest::default()).await;
     assert_eq!(downgrade.unwrap_err().code(), Code::Unimplemented);
     assert_eq!(cases.0, 5);
@@ -114,8 +114,8 @@ async fn leases_and_maintenance_refuse_in_etcds_words() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_space_only_what_adds_is_refused() {
-    let member = Member::alone(Limits::default()).await;
+async fn without_space_only_requests_that_add_data_are_refused() {
+    let member = ServiceMember::single(ServiceLimits::default()).await;
     member.put("a", "x").await;
     let mut maintenance = member.maintenance();
     let alarm = |action: alarm_request::AlarmAction| AlarmRequest {

@@ -1,6 +1,6 @@
-//! What a server does without being asked.
+//! The background tasks of a server.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod support;
 
@@ -10,32 +10,35 @@ use quorate_proto::etcdserverpb::{MemberAddRequest, RangeRequest};
 use quorate_proto::grpc::health::v1::HealthCheckRequest;
 use quorate_proto::grpc::health::v1::health_check_response::ServingStatus;
 use quorate_proto::grpc::health::v1::health_client::HealthClient;
-use quorate_server::Running;
+use quorate_server::RunningServer;
 use quorate_server::config::{AutoCompaction, ClusterState};
-use support::{PATIENCE, Place, names, start_all};
+use support::{TEST_TIMEOUT, TestMember, names, start_all};
 use tokio::time::Instant;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn old_revisions_go_and_space_is_bounded() {
-    let a = Place::new("a");
+async fn old_revisions_are_compacted_and_the_quota_is_enforced() {
+    let a = TestMember::new("a");
     let mut config = a.config(&[&a], ClusterState::New);
     config.auto_compaction = Some(AutoCompaction::Periodic(Duration::from_secs(2)));
     config.quota_backend_bytes = 10_000;
-    let server = Running::start(config).await.unwrap();
+    let server = RunningServer::start(config).await.unwrap();
     for number in 0..5 {
-        a.put_surely("x", &number.to_string()).await;
+        a.put_until_done("x", &number.to_string()).await;
     }
     let old = RangeRequest { key: "x".into(), revision: 2, ..RangeRequest::default() };
     let began = Instant::now();
     loop {
         match a.kv().await.range(old.clone()).await {
-            Ok(_) => assert!(began.elapsed() < PATIENCE, "nothing is compacted"),
-            Err(why) => {
-                assert_eq!(why.message(), "etcdserver: mvcc: required revision has been compacted");
+            Ok(_) => assert!(began.elapsed() < TEST_TIMEOUT, "nothing is compacted"),
+            Err(error) => {
+                assert_eq!(
+                    error.message(),
+                    "etcdserver: mvcc: required revision has been compacted"
+                );
                 break;
             }
         }
-        a.put_surely("x", "again").await;
+        a.put_until_done("x", "again").await;
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let full = a.put("y", &"y".repeat(20_000)).await.unwrap_err();
@@ -44,19 +47,19 @@ async fn old_revisions_go_and_space_is_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn learners_get_their_vote_where_nobody_has_to_ask() {
-    let [a, b] = ["a", "b"].map(Place::new);
+async fn learners_are_promoted_automatically() {
+    let [a, b] = ["a", "b"].map(TestMember::new);
     let mut config = a.config(&[&a], ClusterState::New);
     config.auto_promote = true;
-    let first = Running::start(config).await.unwrap();
+    let first = RunningServer::start(config).await.unwrap();
     a.members_until(|members| names(members).contains("a")).await;
     let add = MemberAddRequest { peer_urls: vec![b.peer.to_string()], is_learner: true };
     a.cluster().await.member_add(add).await.unwrap();
     let second = b.start(&[&a, &b], ClusterState::Existing).await;
-    let voters = |running: &Running| running.node().membership().voters().len();
+    let voters = |running: &RunningServer| running.node().membership().voters().len();
     let began = Instant::now();
     while voters(&first) < 2 {
-        assert!(began.elapsed() < PATIENCE, "{}", first.node().membership());
+        assert!(began.elapsed() < TEST_TIMEOUT, "{}", first.node().membership());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     second.stop().await;
@@ -64,17 +67,17 @@ async fn learners_get_their_vote_where_nobody_has_to_ask() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_client_address_is_told_after_a_restart() {
-    let [a, moved] = ["a", "a"].map(Place::new);
+async fn a_new_client_url_is_published_after_a_restart() {
+    let [a, moved] = ["a", "a"].map(TestMember::new);
     for server in start_all(&[&a]).await {
         server.stop().await;
     }
     let mut config = a.config(&[&a], ClusterState::New);
     config.listen_client_urls = vec![moved.client.clone()];
     config.advertise_client_urls = vec![moved.client.clone()];
-    let server = Running::start(config).await.unwrap();
-    let there = moved.client.to_string();
-    moved.members_until(|members| members[0].client_urls == [there.clone()]).await;
+    let server = RunningServer::start(config).await.unwrap();
+    let new_url = moved.client.to_string();
+    moved.members_until(|members| members[0].client_urls == [new_url.clone()]).await;
 
     let mut health = HealthClient::new(moved.channel().await);
     let checked = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();

@@ -1,4 +1,4 @@
-//! Telling systemd how the service is, as `Type=notify` wants it.
+//! Notifies systemd of the state of the service (`Type=notify`).
 
 use std::ffi::OsStr;
 use std::io;
@@ -6,11 +6,11 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Says it where systemd listens, if it does. A service runs as well without being heard.
+/// Sends the state to systemd's socket, if there is one. A failure does not stop the service.
 pub(crate) fn notify(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    if let Err(why) = send(&socket, state) {
-        tracing::warn!(%why, "cannot tell systemd how this service is");
+    if let Err(error) = send(&socket, state) {
+        tracing::warn!(%error, "cannot notify systemd");
     }
 }
 
@@ -26,26 +26,26 @@ fn send(socket: &OsStr, state: &str) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn heard(socket: &UnixDatagram) -> String {
+    fn received(socket: &UnixDatagram) -> String {
         let mut bytes = [0; 64];
         let length = socket.recv(&mut bytes).unwrap();
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
     #[test]
-    fn it_is_heard_on_either_kind_of_socket() {
+    fn both_kinds_of_sockets_receive_the_state() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         send(path.as_os_str(), "READY=1").unwrap();
-        assert_eq!(heard(&socket), "READY=1");
+        assert_eq!(received(&socket), "READY=1");
 
         let name = format!("@quorate-notify-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name[1..]).unwrap();
         let socket = UnixDatagram::bind_addr(&address).unwrap();
         send(OsStr::new(&name), "STOPPING=1").unwrap();
-        assert_eq!(heard(&socket), "STOPPING=1");
+        assert_eq!(received(&socket), "STOPPING=1");
 
-        assert!(send(directory.path().join("nobody").as_os_str(), "READY=1").is_err());
+        assert!(send(directory.path().join("missing").as_os_str(), "READY=1").is_err());
     }
 }

@@ -1,6 +1,6 @@
-//! How a server ends: first it says so and lets another lead, then it finishes what was begun.
+//! Graceful shutdown: health checks fail, leadership is transferred, requests in progress finish.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod support;
 
@@ -11,31 +11,31 @@ use quorate_proto::etcdserverpb::watch_client::WatchClient;
 use quorate_proto::grpc::health::v1::HealthCheckRequest;
 use quorate_proto::grpc::health::v1::health_check_response::ServingStatus;
 use quorate_proto::grpc::health::v1::health_client::HealthClient;
-use quorate_server::Running;
+use quorate_server::RunningServer;
 use quorate_server::config::ClusterState;
-use support::{PATIENCE, Place, http_get, start_all, wait_until};
+use support::{TEST_TIMEOUT, TestMember, http_get, start_all, wait_until};
 use tokio::net::TcpStream;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_stops_hands_over_first_and_serves_meanwhile() {
-    let [a, b, c] = ["a", "b", "c"].map(Place::new);
-    let places = [&a, &b, &c];
-    let mut running = start_all(&places).await;
+async fn a_stopping_leader_transfers_leadership_and_serves_meanwhile() {
+    let [a, b, c] = ["a", "b", "c"].map(TestMember::new);
+    let test_members = [&a, &b, &c];
+    let mut running = start_all(&test_members).await;
     let leader = running.iter().position(|server| server.node().is_leader()).unwrap();
-    let place = places[leader];
+    let member = test_members[leader];
     let server = running.remove(leader);
     let address = server.client_addresses()[0];
     assert_eq!(http_get(address, "/readyz").await.0, "HTTP/1.1 200 OK");
-    let mut health = HealthClient::new(place.channel().await);
-    let mut told = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
-    let status = told.message().await.unwrap().unwrap().status();
+    let mut health = HealthClient::new(member.channel().await);
+    let mut health_states = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    let status = health_states.message().await.unwrap().unwrap().status();
     assert_eq!(status, ServingStatus::Serving);
-    let mut watch = WatchClient::new(place.channel().await);
+    let mut watch = WatchClient::new(member.channel().await);
     let nothing = tokio_stream::pending::<WatchRequest>();
     let mut watched = watch.watch(nothing).await.unwrap().into_inner();
 
-    // However slow the machine is, and whoever is elected once more because of that.
-    support::wait_for("it leads no more", async || {
+    // On a slow machine this member may be elected again.
+    support::wait_for("it no longer leads", async || {
         server.leave().await;
         !server.node().is_leader()
     })
@@ -48,29 +48,29 @@ async fn who_stops_hands_over_first_and_serves_meanwhile() {
     assert_eq!(line, "HTTP/1.1 503 Service Unavailable");
     assert_eq!(body, "{\"health\":\"false\",\"reason\":\"SERVER STOPPING\"}");
     assert_eq!(http_get(address, "/livez").await.0, "HTTP/1.1 200 OK");
-    while told.message().await.unwrap().unwrap().status() != ServingStatus::NotServing {}
-    // Whoever comes nevertheless is served, by way of the new leader.
-    place.put_surely("x", "1").await;
+    while health_states.message().await.unwrap().unwrap().status() != ServingStatus::NotServing {}
+    // Requests are still served, through the new leader.
+    member.put_until_done("x", "1").await;
 
     server.stop().await;
     assert!(TcpStream::connect(address).await.is_err());
     let ended = watched.message().await.unwrap_err();
     assert_eq!(ended.message(), "etcdserver: server stopped");
-    assert_eq!(places[(leader + 1) % 3].get("x").await.as_deref(), Some("1"));
+    assert_eq!(test_members[(leader + 1) % 3].get("x").await.as_deref(), Some("1"));
     for server in running {
         server.stop().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_begun_is_finished() {
-    let [a, b] = ["a", "b"].map(Place::new);
-    let start = async |place: &Place| {
-        let mut config = place.config(&[&a, &b], ClusterState::New);
-        // So long that the leader stays, and its request too, until the other one is back.
+async fn a_request_in_progress_is_finished() {
+    let [a, b] = ["a", "b"].map(TestMember::new);
+    let start = async |member: &TestMember| {
+        let mut config = member.config(&[&a, &b], ClusterState::New);
+        // So long that the leader stays, and its request waits, until the other member is back.
         config.election_timeout = Duration::from_secs(20);
-        config.drain_timeout = PATIENCE;
-        Running::start(config).await.unwrap()
+        config.drain_timeout = TEST_TIMEOUT;
+        RunningServer::start(config).await.unwrap()
     };
     let (first, second) = (start(&a).await, start(&b).await);
     wait_until("a leads", || {
@@ -84,8 +84,8 @@ async fn what_was_begun_is_finished() {
     let mut kv = a.kv().await;
     let put = tokio::spawn(async move { kv.put(support::put("x", "1")).await });
     let address = first.client_addresses()[0];
-    support::put_begun(address).await;
-    wait_until("the put is offered", || first.node().metrics().open_requests > 0).await;
+    support::put_started(address).await;
+    wait_until("the put is proposed", || first.node().metrics().open_requests > 0).await;
     let stop = tokio::spawn(first.stop());
     support::wait_for("the port is closed", async || TcpStream::connect(address).await.is_err())
         .await;
@@ -97,16 +97,16 @@ async fn what_was_begun_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_never_ends_is_cut_off() {
-    let [a, b] = ["a", "b"].map(Place::new);
+async fn a_request_that_never_ends_is_cut_off() {
+    let [a, b] = ["a", "b"].map(TestMember::new);
     let mut config = a.config(&[&a, &b], ClusterState::New);
     config.drain_timeout = Duration::from_millis(100);
-    // The request would wait for a leader for far longer than a test does.
+    // The request waits for a leader for far longer than the test.
     config.election_timeout = Duration::from_secs(1000);
-    let server = Running::start(config).await.unwrap();
+    let server = RunningServer::start(config).await.unwrap();
     let mut kv = a.kv().await;
     let put = tokio::spawn(async move { kv.put(support::put("x", "1")).await });
-    support::put_begun(server.client_addresses()[0]).await;
-    tokio::time::timeout(PATIENCE, server.stop()).await.unwrap();
+    support::put_started(server.client_addresses()[0]).await;
+    tokio::time::timeout(TEST_TIMEOUT, server.stop()).await.unwrap();
     assert!(put.await.unwrap().is_err());
 }

@@ -1,4 +1,4 @@
-//! Requests by chance, with a liking for corners.
+//! Random requests, biased towards edge cases.
 
 use bytes::Bytes;
 use quorate_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -10,7 +10,7 @@ use quorate_proto::etcdserverpb::{
 };
 
 #[derive(Clone, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum RandomRequest {
     Range(RangeRequest),
     Put(PutRequest),
     Delete(DeleteRangeRequest),
@@ -23,14 +23,14 @@ pub(crate) enum Asked {
     Leases,
 }
 
-pub(crate) struct Draw {
+pub(crate) struct RandomRequests {
     state: u64,
-    /// How far the stores are, for revisions near to that.
+    /// The current revision of the stores: requests use revisions near it.
     revision: i64,
     compacted: i64,
 }
 
-/// Few enough that no sort of etcd's moves equal ones.
+/// Few enough that etcd's sort, which is not stable, keeps the order of equal keys.
 const KEYS: [&[u8]; 9] = [
     b"a",
     b"b",
@@ -45,10 +45,10 @@ const KEYS: [&[u8]; 9] = [
 const ENDS: [&[u8]; 11] =
     [b"", b"", b"", b"\0", b"\0", b"b", b"c", b"a\0", b"b\0", b"\xff\xff", b"\0\0"];
 const LEASES: [i64; 6] = [1, 2, 3, -4, i64::MAX, i64::MIN];
-/// Far from their end for as long as the test lasts.
+/// Long enough that no lease expires during the test.
 const TTLS: [i64; 4] = [600, 100_000, 9_000_000_000, 9_000_000_001];
 
-impl Draw {
+impl RandomRequests {
     pub(crate) fn new(seed: u64) -> Self {
         Self { state: seed, revision: 1, compacted: -1 }
     }
@@ -73,25 +73,28 @@ impl Draw {
         choices[self.below(choices.len())]
     }
 
-    pub(crate) fn request(&mut self, revision: i64, compacted: i64) -> Asked {
+    pub(crate) fn request(&mut self, revision: i64, compacted: i64) -> RandomRequest {
         (self.revision, self.compacted) = (revision, compacted);
         match self.below(100) {
-            0..25 => Asked::Range(self.range()),
-            25..50 => Asked::Put(self.put()),
-            50..60 => Asked::Delete(self.deletion()),
-            60..85 => Asked::Txn(self.txn(3)),
+            0..25 => RandomRequest::Range(self.range()),
+            25..50 => RandomRequest::Put(self.put()),
+            50..60 => RandomRequest::Delete(self.deletion()),
+            60..85 => RandomRequest::Txn(self.txn(3)),
             85..88 => {
                 let revision = if self.one_in(3) { self.a_revision() } else { compacted + 9 };
-                Asked::Compact(CompactionRequest { revision, physical: self.one_in(2) })
+                RandomRequest::Compact(CompactionRequest { revision, physical: self.one_in(2) })
             }
-            88..92 => Asked::Grant(LeaseGrantRequest { id: self.of(&LEASES), ttl: self.of(&TTLS) }),
-            92..94 => Asked::Revoke(LeaseRevokeRequest { id: self.lease() }),
+            88..92 => RandomRequest::Grant(LeaseGrantRequest {
+                id: self.of(&LEASES),
+                ttl: self.of(&TTLS),
+            }),
+            92..94 => RandomRequest::Revoke(LeaseRevokeRequest { id: self.lease() }),
             94..97 => {
                 let keys = self.one_in(2);
-                Asked::TimeToLive(LeaseTimeToLiveRequest { id: self.lease(), keys })
+                RandomRequest::TimeToLive(LeaseTimeToLiveRequest { id: self.lease(), keys })
             }
-            97..99 => Asked::KeepAlive(LeaseKeepAliveRequest { id: self.lease() }),
-            _ => Asked::Leases,
+            97..99 => RandomRequest::KeepAlive(LeaseKeepAliveRequest { id: self.lease() }),
+            _ => RandomRequest::Leases,
         }
     }
 
@@ -122,7 +125,7 @@ impl Draw {
     }
 
     fn range(&mut self) -> RangeRequest {
-        let filter = |draw: &mut Self| if draw.one_in(8) { draw.a_revision() } else { 0 };
+        let filter = |random: &mut Self| if random.one_in(8) { random.a_revision() } else { 0 };
         RangeRequest {
             key: self.key(),
             range_end: self.end(),
@@ -180,7 +183,7 @@ impl Draw {
             2 if depth > 0 => Part::RequestTxn(self.txn(depth - 1)),
             2 => Part::RequestRange(self.range()),
             3..5 => {
-                // etcd overlooks that one without an end covers later keys.
+                // etcd does not detect that a range without an end overlaps with later keys.
                 let mut deletion = self.deletion();
                 if deletion.range_end[..] == [0] {
                     deletion.range_end = Bytes::new();

@@ -1,72 +1,73 @@
-//! Lets in clients of etcd 3.4, which in calls to one endpoint name the authority with the
-//! scheme: `:authority: http://host:port`. HTTP/2 has no scheme there, and hyper refuses it.
+//! Accepts clients of etcd 3.4, which put the scheme into the authority of calls to a single
+//! endpoint: `:authority: http://host:port`. HTTP/2 allows no scheme there, and hyper rejects
+//! the request.
 //!
-//! The scheme is taken out of the first request of a connection, before anybody reads it:
-//! those clients open a connection for each such call. Whatever is not understood here stays
-//! as it is, for others to judge. Formats: RFC 9113, section 4, and RFC 7541.
+//! The scheme is removed from the first request of a connection before hyper reads it. That is
+//! enough, since those clients open a connection for each such call. Whatever is not understood
+//! here is passed on unchanged. Formats: RFC 9113, section 4, and RFC 7541.
 
-/// A connection until its first request has come.
+/// Rewrites the bytes of a connection up to its first request.
 #[derive(Debug, Default)]
-pub(crate) struct Opening {
-    /// How much of the preface has come.
+pub(crate) struct AuthorityRewriter {
+    /// How much of the preface was received.
     preface_bytes: usize,
-    /// A frame that has not come as a whole.
-    held: Vec<u8>,
-    is_over: bool,
+    /// The start of a frame whose end was not received yet.
+    partial_frame: Vec<u8>,
+    is_done: bool,
 }
 
-impl Opening {
-    /// Takes what came, and gives what may be read of it and of what came before.
-    pub(crate) fn pass(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let mut passed = Vec::with_capacity(bytes.len());
-        let rest = self.pass_preface(bytes, &mut passed);
-        self.held.extend_from_slice(rest);
-        while !self.is_over {
+impl AuthorityRewriter {
+    /// Takes received bytes, and returns those that can be passed on.
+    pub(crate) fn rewrite(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut output = Vec::with_capacity(bytes.len());
+        let rest = self.pass_preface(bytes, &mut output);
+        self.partial_frame.extend_from_slice(rest);
+        while !self.is_done {
             let Some(frame) = self.take_frame() else { break };
             if frame[3] == HEADERS {
-                self.is_over = true;
-                passed.extend(without_scheme(&frame).unwrap_or(frame));
+                self.is_done = true;
+                output.extend(without_scheme(&frame).unwrap_or(frame));
             } else {
-                passed.extend(frame);
+                output.extend(frame);
             }
         }
-        if self.is_over {
-            passed.append(&mut self.held);
+        if self.is_done {
+            output.append(&mut self.partial_frame);
         }
-        passed
+        output
     }
 
-    /// Whether everything that comes from now on may be read as it is.
-    pub(crate) fn is_over(&self) -> bool {
-        self.is_over
+    /// Whether all later bytes can be passed on unchanged.
+    pub(crate) fn is_done(&self) -> bool {
+        self.is_done
     }
 
-    fn pass_preface<'a>(&mut self, bytes: &'a [u8], passed: &mut Vec<u8>) -> &'a [u8] {
-        let wanted = &PREFACE[self.preface_bytes..];
-        let length = wanted.len().min(bytes.len());
+    fn pass_preface<'a>(&mut self, bytes: &'a [u8], output: &mut Vec<u8>) -> &'a [u8] {
+        let expected = &PREFACE[self.preface_bytes..];
+        let length = expected.len().min(bytes.len());
         let (start, rest) = bytes.split_at(length);
-        // It is not HTTP/2, then.
-        self.is_over |= start != &wanted[..length];
+        // Any other start is not HTTP/2.
+        self.is_done |= start != &expected[..length];
         self.preface_bytes += length;
-        passed.extend_from_slice(start);
+        output.extend_from_slice(start);
         rest
     }
 
     fn take_frame(&mut self) -> Option<Vec<u8>> {
-        let [a, b, c, ..] = *self.held.get(..FRAME_HEAD_BYTES)? else { return None };
+        let [a, b, c, ..] = *self.partial_frame.get(..FRAME_HEAD_BYTES)? else { return None };
         let length = FRAME_HEAD_BYTES + u32::from_be_bytes([0, a, b, c]) as usize;
         if length > FRAME_HEAD_BYTES + FRAME_BYTES_MAX {
-            self.is_over = true;
+            self.is_done = true;
         }
-        if self.held.len() < length {
+        if self.partial_frame.len() < length {
             return None;
         }
-        let rest = self.held.split_off(length);
-        Some(std::mem::replace(&mut self.held, rest))
+        let rest = self.partial_frame.split_off(length);
+        Some(std::mem::replace(&mut self.partial_frame, rest))
     }
 }
 
-/// The same request with a plain authority; nothing if there is nothing to change.
+/// The same frame with the scheme removed from its authority. `None` if nothing changes.
 fn without_scheme(frame: &[u8]) -> Option<Vec<u8>> {
     let (head, body) = frame.split_at_checked(FRAME_HEAD_BYTES)?;
     let flags = head[4];
@@ -75,12 +76,12 @@ fn without_scheme(frame: &[u8]) -> Option<Vec<u8>> {
     }
     let skipped = if flags & PRIORITY == 0 { 0 } else { 5 };
     let (priority, fields) = body.split_at_checked(skipped)?;
-    let fields = plain_authority(fields)?;
+    let fields = fields_without_scheme(fields)?;
     let length = u32::try_from(priority.len() + fields.len()).ok()?.to_be_bytes();
     Some([&length[1..], &head[3..], priority, &fields].concat())
 }
 
-fn plain_authority(fields: &[u8]) -> Option<Vec<u8>> {
+fn fields_without_scheme(fields: &[u8]) -> Option<Vec<u8>> {
     let mut rest = fields;
     while let Some(first) = rest.first() {
         let prefix_bits = match first {
@@ -103,7 +104,7 @@ fn plain_authority(fields: &[u8]) -> Option<Vec<u8>> {
             let scheme = text.get(..SCHEME.len())?;
             let authority = &text[SCHEME.len()..];
             let authority = authority.strip_suffix(b"/").unwrap_or(authority);
-            // Longer ones are no addresses, and need more than one byte for their length.
+            // A longer text is no address, and its length would need more than one byte.
             if !scheme.eq_ignore_ascii_case(SCHEME) || authority.len() >= 127 {
                 return None;
             }
@@ -114,6 +115,7 @@ fn plain_authority(fields: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
+/// A string literal of HPACK.
 struct Text<'a> {
     bytes: &'a [u8],
     is_huffman: bool,
@@ -133,7 +135,8 @@ fn take_text<'a>(rest: &mut &'a [u8]) -> Option<Text<'a>> {
     Some(Text { bytes, is_huffman })
 }
 
-/// In the last bits of a byte, and in bytes of seven bits more if it does not fit.
+/// An HPACK integer: in the low bits of a byte, and if it does not fit, in further bytes of
+/// seven bits each.
 fn take_number(rest: &mut &[u8], prefix_bits: u32) -> Option<usize> {
     let max = (1 << prefix_bits) - 1;
     let (first, mut tail) = rest.split_first()?;
@@ -154,11 +157,11 @@ fn take_number(rest: &mut &[u8], prefix_bits: u32) -> Option<usize> {
     Some(number)
 }
 
-/// Of the letters that an address can have.
+/// Decodes the characters that an address can have.
 fn decode_huffman(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     let (mut code, mut bits) = (0_u32, 0_u32);
-    for bit in bytes.iter().flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1)) {
+    for bit in bytes.iter().flat_map(|byte| (0..8).rev().map(move |shift| byte >> shift & 1)) {
         code = code << 1 | u32::from(bit);
         bits += 1;
         if let Some(letter) = letter(code, bits) {
@@ -169,17 +172,17 @@ fn decode_huffman(bytes: &[u8]) -> Option<Vec<u8>> {
             return None;
         }
     }
-    // What is left are ones that fill the last byte.
+    // The remaining bits are ones that pad the last byte.
     (bits < 8 && code == (1 << bits) - 1).then_some(text)
 }
 
 fn letter(code: u32, bits: u32) -> Option<u8> {
     let (_, first, letters) = CODES.iter().find(|(length, ..)| *length == bits)?;
-    let at = usize::try_from(code.checked_sub(*first)?).ok()?;
-    letters.get(at).copied()
+    let number = usize::try_from(code.checked_sub(*first)?).ok()?;
+    letters.get(number).copied()
 }
 
-/// Length, first code, and the letters that have the codes from there on.
+/// Length in bits, first code, and the characters of that and the following codes.
 const CODES: &[(u32, u32, &[u8])] = &[
     (5, 0x00, b"012aceiost"),
     (6, 0x15, b"%-./3456789=A_bdfghlmnpru"),
@@ -190,13 +193,13 @@ const CODES: &[(u32, u32, &[u8])] = &[
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEAD_BYTES: usize = 9;
-/// As long as a frame may be before anything else is agreed.
+/// The largest frame before another size is agreed on.
 const FRAME_BYTES_MAX: usize = 1 << 14;
 const HEADERS: u8 = 1;
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-/// The number of this name in the table that everybody knows.
+/// The index of `:authority` in HPACK's static table.
 const AUTHORITY: usize = 1;
 const SCHEME: &[u8] = b"http://";
 const CODE_BITS_MAX: u32 = 13;
@@ -210,7 +213,7 @@ mod tests {
         [&length[1..], &[kind, flags, 0, 0, 0, 1], body].concat()
     }
 
-    /// POST, http, the path, this authority, then more.
+    /// Header fields: POST, http, the path, this authority, and one more.
     fn fields(authority: &[u8], is_huffman: bool) -> Vec<u8> {
         let length = [authority.len() as u8 | if is_huffman { 0x80 } else { 0 }];
         let end = [0x40, 2, b't', b'e', 8];
@@ -220,35 +223,35 @@ mod tests {
     fn opening(authority: &[u8], is_huffman: bool) -> Vec<u8> {
         let settings = frame(4, 0, &[0, 4, 0, 1, 0, 0]);
         let headers = frame(HEADERS, END_HEADERS, &fields(authority, is_huffman));
-        [PREFACE, &settings, &headers, b"whatever follows"].concat()
+        [PREFACE, &settings, &headers, b"later bytes"].concat()
     }
 
-    /// What can be read, when it comes in pieces of this size.
-    fn passed(bytes: &[u8], size: usize) -> Vec<u8> {
-        let mut opening = Opening::default();
-        let mut passed = Vec::new();
+    /// The output for input in pieces of this size.
+    fn rewritten(bytes: &[u8], size: usize) -> Vec<u8> {
+        let mut rewriter = AuthorityRewriter::default();
+        let mut output = Vec::new();
         for piece in bytes.chunks(size) {
-            match opening.is_over() {
-                true => passed.extend_from_slice(piece),
-                false => passed.extend(opening.pass(piece)),
+            match rewriter.is_done() {
+                true => output.extend_from_slice(piece),
+                false => output.extend(rewriter.rewrite(piece)),
             }
         }
-        assert!(opening.is_over());
-        passed
+        assert!(rewriter.is_done());
+        output
     }
 
     #[test]
-    fn the_scheme_is_taken_out_however_it_comes() {
-        let wanted = opening(b"127.0.0.1:2379", false);
+    fn the_scheme_is_removed_for_every_split_of_the_input() {
+        let expected = opening(b"127.0.0.1:2379", false);
         for text in ["http://127.0.0.1:2379", "HTTP://127.0.0.1:2379", "http://127.0.0.1:2379/"] {
             let sent = opening(text.as_bytes(), false);
             for size in 1..=sent.len() {
-                assert_eq!(passed(&sent, size), wanted, "{text} in pieces of {size}");
+                assert_eq!(rewritten(&sent, size), expected, "{text} in pieces of {size}");
             }
         }
     }
 
-    /// As clients send them: encoded by another implementation.
+    /// Authorities with scheme, encoded by another implementation.
     const HUFFMAN: &[(&str, &[u8])] = &[
         (
             "127.0.0.1:2379",
@@ -274,18 +277,18 @@ mod tests {
     ];
 
     #[test]
-    fn letters_of_few_bits_are_understood() {
+    fn huffman_coded_authorities_are_decoded() {
         for (text, encoded) in HUFFMAN {
             let sent = opening(encoded, true);
-            assert_eq!(passed(&sent, sent.len()), opening(text.as_bytes(), false), "{text}");
+            assert_eq!(rewritten(&sent, sent.len()), opening(text.as_bytes(), false), "{text}");
         }
     }
 
     #[test]
-    fn what_is_right_or_strange_stays_as_it_is() {
+    fn valid_and_unknown_input_is_passed_on_unchanged() {
         let mut cut_off = opening(b"http://a:1", false);
-        let at = PREFACE.len() + 15 + 4;
-        cut_off[at] = 0;
+        let flags = PREFACE.len() + 15 + 4;
+        cut_off[flags] = 0;
         for sent in [
             opening(b"127.0.0.1:2379", false),
             opening(b"https://a:1", false),
@@ -297,7 +300,7 @@ mod tests {
             [PREFACE, &[0xff; 40]].concat(),
         ] {
             for size in [1, 7, sent.len()] {
-                assert_eq!(passed(&sent, size), sent, "in pieces of {size}");
+                assert_eq!(rewritten(&sent, size), sent, "in pieces of {size}");
             }
         }
     }

@@ -1,13 +1,13 @@
-//! Clients of etcd 3.4 that are given endpoints with a scheme: the stock `etcdctl` of Debian.
-//! Skipped, by name, where it is not installed.
+//! Clients of etcd 3.4 with a scheme in their endpoints: Debian's `etcdctl`. Skipped with a message
+//! where it is not installed.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod support;
 
 use std::process::Command;
 
-use support::{Place, start_all};
+use support::{TestMember, start_all};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoints_may_have_a_scheme() {
@@ -15,7 +15,7 @@ async fn endpoints_may_have_a_scheme() {
         eprintln!("skipped: etcdctl is not installed");
         return;
     }
-    let a = Place::new("a");
+    let a = TestMember::new("a");
     let server = start_all(&[&a]).await.pop().unwrap();
     let backup = a.directory().join("backup").display().to_string();
     for endpoint in [a.client.to_string(), a.client.address()] {
@@ -29,16 +29,16 @@ async fn endpoints_may_have_a_scheme() {
             "alarm list",
             &format!("snapshot save {backup}"),
         ] {
-            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            let given = endpoint.clone();
-            let asked = tokio::task::spawn_blocking(move || {
+            let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            let endpoint_argument = endpoint.clone();
+            let run = tokio::task::spawn_blocking(move || {
                 let mut command = Command::new("etcdctl");
                 command.env("ETCDCTL_API", "3").args(["--command-timeout=60s", "--endpoints"]);
-                command.arg(given).args(words).output().unwrap()
+                command.arg(endpoint_argument).args(arguments).output().unwrap()
             });
-            let output = asked.await.unwrap();
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success(), "{endpoint} {line}: {said}");
+            let output = run.await.unwrap();
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{endpoint} {line}: {stderr}");
         }
     }
     server.stop().await;

@@ -1,4 +1,4 @@
-//! What is counted and measured while a server runs.
+//! The counters and histograms of a running server.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,25 +7,25 @@ use std::time::Duration;
 
 use quorate::{Event, Index, NodeObserver};
 
-use super::calls::Calls;
+use super::calls::CallCounters;
 use super::histogram::{DISK, Histogram, PEERS};
 use super::traffic::Traffic;
 
-/// What happens inside the member, and on the connections.
+/// What is measured inside the member and on the connections.
 #[derive(Debug)]
-pub(crate) struct Measured {
+pub(crate) struct ServerMetrics {
     pub(super) syncs: Histogram,
     pub(super) applies: Histogram,
     pub(super) slow_applies: AtomicU64,
     pub(super) leader_changes: AtomicU64,
-    /// By address; looked at once a second for each.
+    /// By address; each is updated about once a second.
     round_trips: Mutex<BTreeMap<String, Arc<Histogram>>>,
-    pub(crate) calls: Arc<Calls>,
+    pub(crate) calls: Arc<CallCounters>,
     pub(crate) traffic: Arc<Traffic>,
 }
 
-impl Measured {
-    /// With `timed`, it is also measured how long each call takes.
+impl ServerMetrics {
+    /// With `timed`, the duration of each call is measured too.
     pub(crate) fn new(timed: bool) -> Self {
         Self {
             syncs: Histogram::new(DISK),
@@ -33,19 +33,19 @@ impl Measured {
             slow_applies: AtomicU64::new(0),
             leader_changes: AtomicU64::new(0),
             round_trips: Mutex::new(BTreeMap::new()),
-            calls: Calls::new(timed),
+            calls: CallCounters::new(timed),
             traffic: Arc::new(Traffic::default()),
         }
     }
 
-    /// The peer at this address took so long to answer.
-    pub(crate) fn on_round_trip(&self, address: &str, took: Duration) {
-        let mut known = self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
-        if !known.contains_key(address) {
-            known.insert(address.to_owned(), Arc::new(Histogram::new(PEERS)));
+    /// Records a round trip to the peer at this address.
+    pub(crate) fn on_round_trip(&self, address: &str, duration: Duration) {
+        let mut histograms = self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
+        if !histograms.contains_key(address) {
+            histograms.insert(address.to_owned(), Arc::new(Histogram::new(PEERS)));
         }
-        if let Some(times) = known.get(address) {
-            times.observe(took);
+        if let Some(histogram) = histograms.get(address) {
+            histogram.observe(duration);
         }
     }
 
@@ -54,28 +54,28 @@ impl Measured {
     }
 }
 
-impl NodeObserver for Measured {
+impl NodeObserver for ServerMetrics {
     fn on_event(&self, event: &Event) {
         if let Event::Leader { leader: Some(_), .. } = event {
             self.leader_changes.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn on_sync(&self, took: Duration, _saves: u64) {
-        self.syncs.observe(took);
+    fn on_sync(&self, duration: Duration, _saves: u64) {
+        self.syncs.observe(duration);
     }
 
-    fn on_applied(&self, _index: Index, _entries: u64, took: Duration) {
-        self.applies.observe(took);
-        if took > SLOW_APPLY {
+    fn on_applied(&self, _index: Index, _entries: u64, duration: Duration) {
+        self.applies.observe(duration);
+        if duration > SLOW_APPLY {
             self.slow_applies.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// What the services count themselves.
+/// Counters that the services increment.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ServiceCounters {
     pub(crate) reads_not_confirmed: AtomicU64,
     pub(crate) healthy: AtomicU64,
     pub(crate) unhealthy: AtomicU64,
@@ -83,8 +83,8 @@ pub(crate) struct Tally {
     pub(crate) not_promoted: AtomicU64,
 }
 
-impl Tally {
-    pub(crate) fn one(count: &AtomicU64) {
+impl ServiceCounters {
+    pub(crate) fn increment(count: &AtomicU64) {
         count.fetch_add(1, Ordering::Relaxed);
     }
 }

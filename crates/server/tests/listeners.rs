@@ -1,0 +1,48 @@
+//! A server listens on all given addresses.
+
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+mod support;
+
+use quorate_server::config::ClusterState;
+use quorate_server::{RunningServer, ServerError};
+use support::{TestMember, http_get, wait_for};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn peers_and_clients_can_use_every_listener() {
+    let [a, b, c, other] = ["a", "b", "c", "other"].map(TestMember::new);
+    let mut config = a.config(&[&a, &b, &c], ClusterState::New);
+    config.listen_peer_urls.push(other.peer.clone());
+    config.listen_client_urls.push(other.client.clone());
+    // b and c connect to the second peer address of a.
+    config.initial_advertise_peer_urls = vec![other.peer.clone()];
+    let mut initial_cluster = config.initial_cluster.clone();
+    initial_cluster[0].1 = other.peer.clone();
+    config.initial_cluster = initial_cluster.clone();
+    let mut running = vec![RunningServer::start(config).await.unwrap()];
+    for member in [&b, &c] {
+        let mut config = member.config(&[&a, &b, &c], ClusterState::New);
+        config.initial_cluster = initial_cluster.clone();
+        running.push(RunningServer::start(config).await.unwrap());
+    }
+    a.put_until_done("x", "1").await;
+    assert_eq!(other.get("x").await.as_deref(), Some("1"));
+    assert_eq!(running[0].client_addresses().len(), 2);
+    for address in running[0].client_addresses() {
+        assert_eq!(http_get(*address, "/version").await.0, "HTTP/1.1 200 OK");
+    }
+    // Without c, b can write only if it reaches a at its second peer address.
+    running.pop().unwrap().end().await;
+    b.put_until_done("x", "2").await;
+    wait_for("a has it", async || a.get("x").await.as_deref() == Some("2")).await;
+
+    // The error names the address that is in use.
+    let mut config = c.config(&[&c], ClusterState::New);
+    config.listen_peer_urls.push(other.peer.clone());
+    let refused = RunningServer::start(config).await.unwrap_err();
+    let ServerError::Bind { url, .. } = &refused else { panic!("{refused}") };
+    assert!(url.contains(&other.peer.to_string()), "{refused}");
+    for server in running {
+        server.end().await;
+    }
+}
