@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use quorate_sim::conformance::{self, Failure};
+use quorate_sim::conformance::{self, TraceFailure};
 
 /// The recorded traces are data, kept beside the project and not in it.
 #[test]
@@ -21,7 +21,7 @@ fn recorded_traces() {
     assert_eq!(report.failed(), 0, "\n{report}");
 }
 
-fn play(path: &str, trace: &str) -> Result<(), Failure> {
+fn play(path: &str, trace: &str) -> Result<(), TraceFailure> {
     conformance::run_text(Path::new(path), trace)
 }
 

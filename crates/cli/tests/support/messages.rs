@@ -11,7 +11,7 @@ pub(crate) const GOAL_IN_PROGRESS: &str = "a goal is being pursued";
 /// Refusal of a cancel without a change.
 pub(crate) const NO_CHANGE: &str = "no change is under way";
 /// Refusal to promote a member that has not started.
-pub(crate) const NOT_STARTED: &str = "it has not said yet that it has started";
+pub(crate) const NOT_STARTED: &str = "the learner has not started yet";
 /// Reason for the refusal of another learner.
 pub(crate) const TOO_MANY_LEARNERS: &str = "1 learners have started, the limit is 1";
 /// Refusal to remove the last voter.
@@ -19,7 +19,7 @@ pub(crate) const NO_VOTERS_LEFT: &str = "no voters would be left";
 /// Reason for the refusal to remove a live member of two.
 pub(crate) const TOO_FEW_LIVE: &str = "afterwards: 2 voters, quorum 2, live and caught up 1";
 /// Error for a snapshot file with a wrong checksum.
-pub(crate) const DAMAGED_SNAPSHOT: &str = "cut or damaged";
+pub(crate) const DAMAGED_SNAPSHOT: &str = "truncated or damaged";
 /// Error for a file that is not a snapshot.
 pub(crate) const FOREIGN_SNAPSHOT: &str = "not a snapshot of this program";
 /// Error of a recovery without the member itself.

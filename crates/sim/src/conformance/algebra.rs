@@ -1,5 +1,5 @@
-//! Traces of the membership algebra: which changes are possible and what they make
-//! of a membership, without logs and messages.
+//! Traces of the membership algebra: which changes are possible and which membership results,
+//! without logs and messages.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use quorate_core::{Index, MemberId, Membership};
 
 use crate::short_ids::short_ids;
 
-use super::file::{Command, number};
+use super::file::{TraceCommand, number};
 
-/// The membership so far, and from which index on each member would be sent entries.
+/// The membership so far, and the index of the next entry for each member.
 #[derive(Default)]
 pub(super) struct Algebra {
     membership: Membership,
@@ -19,14 +19,14 @@ pub(super) struct Algebra {
 }
 
 impl Algebra {
-    pub(super) fn run(&mut self, command: &Command) -> Result<Vec<String>, String> {
+    pub(super) fn run(&mut self, command: &TraceCommand) -> Result<Vec<String>, String> {
         let printed = self.change(command);
-        // Failed commands count too.
+        // Failed commands count as well.
         self.last_index += 1;
         printed
     }
 
-    fn change(&mut self, command: &Command) -> Result<Vec<String>, String> {
+    fn change(&mut self, command: &TraceCommand) -> Result<Vec<String>, String> {
         let operations = operations(&command.input.join(" "))?;
         let mut auto_leave = false;
         for argument in command.arguments()? {
@@ -51,8 +51,8 @@ impl Algebra {
         }
     }
 
-    /// Follows the operations one by one: who is removed and added again starts anew,
-    /// but whoever still votes in the outgoing majority is not forgotten.
+    /// Follows the operations one by one: a member that is removed and added again starts over,
+    /// but a voter of the outgoing majority keeps its index.
     fn track(&mut self, operations: &[Operation], membership: Membership) {
         for operation in operations.iter().filter(|operation| operation.member().0 != 0) {
             match *operation {
@@ -92,12 +92,12 @@ fn operation(text: &str) -> Result<Operation, String> {
         Some('l') => Operation::Learner,
         Some('r') => Operation::Remove,
         Some('u') => Operation::Update,
-        _ => return Err(format!("operation `{text}`, want v, l, r or u and an id")),
+        _ => return Err(format!("operation `{text}`, expected v, l, r or u and an id")),
     };
     Ok(make(MemberId(number(&text[1..])?)))
 }
 
-/// The recorded texts for our refusals. Those without one print as we name them.
+/// The recorded texts for our refusals. A refusal without a recorded text prints its own.
 fn refusal_text(refusal: ChangeRefusal) -> String {
     match refusal {
         ChangeRefusal::AlreadyJoint => "config is already joint".to_owned(),

@@ -1,27 +1,27 @@
-//! Shows where two texts part: expected lines marked `-`, printed ones `+`.
+//! Shows the difference of two texts: expected lines are marked `-`, printed ones `+`.
 
-/// Lines that agree on both sides of a difference are shown this far around it.
+/// Number of equal lines that are shown around a difference.
 const CONTEXT: usize = 3;
 
-/// Above this product of lengths the lines are compared one by one: a readable diff
-/// of two huge texts is not worth its time.
+/// Above this product of lengths the lines are compared one by one: a readable diff of two huge
+/// texts would take too long.
 const CELLS_MAX: usize = 4_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+enum DiffSide {
     Both,
     Expected,
     Printed,
 }
 
-/// The differences with a little around them, one line each, ready to print.
+/// The differences with their context, as lines to print.
 pub(super) fn diff(expected: &[String], printed: &[String]) -> String {
     let lines = align(expected, printed);
     let mut text = String::new();
     let mut skipped = false;
     for (at, (side, line)) in lines.iter().enumerate() {
         let around = at.saturating_sub(CONTEXT)..(at + CONTEXT + 1).min(lines.len());
-        if lines[around].iter().all(|(side, _)| *side == Side::Both) {
+        if lines[around].iter().all(|(side, _)| *side == DiffSide::Both) {
             if !skipped {
                 text.push_str("    …\n");
             }
@@ -30,9 +30,9 @@ pub(super) fn diff(expected: &[String], printed: &[String]) -> String {
         }
         skipped = false;
         let mark = match side {
-            Side::Both => ' ',
-            Side::Expected => '-',
-            Side::Printed => '+',
+            DiffSide::Both => ' ',
+            DiffSide::Expected => '-',
+            DiffSide::Printed => '+',
         };
         text.push_str(&format!("  {mark} {line}\n"));
     }
@@ -40,13 +40,13 @@ pub(super) fn diff(expected: &[String], printed: &[String]) -> String {
 }
 
 /// Pairs up as many equal lines as possible, in order.
-fn align<'a>(expected: &'a [String], printed: &'a [String]) -> Vec<(Side, &'a str)> {
+fn align<'a>(expected: &'a [String], printed: &'a [String]) -> Vec<(DiffSide, &'a str)> {
     let width = printed.len() + 1;
     if (expected.len() + 1).saturating_mul(width) > CELLS_MAX {
         let all = |side, lines: &'a [String]| lines.iter().map(move |line| (side, line.as_str()));
-        return all(Side::Expected, expected).chain(all(Side::Printed, printed)).collect();
+        return all(DiffSide::Expected, expected).chain(all(DiffSide::Printed, printed)).collect();
     }
-    // common[row * width + column]: equal lines in what follows row and column.
+    // common[row * width + column]: number of equal lines after row and column.
     let mut common = vec![0u32; (expected.len() + 1) * width];
     for row in (0..expected.len()).rev() {
         for column in (0..printed.len()).rev() {
@@ -62,16 +62,16 @@ fn align<'a>(expected: &'a [String], printed: &'a [String]) -> Vec<(Side, &'a st
     while row < expected.len() || column < printed.len() {
         let more = row < expected.len() && column < printed.len();
         if more && expected[row] == printed[column] {
-            lines.push((Side::Both, expected[row].as_str()));
+            lines.push((DiffSide::Both, expected[row].as_str()));
             row += 1;
             column += 1;
         } else if column == printed.len()
             || more && common[(row + 1) * width + column] >= common[row * width + column + 1]
         {
-            lines.push((Side::Expected, expected[row].as_str()));
+            lines.push((DiffSide::Expected, expected[row].as_str()));
             row += 1;
         } else {
-            lines.push((Side::Printed, printed[column].as_str()));
+            lines.push((DiffSide::Printed, printed[column].as_str()));
             column += 1;
         }
     }

@@ -1,32 +1,32 @@
-//! The form that all trace files share: a command line, input lines, `----`, and the
-//! expected output up to a blank line.
+//! The format of all trace files: a command line, input lines, `----`, and the expected output
+//! up to a blank line.
 //!
-//! Knows nothing of what the commands mean. Whatever a file holds, reading it gives
-//! commands or says what is wrong and where: a trace is data from outside.
+//! Independent of the meaning of the commands. A trace is external data: parsing any file
+//! returns commands, or an error with its line.
 
-/// One command of a trace, with what it has to print.
+/// One command of a trace, with its expected output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Command {
-    /// The line of the file that the command stands on, counted from 1.
+pub(super) struct TraceCommand {
+    /// The line of the command in the file, counted from 1.
     pub(super) line: usize,
     pub(super) name: String,
-    /// What follows the name on its line, as it stands there.
+    /// The rest of the line after the name, unchanged.
     pub(super) rest: String,
     pub(super) input: Vec<String>,
     pub(super) expected: Vec<String>,
 }
 
-/// A file that is not a trace: the line, and what is wrong with it.
+/// A file that is not a trace: the line and the problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Malformed {
+pub(super) struct TraceFileError {
     pub(super) line: usize,
     pub(super) what: String,
 }
 
 const SEPARATOR: &str = "----";
 
-/// Reads all commands of a file.
-pub(super) fn parse(text: &str) -> Result<Vec<Command>, Malformed> {
+/// Parses all commands of a file.
+pub(super) fn parse(text: &str) -> Result<Vec<TraceCommand>, TraceFileError> {
     let mut commands = Vec::new();
     let mut lines = text.lines().map(str::trim_end).enumerate();
     while let Some((at, line)) = lines.next() {
@@ -44,22 +44,22 @@ pub(super) fn parse(text: &str) -> Result<Vec<Command>, Malformed> {
         }
         if !separated {
             let what = format!("no {SEPARATOR} follows the command `{}`", command.name);
-            return Err(Malformed { line: at + 1, what });
+            return Err(TraceFileError { line: at + 1, what });
         }
         let expected = lines.by_ref().map(|(_, line)| line).take_while(|line| !line.is_empty());
         command.expected.extend(expected.map(str::to_owned));
         commands.push(command);
     }
     if commands.is_empty() {
-        return Err(Malformed { line: 1, what: "holds no command".to_owned() });
+        return Err(TraceFileError { line: 1, what: "holds no command".to_owned() });
     }
     Ok(commands)
 }
 
-fn head(line: usize, text: &str) -> Command {
+fn head(line: usize, text: &str) -> TraceCommand {
     let text = text.trim();
     let (name, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-    Command {
+    TraceCommand {
         line,
         name: name.to_owned(),
         rest: rest.trim().to_owned(),
@@ -81,7 +81,7 @@ impl Argument {
     pub(super) fn value(&self) -> Result<&str, String> {
         match self.values.as_deref() {
             Some([value]) => Ok(value),
-            _ => Err(format!("argument `{}` wants one value", self.key)),
+            _ => Err(format!("argument `{}` needs one value", self.key)),
         }
     }
 
@@ -97,17 +97,17 @@ impl Argument {
         match self.value()? {
             "true" => Ok(true),
             "false" => Ok(false),
-            other => Err(format!("argument `{}` is `{other}`, want true or false", self.key)),
+            other => Err(format!("argument `{}` is `{other}`, expected true or false", self.key)),
         }
     }
 
-    /// The complaint about an argument that the command does not have.
+    /// The error for an argument that the command does not have.
     pub(super) fn unknown(&self) -> String {
         format!("unknown argument `{}`", self.key)
     }
 }
 
-impl Command {
+impl TraceCommand {
     pub(super) fn arguments(&self) -> Result<Vec<Argument>, String> {
         arguments(&self.rest)
     }

@@ -9,42 +9,42 @@ use quorate_core::{
     Raft, SaveId, SnapshotMeta, Status,
 };
 
-use super::batch::{Batch, Shown};
+use super::batch::{Batch, PrintedState};
 use super::notation;
-use super::parcel::{Parcel, SaveDone, SaveWork, apply_line};
-use super::storage::{Storage, TrimError};
+use super::pool_message::{PoolMessage, SaveDone, SaveWork, apply_line};
+use super::storage::{TraceStorage, TrimError};
 
-/// What the state machine holds after each entry: the data of all entries up to it.
-/// One table for all members, because they have to agree.
+/// The content of the state machine after each entry: the data of all entries up to it. One
+/// table for all members, because they must agree.
 pub(super) type Contents = BTreeMap<EntryId, Vec<u8>>;
 
-pub(super) struct Member {
+pub(super) struct TraceMember {
     raft: Raft,
     /// Saves and applies wait for the member's threads.
     threads: bool,
     election_ticks: u32,
     heartbeat_ticks: u32,
-    shown: Shown,
-    storage: Storage,
+    shown: PrintedState,
+    storage: TraceStorage,
     content: Vec<u8>,
     /// The newest applied state.
     snapshot: SnapshotMeta,
     saves: VecDeque<SaveWork>,
     applies: VecDeque<Entries>,
-    /// Saves that were handed out and whose end this member has not heard of.
+    /// Saves that were started and not reported as done to this member.
     open: BTreeSet<SaveId>,
-    /// Saves that were done without a word, after one that is still open: counting
-    /// them now would count that one too, since a save stands for all before it.
+    /// Saves that were done without a report, after one that is still open: reporting them now
+    /// would include that one, since a save stands for all before it.
     untold: BTreeSet<SaveId>,
 }
 
-/// What a thread did: the lines to print and what it released.
-pub(super) struct Worked {
+/// The result of a thread: the lines to print and the messages it released.
+pub(super) struct ThreadOutput {
     pub(super) lines: Vec<String>,
-    pub(super) released: Vec<Parcel>,
+    pub(super) released: Vec<PoolMessage>,
 }
 
-impl Member {
+impl TraceMember {
     pub(super) fn new(
         config: Config,
         threads: bool,
@@ -60,12 +60,12 @@ impl Member {
         let raft = Raft::new(config, boot).map_err(|why| format!("member cannot start: {why}"))?;
         let status = raft.status();
         Ok(Self {
-            shown: Shown { leader: status.leader, role: status.role, hard_state },
+            shown: PrintedState { leader: status.leader, role: status.role, hard_state },
             raft,
             threads,
             election_ticks,
             heartbeat_ticks,
-            storage: Storage::new(snapshot.id),
+            storage: TraceStorage::new(snapshot.id),
             content,
             snapshot,
             saves: VecDeque::new(),
@@ -92,19 +92,19 @@ impl Member {
         self.tick(self.heartbeat_ticks);
     }
 
-    /// One election timeout passes, as it is before chance lengthens it.
+    /// One election timeout passes, without its random part.
     pub(super) fn tick_election(&mut self) {
         self.tick(self.election_ticks);
     }
 
     fn tick(&mut self, ticks: u32) {
         for _ in 0..ticks {
-            // Time passes whether or not the member may campaign.
+            // Time passes even if the member may not campaign.
             let _dropped = self.step(Input::Tick);
         }
     }
 
-    /// What the member has to hand out, if the recorded system would see it so.
+    /// The output of the member, if the recorded system would have one.
     pub(super) fn take_batch(&mut self) -> Result<Option<Batch>, String> {
         let status = self.raft.status();
         let standing = (status.leader, status.role);
@@ -134,7 +134,7 @@ impl Member {
             self.save(&save, agreed)?;
         }
         self.apply(&apply, agreed)?;
-        // The save counts before the apply does: this order is part of the traces.
+        // The save is reported before the apply: this order is part of the traces.
         if let Some(save) = saved {
             self.report(Input::Saved(save))?;
         }
@@ -144,7 +144,7 @@ impl Member {
     fn save(&mut self, work: &SaveWork, agreed: &Contents) -> Result<(), String> {
         if let Some(meta) = &work.install {
             let Some(content) = agreed.get(&meta.id) else {
-                return Err(format!("asked to install {}, which nobody captured", meta.id));
+                return Err(format!("asked to install {}, which no member captured", meta.id));
             };
             self.storage.install(meta);
             self.content.clone_from(content);
@@ -156,7 +156,7 @@ impl Member {
     fn apply(&mut self, entries: &Entries, agreed: &mut Contents) -> Result<(), String> {
         for entry in entries.iter() {
             if entry.id.index <= self.snapshot.id.index {
-                continue; // A snapshot was installed since it was handed out.
+                continue; // A snapshot was installed in the meantime.
             }
             self.content.extend_from_slice(data(entry));
             let content = agreed.entry(entry.id).or_insert_with(|| self.content.clone());
@@ -175,14 +175,14 @@ impl Member {
         let log = self.raft.status().log;
         let replaced = |index| log.installing || index <= log.applied;
         let Some(last) = entries.last().filter(|last| !replaced(last.id.index)) else {
-            return Ok(()); // Nothing, or a snapshot has taken its place.
+            return Ok(()); // Nothing to apply, or replaced by a snapshot.
         };
         self.report(Input::Applied(last.id.index))?;
         // After every apply there is a new snapshot to send.
         self.report(Input::Snapshotted(last.id.index))
     }
 
-    /// Tells the core what was done for it; it has to take that.
+    /// Reports completed work to the core, which must accept it.
     fn report(&mut self, input: Input) -> Result<(), String> {
         let what = format!("{input:?}");
         self.step(input).map_err(|dropped| format!("the core drops {what}: {dropped}"))
@@ -197,9 +197,9 @@ impl Member {
     }
 
     /// The append thread does its oldest save.
-    pub(super) fn process_save(&mut self, agreed: &Contents) -> Result<Worked, String> {
+    pub(super) fn process_save(&mut self, agreed: &Contents) -> Result<ThreadOutput, String> {
         let Some(work) = self.saves.pop_front() else {
-            return Ok(Worked::nothing("no append work to perform"));
+            return Ok(ThreadOutput::nothing("no append work to perform"));
         };
         self.save(&work, agreed)?;
         if work.is_silent() {
@@ -207,24 +207,24 @@ impl Member {
             self.untold.insert(work.save);
             self.report_untold();
         }
-        Ok(Worked::new(work.line().to_string(), work.replies))
+        Ok(ThreadOutput::new(work.line().to_string(), work.replies))
     }
 
     /// The apply thread runs its oldest batch of entries.
-    pub(super) fn process_apply(&mut self, agreed: &mut Contents) -> Result<Worked, String> {
+    pub(super) fn process_apply(&mut self, agreed: &mut Contents) -> Result<ThreadOutput, String> {
         let Some(entries) = self.applies.pop_front() else {
-            return Ok(Worked::nothing("no apply work to perform"));
+            return Ok(ThreadOutput::nothing("no apply work to perform"));
         };
         self.apply(&entries, agreed)?;
         let member = self.raft.status().id;
         let line = apply_line(member, &entries).to_string();
-        Ok(Worked::new(line, vec![Parcel::ApplyDone { member, entries }]))
+        Ok(ThreadOutput::new(line, vec![PoolMessage::ApplyDone { member, entries }]))
     }
 
-    /// Takes what was delivered; the answer is what the recorded system would print.
-    pub(super) fn receive(&mut self, parcel: Parcel) -> Result<Option<&'static str>, String> {
-        match parcel {
-            Parcel::Message(envelope) => {
+    /// Receives a message. Returns what the recorded system would print.
+    pub(super) fn receive(&mut self, message: PoolMessage) -> Result<Option<&'static str>, String> {
+        match message {
+            PoolMessage::Message(envelope) => {
                 let proposes = matches!(envelope.message, Message::Propose(..));
                 Ok(match self.step(Input::Received(envelope)) {
                     Err(Dropped::UnknownSender { .. }) => Some(UNKNOWN_SENDER),
@@ -232,25 +232,25 @@ impl Member {
                     _ => None,
                 })
             }
-            Parcel::Promise { envelope, completes } => {
+            PoolMessage::Promise { envelope, completes } => {
                 let status = self.raft.status();
                 if let Some(save) = completes {
                     self.end_save(save, true);
                 }
                 Ok((!status.membership.contains(envelope.from)).then_some(UNKNOWN_SENDER))
             }
-            Parcel::SaveDone(SaveDone { save, term, install, .. }) => {
-                // What was saved in an older term may be overwritten by now, and the
-                // recorded system waits for a save of this term. An installed snapshot
-                // is committed and so counts in any term.
+            PoolMessage::SaveDone(SaveDone { save, term, install, .. }) => {
+                // A save of an older term may have been overwritten, so the recorded system
+                // waits for a save of this term. An installed snapshot is committed, so it
+                // counts in any term.
                 self.end_save(save, install.is_some() || term == self.raft.status().term);
                 Ok(None)
             }
-            Parcel::ApplyDone { entries, .. } => self.report_applied(&entries).map(|()| None),
+            PoolMessage::ApplyDone { entries, .. } => self.report_applied(&entries).map(|()| None),
         }
     }
 
-    /// The member hears that a save is done, and perhaps counts it.
+    /// A save is reported as done to the member, which may count it.
     fn end_save(&mut self, save: SaveId, counts: bool) {
         self.open.retain(|open| *open > save);
         if counts {
@@ -271,7 +271,7 @@ impl Member {
     }
 
     fn report_saved(&mut self, save: SaveId) {
-        // A newer save may have been reported before; then this one is no news.
+        // A newer save may have been reported before; then this one changes nothing.
         let _late = self.step(Input::Saved(save));
     }
 
@@ -284,7 +284,7 @@ impl Member {
 
     /// Drops the log up to an index, on disk and in the core.
     pub(super) fn trim(&mut self, index: Index) -> Result<(), Trim> {
-        self.storage.trim(index).map_err(Trim::Storage)?;
+        self.storage.trim(index).map_err(Trim::TraceStorage)?;
         self.step(Input::Trim(index)).map_err(Trim::Core)
     }
 
@@ -293,19 +293,19 @@ impl Member {
     }
 }
 
-/// Who would not trim.
+/// Why a log was not trimmed: by the storage or by the core.
 pub(super) enum Trim {
-    Storage(TrimError),
+    TraceStorage(TrimError),
     Core(Dropped),
 }
 
 const UNKNOWN_SENDER: &str = "raft: cannot step as peer not found";
 pub(super) const PROPOSAL_DROPPED: &str = "raft proposal dropped";
 
-impl Worked {
-    fn new(line: String, released: Vec<Parcel>) -> Self {
+impl ThreadOutput {
+    fn new(line: String, released: Vec<PoolMessage>) -> Self {
         let mut lines = vec!["Processing:".to_owned(), line, "Responses:".to_owned()];
-        lines.extend(released.iter().map(|parcel| parcel.line().to_string()));
+        lines.extend(released.iter().map(|message| message.line().to_string()));
         Self { lines, released }
     }
 

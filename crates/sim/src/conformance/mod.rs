@@ -1,23 +1,23 @@
-//! Plays recorded traces of etcd-io/raft against the core and compares what is
-//! printed: an outside check, written by nobody who wrote this core.
+//! Plays recorded traces of etcd-io/raft against the core and compares the output: an
+//! independent check, not written by the authors of this core.
 //!
-//! There are three kinds of traces. `quorum` asks for majorities, `algebra` for
-//! changes of membership, and `interaction` plays whole members by hand. The last
-//! one runs the core under `Config::etcd`, the preset that promises to behave as the
-//! recorded system does; what the two call differently is translated in `notation`.
+//! There are three kinds of traces. `quorum` computes majorities, `algebra` changes of
+//! membership, and `interaction` drives whole members step by step. The last one runs the core
+//! with `Config::etcd`, the preset that behaves like the recorded system; `notation` translates
+//! the names.
 
 mod algebra;
-mod arrival;
 mod batch;
+mod cluster;
 mod diff;
 mod file;
 mod interaction;
 mod member;
+mod new_members;
 mod notation;
-mod parcel;
+mod pool_message;
 mod quorum;
 mod storage;
-mod world;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -28,12 +28,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use algebra::Algebra;
-use file::Command;
+use file::TraceCommand;
 use interaction::Interaction;
 
 use crate::checkers::panic_text;
 
-/// Plays every trace below a directory and prints how it went, one line a file.
+/// Plays every trace below a directory and prints the results, one line per file.
 pub fn main(dir: &Path) -> ExitCode {
     match run_dir(dir) {
         Ok(report) => {
@@ -48,29 +48,28 @@ pub fn main(dir: &Path) -> ExitCode {
 }
 
 /// Plays every trace below a directory, in the order of their paths.
-pub fn run_dir(dir: &Path) -> Result<Report, DirError> {
-    let unreadable = |error| DirError::Unreadable { dir: dir.to_owned(), error };
+pub fn run_dir(dir: &Path) -> Result<ConformanceReport, TraceDirError> {
+    let unreadable = |error| TraceDirError::Unreadable { dir: dir.to_owned(), error };
     let mut paths = Vec::new();
     collect(dir, &mut paths).map_err(unreadable)?;
     if paths.is_empty() {
-        return Err(DirError::Empty { dir: dir.to_owned() });
+        return Err(TraceDirError::Empty { dir: dir.to_owned() });
     }
     paths.sort();
-    let files = paths.into_iter().map(|path| Played { result: run_file(&path), path }).collect();
-    Ok(Report { files })
+    let files =
+        paths.into_iter().map(|path| TraceResult { result: run_file(&path), path }).collect();
+    Ok(ConformanceReport { files })
 }
 
-/// Plays one trace. The folder names of `path` may tell its kind, else its commands
-/// do; nothing is read from there.
-pub fn run_text(path: &Path, text: &str) -> Result<(), Failure> {
-    let commands = file::parse(text).map_err(|file::Malformed { line, what }| Failure {
-        line,
-        command: String::new(),
-        what,
+/// Plays one trace. Its kind follows from the folder names of `path`, else from its commands;
+/// the path is not read.
+pub fn run_text(path: &Path, text: &str) -> Result<(), TraceFailure> {
+    let commands = file::parse(text).map_err(|file::TraceFileError { line, what }| {
+        TraceFailure { line, command: String::new(), what }
     })?;
     let mut player = Player::new(path, &commands);
     for command in &commands {
-        // Whatever a trace makes the core do, the other traces are to be played too.
+        // If the core panics in one trace, the other traces must still be played.
         let played = catch_unwind(AssertUnwindSafe(|| player.run(command)));
         let printed =
             played.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(panic.as_ref()))));
@@ -84,44 +83,44 @@ pub fn run_text(path: &Path, text: &str) -> Result<(), Failure> {
         };
         let line = command.line;
         let command = format!("{} {}", command.name, command.rest).trim().to_owned();
-        return Err(Failure { line, command, what });
+        return Err(TraceFailure { line, command, what });
     }
     Ok(())
 }
 
-/// How the traces of a directory went.
+/// The results of all traces of a directory.
 #[derive(Debug)]
-pub struct Report {
-    pub files: Vec<Played>,
+pub struct ConformanceReport {
+    pub files: Vec<TraceResult>,
 }
 
-/// How one trace went.
+/// The result of one trace.
 #[derive(Debug)]
-pub struct Played {
+pub struct TraceResult {
     pub path: PathBuf,
-    pub result: Result<(), Failure>,
+    pub result: Result<(), TraceFailure>,
 }
 
-/// Where a trace and the core first part.
+/// The first difference between a trace and the core.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// Where the command stands in its file.
+pub struct TraceFailure {
+    /// The line of the command in its file.
     pub line: usize,
-    /// Empty when the file itself is wrong.
+    /// Empty if the file itself is invalid.
     pub command: String,
     pub what: String,
 }
 
-/// Why there was nothing to play.
+/// Why no trace was played.
 #[derive(Debug)]
-pub enum DirError {
-    /// The directory, or something below it, cannot be read.
+pub enum TraceDirError {
+    /// The directory, or a file below it, cannot be read.
     Unreadable { dir: PathBuf, error: io::Error },
     /// Traces are files that end in `.txt`.
     Empty { dir: PathBuf },
 }
 
-impl Report {
+impl ConformanceReport {
     pub fn passed(&self) -> usize {
         self.files.iter().filter(|file| file.result.is_ok()).count()
     }
@@ -131,7 +130,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ConformanceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for file in &self.files {
             let path = file.path.display();
@@ -144,8 +143,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// `LINE`, then the command and what is wrong on lines of their own.
-impl fmt::Display for Failure {
+/// `LINE`, then the command and the problem on separate lines.
+impl fmt::Display for TraceFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.line)?;
         if !self.command.is_empty() {
@@ -155,7 +154,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl fmt::Display for DirError {
+impl fmt::Display for TraceDirError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { dir, error } => write!(f, "cannot read {}: {error}", dir.display()),
@@ -164,9 +163,9 @@ impl fmt::Display for DirError {
     }
 }
 
-impl std::error::Error for DirError {}
+impl std::error::Error for TraceDirError {}
 
-/// What plays the commands of one file.
+/// Runs the commands of one file.
 enum Player {
     Quorum,
     Algebra(Box<Algebra>),
@@ -174,7 +173,7 @@ enum Player {
 }
 
 impl Player {
-    fn new(path: &Path, commands: &[Command]) -> Self {
+    fn new(path: &Path, commands: &[TraceCommand]) -> Self {
         let folders = path.parent().into_iter().flat_map(Path::components);
         let folder = folders.rev().find_map(|folder| Self::named(folder.as_os_str().to_str()?));
         folder.or_else(|| commands.iter().find_map(Self::speaking)).unwrap_or_else(Self::members)
@@ -193,8 +192,8 @@ impl Player {
         }
     }
 
-    /// The kind of trace that has this command and no other kind has.
-    fn speaking(command: &Command) -> Option<Self> {
+    /// The kind of trace to which this command belongs.
+    fn speaking(command: &TraceCommand) -> Option<Self> {
         match command.name.as_str() {
             "committed" | "vote" => Self::named("quorum"),
             "simple" | "enter-joint" | "leave-joint" => Self::named("confchange"),
@@ -202,7 +201,7 @@ impl Player {
         }
     }
 
-    fn run(&mut self, command: &Command) -> Result<Vec<String>, String> {
+    fn run(&mut self, command: &TraceCommand) -> Result<Vec<String>, String> {
         match self {
             Self::Quorum => quorum::run(command),
             Self::Algebra(algebra) => algebra.run(command),
@@ -211,8 +210,8 @@ impl Player {
     }
 }
 
-fn run_file(path: &Path) -> Result<(), Failure> {
-    let text = fs::read_to_string(path).map_err(|error| Failure {
+fn run_file(path: &Path) -> Result<(), TraceFailure> {
+    let text = fs::read_to_string(path).map_err(|error| TraceFailure {
         line: 1,
         command: String::new(),
         what: format!("cannot be read: {error}"),

@@ -1,5 +1,5 @@
-//! The notation of the traces: entries, snapshots and messages as the recorded
-//! system prints them. Words that are not ours stand here and nowhere else.
+//! The notation of the traces: entries, snapshots and messages as the recorded system prints
+//! them. Its names that differ from ours occur only here.
 
 use std::fmt;
 
@@ -12,31 +12,31 @@ use quorate_core::{
 
 use crate::short_ids::short_ids;
 
-/// Whom a message comes from or goes to.
+/// The sender or receiver of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Member(MemberId),
-    /// Does a member's saves, one after the other.
+    /// Executes a member's saves, one after the other.
     AppendThread,
-    /// Runs a member's committed entries, one batch after the other.
+    /// Applies a member's committed entries, one batch after the other.
     ApplyThread,
 }
 
-/// A message as a trace shows it: one form with many optional parts.
+/// A message as a trace prints it, with many optional parts.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct TraceLine {
     pub(super) from: Address,
     pub(super) to: Address,
     pub(super) kind: &'static str,
     pub(super) term: Term,
     pub(super) log: EntryId,
-    /// Refused, with this hint.
+    /// Rejected, with this hint.
     pub(super) rejected: Option<Index>,
     pub(super) commit: Index,
     pub(super) vote: Option<MemberId>,
     pub(super) entries: Vec<String>,
     pub(super) snapshot: Option<SnapshotMeta>,
-    /// What leaves once the message is worked off.
+    /// The messages that are sent once this one is processed.
     pub(super) replies: Vec<Self>,
 }
 
@@ -62,7 +62,7 @@ pub(super) const KINDS: [&str; 18] = [
     "MsgStorageApplyResp",
 ];
 
-impl Line {
+impl TraceLine {
     pub(super) fn new(from: Address, to: Address, kind: &'static str) -> Self {
         Self {
             from,
@@ -103,14 +103,14 @@ impl Line {
             },
             Message::Heartbeat(heartbeat) => line.commit = heartbeat.commit,
             Message::Snapshot(meta) => line.snapshot = Some(meta.clone()),
-            // Passed on for a client: the sender's term says nothing.
+            // Forwarded for a client: the sender's term is irrelevant.
             Message::Propose(_, proposal) => {
                 line.term = 0;
                 line.entries.push(proposed(proposal));
             }
             Message::Read(_) => line.term = 0,
             Message::ReadReply(_, Ok(index)) => line.log.index = *index,
-            // The traces name the next leader as the sender of the wish.
+            // The traces name the next leader as the sender of the request.
             Message::Transfer(next) => line.from = Address::Member(*next),
             Message::HeartbeatReply(_)
             | Message::TimeoutNow
@@ -159,7 +159,7 @@ impl Line {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for TraceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(f, "")
     }
@@ -225,8 +225,7 @@ fn change(change: &Change) -> String {
     text
 }
 
-/// Quotes as Go does: printable characters as they are, others escaped, and bytes
-/// that are no text in hexadecimal.
+/// Quotes like Go: printable characters unchanged, others escaped, and invalid UTF-8 in hex.
 pub(super) fn quoted(bytes: &[u8]) -> String {
     let mut text = String::from("\"");
     for chunk in bytes.utf8_chunks() {
@@ -328,7 +327,7 @@ pub(super) fn progress(peer: &PeerStatus) -> String {
     text
 }
 
-/// Zero names nobody.
+/// Zero means no member.
 pub(super) fn number(id: Option<MemberId>) -> u64 {
     id.map_or(0, |id| id.0)
 }

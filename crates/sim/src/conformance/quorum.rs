@@ -1,7 +1,7 @@
-//! Traces of the majority maths: what is committed, and how an election stands.
+//! Traces of the majority arithmetic: the commit index, and the result of an election.
 //!
-//! Besides comparing, every answer is asked for in ways that must not matter: with
-//! the halves of a joint exchanged, joint with nobody, joint with itself.
+//! In addition, every result is computed in equivalent ways: with the halves of a joint
+//! exchanged, joint with the empty majority, joint with itself.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -9,23 +9,23 @@ use std::fmt::Display;
 use quorate_core::membership::VoteResult;
 use quorate_core::{MemberId, MemberSet, Membership};
 
-use super::file::{Command, number};
+use super::file::{TraceCommand, number};
 
 /// The arguments of a command: two majorities and one value for each of their voters.
 #[derive(Default)]
-struct Question {
+struct QuorumCase {
     first: Vec<MemberId>,
     second: Option<Vec<MemberId>>,
     values: Vec<String>,
 }
 
-pub(super) fn run(command: &Command) -> Result<Vec<String>, String> {
+pub(super) fn run(command: &TraceCommand) -> Result<Vec<String>, String> {
     let values_key = match command.name.as_str() {
         "committed" => "idx",
         "vote" => "votes",
         other => return Err(format!("unknown command `{other}`")),
     };
-    let question = Question::parse(command, values_key)?;
+    let question = QuorumCase::parse(command, values_key)?;
     let values = question.values_of_voters()?;
     if values_key == "idx" {
         let mut indexes = BTreeMap::new();
@@ -41,7 +41,7 @@ pub(super) fn run(command: &Command) -> Result<Vec<String>, String> {
                 "y" => votes.insert(*id, true),
                 "n" => votes.insert(*id, false),
                 "_" => None,
-                other => return Err(format!("vote `{other}`, want y, n or _")),
+                other => return Err(format!("vote `{other}`, expected y, n or _")),
             };
         }
         let vote = |id| votes.get(&id).copied();
@@ -49,8 +49,8 @@ pub(super) fn run(command: &Command) -> Result<Vec<String>, String> {
     }
 }
 
-impl Question {
-    fn parse(command: &Command, values_key: &str) -> Result<Self, String> {
+impl QuorumCase {
+    fn parse(command: &TraceCommand, values_key: &str) -> Result<Self, String> {
         let mut question = Self::default();
         for argument in command.arguments()? {
             let ids = || Ok::<_, String>(argument.numbers()?.into_iter().map(MemberId).collect());
@@ -77,7 +77,7 @@ impl Question {
         }
         if voters.len() != self.values.len() {
             let (values, voters) = (self.values.len(), voters.len());
-            return Err(format!("{values} values for {voters} voters, want one for each"));
+            return Err(format!("{values} values for {voters} voters, expected one for each"));
         }
         Ok(voters.into_iter().zip(self.values.iter().cloned()).collect())
     }

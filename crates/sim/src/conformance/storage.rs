@@ -1,17 +1,17 @@
-//! What a member of a trace has on its disk: the saved log, and nothing cleverer.
+//! The disk of a member of a trace: the saved log, in memory.
 
 use quorate_core::{Entries, Entry, EntryId, Index, SnapshotMeta};
 
 use super::notation;
 
 #[derive(Default)]
-pub(super) struct Storage {
-    /// What stands before the first entry: zero, a snapshot or a trimmed entry.
+pub(super) struct TraceStorage {
+    /// The entry before the first one: zero, a snapshot or a trimmed entry.
     base: EntryId,
     entries: Vec<Entry>,
 }
 
-impl Storage {
+impl TraceStorage {
     pub(super) fn new(base: EntryId) -> Self {
         Self { base, entries: Vec::new() }
     }
@@ -24,12 +24,12 @@ impl Storage {
         self.base.index + self.entries.len() as u64
     }
 
-    /// Saves entries over whatever stood from their first index on.
+    /// Saves entries; replaces all from their first index on.
     pub(super) fn append(&mut self, entries: &Entries) -> Result<(), String> {
         for entry in entries.iter() {
             let index = entry.id.index;
             if index <= self.base.index {
-                continue; // Trimmed since it was handed out.
+                continue; // Trimmed in the meantime.
             }
             if index > self.last_index() + 1 {
                 let last = self.last_index();
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn saving_replaces_and_trimming_drops() {
-        let mut storage = Storage::new(EntryId::new(1, 10));
+        let mut storage = TraceStorage::new(EntryId::new(1, 10));
         assert_eq!(storage.lines(), ["log is empty: first index=11, last index=10"]);
         let entries = |term, indexes: std::ops::Range<u64>| -> Entries {
             indexes.map(|index| Entry::command(term, index, "")).collect()

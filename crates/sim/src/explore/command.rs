@@ -14,16 +14,16 @@ use super::{Outcome, Trace, Trial, run, shrink};
 const USAGE: &str = "\
 usage:
   quorate-sim explore [--seconds N | --seeds N | --forever] [--from SEED] [--threads N]
-                                    many random worlds; 60 seconds if nothing is said
-                                    with --hints: priorities, and word of
-                                    lost connections, true and false
-  quorate-sim explore --seed N [--trace]    one of them again
+                                    many runs; default: 60 seconds
+                                    with --hints: priorities, and true and
+                                    false reports of lost connections
+  quorate-sim explore --seed N [--trace]    one run again
   quorate-sim explore --file F [--trace]    a replay file
-On a failure the run is shortened and written to a replay file; --no-shrink leaves that out.";
+After a failure the run is shortened and written to a replay file, except with --no-shrink.";
 
-/// What was asked for on the command line.
+/// The arguments of `explore`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct ExploreArguments {
     seconds: Option<u64>,
     seeds: Option<u64>,
     forever: bool,
@@ -36,40 +36,40 @@ struct Wanted {
     hints: bool,
 }
 
-impl Wanted {
+impl ExploreArguments {
     fn replay(&self, seed: u64) -> Replay {
         if self.hints { Replay::of_seed_with_hints(seed) } else { Replay::of_seed(seed) }
     }
 }
 
-fn parse(args: &[String]) -> Option<Wanted> {
-    let mut wanted = Wanted::default();
+fn parse(args: &[String]) -> Option<ExploreArguments> {
+    let mut arguments = ExploreArguments::default();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|value| value.parse().ok());
         match arg.as_str() {
-            "--seconds" => wanted.seconds = Some(number()?),
-            "--seeds" => wanted.seeds = Some(number()?),
-            "--forever" => wanted.forever = true,
-            "--from" => wanted.from = number()?,
-            "--threads" => wanted.threads = Some(number()?),
-            "--seed" => wanted.seed = Some(number()?),
-            "--file" => wanted.file = Some(args.next()?.clone()),
-            "--trace" => wanted.trace = true,
-            "--no-shrink" => wanted.no_shrink = true,
-            "--hints" => wanted.hints = true,
+            "--seconds" => arguments.seconds = Some(number()?),
+            "--seeds" => arguments.seeds = Some(number()?),
+            "--forever" => arguments.forever = true,
+            "--from" => arguments.from = number()?,
+            "--threads" => arguments.threads = Some(number()?),
+            "--seed" => arguments.seed = Some(number()?),
+            "--file" => arguments.file = Some(args.next()?.clone()),
+            "--trace" => arguments.trace = true,
+            "--no-shrink" => arguments.no_shrink = true,
+            "--hints" => arguments.hints = true,
             _ => return None,
         }
     }
-    Some(wanted)
+    Some(arguments)
 }
 
 pub fn main(args: &[String]) -> ExitCode {
-    let Some(wanted) = parse(args) else {
+    let Some(arguments) = parse(args) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let replay = match (&wanted.file, wanted.seed) {
+    let replay = match (&arguments.file, arguments.seed) {
         (Some(file), _) => match read(Path::new(file)) {
             Ok(replay) => replay,
             Err(why) => {
@@ -77,10 +77,10 @@ pub fn main(args: &[String]) -> ExitCode {
                 return ExitCode::from(2);
             }
         },
-        (None, Some(seed)) => wanted.replay(seed),
-        (None, None) => return many(&wanted),
+        (None, Some(seed)) => arguments.replay(seed),
+        (None, None) => return many(&arguments),
     };
-    one(&replay, &wanted)
+    one(&replay, &arguments)
 }
 
 fn read(file: &Path) -> Result<Replay, String> {
@@ -88,9 +88,9 @@ fn read(file: &Path) -> Result<Replay, String> {
     Replay::parse(&text)
 }
 
-fn one(replay: &Replay, wanted: &Wanted) -> ExitCode {
+fn one(replay: &Replay, arguments: &ExploreArguments) -> ExitCode {
     let trace =
-        wanted.trace.then(|| Box::new(|now: u64, what: &str| say!("{now:>8} {what}")) as Trace);
+        arguments.trace.then(|| Box::new(|now: u64, what: &str| say!("{now:>8} {what}")) as Trace);
     let outcome = Trial::kv().run_traced(&replay.setting, &replay.actions, trace);
     say!("{}", outcome.report);
     match &outcome.violation {
@@ -100,7 +100,7 @@ fn one(replay: &Replay, wanted: &Wanted) -> ExitCode {
         }
         Some(violation) => {
             say!("violations       1: {violation}");
-            if !wanted.no_shrink && wanted.file.is_none() {
+            if !arguments.no_shrink && arguments.file.is_none() {
                 shorten(replay, &outcome);
             }
             ExitCode::FAILURE
@@ -108,7 +108,7 @@ fn one(replay: &Replay, wanted: &Wanted) -> ExitCode {
     }
 }
 
-/// Writes a short replay of a failure and says how to play it.
+/// Writes a shortened replay of a failure and prints how to play it.
 fn shorten(replay: &Replay, outcome: &Outcome) {
     let Some(violation) = &outcome.violation else { return };
     let seed = replay.setting.seed;
@@ -121,56 +121,57 @@ fn shorten(replay: &Replay, outcome: &Outcome) {
             say!("shortened from {from} actions to {to}; replay with:");
             say!("  cargo run --release -p quorate-sim -- explore --file {file} --trace");
         }
-        Err(why) => say!("cannot write {file}: {why}"),
+        Err(error) => say!("cannot write {file}: {error}"),
     }
 }
 
 const SHRINK_TRIES: usize = 3_000;
 
-/// What the threads share.
-struct Shared {
+/// The state that all threads share.
+struct ExploreThreads {
     next: AtomicU64,
     stop: AtomicBool,
     report: Mutex<Report>,
     failures: Mutex<Vec<(u64, String)>>,
 }
 
-fn many(wanted: &Wanted) -> ExitCode {
-    let began = Instant::now();
-    let seconds = wanted.seconds.or((wanted.seeds.is_none() && !wanted.forever).then_some(60));
-    let end = wanted.seeds.map_or(u64::MAX, |count| wanted.from.saturating_add(count));
+fn many(arguments: &ExploreArguments) -> ExitCode {
+    let started = Instant::now();
+    let seconds =
+        arguments.seconds.or((arguments.seeds.is_none() && !arguments.forever).then_some(60));
+    let end = arguments.seeds.map_or(u64::MAX, |count| arguments.from.saturating_add(count));
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-    let shared = Shared {
-        next: AtomicU64::new(wanted.from),
+    let shared = ExploreThreads {
+        next: AtomicU64::new(arguments.from),
         stop: AtomicBool::new(false),
         report: Mutex::default(),
         failures: Mutex::default(),
     };
-    // A violation is reported as one; the threads' own words about it are noise.
+    // A violation is reported in the summary; the panic messages of threads are redundant.
     std::panic::set_hook(Box::new(|_| {}));
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..wanted.threads.unwrap_or(cores).max(1))
-            .map(|_| scope.spawn(|| work(&shared, end, wanted)))
+        let workers: Vec<_> = (0..arguments.threads.unwrap_or(cores).max(1))
+            .map(|_| scope.spawn(|| work(&shared, end, arguments)))
             .collect();
         while workers.iter().any(|worker| !worker.is_finished()) {
             std::thread::sleep(Duration::from_millis(100));
-            if seconds.is_some_and(|seconds| began.elapsed().as_secs() >= seconds) {
+            if seconds.is_some_and(|seconds| started.elapsed().as_secs() >= seconds) {
                 shared.stop.store(true, Ordering::Relaxed);
             }
-            progress(&shared, began, wanted.forever);
+            progress(&shared, started, arguments.forever);
         }
     });
     let _ = std::panic::take_hook();
-    finish(wanted, &shared, began)
+    finish(arguments, &shared, started)
 }
 
-fn work(shared: &Shared, end: u64, wanted: &Wanted) {
+fn work(shared: &ExploreThreads, end: u64, arguments: &ExploreArguments) {
     while !shared.stop.load(Ordering::Relaxed) {
         let seed = shared.next.fetch_add(1, Ordering::Relaxed);
         if seed >= end {
             return;
         }
-        let replay = wanted.replay(seed);
+        let replay = arguments.replay(seed);
         let outcome = run(&replay.setting, &replay.actions);
         shared.report.lock().unwrap_or_else(PoisonError::into_inner).add(&outcome.report);
         if let Some(violation) = outcome.violation {
@@ -183,16 +184,16 @@ fn work(shared: &Shared, end: u64, wanted: &Wanted) {
     }
 }
 
-/// Enough to see what is wrong.
+/// After this many failures the search stops.
 const FAILURES_MAX: usize = 20;
 
-fn progress(shared: &Shared, began: Instant, always: bool) {
+fn progress(shared: &ExploreThreads, started: Instant, always: bool) {
     if !always && !std::io::stderr().is_terminal() {
         return;
     }
     let report = shared.report.lock().unwrap_or_else(PoisonError::into_inner);
     let failures = shared.failures.lock().unwrap_or_else(PoisonError::into_inner).len();
-    let seconds = began.elapsed().as_secs_f64();
+    let seconds = started.elapsed().as_secs_f64();
     let rate = report.events as f64 / seconds.max(0.001);
     eprint!(
         "\r{} schedules, {} events, {rate:.0} events/s, {failures} violations ",
@@ -201,11 +202,11 @@ fn progress(shared: &Shared, began: Instant, always: bool) {
     let _ = std::io::stderr().flush();
 }
 
-fn finish(wanted: &Wanted, shared: &Shared, began: Instant) -> ExitCode {
+fn finish(arguments: &ExploreArguments, shared: &ExploreThreads, started: Instant) -> ExitCode {
     let report = shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut failures = shared.failures.lock().unwrap_or_else(PoisonError::into_inner).clone();
     failures.sort();
-    let seconds = began.elapsed().as_secs_f64();
+    let seconds = started.elapsed().as_secs_f64();
     say!("{report}");
     say!("events/s         {:.0} in {seconds:.0} s", report.events as f64 / seconds.max(0.001));
     say!("violations       {}", failures.len());
@@ -214,10 +215,10 @@ fn finish(wanted: &Wanted, shared: &Shared, began: Instant) -> ExitCode {
         say!("  seed {seed}: {violation}");
     }
     say!("replay with:");
-    let hints = if wanted.hints { " --hints" } else { "" };
+    let hints = if arguments.hints { " --hints" } else { "" };
     say!("  cargo run --release -p quorate-sim -- explore --seed {seed}{hints} --trace");
-    if !wanted.no_shrink {
-        let replay = wanted.replay(*seed);
+    if !arguments.no_shrink {
+        let replay = arguments.replay(*seed);
         let outcome = run(&replay.setting, &replay.actions);
         shorten(&replay, &outcome);
     }
@@ -231,8 +232,8 @@ mod tests {
     #[test]
     fn arguments_are_understood_or_refused() {
         let words = |line: &str| line.split_whitespace().map(str::to_string).collect::<Vec<_>>();
-        let wanted = parse(&words("--seed 7 --trace")).unwrap();
-        assert_eq!((wanted.seed, wanted.trace), (Some(7), true));
+        let arguments = parse(&words("--seed 7 --trace")).unwrap();
+        assert_eq!((arguments.seed, arguments.trace), (Some(7), true));
         assert_eq!(parse(&words("--seconds")), None);
         assert_eq!(parse(&words("--seconds many")), None);
         assert_eq!(parse(&words("--sceonds 5")), None);

@@ -1,11 +1,11 @@
-//! A run as a text file: the setting, then what is done, a line each.
+//! A run as a text file: one line per setting, then one line per action.
 
 use std::fmt;
 
 use super::action::{Action, parse_action};
 use super::setting::Setting;
 
-/// Everything that a run follows from.
+/// Everything that determines a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replay {
     pub setting: Setting,
@@ -26,7 +26,7 @@ impl Replay {
         Self { setting, actions }
     }
 
-    /// Reads what [`Replay`] prints. Lines that begin with `#` are for people.
+    /// Parses the text that [`Replay`] prints. Lines that start with `#` are comments.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut setting = Setting::draw(0);
         let mut actions = Vec::new();

@@ -1,4 +1,4 @@
-//! What a run, or many of them, amounted to.
+//! The report of one run or of many.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::fmt;
 use quorate_core::Event;
 use quorate_core::membership::GoalEnd;
 
-/// Counts of what happened.
+/// Counts of the events of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub schedules: u64,
     pub events: u64,
-    /// Of the members' clocks.
+    /// The time of the members' clocks.
     pub ticks: u64,
     pub requests_done: u64,
     pub requests_refused: u64,
@@ -23,19 +23,19 @@ pub struct Report {
     pub changes_refused: u64,
     pub changes_unknown: u64,
     pub cancels: u64,
-    /// A leader was elected while a change was under way.
+    /// Elections while a change was in progress.
     pub interrupted: u64,
     pub snapshots_sent: u64,
     pub snapshots_installed: u64,
-    /// Runs whose healed part had to go on by itself, and did.
+    /// Runs whose healed part had to recover without help, and did.
     pub healed: u64,
-    /// Runs in which too little was left to demand anything.
+    /// Runs whose healed part had no quorum, so that nothing was required.
     pub not_judged: u64,
-    /// A history that took the linearizability checker too many steps.
+    /// Histories that took the linearizability checker too many steps.
     pub undecided: u64,
-    /// Of everything that happened, in order: equal runs have equal digests.
+    /// A digest of all events in order: equal runs have equal digests.
     pub digest: u64,
-    /// Faults and other doings, by name.
+    /// Faults and other actions, by name.
     pub counts: BTreeMap<&'static str, u64>,
 }
 
@@ -44,7 +44,7 @@ impl Report {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// Something happened.
+    /// Counts an event.
     pub(crate) fn note(&mut self, at: u64, order: u64) {
         let seen = self.digest ^ at.rotate_left(32) ^ order;
         self.digest = seen.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
@@ -59,7 +59,7 @@ impl Report {
         }
     }
 
-    /// Adds another one to this one.
+    /// Adds another report to this one.
     pub fn add(&mut self, other: &Self) {
         self.schedules += other.schedules;
         self.events += other.events;
@@ -87,7 +87,7 @@ impl Report {
     }
 }
 
-/// Ticks of a tenth of a second, as days and hours.
+/// Ticks of 0.1 s, as days, hours and minutes.
 fn simulated(ticks: u64) -> String {
     let seconds = ticks / 10;
     format!("{}d {:02}h {:02}m", seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60)

@@ -1,9 +1,9 @@
-//! The log, run once more on a machine that never restarted: what everybody must have been
-//! told, and where every machine must have got to.
+//! Applies the log once more on a machine that never restarted: this gives the correct reply to
+//! every command and the correct state of every machine.
 //!
-//! The order of the log explains every answer, or none does: commands ran where it has
-//! them, and a question was answered at some moment between its call and its return, after
-//! all that had returned before (R1). So nothing has to be searched for.
+//! The order of the log must explain all replies: commands ran at their index, and a question
+//! was answered at a moment between its call and its return, after everything that had returned
+//! before (R1). So no search is needed.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use quorate_core::{Index, MemberId, Membership};
 use super::workload::{Ask, Exchange, Heard};
 use crate::checkers::Violation;
 
-/// Where a member's machine is, and what it captured there.
+/// The index that a member's machine has applied, and its snapshot there.
 pub(crate) struct Reached {
     pub(crate) member: MemberId,
     pub(crate) applied: Index,
     pub(crate) chunks: Vec<Bytes>,
 }
 
-/// Runs the log on `machine`, which is in its first state.
+/// Applies the log to `machine`, which is in its initial state.
 pub(crate) fn check(
     machine: Box<dyn Machine>,
     history: &[Exchange],
@@ -39,7 +39,7 @@ pub(crate) fn check(
     rerun.compare(reached, Index::MAX)
 }
 
-enum Step<'a> {
+enum RerunStep<'a> {
     Command(usize, &'a Bytes),
     Membership(&'a Membership),
 }
@@ -47,18 +47,18 @@ enum Step<'a> {
 fn steps<'a>(
     history: &'a [Exchange],
     memberships: &'a [(Index, Arc<Membership>)],
-) -> Vec<(Index, Step<'a>)> {
+) -> Vec<(Index, RerunStep<'a>)> {
     let commands = history.iter().enumerate().filter_map(|(number, exchange)| {
         let Ask::Command(command) = &exchange.ask else { return None };
-        Some((exchange.ran_at?, Step::Command(number, command)))
+        Some((exchange.ran_at?, RerunStep::Command(number, command)))
     });
-    let changes = memberships.iter().map(|(index, known)| (*index, Step::Membership(known)));
+    let changes = memberships.iter().map(|(index, known)| (*index, RerunStep::Membership(known)));
     let mut steps: Vec<_> = commands.chain(changes).collect();
     steps.sort_by_key(|(index, _)| *index);
     steps
 }
 
-/// A command that was given after another was answered runs after it.
+/// A command that was called after another one had returned runs after it.
 fn commands_keep_their_order(history: &[Exchange]) -> Result<(), Violation> {
     for (number, before) in floors(history).into_iter().enumerate() {
         let exchange = &history[number];
@@ -72,7 +72,7 @@ fn commands_keep_their_order(history: &[Exchange]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// For each request, the last index that was known to somebody when it was called.
+/// For each request, the last index that any client knew when it was called.
 fn floors(history: &[Exchange]) -> Vec<Index> {
     let done = |exchange: &&Exchange| matches!(exchange.heard, Heard::Reply(_));
     let known = |exchange: &Exchange| Some((exchange.returned?, exchange.ran_at?));
@@ -90,21 +90,21 @@ fn floors(history: &[Exchange]) -> Vec<Index> {
     history.iter().map(floor).collect()
 }
 
-/// A question that was answered, and where in the log that may have been.
-struct Question {
+/// A question with a reply, and the range of the log in which it may have been answered.
+struct OpenQuestion {
     number: usize,
     called: u64,
     returned: u64,
-    /// Everything up to here was known when it was called.
+    /// Everything up to this index was known when it was called.
     from: Index,
-    /// This was only called when it had been answered.
+    /// The command at this index was called only after the reply.
     before: Index,
 }
 
 /// In the order of their returns.
-fn open_questions(history: &[Exchange]) -> Vec<Question> {
+fn open_questions(history: &[Exchange]) -> Vec<OpenQuestion> {
     let floors = floors(history);
-    // The first index among the commands that were called from here on.
+    // The first index of the commands that were called from here on.
     let mut first = vec![Index::MAX; history.len() + 1];
     for (number, exchange) in history.iter().enumerate().rev() {
         first[number] = first[number + 1].min(exchange.ran_at.unwrap_or(Index::MAX));
@@ -114,7 +114,7 @@ fn open_questions(history: &[Exchange]) -> Vec<Question> {
         let returned = exchange.returned.filter(|_| answered)?;
         let later = history.partition_point(|other| other.called <= returned);
         let (called, from, before) = (exchange.called, floors[number], first[later]);
-        matches!(exchange.ask, Ask::Question(_)).then_some(Question {
+        matches!(exchange.ask, Ask::Question(_)).then_some(OpenQuestion {
             number,
             called,
             returned,
@@ -122,7 +122,7 @@ fn open_questions(history: &[Exchange]) -> Vec<Question> {
             before,
         })
     };
-    let mut open: Vec<Question> = history.iter().enumerate().filter_map(question).collect();
+    let mut open: Vec<OpenQuestion> = history.iter().enumerate().filter_map(question).collect();
     open.sort_by_key(|question| question.returned);
     open
 }
@@ -130,18 +130,18 @@ fn open_questions(history: &[Exchange]) -> Vec<Question> {
 struct Rerun<'a> {
     machine: Box<dyn Machine>,
     history: &'a [Exchange],
-    /// Questions whose answer is not explained yet, in the order of their returns.
-    open: Vec<Question>,
-    /// Everything up to here has run.
+    /// Questions whose reply is not explained yet, in the order of their returns.
+    open: Vec<OpenQuestion>,
+    /// Everything up to this index is applied.
     at: Index,
 }
 
 impl Rerun<'_> {
-    fn run(&mut self, index: Index, step: Step<'_>) -> Result<(), Violation> {
+    fn run(&mut self, index: Index, step: RerunStep<'_>) -> Result<(), Violation> {
         self.at = index;
         let (number, command) = match step {
-            Step::Command(number, command) => (number, command),
-            Step::Membership(membership) => {
+            RerunStep::Command(number, command) => (number, command),
+            RerunStep::Membership(membership) => {
                 self.machine.on_membership(index, membership);
                 return Ok(());
             }
@@ -164,13 +164,13 @@ impl Rerun<'_> {
         }
     }
 
-    /// Explains what can be explained here; the rest must not have to be, unless it can be
-    /// later. As early as possible: that leaves most room for those that came after.
+    /// Removes the questions whose reply is correct in this state. The others must be explained
+    /// at a later index. As early as possible: that leaves most room for later questions.
     fn answer_before(&mut self, next: Index) -> Result<(), Violation> {
         let mut unexplained_since = u64::MAX;
         let (machine, at, history) = (&self.machine, self.at, self.history);
         self.open.retain(|question| {
-            // Not before one that had returned when this was called.
+            // Not before another question that had returned when this one was called.
             let possible = question.from <= at && unexplained_since > question.called;
             let exchange = &history[question.number];
             let explained = possible
@@ -186,15 +186,15 @@ impl Rerun<'_> {
             !explained
         });
         let late = self.open.iter().find(|question| question.before <= next);
-        let Some(Question { number, from, before, .. }) = late else { return Ok(()) };
+        let Some(OpenQuestion { number, from, before, .. }) = late else { return Ok(()) };
         let heard = &self.history[*number].heard;
         let what = format!(
-            "question {number} was answered {heard:?}, which is true nowhere from {from} to {before}"
+            "question {number} got the reply {heard:?}, which is correct nowhere from {from} to {before}"
         );
         Err(Violation::new("R1", what))
     }
 
-    /// Members that have run everything up to here, and not what comes next.
+    /// Compares the members that have applied everything up to this index, but not the next.
     fn compare(&self, reached: &[Reached], next: Index) -> Result<(), Violation> {
         let here = |reached: &&Reached| (self.at..next).contains(&reached.applied);
         let mut here = reached.iter().filter(here).peekable();
@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Says how many commands it has run.
+    /// Replies with the number of commands it has applied.
     #[derive(Default)]
     struct Counter(u8);
 
@@ -263,10 +263,10 @@ mod tests {
     #[test]
     fn the_log_explains_what_clients_saw() {
         assert_eq!(rule(&[], &[]), None);
-        // Both questions overlap the command: one saw it, one did not.
+        // Both questions overlap the command: one reply includes it, the other does not.
         let history = [question(1, 9, 0), question(2, 8, 1), command(3, 7, 1, 5)];
         assert_eq!(rule(&history, &[]), None);
-        // Nobody heard of the first command, but it ran.
+        // No client got a reply to the first command, but it ran.
         let mut unheard = command(1, 0, 0, 4);
         (unheard.heard, unheard.returned) = (Heard::Nothing, None);
         assert_eq!(rule(&[unheard, question(2, 3, 1), command(4, 5, 2, 6)], &[]), None);

@@ -1,10 +1,10 @@
-//! From a run that fails to a short one that fails in the same way.
+//! Shortens a failing run to one that violates the same rule.
 
 use super::Outcome;
 use super::replay::Replay;
 
-/// Leaves out whatever is not needed for the same rule to be broken, in at most so
-/// many tries.
+/// Removes everything that is not needed to violate the same rule, with a limited number of
+/// tries.
 pub(super) fn shrink_with(
     run: &dyn Fn(&Replay) -> Outcome,
     replay: &Replay,
@@ -46,8 +46,7 @@ impl Shrinking<'_> {
         fails
     }
 
-    /// What happens after the end of the faults does not matter, and they may end
-    /// earlier.
+    /// Removes actions after the end of the faults, and ends the faults earlier.
     fn end_early(&mut self) {
         let mut ticks = self.best.setting.ticks;
         while ticks > 4 {
@@ -62,7 +61,7 @@ impl Shrinking<'_> {
         }
     }
 
-    /// Parts of the list, large ones first, then single actions.
+    /// Removes parts of the list, large ones first, then single actions.
     fn drop_actions(&mut self) -> bool {
         let before = self.best.actions.len();
         let mut size = before.max(1).div_ceil(2);
@@ -84,7 +83,7 @@ impl Shrinking<'_> {
         self.best.actions.len() < before
     }
 
-    /// A quieter world: fewer clients and members, no losses, no drift.
+    /// Simplifies the settings: fewer clients and members, no losses, no drift.
     fn calm(&mut self) -> bool {
         let mut calmer = false;
         for (name, least) in [
@@ -114,7 +113,7 @@ impl Shrinking<'_> {
         calmer
     }
 
-    /// At once all the way, or half of it.
+    /// Tries the smallest value first, then half of the way.
     fn with_less(&mut self, name: &str, least: u64) -> Option<Replay> {
         let mut candidate = self.best.clone();
         let value = candidate.setting.value_mut(name)?;

@@ -1,19 +1,18 @@
-//! What lies in the pool of a trace, waiting to be delivered: messages between
-//! members, and what a member's own threads tell it.
+//! The undelivered messages of a trace: between members, and from a member's own threads.
 
 use quorate_core::{
     Entries, EntryId, Envelope, HardState, MemberId, Save, SaveId, SnapshotMeta, Status, Term,
 };
 
-use super::notation::{self, Address, Line};
+use super::notation::{self, Address, TraceLine};
 
-/// One thing in the pool.
+/// An undelivered message.
 #[derive(Clone, Debug)]
-pub(super) enum Parcel {
+pub(super) enum PoolMessage {
     /// From one member to another.
     Message(Envelope),
-    /// A member's promise to itself, released by a save. When it is the last thing
-    /// that the member hears of that save, it tells that the save is done.
+    /// A member's promise to itself, released by a save. The last message of a save also reports
+    /// that the save is done.
     Promise {
         envelope: Envelope,
         completes: Option<SaveId>,
@@ -25,19 +24,19 @@ pub(super) enum Parcel {
     },
 }
 
-/// The append thread's word that everything up to a save is on disk.
+/// The append thread's report that everything up to a save is on disk.
 #[derive(Clone, Debug)]
 pub(super) struct SaveDone {
     pub(super) member: MemberId,
     pub(super) save: SaveId,
-    /// The member's term when it handed the save out.
+    /// The member's term when it started the save.
     pub(super) term: Term,
     /// The last entry of the whole log, if some of it was not known to be on disk.
     pub(super) last: Option<EntryId>,
     pub(super) install: Option<SnapshotMeta>,
 }
 
-impl Parcel {
+impl PoolMessage {
     pub(super) fn to(&self) -> MemberId {
         match self {
             Self::Message(envelope) | Self::Promise { envelope, .. } => envelope.to,
@@ -46,19 +45,19 @@ impl Parcel {
         }
     }
 
-    /// Never leaves the member, so the network cannot lose it. What counts is who is
-    /// shown as the sender: see `Message::Transfer` in the notation.
+    /// Never leaves the member, so the network cannot lose it. The printed sender decides: see
+    /// `Message::Transfer` in the notation.
     pub(super) fn is_local(&self) -> bool {
         let line = self.line();
         !matches!((line.from, line.to), (Address::Member(from), Address::Member(to)) if from != to)
     }
 
-    pub(super) fn line(&self) -> Line {
+    pub(super) fn line(&self) -> TraceLine {
         match self {
-            Self::Message(envelope) | Self::Promise { envelope, .. } => Line::of(envelope),
+            Self::Message(envelope) | Self::Promise { envelope, .. } => TraceLine::of(envelope),
             Self::SaveDone(done) => {
                 let to = Address::Member(done.member);
-                let mut line = Line::new(Address::AppendThread, to, "MsgStorageAppendResp");
+                let mut line = TraceLine::new(Address::AppendThread, to, "MsgStorageAppendResp");
                 line.term = done.term;
                 line.log = done.last.unwrap_or_default();
                 line.snapshot = done.install.clone();
@@ -66,7 +65,7 @@ impl Parcel {
             }
             Self::ApplyDone { member, entries } => {
                 let to = Address::Member(*member);
-                let mut line = Line::new(Address::ApplyThread, to, "MsgStorageApplyResp");
+                let mut line = TraceLine::new(Address::ApplyThread, to, "MsgStorageApplyResp");
                 line.entries = entries.iter().map(notation::entry).collect();
                 line
             }
@@ -82,12 +81,12 @@ pub(super) struct SaveWork {
     pub(super) hard_state: Option<HardState>,
     pub(super) entries: Entries,
     pub(super) install: Option<SnapshotMeta>,
-    /// What it releases.
-    pub(super) replies: Vec<Parcel>,
+    /// The messages that it releases.
+    pub(super) replies: Vec<PoolMessage>,
 }
 
 impl SaveWork {
-    /// `status` is the member as it was when it handed the save out.
+    /// `status` is the member when it started the save.
     pub(super) fn new(save: Save, status: &Status) -> Self {
         let member = status.id;
         let unsaved = !save.entries.is_empty()
@@ -100,12 +99,12 @@ impl SaveWork {
             install: save.install.clone(),
         });
         let mut completes = done.is_none().then_some(save.id);
-        let mut replies: Vec<Parcel> = done.into_iter().map(Parcel::SaveDone).collect();
+        let mut replies: Vec<PoolMessage> = done.into_iter().map(PoolMessage::SaveDone).collect();
         for envelope in save.then_send.into_iter().rev() {
             replies.push(if envelope.to == member {
-                Parcel::Promise { envelope, completes: completes.take() }
+                PoolMessage::Promise { envelope, completes: completes.take() }
             } else {
-                Parcel::Message(envelope)
+                PoolMessage::Message(envelope)
             });
         }
         replies.reverse();
@@ -113,19 +112,19 @@ impl SaveWork {
         Self { member, save: id, hard_state, entries, install, replies }
     }
 
-    /// Nothing that it releases tells the member that it is done.
+    /// No released message reports to the member that the save is done.
     pub(super) fn is_silent(&self) -> bool {
         !self.replies.iter().any(|reply| match reply {
-            Parcel::Promise { completes, .. } => completes.is_some(),
-            Parcel::SaveDone(_) => true,
-            Parcel::Message(_) | Parcel::ApplyDone { .. } => false,
+            PoolMessage::Promise { completes, .. } => completes.is_some(),
+            PoolMessage::SaveDone(_) => true,
+            PoolMessage::Message(_) | PoolMessage::ApplyDone { .. } => false,
         })
     }
 
-    /// As it is handed to the thread, without what it releases.
-    pub(super) fn line(&self) -> Line {
+    /// The request to the thread, without the released messages.
+    pub(super) fn line(&self) -> TraceLine {
         let from = Address::Member(self.member);
-        let mut line = Line::new(from, Address::AppendThread, "MsgStorageAppend");
+        let mut line = TraceLine::new(from, Address::AppendThread, "MsgStorageAppend");
         if let Some(state) = self.hard_state {
             (line.term, line.vote, line.commit) = (state.term, state.vote, state.commit);
         }
@@ -135,10 +134,10 @@ impl SaveWork {
     }
 }
 
-/// As committed entries are handed to the apply thread, without what that releases.
-pub(super) fn apply_line(member: MemberId, entries: &Entries) -> Line {
+/// The request to the apply thread, without the released messages.
+pub(super) fn apply_line(member: MemberId, entries: &Entries) -> TraceLine {
     let from = Address::Member(member);
-    let mut line = Line::new(from, Address::ApplyThread, "MsgStorageApply");
+    let mut line = TraceLine::new(from, Address::ApplyThread, "MsgStorageApply");
     line.entries = entries.iter().map(notation::entry).collect();
     line
 }
