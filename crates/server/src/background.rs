@@ -7,14 +7,14 @@ use quorate_kv::{Command, Quota};
 
 use crate::auto_compaction;
 use crate::bootstrap::hex;
-use crate::config::Config;
+use crate::config::ServerConfig;
 use crate::context::ServiceContext;
 use crate::member_change::{MemberChange, MemberUpdate};
 use crate::member_details::MemberDetails;
 use crate::url::Url;
 
 /// Runs all of them until the member stops.
-pub(crate) async fn run(context: ServiceContext, config: Config) {
+pub(crate) async fn run(context: ServiceContext, config: ServerConfig) {
     let ended = async {
         context.node.wait_stopped().await;
     };
@@ -24,7 +24,7 @@ pub(crate) async fn run(context: ServiceContext, config: Config) {
     }
 }
 
-async fn run_all(context: &ServiceContext, config: &Config) {
+async fn run_all(context: &ServiceContext, config: &ServerConfig) {
     let publish = publish(context, config);
     let quota = set_quota(context, config.quota_backend_bytes);
     let compact = async {
@@ -41,7 +41,7 @@ async fn run_all(context: &ServiceContext, config: &Config) {
 }
 
 /// Publishes the name and the client URLs of this member, once it is in the membership.
-async fn publish(context: &ServiceContext, config: &Config) {
+async fn publish(context: &ServiceContext, config: &ServerConfig) {
     let node = &context.node;
     let client_urls: Vec<String> =
         config.advertise_client_urls.iter().map(Url::to_string).collect();

@@ -15,18 +15,18 @@ use quorate_storage::{OpenError, Store};
 use sha1::{Digest, Sha1};
 use tokio::time::Instant;
 
-use crate::config::{ClusterState, Config};
+use crate::config::{ClusterState, ServerConfig};
 use crate::member_details::MemberDetails;
 use crate::url::{Url, join};
 
 /// The directory of the log and the snapshots.
-pub(crate) fn store_directory(config: &Config) -> PathBuf {
+pub(crate) fn store_directory(config: &ServerConfig) -> PathBuf {
     config.wal_dir.clone().unwrap_or_else(|| config.data_dir.join("member"))
 }
 
 /// The configuration of the node to start.
 pub(crate) async fn prepare(
-    config: &Config,
+    config: &ServerConfig,
     transport: &TcpTransport,
 ) -> Result<NodeConfig, BootstrapError> {
     let mut disk = FileDisk::open(store_directory(config)).map_err(BootstrapError::Directory)?;
@@ -44,7 +44,7 @@ pub(crate) async fn prepare(
     Ok(with_times(node, config))
 }
 
-fn with_times(mut node: NodeConfig, config: &Config) -> NodeConfig {
+fn with_times(mut node: NodeConfig, config: &ServerConfig) -> NodeConfig {
     let ticks = |time: Duration| {
         let ticks = time.as_nanos().div_ceil(config.heartbeat_interval.as_nanos().max(1));
         u64::try_from(ticks).unwrap_or(u64::MAX)
@@ -64,7 +64,7 @@ fn with_times(mut node: NodeConfig, config: &Config) -> NodeConfig {
 
 /// An initial member of a new cluster.
 async fn new_cluster(
-    config: &Config,
+    config: &ServerConfig,
     transport: &TcpTransport,
 ) -> Result<NodeConfig, BootstrapError> {
     let InitialCluster { cluster, own, membership } = initial_cluster(config)?;
@@ -82,7 +82,7 @@ pub(crate) struct InitialCluster {
     pub(crate) membership: Membership,
 }
 
-pub(crate) fn initial_cluster(config: &Config) -> Result<InitialCluster, BootstrapError> {
+pub(crate) fn initial_cluster(config: &ServerConfig) -> Result<InitialCluster, BootstrapError> {
     let members = config.initial_members();
     check_own(config, &members)?;
     let mut initial: Vec<(MemberId, &String, MemberDetails)> = Vec::new();
@@ -106,7 +106,7 @@ pub(crate) fn initial_cluster(config: &Config) -> Result<InitialCluster, Bootstr
 /// An empty disk under the id of a member that has run before is refused: the lost disk held
 /// votes and entries that the member had promised to keep.
 async fn check_not_known(
-    config: &Config,
+    config: &ServerConfig,
     transport: &TcpTransport,
     cluster: u64,
     own: MemberId,
@@ -119,7 +119,7 @@ async fn check_not_known(
     if known { Err(BootstrapError::AlreadyBootstrapped { id: own.0 }) } else { Ok(()) }
 }
 
-fn check_own(config: &Config, members: &[(String, Vec<Url>)]) -> Result<(), BootstrapError> {
+fn check_own(config: &ServerConfig, members: &[(String, Vec<Url>)]) -> Result<(), BootstrapError> {
     let Some((_, urls)) = members.iter().find(|(name, _)| *name == config.name) else {
         let names = members.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(",");
         return Err(BootstrapError::NotNamed { name: config.name.clone(), names });
@@ -135,7 +135,7 @@ fn check_own(config: &Config, members: &[(String, Vec<Url>)]) -> Result<(), Boot
 
 /// Asks the given members until one of them has this member in its membership.
 async fn join_cluster(
-    config: &Config,
+    config: &ServerConfig,
     transport: &TcpTransport,
 ) -> Result<NodeConfig, BootstrapError> {
     let members = config.initial_members();
@@ -160,7 +160,7 @@ async fn join_cluster(
 }
 
 fn find_own(
-    config: &Config,
+    config: &ServerConfig,
     given: &[(String, Vec<Url>)],
     resident: &HostedMember,
 ) -> Result<NodeConfig, BootstrapError> {
@@ -206,7 +206,11 @@ struct InquiryResult {
     failures: String,
 }
 
-async fn inquire(config: &Config, transport: &TcpTransport, timeout: Duration) -> InquiryResult {
+async fn inquire(
+    config: &ServerConfig,
+    transport: &TcpTransport,
+    timeout: Duration,
+) -> InquiryResult {
     let mut inquiry = InquiryResult { residents: Vec::new(), failures: String::new() };
     let others = config.initial_members().into_iter().filter(|(name, _)| *name != config.name);
     for url in others.flat_map(|(_, urls)| urls) {

@@ -116,23 +116,23 @@ fn fields_without_scheme(fields: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// A string literal of HPACK.
-struct Text<'a> {
+struct HpackString<'a> {
     bytes: &'a [u8],
     is_huffman: bool,
 }
 
-impl Text<'_> {
+impl HpackString<'_> {
     fn decode(&self) -> Option<Vec<u8>> {
         if self.is_huffman { decode_huffman(self.bytes) } else { Some(self.bytes.to_vec()) }
     }
 }
 
-fn take_text<'a>(rest: &mut &'a [u8]) -> Option<Text<'a>> {
+fn take_text<'a>(rest: &mut &'a [u8]) -> Option<HpackString<'a>> {
     let is_huffman = rest.first()? & 0x80 != 0;
     let length = take_number(rest, 7)?;
     let (bytes, tail) = rest.split_at_checked(length)?;
     *rest = tail;
-    Some(Text { bytes, is_huffman })
+    Some(HpackString { bytes, is_huffman })
 }
 
 /// An HPACK integer: in the low bits of a byte, and if it does not fit, in further bytes of

@@ -7,8 +7,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quorate::{
-    Change, EntryId, MemberId, MemberInfo, MemberSet, Membership, MembershipEvent, Node, Operation,
-    OutcomeUnknown, Refusal, RequestError, RequestRefused,
+    Change, ChangeRefusal, EntryId, MemberId, MemberInfo, MemberSet, Membership, MembershipEvent,
+    Node, Operation, OutcomeUnknown, Refusal, RequestError, RequestRefused,
 };
 use tokio::time::Instant;
 
@@ -257,9 +257,15 @@ async fn leader_changed(node: &Node) {
 /// Proposes a goal, and returns the entry that set it as soon as it is committed.
 pub(crate) async fn begin_change(node: &Node, change: Change) -> Result<EntryId, RequestError> {
     let old_goal = node.membership().goal().map(|goal| goal.id);
+    let deadline = Instant::now() + CHANGE_TIMEOUT;
     loop {
-        if let Some(result) = begin_with_leader(node, change.clone(), old_goal).await {
-            return result;
+        match begin_with_leader(node, change.clone(), old_goal).await {
+            Some(Err(error)) if is_not_applied_yet(&error) && Instant::now() < deadline => {
+                tokio::time::sleep(RETRY_INTERVAL).await;
+                continue;
+            }
+            Some(result) => return result,
+            None => {}
         }
         // After this barrier, every entry of the old leader that will ever commit is applied.
         node.barrier().await?;
@@ -307,6 +313,15 @@ fn is_retryable(error: &RequestError) -> bool {
     let change_refused =
         matches!(error, RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(_))));
     change_refused && error.is_retryable()
+}
+
+/// The previous change is committed and not applied yet. Without this, a client that changes the
+/// membership twice in a row would get an error for the second change.
+fn is_not_applied_yet(error: &RequestError) -> bool {
+    let RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(refusal))) = error else {
+        return false;
+    };
+    matches!(refusal, ChangeRefusal::InFlight { .. } | ChangeRefusal::NoOwnCommit)
 }
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);

@@ -20,7 +20,7 @@ use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
 use crate::bootstrap::{
     BootstrapError, InitialCluster, cluster_id, hex, initial_cluster, member_id, store_directory,
 };
-use crate::config::Config;
+use crate::config::ServerConfig;
 use crate::member_details::MemberDetails;
 use crate::snapshot_file::{SnapshotFile, SnapshotFileError, SnapshotHeader};
 use crate::url::Url;
@@ -54,7 +54,7 @@ pub struct Restored {
 /// old cluster, also at the same addresses, and members restored from different data reject each
 /// other.
 pub fn restore<F: Read + Seek>(
-    config: &Config,
+    config: &ServerConfig,
     file: F,
     options: RestoreOptions,
 ) -> Result<Restored, RecoverError> {
@@ -101,7 +101,7 @@ pub struct RecoveryPlan {
 }
 
 /// Finds out what [`recover`] would do, without doing it.
-pub fn plan_recovery(config: &Config) -> Result<RecoveryPlan, RecoverError> {
+pub fn plan_recovery(config: &ServerConfig) -> Result<RecoveryPlan, RecoverError> {
     finish_interrupted(config)?;
     let directory = store_directory(config);
     // Opening would create the directory.
@@ -148,20 +148,20 @@ pub struct ForcedCluster {
 /// All entries of the log are kept, also those that the disk does not know to be committed. To
 /// drop one could lose a write that a client was told is done. To keep one can only complete a
 /// write whose client got no reply.
-pub fn force_new_cluster(config: &Config) -> Result<Option<ForcedCluster>, RecoverError> {
+pub fn force_new_cluster(config: &ServerConfig) -> Result<Option<ForcedCluster>, RecoverError> {
     make_cluster(config, |_| Ok(NewMembers::default()))
 }
 
 /// The same, with the members of the initial cluster, if one is given, as its goal: they join
 /// with empty disks and are promoted when they have caught up. Their old disks are not used,
 /// since they may hold other data.
-pub fn recover(config: &Config) -> Result<Option<ForcedCluster>, RecoverError> {
+pub fn recover(config: &ServerConfig) -> Result<Option<ForcedCluster>, RecoverError> {
     make_cluster(config, |own| NewMembers::from_config(config, own))
 }
 
 /// Completes a recovery that a crash interrupted between its two renames: the old directory was
 /// renamed, and the new one, which is complete by then, was not yet.
-pub(crate) fn finish_interrupted(config: &Config) -> Result<(), RecoverError> {
+pub(crate) fn finish_interrupted(config: &ServerConfig) -> Result<(), RecoverError> {
     let directory = store_directory(config);
     if directory.exists() {
         return Ok(());
@@ -176,7 +176,7 @@ pub(crate) fn finish_interrupted(config: &Config) -> Result<(), RecoverError> {
 }
 
 fn make_cluster(
-    config: &Config,
+    config: &ServerConfig,
     new_members: impl FnOnce(&MemberDetails) -> Result<NewMembers, RecoverError>,
 ) -> Result<Option<ForcedCluster>, RecoverError> {
     finish_interrupted(config)?;
@@ -225,7 +225,7 @@ struct NewMembers {
 impl NewMembers {
     /// The members of the initial cluster. It has to name this member too: a list that does not
     /// was made for another disk.
-    fn from_config(config: &Config, own: &MemberDetails) -> Result<Self, RecoverError> {
+    fn from_config(config: &ServerConfig, own: &MemberDetails) -> Result<Self, RecoverError> {
         if config.initial_cluster.is_empty() {
             return Ok(Self::default());
         }

@@ -19,7 +19,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Server;
 
 use crate::bootstrap::{BootstrapError, hex, prepare, store_directory};
-use crate::config::{Config, TableKind};
+use crate::config::{ServerConfig, TableKind};
 use crate::connections::{ConnectionLimit, accept_connections};
 use crate::context::{ServiceContext, ServiceLimits, SharedStore};
 use crate::grpc_guard::GrpcGuard;
@@ -36,7 +36,7 @@ use crate::url::{Url, join};
 use crate::{background, logs};
 
 /// Runs a server until a signal stops it, its member is removed, or its member fails.
-pub async fn run(config: Config) -> Result<(), ServerError> {
+pub async fn run(config: ServerConfig) -> Result<(), ServerError> {
     logs::start(&config.log_level);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
@@ -87,7 +87,7 @@ pub struct RunningServer {
 
 impl RunningServer {
     /// The server serves when this returns. It may not have found a leader yet.
-    pub async fn start(config: Config) -> Result<Self, ServerError> {
+    pub async fn start(config: ServerConfig) -> Result<Self, ServerError> {
         let metrics = Arc::new(ServerMetrics::new(config.extensive_metrics));
         let transport = bind_peers(&config, &metrics).await?;
         let peer_address = transport.local_address();
@@ -127,7 +127,7 @@ impl RunningServer {
         &mut self,
         client_listeners: Vec<TcpListener>,
         metrics_listeners: Vec<TcpListener>,
-        config: &Config,
+        config: &ServerConfig,
         metrics: Arc<ServerMetrics>,
     ) {
         let state = HttpState { context: self.context.clone(), metrics: Arc::clone(&metrics) };
@@ -285,7 +285,7 @@ fn incoming(
 }
 
 async fn bind_peers(
-    config: &Config,
+    config: &ServerConfig,
     metrics: &Arc<ServerMetrics>,
 ) -> Result<TcpTransport, ServerError> {
     let urls = &config.listen_peer_urls;
@@ -321,7 +321,7 @@ fn addresses(listeners: &[TcpListener]) -> Result<Vec<SocketAddr>, ServerError> 
     listeners.iter().map(|one| one.local_addr().map_err(ServerError::System)).collect()
 }
 
-fn limits(config: &Config) -> ServiceLimits {
+fn limits(config: &ServerConfig) -> ServiceLimits {
     let seconds = config.election_timeout.as_secs_f64() * 1.5;
     ServiceLimits {
         request_bytes_max: config.max_request_bytes,

@@ -29,7 +29,7 @@ const DIGEST_BYTES: u64 = 32;
 const CHUNK_BYTES_MAX: u32 = 1 << 30;
 
 /// Produces the file piece by piece.
-pub(crate) struct SnapshotWriter<C> {
+pub(crate) struct SnapshotFileWriter<C> {
     header: SnapshotHeader,
     chunks: C,
     digest: Sha256,
@@ -44,7 +44,7 @@ enum NextPiece {
     End,
 }
 
-impl<C: Iterator<Item = Bytes>> SnapshotWriter<C> {
+impl<C: Iterator<Item = Bytes>> SnapshotFileWriter<C> {
     pub(crate) fn new(header: SnapshotHeader, chunks: C) -> Self {
         Self { header, chunks, digest: Sha256::new(), written: 0, next: NextPiece::Head }
     }
@@ -67,7 +67,7 @@ impl<C: Iterator<Item = Bytes>> SnapshotWriter<C> {
     }
 }
 
-impl<C: Iterator<Item = Bytes>> Iterator for SnapshotWriter<C> {
+impl<C: Iterator<Item = Bytes>> Iterator for SnapshotFileWriter<C> {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     fn file_of(kv: &Kv<MemoryTable>) -> Vec<u8> {
-        SnapshotWriter::new(HEADER, kv.snapshot().unwrap()).flatten().collect()
+        SnapshotFileWriter::new(HEADER, kv.snapshot().unwrap()).flatten().collect()
     }
 
     #[test]

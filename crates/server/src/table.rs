@@ -14,11 +14,11 @@ use quorate_storage::Disk;
 use tokio::task::spawn_blocking;
 
 use crate::bootstrap::store_directory;
-use crate::config::{Config, TableKind};
+use crate::config::{ServerConfig, TableKind};
 use crate::server::ServerError;
 
 /// Reads the whole table, which takes a while if it is large.
-pub(crate) async fn open_table(config: &Config) -> Result<Kv<AnyTable>, ServerError> {
+pub(crate) async fn open_table(config: &ServerConfig) -> Result<Kv<AnyTable>, ServerError> {
     // Within the directory of the log, so that moving that directory moves the table too.
     let directory = store_directory(config).join("table");
     let kind = config.table;

@@ -5,7 +5,7 @@
 //! exactly that state.
 
 use quorate_server::Url;
-use quorate_server::config::{self, Config, Invocation};
+use quorate_server::config::{self, Invocation, ServerConfig};
 use quorate_server::recover::{ForcedCluster, RecoverError, RecoveryPlan, plan_recovery, recover};
 use sha2::{Digest, Sha256};
 
@@ -52,8 +52,8 @@ fn print_nothing_to_do(plan: &RecoveryPlan) {
 
 /// The configuration of the recovered member. `--members` is parsed like the server's
 /// `--initial-cluster`.
-fn server_config(arguments: &RecoverArguments) -> Result<Config, CliError> {
-    let mut config = Config::default();
+fn server_config(arguments: &RecoverArguments) -> Result<ServerConfig, CliError> {
+    let mut config = ServerConfig::default();
     if let Some(members) = &arguments.members {
         let flags = ["--initial-cluster".to_string(), members.clone()];
         let invalid = |problem: String| {
@@ -71,7 +71,7 @@ fn server_config(arguments: &RecoverArguments) -> Result<Config, CliError> {
             return Err(invalid("--members is empty".to_string()));
         }
     }
-    Ok(Config {
+    Ok(ServerConfig {
         data_dir: arguments.data_dir.clone(),
         wal_dir: arguments.wal_dir.clone(),
         ..config

@@ -31,7 +31,7 @@ fn utf8(argument: &OsString) -> Result<String, CliError> {
     text.ok_or_else(|| CliError::usage(format!("the argument {} is not UTF-8", argument.display())))
 }
 
-fn serve(config: config::Config) -> Result<(), CliError> {
+fn serve(config: config::ServerConfig) -> Result<(), CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliError::with_cause("cannot start threads", &error))?;
     let result = runtime.block_on(quorate_server::run(config));

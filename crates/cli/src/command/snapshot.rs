@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use quorate_proto::etcdserverpb as etcd;
-use quorate_server::config::{self, Config, Invocation};
+use quorate_server::config::{self, Invocation, ServerConfig};
 use quorate_server::recover::{self, RestoreOptions};
 use quorate_server::snapshot_file::{SnapshotFile, SnapshotHeader};
 use serde_json::json;
@@ -138,7 +138,7 @@ fn restore(arguments: &RestoreArguments) -> Result<(), CliError> {
     Ok(())
 }
 
-fn restore_config(arguments: &RestoreArguments) -> Result<Config, CliError> {
+fn restore_config(arguments: &RestoreArguments) -> Result<ServerConfig, CliError> {
     let mut flags = vec![
         ("--name", &arguments.name),
         ("--initial-cluster", &arguments.initial_cluster),
@@ -158,7 +158,7 @@ fn restore_config(arguments: &RestoreArguments) -> Result<Config, CliError> {
 }
 
 /// Existing data must not be overwritten or mixed with the restored data.
-fn check_directories(config: &Config) -> Result<(), CliError> {
+fn check_directories(config: &ServerConfig) -> Result<(), CliError> {
     let empty = |path: &Path| match fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_none(),
         Err(error) => error.kind() == io::ErrorKind::NotFound,

@@ -175,6 +175,18 @@ pub enum SnapshotReceiveError {
     Stopped,
 }
 
+impl SnapshotReceiveError {
+    /// The number that stands for it on the wire. Numbers never change; 0 is never used.
+    pub(crate) fn code(&self) -> u32 {
+        match self {
+            Self::NoSnapshot => 1,
+            Self::Busy => 2,
+            Self::Disk(_) => 3,
+            Self::Stopped => 4,
+        }
+    }
+}
+
 impl fmt::Display for SnapshotReceiveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,10 +1,11 @@
-//! How members reach each other, as a trait: implement it to carry messages over
-//! something else. [`TcpTransport`](crate::TcpTransport) is the one that comes with
-//! Quorate, and [`testkit::transport`](crate::testkit::transport) the suite that every one
-//! has to pass.
+//! How members exchange messages, as a trait: implement it to use another network protocol.
+//! [`TcpTransport`](crate::TcpTransport) is the one that comes with Quorate, and
+//! [`testkit::transport`](crate::testkit::transport) the suite that each implementation has to
+//! pass.
 //!
-//! A transport may lose, delay, repeat and reorder; Raft copes with all of that. It must
-//! not alter, and it must not wait: what cannot leave soon is dropped and told.
+//! A transport may lose, delay, duplicate and reorder messages; Raft tolerates all of that. It
+//! must not alter them, and it must not block: what cannot be sent soon is dropped and
+//! reported.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -19,7 +20,7 @@ use quorate_core::{Envelope, MemberId, SnapshotMeta};
 use super::inbox::Inbox;
 use super::snapshots::OutgoingSnapshot;
 
-/// Names a member that lives in some process: one of each cluster at most has that id.
+/// Identifies a member among all members that a process hosts or talks to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberKey {
     /// The cluster: one group of members with one log.
@@ -30,48 +31,50 @@ pub struct MemberKey {
 
 impl fmt::Display for MemberKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of cluster {:x}", self.member, self.cluster)
+        write!(f, "member {} of cluster {:016x}", self.member, self.cluster)
     }
 }
 
-/// How a member says who it is, to one that it wants to talk to.
+/// How a member identifies itself to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Introduction {
-    /// Who speaks.
+    /// The sender.
     pub from: MemberKey,
-    /// The disk behind it.
+    /// The incarnation of the sender's disk.
     pub incarnation: u64,
-    /// To whom, in the same cluster.
+    /// The receiver, in the same cluster.
     pub to: MemberId,
 }
 
-/// A member that lives in some process, and the membership that counts for it.
+/// A member that a process hosts, and the membership that is in effect for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostedMember {
-    /// Which one it is.
+    /// The member.
     pub key: MemberKey,
     /// The membership, with the entry that brought it.
     pub membership: SnapshotMeta,
 }
 
-/// What travels between two members of a cluster.
+/// A message from one member of a cluster to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerMessage {
-    /// Between their cores. Never a snapshot: that one has bytes, and a way of its own.
+    /// A message of the Raft core. Never a snapshot: its bytes are sent separately, by
+    /// [`Transport::send_snapshot`].
     Raft(Envelope),
-    /// Between their nodes, about something that the core need not know. Opaque.
+    /// A message between the runtimes of two members, beside the Raft core. Opaque to the
+    /// transport.
     Side {
-        /// Who says it.
+        /// The sender.
         from: MemberId,
-        /// To whom.
+        /// The receiver.
         to: MemberId,
-        /// What is said.
+        /// The message.
         bytes: Bytes,
     },
 }
 
 impl PeerMessage {
-    /// To whom it goes.
+    /// The receiver.
     pub fn to(&self) -> MemberId {
         match self {
             Self::Raft(envelope) => envelope.to,
@@ -79,7 +82,7 @@ impl PeerMessage {
         }
     }
 
-    /// From whom it says to be.
+    /// The sender, as the message names it.
     pub fn from(&self) -> MemberId {
         match self {
             Self::Raft(envelope) => envelope.from,
@@ -88,63 +91,92 @@ impl PeerMessage {
     }
 }
 
-/// Carries messages and snapshots between processes, for any number of members here.
+/// Sends and receives messages and snapshots, for any number of local members.
 ///
 /// All calls come from within a tokio runtime, and none may block.
 pub trait Transport: Send + Sync + 'static {
-    /// Begins to listen. What arrives goes into the inbox. Called once, first.
+    /// Begins to listen. What is received goes into the inbox. Called once, first.
     fn start(&self, inbox: Inbox) -> Result<(), TransportError>;
 
-    /// A member lives here from now on, on the disk of this incarnation.
+    /// A member starts here, on the disk of this incarnation.
     fn add_member(&self, key: MemberKey, incarnation: u64);
 
-    /// It does not any more.
+    /// A member has stopped.
     fn remove_member(&self, key: MemberKey);
 
-    /// Whom this member may have to reach, with what its cluster says about each: in place
-    /// of what was said before. It may have to answer others, too, who reach it first.
+    /// The peers that this member may send to, with their infos from the membership. Replaces
+    /// the previous list. The member may also have to reply to peers that are not in it and
+    /// that connected first.
     fn set_peers(&self, key: MemberKey, peers: Vec<(MemberId, MemberInfo)>);
 
-    /// Sends these, in this order to each peer. What cannot be sent is dropped, and the
-    /// inbox told that the peer is unreachable.
+    /// Sends these messages, in this order to each peer. What cannot be sent is dropped, and
+    /// reported with [`Inbox::unreachable`].
     fn send(&self, key: MemberKey, messages: Vec<PeerMessage>);
 
     /// Sends a snapshot with all its bytes to the peer that [`OutgoingSnapshot::envelope`]
-    /// names. Whatever becomes of it, the snapshot itself reports when it is dropped.
+    /// names. The snapshot reports its result itself when it is dropped.
     fn send_snapshot(&self, key: MemberKey, snapshot: OutgoingSnapshot);
 
-    /// The member turned out not to be who it says it is: what it says to `key` does not
-    /// count. Tell it so, as well as can be, and do not listen to it for a while.
+    /// `key` rejects what this member sends. Tell the sender the reason if possible, and close
+    /// its channels to `key`.
     fn reject(&self, key: MemberKey, from: MemberId, why: RejectReason);
 
-    /// What happened so far, by name: for metrics.
+    /// Counters by name, for [`Metrics`](crate::Metrics).
     fn counts(&self) -> BTreeMap<&'static str, u64>;
 
-    /// Closes everything. Done when nothing listens any more.
+    /// Stops listening, closes all connections and ends all tasks. When it returns, the
+    /// address is free. May be called twice.
     fn stop(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 }
 
 /// Why a transport did not start.
 pub type TransportError = Box<dyn Error + Send + Sync>;
 
-/// Why somebody is not listened to.
+/// Why messages of a member are rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RejectReason {
-    /// No member of that cluster lives here. Look at the address, or at the cluster.
+    /// The process hosts no member of that cluster. Check the address and the cluster.
     ForeignCluster,
-    /// Another member of the cluster lives here. Look at the address.
+    /// The process hosts another member of the cluster. Check the address.
     OtherMember,
-    /// It was removed from the cluster, and that is settled. Add it anew, under a new id,
-    /// with an empty disk.
+    /// The member was removed from the cluster, and that is settled. Add it again under a new
+    /// id, with an empty disk.
     Removed,
-    /// The member of this id has another disk, or was added by another entry. Add it anew,
-    /// under a new id, with an empty disk.
+    /// The cluster knows another disk under this id, or the member was added by another entry.
+    /// Add it again under a new id, with an empty disk.
     NotItself,
 }
 
 impl RejectReason {
-    /// A stable name to count by.
+    /// The number that stands for it on the wire. Numbers never change; 0 is never used.
+    pub fn code(self) -> u32 {
+        match self {
+            Self::ForeignCluster => 1,
+            Self::OtherMember => 2,
+            Self::Removed => 3,
+            Self::NotItself => 4,
+        }
+    }
+
+    /// The reason with this number on the wire. None for a reason of a later version.
+    pub fn from_code(code: u32) -> Option<Self> {
+        Some(match code {
+            1 => Self::ForeignCluster,
+            2 => Self::OtherMember,
+            3 => Self::Removed,
+            4 => Self::NotItself,
+            _ => return None,
+        })
+    }
+
+    /// Whether it may pass by itself: the member may have yet to start there. Otherwise an
+    /// operator has to act.
+    pub fn may_pass(self) -> bool {
+        matches!(self, Self::ForeignCluster | Self::OtherMember)
+    }
+
+    /// A stable name, for counters.
     pub fn name(self) -> &'static str {
         match self {
             Self::ForeignCluster => "foreign_cluster",
@@ -158,10 +190,10 @@ impl RejectReason {
 impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::ForeignCluster => "no member of that cluster lives here",
-            Self::OtherMember => "another member of the cluster lives here",
-            Self::Removed => "removed from the cluster: add it anew, under a new id",
-            Self::NotItself => "not the disk that is known by this id: add it anew",
+            Self::ForeignCluster => "no member of that cluster runs here",
+            Self::OtherMember => "another member of the cluster runs here",
+            Self::Removed => "removed from the cluster: add it again under a new id",
+            Self::NotItself => "another disk is known under this id: add it again under a new id",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What can be set about a TCP transport.
+//! The settings of a TCP transport.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,77 +9,81 @@ use quorate_core::membership::MemberInfo;
 
 use super::security::{ConnectionSecurity, Plaintext};
 
-/// Where a peer is reached, by what its cluster says about it.
+/// Reads the `host:port` of a peer from its info in the membership.
 pub type AddressResolver = Arc<dyn Fn(&MemberInfo) -> Option<String> + Send + Sync>;
 
-/// An address that was dialled, and how long its answer took.
+/// Called with the address of a peer and the round-trip time of a keep-alive.
 pub type RoundTripCallback = Arc<dyn Fn(&str, Duration) + Send + Sync>;
 
-/// How to listen and whom to trust how long. [`TcpConfig::new`] has defaults for a data
-/// centre; all times and limits may be changed.
+/// Addresses, timeouts and limits. [`TcpConfig::new`] fills in defaults for a data centre;
+/// every field may be changed after.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct TcpConfig {
-    /// Where to listen. Port 0 takes any that is free.
+    /// The address to listen on. Port 0 takes any free port.
     pub listen: SocketAddr,
-    /// Where to listen besides.
+    /// Further addresses to listen on.
     pub listen_also: Vec<SocketAddr>,
-    /// `host:port` under which others reach this process. Empty: what it listens on.
+    /// `host:port` under which peers reach this process. Empty: the address it listens on.
     pub advertise: String,
-    /// Where a peer is reached. By default its info is `host:port`, all of it.
+    /// Finds a peer's address. By default the whole info is `host:port`.
     pub resolve_address: AddressResolver,
-    /// Told how long an address took to answer a sign of life. Be quick: the connection waits.
+    /// Called with each measured round trip. It must return quickly: the connection waits.
     pub on_round_trip: RoundTripCallback,
-    /// What stands between TCP and the frames. By default nothing.
+    /// Encryption and authentication of connections. By default none.
     pub security: Arc<dyn ConnectionSecurity>,
 
-    /// No frame may be longer.
+    /// Longer frames are rejected.
     pub frame_bytes_max: usize,
-    /// Frames that wait to be written to one address. One member takes no more than half of
-    /// what is free, so that there is always a place for others.
+    /// Frames that may be queued for one address. One pair of members may use half of what is
+    /// free, so that there is always room for others.
     pub queue_frames_max: usize,
     /// The same in bytes.
     pub queue_bytes_max: usize,
-    /// Frames that are kept for an address while there is no connection to it.
+    /// Frames that are queued for an address while there is no connection to it.
     pub offline_frames_max: usize,
-    /// Frames that waited longer than this for a connection are not sent any more.
+    /// Frames that waited longer than this for a connection are dropped.
     pub stale_after: Duration,
-    /// A member is told that a peer is unreachable at most this often.
+    /// The minimum interval between two reports to a member that a peer is unreachable.
     pub unreachable_every: Duration,
 
-    /// Time for connecting, and for saying who one is.
+    /// Timeout for connecting and for the handshake.
     pub handshake_timeout: Duration,
     /// A connection on which nothing can be written for this long is closed.
     pub write_timeout: Duration,
-    /// A sign of life is sent this often.
+    /// The interval between keep-alives.
     pub keep_alive_every: Duration,
-    /// A connection on which nothing is heard for this long is closed.
+    /// A connection on which nothing is received for this long is closed.
     pub silence_timeout: Duration,
-    /// First pause before dialling again; doubled with every failure.
+    /// The first backoff before reconnecting; doubled with every failure.
     pub reconnect_min: Duration,
-    /// The longest pause before dialling again.
+    /// The longest backoff before reconnecting.
     pub reconnect_max: Duration,
-    /// First pause before trying a peer again that refused a member; doubled every time.
+    /// Failed connection attempts are logged as a warning only after this long: a peer that
+    /// has yet to start is nothing to warn of.
+    pub warn_after: Duration,
+    /// The first backoff after a peer refused a member; doubled every time.
     pub refused_min: Duration,
-    /// The longest pause before trying such a peer again.
+    /// The longest backoff after a peer refused a member.
     pub refused_max: Duration,
 
-    /// Connections that have not message who they are. The oldest has to go for a new one.
+    /// Incoming connections without a member yet. When there are more, the oldest is closed.
     pub unidentified_max: usize,
-    /// Connections that have.
+    /// Incoming connections with a member.
     pub identified_max: usize,
-    /// Pairs of members that talk over one connection.
+    /// Pairs of members that may share one connection.
     pub channels_max: usize,
 
-    /// How fast snapshots are sent, all together. None: as fast as possible.
+    /// Rate limit of all outgoing snapshots together. None: unlimited.
     pub snapshot_bytes_per_second: Option<u64>,
-    /// Snapshots that are sent at once.
+    /// Snapshots that are sent at the same time.
     pub snapshots_max: usize,
-    /// Snapshots that wait for their turn. What does not find a place is lost.
+    /// Snapshots that may wait for their turn. When there are more, the new one is dropped.
     pub snapshots_waiting_max: usize,
 }
 
 impl TcpConfig {
-    /// Listens here, with the defaults.
+    /// The defaults, listening on this address.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
@@ -100,6 +104,7 @@ impl TcpConfig {
             silence_timeout: Duration::from_secs(10),
             reconnect_min: Duration::from_millis(50),
             reconnect_max: Duration::from_secs(2),
+            warn_after: Duration::from_secs(10),
             refused_min: Duration::from_millis(200),
             refused_max: Duration::from_secs(30),
             unidentified_max: 256,

@@ -1,7 +1,7 @@
-//! Who is connected to this process: bounded, whoever it is.
+//! The incoming connections of this process, and the limits on their number.
 //!
-//! Connections that have not message who they are must not keep others out: when there are
-//! too many, the oldest has to go.
+//! Connections without a member yet must not keep members out: when there are too many, the
+//! oldest is closed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use super::shared::TcpShared;
 use crate::runtime::{MemberKey, RejectReason, lock};
 use quorate_core::MemberId;
 
-/// Every connection that somebody else opened, by a number of its own.
+/// All incoming connections, by their numbers.
 #[derive(Default)]
 pub(crate) struct IncomingConnections {
     last: u64,
@@ -24,7 +24,7 @@ pub(crate) struct IncomingConnections {
     identified: BTreeMap<u64, Arc<PendingRejections>>,
 }
 
-/// Whom the connection of a connection has to turn away.
+/// Members that the task of a connection has to reject.
 #[derive(Default)]
 pub(crate) struct PendingRejections {
     list: Mutex<Vec<(MemberKey, MemberId, RejectReason)>>,
@@ -38,7 +38,7 @@ impl PendingRejections {
 }
 
 impl IncomingConnections {
-    /// Lets somebody in who has yet to say who it is.
+    /// Accepts a connection that has yet to identify itself.
     pub(crate) fn accept(shared: &Arc<TcpShared>, stream: TcpStream) {
         let mut connections = lock(&shared.connections);
         if connections.unidentified.len() >= shared.config.unidentified_max.max(1)
@@ -49,9 +49,9 @@ impl IncomingConnections {
         }
         connections.last += 1;
         let number = connections.last;
-        let place = ConnectionSlot { shared: Arc::clone(shared), number };
-        // When the transport is stopping, the place comes back; it takes the lock when dropped.
-        match shared.spawn(serve(stream, place)) {
+        let slot = ConnectionSlot { shared: Arc::clone(shared), number };
+        // When the transport is stopping, the slot comes back; it takes the lock when dropped.
+        match shared.spawn(serve(stream, slot)) {
             Ok(task) => {
                 connections.unidentified.insert(number, task);
             }
@@ -81,14 +81,14 @@ impl IncomingConnections {
     }
 }
 
-/// The place of one connection among the connections, until it is dropped.
+/// Registers one connection, until it is dropped.
 pub(crate) struct ConnectionSlot {
     pub(crate) shared: Arc<TcpShared>,
     pub(crate) number: u64,
 }
 
 impl ConnectionSlot {
-    /// It is known who it is. EmptyHead when there are too many of those.
+    /// The connection has identified itself. None when there are too many of those.
     pub(crate) fn identified(&self) -> Option<Arc<PendingRejections>> {
         let mut connections = lock(&self.shared.connections);
         if connections.identified.len() >= self.shared.config.identified_max {

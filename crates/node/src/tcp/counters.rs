@@ -1,4 +1,4 @@
-//! What happened, by name.
+//! Counters of a TCP transport, by name.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use crate::runtime::RejectReason;
 
 macro_rules! counted {
     ($($(#[$doc:meta])* $case:ident = $name:literal),* $(,)?) => {
-        /// Something that can happen to a transport.
+        /// Something that a transport counts.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum TcpCounter { $($(#[$doc])* $case),* }
 
@@ -20,7 +20,7 @@ macro_rules! counted {
 counted! {
     Connected = "connected",
     ConnectFailed = "connect_failed",
-    /// Somebody did not want to speak with this process.
+    /// The peer speaks no version that this process speaks.
     HandshakeRefused = "handshake_refused",
     Disconnected = "disconnected",
     Accepted = "accepted",
@@ -33,7 +33,7 @@ counted! {
     BytesReceived = "bytes_received",
     Reads = "reads",
     BodiesEncoded = "bodies_encoded",
-    /// On a channel that was refused or closed meanwhile.
+    /// Received on a channel that was refused or closed in the meantime.
     FramesIgnored = "frames_ignored",
 
     DroppedFull = "dropped_full",
@@ -49,7 +49,7 @@ counted! {
     NotItself = "rejected_not_itself",
     RejectedByPeer = "rejected_by_peer",
 
-    /// Somebody asked who lives here.
+    /// A process asked which members this one hosts.
     DiscoveryAnswered = "inquiries_answered",
 
     BadMagic = "handshake_bad_magic",
@@ -90,7 +90,7 @@ impl From<RejectReason> for TcpCounter {
     }
 }
 
-/// A number for each.
+/// The count of each.
 #[derive(Debug)]
 pub(crate) struct TcpCounters {
     numbers: Vec<AtomicU64>,

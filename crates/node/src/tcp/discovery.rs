@@ -1,7 +1,7 @@
-//! Asking a process who lives there: a connection for one question, by somebody who is no
-//! member yet and learns from the answer whether it is to be one.
+//! Asking a process which members it hosts: a connection for one question, opened by a
+//! process that has no member yet and learns from the answer what to join.
 //!
-//! It counts as a connection that has not message who it is, so the limits on those bound it.
+//! It counts as a connection that has not identified itself, so the limits on those apply.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use super::message::MalformedMessage;
 use super::shared::TcpShared;
 use crate::runtime::{HostedMember, Inbox, MemberKey};
 
-/// No answer names more.
+/// A reply names at most this many members.
 const HOSTED_MEMBERS_MAX: usize = 64;
 
-/// No answer is longer.
+/// A longer reply is rejected.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -41,41 +41,41 @@ struct HostedMemberHead {
     membership: Bytes,
 }
 
-/// Why nobody message who lives there. Ask another one, or again.
+/// Why a process did not tell which members it hosts. Retry, or ask another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveryError {
-    why: String,
+    reason: String,
 }
 
 impl fmt::Display for DiscoveryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.why)
+        f.write_str(&self.reason)
     }
 }
 
 impl std::error::Error for DiscoveryError {}
 
-pub(crate) async fn ask(
+pub(crate) async fn discover(
     shared: &TcpShared,
     address: &str,
     limit: Duration,
 ) -> Result<Vec<HostedMember>, DiscoveryError> {
-    let asked = timeout(limit, converse(shared, address)).await;
-    asked
-        .unwrap_or_else(|_| Err("no answer in time".to_owned()))
-        .map_err(|why| DiscoveryError { why })
+    let reply = timeout(limit, exchange(shared, address)).await;
+    reply
+        .unwrap_or_else(|_| Err("no reply in time".to_owned()))
+        .map_err(|reason| DiscoveryError { reason })
 }
 
-async fn converse(shared: &TcpShared, address: &str) -> Result<Vec<HostedMember>, String> {
+async fn exchange(shared: &TcpShared, address: &str) -> Result<Vec<HostedMember>, String> {
     let TcpShared { config, counts, advertise, .. } = shared;
     let (mut reader, _writer) =
         dial(config, counts, address, advertise, Purpose::Discovery).await?;
     reader.set_frame_bytes_max(ANSWER_BYTES_MAX);
     let frame = reader.next(NO_TIMEOUT).await.map_err(|why| why.to_string())?;
     if frame.kind != FrameKind::HostedMembers {
-        return Err("not an answer to an inquiry".to_owned());
+        return Err("the reply is not a discovery reply".to_owned());
     }
-    decode(&frame.head).map_err(|_| "an answer that cannot be read".to_owned())
+    decode(&frame.head).map_err(|_| "the reply is malformed".to_owned())
 }
 
 fn decode(head: &[u8]) -> Result<Vec<HostedMember>, MalformedMessage> {
@@ -87,8 +87,8 @@ fn decode(head: &[u8]) -> Result<Vec<HostedMember>, MalformedMessage> {
     members.into_iter().map(member).collect()
 }
 
-/// Says who lives here.
-pub(crate) async fn answer(inbox: &Inbox, writer: &mut Writer, shared: &TcpShared) {
+/// Sends which members this process hosts.
+pub(crate) async fn reply(inbox: &Inbox, writer: &mut Writer, shared: &TcpShared) {
     shared.counts.one(TcpCounter::DiscoveryAnswered);
     let members =
         inbox.hosted_members(HOSTED_MEMBERS_MAX).into_iter().map(|member| HostedMemberHead {
@@ -98,6 +98,6 @@ pub(crate) async fn answer(inbox: &Inbox, writer: &mut Writer, shared: &TcpShare
         });
     let mut batch = FrameBatch::default();
     batch.push(FrameKind::HostedMembers, 0, &HostedMembersHead { members: members.collect() });
-    // Who is gone before it was answered asks again.
+    // A process that disconnects before the reply retries.
     let _ = batch.write_to(writer, shared.config.write_timeout, &shared.counts).await;
 }

@@ -1,5 +1,5 @@
-//! Frames: the unit of everything on a connection. What is in them stands in `handshake`
-//! and `message`.
+//! Frames: the unit of everything on a connection. Their contents are in `handshake` and
+//! `message`.
 //!
 //! ```text
 //!  0      1      4         8         12        16        20        24
@@ -9,7 +9,7 @@
 //!  +------+------+---------+---------+---------+---------+---------+------+------
 //! ```
 //! *crc* covers the 20 bytes before it and the head. Numbers are little-endian, checksums
-//! CRC-32C. Lengths are looked at before anything else, and before anything is reserved.
+//! CRC-32C. Lengths are checked before anything else, and before memory is reserved.
 
 use std::io::{self, IoSlice};
 use std::time::Duration;
@@ -23,17 +23,17 @@ use super::counters::{TcpCounter, TcpCounters};
 
 pub(crate) const HEADER_BYTES: usize = 24;
 
-/// What is read at once; a frame that fits is copied out of the buffer, a longer one owns
-/// the memory it came in. So no small payload keeps a whole buffer alive.
+/// How much is read at once. A frame that fits is copied out of the buffer; a longer one
+/// keeps the memory it was read into. So no small payload keeps a whole buffer alive.
 const READ_BYTES: usize = 64 << 10;
 
-/// Bodies from this length on are written from where they are.
+/// Bodies of at least this length are written without a copy.
 const OWN_SLICE_BYTES: usize = 16 << 10;
 
-/// For who waits within another limit.
+/// For callers that apply a timeout of their own.
 pub(crate) const NO_TIMEOUT: Duration = Duration::from_secs(1 << 30);
 
-/// What a frame is. Numbers stay for ever.
+/// The kind of a frame. The numbers never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     Hello = 1,
@@ -85,7 +85,7 @@ pub(crate) struct Frame {
     pub(crate) body: Bytes,
 }
 
-/// The bytes of a body with their checksum: made once, however many peers get it.
+/// The bytes of a body with their checksum, which is computed once for all peers.
 #[derive(Clone, Debug)]
 pub(crate) struct FrameBody {
     pub(crate) bytes: Bytes,
@@ -99,12 +99,12 @@ impl FrameBody {
     }
 }
 
-/// Why nothing more is read from a connection.
+/// Why reading from a connection failed.
 #[derive(Debug)]
 pub(crate) enum ReadError {
-    /// The other side closed it, between two frames.
+    /// The peer closed it, between two frames.
     Closed,
-    /// The other side closed it within a frame.
+    /// The peer closed it within a frame.
     Truncated,
     Oversized,
     BadChecksum,
@@ -115,8 +115,8 @@ pub(crate) enum ReadError {
 }
 
 impl ReadError {
-    /// What to count it as.
-    pub(crate) fn counted(&self) -> Option<TcpCounter> {
+    /// The counter for it.
+    pub(crate) fn counter(&self) -> Option<TcpCounter> {
         match self {
             Self::Truncated => Some(TcpCounter::Truncated),
             Self::Oversized => Some(TcpCounter::Oversized),
@@ -132,13 +132,13 @@ impl ReadError {
 impl std::fmt::Display for ReadError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Closed => "closed by the other side",
-            Self::Truncated => "closed by the other side within a frame",
+            Self::Closed => "closed by the peer",
+            Self::Truncated => "closed by the peer within a frame",
             Self::Oversized => "a frame is too long",
             Self::BadChecksum => "a checksum does not match",
             Self::UnknownKind => "a frame of an unknown kind",
             Self::Malformed => "a malformed frame",
-            Self::Silent => "nothing was heard for too long",
+            Self::Silent => "nothing was received for too long",
             Self::Io(why) => return write!(f, "{why}"),
         })
     }
@@ -173,7 +173,7 @@ impl FrameHeader {
     }
 }
 
-/// The first frame in these bytes with its length; nothing while it is not all there.
+/// The header of the first frame in these bytes; none while it is incomplete.
 fn peek(bytes: &[u8], frame_bytes_max: usize) -> Result<Option<FrameHeader>, ReadError> {
     let Some(header) = bytes.first_chunk::<HEADER_BYTES>().map(FrameHeader::decode) else {
         return Ok(None);
@@ -184,7 +184,7 @@ fn peek(bytes: &[u8], frame_bytes_max: usize) -> Result<Option<FrameHeader>, Rea
     Ok(Some(header))
 }
 
-/// Checks a frame that is all there.
+/// Checks a complete frame.
 fn check(header: &FrameHeader, bytes: &[u8]) -> Result<FrameKind, ReadError> {
     let (head, body) = bytes[HEADER_BYTES..].split_at(header.head_bytes);
     let checksum = crc32c_append(crc32c(&bytes[..HEADER_BYTES - 4]), head);
@@ -197,7 +197,7 @@ fn check(header: &FrameHeader, bytes: &[u8]) -> Result<FrameKind, ReadError> {
     FrameKind::from_number(header.kind).ok_or(ReadError::UnknownKind)
 }
 
-/// Takes the first frame out of a buffer; nothing while it is not all there.
+/// Takes the first frame out of a buffer; none while it is incomplete.
 pub(crate) fn take_frame(
     buffer: &mut BytesMut,
     frame_bytes_max: usize,
@@ -220,7 +220,7 @@ pub(crate) fn take_frame(
     Ok(Some(Frame { kind, channel: header.channel, head, body }))
 }
 
-/// Reads frames. Giving up a call loses nothing.
+/// Reads frames. Cancelling a call loses nothing.
 pub(crate) struct FrameReader<R> {
     reader: R,
     buffer: BytesMut,
@@ -236,22 +236,22 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         self.frame_bytes_max = frame_bytes_max;
     }
 
-    /// The next frame among what was read.
+    /// The next frame that is already in the buffer.
     pub(crate) fn take(&mut self) -> Result<Option<Frame>, ReadError> {
         take_frame(&mut self.buffer, self.frame_bytes_max)
     }
 
-    /// The next bytes as they are.
+    /// The next bytes, unframed.
     pub(crate) fn take_bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
         let bytes = *self.buffer.first_chunk::<N>()?;
         self.buffer.advance(N);
         Some(bytes)
     }
 
-    /// Waits for more bytes, and takes all that are there.
+    /// Waits for more bytes, and reads all that are available.
     pub(crate) async fn fill(&mut self, limit: Duration) -> Result<usize, ReadError> {
-        // Room for the rest of a long frame, but never much more than has arrived: its
-        // length is only what somebody says.
+        // Room for the rest of a long frame, but never much more than has arrived: its length
+        // is not to be trusted.
         let known = peek(&self.buffer, self.frame_bytes_max)?.map_or(0, |h| h.frame_bytes());
         let missing = known.saturating_sub(self.buffer.len());
         let room = missing.clamp(READ_BYTES / 4, self.buffer.len().max(READ_BYTES));
@@ -265,7 +265,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// The next frame, waiting for it.
+    /// Waits for the next frame.
     pub(crate) async fn next(&mut self, limit: Duration) -> Result<Frame, ReadError> {
         loop {
             if let Some(frame) = self.take()? {
@@ -275,15 +275,15 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Reads and forgets until the other side has closed too, so that it gets to read what
-    /// was message last: bytes left unread would make the system cut the connection off.
+    /// Reads and discards until the peer has closed too, so that it can read what was written
+    /// last: unread bytes would make the system reset the connection.
     pub(crate) async fn drain(&mut self, limit: Duration) {
-        let mut forgotten = 0;
+        let mut discarded = 0;
         let _ = timeout(limit, async {
-            while forgotten < READ_BYTES * 16 {
+            while discarded < READ_BYTES * 16 {
                 self.buffer.clear();
                 match self.fill(limit).await {
-                    Ok(count) => forgotten += count,
+                    Ok(count) => discarded += count,
                     Err(_) => return,
                 }
             }
@@ -292,12 +292,12 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 }
 
-/// Frames to be written together.
+/// Frames that are written together.
 #[derive(Default)]
 pub(crate) struct FrameBatch {
     /// Headers, heads and short bodies.
     bytes: Vec<u8>,
-    /// Long bodies, and after how much of `bytes` each comes.
+    /// Long bodies, and the offset in `bytes` where each is inserted.
     long: Vec<(usize, Bytes)>,
     frames: u64,
 }
@@ -325,7 +325,7 @@ impl FrameBatch {
     ) {
         let start = self.bytes.len();
         self.bytes.resize(start + HEADER_BYTES, 0);
-        // A Vec takes whatever is written to it.
+        // Writing to a Vec cannot fail.
         let _ = head.encode(&mut self.bytes);
         let head_bytes = self.bytes.len() - start - HEADER_BYTES;
         let body_bytes = body.map_or(0, |body| body.bytes.len());
@@ -347,7 +347,8 @@ impl FrameBatch {
         self.frames += 1;
     }
 
-    /// Writes everything and is empty again. Takes as long as there is progress.
+    /// Writes everything and empties the batch. The limit applies to each write, so that this
+    /// takes as long as there is progress.
     pub(crate) async fn write_to(
         &mut self,
         writer: &mut (impl AsyncWrite + Unpin),
@@ -385,16 +386,16 @@ impl FrameBatch {
         }
     }
 
-    /// What was not written is forgotten.
+    /// Drops what was not written.
     pub(crate) fn clear(&mut self) {
-        // A burst must not hold its memory for ever.
+        // A burst must not hold its memory forever.
         self.bytes.clear();
         self.bytes.shrink_to(READ_BYTES * 4);
         self.long.clear();
         self.frames = 0;
     }
 
-    /// As it would be written.
+    /// The bytes as they would be written.
     #[cfg(test)]
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut all = Vec::new();

@@ -1,9 +1,9 @@
-//! How two processes begin to talk, and how a member says on a connection who it is.
+//! How two processes open a connection, and how a member identifies itself on it.
 //!
-//! The dialler sends the magic bytes and a hello with the versions it speaks; the answer
-//! names the one to use, or refuses. That much never changes, so any two versions can
-//! have this connection. Then the dialler opens a channel for each pair of members with
-//! an introduction, answered by a welcome or by a refusal.
+//! The dialler sends the magic bytes and a hello with the versions it speaks; the reply names
+//! the one to use, or refuses. That part never changes, so that any two versions can have
+//! this exchange. Then the dialler opens a channel for each pair of members with an
+//! introduction; the reply is a welcome or a refusal.
 
 use quorate_core::MemberId;
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
@@ -23,10 +23,10 @@ pub(crate) const MAGIC: [u8; 8] = *b"quorate\n";
 pub(crate) const VERSION_MIN: u32 = 1;
 pub(crate) const VERSION_MAX: u32 = 1;
 
-/// Nobody needs more to say hello or to introduce a member.
-const GREETING_BYTES_MAX: usize = HEADER_BYTES + 4096;
+/// A longer hello or hello reply is rejected.
+const HELLO_BYTES_MAX: usize = HEADER_BYTES + 4096;
 
-/// No longer address is remembered.
+/// A longer address is rejected.
 const ADDRESS_BYTES_MAX: usize = 512;
 
 /// What a connection is for.
@@ -34,7 +34,7 @@ const ADDRESS_BYTES_MAX: usize = 512;
 pub(crate) enum Purpose {
     Messages = 0,
     Snapshot = 1,
-    /// To ask who lives there, and nothing else.
+    /// To ask which members the process hosts, and nothing else.
     Discovery = 2,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Hello {
     pub(crate) version_min: u32,
     #[prost(uint32, tag = "2")]
     pub(crate) version_max: u32,
-    /// Where the dialler is reached.
+    /// The address where the dialler is reached.
     #[prost(string, tag = "3")]
     pub(crate) address: String,
     #[prost(uint32, tag = "4")]
@@ -56,7 +56,7 @@ pub(crate) struct HelloReply {
     /// The version to use; 0 for none.
     #[prost(uint32, tag = "1")]
     pub(crate) version: u32,
-    /// What the answerer speaks, if it refuses.
+    /// The versions that the listener speaks, if it refuses.
     #[prost(uint32, tag = "2")]
     pub(crate) version_min: u32,
     #[prost(uint32, tag = "3")]
@@ -78,9 +78,11 @@ pub(crate) struct IntroduceHead {
 /// Why a channel is closed.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct RefusedHead {
-    /// Which of the known reasons; 0 for another one.
+    /// A [`RejectReason`] by its code. Decisions are made by this number only; 0, or a number
+    /// of a later version, is an unknown reason.
     #[prost(uint32, tag = "1")]
     pub(crate) reason: u32,
+    /// The reason in words, for the log.
     #[prost(string, tag = "2")]
     pub(crate) text: String,
 }
@@ -101,13 +103,7 @@ impl IntroduceHead {
 
 impl From<RejectReason> for RefusedHead {
     fn from(why: RejectReason) -> Self {
-        let reason = match why {
-            RejectReason::ForeignCluster => 1,
-            RejectReason::OtherMember => 2,
-            RejectReason::Removed => 3,
-            RejectReason::NotItself => 4,
-        };
-        Self { reason, text: why.to_string() }
+        Self { reason: why.code(), text: why.to_string() }
     }
 }
 
@@ -115,7 +111,7 @@ impl From<RejectReason> for RefusedHead {
 pub(crate) type Reader = FrameReader<ReadHalf<Box<dyn PeerStream>>>;
 pub(crate) type Writer = WriteHalf<Box<dyn PeerStream>>;
 
-/// Connects and says hello. An error is text for the log.
+/// Connects and exchanges hellos. An error is text for the log.
 pub(crate) async fn dial(
     config: &TcpConfig,
     counts: &TcpCounters,
@@ -123,14 +119,14 @@ pub(crate) async fn dial(
     advertise: &str,
     purpose: Purpose,
 ) -> Result<(Reader, Writer), String> {
-    let greeting = greet(config, counts, address, advertise, purpose);
-    match timeout(config.handshake_timeout, greeting).await {
-        Ok(greeted) => greeted,
-        Err(_) => Err("no answer in time".to_owned()),
+    let exchange = exchange_hellos(config, counts, address, advertise, purpose);
+    match timeout(config.handshake_timeout, exchange).await {
+        Ok(connected) => connected,
+        Err(_) => Err("no reply in time".to_owned()),
     }
 }
 
-async fn greet(
+async fn exchange_hellos(
     config: &TcpConfig,
     counts: &TcpCounters,
     address: &str,
@@ -141,7 +137,7 @@ async fn greet(
     stream.set_nodelay(true).map_err(|why| why.to_string())?;
     let stream = config.security.dial(stream, address).await.map_err(|why| why.to_string())?;
     let (reader, mut writer) = tokio::io::split(stream);
-    let mut reader = FrameReader::new(reader, GREETING_BYTES_MAX);
+    let mut reader = FrameReader::new(reader, HELLO_BYTES_MAX);
 
     let mut batch = FrameBatch::default();
     batch.push_bytes(&MAGIC);
@@ -157,28 +153,28 @@ async fn greet(
     let frame = reader.next(NO_TIMEOUT).await.map_err(|why| why.to_string())?;
     let reply: HelloReply = match frame.kind {
         FrameKind::HelloReply => prost::Message::decode(&frame.head[..])
-            .map_err(|_| "not an answer to a hello".to_owned())?,
-        _ => return Err("not an answer to a hello".to_owned()),
+            .map_err(|_| "the reply is not a hello reply".to_owned())?,
+        _ => return Err("the reply is not a hello reply".to_owned()),
     };
     if !(VERSION_MIN..=VERSION_MAX).contains(&reply.version) {
         counts.one(TcpCounter::HandshakeRefused);
         let HelloReply { version_min, version_max, .. } = reply;
-        return Err(format!("it speaks versions {version_min} to {version_max} only"));
+        return Err(format!("the peer speaks versions {version_min} to {version_max} only"));
     }
     reader.set_frame_bytes_max(config.frame_bytes_max);
     Ok((reader, writer))
 }
 
-/// What a dialler message of itself.
+/// What a dialler said about itself.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerHello {
     pub(crate) address: String,
     pub(crate) purpose: Purpose,
 }
 
-/// Why somebody was not listened to before it message who it is.
+/// Why a connection was closed before a member identified itself.
 pub(crate) enum HandshakeError {
-    /// To be counted as this.
+    /// With this counter.
     TcpCounter(TcpCounter),
     /// The connection broke.
     Lost,
@@ -186,12 +182,11 @@ pub(crate) enum HandshakeError {
 
 impl From<ReadError> for HandshakeError {
     fn from(why: ReadError) -> Self {
-        why.counted().map_or(Self::Lost, Self::TcpCounter)
+        why.counter().map_or(Self::Lost, Self::TcpCounter)
     }
 }
 
-/// Answers a hello, and leaves the reader behind it. How long that may take is the advertised_peer's
-/// business.
+/// Answers a hello, and leaves the reader behind it. The caller sets the timeout.
 pub(crate) async fn answer_hello<R, W>(
     reader: &mut FrameReader<R>,
     writer: &mut W,
@@ -202,7 +197,7 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    reader.set_frame_bytes_max(GREETING_BYTES_MAX);
+    reader.set_frame_bytes_max(HELLO_BYTES_MAX);
     let magic: [u8; 8] = loop {
         match reader.take_bytes() {
             Some(magic) => break magic,

@@ -1,4 +1,4 @@
-//! Connections that others open: who is let in, and what is heard from them.
+//! Incoming connections: which members are accepted, and what is received from them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::connections::{ConnectionSlot, IncomingConnections, PendingRejections};
 use super::counters::TcpCounter;
@@ -21,10 +21,10 @@ use super::shared::TcpShared;
 use super::snapshot_receive;
 use crate::runtime::{Inbox, Introduction, MemberKey, PeerMessage, RejectReason, lock};
 
-/// Pause after the system refused to accept: it lacks something that others hold.
+/// Pause after the system could not accept: it may lack file descriptors for a moment.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes whoever comes.
+/// Accepts connections.
 pub(crate) async fn listen(shared: Arc<TcpShared>, listener: TcpListener) {
     loop {
         match listener.accept().await {
@@ -34,24 +34,24 @@ pub(crate) async fn listen(shared: Arc<TcpShared>, listener: TcpListener) {
             }
             Err(why) => {
                 shared.counts.one(TcpCounter::AcceptFailed);
-                warn!(%why, "cannot accept a connection");
+                warn!(error = %why, "cannot accept a connection");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-/// One connection, from its first byte to its last.
-pub(crate) async fn serve(stream: TcpStream, place: ConnectionSlot) {
-    let shared = Arc::clone(&place.shared);
+/// Serves one connection until it ends.
+pub(crate) async fn serve(stream: TcpStream, slot: ConnectionSlot) {
+    let shared = Arc::clone(&slot.shared);
     let Some(inbox) = shared.inbox.get() else { return };
-    let identify = identify(stream, &place, inbox);
+    let identify = identify(stream, &slot, inbox);
     let ended = match timeout(shared.config.handshake_timeout, identify).await {
         Err(_) => Err(Disconnect::TcpCounter(TcpCounter::HandshakeTimeout)),
         Ok(Err(disconnect)) => Err(disconnect),
         Ok(Ok((mut connection, rejections))) => {
-            let ended = connection.listen(&rejections).await;
-            connection.hang_up();
+            let ended = connection.run(&rejections).await;
+            connection.on_closed();
             ended
         }
     };
@@ -62,32 +62,32 @@ pub(crate) async fn serve(stream: TcpStream, place: ConnectionSlot) {
 
 /// Why a connection ends.
 pub(crate) enum Disconnect {
-    /// To be counted as this.
+    /// With this counter.
     TcpCounter(TcpCounter),
-    /// The other side closed it, or it broke; or it has been counted.
+    /// The peer closed it, or it broke, or it has been counted already.
     Lost,
 }
 
 impl From<ReadError> for Disconnect {
     fn from(why: ReadError) -> Self {
-        why.counted().map_or(Self::Lost, Self::TcpCounter)
+        why.counter().map_or(Self::Lost, Self::TcpCounter)
     }
 }
 
-/// Hears hello and introductions, until a member is let in.
+/// Reads the hello and introductions, until a member is accepted.
 async fn identify<'a>(
     stream: TcpStream,
-    place: &'a ConnectionSlot,
+    slot: &'a ConnectionSlot,
     inbox: &'a Inbox,
 ) -> Result<(IncomingConnection<'a>, Arc<PendingRejections>), Disconnect> {
-    let shared = &*place.shared;
+    let shared = &*slot.shared;
     let _ = stream.set_nodelay(true);
     let stream = shared.config.security.accept(stream).await.map_err(|_| Disconnect::Lost)?;
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = FrameReader::new(reader, shared.config.frame_bytes_max);
-    let greeted = answer_hello(&mut reader, &mut writer, &shared.config, &shared.counts).await;
-    let greeted = match greeted {
-        Ok(greeted) => greeted,
+    let hello = answer_hello(&mut reader, &mut writer, &shared.config, &shared.counts).await;
+    let hello = match hello {
+        Ok(hello) => hello,
         Err(HandshakeError::Lost) => return Err(Disconnect::Lost),
         Err(HandshakeError::TcpCounter(what)) => {
             shared.counts.one(what);
@@ -95,41 +95,41 @@ async fn identify<'a>(
             return Err(Disconnect::Lost);
         }
     };
-    if greeted.purpose == Purpose::Discovery {
-        discovery::answer(inbox, &mut writer, shared).await;
+    if hello.purpose == Purpose::Discovery {
+        discovery::reply(inbox, &mut writer, shared).await;
         close_gracefully(&mut reader, &mut writer).await;
         return Err(Disconnect::Lost);
     }
     let mut connection = IncomingConnection {
         shared,
         inbox,
-        number: place.number,
-        greeted,
+        number: slot.number,
+        hello,
         reader,
         writer,
-        answers: FrameBatch::default(),
+        replies: FrameBatch::default(),
         channels: BTreeMap::new(),
         channel_last: 0,
         arrived: Vec::new(),
     };
     loop {
-        connection.hear_all()?;
+        connection.on_frames()?;
         if !connection.channels.is_empty() {
             break;
         }
         if connection.channel_last > 0 {
-            connection.answer().await?;
+            connection.write_replies().await?;
             close_gracefully(&mut connection.reader, &mut connection.writer).await;
             return Err(Disconnect::Lost);
         }
         connection.reader.fill(NO_TIMEOUT).await?;
     }
     let rejections =
-        place.identified().ok_or(Disconnect::TcpCounter(TcpCounter::TooManyConnections))?;
+        slot.identified().ok_or(Disconnect::TcpCounter(TcpCounter::TooManyConnections))?;
     Ok((connection, rejections))
 }
 
-/// Closes a connection such that the other side can still read what was message.
+/// Closes a connection such that the peer can still read what was written.
 pub(crate) async fn close_gracefully(reader: &mut Reader, writer: &mut Writer) {
     if timeout(CLOSE_TIMEOUT, writer.shutdown()).await.is_ok() {
         reader.drain(CLOSE_TIMEOUT).await;
@@ -138,36 +138,38 @@ pub(crate) async fn close_gracefully(reader: &mut Reader, writer: &mut Writer) {
 
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A connection with a member that was let in.
+/// A connection with at least one accepted member.
 pub(crate) struct IncomingConnection<'a> {
     pub(crate) shared: &'a TcpShared,
     pub(crate) inbox: &'a Inbox,
     number: u64,
-    greeted: PeerHello,
+    hello: PeerHello,
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
-    pub(crate) answers: FrameBatch,
-    /// Who speaks to whom.
+    pub(crate) replies: FrameBatch,
+    /// The accepted pairs of members.
     channels: BTreeMap<u32, Introduction>,
-    /// Numbers grow: up to here every one was opened, and maybe closed again.
+    /// Numbers only grow: all up to this one were opened, and maybe closed again.
     channel_last: u32,
-    /// What was heard and not yet delivered.
+    /// Messages that were received and are not delivered yet.
     arrived: Vec<(MemberKey, Vec<PeerMessage>)>,
 }
 
 impl IncomingConnection<'_> {
-    /// Until there is nobody left to listen to.
-    async fn listen(&mut self, rejections: &PendingRejections) -> Result<(), Disconnect> {
+    /// Runs until no channel is left.
+    async fn run(&mut self, rejections: &PendingRejections) -> Result<(), Disconnect> {
         for pair in self.channels.values() {
-            info!(peer = %pair.from, member = %pair.to, address = self.greeted.address, "let in");
+            let Introduction { from: MemberKey { cluster, member: peer }, to, .. } = pair;
+            let (cluster, address) = (format_args!("{cluster:016x}"), &self.hello.address);
+            info!(%cluster, member = %to, %peer, %address, "peer connected");
         }
-        if self.greeted.purpose == Purpose::Snapshot {
-            self.answer().await?;
-            self.hear_snapshot().await?;
+        if self.hello.purpose == Purpose::Snapshot {
+            self.write_replies().await?;
+            self.receive_snapshot().await?;
         }
         while !self.channels.is_empty() {
             self.deliver().await;
-            self.answer().await?;
+            self.write_replies().await?;
             tokio::select! {
                 filled = self.reader.fill(self.shared.config.silence_timeout) => {
                     self.shared.counts.one(TcpCounter::Reads);
@@ -179,31 +181,31 @@ impl IncomingConnection<'_> {
                     }
                 }
             }
-            self.hear_all()?;
+            self.on_frames()?;
         }
-        self.answer().await?;
+        self.write_replies().await?;
         close_gracefully(&mut self.reader, &mut self.writer).await;
         Ok(())
     }
 
-    /// Everything that was read.
-    fn hear_all(&mut self) -> Result<(), Disconnect> {
-        // The rest of a snapshot's connection is heard frame by frame.
-        while self.greeted.purpose == Purpose::Messages || self.channels.is_empty() {
+    /// Processes all frames that were read.
+    fn on_frames(&mut self) -> Result<(), Disconnect> {
+        // The rest of a snapshot's connection is processed frame by frame.
+        while self.hello.purpose == Purpose::Messages || self.channels.is_empty() {
             let Some(frame) = self.reader.take()? else { return Ok(()) };
-            self.hear(frame)?;
+            self.on_frame(frame)?;
         }
         Ok(())
     }
 
-    fn hear(&mut self, frame: Frame) -> Result<(), Disconnect> {
+    fn on_frame(&mut self, frame: Frame) -> Result<(), Disconnect> {
         self.shared.counts.one(TcpCounter::FramesReceived);
         match frame.kind {
             FrameKind::Introduce => self.on_introduction(&frame),
-            FrameKind::Message | FrameKind::SideMessage => self.on_peer_message(frame),
+            FrameKind::Message | FrameKind::SideMessage => self.on_message(frame),
             FrameKind::KeepAlive => {
-                if self.answers.is_empty() {
-                    self.answers.push(FrameKind::KeepAlive, 0, &EmptyHead {});
+                if self.replies.is_empty() {
+                    self.replies.push(FrameKind::KeepAlive, 0, &EmptyHead {});
                 }
                 Ok(())
             }
@@ -233,11 +235,16 @@ impl IncomingConnection<'_> {
         match self.inbox.admit(&pair) {
             Ok(()) => {
                 self.channels.insert(frame.channel, pair);
-                self.answers.push(FrameKind::Welcome, frame.channel, &EmptyHead {});
-                if self.greeted.purpose == Purpose::Messages {
-                    let at = &self.greeted.address;
+                self.replies.push(FrameKind::Welcome, frame.channel, &EmptyHead {});
+                if self.hello.purpose == Purpose::Messages {
+                    let address = &self.hello.address;
                     let to = addressee(&pair);
-                    lock(&self.shared.routes).called(to, pair.from.member, self.number, at);
+                    lock(&self.shared.routes).on_connected(
+                        to,
+                        pair.from.member,
+                        self.number,
+                        address,
+                    );
                 }
             }
             Err(why) => self.refuse(frame.channel, pair, why),
@@ -246,15 +253,20 @@ impl IncomingConnection<'_> {
     }
 
     fn refuse(&mut self, channel: u32, pair: Introduction, why: RejectReason) {
-        let Introduction { from, to, .. } = pair;
-        warn!(peer = %from, member = %to, address = self.greeted.address, %why, "not let in");
+        let Introduction { from: MemberKey { cluster, member: peer }, to, .. } = pair;
+        let (cluster, address) = (format_args!("{cluster:016x}"), &self.hello.address);
+        if why.may_pass() {
+            debug!(%cluster, member = %to, %peer, %address, reason = %why, "peer rejected");
+        } else {
+            warn!(%cluster, member = %to, %peer, %address, reason = %why, "peer rejected");
+        }
         self.shared.counts.one(why.into());
-        self.answers.push(FrameKind::Refused, channel, &RefusedHead::from(why));
+        self.replies.push(FrameKind::Refused, channel, &RefusedHead::from(why));
     }
 
-    fn on_peer_message(&mut self, frame: Frame) -> Result<(), Disconnect> {
+    fn on_message(&mut self, frame: Frame) -> Result<(), Disconnect> {
         let Some(pair) = self.channels.get(&frame.channel).copied() else {
-            // Frames may follow an introduction before its refusal is heard.
+            // Frames may follow an introduction before its refusal arrives.
             if frame.channel > self.channel_last || frame.channel == 0 {
                 return Err(Disconnect::TcpCounter(TcpCounter::UnknownChannel));
             }
@@ -279,7 +291,7 @@ impl IncomingConnection<'_> {
         Ok(())
     }
 
-    /// EmptyHead more is read meanwhile: that is how a busy member slows its peers down.
+    /// Nothing more is read in the meantime: backpressure on the peers of a busy member.
     async fn deliver(&mut self) {
         for (key, messages) in std::mem::take(&mut self.arrived) {
             if self.inbox.deliver(key, messages).await.is_err() {
@@ -288,7 +300,8 @@ impl IncomingConnection<'_> {
         }
     }
 
-    /// The filter knows which disk is meant. Where it does not, everybody of that name is.
+    /// Closes the channels of a rejected member. The filter knows which disk is meant; where it
+    /// does not, all channels of that member are closed.
     fn reject(&mut self, to: MemberKey, from: quorate_core::MemberId, why: RejectReason) {
         let meant = |pair: &Introduction| addressee(pair) == to && pair.from.member == from;
         let closed = self.recheck(meant);
@@ -301,7 +314,7 @@ impl IncomingConnection<'_> {
         }
     }
 
-    /// Closes those channels that would not be let in any more. Says how many.
+    /// Closes the channels that would no longer be accepted. Returns how many.
     fn recheck(&mut self, which: impl Fn(&Introduction) -> bool) -> usize {
         let mut unwanted = Vec::new();
         for (channel, pair) in self.channels.iter().filter(|(_, pair)| which(pair)) {
@@ -323,21 +336,25 @@ impl IncomingConnection<'_> {
     }
 
     fn forget(&self, pair: Introduction) -> bool {
-        self.greeted.purpose == Purpose::Messages
-            && lock(&self.shared.routes).hung_up(addressee(&pair), pair.from.member, self.number)
+        self.hello.purpose == Purpose::Messages
+            && lock(&self.shared.routes).on_disconnected(
+                addressee(&pair),
+                pair.from.member,
+                self.number,
+            )
     }
 
-    pub(crate) async fn answer(&mut self) -> Result<(), Disconnect> {
-        if self.answers.is_empty() {
+    pub(crate) async fn write_replies(&mut self) -> Result<(), Disconnect> {
+        if self.replies.is_empty() {
             return Ok(());
         }
         let TcpShared { config, counts, .. } = self.shared;
-        let written = self.answers.write_to(&mut self.writer, config.write_timeout, counts).await;
+        let written = self.replies.write_to(&mut self.writer, config.write_timeout, counts).await;
         written.map_err(|_| Disconnect::Lost)
     }
 
-    /// All that comes on a connection for a snapshot.
-    async fn hear_snapshot(&mut self) -> Result<(), Disconnect> {
+    /// Receives the one snapshot of a connection for snapshots.
+    async fn receive_snapshot(&mut self) -> Result<(), Disconnect> {
         let frame = self.reader.next(self.shared.config.silence_timeout).await?;
         let Some(pair) = self.channels.get(&frame.channel).copied() else {
             return Err(Disconnect::TcpCounter(TcpCounter::UnknownChannel));
@@ -350,8 +367,8 @@ impl IncomingConnection<'_> {
         Ok(())
     }
 
-    /// The connection is gone: members here are told, unless there is a newer one.
-    fn hang_up(&mut self) {
+    /// The connection is closed: local members are told, unless there is a newer one.
+    fn on_closed(&mut self) {
         for pair in std::mem::take(&mut self.channels).into_values() {
             self.lose(pair);
         }
@@ -364,7 +381,7 @@ impl IncomingConnection<'_> {
     }
 }
 
-/// However it ends, nobody is answered over it any more.
+/// However it ends, its advertised addresses are forgotten.
 impl Drop for IncomingConnection<'_> {
     fn drop(&mut self) {
         for pair in self.channels.values() {
@@ -373,7 +390,7 @@ impl Drop for IncomingConnection<'_> {
     }
 }
 
-/// The member here that a channel leads to.
+/// The local member that a channel leads to.
 pub(crate) fn addressee(pair: &Introduction) -> MemberKey {
     MemberKey { cluster: pair.from.cluster, member: pair.to }
 }

@@ -1,7 +1,7 @@
-//! What members say to each other, as the head and body of a frame.
+//! The messages between members, as the head and body of a frame.
 //!
-//! Heads are protobuf messages, so that a later version may add fields; field numbers
-//! stand in docs/formats.md. Who speaks to whom is the channel's business, not theirs.
+//! Heads are protobuf messages, so that a later version may add fields; docs/formats.md lists
+//! the field numbers. Sender and receiver are those of the channel.
 
 use bytes::Bytes;
 use prost::Oneof;
@@ -22,11 +22,11 @@ pub(crate) struct MessageHead {
     term: u64,
     #[prost(uint64, tag = "2")]
     joined_at: u64,
-    /// Only where it is not the member that the channel is of: a request of somebody else,
-    /// passed on in its name.
+    /// Only if the sender is not the member of the channel: a request that this member forwards
+    /// for another one.
     #[prost(uint64, optional, tag = "3")]
     on_behalf_of: Option<u64>,
-    /// Of a snapshot: how many bytes follow.
+    /// Of a snapshot: the number of bytes that follow.
     #[prost(uint64, tag = "4")]
     pub(crate) snapshot_bytes: u64,
     #[prost(
@@ -163,12 +163,12 @@ struct ProposeHead {
 struct ReplyHead {
     #[prost(uint64, tag = "1")]
     request: u64,
-    /// Of the entry that a proposal became.
+    /// The id of the proposal's entry.
     #[prost(uint64, tag = "2")]
     term: u64,
     #[prost(uint64, tag = "3")]
     index: u64,
-    /// A `Refusal`; if it is there, the rest means nothing.
+    /// A `Refusal`; if it is present, the other fields mean nothing.
     #[prost(bytes = "bytes", optional, tag = "4")]
     refusal: Option<Bytes>,
 }
@@ -181,11 +181,11 @@ struct DisownedHead {
     joined_at: u64,
 }
 
-/// A message that cannot be put into a frame: nothing that a core would send.
+/// A message that cannot be put into a frame. The core never sends one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnencodableMessage;
 
-/// The bytes of an append's entries. They have to follow each other.
+/// The bytes of an append's entries, which must be consecutive.
 pub(crate) fn encode_entries(entries: &Entries) -> Result<FrameBody, UnencodableMessage> {
     let mut next = entries.first().map_or(0, |entry| entry.id.index);
     for entry in entries.chunks().flatten() {
@@ -199,8 +199,8 @@ pub(crate) fn encode_entries(entries: &Entries) -> Result<FrameBody, Unencodable
     Ok(FrameBody::new(bytes.into()))
 }
 
-/// What a message has beside its head. Of an append it is made by [`encode_entries`], so
-/// that several peers can share it.
+/// The body of a message. That of an append comes from [`encode_entries`], so that several
+/// peers can share it.
 pub(crate) fn body_of(message: &Message) -> Result<Option<FrameBody>, UnencodableMessage> {
     Ok(match message {
         Message::Append(append) if !append.entries.is_empty() => {
@@ -215,15 +215,15 @@ pub(crate) fn body_of(message: &Message) -> Result<Option<FrameBody>, Unencodabl
 }
 
 impl MessageHead {
-    /// The head of a message from a member of this id and incarnation, on its own channel.
+    /// The head of a message on the channel of the member with this id and incarnation.
     pub(crate) fn new(
         envelope: &Envelope,
         member: MemberId,
         incarnation: u64,
     ) -> Result<Self, UnencodableMessage> {
         let own = envelope.from == member && envelope.incarnation == incarnation;
-        let passed_on = envelope.incarnation == 0 && may_be_passed_on(&envelope.message);
-        if !own && !passed_on {
+        let forwarded = envelope.incarnation == 0 && may_be_forwarded(&envelope.message);
+        if !own && !forwarded {
             return Err(UnencodableMessage);
         }
         Ok(Self {
@@ -235,7 +235,7 @@ impl MessageHead {
         })
     }
 
-    /// The envelope that this head and body are, on a channel from this member.
+    /// The envelope of this head and body, received on the channel of this member.
     pub(crate) fn decode(
         head: &[u8],
         body: Bytes,
@@ -256,7 +256,7 @@ impl MessageHead {
     ) -> Result<Envelope, MalformedMessage> {
         let message = self.message.ok_or(MalformedMessage)?.into_message(body)?;
         let (from, incarnation) = match self.on_behalf_of {
-            Some(other) if may_be_passed_on(&message) => (MemberId(other), 0),
+            Some(other) if may_be_forwarded(&message) => (MemberId(other), 0),
             Some(_) => return Err(MalformedMessage),
             None => (from, incarnation),
         };
@@ -264,9 +264,9 @@ impl MessageHead {
     }
 }
 
-/// Only a client's request may come in another member's name: nothing that counts by who
-/// says it.
-fn may_be_passed_on(message: &Message) -> bool {
+/// Only a client's request may be forwarded for another member: no message whose meaning
+/// depends on its sender.
+fn may_be_forwarded(message: &Message) -> bool {
     matches!(message, Message::Propose(..))
 }
 
@@ -442,7 +442,7 @@ impl TryFrom<AppendReplyHead> for AppendReply {
     }
 }
 
-/// Intact, but nothing that this version understands.
+/// The frame is intact, but this version does not understand it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MalformedMessage;
 

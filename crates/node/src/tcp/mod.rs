@@ -1,11 +1,11 @@
-//! Members reach each other over TCP: one connection for each direction between two
-//! processes, shared by all members on both sides; and one for every snapshot.
+//! The TCP transport: one connection for each direction between two processes, shared by all
+//! members on both sides, and one for each snapshot.
 //!
 //! # Reading order
-//! `frame` and `message` (what is on the wire; docs/formats.md), `handshake` (who speaks),
-//! `queue` and `outgoing` (one address that is dialled), `connections` and `incoming` (who
-//! dials), `snapshot_stream`. What somebody here message is trusted no further than the
-//! introduction that was let in: see `incoming`.
+//! `frame` and `message` (the wire format; docs/formats.md), `handshake` (identification),
+//! `send_queue` and `outgoing` (one address that is dialled), `connections` and `incoming`
+//! (peers that dial), `snapshot_stream`. A peer is trusted no further than the introduction
+//! that was accepted from it: see `incoming`.
 
 mod config;
 mod connections;
@@ -56,12 +56,12 @@ use shared::TcpShared;
 pub struct TcpTransport {
     shared: Arc<TcpShared>,
     local: SocketAddr,
-    /// Until it is started.
+    /// Until the transport is started.
     listeners: Mutex<Option<Vec<TcpListener>>>,
 }
 
 impl TcpTransport {
-    /// Takes its address; nobody is accepted before it is started.
+    /// Binds its address. Connections are accepted once the transport is started.
     pub async fn bind(config: TcpConfig) -> io::Result<Self> {
         let listener = TcpListener::bind(config.listen).await?;
         let local = listener.local_addr()?;
@@ -77,23 +77,23 @@ impl TcpTransport {
         Ok(Self { shared, local, listeners: Mutex::new(Some(listeners)) })
     }
 
-    /// Where it listens; the first address, if there are several.
+    /// The address it listens on; the first one, if there are several.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
 
-    /// Asks the process at this `host:port` which members live there, and what each of them
-    /// knows of its cluster: for one that is to join and has yet to find out who it is.
-    /// EmptyHead has to be started for it.
+    /// Asks the process at this `host:port` which members it hosts, and which membership each
+    /// of them knows: for a process that joins a cluster and has yet to learn its id. The
+    /// transport need not be started for it.
     pub async fn discover(
         &self,
         address: &str,
         limit: Duration,
     ) -> Result<Vec<HostedMember>, DiscoveryError> {
-        discovery::ask(&self.shared, address, limit).await
+        discovery::discover(&self.shared, address, limit).await
     }
 
-    /// Under which address others are told to reach it.
+    /// The address that peers are told to reach it at.
     pub fn advertised(&self) -> &str {
         &self.shared.advertise
     }
@@ -113,7 +113,7 @@ impl Drop for TcpTransport {
 
 impl Transport for TcpTransport {
     fn start(&self, inbox: Inbox) -> Result<(), TransportError> {
-        let listeners = lock(&self.listeners).take().ok_or("started already")?;
+        let listeners = lock(&self.listeners).take().ok_or("the transport is already started")?;
         let _ = self.shared.inbox.set(inbox);
         for listener in listeners {
             let _ = self.shared.spawn(incoming::listen(Arc::clone(&self.shared), listener));
@@ -173,7 +173,7 @@ impl Transport for TcpTransport {
     }
 }
 
-/// A message as it waits for its turn on the channel of this pair.
+/// A message as a frame for the channel of this pair.
 fn queued(
     pair: Introduction,
     message: PeerMessage,
@@ -201,7 +201,7 @@ fn queued(
     }
 }
 
-/// Entries that go to several peers are encoded once.
+/// The bodies of one call: entries that go to several peers are encoded once.
 #[derive(Default)]
 struct SharedBodies {
     bodies: Vec<(Entries, FrameBody)>,
@@ -220,7 +220,7 @@ impl SharedBodies {
     }
 }
 
-/// Whether these are the very same entries in memory.
+/// Whether these are the same entries in memory.
 fn are_same(some: &Entries, others: &Entries) -> bool {
     let (mut some, mut others) = (some.chunks(), others.chunks());
     loop {

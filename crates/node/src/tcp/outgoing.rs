@@ -1,28 +1,29 @@
-//! One address that members here talk to: its queue, and the connection that empties it.
+//! One address that local members send to: its queue, and the connection that drains it.
 //!
-//! There is a connection only while there is something to say. Members share it, each
-//! pair of them with a channel of its own.
+//! A connection is opened when there is something to send. All members share it, with one
+//! channel for each pair of members.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
-use tracing::{info, warn};
+use tracing::{Instrument, debug, info, info_span, warn};
 
 use super::counters::TcpCounter;
-use super::frame::{Frame, FrameBatch, FrameKind};
+use super::frame::{Frame, FrameBatch, FrameKind, ReadError};
 use super::handshake::{IntroduceHead, Purpose, Reader, RefusedHead, Writer, dial};
 use super::incoming::close_gracefully;
 use super::message::EmptyHead;
-use super::send_queue::{QueuedFrame, SendQueue};
+use super::send_queue::{QueuedFrame, RefusalNews, SendQueue};
 use super::shared::TcpShared;
 use crate::runtime::{Introduction, MemberKey, lock};
 
-/// So much is written at once, about.
+/// About how much is written at once.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// The way to one address. Closes, when what waits has been written, once nobody holds it.
+/// The link to one address. When the last handle is dropped, it writes what is queued and
+/// closes.
 pub(crate) struct Link {
     core: Arc<LinkCore>,
 }
@@ -41,8 +42,15 @@ impl Link {
             filled: Notify::new(),
         });
         let link = Self { core: Arc::clone(&core) };
-        let task = LinkTask { core, shared: Arc::clone(shared), failures: 0 };
-        let _ = shared.spawn(task.run());
+        let task = LinkTask {
+            core,
+            shared: Arc::clone(shared),
+            failures: 0,
+            failing_since: None,
+            warned: false,
+        };
+        let span = info_span!(parent: None, "link", %address);
+        let _ = shared.spawn(task.run().instrument(span));
         link
     }
 
@@ -59,12 +67,12 @@ impl Link {
         if let Some((what, count)) = pushed.dropped {
             shared.counts.add(what, count);
         }
-        if pushed.tell {
+        if pushed.report {
             shared.unreachable(pair);
         }
     }
 
-    /// A member does not talk to this peer any more; without one, it is not here any more.
+    /// The member no longer sends to this peer; without a peer, the member has stopped.
     pub(crate) fn leave(&self, from: MemberKey, to: Option<quorate_core::MemberId>) {
         lock(&self.core.queue).leave(from, to);
         self.core.filled.notify_one();
@@ -81,39 +89,43 @@ impl Drop for Link {
 struct LinkTask {
     core: Arc<LinkCore>,
     shared: Arc<TcpShared>,
-    /// Attempts in a row that led nowhere.
+    /// Failed attempts in a row.
     failures: u32,
+    /// When the first of them was.
+    failing_since: Option<Instant>,
+    /// Whether the failure was logged as a warning.
+    warned: bool,
 }
 
 impl LinkTask {
     async fn run(mut self) {
-        let config = &self.shared.config;
+        let shared = Arc::clone(&self.shared);
+        let TcpShared { config, counts, advertise, .. } = &*shared;
         while self.wait_for_work().await {
             let address = &self.core.address;
-            let (counts, advertise) = (&self.shared.counts, &self.shared.advertise);
             match dial(config, counts, address, advertise, Purpose::Messages).await {
                 Ok((reader, writer)) => {
                     counts.one(TcpCounter::Connected);
-                    info!(%address, "connected");
-                    let ended = self.converse(reader, writer).await;
+                    info!("connected to peer");
+                    let ended = self.run_connection(reader, writer).await;
                     counts.one(TcpCounter::Disconnected);
-                    info!(%address, why = ended.why, "disconnected");
-                    self.failures = if ended.heard { 0 } else { self.failures + 1 };
-                }
-                Err(why) => {
-                    counts.one(TcpCounter::ConnectFailed);
-                    if self.failures == 0 {
-                        warn!(%address, why, "cannot connect");
+                    info!(reason = ended.reason, "disconnected from peer");
+                    if ended.accepted {
+                        (self.failures, self.failing_since, self.warned) = (0, None, false);
+                    } else {
+                        self.failures += 1;
                     }
-                    self.failures += 1;
-                    self.fail();
+                }
+                Err(error) => {
+                    counts.one(TcpCounter::ConnectFailed);
+                    self.on_connect_failed(&error);
                 }
             }
             self.pause().await;
         }
     }
 
-    /// False when there never will be any.
+    /// Waits until a frame is queued. False when the link is closed.
     async fn wait_for_work(&self) -> bool {
         loop {
             {
@@ -131,27 +143,38 @@ impl LinkTask {
         }
     }
 
-    /// Whoever has something to say is told that it cannot.
-    fn fail(&self) {
+    /// Tells all members that have frames queued here that the peer is unreachable. A peer
+    /// that has not started yet refuses connections: that is ordinary, so it is a warning
+    /// only when it lasts.
+    fn on_connect_failed(&mut self, error: &str) {
+        self.failures += 1;
+        let since = *self.failing_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < self.shared.config.warn_after {
+            debug!(error, failures = self.failures, "cannot connect to peer");
+        } else if !self.warned {
+            self.warned = true;
+            warn!(error, failures = self.failures, "still cannot connect to peer");
+        }
         let pairs = {
             let mut queue = lock(&self.core.queue);
             queue.failing = true;
-            queue.tell_all(&self.shared.config)
+            queue.pairs_to_report(&self.shared.config)
         };
         pairs.into_iter().for_each(|pair| self.shared.unreachable(pair));
     }
 
+    /// Backoff before the next attempt, with jitter.
     async fn pause(&self) {
         let config = &self.shared.config;
         let doubled = config.reconnect_min * 2u32.saturating_pow(self.failures.min(16));
         let longest = doubled.min(config.reconnect_max);
-        // Somewhere in the upper half, so that many do not come back at the same moment.
-        let chance = getrandom::u32().unwrap_or(0);
-        let pause = longest / 2 + (longest / 2).mul_f64(f64::from(chance) / f64::from(u32::MAX));
+        // Jitter: many peers must not reconnect at the same moment.
+        let jitter = getrandom::u32().unwrap_or(0);
+        let pause = longest / 2 + (longest / 2).mul_f64(f64::from(jitter) / f64::from(u32::MAX));
         sleep(pause).await;
     }
 
-    async fn converse(&self, reader: Reader, writer: Writer) -> ConnectionEnd {
+    async fn run_connection(&self, reader: Reader, writer: Writer) -> ConnectionEnd {
         {
             let mut queue = lock(&self.core.queue);
             let stale = queue.drop_stale(self.shared.config.stale_after);
@@ -168,25 +191,25 @@ impl LinkTask {
             channels: BTreeMap::new(),
             pairs: BTreeMap::new(),
             channel_last: 0,
-            heard: false,
-            asked_at: None,
+            accepted: false,
+            keep_alive_sent_at: None,
         };
-        let why = connection.run().await;
-        let heard = connection.heard;
-        // What was on its way may be lost: who relied on it has to hear that.
+        let reason = connection.run().await;
+        let accepted = connection.accepted;
+        // Frames in flight may be lost: the members that sent them have to know.
         let pairs = lock(&self.core.queue).disconnected();
         pairs.into_iter().for_each(|pair| self.shared.unreachable(pair));
-        ConnectionEnd { why, heard }
+        ConnectionEnd { reason, accepted }
     }
 }
 
 struct ConnectionEnd {
-    why: String,
-    /// Somebody was welcome there.
-    heard: bool,
+    reason: String,
+    /// The peer accepted a channel.
+    accepted: bool,
 }
 
-/// What is message while a connection lasts.
+/// One connection to a peer process.
 struct OutgoingConnection<'a> {
     core: &'a LinkCore,
     shared: &'a TcpShared,
@@ -195,29 +218,30 @@ struct OutgoingConnection<'a> {
     batch: FrameBatch,
     channels: BTreeMap<Introduction, u32>,
     pairs: BTreeMap<u32, Introduction>,
-    /// Numbers are not used again, so that late answers cannot be mistaken.
+    /// Channel numbers are not reused, so that late replies cannot be mistaken.
     channel_last: u32,
-    heard: bool,
-    /// When the sign of life that has no answer yet was sent.
-    asked_at: Option<Instant>,
+    /// The peer accepted a channel.
+    accepted: bool,
+    /// When the keep-alive that has no reply yet was sent.
+    keep_alive_sent_at: Option<Instant>,
 }
 
 impl OutgoingConnection<'_> {
-    /// Until the connection ends; says why.
+    /// Runs until the connection ends; returns the reason.
     async fn run(&mut self) -> String {
         let config = &self.shared.config;
         let first = Instant::now() + config.keep_alive_every;
         let mut keep_alive = interval_at(first, config.keep_alive_every);
         keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut heard_at = Instant::now();
+        let mut received_at = Instant::now();
         let mut taken = Vec::new();
         loop {
-            let limit = config.silence_timeout.saturating_sub(heard_at.elapsed());
+            let limit = config.silence_timeout.saturating_sub(received_at.elapsed());
             tokio::select! {
                 frame = self.reader.next(limit) => {
-                    heard_at = Instant::now();
-                    if let Err(why) = self.hear(frame) {
-                        return why;
+                    received_at = Instant::now();
+                    if let Err(reason) = self.on_frame(frame) {
+                        return reason;
                     }
                 }
                 () = wait_filled(self.core) => {
@@ -230,18 +254,18 @@ impl OutgoingConnection<'_> {
                     };
                     if closes {
                         close_gracefully(&mut self.reader, &mut self.writer).await;
-                        return "not needed any more".to_owned();
+                        return "no longer needed".to_owned();
                     }
-                    taken.drain(..).for_each(|queued| self.say(&queued));
+                    taken.drain(..).for_each(|queued| self.push(&queued));
                     leaving.iter().for_each(|pair| self.leave(pair));
                 }
                 _ = keep_alive.tick() => {
                     self.batch.push(FrameKind::KeepAlive, 0, &EmptyHead {});
-                    self.asked_at = Some(Instant::now());
+                    self.keep_alive_sent_at = Some(Instant::now());
                 }
             }
-            if let Err(why) = self.write().await {
-                return why;
+            if let Err(reason) = self.write().await {
+                return reason;
             }
         }
     }
@@ -255,8 +279,8 @@ impl OutgoingConnection<'_> {
         written.map_err(|why| why.to_string())
     }
 
-    /// Puts it into the batch, after an introduction if it is the first of its pair.
-    fn say(&mut self, queued: &QueuedFrame) {
+    /// Adds a frame to the batch, after an introduction if it is the first of its pair.
+    fn push(&mut self, queued: &QueuedFrame) {
         let pair = queued.pair;
         let channel = match self.channels.get(&pair) {
             Some(channel) => *channel,
@@ -286,27 +310,27 @@ impl OutgoingConnection<'_> {
         }
     }
 
-    fn hear(&mut self, frame: Result<Frame, super::frame::ReadError>) -> Result<(), String> {
+    fn on_frame(&mut self, frame: Result<Frame, ReadError>) -> Result<(), String> {
         let frame = frame.map_err(|why| {
-            why.counted().into_iter().for_each(|what| self.shared.counts.one(what));
+            why.counter().into_iter().for_each(|what| self.shared.counts.one(what));
             why.to_string()
         })?;
         match frame.kind {
             FrameKind::KeepAlive => {
-                if let Some(asked_at) = self.asked_at.take() {
-                    (self.shared.config.on_round_trip)(&self.core.address, asked_at.elapsed());
+                if let Some(sent_at) = self.keep_alive_sent_at.take() {
+                    (self.shared.config.on_round_trip)(&self.core.address, sent_at.elapsed());
                 }
             }
             FrameKind::Welcome => {
-                self.heard = true;
+                self.accepted = true;
                 if let Some(pair) = self.pairs.get(&frame.channel) {
-                    lock(&self.core.queue).welcome(pair);
+                    lock(&self.core.queue).on_accepted(pair);
                 }
             }
             FrameKind::Refused => self.on_refused(&frame),
             _ => {
                 self.shared.counts.one(TcpCounter::Unexpected);
-                return Err("a frame that has no place here".to_owned());
+                return Err("unexpected frame".to_owned());
             }
         }
         Ok(())
@@ -317,11 +341,17 @@ impl OutgoingConnection<'_> {
         self.channels.remove(&pair);
         self.shared.counts.one(TcpCounter::RejectedByPeer);
         let refused: RefusedHead = prost::Message::decode(&frame.head[..]).unwrap_or_default();
-        let news = lock(&self.core.queue).refuse(pair, &refused.text, &self.shared.config);
-        if news {
-            let Introduction { from, to, .. } = pair;
-            let address = &self.core.address;
-            warn!(member = %from, peer = %to, %address, why = refused.text, "peer does not listen");
+        let RefusedHead { reason, text } = refused;
+        let Introduction { from: MemberKey { cluster, member }, to, .. } = pair;
+        let cluster = format_args!("{cluster:016x}");
+        match lock(&self.core.queue).on_refused(pair, reason, &self.shared.config) {
+            RefusalNews::Repeated => {}
+            RefusalNews::MayPass => {
+                info!(%cluster, %member, peer = %to, reason = text, "peer does not accept messages");
+            }
+            RefusalNews::Lasting => {
+                warn!(%cluster, %member, peer = %to, reason = text, "peer rejects this member");
+            }
         }
         self.shared.unreachable(pair);
     }

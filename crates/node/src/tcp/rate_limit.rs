@@ -1,4 +1,4 @@
-//! So many bytes per second, and no more.
+//! A limit on bytes per second.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use crate::runtime::lock;
 
-/// A bucket that fills steadily, up to what flows in a quarter of a second. It may be
-/// overdrawn: who does waits until that is made good.
+/// A token bucket that holds at most a quarter of a second's worth. It may be overdrawn: the
+/// caller then waits until it is filled again.
 pub(crate) struct RateLimit {
     bytes_per_second: Option<f64>,
     bucket: Mutex<TokenBucket>,
@@ -30,7 +30,7 @@ impl RateLimit {
         }
     }
 
-    /// Takes these bytes out. To be sent after this pause.
+    /// Takes these bytes out. The caller sends them after the returned pause.
     pub(crate) fn take(&self, bytes: usize) -> Duration {
         let Some(rate) = self.bytes_per_second else { return Duration::ZERO };
         let mut bucket = lock(&self.bucket);
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn bytes_flow_at_the_rate_and_a_pause_saves_up_little() {
+    async fn bytes_are_sent_at_the_rate_and_idle_time_allows_a_small_burst() {
         let rate = RateLimit::new(Some(1000));
         assert_eq!(rate.take(500), Duration::from_millis(500));
         assert_eq!(rate.take(500), Duration::from_millis(1000));

@@ -1,4 +1,4 @@
-//! What stands between TCP and the frames: a place for TLS.
+//! Encryption and authentication of connections: the place for TLS.
 
 use std::fmt;
 use std::future::Future;
@@ -8,26 +8,26 @@ use std::pin::Pin;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// Bytes both ways.
+/// A bidirectional byte stream.
 pub trait PeerStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> PeerStream for T {}
 
-/// A connection in the making.
+/// A connection that is being secured.
 pub type SecurityFuture<'a> =
     Pin<Box<dyn Future<Output = io::Result<Box<dyn PeerStream>>> + Send + 'a>>;
 
-/// Makes a connection of ours out of one of TCP. Both have to be done within
+/// Wraps a TCP connection, for example with TLS. Both methods have to finish within
 /// [`TcpConfig::handshake_timeout`](crate::TcpConfig::handshake_timeout).
 pub trait ConnectionSecurity: Send + Sync + 'static {
-    /// This process dialled, to this `host:port`.
+    /// Secures a connection that this process opened to this `host:port`.
     fn dial<'a>(&'a self, stream: TcpStream, address: &'a str) -> SecurityFuture<'a>;
 
-    /// Somebody dialled.
+    /// Secures a connection that a peer opened.
     fn accept(&self, stream: TcpStream) -> SecurityFuture<'_>;
 }
 
-/// EmptyHead in between: for networks that nobody else is on.
+/// No encryption and no authentication: only for private networks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plaintext;
 
@@ -43,6 +43,6 @@ impl ConnectionSecurity for Plaintext {
 
 impl fmt::Debug for dyn ConnectionSecurity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ConnectionSecurity")
+        f.write_str("dyn ConnectionSecurity")
     }
 }

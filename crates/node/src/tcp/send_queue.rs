@@ -1,7 +1,7 @@
-//! What waits to be written to one address: bounded, and fair between members.
+//! The frames that wait to be written to one address: bounded, and fair between members.
 //!
-//! EmptyHead here waits. What finds no place is dropped, and the advertised_peer told, so that the
-//! member can be.
+//! Nothing here blocks. A frame that finds no room is dropped, and the caller is told, so
+//! that the member learns that the peer is unreachable.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::frame::{FrameBatch, FrameBody, FrameKind, HEADER_BYTES};
 use super::message::{EmptyHead, MessageHead};
 use crate::runtime::{Introduction, MemberKey, RejectReason};
 
-/// Something to be sent on the channel of this pair of members.
+/// A frame to be sent on the channel of this pair of members.
 pub(crate) struct QueuedFrame {
     pub(crate) pair: Introduction,
     content: FrameContent,
@@ -63,17 +63,17 @@ impl QueuedFrame {
     }
 }
 
-/// The queue of one address, with what is known about who may use it.
+/// The queue of one address, with the state of each pair of members that uses it.
 #[derive(Default)]
 pub(crate) struct SendQueue {
     waiting: VecDeque<QueuedFrame>,
     bytes: usize,
     shares: BTreeMap<Introduction, QueueShare>,
-    /// Pairs that the other side does not want to hear from for now.
+    /// Pairs that the peer refused, until their backoff has passed.
     refused: BTreeMap<Introduction, PairRefusal>,
     /// When members were last told that a peer is unreachable.
-    told: BTreeMap<Introduction, Instant>,
-    /// Pairs that have a channel, and those whose channel is to be closed.
+    reported: BTreeMap<Introduction, Instant>,
+    /// Pairs with a channel, and pairs whose channel is to be closed.
     open: BTreeSet<Introduction>,
     leaving: Vec<Introduction>,
     pub(crate) online: bool,
@@ -89,31 +89,49 @@ struct QueueShare {
 }
 
 struct PairRefusal {
-    reason: String,
+    /// As in the frame.
+    reason: u32,
+    since: Instant,
     until: Instant,
-    pause: Duration,
+    backoff: Duration,
+    warned: bool,
 }
 
-/// What became of something that was to be queued.
+/// Whether a refusal is worth a line in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefusalNews {
+    /// It was logged before.
+    Repeated,
+    /// New, and it may pass by itself: the peer may have yet to start.
+    MayPass,
+    /// It needs an operator, or has lasted too long.
+    Lasting,
+}
+
+/// The result of [`SendQueue::push`].
 #[derive(Default)]
 pub(crate) struct PushResult {
-    /// What was dropped, if anything, as what to count it.
+    /// How many frames were dropped, and the counter for them.
     pub(crate) dropped: Option<(TcpCounter, u64)>,
-    /// Say that the peer is unreachable.
-    pub(crate) tell: bool,
-    /// Somebody may sleep for lack of work.
+    /// Tell the member that the peer is unreachable.
+    pub(crate) report: bool,
+    /// Wake the link's task.
     pub(crate) wake: bool,
 }
 
 impl SendQueue {
     pub(crate) fn push(&mut self, queued: QueuedFrame, config: &TcpConfig) -> PushResult {
         let pair = queued.pair;
-        let dropped = self.place(queued, config);
+        let dropped = self.enqueue(queued, config);
         let lost = dropped.is_some() || self.failing;
-        PushResult { dropped, tell: lost && self.may_tell(pair, config), wake: dropped.is_none() }
+        PushResult {
+            dropped,
+            report: lost && self.may_report(pair, config),
+            wake: dropped.is_none(),
+        }
     }
 
-    fn place(&mut self, queued: QueuedFrame, config: &TcpConfig) -> Option<(TcpCounter, u64)> {
+    fn enqueue(&mut self, queued: QueuedFrame, config: &TcpConfig) -> Option<(TcpCounter, u64)> {
         if self.closed {
             return Some((TcpCounter::DroppedLost, 1));
         }
@@ -121,13 +139,13 @@ impl SendQueue {
             return Some((TcpCounter::DroppedRefused, 1));
         }
         if self.online {
-            if !self.has_place(&queued, config) {
+            if !self.has_room(&queued, config) {
                 return Some((TcpCounter::DroppedFull, 1));
             }
             self.add(queued);
             return None;
         }
-        // What is newer says more than what is older.
+        // Newer frames matter more than older ones.
         let mut dropped = 0;
         self.add(queued);
         while self.waiting.len() > config.offline_frames_max.max(1)
@@ -139,9 +157,9 @@ impl SendQueue {
         (dropped > 0).then_some((TcpCounter::DroppedStale, dropped))
     }
 
-    /// One pair gets at most what is still free: alone half of everything, and there is
-    /// always something left for the next.
-    fn has_place(&self, queued: &QueuedFrame, config: &TcpConfig) -> bool {
+    /// One pair may use as much as is still free: half of the queue when it is alone, and
+    /// there is always room left for the next pair.
+    fn has_room(&self, queued: &QueuedFrame, config: &TcpConfig) -> bool {
         let share = self.shares.get(&queued.pair).copied().unwrap_or_default();
         let frames_free = config.queue_frames_max.saturating_sub(self.waiting.len());
         let bytes_free = config.queue_bytes_max.saturating_sub(self.bytes);
@@ -176,7 +194,7 @@ impl SendQueue {
         self.waiting.is_empty() && self.leaving.is_empty()
     }
 
-    /// The next ones, until so many bytes are in hand.
+    /// Takes the next frames, until they have so many bytes.
     pub(crate) fn take(&mut self, bytes_max: usize, into: &mut Vec<QueuedFrame>) {
         let mut bytes = 0;
         while bytes < bytes_max {
@@ -186,7 +204,7 @@ impl SendQueue {
         }
     }
 
-    /// Drops what has waited too long for a connection.
+    /// Drops frames that have waited too long for a connection.
     pub(crate) fn drop_stale(&mut self, stale_after: Duration) -> u64 {
         let mut dropped = 0;
         while self.waiting.front().is_some_and(|queued| queued.at.elapsed() > stale_after) {
@@ -196,19 +214,19 @@ impl SendQueue {
         dropped
     }
 
-    /// Everybody who waits here and has not been told lately.
-    pub(crate) fn tell_all(&mut self, config: &TcpConfig) -> Vec<Introduction> {
+    /// All pairs with queued frames whose members have not been told lately.
+    pub(crate) fn pairs_to_report(&mut self, config: &TcpConfig) -> Vec<Introduction> {
         let pairs: Vec<_> = self.shares.keys().copied().collect();
-        pairs.into_iter().filter(|pair| self.may_tell(*pair, config)).collect()
+        pairs.into_iter().filter(|pair| self.may_report(*pair, config)).collect()
     }
 
-    pub(crate) fn may_tell(&mut self, pair: Introduction, config: &TcpConfig) -> bool {
+    pub(crate) fn may_report(&mut self, pair: Introduction, config: &TcpConfig) -> bool {
         let now = Instant::now();
-        let told = self.told.get(&pair);
-        if told.is_some_and(|told| now.duration_since(*told) < config.unreachable_every) {
+        let last = self.reported.get(&pair);
+        if last.is_some_and(|last| now.duration_since(*last) < config.unreachable_every) {
             return false;
         }
-        self.told.insert(pair, now);
+        self.reported.insert(pair, now);
         true
     }
 
@@ -216,32 +234,46 @@ impl SendQueue {
         self.refused.get(pair).is_some_and(|refusal| now < refusal.until)
     }
 
-    /// The other side does not listen to this pair for now. True when that is news.
-    pub(crate) fn refuse(&mut self, pair: Introduction, reason: &str, config: &TcpConfig) -> bool {
+    /// The peer refused this pair, for the reason that its frame names by number. Its frames
+    /// are dropped until the backoff has passed. Reasons of a later version are unknown here,
+    /// and treated as lasting.
+    pub(crate) fn on_refused(
+        &mut self,
+        pair: Introduction,
+        reason: u32,
+        config: &TcpConfig,
+    ) -> RefusalNews {
         self.open.remove(&pair);
-        let before = self.refused.get(&pair);
-        let news = before.is_none_or(|before| before.reason != reason);
-        let pause = before.map_or(config.refused_min, |before| before.pause * 2);
-        // One that does not live there may be on its way; the others have to be added anew.
-        let passes = [RejectReason::ForeignCluster, RejectReason::OtherMember];
-        let passes = passes.iter().any(|why| why.to_string() == reason);
-        let max = if passes { PASSING_REFUSALS * config.refused_min } else { config.refused_max };
-        let pause = pause.min(max);
-        let until = Instant::now() + pause;
-        self.refused.insert(pair, PairRefusal { reason: reason.to_owned(), until, pause });
+        let now = Instant::now();
+        let before = self.refused.get(&pair).filter(|before| before.reason == reason);
+        let may_pass = RejectReason::from_code(reason).is_some_and(RejectReason::may_pass);
+        let backoff =
+            self.refused.get(&pair).map_or(config.refused_min, |before| before.backoff * 2);
+        let max =
+            if may_pass { MAY_PASS_BACKOFFS * config.refused_min } else { config.refused_max };
+        let backoff = backoff.min(max);
+        let since = before.map_or(now, |before| before.since);
+        let lasts = !may_pass || now.duration_since(since) >= config.warn_after;
+        let news = match before {
+            Some(before) if before.warned || !lasts => RefusalNews::Repeated,
+            None if !lasts => RefusalNews::MayPass,
+            _ => RefusalNews::Lasting,
+        };
+        let until = now + backoff;
+        self.refused.insert(pair, PairRefusal { reason, since, until, backoff, warned: lasts });
         news
     }
 
-    /// The other side listens to this pair.
-    pub(crate) fn welcome(&mut self, pair: &Introduction) {
+    /// The peer accepted this pair.
+    pub(crate) fn on_accepted(&mut self, pair: &Introduction) {
         self.refused.remove(pair);
     }
 
-    /// A member does not talk to a peer any more; or, without one, is not here any more.
+    /// The member no longer sends to this peer; without a peer, the member has stopped.
     pub(crate) fn leave(&mut self, from: MemberKey, to: Option<quorate_core::MemberId>) {
         let leaves = |pair: &Introduction| pair.from == from && to.is_none_or(|to| pair.to == to);
         self.refused.retain(|pair, _| !leaves(pair));
-        self.told.retain(|pair, _| !leaves(pair));
+        self.reported.retain(|pair, _| !leaves(pair));
         self.leaving.extend(self.open.iter().filter(|pair| leaves(pair)));
         self.open.retain(|pair| !leaves(pair));
     }
@@ -250,7 +282,7 @@ impl SendQueue {
         self.open.insert(pair);
     }
 
-    /// There is no connection any more, and no channel. Says who had one.
+    /// The connection is closed, and with it all channels. Returns the pairs that had one.
     pub(crate) fn disconnected(&mut self) -> BTreeSet<Introduction> {
         self.online = false;
         self.leaving.clear();
@@ -262,5 +294,5 @@ impl SendQueue {
     }
 }
 
-/// How often the first pause is waited at most for a member that may still come.
-const PASSING_REFUSALS: u32 = 5;
+/// The longest backoff of a refusal that may pass, in units of the first one.
+const MAY_PASS_BACKOFFS: u32 = 5;

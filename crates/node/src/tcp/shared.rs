@@ -1,4 +1,4 @@
-//! What the tasks of a transport share, and how they end.
+//! What the tasks of a transport share, and how they are stopped.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -20,17 +20,17 @@ use crate::runtime::{Inbox, Introduction, MemberKey, lock};
 
 pub(crate) struct TcpShared {
     pub(crate) config: TcpConfig,
-    /// Where others reach this process.
+    /// The address where peers reach this process.
     pub(crate) advertise: String,
     pub(crate) counts: TcpCounters,
     pub(crate) inbox: OnceLock<Inbox>,
     pub(crate) routes: Mutex<Routes>,
     pub(crate) connections: Mutex<IncomingConnections>,
-    pub(crate) snapshot_places: Semaphore,
+    pub(crate) snapshot_permits: Semaphore,
     pub(crate) snapshots_waiting: AtomicUsize,
     pub(crate) snapshot_rate: RateLimit,
     stopping: watch::Sender<bool>,
-    /// Every task holds one of these; the receiver ends when none is left.
+    /// Each task holds a clone of the sender; the receiver ends when no task is left.
     running: Mutex<Option<mpsc::Sender<()>>>,
     ended: tokio::sync::Mutex<mpsc::Receiver<()>>,
 }
@@ -44,7 +44,7 @@ impl TcpShared {
             inbox: OnceLock::new(),
             routes: Mutex::default(),
             connections: Mutex::default(),
-            snapshot_places: Semaphore::new(config.snapshots_max.max(1)),
+            snapshot_permits: Semaphore::new(config.snapshots_max.max(1)),
             snapshots_waiting: AtomicUsize::new(0),
             snapshot_rate: RateLimit::new(config.snapshot_bytes_per_second),
             stopping: watch::Sender::new(false),
@@ -54,8 +54,8 @@ impl TcpShared {
         }
     }
 
-    /// Runs until it is done or the transport stops. EmptyHead runs after that: then the task
-    /// comes back, so that the advertised_peer chooses where it is dropped.
+    /// Spawns a task that runs until it is done or the transport stops. When the transport has
+    /// stopped, the task comes back, so that the caller chooses where it is dropped.
     pub(crate) fn spawn<F>(&self, task: F) -> Result<AbortHandle, F>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -83,11 +83,11 @@ impl TcpShared {
         lock(&self.routes).clear();
     }
 
-    /// Nobody knows where this peer is.
+    /// The peer's address is not known.
     pub(crate) fn no_route(&self, from: MemberKey, to: MemberId) {
         self.counts.one(TcpCounter::DroppedNoAddress);
-        let tell = lock(&self.routes).may_tell(from, to, self.config.unreachable_every);
-        if let Some(inbox) = self.inbox.get().filter(|_| tell) {
+        let report = lock(&self.routes).may_report(from, to, self.config.unreachable_every);
+        if let Some(inbox) = self.inbox.get().filter(|_| report) {
             inbox.unreachable(from, to);
         }
     }
@@ -98,23 +98,25 @@ impl TcpShared {
         }
     }
 
-    /// The way from a member here to a peer of it, if there is one; and its introduction.
+    /// The link from a local member to its peer, if the address is known; and the member's
+    /// introduction.
     pub(crate) fn route(self: &Arc<Self>, from: MemberKey, to: MemberId) -> Option<Route> {
         lock(&self.routes).find(self, from, to)
     }
 }
 
-/// A way to a peer.
+/// How a member reaches one peer.
 pub(crate) struct Route {
     pub(crate) pair: Introduction,
     pub(crate) link: Arc<Link>,
 }
 
-/// Who lives here, and where their peers are.
+/// The local members, and the addresses of their peers.
 #[derive(Default)]
 pub(crate) struct Routes {
     members: BTreeMap<MemberKey, MemberRoutes>,
-    /// Where peers message that they are, when they connected: for those that nobody named.
+    /// Addresses that peers advertised when they connected: for those that are not (yet) in
+    /// the membership.
     advertised: BTreeMap<(MemberKey, MemberId), AdvertisedPeer>,
     links: BTreeMap<String, Weak<Link>>,
 }
@@ -122,8 +124,8 @@ pub(crate) struct Routes {
 struct MemberRoutes {
     incarnation: u64,
     peers: BTreeMap<MemberId, PeerRoute>,
-    /// When it was last told that nobody knows where a peer is.
-    told: BTreeMap<MemberId, Instant>,
+    /// When it was last told that a peer's address is not known.
+    reported: BTreeMap<MemberId, Instant>,
 }
 
 struct PeerRoute {
@@ -140,7 +142,7 @@ impl Routes {
     pub(crate) fn add_member(&mut self, key: MemberKey, incarnation: u64) {
         self.members.insert(
             key,
-            MemberRoutes { incarnation, peers: BTreeMap::new(), told: BTreeMap::new() },
+            MemberRoutes { incarnation, peers: BTreeMap::new(), reported: BTreeMap::new() },
         );
     }
 
@@ -185,34 +187,45 @@ impl Routes {
         Some(Route { pair, link })
     }
 
-    /// Whether to tell a member that nobody knows where this peer is.
-    pub(crate) fn may_tell(&mut self, from: MemberKey, to: MemberId, every: Duration) -> bool {
+    /// Whether to tell a member that this peer's address is not known.
+    pub(crate) fn may_report(&mut self, from: MemberKey, to: MemberId, every: Duration) -> bool {
         let Some(local) = self.members.get_mut(&from) else { return false };
-        local.told.retain(|_, told| told.elapsed() < every);
-        if local.told.contains_key(&to) {
+        local.reported.retain(|_, last| last.elapsed() < every);
+        if local.reported.contains_key(&to) {
             return false;
         }
-        local.told.insert(to, Instant::now());
+        local.reported.insert(to, Instant::now());
         true
     }
 
-    /// This peer connected, and message where it is reached.
-    pub(crate) fn called(&mut self, to: MemberKey, from: MemberId, connection: u64, at: &str) {
+    /// This peer connected, and advertised this address.
+    pub(crate) fn on_connected(
+        &mut self,
+        to: MemberKey,
+        from: MemberId,
+        connection: u64,
+        address: &str,
+    ) {
         let key = (to, from);
         match self.advertised.get_mut(&key) {
-            Some(advertised_peer) if advertised_peer.peer.address == at => {
+            Some(advertised_peer) if advertised_peer.peer.address == address => {
                 advertised_peer.connection = connection
             }
-            _ if at.is_empty() => {}
+            _ if address.is_empty() => {}
             _ => {
-                let peer = PeerRoute { address: at.to_owned(), link: None };
+                let peer = PeerRoute { address: address.to_owned(), link: None };
                 self.advertised.insert(key, AdvertisedPeer { connection, peer });
             }
         }
     }
 
-    /// This connection of a peer is gone. False when there is a newer one.
-    pub(crate) fn hung_up(&mut self, to: MemberKey, from: MemberId, connection: u64) -> bool {
+    /// This connection of a peer is closed. False when there is a newer one.
+    pub(crate) fn on_disconnected(
+        &mut self,
+        to: MemberKey,
+        from: MemberId,
+        connection: u64,
+    ) -> bool {
         let last =
             self.advertised.get(&(to, from)).is_none_or(|last| last.connection == connection);
         if last {

@@ -1,5 +1,4 @@
-//! Receiving a snapshot: from its connection to the member's disk, no faster than that
-//! takes it.
+//! Receiving a snapshot: from its connection to the member's disk, at the speed of the disk.
 
 use std::future::Future;
 use std::pin::pin;
@@ -16,7 +15,7 @@ use super::message::{EmptyHead, MessageHead};
 use super::snapshot_stream::{ChunkHead, EndHead, SnapshotProgress, SnapshotRefusedHead};
 use crate::runtime::{Introduction, SnapshotReceiveError};
 
-/// Receives what this frame begins, and answers what became of it.
+/// Receives the snapshot that this frame begins, and replies with the result.
 pub(crate) async fn receive(
     connection: &mut IncomingConnection<'_>,
     begin: Frame,
@@ -24,17 +23,17 @@ pub(crate) async fn receive(
 ) -> Result<(), Disconnect> {
     let (envelope, bytes) = announced(begin, pair)?;
     let channel = 1;
-    match land(connection, envelope, bytes, pair).await {
+    match receive_chunks(connection, envelope, bytes, pair).await {
         Ok(()) => {
             connection.shared.counts.one(TcpCounter::SnapshotsReceived);
-            info!(peer = %pair.from, member = %pair.to, bytes, "snapshot received");
-            connection.answers.push(FrameKind::SnapshotDone, channel, &EmptyHead {});
+            info!(member = %pair.to, peer = %pair.from.member, bytes, "snapshot received");
+            connection.replies.push(FrameKind::SnapshotDone, channel, &EmptyHead {});
         }
         Err(ReceiveError::Refused(why)) => {
             connection.shared.counts.one(TcpCounter::SnapshotsRefused);
-            warn!(peer = %pair.from, member = %pair.to, %why, "snapshot refused");
-            let head = SnapshotRefusedHead { text: why.to_string() };
-            connection.answers.push(FrameKind::SnapshotRefused, channel, &head);
+            warn!(member = %pair.to, peer = %pair.from.member, reason = %why, "snapshot refused");
+            let head = SnapshotRefusedHead { text: why.to_string(), reason: why.code() };
+            connection.replies.push(FrameKind::SnapshotRefused, channel, &head);
         }
         Err(ReceiveError::Broken(disconnect)) => {
             connection.shared.counts.one(TcpCounter::SnapshotsBroken);
@@ -44,7 +43,7 @@ pub(crate) async fn receive(
     Ok(())
 }
 
-/// The message, and how many bytes are to follow.
+/// The message, and how many bytes follow.
 fn announced(begin: Frame, pair: Introduction) -> Result<(Envelope, u64), Disconnect> {
     let malformed = Disconnect::TcpCounter(TcpCounter::Malformed);
     let Ok(head) = <MessageHead as prost::Message>::decode(&begin.head[..]) else {
@@ -57,11 +56,11 @@ fn announced(begin: Frame, pair: Introduction) -> Result<(Envelope, u64), Discon
     }
 }
 
-/// Why a snapshot did not land.
+/// Why a snapshot was not received.
 enum ReceiveError {
-    /// The member does not take it.
+    /// The member refused it.
     Refused(SnapshotReceiveError),
-    /// Its sender did not do as it should, or the connection broke.
+    /// The sender violated the protocol, or the connection broke.
     Broken(Disconnect),
 }
 
@@ -71,7 +70,7 @@ impl<T: Into<Disconnect>> From<T> for ReceiveError {
     }
 }
 
-async fn land(
+async fn receive_chunks(
     connection: &mut IncomingConnection<'_>,
     envelope: Envelope,
     bytes: u64,
@@ -111,7 +110,7 @@ fn decode<T: prost::Message + Default>(frame: &Frame) -> Option<T> {
     T::decode(&frame.head[..]).ok()
 }
 
-/// Gives signs of life while a disk takes its time.
+/// Sends keep-alives while the disk works.
 async fn while_alive<T>(
     connection: &mut IncomingConnection<'_>,
     work: impl Future<Output = T>,
@@ -121,8 +120,8 @@ async fn while_alive<T>(
         tokio::select! {
             done = &mut work => return Ok(done),
             () = sleep(connection.shared.config.keep_alive_every) => {
-                connection.answers.push(FrameKind::KeepAlive, 0, &EmptyHead {});
-                connection.answer().await?;
+                connection.replies.push(FrameKind::KeepAlive, 0, &EmptyHead {});
+                connection.write_replies().await?;
             }
         }
     }

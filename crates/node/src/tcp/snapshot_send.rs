@@ -1,4 +1,4 @@
-//! Sending a snapshot on a connection of its own, so that it delays no heartbeat.
+//! Sending a snapshot on a separate connection, so that it delays no heartbeat.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,13 +15,13 @@ use super::shared::{Route, TcpShared};
 use super::snapshot_stream::{SnapshotProgress, SnapshotRefusedHead};
 use crate::runtime::{Introduction, MemberKey, OutgoingSnapshot};
 
-/// Longer pieces are cut, so that the rate is even and signs of life find room.
+/// Longer pieces are split, so that the rate is even and keep-alives are not delayed.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// The only channel of such a connection.
 const CHANNEL: u32 = 1;
 
-/// Sends it when its turn comes. Dropped on any other way, it reports itself as lost.
+/// Sends it when its turn comes. A snapshot that is dropped instead reports itself as lost.
 pub(crate) fn send_snapshot(shared: &Arc<TcpShared>, from: MemberKey, snapshot: OutgoingSnapshot) {
     let to = snapshot.envelope().to;
     let Some(route) = shared.route(from, to) else {
@@ -41,7 +41,7 @@ pub(crate) fn send_snapshot(shared: &Arc<TcpShared>, from: MemberKey, snapshot: 
 }
 
 async fn send_in_turn(shared: Arc<TcpShared>, route: Route, mut snapshot: OutgoingSnapshot) {
-    let place = shared.snapshot_places.acquire().await;
+    let permit = shared.snapshot_permits.acquire().await;
     shared.snapshots_waiting.fetch_sub(1, Ordering::Relaxed);
     let Route { pair, link } = route;
     let Introduction { from, to, .. } = pair;
@@ -49,24 +49,25 @@ async fn send_in_turn(shared: Arc<TcpShared>, route: Route, mut snapshot: Outgoi
     match transmit(&shared, address, pair, &mut snapshot).await {
         Ok(()) => {
             shared.counts.one(TcpCounter::SnapshotsSent);
-            info!(member = %from, peer = %to, address, bytes, "snapshot sent");
+            info!(member = %from.member, peer = %to, address, bytes, "snapshot sent");
             snapshot.arrived();
         }
-        Err(SendError::Refused(why)) => {
+        Err(SendError::Refused(head)) => {
+            let reason = head.text;
             shared.counts.one(TcpCounter::SnapshotsRefusedByPeer);
-            warn!(member = %from, peer = %to, address, why, "peer refused a snapshot");
+            warn!(member = %from.member, peer = %to, address, reason, "peer refused a snapshot");
         }
-        Err(SendError::Lost(why)) => {
+        Err(SendError::Lost(error)) => {
             shared.counts.one(TcpCounter::SnapshotsLost);
-            warn!(member = %from, peer = %to, address, why, "snapshot lost");
+            warn!(member = %from.member, peer = %to, address, error, "snapshot not sent");
         }
     }
-    drop(place);
+    drop(permit);
 }
 
 /// Why a snapshot did not arrive.
 enum SendError {
-    Refused(String),
+    Refused(SnapshotRefusedHead),
     Lost(String),
 }
 
@@ -83,7 +84,7 @@ async fn transmit(
     let TcpShared { config, counts, advertise, .. } = shared;
     let envelope = snapshot.envelope();
     let head = MessageHead::new(envelope, pair.from.member, pair.incarnation);
-    let mut head = head.map_err(|_| lost("in another member's name"))?;
+    let mut head = head.map_err(|_| lost("the snapshot is of another member"))?;
     head.snapshot_bytes = snapshot.bytes();
     let (reader, writer) =
         dial(config, counts, address, advertise, Purpose::Snapshot).await.map_err(lost)?;
@@ -104,7 +105,7 @@ async fn transmit(
     }
     stream.batch.push(FrameKind::SnapshotEnd, CHANNEL, &passed.end());
     stream.write().await?;
-    answer(&mut stream.reader, config.silence_timeout).await
+    read_reply(&mut stream.reader, config.silence_timeout).await
 }
 
 struct SnapshotStream<'a> {
@@ -115,24 +116,24 @@ struct SnapshotStream<'a> {
 }
 
 impl SnapshotStream<'_> {
-    /// Writes what is in the batch. EmptyHead has to be heard meanwhile; an answer that comes
-    /// too early ends it.
+    /// Writes the batch. No reply is expected in the meantime; one that comes too early ends
+    /// the transfer.
     async fn write(&mut self) -> Result<(), SendError> {
         let TcpShared { config, counts, .. } = self.shared;
         let written = self.batch.write_to(&mut self.writer, config.write_timeout, counts);
         tokio::select! {
             biased;
-            ended = answer(&mut self.reader, NO_TIMEOUT) => Err(early(ended)),
+            ended = read_reply(&mut self.reader, NO_TIMEOUT) => Err(early(ended)),
             written = written => written.map_err(lost),
         }
     }
 
-    /// Gives signs of life meanwhile.
+    /// Sends keep-alives in the meantime.
     async fn pause(&mut self, mut left: Duration) -> Result<(), SendError> {
         while !left.is_zero() {
             let step = left.min(self.shared.config.keep_alive_every);
             tokio::select! {
-                ended = answer(&mut self.reader, NO_TIMEOUT) => return Err(early(ended)),
+                ended = read_reply(&mut self.reader, NO_TIMEOUT) => return Err(early(ended)),
                 () = sleep(step) => {}
             }
             left -= step;
@@ -146,11 +147,11 @@ impl SnapshotStream<'_> {
 }
 
 fn early(ended: Result<(), SendError>) -> SendError {
-    ended.err().unwrap_or_else(|| lost("taken for complete before it was"))
+    ended.err().unwrap_or_else(|| lost("the peer confirmed it before its end"))
 }
 
-/// What the other side says in the end.
-async fn answer(reader: &mut Reader, limit: Duration) -> Result<(), SendError> {
+/// The peer's final reply.
+async fn read_reply(reader: &mut Reader, limit: Duration) -> Result<(), SendError> {
     loop {
         let frame = reader.next(limit).await.map_err(lost)?;
         match frame.kind {
@@ -159,13 +160,15 @@ async fn answer(reader: &mut Reader, limit: Duration) -> Result<(), SendError> {
             FrameKind::SnapshotRefused => {
                 let head: SnapshotRefusedHead =
                     prost::Message::decode(&frame.head[..]).unwrap_or_default();
-                return Err(SendError::Refused(head.text));
+                return Err(SendError::Refused(head));
             }
             FrameKind::Refused => {
                 let head: RefusedHead = prost::Message::decode(&frame.head[..]).unwrap_or_default();
-                return Err(SendError::Refused(head.text));
+                // The codes of this frame are those of members, not of snapshots.
+                let head = SnapshotRefusedHead { text: head.text, reason: 0 };
+                return Err(SendError::Refused(head));
             }
-            _ => return Err(lost("an answer that has no place here")),
+            _ => return Err(lost("unexpected reply")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What goes over a connection for a snapshot: its message, chunks, an end; then an answer.
+//! The frames of a connection for a snapshot: its message, chunks, an end; then a reply.
 
 use crc32c::crc32c_append;
 
@@ -21,11 +21,16 @@ pub(crate) struct EndHead {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct SnapshotRefusedHead {
+    /// The reason in words, for the log.
     #[prost(string, tag = "1")]
     pub(crate) text: String,
+    /// A [`SnapshotReceiveError`](crate::SnapshotReceiveError) by its code; 0, or a number of a
+    /// later version, is an unknown reason.
+    #[prost(uint32, tag = "2")]
+    pub(crate) reason: u32,
 }
 
-/// How much has passed: the same on both sides, or something was lost.
+/// How much was transferred: the same on both sides, or something was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SnapshotProgress {
     pub(crate) bytes: u64,

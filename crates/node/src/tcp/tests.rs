@@ -41,7 +41,7 @@ fn decode(head: &[u8], body: Bytes) -> Result<Envelope, MalformedMessage> {
 }
 
 #[test]
-fn every_message_comes_back_from_its_frame() {
+fn every_message_survives_encoding_and_decoding() {
     let mut random = RandomValues::new(1);
     for round in 0..200 * MESSAGE_KINDS {
         let sent = envelope(random.message(round % MESSAGE_KINDS));
@@ -71,7 +71,7 @@ fn short_messages() -> Vec<Envelope> {
 }
 
 #[test]
-fn no_part_of_a_frame_and_no_flipped_bit_is_taken_for_one() {
+fn truncated_and_corrupted_frames_are_rejected() {
     let mut flips = 0;
     for envelope in short_messages() {
         let whole = encode(&envelope);
@@ -92,7 +92,7 @@ fn no_part_of_a_frame_and_no_flipped_bit_is_taken_for_one() {
 
 /// As above, but with checksums that fit: what a hostile peer can send.
 #[test]
-fn what_is_altered_before_the_checksum_decodes_to_a_message_or_not_at_all() {
+fn altered_contents_with_a_valid_checksum_never_panic() {
     let (mut decoded, mut refused) = (0, 0);
     let mut check = |head: &[u8], body: Bytes| match decode(head, body) {
         Ok(envelope) => {
@@ -125,7 +125,7 @@ fn what_is_altered_before_the_checksum_decodes_to_a_message_or_not_at_all() {
 }
 
 #[test]
-fn only_a_request_may_come_in_another_name() {
+fn only_a_request_may_be_forwarded_for_another_member() {
     let passed_on = |message| Envelope { from: MemberId(8), incarnation: 0, ..envelope(message) };
     let request = passed_on(Message::Propose(RequestId(1), Proposal::Command("x".into())));
     let frame = take(&encode(&request)).unwrap().unwrap();
@@ -139,14 +139,14 @@ fn only_a_request_may_come_in_another_name() {
 }
 
 #[test]
-fn entries_that_do_not_follow_each_other_are_not_sent() {
+fn entries_that_are_not_consecutive_are_not_sent() {
     let entries: Entries =
         [Entry::command(1, 4, "a"), Entry::command(1, 6, "b")].into_iter().collect();
     assert!(encode_entries(&entries).is_err());
 }
 
 #[test]
-fn the_layout_stays() {
+fn the_frame_layout_does_not_change() {
     let heartbeat = Heartbeat { commit: 300, round: 1, sent_at: 0, settled: 2 };
     let bytes = encode(&envelope(Message::Heartbeat(heartbeat)));
     let head = [8, 4, 16, 3, 0xb2, 1, 7, 8, 0xac, 2, 16, 1, 32, 2];
@@ -189,7 +189,7 @@ fn entries_for_several_peers_are_encoded_once_and_not_copied_when_decoded() {
 }
 
 mod queues {
-    use super::super::send_queue::{PushResult, SendQueue};
+    use super::super::send_queue::{PushResult, RefusalNews, SendQueue};
     use super::*;
 
     fn config() -> TcpConfig {
@@ -223,13 +223,13 @@ mod queues {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_pair_takes_half_and_leaves_room_for_others() {
+    async fn one_pair_uses_at_most_half_of_the_queue() {
         let mut queue = online();
         let taken = (0..100).filter(|_| is_taken(&push(&mut queue, side_message(2, 10)))).count();
         assert_eq!(taken, 50);
         let taken = (0..100).filter(|_| is_taken(&push(&mut queue, side_message(3, 10)))).count();
         assert_eq!(taken, 25);
-        // What left makes room again.
+        // Frames that were taken make room.
         queue.take(usize::MAX, &mut Vec::new());
         assert!(queue.is_empty());
         assert!(is_taken(&push(&mut queue, side_message(2, 10))));
@@ -247,7 +247,7 @@ mod queues {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_connection_the_newest_are_kept_and_the_stale_dropped() {
+    async fn while_disconnected_the_newest_frames_are_kept_and_stale_ones_dropped() {
         let mut queue = SendQueue::default();
         for number in 0..25 {
             push(&mut queue, side_message(2, 10 + number));
@@ -264,12 +264,13 @@ mod queues {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_pair_waits_longer_every_time_and_others_do_not() {
+    async fn a_refused_pair_backs_off_and_other_pairs_do_not() {
         let mut config = config();
         config.refused_min = Duration::from_secs(1);
         let mut queue = online();
         let refused = route_to(MemberId(2));
-        assert!(queue.refuse(refused, "removed", &config));
+        let (removed, not_itself) = (RejectReason::Removed.code(), RejectReason::NotItself.code());
+        assert_eq!(queue.on_refused(refused, removed, &config), RefusalNews::Lasting);
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
             let almost = Duration::from_secs(seconds) - Duration::from_millis(1);
             tokio::time::advance(almost).await;
@@ -277,21 +278,46 @@ mod queues {
             assert!(is_taken(&push(&mut queue, side_message(3, 1))));
             tokio::time::advance(Duration::from_millis(2)).await;
             assert!(is_taken(&push(&mut queue, side_message(2, 1))));
-            assert!(!queue.refuse(refused, "removed", &config), "news only once");
+            assert_eq!(queue.on_refused(refused, removed, &config), RefusalNews::Repeated);
         }
-        assert!(queue.refuse(refused, "not itself", &config));
-        queue.welcome(&refused);
+        assert_eq!(queue.on_refused(refused, not_itself, &config), RefusalNews::Lasting);
+        queue.on_accepted(&refused);
         assert!(is_taken(&push(&mut queue, side_message(2, 1))));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_member_is_told_once_in_a_while() {
+    async fn a_refusal_that_may_pass_is_a_warning_only_when_it_lasts() {
+        let config = config();
+        let (mut queue, pair) = (online(), route_to(MemberId(2)));
+        let code = RejectReason::OtherMember.code();
+        assert_eq!(queue.on_refused(pair, code, &config), RefusalNews::MayPass);
+        assert_eq!(queue.on_refused(pair, code, &config), RefusalNews::Repeated);
+        tokio::time::advance(config.warn_after).await;
+        assert_eq!(queue.on_refused(pair, code, &config), RefusalNews::Lasting);
+        assert_eq!(queue.on_refused(pair, code, &config), RefusalNews::Repeated);
+        // The backoff stays short: the member may start any time.
+        tokio::time::advance(5 * config.refused_min).await;
+        assert!(is_taken(&push(&mut queue, side_message(2, 1))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unknown_reason_of_a_later_version_is_lasting() {
+        let config = config();
+        let (mut queue, pair) = (online(), route_to(MemberId(2)));
+        for code in [0, 5, 4_000_000_000] {
+            assert_eq!(RejectReason::from_code(code), None);
+            assert_eq!(queue.on_refused(pair, code, &config), RefusalNews::Lasting);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unreachable_is_reported_at_the_configured_interval() {
         let mut queue = SendQueue::default();
         queue.failing = true;
-        let told = (0..10).filter(|_| push(&mut queue, side_message(2, 1)).tell).count();
-        assert_eq!(told, 1);
+        let reported = (0..10).filter(|_| push(&mut queue, side_message(2, 1)).report).count();
+        assert_eq!(reported, 1);
         tokio::time::advance(Duration::from_millis(100)).await;
-        assert!(push(&mut queue, side_message(2, 1)).tell);
+        assert!(push(&mut queue, side_message(2, 1)).report);
     }
 }
 

@@ -7,7 +7,7 @@ use super::flags::UnsupportedFeature;
 /// Why the configuration is not accepted. The server was not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum ConfigError {
+pub enum ServerConfigError {
     /// etcd has no such flag.
     UnknownFlag { name: String, nearest: &'static str },
     /// An argument that belongs to no flag.
@@ -22,14 +22,14 @@ pub enum ConfigError {
     File { path: String, reason: String },
 }
 
-impl ConfigError {
+impl ServerConfigError {
     pub(crate) fn value(flag: &str, value: &str, expected: &str) -> Self {
         let (flag, value, expected) = (flag.into(), value.into(), expected.into());
         Self::BadValue { flag, value, expected }
     }
 }
 
-impl fmt::Display for ConfigError {
+impl fmt::Display for ServerConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownFlag { name, nearest } => {
@@ -50,4 +50,4 @@ impl fmt::Display for ConfigError {
     }
 }
 
-impl std::error::Error for ConfigError {}
+impl std::error::Error for ServerConfigError {}

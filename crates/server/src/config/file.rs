@@ -2,13 +2,13 @@
 
 use yaml_rust2::{Yaml, YamlLoader};
 
-use super::error::ConfigError;
+use super::error::ServerConfigError;
 use super::flags::{FlagKind, kind};
 use super::settings::{Settings, unknown};
 
 /// Reads the settings of this file.
-pub(crate) fn read(path: &str) -> Result<Settings, ConfigError> {
-    let failed = |reason: String| ConfigError::File { path: path.to_owned(), reason };
+pub(crate) fn read(path: &str) -> Result<Settings, ServerConfigError> {
+    let failed = |reason: String| ServerConfigError::File { path: path.to_owned(), reason };
     let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
     let documents = YamlLoader::load_from_str(&text).map_err(|error| failed(error.to_string()))?;
     let mut settings = Settings::for_file();
@@ -25,13 +25,13 @@ pub(crate) fn read(path: &str) -> Result<Settings, ConfigError> {
     Ok(settings)
 }
 
-fn add(settings: &mut Settings, name: &str, value: &Yaml) -> Result<(), ConfigError> {
+fn add(settings: &mut Settings, name: &str, value: &Yaml) -> Result<(), ServerConfigError> {
     match (name, value) {
         ("client-transport-security" | "peer-transport-security", Yaml::Null) => Ok(()),
         ("client-transport-security", Yaml::Hash(block)) => add_block(settings, "", block),
         ("peer-transport-security", Yaml::Hash(block)) => add_block(settings, "peer-", block),
         ("client-transport-security" | "peer-transport-security", _) => {
-            Err(ConfigError::value(name, "a plain value", "a block of names and values"))
+            Err(ServerConfigError::value(name, "a plain value", "a block of names and values"))
         }
         // Names without effect, some of them blocks or removed from etcd.
         _ if FILE_ONLY.contains(&name) => {
@@ -47,7 +47,7 @@ fn add_block(
     settings: &mut Settings,
     prefix: &str,
     block: &yaml_rust2::yaml::Hash,
-) -> Result<(), ConfigError> {
+) -> Result<(), ServerConfigError> {
     for (name, value) in block {
         let name = name.as_str().unwrap_or_default();
         let name = name.strip_prefix("peer-").unwrap_or(name);
@@ -62,7 +62,7 @@ fn add_block(
     Ok(())
 }
 
-fn set(settings: &mut Settings, name: &str, value: &Yaml) -> Result<(), ConfigError> {
+fn set(settings: &mut Settings, name: &str, value: &Yaml) -> Result<(), ServerConfigError> {
     let kind = kind(name).ok_or_else(|| unknown(name))?;
     let takes_list = !matches!(kind, FlagKind::Value | FlagKind::Switch);
     let value = match value {
@@ -72,7 +72,7 @@ fn set(settings: &mut Settings, name: &str, value: &Yaml) -> Result<(), ConfigEr
             texts.collect::<Vec<_>>().join(",")
         }
         other => {
-            let wrong = || ConfigError::value(name, "a list or block", "a plain value");
+            let wrong = || ServerConfigError::value(name, "a list or block", "a plain value");
             plain(other).ok_or_else(wrong)?
         }
     };

@@ -12,15 +12,15 @@ mod settings;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use error::ConfigError;
+pub use error::ServerConfigError;
 pub use flags::UnsupportedFeature;
 use settings::Settings;
 
 use crate::url::Url;
 
-/// All settings. [`Config::default`] is a single-member cluster on etcd's ports.
+/// All settings. [`ServerConfig::default`] is a single-member cluster on etcd's ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct ServerConfig {
     pub name: String,
     pub data_dir: PathBuf,
     /// The directory of the log, if not in the data directory.
@@ -92,13 +92,13 @@ pub enum AutoCompaction {
 /// What a command line asks the program to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invocation {
-    Run(Box<Config>),
+    Run(Box<ServerConfig>),
     Help,
     Version,
 }
 
 /// Parses a command line, without the name of the program, and environment variables.
-pub fn parse<A, E>(args: A, env: E) -> Result<Invocation, ConfigError>
+pub fn parse<A, E>(args: A, env: E) -> Result<Invocation, ServerConfigError>
 where
     A: IntoIterator<Item = String>,
     E: IntoIterator<Item = (String, String)>,
@@ -121,10 +121,10 @@ where
         settings = from_file;
     }
     settings.check_supported()?;
-    Config::from_settings(&settings).map(|config| Invocation::Run(Box::new(config)))
+    ServerConfig::from_settings(&settings).map(|config| Invocation::Run(Box::new(config)))
 }
 
-impl Default for Config {
+impl Default for ServerConfig {
     fn default() -> Self {
         let url =
             |port| {
@@ -168,8 +168,8 @@ impl Default for Config {
     }
 }
 
-impl Config {
-    fn from_settings(given: &Settings) -> Result<Self, ConfigError> {
+impl ServerConfig {
+    fn from_settings(given: &Settings) -> Result<Self, ServerConfigError> {
         let default = Self::default();
         let name = given.text("name").unwrap_or(&default.name).to_owned();
         let data_dir = given.text("data-dir").map_or_else(|| format!("{name}.etcd"), Into::into);
@@ -217,22 +217,22 @@ impl Config {
         config.check()
     }
 
-    fn check(self) -> Result<Self, ConfigError> {
+    fn check(self) -> Result<Self, ServerConfigError> {
         if self.heartbeat_interval.is_zero() {
-            return Err(ConfigError::value("heartbeat-interval", "0", "a duration above 0"));
+            return Err(ServerConfigError::value("heartbeat-interval", "0", "a duration above 0"));
         }
         if self.election_timeout < 5 * self.heartbeat_interval {
             let value = self.election_timeout.as_millis().to_string();
             let expected = "at least 5 times the heartbeat interval";
-            return Err(ConfigError::value("election-timeout", &value, expected));
+            return Err(ServerConfigError::value("election-timeout", &value, expected));
         }
         if self.election_timeout > ELECTION_TIMEOUT_MAX {
             let value = self.election_timeout.as_millis().to_string();
-            return Err(ConfigError::value("election-timeout", &value, "at most 50000"));
+            return Err(ServerConfigError::value("election-timeout", &value, "at most 50000"));
         }
         let levels = ["debug", "info", "warn", "error", "panic", "fatal", "dpanic"];
         if !levels.contains(&self.log_level.as_str()) {
-            return Err(ConfigError::value(
+            return Err(ServerConfigError::value(
                 "log-level",
                 &self.log_level,
                 "debug, info, warn, error",
@@ -244,7 +244,7 @@ impl Config {
             ("initial-advertise-peer-urls", &self.initial_advertise_peer_urls),
         ] {
             if urls.is_empty() {
-                return Err(ConfigError::value(name, "", "http://host:port"));
+                return Err(ServerConfigError::value(name, "", "http://host:port"));
             }
         }
         Ok(self)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::error::ConfigError;
+use super::error::ServerConfigError;
 use super::flags::{FlagKind, kind, nearest};
 use super::{AutoCompaction, ClusterState, TableKind};
 use crate::url::Url;
@@ -25,12 +25,14 @@ impl Settings {
 
     /// Parses arguments as etcd does: one dash or two, the value after `=` or as the next
     /// argument.
-    pub(crate) fn from_args(args: impl IntoIterator<Item = String>) -> Result<Self, ConfigError> {
+    pub(crate) fn from_args(
+        args: impl IntoIterator<Item = String>,
+    ) -> Result<Self, ServerConfigError> {
         let mut settings = Self::default();
         let mut args = args.into_iter().peekable();
         while let Some(arg) = args.next() {
             let Some(flag) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else {
-                return Err(ConfigError::UnexpectedArgument { argument: arg });
+                return Err(ServerConfigError::UnexpectedArgument { argument: arg });
             };
             let (name, value) = match flag.split_once('=') {
                 Some((name, value)) => (name, Some(value.to_owned())),
@@ -46,9 +48,9 @@ impl Settings {
                     let value = args.next_if(|next| !next.starts_with('-'));
                     value.unwrap_or_else(|| "true".to_owned())
                 }
-                (None, _) => {
-                    args.next().ok_or_else(|| ConfigError::MissingValue { flag: name.into() })?
-                }
+                (None, _) => args
+                    .next()
+                    .ok_or_else(|| ServerConfigError::MissingValue { flag: name.into() })?,
             };
             settings.set(name, value);
         }
@@ -96,7 +98,7 @@ impl Settings {
     }
 
     /// Refuses flags that ask for protection that this server does not give.
-    pub(super) fn check_supported(&self) -> Result<(), ConfigError> {
+    pub(super) fn check_supported(&self) -> Result<(), ServerConfigError> {
         for name in self.values.keys() {
             let Some(value) = self.text(name) else { continue };
             let feature = match kind(name) {
@@ -105,7 +107,7 @@ impl Settings {
                 _ => continue,
             };
             let (flag, value) = (name.clone(), value.to_owned());
-            return Err(ConfigError::Unsupported { flag, value, feature });
+            return Err(ServerConfigError::Unsupported { flag, value, feature });
         }
         Ok(())
     }
@@ -114,69 +116,85 @@ impl Settings {
         self.values.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    pub(crate) fn is_on(&self, name: &str) -> Result<bool, ConfigError> {
+    pub(crate) fn is_on(&self, name: &str) -> Result<bool, ServerConfigError> {
         self.switch(name, false)
     }
 
-    pub(crate) fn switch(&self, name: &str, default: bool) -> Result<bool, ConfigError> {
+    pub(crate) fn switch(&self, name: &str, default: bool) -> Result<bool, ServerConfigError> {
         match self.text(name) {
             None => Ok(default),
             Some("true" | "1" | "t" | "T" | "TRUE" | "True") => Ok(true),
             Some("false" | "0" | "f" | "F" | "FALSE" | "False") => Ok(false),
-            Some(other) => Err(ConfigError::value(name, other, "true or false")),
+            Some(other) => Err(ServerConfigError::value(name, other, "true or false")),
         }
     }
 
-    pub(crate) fn number<T: FromStr>(&self, name: &str, default: T) -> Result<T, ConfigError> {
+    pub(crate) fn number<T: FromStr>(
+        &self,
+        name: &str,
+        default: T,
+    ) -> Result<T, ServerConfigError> {
         let Some(text) = self.text(name) else { return Ok(default) };
-        text.parse().map_err(|_| ConfigError::value(name, text, "a number"))
+        text.parse().map_err(|_| ServerConfigError::value(name, text, "a number"))
     }
 
-    pub(crate) fn millis(&self, name: &str, default: Duration) -> Result<Duration, ConfigError> {
+    pub(crate) fn millis(
+        &self,
+        name: &str,
+        default: Duration,
+    ) -> Result<Duration, ServerConfigError> {
         let default = u64::try_from(default.as_millis()).unwrap_or(u64::MAX);
         self.number(name, default).map(Duration::from_millis)
     }
 
-    pub(crate) fn duration(&self, name: &str, default: Duration) -> Result<Duration, ConfigError> {
+    pub(crate) fn duration(
+        &self,
+        name: &str,
+        default: Duration,
+    ) -> Result<Duration, ServerConfigError> {
         let Some(text) = self.text(name) else { return Ok(default) };
         let nanos = text.parse().ok().filter(|nanos| self.from_file || *nanos == 0);
         let duration = nanos.map(Duration::from_nanos).or_else(|| duration(text));
-        duration.ok_or_else(|| ConfigError::value(name, text, "a duration such as 10m or 1h30m"))
+        duration
+            .ok_or_else(|| ServerConfigError::value(name, text, "a duration such as 10m or 1h30m"))
     }
 
     /// 0 means etcd's default; a negative number, no limit.
-    pub(crate) fn quota(&self) -> Result<u64, ConfigError> {
+    pub(crate) fn quota(&self) -> Result<u64, ServerConfigError> {
         let bytes: i64 = self.number("quota-backend-bytes", 0)?;
         Ok(u64::try_from(bytes).unwrap_or(u64::MAX))
     }
 
     /// The client URLs to publish; by default, those of the listeners.
-    pub(crate) fn advertised_to_clients(&self, listen: &[Url]) -> Result<Vec<Url>, ConfigError> {
+    pub(crate) fn advertised_to_clients(
+        &self,
+        listen: &[Url],
+    ) -> Result<Vec<Url>, ServerConfigError> {
         let name = "advertise-client-urls";
         let urls = self.urls(name, listen)?;
         let is_given = self.text(name).is_some();
         match urls.iter().find(|url| url.is_unspecified()) {
             Some(url) if !is_given => {
                 let expected = "an address that clients can connect to";
-                Err(ConfigError::value(name, &url.to_string(), expected))
+                Err(ServerConfigError::value(name, &url.to_string(), expected))
             }
             _ => Ok(urls),
         }
     }
 
-    pub(crate) fn urls(&self, name: &str, default: &[Url]) -> Result<Vec<Url>, ConfigError> {
+    pub(crate) fn urls(&self, name: &str, default: &[Url]) -> Result<Vec<Url>, ServerConfigError> {
         let Some(text) = self.text(name) else { return Ok(default.to_vec()) };
         let url = |one: &str| {
-            Url::parse(one).map_err(|error| ConfigError::value(name, one, &error.to_string()))
+            Url::parse(one).map_err(|error| ServerConfigError::value(name, one, &error.to_string()))
         };
         text.split(',').map(str::trim).map(url).collect()
     }
 
-    pub(crate) fn initial_cluster(&self) -> Result<Vec<(String, Url)>, ConfigError> {
+    pub(crate) fn initial_cluster(&self) -> Result<Vec<(String, Url)>, ServerConfigError> {
         let name = "initial-cluster";
         let Some(text) = self.text(name) else { return Ok(Vec::new()) };
         let member = |one: &str| {
-            let bad = |expected: &str| ConfigError::value(name, one, expected);
+            let bad = |expected: &str| ServerConfigError::value(name, one, expected);
             let (member, url) = one.split_once('=').ok_or_else(|| bad("name=http://host:port"))?;
             let url = Url::parse(url).map_err(|error| bad(&error.to_string()))?;
             Ok((member.to_owned(), url))
@@ -184,52 +202,54 @@ impl Settings {
         text.split(',').map(str::trim).map(member).collect()
     }
 
-    pub(crate) fn cluster_state(&self) -> Result<ClusterState, ConfigError> {
+    pub(crate) fn cluster_state(&self) -> Result<ClusterState, ServerConfigError> {
         match self.text("initial-cluster-state") {
             None | Some("new") => Ok(ClusterState::New),
             Some("existing") => Ok(ClusterState::Existing),
             Some(other) => {
-                Err(ConfigError::value("initial-cluster-state", other, "new or existing"))
+                Err(ServerConfigError::value("initial-cluster-state", other, "new or existing"))
             }
         }
     }
 
-    pub(crate) fn extensive_metrics(&self) -> Result<bool, ConfigError> {
+    pub(crate) fn extensive_metrics(&self) -> Result<bool, ServerConfigError> {
         match self.text("metrics") {
             None | Some("basic") => Ok(false),
             Some("extensive") => Ok(true),
-            Some(other) => Err(ConfigError::value("metrics", other, "basic or extensive")),
+            Some(other) => Err(ServerConfigError::value("metrics", other, "basic or extensive")),
         }
     }
 
-    pub(crate) fn table(&self) -> Result<TableKind, ConfigError> {
+    pub(crate) fn table(&self) -> Result<TableKind, ServerConfigError> {
         match self.text("table") {
             None | Some("memory") => Ok(TableKind::Memory),
             Some("redb") => Ok(TableKind::Redb),
-            Some(other) => Err(ConfigError::value("table", other, "memory or redb")),
+            Some(other) => Err(ServerConfigError::value("table", other, "memory or redb")),
         }
     }
 
     /// A retention without a unit is in hours or in revisions.
-    pub(crate) fn auto_compaction(&self) -> Result<Option<AutoCompaction>, ConfigError> {
+    pub(crate) fn auto_compaction(&self) -> Result<Option<AutoCompaction>, ServerConfigError> {
         let name = "auto-compaction-retention";
         let text = self.text(name).unwrap_or("0");
         let number = text.parse::<u32>().ok();
         match self.text("auto-compaction-mode") {
             None | Some("periodic") => {
                 let hours = number.map(|hours| Duration::from_secs(u64::from(hours) * 3600));
-                let bad = || ConfigError::value(name, text, "hours, or a duration such as 30m");
+                let bad =
+                    || ServerConfigError::value(name, text, "hours, or a duration such as 30m");
                 let period = hours.or_else(|| duration(text)).ok_or_else(bad)?;
                 Ok((!period.is_zero()).then_some(AutoCompaction::Periodic(period)))
             }
             Some("revision") => {
                 let kept = text.parse::<i64>().ok().filter(|kept| *kept >= 0);
-                let bad = || ConfigError::value(name, text, "the number of revisions to keep");
+                let bad =
+                    || ServerConfigError::value(name, text, "the number of revisions to keep");
                 let kept = kept.ok_or_else(bad)?;
                 Ok((kept > 0).then_some(AutoCompaction::Revision(kept)))
             }
             Some(other) => {
-                Err(ConfigError::value("auto-compaction-mode", other, "periodic or revision"))
+                Err(ServerConfigError::value("auto-compaction-mode", other, "periodic or revision"))
             }
         }
     }
@@ -240,8 +260,8 @@ fn turns_feature_off(name: &str, value: &str) -> bool {
     matches!((name, value), ("auth-token", "simple") | ("host-whitelist", "*"))
 }
 
-pub(super) fn unknown(name: &str) -> ConfigError {
-    ConfigError::UnknownFlag { name: name.to_owned(), nearest: nearest(name) }
+pub(super) fn unknown(name: &str) -> ServerConfigError {
+    ServerConfigError::UnknownFlag { name: name.to_owned(), nearest: nearest(name) }
 }
 
 /// A duration as Go writes it: `1h30m`, `250ms`, `1.5h`.

@@ -4,7 +4,7 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-fn run(line: &str, env: &[(&str, &str)]) -> Result<Config, ConfigError> {
+fn run(line: &str, env: &[(&str, &str)]) -> Result<ServerConfig, ServerConfigError> {
     let env = env.iter().map(|(name, value)| (name.to_string(), value.to_string()));
     match parse(words(line), env)? {
         Invocation::Run(config) => Ok(*config),
@@ -15,7 +15,7 @@ fn run(line: &str, env: &[(&str, &str)]) -> Result<Config, ConfigError> {
 #[test]
 fn the_default_is_a_single_member_cluster() {
     let config = run("", &[]).unwrap();
-    assert_eq!(config, Config::default());
+    assert_eq!(config, ServerConfig::default());
     assert_eq!(config.initial_members().len(), 1);
 }
 
@@ -127,7 +127,7 @@ fn flags_without_effect_cause_a_warning() {
 
 const NO_TLS: &str = "but TLS is not supported yet: data would be sent unencrypted";
 
-fn file(text: &str) -> Result<Config, ConfigError> {
+fn file(text: &str) -> Result<ServerConfig, ServerConfigError> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
     run(&format!("--config-file={}", file.path().display()), &[])
@@ -166,7 +166,9 @@ fn flags_for_protection_are_refused() {
         ("--discovery-endpoints=h:1", UnsupportedFeature::Discovery),
     ] {
         match run(line, &[]) {
-            Err(ConfigError::Unsupported { feature: found, .. }) => assert_eq!(found, feature),
+            Err(ServerConfigError::Unsupported { feature: found, .. }) => {
+                assert_eq!(found, feature)
+            }
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -187,7 +189,9 @@ fn a_file_that_asks_for_protection_is_refused() {
         ("cert-file: x", "cert-file"),
     ] {
         match file(text) {
-            Err(ConfigError::Unsupported { flag: found, .. }) => assert_eq!(found, flag, "{text}"),
+            Err(ServerConfigError::Unsupported { flag: found, .. }) => {
+                assert_eq!(found, flag, "{text}")
+            }
             other => panic!("{text}: {other:?}"),
         }
     }

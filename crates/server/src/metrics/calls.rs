@@ -14,7 +14,7 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::{Code, Status};
 
-use super::histogram::{CALLS, Histogram};
+use super::histogram::{CALLS, DurationHistogram};
 use super::methods::{METHODS, Method, StreamKind};
 
 /// The calls of all methods, and how they ended.
@@ -33,7 +33,7 @@ pub(crate) struct MethodCounters {
     pub(crate) sent: AtomicU64,
     /// Indexed by the number of the status code.
     pub(crate) handled: [AtomicU64; CODES.len()],
-    pub(crate) duration: Histogram,
+    pub(crate) duration: DurationHistogram,
 }
 
 /// The names of gRPC's codes, by number.
@@ -64,7 +64,7 @@ impl CallCounters {
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             handled: [const { AtomicU64::new(0) }; CODES.len()],
-            duration: Histogram::new(CALLS),
+            duration: DurationHistogram::new(CALLS),
         });
         Arc::new(Self { methods: methods.collect(), timed })
     }

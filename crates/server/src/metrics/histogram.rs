@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Counts in buckets with upper bounds. Threads share it without a lock.
 #[derive(Debug)]
-pub(crate) struct Histogram {
+pub(crate) struct DurationHistogram {
     /// Upper bounds in microseconds, ascending.
     bounds: &'static [u64],
     buckets: Box<[AtomicU64]>,
@@ -34,7 +34,7 @@ const fn doubled<const COUNT: usize>(first: u64) -> [u64; COUNT] {
     bounds
 }
 
-impl Histogram {
+impl DurationHistogram {
     pub(crate) fn new(bounds: &'static [u64]) -> Self {
         let buckets = bounds.iter().map(|_| AtomicU64::new(0)).collect();
         Self { bounds, buckets, count: AtomicU64::new(0), micros: AtomicU64::new(0) }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn buckets_are_cumulative() {
-        let histogram = Histogram::new(DISK);
+        let histogram = DurationHistogram::new(DISK);
         for millis in [1, 3, 3, 100_000] {
             histogram.observe(Duration::from_millis(millis));
         }
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_duration_just_above_a_bound_is_in_the_next_bucket() {
-        let histogram = Histogram::new(PEERS);
+        let histogram = DurationHistogram::new(PEERS);
         histogram.observe(Duration::from_nanos(100_000));
         histogram.observe(Duration::from_nanos(100_001));
         let sums: Vec<(f64, u64)> = histogram.cumulative_counts().collect();

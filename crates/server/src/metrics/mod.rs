@@ -21,7 +21,7 @@ use crate::bootstrap::hex;
 use crate::context::ServiceContext;
 use crate::member_details::address_of;
 use calls::{CODES, CallCounters, MethodCounters};
-use histogram::Histogram;
+use histogram::DurationHistogram;
 use methods::Method;
 
 /// Writes the whole page.
@@ -251,12 +251,12 @@ impl MetricsPage {
         self.line(name, label, 1);
     }
 
-    fn histogram(&mut self, name: &str, help: &str, values: &Histogram) {
+    fn histogram(&mut self, name: &str, help: &str, values: &DurationHistogram) {
         self.head(name, "histogram", help);
         self.buckets(name, "", values);
     }
 
-    fn buckets(&mut self, name: &str, labels: &str, values: &Histogram) {
+    fn buckets(&mut self, name: &str, labels: &str, values: &DurationHistogram) {
         let comma = if labels.is_empty() { "" } else { "," };
         let bucket = format!("{name}_bucket");
         // Read before the buckets: a concurrent observation must not make a bucket exceed the
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn histograms_are_written_with_and_without_labels() {
-        let values = Histogram::new(histogram::DISK);
+        let values = DurationHistogram::new(histogram::DISK);
         for millis in [1, 3, 3, 100_000] {
             values.observe(Duration::from_millis(millis));
         }

@@ -8,18 +8,18 @@ use std::time::Duration;
 use quorate::{Event, Index, NodeObserver};
 
 use super::calls::CallCounters;
-use super::histogram::{DISK, Histogram, PEERS};
+use super::histogram::{DISK, DurationHistogram, PEERS};
 use super::traffic::Traffic;
 
 /// What is measured inside the member and on the connections.
 #[derive(Debug)]
 pub(crate) struct ServerMetrics {
-    pub(super) syncs: Histogram,
-    pub(super) applies: Histogram,
+    pub(super) syncs: DurationHistogram,
+    pub(super) applies: DurationHistogram,
     pub(super) slow_applies: AtomicU64,
     pub(super) leader_changes: AtomicU64,
     /// By address; each is updated about once a second.
-    round_trips: Mutex<BTreeMap<String, Arc<Histogram>>>,
+    round_trips: Mutex<BTreeMap<String, Arc<DurationHistogram>>>,
     pub(crate) calls: Arc<CallCounters>,
     pub(crate) traffic: Arc<Traffic>,
 }
@@ -28,8 +28,8 @@ impl ServerMetrics {
     /// With `timed`, the duration of each call is measured too.
     pub(crate) fn new(timed: bool) -> Self {
         Self {
-            syncs: Histogram::new(DISK),
-            applies: Histogram::new(DISK),
+            syncs: DurationHistogram::new(DISK),
+            applies: DurationHistogram::new(DISK),
             slow_applies: AtomicU64::new(0),
             leader_changes: AtomicU64::new(0),
             round_trips: Mutex::new(BTreeMap::new()),
@@ -42,14 +42,14 @@ impl ServerMetrics {
     pub(crate) fn on_round_trip(&self, address: &str, duration: Duration) {
         let mut histograms = self.round_trips.lock().unwrap_or_else(PoisonError::into_inner);
         if !histograms.contains_key(address) {
-            histograms.insert(address.to_owned(), Arc::new(Histogram::new(PEERS)));
+            histograms.insert(address.to_owned(), Arc::new(DurationHistogram::new(PEERS)));
         }
         if let Some(histogram) = histograms.get(address) {
             histogram.observe(duration);
         }
     }
 
-    pub(super) fn round_trips(&self, address: &str) -> Option<Arc<Histogram>> {
+    pub(super) fn round_trips(&self, address: &str) -> Option<Arc<DurationHistogram>> {
         self.round_trips.lock().unwrap_or_else(PoisonError::into_inner).get(address).cloned()
     }
 }

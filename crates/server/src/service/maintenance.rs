@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status, async_trait};
 
 use crate::access::ClientAction;
 use crate::context::{ServiceContext, SharedStore};
-use crate::snapshot_file::{SnapshotHeader, SnapshotWriter};
+use crate::snapshot_file::{SnapshotFileWriter, SnapshotHeader};
 use crate::status::ServiceError;
 
 /// The version of etcd whose API this server implements. Clients compare it.
@@ -198,7 +198,7 @@ impl Maintenance for MaintenanceService {
         let (responses, stream) = mpsc::channel(RESPONSES_QUEUED_MAX);
         // A task and not a thread, since a client that does not read would hold it.
         tokio::spawn(async move {
-            let mut blobs = SnapshotWriter::new(file_header, chunks).peekable();
+            let mut blobs = SnapshotFileWriter::new(file_header, chunks).peekable();
             while let Some(blob) = blobs.next() {
                 // An estimate, and 0 only with the last piece.
                 left = left.saturating_sub(blob.len() as u64).max(1);

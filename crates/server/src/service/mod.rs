@@ -19,7 +19,7 @@ use quorate_proto::grpc::health::v1::health_server::HealthServer;
 use quorate_proto::quorate::v1::membership_server::MembershipServer;
 use tonic::service::Routes;
 
-use crate::config::Config;
+use crate::config::ServerConfig;
 use crate::context::ServiceContext;
 
 /// etcd's services KV, Watch, Lease and Maintenance, with their background tasks. Call it
@@ -48,7 +48,7 @@ fn message_bytes_max(context: &ServiceContext) -> usize {
 }
 
 /// All gRPC services of a server.
-pub(crate) fn routes(context: &ServiceContext, config: &Config) -> Routes {
+pub(crate) fn routes(context: &ServiceContext, config: &ServerConfig) -> Routes {
     let cluster = cluster::ClusterService::new(context.clone(), config.max_learners);
     let tick = config.heartbeat_interval;
     let membership = membership::MembershipService::new(context.clone(), tick);

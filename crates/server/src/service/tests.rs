@@ -51,7 +51,7 @@ async fn every_method_asks_the_policy_first() {
     let policy = Arc::new(DenyAll::default());
     let allowed = single_member().await;
     let context = allowed.clone().with_policy(Arc::clone(&policy) as Arc<dyn AccessPolicy>);
-    let mut routes = routes(&context, &Config::default()).prepare();
+    let mut routes = routes(&context, &ServerConfig::default()).prepare();
     let served = METHODS.iter().filter(|method| !UNSUPPORTED.contains(&method.service()));
     let mut count = 0;
     for method in served {

@@ -75,88 +75,90 @@ fn every_kv_error_has_etcds_code_and_text() {
     assert_eq!(tested, variants("KvError"));
 }
 
-/// Each error of a request with its code and text; `None` for our own text.
-fn request_errors() -> Vec<(RequestError, i32, Option<&'static str>)> {
+/// An error of a request with its code and text; `None` for our own text.
+type RequestErrorRow = (RequestError, i32, Option<&'static str>);
+
+const NO_LEADER_TEXT: Option<&str> = Some("etcdserver: no leader");
+const CHANGED_TEXT: Option<&str> = Some("etcdserver: leader changed");
+const STOPPED_TEXT: Option<&str> = Some("etcdserver: server stopped");
+const TOO_MANY_TEXT: Option<&str> = Some("etcdserver: too many requests");
+const UNHEALTHY_TEXT: Option<&str> = Some("etcdserver: unhealthy cluster");
+
+fn refused_requests() -> Vec<RequestErrorRow> {
+    use RequestRefused as R;
+    let (id, to) = (EntryId::new(3, 7), MemberId(9));
+    let leader = R::ByLeader;
+    let rows = [
+        (R::NoLeader, 14, NO_LEADER_TEXT),
+        (R::ReadTimedOut, 14, Some(TIMED_OUT)),
+        (R::TooManyRequests { limit: 1 }, 8, TOO_MANY_TEXT),
+        (R::TooLarge { bytes: 2, limit: 1 }, 3, Some("etcdserver: request is too large")),
+        (R::SnapshotFailed, 2, None),
+        (R::NotMember, 14, STOPPED_TEXT),
+        (R::Stopped, 14, STOPPED_TEXT),
+        (R::MemberFailed { reason: "x".into() }, 14, STOPPED_TEXT),
+        (R::Overwritten { by: id }, 14, CHANGED_TEXT),
+        (R::TransferAborted, 2, Some(TIMED_OUT_TRANSFER)),
+        (leader(Refusal::NotLeader { leader: None }), 14, CHANGED_TEXT),
+        (leader(Refusal::Transferring { to }), 14, CHANGED_TEXT),
+        (leader(Refusal::LeaderRemoved), 14, CHANGED_TEXT),
+        (leader(Refusal::TooManyReads { limit: 1 }), 8, TOO_MANY_TEXT),
+        (leader(Refusal::TooMuchUncommitted { waiting: 2, limit: 1 }), 8, TOO_MANY_TEXT),
+        (leader(Refusal::TargetNotVoter { to }), 9, Some("etcdserver: bad leader transferee")),
+    ];
+    rows.map(|(error, code, text)| (RequestError::Refused(error), code, text)).into()
+}
+
+fn refused_changes() -> Vec<RequestErrorRow> {
     use ChangeRefusal as C;
+    let id = MemberId(9);
+    let rows = [
+        (C::QuorumNotReady { voters: 4, quorum: 3, live: 2 }, 14, UNHEALTHY_TEXT),
+        (C::ZoneWouldBlock, 14, UNHEALTHY_TEXT),
+        (C::NoVotersLeft, 9, Some(NOT_ENOUGH_STARTED)),
+        (C::UnknownMember { id }, 5, Some("etcdserver: member not found")),
+        (C::IdUsedBefore { id }, 9, Some("etcdserver: member ID already exist")),
+        (C::InFlight { index: 2, applied: 1 }, 14, None),
+        (C::NoOwnCommit, 14, None),
+        (C::Stale { newest: EntryId::new(3, 7) }, 9, None),
+        (C::RemovesVoterDirectly { id }, 9, None),
+        (C::UnsafeTransition, 9, None),
+        (C::AlreadyJoint, 9, None),
+        (C::NotJoint, 9, None),
+        (C::SimpleInJoint, 9, None),
+        (C::ManyVoters, 9, None),
+        (C::NoVotersForJoint, 9, None),
+        (C::MemberZero, 9, None),
+        (C::GoalInProgress, 9, None),
+        (C::AlreadyReached, 9, None),
+        (C::AlreadyCancelled, 9, None),
+        (C::NothingToCancel, 9, None),
+        (C::InvalidMembership(MembershipError::NoVoters), 9, None),
+    ];
+    let change = |error| RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(error)));
+    rows.map(|(error, code, text)| (change(error), code, text)).into()
+}
+
+fn unknown_outcomes() -> Vec<RequestErrorRow> {
+    use OutcomeUnknown as U;
     let id = EntryId::new(3, 7);
-    let member = MemberId(9);
-    let refused = RequestError::Refused;
-    let leader = |error| RequestError::Refused(RequestRefused::ByLeader(error));
-    let change = |error| leader(Refusal::Change(error));
     let goal = EndedGoal { id, end: GoalEnd::Cancelled, at: id };
-    let overflow = Refusal::TooMuchUncommitted { waiting: 2, limit: 1 };
-    vec![
-        (refused(RequestRefused::NoLeader), 14, Some("etcdserver: no leader")),
-        (refused(RequestRefused::ReadTimedOut), 14, Some(TIMED_OUT)),
-        (refused(RequestRefused::TooManyRequests { limit: 1 }), 8, Some(TOO_MANY_REQUESTS)),
-        (refused(RequestRefused::TooLarge { bytes: 2, limit: 1 }), 3, Some(TOO_LARGE)),
-        (refused(RequestRefused::SnapshotFailed), 2, None),
-        (refused(RequestRefused::NotMember), 14, Some("etcdserver: server stopped")),
-        (refused(RequestRefused::Stopped), 14, Some("etcdserver: server stopped")),
-        (
-            refused(RequestRefused::MemberFailed { reason: "x".into() }),
-            14,
-            Some("etcdserver: server stopped"),
-        ),
-        (refused(RequestRefused::Overwritten { by: id }), 14, Some("etcdserver: leader changed")),
-        (refused(RequestRefused::TransferAborted), 2, Some(TIMED_OUT_TRANSFER)),
-        (leader(Refusal::NotLeader { leader: None }), 14, Some("etcdserver: leader changed")),
-        (leader(Refusal::Transferring { to: member }), 14, Some("etcdserver: leader changed")),
-        (leader(Refusal::LeaderRemoved), 14, Some("etcdserver: leader changed")),
-        (leader(Refusal::TooManyReads { limit: 1 }), 8, Some("etcdserver: too many requests")),
-        (leader(overflow), 8, Some("etcdserver: too many requests")),
-        (
-            leader(Refusal::TargetNotVoter { to: member }),
-            9,
-            Some("etcdserver: bad leader transferee"),
-        ),
-        (
-            change(C::QuorumNotReady { voters: 4, quorum: 3, live: 2 }),
-            14,
-            Some("etcdserver: unhealthy cluster"),
-        ),
-        (change(C::ZoneWouldBlock), 14, Some("etcdserver: unhealthy cluster")),
-        (change(C::NoVotersLeft), 9, Some(NOT_ENOUGH_STARTED)),
-        (change(C::UnknownMember { id: member }), 5, Some("etcdserver: member not found")),
-        (change(C::IdUsedBefore { id: member }), 9, Some("etcdserver: member ID already exist")),
-        (change(C::InFlight { index: 2, applied: 1 }), 14, None),
-        (change(C::NoOwnCommit), 14, None),
-        (change(C::Stale { newest: id }), 9, None),
-        (change(C::RemovesVoterDirectly { id: member }), 9, None),
-        (change(C::UnsafeTransition), 9, None),
-        (change(C::AlreadyJoint), 9, None),
-        (change(C::NotJoint), 9, None),
-        (change(C::SimpleInJoint), 9, None),
-        (change(C::ManyVoters), 9, None),
-        (change(C::NoVotersForJoint), 9, None),
-        (change(C::MemberZero), 9, None),
-        (change(C::GoalInProgress), 9, None),
-        (change(C::AlreadyReached), 9, None),
-        (change(C::AlreadyCancelled), 9, None),
-        (change(C::NothingToCancel), 9, None),
-        (change(C::InvalidMembership(MembershipError::NoVoters)), 9, None),
-        (
-            RequestError::Unknown(OutcomeUnknown::TimedOut),
-            14,
-            Some("etcdserver: request timed out"),
-        ),
-        (RequestError::Unknown(OutcomeUnknown::NotSettledInTime { id }), 14, Some(TIMED_OUT)),
-        (RequestError::Unknown(OutcomeUnknown::ReplyLost), 14, Some(TIMED_OUT_CONNECTION)),
-        (RequestError::Unknown(OutcomeUnknown::PassedBySnapshot), 14, Some(TIMED_OUT_CONNECTION)),
-        (RequestError::Unknown(OutcomeUnknown::GoalAbandoned(goal)), 14, Some(TIMED_OUT_LEADER)),
-        (RequestError::Unknown(OutcomeUnknown::Removed), 14, Some("etcdserver: server stopped")),
-        (RequestError::Unknown(OutcomeUnknown::Stopped), 14, Some("etcdserver: server stopped")),
-        (
-            RequestError::Unknown(OutcomeUnknown::MemberFailed { reason: "x".into() }),
-            14,
-            Some("etcdserver: server stopped"),
-        ),
-    ]
+    let rows = [
+        (U::TimedOut, 14, Some("etcdserver: request timed out")),
+        (U::NotSettledInTime { id }, 14, Some(TIMED_OUT)),
+        (U::ReplyLost, 14, Some(TIMED_OUT_CONNECTION)),
+        (U::PassedBySnapshot, 14, Some(TIMED_OUT_CONNECTION)),
+        (U::GoalAbandoned(goal), 14, Some(TIMED_OUT_LEADER)),
+        (U::Removed, 14, STOPPED_TEXT),
+        (U::Stopped, 14, STOPPED_TEXT),
+        (U::MemberFailed { reason: "x".into() }, 14, STOPPED_TEXT),
+    ];
+    rows.map(|(error, code, text)| (RequestError::Unknown(error), code, text)).into()
 }
 
 #[test]
 fn every_request_error_has_etcds_code_and_text() {
-    let table = request_errors();
+    let table = [refused_requests(), refused_changes(), unknown_outcomes()].concat();
     let mut tested: [BTreeSet<String>; 4] = Default::default();
     for (error, code, text) in &table {
         let status = status(error.clone());

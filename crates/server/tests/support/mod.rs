@@ -10,7 +10,7 @@ use std::time::Duration;
 use quorate_proto::etcdserverpb::cluster_client::ClusterClient;
 use quorate_proto::etcdserverpb::kv_client::KvClient;
 use quorate_proto::etcdserverpb::{Member, MemberListRequest, PutRequest, RangeRequest};
-use quorate_server::config::{ClusterState, Config};
+use quorate_server::config::{ClusterState, ServerConfig};
 use quorate_server::{RunningServer, Url};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -42,8 +42,8 @@ impl TestMember {
     }
 
     /// The configuration of this member in a cluster of these.
-    pub(crate) fn config(&self, cluster: &[&Self], state: ClusterState) -> Config {
-        Config {
+    pub(crate) fn config(&self, cluster: &[&Self], state: ClusterState) -> ServerConfig {
+        ServerConfig {
             name: self.name.clone(),
             data_dir: self.directory.path().join("data"),
             listen_peer_urls: vec![self.peer.clone()],
@@ -54,7 +54,7 @@ impl TestMember {
             initial_cluster_state: state,
             heartbeat_interval: Duration::from_millis(50),
             election_timeout: Duration::from_millis(500),
-            ..Config::default()
+            ..ServerConfig::default()
         }
     }
 
