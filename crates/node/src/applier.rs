@@ -1,9 +1,8 @@
-//! Runs committed entries on the machine: the one place that does.
+//! Runs committed entries on the machine.
 //!
-//! It takes [`Job`]s in order and reports each one done. Whatever is needed to run
-//! the log the same way everywhere (who is a member, which requests have run, how
-//! far it is) is kept here, next to the machine's state, and travels with it in
-//! snapshots.
+//! An [`Applier`] runs [`MachineJob`]s in order and returns their results. It keeps what is
+//! needed to run the log in the same way on all members (the membership, the commands that
+//! have run, the applied index) beside the machine's state, in snapshots too.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,34 +11,34 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quorate_core::{Entries, Index, MemberId, Membership, Payload, SnapshotMeta};
 use quorate_storage::StoreIdentity;
 
-use crate::command_id::{CommandDedup, CommandId, Verdict};
+use crate::command_id::{CommandDedup, CommandId, DedupDecision};
 use crate::machine::{BadSnapshot, Machine, MachineFailed, SnapshotChunks};
-use crate::requests::RequestToken;
+use crate::request_table::RequestToken;
 
-/// Something for the machine to do. Jobs are done in the order in which the driver
-/// hands them out.
+/// A job for the machine. Jobs run in the order in which the driver hands them out.
 #[derive(Clone, Debug)]
 pub enum MachineJob {
     /// Run these entries.
     Apply(Entries),
-    /// RequestOutcome a question, with everything applied that came before.
+    /// Run a query after all earlier jobs. Without a query it is a barrier: only report.
     Query(RequestToken, Option<Bytes>),
-    /// Capture the state as it is, as of this entry.
+    /// Capture the current state, which is that of this entry.
     Snapshot(SnapshotMeta),
     /// Replace the state by this snapshot, which is on the disk.
     Install(SnapshotMeta),
 }
 
-/// What became of a job.
+/// The result of a job, for [`Driver::job_done`](crate::driver::Driver::job_done).
 pub enum MachineJobDone {
-    /// Everything up to `index` has run. The outcomes are those of this member's own
-    /// requests.
+    /// Everything up to `index` has run.
     Applied {
         /// The newest entry that has run.
         index: Index,
-        /// By [`CommandId::number`].
+        /// Of the commands that this member proposed since it was started, by
+        /// [`CommandId::sequence`].
         outcomes: Vec<(u64, CommandOutcome)>,
-        /// This member is out of the cluster for good: what has not run by now never will.
+        /// This member was removed from the cluster: commands of it that have not run never
+        /// will.
         removed: bool,
     },
     /// A query ran.
@@ -51,29 +50,30 @@ pub enum MachineJobDone {
         /// The machine's reply; empty for a barrier.
         reply: Bytes,
     },
-    /// The state as of `meta`. Write it to the disk, then tell the driver.
+    /// The state as of `meta`. Write it to the disk, then call
+    /// [`Driver::snapshot_saved`](crate::driver::Driver::snapshot_saved).
     Captured {
         /// The snapshot that [`MachineJob::Snapshot`] asked for.
         meta: SnapshotMeta,
-        /// Its bytes: those of the machine, and what the applier keeps beside them.
+        /// Its bytes: those of the machine and those of the applier.
         chunks: SnapshotChunks,
     },
-    /// The machine has kept a later state than that of `meta`, which cannot be captured any
-    /// more. Tell the driver that it was given up.
+    /// The machine resumed with a later state than that of `meta`, which can no longer be
+    /// captured.
     TooLate(SnapshotMeta),
-    /// The state is that of `meta`, and these requests are part of it.
+    /// The machine has the state of `meta`.
     Installed {
         /// The snapshot that was installed.
         meta: SnapshotMeta,
-        /// Which requests have run, as of that snapshot.
-        origins: CommandDedup,
+        /// Which commands have run, as of that snapshot.
+        dedup: CommandDedup,
     },
 }
 
-/// What became of one of this member's own requests.
+/// The outcome of a command that this member proposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandOutcome {
-    /// It ran, and this is what the machine said.
+    /// It ran.
     Ran {
         /// The entry that carried it.
         index: Index,
@@ -85,85 +85,85 @@ pub enum CommandOutcome {
     NotMember,
 }
 
-/// A machine and what has to be known to run a log on it.
+/// A machine, with everything that is needed to run a log on it.
 #[derive(Clone, Debug)]
 pub struct Applier<M> {
     machine: M,
-    own: Own,
+    own: OwnCommands,
     applied: Index,
-    /// Up to here the machine had the state already when it was started: entries are
-    /// followed, but run on it no more.
-    kept: Index,
+    /// The machine had the effect of entries up to here when it was started: they are not run
+    /// on it again.
+    resumed: Index,
     membership: Arc<Membership>,
-    origins: CommandDedup,
+    dedup: CommandDedup,
 }
 
-/// How to recognise requests that were asked here, since this start.
+/// Recognises commands that this member proposed since it was started.
 #[derive(Clone, Copy, Debug)]
-struct Own {
+struct OwnCommands {
     member: MemberId,
     incarnation: u64,
-    boot: u64,
+    start: u64,
 }
 
 const FORMAT: u8 = 1;
 
 impl<M: Machine> Applier<M> {
-    /// Starts with a machine in its first state, at the start of the log or, once
-    /// [`Applier::install`] was called, at a snapshot.
-    pub fn new(machine: M, origin: CommandId) -> Self {
-        let CommandId { member, incarnation, boot, .. } = origin;
+    /// Starts with a machine in its first state, before the first entry. `id` is that of
+    /// [`Driver::command_id`](crate::driver::Driver::command_id).
+    pub fn new(machine: M, id: CommandId) -> Self {
+        let CommandId { member, incarnation, start, .. } = id;
         Self {
             machine,
-            own: Own { member, incarnation, boot },
+            own: OwnCommands { member, incarnation, start },
             applied: 0,
-            kept: 0,
+            resumed: 0,
             membership: Arc::default(),
-            origins: CommandDedup::default(),
+            dedup: CommandDedup::default(),
         }
     }
 
-    /// Starts with a machine in any state, as if it had come there by this snapshot.
-    pub(crate) fn at(machine: M, origin: CommandId, meta: &SnapshotMeta) -> Self {
+    /// Starts with a machine in any state, as if this snapshot had been installed on it.
+    pub(crate) fn at(machine: M, id: CommandId, meta: &SnapshotMeta) -> Self {
         let membership = Arc::clone(&meta.membership);
-        Self { applied: meta.id.index, membership, ..Self::new(machine, origin) }
+        Self { applied: meta.id.index, membership, ..Self::new(machine, id) }
     }
 
-    /// Asks the machine what it has kept for this owner. Before anything is installed or run.
+    /// Lets the machine resume its own state. Call it before anything is installed or run.
     pub fn resume(&mut self, owner: &StoreIdentity) {
-        self.kept = self.machine.resume(owner);
+        self.resumed = self.machine.resume(owner);
     }
 
-    /// The machine as it is now, to look at.
+    /// The machine as it is now.
     pub fn machine(&self) -> &M {
         &self.machine
     }
 
-    /// The machine, for good.
+    /// The machine, without its applier.
     pub fn into_machine(self) -> M {
         self.machine
     }
 
-    /// The machine itself. Whatever is changed past the log is changed on this member
-    /// alone: only for what does not belong to the replicated state.
+    /// The machine, to change it. The change is not replicated: use it only for what does not
+    /// belong to the replicated state.
     pub fn machine_mut(&mut self) -> &mut M {
         &mut self.machine
     }
 
-    /// The newest entry that has run, as far as this member's log tells.
+    /// The newest entry that was run or skipped.
     pub fn applied(&self) -> Index {
         self.applied
     }
 
-    /// Up to where the machine had kept its state when it was started; may be further than
-    /// [`Applier::applied`], and even than the log on this disk.
-    pub fn kept(&self) -> Index {
-        self.kept
+    /// The newest entry whose effect the machine had when it was started. It may be ahead of
+    /// [`Applier::applied`], and even of the log on this disk.
+    pub fn resumed(&self) -> Index {
+        self.resumed
     }
 
-    /// Which requests have run.
-    pub fn origins(&self) -> &CommandDedup {
-        &self.origins
+    /// Which commands have run.
+    pub fn dedup(&self) -> &CommandDedup {
+        &self.dedup
     }
 
     /// Runs entries in order, and skips those that have run already.
@@ -188,7 +188,7 @@ impl<M: Machine> Applier<M> {
                 }
                 Payload::Change(change) => {
                     self.membership = Arc::clone(&change.membership);
-                    self.origins.keep_members(&self.membership);
+                    self.dedup.keep_members(&self.membership);
                     self.machine.on_membership(index, &self.membership);
                 }
             }
@@ -203,27 +203,28 @@ impl<M: Machine> Applier<M> {
         index: Index,
         logged: &Bytes,
     ) -> Result<Option<(u64, CommandOutcome)>, MachineFailed> {
-        let Some((origin, command)) = CommandId::open(logged) else { return Ok(None) };
-        let own = self.is_own(origin);
-        Ok(match self.origins.admit(origin, &self.membership) {
-            Verdict::Run if index <= self.kept => {
-                // It was asked after the machine had been closed with its effect.
-                assert!(!own, "entry {index} is new, and the machine has kept up to {}", self.kept);
+        let Some((id, command)) = CommandId::split_from(logged) else { return Ok(None) };
+        let own = self.is_own(id);
+        Ok(match self.dedup.admit(id, &self.membership) {
+            DedupDecision::Run if index <= self.resumed => {
+                // A command that was proposed since the start cannot have run before the start.
+                let resumed = self.resumed;
+                assert!(!own, "entry {index} is new, but the machine resumed at {resumed}");
                 None
             }
-            Verdict::Run => {
+            DedupDecision::Run => {
                 let ran = self.machine.apply(index, &command);
                 let reply = ran.map_err(|error| MachineFailed::new(index, error))?;
-                own.then_some((origin.number, CommandOutcome::Ran { index, reply }))
+                own.then_some((id.sequence, CommandOutcome::Ran { index, reply }))
             }
-            Verdict::Repeated => None,
-            Verdict::Foreign => own.then_some((origin.number, CommandOutcome::NotMember)),
+            DedupDecision::Repeated => None,
+            DedupDecision::NotMember => own.then_some((id.sequence, CommandOutcome::NotMember)),
         })
     }
 
-    fn is_own(&self, origin: CommandId) -> bool {
-        let Own { member, incarnation, boot } = self.own;
-        (origin.member, origin.incarnation, origin.boot) == (member, incarnation, boot)
+    fn is_own(&self, id: CommandId) -> bool {
+        let OwnCommands { member, incarnation, start } = self.own;
+        (id.member, id.incarnation, id.start) == (member, incarnation, start)
     }
 
     /// Runs a query on the machine as it is now. No query is a barrier: the machine is not
@@ -233,7 +234,7 @@ impl<M: Machine> Applier<M> {
         token: RequestToken,
         query: Option<&Bytes>,
     ) -> Result<MachineJobDone, MachineFailed> {
-        let index = self.applied.max(self.kept);
+        let index = self.applied.max(self.resumed);
         let failed = |error| MachineFailed::new(index, error);
         let reply = query.map(|query| self.machine.query(query).map_err(failed)).transpose()?;
         Ok(MachineJobDone::Queried { token, index, reply: reply.unwrap_or_default() })
@@ -243,7 +244,7 @@ impl<M: Machine> Applier<M> {
     /// ahead.
     pub fn capture(&mut self, meta: SnapshotMeta) -> Result<MachineJobDone, MachineFailed> {
         assert!(meta.id.index == self.applied, "captured at {}, not {}", self.applied, meta.id);
-        if self.applied < self.kept {
+        if self.applied < self.resumed {
             return Ok(MachineJobDone::TooLate(meta));
         }
         // Entries up to here may be trimmed: the machine's own state should not need them.
@@ -256,22 +257,22 @@ impl<M: Machine> Applier<M> {
         self.machine.save().map_err(|error| MachineFailed::new(self.applied, error))
     }
 
-    /// What [`Applier::install`] goes on from.
+    /// The bytes that [`Applier::install`] reads.
     pub(crate) fn capture_chunks(&self) -> SnapshotChunks {
         let mut head = BytesMut::new();
         head.put_u8(FORMAT);
         head.put_u64_le(self.applied);
-        self.origins.encode(&mut head);
+        self.dedup.encode(&mut head);
         let head = std::iter::once(framed(&head.freeze()));
         let state = self.machine.snapshot().flat_map(split).map(|chunk| framed(&chunk));
         Box::new(head.chain(state))
     }
 
-    /// Goes on from a snapshot instead. Its bytes come in pieces of any size. The
-    /// snapshot with which a cluster begins has none: the machine is in its first state.
+    /// Continues from a snapshot. Its bytes come in pieces of any size. The first snapshot of a
+    /// cluster has none: the machine is in its first state.
     ///
-    /// A machine that has kept this state or a later one stays as it is, and most of the
-    /// bytes are not read.
+    /// A machine that resumed with this state or a later one keeps it, and most of the bytes
+    /// are not read.
     pub fn install(
         &mut self,
         meta: &SnapshotMeta,
@@ -279,15 +280,15 @@ impl<M: Machine> Applier<M> {
     ) -> Result<MachineJobDone, SnapshotInstallError> {
         let mut chunks = Unframed { pieces, rest: BytesMut::new() };
         let index = meta.id.index;
-        let keeps_state = index <= self.kept;
-        let mut origins = CommandDedup::default();
+        let keeps_state = index <= self.resumed;
+        let mut dedup = CommandDedup::default();
         match chunks.next() {
             Some(head) => {
                 let (captured, ran) = decode_head(head).ok_or(SnapshotInstallError::Incomplete)?;
                 if captured != index {
-                    return Err(SnapshotInstallError::OtherIndex { captured, wanted: index });
+                    return Err(SnapshotInstallError::OtherIndex { captured, expected: index });
                 }
-                origins = ran;
+                dedup = ran;
                 if !keeps_state {
                     self.machine.install(&mut chunks).map_err(SnapshotInstallError::Machine)?;
                 }
@@ -301,25 +302,25 @@ impl<M: Machine> Applier<M> {
         self.machine.on_membership(index, &meta.membership);
         self.membership = Arc::clone(&meta.membership);
         self.applied = index;
-        self.origins = origins;
-        Ok(MachineJobDone::Installed { meta: meta.clone(), origins: self.origins.clone() })
+        self.dedup = dedup;
+        Ok(MachineJobDone::Installed { meta: meta.clone(), dedup: self.dedup.clone() })
     }
 }
 
-/// Why a snapshot cannot be installed. The member cannot go on without it.
+/// Why a snapshot cannot be installed. The member cannot continue without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SnapshotInstallError {
-    /// It ends too early, too late, or is of a format that this version does not know.
+    /// It is too short or too long, or has a format that this version does not know.
     Incomplete,
-    /// It was captured at another index than the log says.
+    /// It was captured at another index than that in its name.
     OtherIndex {
-        /// What the snapshot says of itself.
+        /// The index in the bytes of the snapshot.
         captured: Index,
-        /// What the log says of it.
-        wanted: Index,
+        /// The index in its name.
+        expected: Index,
     },
-    /// The machine does not take it.
+    /// The machine rejected it.
     Machine(BadSnapshot),
 }
 
@@ -327,24 +328,31 @@ impl fmt::Display for SnapshotInstallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Incomplete => write!(f, "snapshot is incomplete or of an unknown format"),
-            Self::OtherIndex { captured, wanted } => {
-                write!(f, "snapshot was captured at {captured}, want {wanted}")
+            Self::OtherIndex { captured, expected } => {
+                write!(f, "snapshot was captured at index {captured}, expected {expected}")
             }
             Self::Machine(why) => write!(f, "{why}"),
         }
     }
 }
 
-impl std::error::Error for SnapshotInstallError {}
+impl std::error::Error for SnapshotInstallError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Machine(why) => Some(why),
+            Self::Incomplete | Self::OtherIndex { .. } => None,
+        }
+    }
+}
 
 fn decode_head(mut head: Bytes) -> Option<(Index, CommandDedup)> {
     let format = head.try_get_u8().ok()?;
     let applied = head.try_get_u64_le().ok()?;
-    let origins = CommandDedup::decode(&mut head)?;
-    (format == FORMAT && head.is_empty()).then_some((applied, origins))
+    let dedup = CommandDedup::decode(&mut head)?;
+    (format == FORMAT && head.is_empty()).then_some((applied, dedup))
 }
 
-/// A chunk whose length does not fit in front of it becomes several.
+/// Splits a chunk whose length does not fit into its length field.
 fn split(mut chunk: Bytes) -> impl Iterator<Item = Bytes> {
     let parts = chunk.len().div_ceil(CHUNK_BYTES_MAX).max(1);
     (0..parts).map(move |_| chunk.split_to(chunk.len().min(CHUNK_BYTES_MAX)))
@@ -352,8 +360,8 @@ fn split(mut chunk: Bytes) -> impl Iterator<Item = Bytes> {
 
 const CHUNK_BYTES_MAX: usize = 1 << 30;
 
-/// A chunk with its length in front, so that chunks come out as they went in,
-/// whatever pieces they travelled in.
+/// A chunk with its length in front, so that chunks keep their boundaries when their bytes are
+/// stored or sent in other pieces.
 fn framed(chunk: &Bytes) -> Bytes {
     let mut framed = BytesMut::with_capacity(4 + chunk.len());
     framed.put_u32_le(chunk.len() as u32);

@@ -1,27 +1,27 @@
-//! Who proposed a command, so that it runs once however often it is logged.
+//! The identity of a command, so that it runs once however often it is logged.
 //!
-//! A request that was passed on to a leader which then fell silent is offered again
-//! to the next one, and both copies may be committed. Each carries the same origin;
-//! [`CommandDedup`] remembers, as part of the replicated state, which ones have run.
+//! A command that was forwarded to a leader which then failed is sent again to the next one,
+//! and both copies may be committed. Each has the same [`CommandId`] in its header;
+//! [`CommandDedup`] records, as part of the replicated state, which commands have run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quorate_core::{MemberId, Membership};
 
-/// The address of one request: no two requests ever share it.
+/// Identifies one command: no two commands ever have the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId {
-    /// Where the client asked.
+    /// The member that proposed it.
     pub member: MemberId,
     /// The disk of that member.
     pub incarnation: u64,
     /// How often that member had been started on this disk.
-    pub boot: u64,
+    pub start: u64,
     /// Counted from 1 since that start.
-    pub number: u64,
-    /// All requests before this number had their answer when this one was asked. If
-    /// one of them is still on its way, it has come too late to run.
+    pub sequence: u64,
+    /// All commands of this start before this sequence number had ended when this one was
+    /// proposed. A copy of one of them that is committed later must not run.
     pub open_from: u64,
 }
 
@@ -29,37 +29,162 @@ const FORMAT: u8 = 1;
 const HEADER_BYTES_MAX: usize = 1 + 8 + 4 * 10;
 
 impl CommandId {
-    /// The command with its origin in front: what goes into the log.
-    pub fn seal(self, command: &[u8]) -> Bytes {
-        let mut sealed = BytesMut::with_capacity(HEADER_BYTES_MAX + command.len());
-        sealed.put_u8(FORMAT);
-        sealed.put_u64_le(self.incarnation);
-        let since_open = self.number.saturating_sub(self.open_from);
-        for part in [self.member.0, self.boot, self.number, since_open] {
-            put_number(&mut sealed, part);
+    /// The command with its id in a header in front: the bytes that are logged. The command is
+    /// not copied.
+    pub fn prepend_to(self, command: impl Into<CommandBuffer>) -> Bytes {
+        let CommandBuffer(mut buffer) = command.into();
+        let mut header = [0; HEADER_BYTES_MAX];
+        let mut rest = &mut header[..];
+        rest.put_u8(FORMAT);
+        rest.put_u64_le(self.incarnation);
+        let since_open = self.sequence.saturating_sub(self.open_from);
+        for part in [self.member.0, self.start, self.sequence, since_open] {
+            put_number(&mut rest, part);
         }
-        sealed.put_slice(command);
-        sealed.freeze()
+        let unused = rest.len();
+        let used = HEADER_BYTES_MAX - unused;
+        if let (Some(room), Some(header)) =
+            (buffer.get_mut(unused..HEADER_BYTES_MAX), header.get(..used))
+        {
+            room.copy_from_slice(header);
+        }
+        buffer.advance(unused);
+        buffer.freeze()
     }
 
-    /// Takes a logged command apart, without copying it. Nothing for an entry that
-    /// no client asked for.
-    pub fn open(sealed: &Bytes) -> Option<(Self, Bytes)> {
-        let mut rest = sealed.clone();
+    /// Splits a logged command into its id and the command, without copying it. Nothing for an
+    /// entry without a header, such as the first one of a leader.
+    pub fn split_from(logged: &Bytes) -> Option<(Self, Bytes)> {
+        let mut rest = logged.clone();
         if rest.try_get_u8().ok()? != FORMAT {
             return None;
         }
         let incarnation = rest.try_get_u64_le().ok()?;
         let member = MemberId(take_number(&mut rest)?);
-        let boot = take_number(&mut rest)?;
-        let number = take_number(&mut rest)?;
-        let open_from = number.checked_sub(take_number(&mut rest)?)?;
-        Some((Self { member, incarnation, boot, number, open_from }, rest))
+        let start = take_number(&mut rest)?;
+        let sequence = take_number(&mut rest)?;
+        let open_from = sequence.checked_sub(take_number(&mut rest)?)?;
+        Some((Self { member, incarnation, start, sequence, open_from }, rest))
+    }
+}
+
+/// A command to propose, with room in front of it for the header that makes it unique.
+///
+/// A command that is encoded into this buffer is not copied again on its way into the log. One
+/// that is given as `Bytes`, `Vec<u8>` or text is copied once, into such a buffer.
+/// ```
+/// use quorate::CommandBuffer;
+///
+/// let command = CommandBuffer::encode(|out| out.extend_from_slice(b"put color green"));
+/// assert_eq!(command.as_slice(), b"put color green");
+/// ```
+#[derive(Clone)]
+pub struct CommandBuffer(BytesMut);
+
+impl CommandBuffer {
+    /// An empty command.
+    pub fn new() -> Self {
+        Self::with_capacity(0)
+    }
+
+    /// An empty command with room for this many bytes.
+    pub fn with_capacity(bytes: usize) -> Self {
+        let mut buffer = BytesMut::with_capacity(HEADER_BYTES_MAX + bytes);
+        buffer.put_bytes(0, HEADER_BYTES_MAX);
+        Self(buffer)
+    }
+
+    /// The command that the closure appends to the buffer. It must append only.
+    ///
+    /// # Panics
+    /// When the closure removes bytes that it did not append.
+    pub fn encode(append: impl FnOnce(&mut BytesMut)) -> Self {
+        let mut buffer = Self::new();
+        append(&mut buffer.0);
+        assert!(buffer.0.len() >= HEADER_BYTES_MAX, "the room for the header was removed");
+        buffer
+    }
+
+    /// The command.
+    pub fn as_slice(&self) -> &[u8] {
+        self.0.get(HEADER_BYTES_MAX..).unwrap_or_default()
+    }
+
+    /// The length of the command in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len() - HEADER_BYTES_MAX
+    }
+
+    /// Whether the command has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Default for CommandBuffer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for CommandBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(&self.as_slice().escape_ascii(), f)
+    }
+}
+
+impl Extend<u8> for CommandBuffer {
+    fn extend<T: IntoIterator<Item = u8>>(&mut self, bytes: T) {
+        self.0.extend(bytes);
+    }
+}
+
+impl From<&[u8]> for CommandBuffer {
+    fn from(command: &[u8]) -> Self {
+        let mut buffer = Self::with_capacity(command.len());
+        buffer.0.extend_from_slice(command);
+        buffer
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for CommandBuffer {
+    fn from(command: &[u8; N]) -> Self {
+        command.as_slice().into()
+    }
+}
+
+impl From<&Bytes> for CommandBuffer {
+    fn from(command: &Bytes) -> Self {
+        command[..].into()
+    }
+}
+
+impl From<Bytes> for CommandBuffer {
+    fn from(command: Bytes) -> Self {
+        command[..].into()
+    }
+}
+
+impl From<Vec<u8>> for CommandBuffer {
+    fn from(command: Vec<u8>) -> Self {
+        command[..].into()
+    }
+}
+
+impl From<&str> for CommandBuffer {
+    fn from(command: &str) -> Self {
+        command.as_bytes().into()
+    }
+}
+
+impl From<String> for CommandBuffer {
+    fn from(command: String) -> Self {
+        command.as_bytes().into()
     }
 }
 
 /// Seven bits a byte, lowest first; the high bit says that more follow.
-fn put_number(out: &mut BytesMut, mut number: u64) {
+fn put_number(out: &mut impl BufMut, mut number: u64) {
     while number >= 0x80 {
         out.put_u8(number as u8 | 0x80);
         number >>= 7;
@@ -83,76 +208,78 @@ fn take_number(from: &mut Bytes) -> Option<u64> {
     None
 }
 
-/// Which requests have run, of every member. Equal on all members that have applied
-/// the same entries, and part of every snapshot.
+/// Which commands of every member have run. Equal on all members that have applied the same
+/// entries, and part of every snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct CommandDedup {
-    disks: BTreeMap<(MemberId, u64), Seen>,
+    disks: BTreeMap<(MemberId, u64), ExecutedCommands>,
 }
 
-/// What has run of the requests asked at one disk.
+/// Which commands that were proposed at one disk have run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-struct Seen {
-    boot: u64,
-    /// Every number up to here counts as run.
+struct ExecutedCommands {
+    start: u64,
+    /// Every sequence number up to here counts as run.
     floor: u64,
     above: BTreeSet<u64>,
 }
 
-/// Whether a command is to run.
+/// What to do with a committed command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum DedupDecision {
     Run,
-    /// It has run, or is so old that nobody can say; nobody waits for it either.
+    /// It has run, or is so old that this is not known; no caller waits for it.
     Repeated,
-    /// Its origin is not a member, or another disk speaks in its name.
-    Foreign,
+    /// Its proposer is not a member, or the membership knows it by another disk.
+    NotMember,
 }
 
 impl CommandDedup {
-    /// Numbers remembered one by one. A request that is this far behind the newest
-    /// one of its member counts as run: its member gave it up long ago.
+    /// Sequence numbers that are recorded one by one. A command that is this far behind the
+    /// newest one of its member counts as run: its member has ended the request long ago.
     pub const WINDOW: usize = 1 << 16;
 
-    /// Notes that a command of this origin is about to run.
-    pub(crate) fn admit(&mut self, origin: CommandId, membership: &Membership) -> Verdict {
-        if !membership.contains(origin.member) {
-            return Verdict::Foreign;
+    /// Decides whether a command runs, and records it if so.
+    pub(crate) fn admit(&mut self, id: CommandId, membership: &Membership) -> DedupDecision {
+        if !membership.contains(id.member) {
+            return DedupDecision::NotMember;
         }
-        let named = membership.incarnation(origin.member);
-        if named.is_some_and(|named| named != origin.incarnation) {
-            return Verdict::Foreign;
+        let known = membership.incarnation(id.member);
+        if known.is_some_and(|known| known != id.incarnation) {
+            return DedupDecision::NotMember;
         }
-        let seen = self.disks.entry((origin.member, origin.incarnation)).or_default();
-        if seen.boot > origin.boot {
-            return Verdict::Repeated;
+        let executed = self.disks.entry((id.member, id.incarnation)).or_default();
+        if executed.start > id.start {
+            return DedupDecision::Repeated;
         }
-        if seen.boot < origin.boot {
-            *seen = Seen { boot: origin.boot, ..Seen::default() };
+        if executed.start < id.start {
+            *executed = ExecutedCommands { start: id.start, ..ExecutedCommands::default() };
         }
-        seen.raise_floor(origin.open_from.saturating_sub(1));
-        // Without this a command that was offered twice runs twice.
-        if seen.note(origin.number) { Verdict::Run } else { Verdict::Repeated }
+        executed.raise_floor(id.open_from.saturating_sub(1));
+        // Without this a command that was sent twice runs twice.
+        if executed.note(id.sequence) { DedupDecision::Run } else { DedupDecision::Repeated }
     }
 
-    /// Whether a command of this origin has run, as far as is remembered.
-    pub fn has_run(&self, origin: CommandId) -> bool {
-        let seen = self.disks.get(&(origin.member, origin.incarnation));
-        seen.is_some_and(|seen| seen.boot == origin.boot && seen.contains(origin.number))
+    /// Whether this command has run, as far as is recorded.
+    pub fn has_run(&self, id: CommandId) -> bool {
+        let executed = self.disks.get(&(id.member, id.incarnation));
+        executed
+            .is_some_and(|executed| executed.start == id.start && executed.contains(id.sequence))
     }
 
-    /// Who is gone asks for nothing any more.
+    /// Forgets the commands of members that were removed: they never run.
     pub(crate) fn keep_members(&mut self, membership: &Membership) {
-        self.disks.retain(|(id, _), _| membership.contains(*id));
+        self.disks.retain(|(member, _), _| membership.contains(*member));
     }
 
     pub(crate) fn encode(&self, out: &mut BytesMut) {
         out.put_u32_le(self.disks.len() as u32);
-        for ((id, incarnation), seen) in &self.disks {
-            for part in [id.0, *incarnation, seen.boot, seen.floor, seen.above.len() as u64] {
+        for ((member, incarnation), executed) in &self.disks {
+            let above = executed.above.len() as u64;
+            for part in [member.0, *incarnation, executed.start, executed.floor, above] {
                 out.put_u64_le(part);
             }
-            seen.above.iter().for_each(|number| out.put_u64_le(*number));
+            executed.above.iter().for_each(|number| out.put_u64_le(*number));
         }
     }
 
@@ -160,21 +287,21 @@ impl CommandDedup {
     pub(crate) fn decode(from: &mut Bytes) -> Option<Self> {
         let mut disks = BTreeMap::new();
         for _ in 0..from.try_get_u32_le().ok()? {
-            let id = MemberId(from.try_get_u64_le().ok()?);
+            let member = MemberId(from.try_get_u64_le().ok()?);
             let incarnation = from.try_get_u64_le().ok()?;
-            let boot = from.try_get_u64_le().ok()?;
+            let start = from.try_get_u64_le().ok()?;
             let floor = from.try_get_u64_le().ok()?;
             let mut above = BTreeSet::new();
             for _ in 0..from.try_get_u64_le().ok()? {
                 above.insert(from.try_get_u64_le().ok()?);
             }
-            disks.insert((id, incarnation), Seen { boot, floor, above });
+            disks.insert((member, incarnation), ExecutedCommands { start, floor, above });
         }
         Some(Self { disks })
     }
 }
 
-impl Seen {
+impl ExecutedCommands {
     fn contains(&self, number: u64) -> bool {
         number <= self.floor || self.above.contains(&number)
     }
@@ -187,7 +314,7 @@ impl Seen {
         }
     }
 
-    /// False when the number was there before.
+    /// False when the sequence number was recorded before.
     fn note(&mut self, number: u64) -> bool {
         if self.contains(number) {
             return false;
@@ -201,8 +328,8 @@ impl Seen {
         true
     }
 
-    /// What follows the floor without a gap becomes part of it, and so does the
-    /// lowest when there are too many to remember one by one.
+    /// Raises the floor over sequence numbers that follow it without a gap, and over the lowest
+    /// one when there are too many to record one by one.
     fn sink(&mut self) {
         while self.above.first() == Some(&(self.floor + 1))
             || self.above.len() > CommandDedup::WINDOW
@@ -217,8 +344,8 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn origin(number: u64) -> CommandId {
-        CommandId { member: MemberId(1), incarnation: 7, boot: 2, number, open_from: 1 }
+    fn id(sequence: u64) -> CommandId {
+        CommandId { member: MemberId(1), incarnation: 7, start: 2, sequence, open_from: 1 }
     }
 
     fn members() -> Membership {
@@ -226,84 +353,89 @@ mod tests {
     }
 
     #[test]
-    fn a_sealed_command_opens_again() {
-        let sealed = origin(5).seal(b"hello");
-        assert_eq!(CommandId::open(&sealed), Some((origin(5), Bytes::from_static(b"hello"))));
-        assert_eq!(CommandId::open(&Bytes::new()), None);
-        for cut in 0..sealed.len() - b"hello".len() {
-            assert_eq!(CommandId::open(&sealed.slice(..cut)), None);
+    fn header_and_command_are_split_again() {
+        let logged = id(5).prepend_to(b"hello");
+        assert_eq!(CommandId::split_from(&logged), Some((id(5), Bytes::from_static(b"hello"))));
+        assert_eq!(CommandId::split_from(&Bytes::new()), None);
+        for cut in 0..logged.len() - b"hello".len() {
+            assert_eq!(CommandId::split_from(&logged.slice(..cut)), None);
         }
-        let large = CommandId { boot: u64::MAX, open_from: 5, ..origin(u64::MAX) };
-        assert_eq!(CommandId::open(&large.seal(b"")), Some((large, Bytes::new())));
+        let large = CommandId { start: u64::MAX, open_from: 5, ..id(u64::MAX) };
+        assert_eq!(CommandId::split_from(&large.prepend_to(b"")), Some((large, Bytes::new())));
+        // The command stays where it was encoded.
+        let command = CommandBuffer::encode(|out| out.extend_from_slice(b"hello"));
+        let place = command.as_slice().as_ptr();
+        let (_, split) = CommandId::split_from(&id(5).prepend_to(command)).unwrap();
+        assert_eq!(split.as_ptr(), place);
     }
 
     #[test]
-    fn every_number_runs_once_in_any_order() {
-        let mut origins = CommandDedup::default();
+    fn every_command_runs_once_in_any_order() {
+        let mut dedup = CommandDedup::default();
         for number in [3, 1, 2, 5] {
-            assert_eq!(origins.admit(origin(number), &members()), Verdict::Run);
-            assert!(origins.has_run(origin(number)));
+            assert_eq!(dedup.admit(id(number), &members()), DedupDecision::Run);
+            assert!(dedup.has_run(id(number)));
         }
-        assert!(!origins.has_run(origin(4)));
+        assert!(!dedup.has_run(id(4)));
         for number in [1, 2, 3, 5] {
-            assert_eq!(origins.admit(origin(number), &members()), Verdict::Repeated);
+            assert_eq!(dedup.admit(id(number), &members()), DedupDecision::Repeated);
         }
-        assert_eq!(origins.admit(origin(4), &members()), Verdict::Run);
-        assert_eq!(origins.disks[&(MemberId(1), 7)].floor, 5);
+        assert_eq!(dedup.admit(id(4), &members()), DedupDecision::Run);
+        assert_eq!(dedup.disks[&(MemberId(1), 7)].floor, 5);
     }
 
     #[test]
-    fn what_was_given_up_does_not_run_after_what_came_later() {
-        let mut origins = CommandDedup::default();
-        let later = CommandId { open_from: 4, ..origin(6) };
-        assert_eq!(origins.admit(later, &members()), Verdict::Run);
-        assert_eq!(origins.admit(origin(3), &members()), Verdict::Repeated);
-        assert_eq!(origins.admit(origin(4), &members()), Verdict::Run);
-        assert_eq!(origins.admit(origin(5), &members()), Verdict::Run);
-        let seen = &origins.disks[&(MemberId(1), 7)];
-        assert_eq!((seen.floor, seen.above.len()), (6, 0));
+    fn an_ended_request_does_not_run_after_a_later_one() {
+        let mut dedup = CommandDedup::default();
+        let later = CommandId { open_from: 4, ..id(6) };
+        assert_eq!(dedup.admit(later, &members()), DedupDecision::Run);
+        assert_eq!(dedup.admit(id(3), &members()), DedupDecision::Repeated);
+        assert_eq!(dedup.admit(id(4), &members()), DedupDecision::Run);
+        assert_eq!(dedup.admit(id(5), &members()), DedupDecision::Run);
+        let executed = &dedup.disks[&(MemberId(1), 7)];
+        assert_eq!((executed.floor, executed.above.len()), (6, 0));
     }
 
     #[test]
-    fn a_restart_counts_anew_and_ends_what_was_before() {
-        let mut origins = CommandDedup::default();
-        origins.admit(origin(9), &members());
-        let again = CommandId { boot: 3, ..origin(9) };
-        assert_eq!(origins.admit(again, &members()), Verdict::Run);
-        assert_eq!(origins.admit(origin(10), &members()), Verdict::Repeated);
+    fn commands_from_before_a_restart_do_not_run() {
+        let mut dedup = CommandDedup::default();
+        dedup.admit(id(9), &members());
+        let again = CommandId { start: 3, ..id(9) };
+        assert_eq!(dedup.admit(again, &members()), DedupDecision::Run);
+        assert_eq!(dedup.admit(id(10), &members()), DedupDecision::Repeated);
     }
 
     #[test]
-    fn strangers_do_not_run_and_leave_nothing() {
-        let mut origins = CommandDedup::default();
-        let stranger = CommandId { member: MemberId(9), ..origin(1) };
-        assert_eq!(origins.admit(stranger, &members()), Verdict::Foreign);
-        assert_eq!(origins, CommandDedup::default());
-        origins.admit(origin(1), &members());
-        origins.keep_members(&Membership::new([MemberId(2)], []));
-        assert_eq!(origins, CommandDedup::default());
+    fn commands_of_unknown_members_do_not_run_and_leave_no_state() {
+        let mut dedup = CommandDedup::default();
+        let unknown = CommandId { member: MemberId(9), ..id(1) };
+        assert_eq!(dedup.admit(unknown, &members()), DedupDecision::NotMember);
+        assert_eq!(dedup, CommandDedup::default());
+        dedup.admit(id(1), &members());
+        dedup.keep_members(&Membership::new([MemberId(2)], []));
+        assert_eq!(dedup, CommandDedup::default());
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut origins = CommandDedup::default();
+        let mut dedup = CommandDedup::default();
         for number in 0..2 * CommandDedup::WINDOW as u64 {
-            origins.admit(origin(2 + 2 * number), &members());
+            dedup.admit(id(2 + 2 * number), &members());
         }
-        assert!(origins.disks[&(MemberId(1), 7)].above.len() <= CommandDedup::WINDOW);
-        assert_eq!(origins.admit(origin(1), &members()), Verdict::Repeated);
+        assert!(dedup.disks[&(MemberId(1), 7)].above.len() <= CommandDedup::WINDOW);
+        assert_eq!(dedup.admit(id(1), &members()), DedupDecision::Repeated);
     }
 
     #[test]
-    fn what_was_encoded_is_decoded() {
-        let mut origins = CommandDedup::default();
+    fn dedup_survives_encoding() {
+        let mut dedup = CommandDedup::default();
         for number in [1, 2, 7, 9] {
-            origins.admit(origin(number), &members());
+            dedup.admit(id(number), &members());
         }
         let mut bytes = BytesMut::new();
-        origins.encode(&mut bytes);
+        dedup.encode(&mut bytes);
         let bytes = bytes.freeze();
-        assert_eq!(CommandDedup::decode(&mut bytes.clone()), Some(origins));
+        assert_eq!(CommandDedup::decode(&mut bytes.clone()), Some(dedup));
         for cut in 0..bytes.len() {
             assert_eq!(CommandDedup::decode(&mut bytes.slice(..cut)), None);
         }

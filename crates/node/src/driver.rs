@@ -1,7 +1,7 @@
 //! One member without its threads, for runtimes other than the one in this crate.
 //!
 //! A [`Driver`] is the core with its open requests. Inputs are given to its methods;
-//! [`Driver::take`] returns what to do next. The driver does no I/O: its runtime writes saves
+//! [`Driver::take_output`] returns what to do next. The driver does no I/O: its runtime writes saves
 //! in order, sends messages, runs the machine's jobs in order on an [`Applier`], and reports
 //! each result back. Every request that was given a [`RequestToken`] ends exactly once.
 //! [`Node`](crate::Node) and the simulator `quorate-sim` both run this module.
@@ -16,28 +16,28 @@ use quorate_core::{
 };
 
 pub use crate::applier::{Applier, CommandOutcome, MachineJob, MachineJobDone};
-pub use crate::command_id::{CommandDedup, CommandId};
+pub use crate::command_id::{CommandBuffer, CommandDedup, CommandId};
 pub use crate::outcome::{RequestOutcome, RequestReply};
-pub use crate::requests::RequestToken;
+pub use crate::request_table::RequestToken;
 pub use crate::start::{MemberStartup, StartError, StartedMember, install, seed, start};
 
 use crate::outcome::{OutcomeUnknown, RequestRefused};
-use crate::requests::{Asked, Requests, Stage};
+use crate::request_table::{RequestBody, RequestStage, RequestTable};
 
-/// How a member deals with requests and snapshots.
+/// Limits and timeouts of requests, and when snapshots are captured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct DriverOptions {
-    /// A request that has no answer after this many ticks ends as refused or unknown.
+    /// A request that is not done after this many ticks ends as refused or unknown. A change
+    /// that is committed by then may take longer.
     pub request_ticks: u64,
-    /// What was offered to a leader and not acknowledged is offered again after this
-    /// many ticks.
+    /// A request that a leader did not acknowledge is sent again after this many ticks.
     pub retry_ticks: u64,
     /// Requests that may be open at once; one more is refused.
     pub requests_max: usize,
-    /// A longer command is refused. All members should agree on it, and the transport has
-    /// to carry that much and a little more in one piece.
+    /// A longer command is refused. Use the same value on all members; the transport has to
+    /// carry messages that are a little longer.
     pub command_bytes_max: usize,
     /// Capture the machine's state after this many entries.
     pub snapshot_entries: u64,
@@ -55,32 +55,33 @@ impl Default for DriverOptions {
     }
 }
 
-/// What the driver wants done.
+/// What a runtime has to do for a driver.
 #[derive(Debug, Default)]
+#[must_use = "saves, messages and jobs that are not done are lost"]
 pub struct DriverOutput {
-    /// Write this after every earlier one, then call [`Driver::saved`]. What may be
-    /// sent only then comes out of the driver when it is told.
+    /// Write this after every earlier save, then call [`Driver::saved`]. Messages that have to
+    /// wait for it are in a later output.
     pub save: Option<Save>,
-    /// Messages that may leave at once.
+    /// Messages to send at once.
     pub send: Vec<Envelope>,
     /// Messages that carry a snapshot: send the snapshot's bytes with each, and report
     /// to [`Driver::snapshot_sent`].
     pub snapshots: Vec<Envelope>,
-    /// For the machine, in this order, after all jobs before.
+    /// Jobs for the machine, in this order, after all earlier jobs.
     pub jobs: Vec<MachineJob>,
     /// Entries to read back from the disk.
     pub load: Vec<Load>,
-    /// Entries up to here may leave the disk.
+    /// Entries up to here may be removed from the disk.
     pub trim: Option<Index>,
-    /// For those who asked. Each ticket is answered once.
-    pub answers: Vec<(RequestToken, RequestOutcome)>,
-    /// What an operator would like to see. Nothing has to be done about it.
+    /// Requests that have ended. Each token comes once.
+    pub outcomes: Vec<(RequestToken, RequestOutcome)>,
+    /// For operators: logs and metrics. Nothing has to be done.
     pub events: Vec<Event>,
 }
 
-/// One member: what [`Raft`] decides, and what clients wait for.
+/// One member without I/O: the rules ([`Raft`]) and the open requests.
 ///
-/// A cluster of one, on a disk that is always done at once:
+/// A cluster of one member, whose disk is always done at once:
 /// ```
 /// use quorate::driver::{Applier, Driver, MachineJob, RequestReply};
 /// use quorate::{DriverOptions, KvCommand, MemoryKv};
@@ -90,26 +91,26 @@ pub struct DriverOutput {
 /// let boot = Boot::first(Membership::new([id], []));
 /// let first = boot.snapshot.clone();
 /// let mut driver = Driver::new(Config::new(id), boot, 1, DriverOptions::default())?;
-/// let mut applier = Applier::new(MemoryKv::default(), driver.origin());
+/// let mut applier = Applier::new(MemoryKv::default(), driver.command_id());
 /// applier.install(&first, std::iter::empty())?;
 ///
 /// driver.campaign();
 /// let command = KvCommand::Put { key: "color".into(), value: "green".into() };
-/// let ticket = driver.propose(&command.encode());
-/// let mut answers = Vec::new();
-/// while driver.has_work() {
-///     let work = driver.take();
-///     if let Some(save) = work.save {
+/// let token = driver.propose(&command.encode());
+/// let mut outcomes = Vec::new();
+/// while driver.has_output() {
+///     let output = driver.take_output();
+///     if let Some(save) = output.save {
 ///         driver.saved(save.id);
 ///     }
-///     for job in work.jobs {
+///     for job in output.jobs {
 ///         if let MachineJob::Apply(entries) = job {
-///             driver.job_done(applier.apply(&entries));
+///             driver.job_done(applier.apply(&entries)?);
 ///         }
 ///     }
-///     answers.extend(work.answers);
+///     outcomes.extend(output.outcomes);
 /// }
-/// assert!(matches!(&answers[..], [(asked, Ok(RequestReply::Ran { .. }))] if *asked == ticket));
+/// assert!(matches!(&outcomes[..], [(ended, Ok(RequestReply::Ran { .. }))] if *ended == token));
 /// assert_eq!(applier.machine().get(b"color"), Some(&"green".into()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -118,23 +119,23 @@ pub struct Driver {
     pub(crate) raft: Raft,
     pub(crate) options: DriverOptions,
     pub(crate) own: CommandId,
-    pub(crate) requests: Requests,
+    pub(crate) requests: RequestTable,
     pub(crate) now: u64,
-    /// No request is due before this.
-    pub(crate) look_at: u64,
-    pub(crate) attempts: u64,
+    /// No request has to be retried or ended before this tick.
+    pub(crate) next_check: u64,
+    pub(crate) attempt_count: u64,
     /// The newest entry that was handed to the machine.
     handed: EntryId,
     /// Reads that may run once the machine was handed this index.
     pub(crate) confirmed: BTreeMap<Index, Vec<RequestToken>>,
-    /// This member was removed from the cluster, and has run the entry that did it.
+    /// This member was removed from the cluster, and has run the entry that removed it.
     pub(crate) removed: bool,
     /// The newest snapshot that was captured, or is being captured.
     captured: Index,
-    /// One at a time: each holds on to the machine's state as it was.
+    /// One at a time: each capture keeps a copy of the machine's state.
     capturing: bool,
-    /// Saves on their way to the disk, with what waits for them.
-    saving: VecDeque<Saving>,
+    /// Saves in progress, with the messages and snapshots that wait for them.
+    saving: VecDeque<SaveInProgress>,
     /// The newest save that the disk holds.
     durable: u64,
     /// The newest save that the core was told of.
@@ -142,34 +143,34 @@ pub struct Driver {
     /// Snapshots that the disk holds and the machine does not, with the saves that carried
     /// them.
     installs: VecDeque<(SaveId, EntryId)>,
-    /// What goes into the next work.
+    /// Parts of the next output.
     pub(crate) jobs: Vec<MachineJob>,
     send: Vec<Envelope>,
-    pub(crate) answers: Vec<(RequestToken, RequestOutcome)>,
+    pub(crate) outcomes: Vec<(RequestToken, RequestOutcome)>,
     dropped: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Clone, Debug)]
-struct Saving {
+struct SaveInProgress {
     id: SaveId,
     then_send: Vec<Envelope>,
     install: Option<SnapshotMeta>,
 }
 
 impl Driver {
-    /// A member that wakes up with what its disk said. `boots` is how often it was
-    /// started on this disk, this time included: it makes request numbers unique.
+    /// A member with the state that its disk holds. `starts` is how often it was started on
+    /// this disk, this time included: it makes command ids unique.
     pub fn new(
         config: Config,
         boot: Boot,
-        boots: u64,
+        starts: u64,
         options: DriverOptions,
     ) -> Result<Self, BootError> {
         let own = CommandId {
             member: config.id,
             incarnation: config.incarnation,
-            boot: boots,
-            number: 0,
+            start: starts,
+            sequence: 0,
             open_from: 0,
         };
         let applied = EntryId::new(0, boot.applied);
@@ -179,10 +180,10 @@ impl Driver {
             raft,
             options,
             own,
-            requests: Requests::new(1),
+            requests: RequestTable::new(1),
             now: 0,
-            look_at: u64::MAX,
-            attempts: boots << ATTEMPT_BITS,
+            next_check: u64::MAX,
+            attempt_count: starts << ATTEMPT_BITS,
             handed: applied,
             confirmed: BTreeMap::new(),
             removed: false,
@@ -194,27 +195,27 @@ impl Driver {
             installs: VecDeque::new(),
             jobs: Vec::new(),
             send: Vec::new(),
-            answers: Vec::new(),
+            outcomes: Vec::new(),
             dropped: BTreeMap::new(),
         })
     }
 
-    /// The rules at work, to look at: [`Raft::status`] says how this member stands.
+    /// The core, read only: see [`Raft::status`].
     pub fn raft(&self) -> &Raft {
         &self.raft
     }
 
-    /// The origin of requests asked here; its number means nothing.
-    pub fn origin(&self) -> CommandId {
+    /// The ids of commands that are proposed here, except for the sequence number.
+    pub fn command_id(&self) -> CommandId {
         self.own
     }
 
-    /// How many requests wait for their answer.
+    /// How many requests are open.
     pub fn open_requests(&self) -> usize {
         self.requests.len()
     }
 
-    /// Saves that were handed out and not reported.
+    /// Saves that were handed out and are not reported as saved.
     pub fn saves_waiting(&self) -> usize {
         self.saving.len()
     }
@@ -228,62 +229,62 @@ impl Driver {
     pub fn tick(&mut self) {
         self.now += 1;
         let _ = self.step(Input::Tick);
-        if self.now >= self.look_at {
-            self.look_after_requests();
+        if self.now >= self.next_check {
+            self.check_requests();
         }
     }
 
-    /// A peer said something. A snapshot is announced here when all of its bytes are
-    /// on the disk, not before. Says why, if it had no effect.
+    /// A message from a peer. One with a snapshot must be given only when all bytes of the
+    /// snapshot are on the disk. Returns the reason when the message had no effect.
     pub fn receive(&mut self, envelope: Envelope) -> Option<Dropped> {
         self.step(Input::Received(envelope)).err()
     }
 
-    /// A command for the machine.
-    pub fn propose(&mut self, command: &[u8]) -> RequestToken {
-        let sealed = self.seal(command);
-        self.ask(Asked::Command(sealed), self.options.request_ticks)
+    /// Proposes a command for the machine.
+    pub fn propose(&mut self, command: impl Into<CommandBuffer>) -> RequestToken {
+        let logged = self.add_header(command.into());
+        self.request(RequestBody::Command(logged), self.options.request_ticks)
     }
 
-    /// A command that counts only if this member logs it, as the leader of this term.
-    /// Otherwise it is refused: no later leader is offered it.
-    pub fn propose_in(&mut self, term: Term, command: &[u8]) -> RequestToken {
-        let sealed = self.seal(command);
-        self.ask_once(sealed, term)
+    /// Proposes a command that only this member may log, as the leader of this term. Otherwise
+    /// it is refused: it is not forwarded, and not sent to a later leader.
+    pub fn propose_in(&mut self, term: Term, command: impl Into<CommandBuffer>) -> RequestToken {
+        let logged = self.add_header(command.into());
+        self.request_once(logged, term)
     }
 
-    fn seal(&self, command: &[u8]) -> Bytes {
-        let number = self.requests.next().0;
+    fn add_header(&self, command: CommandBuffer) -> Bytes {
+        let sequence = self.requests.next().0;
         let open_from = self.requests.oldest().0;
-        CommandId { number, open_from, ..self.own }.seal(command)
+        CommandId { sequence, open_from, ..self.own }.prepend_to(command)
     }
 
     /// A linearizable query: its reply shows every command that was acknowledged before.
     pub fn read(&mut self, query: Bytes) -> RequestToken {
-        self.ask(Asked::Read(Some(query)), self.options.request_ticks)
+        self.request(RequestBody::Read(Some(query)), self.options.request_ticks)
     }
 
     /// As [`Driver::read`] without a query: done when every command that was acknowledged
     /// before has run here.
     pub fn barrier(&mut self) -> RequestToken {
-        self.ask(Asked::Read(None), self.options.request_ticks)
+        self.request(RequestBody::Read(None), self.options.request_ticks)
     }
 
     /// A query to the machine as it is here, after the entries that were handed out. No leader
     /// is asked: the reply may be stale.
     pub fn read_local(&mut self, query: Bytes) -> RequestToken {
-        self.ask_locally(query)
+        self.request_locally(query)
     }
 
-    /// A membership change. It is done when it is settled; a goal, when it has ended.
-    /// That may take as long as `ticks`.
+    /// A membership change. It is done when it is settled; a goal, when it has ended. It may
+    /// take as long as `ticks` after it is committed.
     pub fn change(&mut self, change: Change, ticks: u64) -> RequestToken {
-        self.ask(Asked::Change(Box::new(change)), ticks)
+        self.request(RequestBody::Change(Box::new(change)), ticks)
     }
 
-    /// This member should lead.
+    /// Transfers leadership to this member.
     pub fn transfer(&mut self, to: MemberId) -> RequestToken {
-        self.ask(Asked::Transfer(to), self.options.request_ticks)
+        self.request(RequestBody::Transfer(to), self.options.request_ticks)
     }
 
     /// The disk holds this save and every one before it.
@@ -304,13 +305,13 @@ impl Driver {
         }
         self.durable = self.durable.max(id.0);
         self.report_saved();
-        self.ask_machine();
+        self.run_confirmed_reads();
     }
 
     /// Tells the core of the saves that are durable and, if they carry a snapshot, installed.
     fn report_saved(&mut self) {
         let before_install = self.installs.front().map(|(save, _)| save.0 - 1);
-        let newest = self.durable.min(before_install.map_or(u64::MAX, |_| u64::MAX));
+        let newest = self.durable.min(before_install.unwrap_or(u64::MAX));
         if newest > self.reported {
             self.reported = newest;
             let _ = self.step(Input::Saved(SaveId(newest)));
@@ -330,8 +331,8 @@ impl Driver {
         match done {
             MachineJobDone::Applied { index, outcomes, removed } => {
                 let _ = self.step(Input::Applied(index));
-                for (number, outcome) in outcomes {
-                    self.on_outcome(RequestToken(number), outcome);
+                for (sequence, outcome) in outcomes {
+                    self.on_outcome(RequestToken(sequence), outcome);
                 }
                 self.removed = removed;
                 if removed {
@@ -339,20 +340,20 @@ impl Driver {
                 }
             }
             MachineJobDone::Queried { token, index, reply } => {
-                self.answer(token, Ok(RequestReply::Read { index, reply }));
+                self.finish(token, Ok(RequestReply::Read { index, reply }));
             }
-            // The caller writes it to the disk and then tells `snapshot_saved`.
+            // The runtime writes it to the disk and then calls `snapshot_saved`.
             MachineJobDone::Captured { .. } => {}
             MachineJobDone::TooLate(_) => self.snapshot_given_up(),
-            MachineJobDone::Installed { meta, origins } => {
+            MachineJobDone::Installed { meta, dedup } => {
                 self.on_snapshot_installed(&meta);
-                self.on_installed(&meta, &origins);
+                self.on_installed(&meta, &dedup);
             }
         }
     }
 
-    /// A capture did not become durable. The next one is taken when it is due: what failed
-    /// just now would fail again.
+    /// A capture could not be made durable. The next one is taken when it is due, because an
+    /// immediate retry would probably fail again.
     pub fn snapshot_given_up(&mut self) {
         self.capturing = false;
     }
@@ -363,8 +364,8 @@ impl Driver {
         let _ = self.step(Input::Snapshotted(index));
     }
 
-    /// Capture the machine now, if it has changed since the last time and no capture is
-    /// under way. A capture of at least the index returned is there, or under way.
+    /// Captures the machine now, if it has changed since the last capture and none is in
+    /// progress. A capture of at least the returned index exists or is in progress.
     pub fn capture(&mut self) -> Index {
         let index = self.handed.index;
         let installing = self.raft.log_status().installing;
@@ -377,10 +378,14 @@ impl Driver {
         self.captured
     }
 
-    /// A snapshot's bytes reached the peer, or were lost on the way.
-    pub fn snapshot_sent(&mut self, to: MemberId, arrived: bool) {
-        let sent = Input::SnapshotSent(to);
-        let _ = self.step(if arrived { sent } else { Input::SnapshotLost(to) });
+    /// All bytes of a snapshot reached this peer.
+    pub fn snapshot_sent(&mut self, to: MemberId) {
+        let _ = self.step(Input::SnapshotSent(to));
+    }
+
+    /// A snapshot did not reach this peer.
+    pub fn snapshot_lost(&mut self, to: MemberId) {
+        let _ = self.step(Input::SnapshotLost(to));
     }
 
     /// Entries that [`DriverOutput::load`] asked for.
@@ -393,18 +398,18 @@ impl Driver {
         let _ = self.step(Input::Unreachable(peer));
     }
 
-    /// The connection to this peer was closed or broken. A hint that it may be gone: if it
-    /// leads, this member soon asks whether it would be elected. Harmless when it lives.
+    /// The connection to this peer was closed or broken. A hint that the peer may have failed:
+    /// if it leads, this member starts a pre-vote soon. Harmless when the peer is alive.
     pub fn connection_lost(&mut self, peer: MemberId) {
         let _ = self.step(Input::ConnectionLost(peer));
     }
 
-    /// Stand for election now.
+    /// Campaigns now, without waiting for an election timeout.
     pub fn campaign(&mut self) {
         let _ = self.step(Input::Campaign);
     }
 
-    /// Drop the log up to here even if a peer will then need a snapshot.
+    /// Trims the log up to here, even if a peer will then need a snapshot.
     pub fn trim(&mut self, index: Index) {
         let _ = self.step(Input::Trim(index));
     }
@@ -422,30 +427,30 @@ impl Driver {
     }
 
     fn end_requests(&mut self, refused: RequestRefused, unknown: &OutcomeUnknown) {
-        for ticket in self.requests.tickets(|_| true) {
-            let Some(open) = self.requests.get_mut(ticket) else { continue };
-            let harmless = open.stage == Stage::Waiting || matches!(open.asked, Asked::Read(_));
-            let answer =
-                if harmless { Err(refused.clone().into()) } else { Err(unknown.clone().into()) };
-            self.answer(ticket, answer);
+        for token in self.requests.tokens(|_| true) {
+            let Some(open) = self.requests.get_mut(token) else { continue };
+            let is_read = matches!(open.body, RequestBody::Read(_));
+            let certain = is_read || open.stage == RequestStage::Waiting;
+            let error = if certain { refused.clone().into() } else { unknown.clone().into() };
+            self.finish(token, Err(error));
         }
     }
 
-    /// Whether there is anything to [`Driver::take`].
-    pub fn has_work(&self) -> bool {
+    /// Whether [`Driver::take_output`] would return something to do.
+    pub fn has_output(&self) -> bool {
         self.raft.has_output()
             || !self.jobs.is_empty()
             || !self.send.is_empty()
-            || !self.answers.is_empty()
+            || !self.outcomes.is_empty()
     }
 
-    /// Everything to do since the last time.
-    pub fn take(&mut self) -> DriverOutput {
+    /// Everything to do since the last call.
+    pub fn take_output(&mut self) -> DriverOutput {
         let mut output = self.raft.take_output();
         if let Some(save) = &mut output.save {
             let then_send = std::mem::take(&mut save.then_send);
             let install = save.install.clone();
-            self.saving.push_back(Saving { id: save.id, then_send, install });
+            self.saving.push_back(SaveInProgress { id: save.id, then_send, install });
         }
         for (attempt, id) in output.accepted {
             self.on_accepted(attempt, id);
@@ -473,45 +478,45 @@ impl Driver {
             jobs: std::mem::take(&mut self.jobs),
             load: output.load,
             trim: output.trim,
-            answers: std::mem::take(&mut self.answers),
+            outcomes: std::mem::take(&mut self.outcomes),
             events: output.events,
         }
     }
 
     pub(crate) fn step(&mut self, input: Input) -> Result<Accepted, Dropped> {
-        let taken = self.raft.step(input);
-        if let Err(why) = &taken {
-            *self.dropped.entry(why.name()).or_default() += 1;
+        let accepted = self.raft.step(input);
+        if let Err(dropped) = &accepted {
+            *self.dropped.entry(dropped.name()).or_default() += 1;
         }
-        taken
+        accepted
     }
 
-    /// Committed entries go to the machine, and with them what waited for them.
+    /// Hands committed entries to the machine, and the reads that waited for them.
     fn hand_over(&mut self, entries: Entries) {
         if let (Some(first), Some(last)) = (entries.first(), entries.last()) {
             let first = first.id.index;
             self.handed = last.id;
-            self.on_handed(first, &entries);
+            self.on_committed_entries(first, &entries);
             self.jobs.push(MachineJob::Apply(entries));
         }
-        self.ask_machine();
+        self.run_confirmed_reads();
         let next = self.captured.saturating_add(self.options.snapshot_entries);
         if self.handed.index >= next {
             self.capture();
         }
     }
 
-    /// Reads whose index was handed to the machine: it does its jobs in order.
-    fn ask_machine(&mut self) {
+    /// Hands reads to the machine whose index it was handed before: it runs jobs in order.
+    fn run_confirmed_reads(&mut self) {
         let handed = self.handed.index;
         while let Some(read) = self.confirmed.first_entry()
             && *read.key() <= handed
         {
-            for ticket in read.remove() {
-                let Some(open) = self.requests.get_mut(ticket) else { continue };
-                if let Asked::Read(question) = &open.asked {
-                    self.jobs.push(MachineJob::Query(ticket, question.clone()));
-                    open.stage = Stage::Asking;
+            for token in read.remove() {
+                let Some(open) = self.requests.get_mut(token) else { continue };
+                if let RequestBody::Read(query) = &open.body {
+                    self.jobs.push(MachineJob::Query(token, query.clone()));
+                    open.stage = RequestStage::Querying;
                 }
             }
         }
@@ -522,5 +527,5 @@ fn carries_snapshot(envelope: &Envelope) -> bool {
     matches!(envelope.message, Message::Snapshot(_))
 }
 
-/// Offers are numbered from the boot counter on, in steps that no run uses up.
+/// Attempts are numbered from the start counter, in ranges that no run uses up.
 const ATTEMPT_BITS: u32 = 40;

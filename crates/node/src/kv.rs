@@ -1,4 +1,4 @@
-//! A small key-value map in memory: the first [`Machine`], and an example of one.
+//! A small key-value map in memory, as an example of a [`Machine`] and for tests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,55 +11,54 @@ use crate::machine::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 /// Keys and values, each with the index of the command that wrote it last.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MemoryKv {
-    // Shared with the snapshots that are being written; copied when that matters.
+    // Shared with snapshots that are being written; copied on the next write.
     map: Arc<BTreeMap<Bytes, (Bytes, Index)>>,
 }
 
-/// What can be done to the map.
+/// A command for the map.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KvCommand {
-    /// Writes a value, whatever was there before.
+    /// Writes a value.
     Put {
-        /// Where to write.
+        /// The key.
         key: Bytes,
-        /// What to write.
+        /// The new value.
         value: Bytes,
     },
-    /// Takes a key away, if it is there.
+    /// Deletes a key, if it exists.
     Delete {
-        /// Which one.
+        /// The key.
         key: Bytes,
     },
-    /// Puts `value` if the key's value is `expected`, or if it has none and none is
-    /// expected.
+    /// Puts `value` if the key's value is `expected`.
     CompareAndSet {
-        /// Where to look, and to write.
+        /// The key.
         key: Bytes,
-        /// What has to be there; `None` for nothing.
+        /// The expected value; `None` if the key must not exist.
         expected: Option<Bytes>,
-        /// What to write then.
+        /// The new value.
         value: Bytes,
     },
 }
 
-/// What can be asked of the map.
+/// A query to the map.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KvQuery {
-    /// Whose value is wanted.
+    /// The key whose value is returned.
     pub key: Bytes,
 }
 
-/// What the map says, to a command or to a question.
+/// The reply to a command or a query.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KvReply {
-    /// Whether a compare-and-set took place. Other commands always do.
+    /// Whether a compare-and-set took effect. Other commands always do.
     pub done: bool,
-    /// The value before the command, or the value asked for.
+    /// The value before the command, or the queried value.
     pub value: Option<Bytes>,
 }
 
 impl MemoryKv {
-    /// The value of a key on this member, which may be behind the others.
+    /// The value of a key on this member, which may be stale.
     pub fn get(&self, key: &[u8]) -> Option<&Bytes> {
         self.map.get(key).map(|(value, _)| value)
     }
@@ -96,13 +95,13 @@ impl MemoryKv {
 
 impl Machine for MemoryKv {
     fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
-        // Bytes that are no command do nothing, on every member alike.
+        // Invalid commands do nothing, on every member alike.
         let reply = KvCommand::decode(command).map(|command| self.run(index, command));
         Ok(reply.unwrap_or(KvReply { done: false, value: None }).encode())
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        let value = self.map.get(question).map(|(value, _)| value.clone());
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        let value = self.map.get(query).map(|(value, _)| value.clone());
         Ok(KvReply { done: true, value }.encode())
     }
 
@@ -170,7 +169,7 @@ impl KvCommand {
         out.freeze()
     }
 
-    /// Nothing when the bytes are no command.
+    /// None if the bytes are not a command.
     pub fn decode(bytes: &Bytes) -> Option<Self> {
         let mut from = bytes.clone();
         let command = match from.try_get_u8().ok()? {
@@ -188,14 +187,14 @@ impl KvCommand {
 }
 
 impl KvQuery {
-    /// The bytes to read with.
+    /// The bytes of the query.
     pub fn encode(&self) -> Bytes {
         self.key.clone()
     }
 }
 
 impl KvReply {
-    /// The bytes that the machine answers with.
+    /// The bytes of the reply.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u8(u8::from(self.done));
@@ -203,7 +202,7 @@ impl KvReply {
         out.freeze()
     }
 
-    /// Nothing when the bytes are no reply.
+    /// None if the bytes are not a reply.
     pub fn decode(bytes: &Bytes) -> Option<Self> {
         let mut from = bytes.clone();
         let done = from.try_get_u8().ok()? == 1;
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_shows_the_moment_it_was_taken() {
+    fn a_snapshot_shows_the_state_when_it_was_taken() {
         let mut kv = MemoryKv::default();
         kv.apply(1, &put_command("a", "1")).unwrap();
         let captured = kv.clone();
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_bytes_do_nothing() {
+    fn invalid_commands_do_nothing() {
         let mut kv = MemoryKv::default();
         let reply = kv.apply(1, &Bytes::from_static(b"\x01garbage")).unwrap();
         assert_eq!(KvReply::decode(&reply), Some(KvReply { done: false, value: None }));

@@ -1,31 +1,101 @@
-//! One member of a Raft cluster, for embedding: a replicated state machine whose
-//! members can be exchanged while it serves.
+//! Raft for your own state machine, embedded in your program. Members can be replaced while the
+//! cluster serves requests.
 //!
-//! Implement [`Machine`], start a [`Node`] on each of your machines, and
-//! [`propose`](Node::propose) commands to any of them. Each runs once, in the same order,
-//! on all. [`Node::set_goal`] says who the members shall be; whoever leads takes the steps.
+//! Implement [`Machine`] (or [`typed::TypedMachine`], with serde types), start a [`Node`] on each
+//! of your hosts, and [`propose`](Node::propose) commands to any of them. Each command runs once,
+//! in the same order, on all members. [`Node::set_goal`] names the members that the cluster
+//! should have; the leader takes the steps.
 //!
-//! # What an answer means
-//! A request ends in one of three ways, and only one: **done**; **refused**, which means
-//! that it did not happen and never will, so asking again is safe; or **unknown**, which
-//! means that it may have happened, or may still. A membership change that is done is
-//! *settled*: any majority of the new members can go on by itself, also after restarts.
+//! ```
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use quorate::{KvCommand, KvReply, MemoryKv, MemoryNetwork, MemoryStorage, Node, NodeConfig};
 //!
-//! # What can be replaced
-//! [`Storage`] is [`DirectoryStorage`] unless you bring your own, [`Transport`] is
-//! [`TcpTransport`]. `testkit` has the suites that yours should pass. Many members in one
-//! process share their threads and connections: see [`Host`].
+//! let network = MemoryNetwork::new();
+//! let mut nodes = Vec::new();
+//! for id in 1..=3 {
+//!     let config = NodeConfig::first(7, id, [(1, "one"), (2, "two"), (3, "three")]);
+//!     let storage = MemoryStorage::new();
+//!     nodes.push(Node::start(config, storage, MemoryKv::default(), network.transport()).await?);
+//! }
+//! // Every member accepts requests. Done means committed, and applied on this member.
+//! let put = KvCommand::Put { key: "color".into(), value: "green".into() };
+//! nodes[0].propose(put.encode()).await?;
+//! let reply = nodes[2].read("color").await?;
+//! assert_eq!(KvReply::decode(&reply).and_then(|reply| reply.value), Some("green".into()));
+//! # Ok(())
+//! # }
+//! ```
 //!
-//! # Without a runtime
-//! Without the feature `runtime` nothing here does I/O: [`driver::Driver`] is a member without its
-//! threads, [`driver::Applier`] runs committed entries on a [`Machine`]. The simulator in
-//! `quorate-sim` runs these very values.
+//! Use [`DirectoryStorage`] and [`TcpTransport`] for members on disk and on several hosts.
+//!
+//! # How a request ends
+//! A request ends in exactly one of three ways: **done**; **refused**, which means that it did not
+//! happen and never will, so a retry is safe; or **unknown**, which means that it may have
+//! happened or may still happen. See [`RequestError`]. A membership change that is done is
+//! *settled*: any majority of the new members can continue without the others, also after
+//! restarts. The member retries by itself; see [`RequestError::is_retryable`] before you add a
+//! retry loop.
+//!
+//! # Reads
+//! [`Node::read`] is linearizable on every member. [`Node::barrier`] waits until this member has
+//! everything that was acknowledged before, for programs that look into their machine directly.
+//! [`Node::read_local`] needs no leader and may be stale; it returns the index that it shows.
+//!
+//! # Test your state machine in simulated clusters
+//! `quorate_sim::explore::try_machine` runs a machine in simulated clusters with crashes, lost
+//! messages, failing disks, snapshots and membership changes, and checks that replies are
+//! linearizable, that all members reach the same state, and that snapshots restore it:
+//!
+//! ```
+//! use bytes::Bytes;
+//! use quorate::{KvCommand, MemoryKv};
+//! use quorate_sim::explore::{Workload, try_machine};
+//! use quorate_sim::random::Random;
+//!
+//! /// What simulated clients do.
+//! struct Puts;
+//!
+//! impl Workload for Puts {
+//!     fn command(&mut self, random: &mut Random) -> Bytes {
+//!         let key = Bytes::from(vec![random.below(5) as u8]);
+//!         KvCommand::Put { key, value: "v".into() }.encode()
+//!     }
+//!
+//!     fn question(&mut self, random: &mut Random) -> Bytes {
+//!         Bytes::from(vec![random.below(5) as u8])
+//!     }
+//! }
+//!
+//! // One simulated cluster for each seed. A failure prints a short run that shows it.
+//! let report = try_machine(0..5, MemoryKv::default, || Puts).unwrap();
+//! assert_eq!(report.schedules, 5);
+//! ```
+//!
+//! # Replaceable parts
+//! [`Storage`] and [`Transport`] are traits. [`testkit`] has test suites for your own
+//! implementations. Many members in one process share threads and connections: see [`Host`].
+//!
+//! # Modules
+//! Types for users are at the root. [`driver`] is for runtimes other than tokio: it does no I/O.
+//!
+//! # Feature flags
+//! - `runtime` (default): [`Node`], storages and transports, on tokio. Without it only what does
+//!   no I/O is left.
+//! - `typed`: [`typed::TypedMachine`] and `TypedNode`, with serde types instead of bytes.
+//! - `serde`: serde implementations for options, errors and replies.
+//!
+//! # Examples and guides
+//! In the repository, under `crates/node/examples`, each runs with
+//! `cargo run -p quorate --example NAME`: `memory_kv` (a replicated map in under 100 lines),
+//! `disk_kv` (on disk, over TCP, with three processes), `replace_a_node` (replaces a member while
+//! clients write) and `many_groups` (many clusters in one process). Guides for users of other
+//! libraries are `docs/from-openraft.md` and `docs/from-raft-rs.md`.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 mod applier;
-mod asking;
 mod command_id;
 pub mod driver;
 mod kv;
@@ -33,6 +103,7 @@ mod machine;
 #[cfg(feature = "runtime")]
 mod memory_network;
 mod outcome;
+mod request_table;
 mod requests;
 #[cfg(feature = "runtime")]
 mod runtime;
@@ -41,8 +112,11 @@ mod start;
 mod tcp;
 #[cfg(feature = "runtime")]
 pub mod testkit;
+#[cfg(feature = "typed")]
+pub mod typed;
 
 pub use applier::SnapshotInstallError;
+pub use command_id::CommandBuffer;
 pub use driver::DriverOptions;
 pub use kv::{KvCommand, KvQuery, KvReply, MemoryKv};
 pub use machine::{BadSnapshot, Machine, MachineError, MachineFailed, SnapshotChunks};

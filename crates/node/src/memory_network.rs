@@ -1,6 +1,7 @@
 //! A network within one process, for tests and examples: no sockets, no addresses.
 //!
-//! Bounded like a real one: what a busy member does not take is dropped. Links can be cut.
+//! Bounded like a real one: messages that a busy member does not read are dropped. Links can
+//! be cut.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,13 +18,13 @@ use crate::runtime::{
     SnapshotReceiveError, Transport, TransportError, lock,
 };
 
-/// Parcels sent together that wait for one member.
+/// Deliveries that may wait for one member.
 const WAITING_MAX: usize = 256;
 
-/// Snapshots that are under way from one transport.
+/// Snapshots that one transport may send at the same time.
 const SNAPSHOTS_MAX: usize = 16;
 
-/// Members find each other by their names, on whichever of its transports they live.
+/// Members find each other by their keys, on any transport of this network.
 #[derive(Clone, Default)]
 pub struct MemoryNetwork {
     state: Arc<Mutex<NetworkState>>,
@@ -35,13 +36,13 @@ struct NetworkState {
     cut: BTreeSet<(MemberKey, MemberKey)>,
 }
 
-/// Where a member lives.
+/// Where a member is reached.
 #[derive(Clone)]
 struct MemberEndpoint {
-    /// Of the transport that it lives on.
+    /// Of the member's transport.
     stopping: watch::Sender<bool>,
     inbox: Inbox,
-    way: mpsc::Sender<QueuedDelivery>,
+    deliveries: mpsc::Sender<QueuedDelivery>,
 }
 
 struct QueuedDelivery {
@@ -50,7 +51,7 @@ struct QueuedDelivery {
 }
 
 impl MemoryNetwork {
-    /// Nobody is on it.
+    /// A network without members.
     pub fn new() -> Self {
         Self::default()
     }
@@ -67,7 +68,7 @@ impl MemoryNetwork {
         }
     }
 
-    /// From now on nothing passes between these two, in either direction.
+    /// Drops everything between these two members, in both directions, until it is healed.
     pub fn cut(&self, one: MemberKey, other: MemberKey) {
         lock(&self.state).cut.extend([(one, other), (other, one)]);
     }
@@ -104,7 +105,7 @@ impl fmt::Debug for MemoryNetwork {
 pub struct MemoryTransport {
     network: MemoryNetwork,
     inbox: OnceLock<Inbox>,
-    /// The members that live here, by their disks.
+    /// The members of this transport, with the incarnations of their disks.
     own: Mutex<BTreeMap<MemberKey, u64>>,
     counts: Arc<Mutex<BTreeMap<&'static str, u64>>>,
     snapshots: Arc<tokio::sync::Semaphore>,
@@ -116,10 +117,10 @@ impl MemoryTransport {
         count(&self.counts, what);
     }
 
-    /// Tells everybody who could have talked to it.
-    fn take_away(&self, key: MemberKey) {
+    /// Removes a member, and tells its peers that the connection is lost.
+    fn disconnect(&self, key: MemberKey) {
         let mut state = lock(&self.network.state);
-        // It may live elsewhere by now.
+        // It may have started on another transport since.
         let here = |endpoint: &MemberEndpoint| endpoint.stopping.same_channel(&self.stopping);
         if !state.endpoints.get(&key).is_some_and(here) {
             return;
@@ -136,9 +137,10 @@ impl MemoryTransport {
         let to = MemberKey { cluster: pair.from.cluster, member: pair.to };
         let sent = match self.network.endpoint(pair.from, to) {
             None => Err("dropped_unreachable"),
-            Some(endpoint) => {
-                endpoint.way.try_send(QueuedDelivery { pair, messages }).map_err(|_| "dropped_full")
-            }
+            Some(endpoint) => endpoint
+                .deliveries
+                .try_send(QueuedDelivery { pair, messages })
+                .map_err(|_| "dropped_full"),
         };
         match (sent, self.inbox.get()) {
             (Ok(()), _) => self.count("sent"),
@@ -154,30 +156,33 @@ impl MemoryTransport {
 
 impl Transport for MemoryTransport {
     fn start(&self, inbox: Inbox) -> Result<(), TransportError> {
-        self.inbox.set(inbox).map_err(|_| "started already".into())
+        self.inbox.set(inbox).map_err(|_| "the transport is already started".into())
     }
 
     fn add_member(&self, key: MemberKey, incarnation: u64) {
         let Some(inbox) = self.inbox.get() else { return };
-        let (way, deliveries) = mpsc::channel(WAITING_MAX);
-        let endpoint =
-            MemberEndpoint { stopping: self.stopping.clone(), inbox: inbox.clone(), way };
+        let (sender, deliveries) = mpsc::channel(WAITING_MAX);
+        let endpoint = MemberEndpoint {
+            stopping: self.stopping.clone(),
+            inbox: inbox.clone(),
+            deliveries: sender,
+        };
         lock(&self.own).insert(key, incarnation);
         lock(&self.network.state).endpoints.insert(key, endpoint);
         let counts = Arc::clone(&self.counts);
-        let bringing = bring(self.network.clone(), inbox.clone(), key, deliveries, counts);
+        let delivering = deliver_all(self.network.clone(), inbox.clone(), key, deliveries, counts);
         let mut stopping = self.stopping.subscribe();
         tokio::spawn(async move {
             tokio::select! {
                 _ = stopping.wait_for(|stopping| *stopping) => {}
-                () = bringing => {}
+                () = delivering => {}
             }
         });
     }
 
     fn remove_member(&self, key: MemberKey) {
         lock(&self.own).remove(&key);
-        self.take_away(key);
+        self.disconnect(key);
     }
 
     /// Members need no address here.
@@ -201,7 +206,7 @@ impl Transport for MemoryTransport {
         else {
             return self.count("snapshots_lost");
         };
-        let Ok(place) = Arc::clone(&self.snapshots).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.snapshots).try_acquire_owned() else {
             return self.count("snapshots_lost");
         };
         let pair = Introduction { from: key, incarnation, to: to.member };
@@ -218,11 +223,11 @@ impl Transport for MemoryTransport {
                 },
             };
             count(&counts, what);
-            drop(place);
+            drop(permit);
         });
     }
 
-    /// Who is not let in is asked about with every delivery: there is nothing to close.
+    /// Each delivery is checked: there is no connection to close.
     fn reject(&self, _key: MemberKey, _from: MemberId, why: RejectReason) {
         self.count(why.name());
     }
@@ -235,7 +240,7 @@ impl Transport for MemoryTransport {
         Box::pin(async {
             self.stopping.send_replace(true);
             let own = std::mem::take(&mut *lock(&self.own));
-            own.into_keys().for_each(|key| self.take_away(key));
+            own.into_keys().for_each(|key| self.disconnect(key));
             self.stopping.closed().await;
         })
     }
@@ -247,8 +252,8 @@ impl fmt::Debug for MemoryTransport {
     }
 }
 
-/// Hands over what is sent to one member, until it lives here no more.
-async fn bring(
+/// Delivers to one member, until it is removed.
+async fn deliver_all(
     network: MemoryNetwork,
     inbox: Inbox,
     to: MemberKey,

@@ -197,7 +197,10 @@ impl RequestRefused {
 pub(crate) fn is_transient(refusal: &Refusal) -> bool {
     matches!(
         refusal,
-        Refusal::NotLeader { .. } | Refusal::Transferring { .. } | Refusal::LeaderRemoved
+        Refusal::NotLeader { .. }
+            | Refusal::Transferring { .. }
+            | Refusal::LeaderRemoved
+            | Refusal::Change(ChangeRefusal::InFlight { .. } | ChangeRefusal::NoOwnCommit)
     )
 }
 

@@ -1,218 +1,426 @@
-//! The table of open requests: what was asked here and has no answer yet.
-
-use std::collections::{BTreeMap, VecDeque};
+//! The lifecycle of requests: sent to the leader, retried with the next leader when that one
+//! is lost, and finished once. This is the only layer that retries.
+//!
+//! A command may be sent any number of times, because it runs once however often it is logged
+//! (see `command_id.rs`); a read, because it changes nothing; a transfer, because repeating it
+//! has no effect. A membership change is sent again only if the leader certainly did not log it:
+//! otherwise its outcome is unknown.
 
 use bytes::Bytes;
-use quorate_core::{Change, EntryId, Index, MemberId, Refusal, RequestId};
+use quorate_core::{
+    Accepted, Dropped, Entries, EntryId, Event, Index, Input, Membership, Refusal, RequestId,
+    SnapshotMeta, Term,
+};
 
-/// Names a request to the caller, from asking to the answer. Never used twice by
-/// one driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct RequestToken(pub u64);
+use crate::applier::{CommandOutcome, MachineJob};
+use crate::command_id::{CommandDedup, CommandId};
+use crate::driver::Driver;
+use crate::outcome::{OutcomeUnknown, RequestOutcome, RequestRefused, RequestReply, is_transient};
+use crate::request_table::{OpenRequest, RequestBody, RequestStage, RequestToken};
 
-impl RequestToken {
-    /// Of a change or a transfer.
-    pub(crate) fn is_slow(self) -> bool {
-        self.0 & SLOW != 0
-    }
-}
-
-/// What was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// A command, sealed with its origin.
-    Command(Bytes),
-    /// A query to the machine; none for a barrier.
-    Read(Option<Bytes>),
-    Change(Box<Change>),
-    Transfer(MemberId),
-}
-
-impl Asked {
-    /// May take much longer than others.
-    fn is_slow(&self) -> bool {
-        matches!(self, Self::Change(_) | Self::Transfer(_))
-    }
-}
-
-/// How far a request has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// No leader has heard of it: it surely has not happened.
-    Waiting,
-    /// Offered to a leader; whether it arrived is not known.
-    Offered,
-    /// The leader that was known when it was offered has it in its log.
-    Logged(EntryId),
-    /// A change that is committed and not settled.
-    Committed(EntryId),
-    /// A goal that is committed and pursued.
-    Pursued(EntryId),
-    /// A read that may run as soon as this index was handed to the machine.
-    Confirmed(Index),
-    /// The machine was asked.
-    Asking,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Open {
-    pub(crate) asked: Asked,
-    /// Of this leader or of none: never passed on, never offered again.
-    pub(crate) once: bool,
-    pub(crate) stage: Stage,
-    /// How many offers may have been taken.
-    pub(crate) offers: u32,
-    /// The newest offer that may be answered.
-    pub(crate) attempt: Option<RequestId>,
-    /// Why the newest offer was refused, if it is offered again.
-    pub(crate) refusal: Option<Refusal>,
-    /// When it is offered again, unless something happens before.
-    pub(crate) offer_at: u64,
-    pub(crate) deadline: u64,
-    /// How long it may take once it is committed.
-    pub(crate) ticks: u64,
-}
-
-/// Open requests by ticket.
-///
-/// Commands and reads come in great numbers and are answered soon: their tickets grow by
-/// one, and a queue is a map. Changes and transfers are few and may take long, so they have
-/// a map and numbers of their own: what waits for a member to join does not keep everything
-/// asked after it in the table.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Requests {
-    open: VecDeque<Option<Open>>,
-    /// The ticket of the first place in `open`.
-    first: u64,
-    count: usize,
-    slow: BTreeMap<u64, Open>,
-    slow_asked: u64,
-    attempts: BTreeMap<RequestId, RequestToken>,
-}
-
-/// Tickets of changes and transfers have this bit.
-const SLOW: u64 = 1 << 63;
-
-impl Requests {
-    pub(crate) fn new(first: u64) -> Self {
-        Self { first, ..Self::default() }
+impl Driver {
+    pub(crate) fn request(&mut self, body: RequestBody, ticks: u64) -> RequestToken {
+        let refused = self.refuse_early(&body);
+        self.open_request(body, ticks, false, refused)
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.count + self.slow.len()
+    /// A command that only the leader of this term may log, and only if it is this member.
+    pub(crate) fn request_once(&mut self, command: Bytes, term: Term) -> RequestToken {
+        let body = RequestBody::Command(command);
+        let leader = self.raft.leader();
+        let leads = leader == Some(self.own.member) && self.raft.term() == term;
+        let elsewhere = RequestRefused::ByLeader(Refusal::NotLeader { leader });
+        let refused = if leads { self.refuse_early(&body) } else { Some(elsewhere) };
+        self.open_request(body, self.options.request_ticks, true, refused)
     }
 
-    /// Every command and read before this one was answered.
-    pub(crate) fn oldest(&self) -> RequestToken {
-        RequestToken(self.first)
-    }
-
-    /// The ticket that the next command or read gets.
-    pub(crate) fn next(&self) -> RequestToken {
-        RequestToken(self.first + self.open.len() as u64)
-    }
-
-    pub(crate) fn insert(&mut self, open: Open) -> RequestToken {
-        if open.asked.is_slow() {
-            self.slow_asked += 1;
-            let number = SLOW | self.slow_asked;
-            self.slow.insert(number, open);
-            return RequestToken(number);
-        }
-        let ticket = self.next();
-        self.open.push_back(Some(open));
-        self.count += 1;
-        ticket
-    }
-
-    pub(crate) fn get_mut(&mut self, ticket: RequestToken) -> Option<&mut Open> {
-        if ticket.is_slow() {
-            return self.slow.get_mut(&ticket.0);
-        }
-        let place = ticket.0.checked_sub(self.first)?;
-        self.open.get_mut(usize::try_from(place).ok()?)?.as_mut()
-    }
-
-    pub(crate) fn remove(&mut self, ticket: RequestToken) -> Option<Open> {
-        let open = if ticket.is_slow() {
-            self.slow.remove(&ticket.0)?
-        } else {
-            let place = usize::try_from(ticket.0.checked_sub(self.first)?).ok()?;
-            let open = self.open.get_mut(place)?.take()?;
-            self.count -= 1;
-            open
+    /// A query that needs no leader: it goes to the machine at once.
+    pub(crate) fn request_locally(&mut self, query: Bytes) -> RequestToken {
+        let body = RequestBody::Read(None);
+        let refused = self.refuse_early(&body).filter(|why| *why != RequestRefused::NotMember);
+        let (single_attempt, stage, attempt, refusal) = (true, RequestStage::Querying, None, None);
+        let ticks = self.options.request_ticks;
+        let deadline = self.now.saturating_add(ticks.max(1));
+        let (open_attempts, retry_at) = (0, deadline);
+        let open = OpenRequest {
+            body,
+            single_attempt,
+            stage,
+            open_attempts,
+            attempt,
+            refusal,
+            retry_at,
+            deadline,
+            ticks,
         };
-        if let Some(attempt) = open.attempt {
-            self.attempts.remove(&attempt);
+        let token = self.requests.insert(open);
+        match refused {
+            Some(why) => self.finish(token, Err(why.into())),
+            None => {
+                self.next_check = self.next_check.min(deadline);
+                self.jobs.push(MachineJob::Query(token, Some(query)));
+            }
         }
-        while let Some(None) = self.open.front() {
-            self.open.pop_front();
-            self.first += 1;
+        token
+    }
+
+    fn open_request(
+        &mut self,
+        body: RequestBody,
+        ticks: u64,
+        single_attempt: bool,
+        refused: Option<RequestRefused>,
+    ) -> RequestToken {
+        // A longer deadline begins when a change is committed: until then the request may be lost.
+        let timeout = ticks.clamp(1, self.options.request_ticks.max(1));
+        let deadline = self.now.saturating_add(timeout);
+        let (stage, retry_at, attempt, refusal) = (RequestStage::Waiting, deadline, None, None);
+        let open_attempts = 0;
+        let open = OpenRequest {
+            body,
+            single_attempt,
+            stage,
+            open_attempts,
+            attempt,
+            refusal,
+            retry_at,
+            deadline,
+            ticks,
+        };
+        let token = self.requests.insert(open);
+        match refused {
+            Some(why) => self.finish(token, Err(why.into())),
+            None => {
+                self.next_check = self.next_check.min(deadline);
+                self.attempt(token);
+            }
         }
-        Some(open)
+        token
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (RequestToken, &Open)> {
-        let numbered = self.open.iter().zip(self.first..);
-        let quick =
-            numbered.filter_map(|(open, number)| Some((RequestToken(number), open.as_ref()?)));
-        quick.chain(self.slow.iter().map(|(number, open)| (RequestToken(*number), open)))
-    }
-
-    pub(crate) fn tickets(&self, wanted: impl Fn(&Open) -> bool) -> Vec<RequestToken> {
-        self.iter().filter(|(_, open)| wanted(open)).map(|(ticket, _)| ticket).collect()
-    }
-
-    /// Of the changes and transfers alone.
-    pub(crate) fn slow_tickets(&self, wanted: impl Fn(&Open) -> bool) -> Vec<RequestToken> {
-        let wanted = self.slow.iter().filter(|(_, open)| wanted(open));
-        wanted.map(|(number, _)| RequestToken(*number)).collect()
-    }
-
-    /// From now on an answer to this attempt belongs to this request, and one to an
-    /// earlier attempt to nobody.
-    pub(crate) fn expect(&mut self, ticket: RequestToken, attempt: RequestId) {
-        let Some(open) = self.get_mut(ticket) else { return };
-        let earlier = open.attempt.replace(attempt);
-        if let Some(earlier) = earlier {
-            self.attempts.remove(&earlier);
+    /// Why a request is refused before it is sent to a leader.
+    fn refuse_early(&self, body: &RequestBody) -> Option<RequestRefused> {
+        let limit = self.options.requests_max;
+        if self.requests.len() >= limit {
+            return Some(RequestRefused::TooManyRequests { limit });
         }
-        self.attempts.insert(attempt, ticket);
+        if self.removed {
+            return Some(RequestRefused::NotMember);
+        }
+        // The transport could not carry it, and a leader with it in its log would retry forever.
+        let limit = self.options.command_bytes_max;
+        match body {
+            RequestBody::Command(logged) if logged.len() > limit => {
+                Some(RequestRefused::TooLarge { bytes: logged.len(), limit })
+            }
+            _ => None,
+        }
     }
 
-    /// Whose attempt was answered, if anybody still waits for it.
-    pub(crate) fn answered(&mut self, attempt: RequestId) -> Option<RequestToken> {
-        let ticket = self.attempts.remove(&attempt)?;
-        self.get_mut(ticket)?.attempt = None;
-        Some(ticket)
+    /// The only place where a request ends.
+    pub(crate) fn finish(&mut self, token: RequestToken, outcome: RequestOutcome) {
+        if self.requests.remove(token).is_some() {
+            self.outcomes.push((token, outcome));
+        }
+    }
+
+    /// Gives the request to the core, which logs it, forwards it to the leader, or refuses it.
+    fn attempt(&mut self, token: RequestToken) {
+        self.attempt_count += 1;
+        let attempt = RequestId(self.attempt_count);
+        let now = self.now;
+        let Some(open) = self.requests.get_mut(token) else { return };
+        open.open_attempts += 1;
+        open.retry_at = now + self.options.retry_ticks;
+        self.next_check = self.next_check.min(open.retry_at);
+        let input = match &open.body {
+            RequestBody::Command(command) => Input::Propose(attempt, command.clone()),
+            RequestBody::Read(_) => Input::Read(attempt),
+            RequestBody::Change(change) => Input::Change(attempt, (**change).clone()),
+            RequestBody::Transfer(to) => Input::Transfer(*to),
+        };
+        match self.step(input) {
+            Ok(Accepted::Logged(id)) => self.set_stage(token, RequestStage::Logged(id)),
+            Ok(Accepted::Forwarded(_) | Accepted::Queued) => {
+                self.requests.expect_reply(token, attempt);
+                self.set_stage(token, RequestStage::Sent);
+            }
+            Ok(Accepted::Done) => self.set_stage(token, RequestStage::Sent),
+            Err(Dropped::NothingToDo) => self.on_nothing_to_do(token),
+            Err(Dropped::Refused(refusal)) => self.on_attempt_refused(token, refusal),
+            Err(_) => {}
+        }
+    }
+
+    fn set_stage(&mut self, token: RequestToken, stage: RequestStage) {
+        if let Some(open) = self.requests.get_mut(token) {
+            open.stage = stage;
+        }
+    }
+
+    /// A change is committed. The request now waits until the change is settled or, if it set a
+    /// goal, until the goal has ended. Each event comes once, and may have come already.
+    fn on_committed(&mut self, token: RequestToken, id: EntryId, membership: &Membership) {
+        let now = self.now;
+        let Some(open) = self.requests.get_mut(token) else { return };
+        open.deadline = now.saturating_add(open.ticks.max(1));
+        let pursued = membership.goal().is_some_and(|goal| goal.id == id);
+        let ended = membership.ended_goals().iter().any(|ended| ended.id == id);
+        open.stage =
+            if pursued || ended { RequestStage::Pursued(id) } else { RequestStage::Committed(id) };
+        if let Some(ended) = self.raft.ended_goal(id) {
+            self.finish(token, Ok(RequestReply::GoalEnded(ended)));
+        } else if self.raft.settled() >= id.index {
+            self.on_settled(EntryId::new(id.term, self.raft.settled()));
+        }
+    }
+
+    pub(crate) fn on_accepted(&mut self, attempt: RequestId, id: EntryId) {
+        let Some(token) = self.requests.take_attempt(attempt) else { return };
+        self.set_stage(token, RequestStage::Logged(id));
+        let changes = self
+            .requests
+            .get_mut(token)
+            .is_some_and(|open| matches!(open.body, RequestBody::Change(_)));
+        // The entry may have been applied here before the leader's reply arrived.
+        if changes && id.index <= self.raft.log_status().applying {
+            let membership = self.raft.membership_at(id.index);
+            if membership.since() == id {
+                self.on_committed(token, id, &membership);
+            }
+        }
+    }
+
+    pub(crate) fn on_confirmed(&mut self, attempt: RequestId, index: Index) {
+        if let Some(token) = self.requests.take_attempt(attempt) {
+            self.set_stage(token, RequestStage::Confirmed(index));
+            self.confirmed.entry(index).or_default().push(token);
+        }
+    }
+
+    /// The leader refused a forwarded request.
+    pub(crate) fn on_refused(&mut self, attempt: RequestId, refusal: Refusal) {
+        if let Some(token) = self.requests.take_attempt(attempt) {
+            self.on_attempt_refused(token, refusal);
+        }
+    }
+
+    /// The newest attempt was refused. The request has certainly not happened only if no other
+    /// attempt may have been accepted.
+    fn on_attempt_refused(&mut self, token: RequestToken, refusal: Refusal) {
+        let Some(open) = self.requests.get_mut(token) else { return };
+        open.open_attempts = open.open_attempts.saturating_sub(1);
+        let is_read = matches!(open.body, RequestBody::Read(_));
+        let certain = open.open_attempts == 0 || is_read;
+        if certain {
+            open.stage = RequestStage::Waiting;
+            open.open_attempts = 0;
+            if open.single_attempt || !is_transient(&refusal) {
+                self.finish(token, Err(RequestRefused::ByLeader(refusal).into()));
+                return;
+            }
+            // The leader has another change in progress: it may be over at the next tick.
+            if matches!(refusal, Refusal::Change(_)) {
+                open.retry_at = self.now + 1;
+                self.next_check = self.next_check.min(open.retry_at);
+            }
+            open.refusal = Some(refusal);
+        }
+    }
+
+    fn on_nothing_to_do(&mut self, token: RequestToken) {
+        let Some(open) = self.requests.get_mut(token) else { return };
+        if let RequestBody::Transfer(to) = open.body {
+            if self.raft.leader() == Some(to) {
+                self.finish(token, Ok(RequestReply::Transferred { to }));
+            } else {
+                open.stage = RequestStage::Sent;
+            }
+        }
+    }
+
+    /// The machine has run, or skipped, a command of this member.
+    pub(crate) fn on_outcome(&mut self, token: RequestToken, outcome: CommandOutcome) {
+        let outcome = match outcome {
+            CommandOutcome::Ran { index, reply } => Ok(RequestReply::Ran { index, reply }),
+            CommandOutcome::NotMember => Err(RequestRefused::NotMember.into()),
+        };
+        self.finish(token, outcome);
+    }
+
+    /// The machine ran the entry that removed this member. Commands that it has not run by then
+    /// come after that entry or are not logged, and never run: their proposer is not a member.
+    /// This member does not hear of the outcome of anything else.
+    pub(crate) fn on_removed(&mut self) {
+        for token in self.requests.tokens(|_| true) {
+            let Some(open) = self.requests.get_mut(token) else { continue };
+            let outcome = match (&open.body, open.stage) {
+                (
+                    RequestBody::Change(_),
+                    RequestStage::Committed(id) | RequestStage::Pursued(id),
+                ) => Err(OutcomeUnknown::NotSettledInTime { id }.into()),
+                (
+                    RequestBody::Change(_) | RequestBody::Transfer(_),
+                    RequestStage::Sent | RequestStage::Logged(_),
+                ) => Err(OutcomeUnknown::Removed.into()),
+                _ => Err(RequestRefused::NotMember.into()),
+            };
+            self.finish(token, outcome);
+        }
+    }
+
+    /// A snapshot replaced entries: the replies that they would have given are lost.
+    pub(crate) fn on_installed(&mut self, meta: &SnapshotMeta, dedup: &CommandDedup) {
+        let sent = |open: &OpenRequest| open.stage != RequestStage::Waiting;
+        for token in self.requests.tokens(sent) {
+            let command_id = CommandId { sequence: token.0, ..self.own };
+            let Some(open) = self.requests.get_mut(token) else { continue };
+            match (&open.body, open.stage) {
+                (RequestBody::Command(_), _) if dedup.has_run(command_id) => {
+                    self.finish(token, Err(OutcomeUnknown::ReplyLost.into()));
+                }
+                (RequestBody::Change(_), RequestStage::Logged(id)) if id.index <= meta.id.index => {
+                    if meta.membership.since() == id {
+                        self.on_committed(token, id, &meta.membership);
+                    } else {
+                        self.finish(token, Err(OutcomeUnknown::PassedBySnapshot.into()));
+                    }
+                }
+                _ => {}
+            }
+        }
+        let membership = &meta.membership;
+        let own = self.own.member;
+        self.removed = membership.removed().contains(&own) && !membership.contains(own);
+        if self.removed {
+            self.on_removed();
+        }
+    }
+
+    /// These entries are committed: changes that wait for one of them took effect, or another
+    /// entry took their index.
+    pub(crate) fn on_committed_entries(&mut self, first: Index, entries: &Entries) {
+        let last = first + entries.len() as u64;
+        let logged = |open: &OpenRequest| match open.stage {
+            RequestStage::Logged(id) if matches!(open.body, RequestBody::Change(_)) => Some(id),
+            _ => None,
+        };
+        let waits =
+            |open: &OpenRequest| logged(open).is_some_and(|id| (first..last).contains(&id.index));
+        for token in self.requests.slow_tokens(waits) {
+            let Some(id) = self.requests.get_mut(token).and_then(|open| logged(open)) else {
+                continue;
+            };
+            let committed = entries.iter().find(|entry| entry.id.index == id.index);
+            let Some(committed) = committed else { continue };
+            match committed.change() {
+                Some(change) if committed.id == id => {
+                    self.on_committed(token, id, &change.membership);
+                }
+                _ => {
+                    let by = committed.id;
+                    self.finish(token, Err(RequestRefused::Overwritten { by }.into()));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn on_event(&mut self, event: &Event) {
+        match event {
+            Event::Leader { leader: Some(leader), .. } => {
+                let done = |open: &OpenRequest| open.body == RequestBody::Transfer(*leader);
+                for token in self.requests.slow_tokens(done) {
+                    self.finish(token, Ok(RequestReply::Transferred { to: *leader }));
+                }
+                self.retry_with_new_leader();
+            }
+            Event::TransferAborted { to, .. } => {
+                for token in
+                    self.requests.slow_tokens(|open| open.body == RequestBody::Transfer(*to))
+                {
+                    self.finish(token, Err(RequestRefused::TransferAborted.into()));
+                }
+            }
+            Event::Settled { id, .. } => self.on_settled(*id),
+            Event::GoalEnded(ended) => {
+                let pursues = |open: &OpenRequest| open.stage == RequestStage::Pursued(ended.id);
+                for token in self.requests.slow_tokens(pursues) {
+                    self.finish(token, Ok(RequestReply::GoalEnded(*ended)));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_settled(&mut self, settled: EntryId) {
+        let covered = |open: &OpenRequest| match open.stage {
+            RequestStage::Committed(id) => id.index <= settled.index,
+            _ => false,
+        };
+        for token in self.requests.slow_tokens(covered) {
+            let Some(RequestStage::Committed(id)) =
+                self.requests.get_mut(token).map(|open| open.stage)
+            else {
+                continue;
+            };
+            self.finish(token, Ok(RequestReply::Changed { id }));
+        }
+    }
+
+    /// A new leader may not have what an earlier one was sent.
+    fn retry_with_new_leader(&mut self) {
+        for token in self.requests.tokens(may_be_retried) {
+            self.attempt(token);
+        }
+    }
+
+    /// Ends requests at their deadline, and retries those that may have been lost.
+    pub(crate) fn check_requests(&mut self) {
+        let now = self.now;
+        for token in self.requests.tokens(|open| open.deadline <= now) {
+            self.time_out(token);
+        }
+        let due = |open: &OpenRequest| open.retry_at <= now && may_be_retried(open);
+        for token in self.requests.tokens(due) {
+            let logged = |open: &mut OpenRequest| matches!(open.stage, RequestStage::Logged(_));
+            if !self.requests.get_mut(token).is_some_and(logged) {
+                self.attempt(token);
+            }
+        }
+        let next = self.requests.iter().map(|(_, open)| {
+            if open.retry_at > now { open.deadline.min(open.retry_at) } else { open.deadline }
+        });
+        self.next_check = next.min().unwrap_or(u64::MAX);
+    }
+
+    fn time_out(&mut self, token: RequestToken) {
+        let Some(open) = self.requests.get_mut(token) else { return };
+        let outcome = match (&open.body, open.stage) {
+            (RequestBody::Read(_), RequestStage::Waiting) => Err(RequestRefused::NoLeader.into()),
+            (RequestBody::Read(_), _) => Err(RequestRefused::ReadTimedOut.into()),
+            (_, RequestStage::Waiting) => match open.refusal.take() {
+                Some(refusal @ Refusal::Change(_)) => Err(RequestRefused::ByLeader(refusal).into()),
+                _ => Err(RequestRefused::NoLeader.into()),
+            },
+            (_, RequestStage::Committed(id) | RequestStage::Pursued(id)) => {
+                Err(OutcomeUnknown::NotSettledInTime { id }.into())
+            }
+            _ => Err(OutcomeUnknown::TimedOut.into()),
+        };
+        self.finish(token, outcome);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn open(asked: Asked) -> Open {
-        let stage = Stage::Waiting;
-        let (once, attempt, refusal) = (false, None, None);
-        let offers = 0;
-        Open { asked, once, stage, offers, attempt, refusal, offer_at: 0, deadline: 0, ticks: 0 }
+/// Commands, reads and transfers may be sent again; a change only while no leader can have
+/// logged it.
+fn may_be_retried(open: &OpenRequest) -> bool {
+    if open.single_attempt {
+        return false;
     }
-
-    #[test]
-    fn a_change_that_waits_long_keeps_nothing_else_in_the_table() {
-        let mut requests = Requests::new(1);
-        let change = requests.insert(open(Asked::Change(Box::new(Change::leave()))));
-        for number in 1..=1_000 {
-            let ticket = requests.insert(open(Asked::Command(Bytes::new())));
-            assert_eq!(ticket, RequestToken(number));
-            assert!(requests.remove(ticket).is_some());
-            assert!(requests.open.is_empty());
-        }
-        assert_eq!((requests.oldest(), requests.len()), (RequestToken(1_001), 1));
-        assert_eq!(requests.slow_tickets(|_| true), [change]);
-        assert!(requests.remove(change).is_some());
-        assert_eq!(requests.len(), 0);
+    match (&open.body, open.stage) {
+        (_, RequestStage::Waiting) => true,
+        (RequestBody::Command(_), RequestStage::Sent | RequestStage::Logged(_)) => true,
+        (RequestBody::Read(_) | RequestBody::Transfer(_), RequestStage::Sent) => true,
+        _ => false,
     }
 }

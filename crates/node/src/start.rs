@@ -1,4 +1,4 @@
-//! From a disk to a running member: what is on it, or a first membership.
+//! Starts a member from its disk, or from a first membership.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,66 +17,65 @@ use crate::machine::Machine;
 /// What a member is started with.
 #[derive(Clone, Debug)]
 pub struct MemberStartup {
-    /// The cluster's own number, the same for all of its members. A disk of another
-    /// cluster is refused.
+    /// The cluster id, the same for all of its members. A disk of another cluster is refused.
     pub cluster: u64,
-    /// [`Config::incarnation`] is what a disk that is still empty is marked with: draw
-    /// it at random. A disk that was marked before keeps its mark.
+    /// [`Config::incarnation`] identifies an empty disk from now on: choose it at random. A disk
+    /// that was used before keeps its own.
     pub config: Config,
-    /// How it deals with requests and snapshots.
+    /// Limits and timeouts of requests, and when snapshots are captured.
     pub options: DriverOptions,
-    /// How it uses its disk.
+    /// How the log is stored.
     pub store: StoreConfig,
-    /// The first membership of a new cluster, the same for each of its members. None
-    /// for a member that joins: it waits to be told, and [`Config::joined_at`] says which
-    /// entry added it. A disk that is still empty is marked with that, and keeps it; one
-    /// that is marked with nothing never counts.
+    /// The first membership of a new cluster, the same for each of its members. None for a
+    /// joining member: it waits for the log, and [`Config::joined_at`] is the entry that added
+    /// it, which an empty disk records. A member without either never votes.
     pub first: Option<Membership>,
 }
 
-/// The three parts of a running member.
+/// The parts of a started member.
 pub struct StartedMember<D: Disk, M> {
-    /// What it decides, and what clients wait for.
+    /// The core and the open requests.
     pub driver: Driver,
-    /// The machine, as far as the newest snapshot brings it.
+    /// The machine, with the state of the newest snapshot.
     pub applier: Applier<M>,
-    /// The disk.
+    /// The log and snapshots on the disk.
     pub store: Store<D>,
-    /// What the disk said.
+    /// The state that was on the disk.
     pub boot: Boot,
 }
 
-/// Opens the disk, creating what is not there, and puts a member on it.
+/// Opens or creates the log on a disk, and starts a member from it.
 pub fn start<D: Disk, M: Machine>(
     disk: D,
     machine: M,
     startup: MemberStartup,
 ) -> Result<StartedMember<D, M>, StartError> {
     let MemberStartup { cluster, config, options, store: store_config, first } = startup;
-    let (mark, first) = first_mark(cluster, &config, first);
-    let opened = Store::open_or_create(disk, mark, &first, &store_config);
-    let OpenedStore { mut store, boot, identity, boots } = opened.map_err(StartError::Open)?;
-    let mut waking = Waking::new(config, identity, boots, boot, machine);
-    if waking.boot.snapshot.id.index > 0 {
-        install(&mut store, &mut waking.applier, &waking.boot.snapshot)?;
+    let (new_identity, first) = first_identity(cluster, &config, first);
+    let opened = Store::open_or_create(disk, new_identity, &first, &store_config);
+    let OpenedStore { mut store, boot, identity, boots: starts } =
+        opened.map_err(StartError::Open)?;
+    let mut starting = StartingMember::new(config, identity, starts, boot, machine);
+    if starting.boot.snapshot.id.index > 0 {
+        install(&mut store, &mut starting.applier, &starting.boot.snapshot)?;
     }
-    let (driver, applier, boot) = waking.finish(options).map_err(StartError::Boot)?;
+    let (driver, applier, boot) = starting.finish(options).map_err(StartError::Boot)?;
     Ok(StartedMember { driver, applier, store, boot })
 }
 
-/// Makes an empty disk that of a first member of a new cluster, whose machine begins in the
-/// state that this one is in: how a backup comes back. `at` is an index that the machine has
-/// not seen; it, the membership and the state have to be the same for all first members. A
-/// goal in the membership is pursued from the start.
+/// Prepares an empty disk for a first member of a new cluster that begins with the state of
+/// this machine: for restoring a backup. `index` must be greater than every index that the
+/// machine has applied; it, the membership and the state have to be the same for all first
+/// members. The cluster pursues a goal in the membership from its start.
 pub fn seed<D: Disk, M: Machine>(
     disk: &mut D,
     identity: StoreIdentity,
     membership: Membership,
     machine: M,
-    at: Index,
+    index: Index,
     config: &StoreConfig,
 ) -> Result<(), CreateError> {
-    let id = EntryId::new(1, at.max(1));
+    let id = EntryId::new(1, index.max(1));
     let mut parts = MembershipParts { since: id, ..MembershipParts::from(membership) };
     if let Some(goal) = &mut parts.goal {
         goal.id = id;
@@ -85,13 +84,13 @@ pub fn seed<D: Disk, M: Machine>(
     let mut first = Boot::from_snapshot(meta.clone());
     first.hard_state.term = id.term;
     let StoreIdentity { member, incarnation, .. } = identity;
-    let origin = CommandId { member, incarnation, boot: 0, number: 0, open_from: 0 };
-    let chunks = Applier::at(machine, origin, &meta).capture_chunks();
+    let id = CommandId { member, incarnation, start: 0, sequence: 0, open_from: 0 };
+    let chunks = Applier::at(machine, id, &meta).capture_chunks();
     Store::create_from_snapshot(disk, identity, &first, chunks, config)
 }
 
-/// What a disk that is still empty is marked with, and what a member then starts from.
-pub(crate) fn first_mark(
+/// The identity that an empty disk gets, and the state that a member on it starts from.
+pub(crate) fn first_identity(
     cluster: u64,
     config: &Config,
     first: Option<Membership>,
@@ -106,29 +105,29 @@ pub(crate) fn first_mark(
     (identity, first.map_or_else(Boot::empty, Boot::first))
 }
 
-/// A member whose disk was read, and whose machine is still to get its snapshot.
-pub(crate) struct Waking<M> {
+/// A member whose disk was read, and whose machine has not installed its snapshot yet.
+pub(crate) struct StartingMember<M> {
     config: Config,
-    boots: u64,
+    starts: u64,
     pub(crate) boot: Boot,
     pub(crate) applier: Applier<M>,
 }
 
-impl<M: Machine> Waking<M> {
+impl<M: Machine> StartingMember<M> {
     pub(crate) fn new(
         mut config: Config,
         identity: StoreIdentity,
-        boots: u64,
+        starts: u64,
         boot: Boot,
         machine: M,
     ) -> Self {
         let StoreIdentity { member, incarnation, joined_at, .. } = identity;
         config.incarnation = incarnation;
         config.joined_at = joined_at;
-        let origin = CommandId { member, incarnation, boot: boots, number: 0, open_from: 0 };
-        let mut applier = Applier::new(machine, origin);
+        let id = CommandId { member, incarnation, start: starts, sequence: 0, open_from: 0 };
+        let mut applier = Applier::new(machine, id);
         applier.resume(&identity);
-        Self { config, boots, boot, applier }
+        Self { config, starts, boot, applier }
     }
 
     pub(crate) fn finish(
@@ -136,18 +135,19 @@ impl<M: Machine> Waking<M> {
         options: DriverOptions,
     ) -> Result<(Driver, Applier<M>, Boot), BootError> {
         self.boot.applied = self.applier.applied();
-        let runs_ahead = self.config.apply_unsaved;
-        let driver = Driver::new(self.config, self.boot.clone(), self.boots, options)?;
-        let (applied, last) = (self.applier.kept(), driver.raft().log_status().last.index);
-        // What ran was durable here: the log has lost entries that others count on.
-        if applied > last && !runs_ahead {
+        let may_be_ahead = self.config.apply_unsaved;
+        let driver = Driver::new(self.config, self.boot.clone(), self.starts, options)?;
+        let (applied, last) = (self.applier.resumed(), driver.raft().log_status().last.index);
+        // Without `apply_unsaved` the log held everything that ran: it has lost entries that
+        // other members rely on.
+        if applied > last && !may_be_ahead {
             return Err(BootError::AppliedBeyondLog { applied, last });
         }
         Ok((driver, self.applier, self.boot))
     }
 }
 
-/// Reads a snapshot from the disk into the machine.
+/// Reads a snapshot from the disk and installs it on the machine.
 pub fn install<D: Disk, M: Machine>(
     store: &mut Store<D>,
     applier: &mut Applier<M>,
@@ -170,22 +170,22 @@ pub fn install<D: Disk, M: Machine>(
     }
 }
 
-/// Why a member did not start. Nothing on its disk was given up.
+/// Why a member did not start. Its disk keeps all data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The disk cannot be made ready, or read, or belongs to somebody else.
+    /// The disk cannot be created or read, or belongs to another member or cluster.
     Open(OpenError),
     /// The newest snapshot cannot be read.
     Read(StoreError),
-    /// The newest snapshot is not one of this machine.
+    /// The newest snapshot is not a snapshot of this machine.
     Install {
         /// The snapshot.
         id: EntryId,
         /// What is wrong with it.
         why: SnapshotInstallError,
     },
-    /// What the disk says does not fit together, or not with the config.
+    /// The state on the disk is inconsistent, or does not match the config.
     Boot(BootError),
 }
 
@@ -200,4 +200,13 @@ impl fmt::Display for StartError {
     }
 }
 
-impl std::error::Error for StartError {}
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Open(why) => Some(why),
+            Self::Read(why) => Some(why),
+            Self::Install { why, .. } => Some(why),
+            Self::Boot(why) => Some(why),
+        }
+    }
+}

@@ -206,7 +206,8 @@ async fn a_directory_of_another_cluster_or_in_use_is_refused() {
     assert!(text.contains("another process"), "{text}");
     let node = cluster.any();
     node.stop_now().await;
-    let other = NodeConfig { cluster: 99, ..same };
+    let mut other = same;
+    other.cluster = 99;
     let text = start(other).await.unwrap_err().to_string();
     assert!(text.contains("cluster"), "{text}");
 }

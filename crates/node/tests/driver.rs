@@ -1,6 +1,6 @@
-//! Three members on real files, driven by hand: what a runtime does, in order.
+//! Three members on real files, driven by hand in one thread, in the order of a runtime.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,28 +18,30 @@ use quorate_core::message::Message;
 use quorate_core::{Change, Config, Envelope, MemberId, Membership, SnapshotMeta};
 use quorate_storage::{FileDisk, Store, StoreConfig};
 
-struct Member {
+struct TestMember {
     driver: Driver,
     applier: Applier<MemoryKv>,
     store: Store<FileDisk>,
+    /// While this is set, jobs wait here: the machine is busy.
+    held_jobs: Option<Vec<MachineJob>>,
 }
 
-/// Members that talk without delay, each with a directory of its own.
-struct Cluster {
+/// Members whose messages arrive at once, each with its own directory.
+struct TestCluster {
     folder: PathBuf,
     first: Membership,
-    members: BTreeMap<u64, Member>,
-    answers: BTreeMap<(u64, RequestToken), RequestOutcome>,
+    members: BTreeMap<u64, TestMember>,
+    outcomes: BTreeMap<(u64, RequestToken), RequestOutcome>,
     options: DriverOptions,
 }
 
-impl Cluster {
+impl TestCluster {
     fn new(name: &str, voters: &[u64], options: DriverOptions) -> Self {
         let folder = std::env::temp_dir().join(format!("quorate-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let first = Membership::new(voters.iter().copied().map(MemberId), []);
-        let (members, answers) = (BTreeMap::new(), BTreeMap::new());
-        let mut cluster = Self { folder, first, members, answers, options };
+        let (members, outcomes) = (BTreeMap::new(), BTreeMap::new());
+        let mut cluster = Self { folder, first, members, outcomes, options };
         voters.iter().for_each(|id| cluster.start(*id, 0));
         cluster
     }
@@ -59,49 +61,52 @@ impl Cluster {
             first: (joined_at == 0).then(|| self.first.clone()),
         };
         let started = start(disk, MemoryKv::default(), startup).unwrap();
-        let member =
-            Member { driver: started.driver, applier: started.applier, store: started.store };
+        let (driver, applier, store) = (started.driver, started.applier, started.store);
+        let member = TestMember { driver, applier, store, held_jobs: None };
         self.members.insert(id, member);
     }
 
-    fn member(&mut self, id: u64) -> &mut Member {
+    fn member(&mut self, id: u64) -> &mut TestMember {
         self.members.get_mut(&id).unwrap()
     }
 
-    /// Does everything that anybody wants done, until nobody wants anything.
+    /// Does what the drivers ask for, until no driver has output.
     fn settle(&mut self) {
         loop {
             let Some(id) =
-                self.members.iter().find(|(_, m)| m.driver.has_work()).map(|(id, _)| *id)
+                self.members.iter().find(|(_, m)| m.driver.has_output()).map(|(id, _)| *id)
             else {
                 return;
             };
-            let work = self.member(id).driver.take();
+            let output = self.member(id).driver.take_output();
             let member = self.member(id);
-            if let Some(save) = work.save {
+            if let Some(save) = output.save {
                 member.store.write(&save).unwrap();
                 member.store.sync().unwrap();
                 member.driver.saved(save.id);
             }
-            for job in work.jobs {
-                member.do_job(job);
+            for job in output.jobs {
+                match &mut member.held_jobs {
+                    Some(held) => held.push(job),
+                    None => member.do_job(job),
+                }
             }
-            for load in work.load {
+            for load in output.load {
                 let entries = member.store.load(load.range.clone(), load.bytes_max).unwrap();
                 member.driver.loaded(load.target, entries);
             }
-            if let Some(index) = work.trim {
+            if let Some(index) = output.trim {
                 member.store.trim(index).unwrap();
             }
-            let answers = work.answers.into_iter();
-            let news: Vec<_> = answers.map(|(ticket, answer)| ((id, ticket), answer)).collect();
-            for (key, answer) in news {
-                assert_eq!(self.answers.insert(key, answer), None, "{key:?} is answered twice");
+            let ended = output.outcomes.into_iter();
+            let outcomes: Vec<_> = ended.map(|(token, outcome)| ((id, token), outcome)).collect();
+            for (key, outcome) in outcomes {
+                assert_eq!(self.outcomes.insert(key, outcome), None, "{key:?} ends twice");
             }
-            for envelope in work.snapshots {
+            for envelope in output.snapshots {
                 self.carry_snapshot(id, envelope);
             }
-            for envelope in work.send {
+            for envelope in output.send {
                 if let Some(to) = self.members.get_mut(&envelope.to.0) {
                     to.driver.receive(envelope);
                 }
@@ -118,7 +123,10 @@ impl Cluster {
             member.write_snapshot(meta, chunks);
             member.driver.receive(envelope);
         });
-        self.member(from).driver.snapshot_sent(to, arrived.is_some());
+        match arrived {
+            Some(()) => self.member(from).driver.snapshot_sent(to),
+            None => self.member(from).driver.snapshot_lost(to),
+        }
     }
 
     fn ticks(&mut self, count: u64) {
@@ -134,34 +142,34 @@ impl Cluster {
         assert_eq!(self.member(id).driver.raft().leader(), Some(MemberId(id)));
     }
 
-    fn put(&mut self, at: u64, key: &str, value: &str) -> RequestToken {
+    fn put(&mut self, id: u64, key: &str, value: &str) -> RequestToken {
         let command = KvCommand::Put {
             key: Bytes::copy_from_slice(key.as_bytes()),
             value: Bytes::copy_from_slice(value.as_bytes()),
         };
-        let ticket = self.member(at).driver.propose(&command.encode());
+        let token = self.member(id).driver.propose(&command.encode());
         self.settle();
-        ticket
+        token
     }
 
-    fn get(&mut self, at: u64, key: &str) -> Option<Bytes> {
-        let ticket = self.member(at).driver.read(Bytes::copy_from_slice(key.as_bytes()));
+    fn get(&mut self, id: u64, key: &str) -> Option<Bytes> {
+        let token = self.member(id).driver.read(Bytes::copy_from_slice(key.as_bytes()));
         self.settle();
-        match self.answers.get(&(at, ticket)) {
+        match self.outcomes.get(&(id, token)) {
             Some(Ok(RequestReply::Read { reply, .. })) => KvReply::decode(reply).unwrap().value,
             other => panic!("{other:?}"),
         }
     }
 }
 
-impl Drop for Cluster {
+impl Drop for TestCluster {
     fn drop(&mut self) {
         self.members.clear();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-impl Member {
+impl TestMember {
     fn do_job(&mut self, job: MachineJob) {
         let done = match job {
             MachineJob::Apply(entries) => self.applier.apply(&entries).unwrap(),
@@ -201,21 +209,21 @@ fn value(text: &'static str) -> Option<Bytes> {
 
 #[test]
 fn requests_are_done_at_every_member() {
-    let mut cluster = Cluster::new("every-member", &[1, 2, 3], DriverOptions::default());
+    let mut cluster = TestCluster::new("every-member", &[1, 2, 3], DriverOptions::default());
     cluster.elect(1);
     for id in 1..=3 {
-        let ticket = cluster.put(id, "k", &format!("by {id}"));
+        let token = cluster.put(id, "k", &format!("by {id}"));
         cluster.ticks(2);
-        let answer = &cluster.answers[&(id, ticket)];
+        let answer = &cluster.outcomes[&(id, token)];
         assert!(matches!(answer, Ok(RequestReply::Ran { .. })), "{answer:?}");
         assert_eq!(cluster.get(id, "k"), Some(format!("by {id}").into()));
     }
 }
 
 #[test]
-fn what_was_done_is_there_after_a_restart_of_all() {
+fn acknowledged_writes_survive_a_restart_of_all_members() {
     let options = DriverOptions { snapshot_entries: 4, ..DriverOptions::default() };
-    let mut cluster = Cluster::new("restart", &[1, 2, 3], options);
+    let mut cluster = TestCluster::new("restart", &[1, 2, 3], options);
     cluster.elect(1);
     for number in 0..10 {
         cluster.put(1, &format!("k{number}"), "v");
@@ -228,24 +236,24 @@ fn what_was_done_is_there_after_a_restart_of_all() {
 }
 
 #[test]
-fn a_goal_replaces_a_member_and_is_done_when_it_is_reached() {
+fn a_goal_replaces_a_member_and_ends_when_it_is_reached() {
     let options = DriverOptions { snapshot_entries: 5, ..DriverOptions::default() };
-    let mut cluster = Cluster::new("goal", &[1, 2, 3], options);
+    let mut cluster = TestCluster::new("goal", &[1, 2, 3], options);
     cluster.elect(1);
     for number in 0..12 {
         cluster.put(1, &format!("k{number}"), "v");
     }
     cluster.members.remove(&3);
     let goal = Change::goal([1, 2, 4].map(MemberId), []);
-    // Asked at a follower: it is told as well.
-    let ticket = cluster.member(2).driver.change(goal, 1_000);
+    // Sent to a follower: it hears of the end as well.
+    let token = cluster.member(2).driver.change(goal, 1_000);
     cluster.ticks(2);
     let added = cluster.member(1).driver.raft().membership().joined_at(MemberId(4));
     cluster.start(4, added);
     for _ in 0..200 {
         cluster.ticks(1);
     }
-    match &cluster.answers[&(2, ticket)] {
+    match &cluster.outcomes[&(2, token)] {
         Ok(RequestReply::GoalEnded(ended)) => assert_eq!(ended.end, GoalEnd::Reached),
         other => panic!("{other:?}"),
     }
@@ -255,56 +263,56 @@ fn a_goal_replaces_a_member_and_is_done_when_it_is_reached() {
 }
 
 #[test]
-fn nobody_waits_for_ever() {
+fn requests_without_a_leader_are_refused_at_their_deadline() {
     let options = DriverOptions { request_ticks: 30, requests_max: 2, ..DriverOptions::default() };
-    let mut cluster = Cluster::new("patience", &[1, 2, 3], options);
-    // Nobody leads: it surely did not happen.
+    let mut cluster = TestCluster::new("no-leader", &[1, 2, 3], options);
+    // No member leads, so the command certainly did not run.
     let early = cluster.put(1, "k", "early");
-    let question = cluster.member(1).driver.read(Bytes::from_static(b"k"));
+    let query = cluster.member(1).driver.read(Bytes::from_static(b"k"));
     let third = cluster.put(1, "k", "one too many");
     cluster.members.retain(|id, _| *id == 1);
     cluster.ticks(31);
     let refused = |refused| Some(&Err(RequestError::Refused(refused))).cloned();
-    assert_eq!(cluster.answers.get(&(1, early)).cloned(), refused(RequestRefused::NoLeader));
-    assert_eq!(cluster.answers.get(&(1, question)).cloned(), refused(RequestRefused::NoLeader));
+    assert_eq!(cluster.outcomes.get(&(1, early)).cloned(), refused(RequestRefused::NoLeader));
+    assert_eq!(cluster.outcomes.get(&(1, query)).cloned(), refused(RequestRefused::NoLeader));
     let limit = RequestRefused::TooManyRequests { limit: 2 };
-    assert_eq!(cluster.answers.get(&(1, third)).cloned(), refused(limit));
+    assert_eq!(cluster.outcomes.get(&(1, third)).cloned(), refused(limit));
 }
 
 #[test]
-fn what_a_lost_leader_took_is_unknown_until_somebody_says() {
+fn a_command_that_a_cut_off_leader_logged_has_an_unknown_outcome() {
     let options = DriverOptions { request_ticks: 12, ..DriverOptions::default() };
-    let mut cluster = Cluster::new("unknown", &[1, 2, 3], options);
+    let mut cluster = TestCluster::new("unknown", &[1, 2, 3], options);
     cluster.elect(1);
     cluster.members.retain(|id, _| *id == 1);
-    let ticket = cluster.put(1, "k", "alone");
+    let token = cluster.put(1, "k", "alone");
     cluster.ticks(13);
-    assert_eq!(cluster.answers[&(1, ticket)], Err(RequestError::Unknown(OutcomeUnknown::TimedOut)));
-    let ticket = cluster.put(1, "k", "again");
+    assert_eq!(cluster.outcomes[&(1, token)], Err(RequestError::Unknown(OutcomeUnknown::TimedOut)));
+    let token = cluster.put(1, "k", "again");
     cluster.member(1).driver.stop();
     cluster.settle();
-    assert!(cluster.answers.contains_key(&(1, ticket)));
+    assert!(cluster.outcomes.contains_key(&(1, token)));
     assert_eq!(cluster.member(1).driver.open_requests(), 0);
 }
 
 #[test]
-fn a_command_survives_its_leader_and_runs_once() {
-    let mut cluster = Cluster::new("survives", &[1, 2, 3], DriverOptions::default());
+fn a_forwarded_command_is_retried_with_the_next_leader_and_runs_once() {
+    let mut cluster = TestCluster::new("survives", &[1, 2, 3], DriverOptions::default());
     cluster.elect(1);
     cluster.put(1, "k", "0");
-    // m1 goes before it hears of the command that m2 passes on.
+    // Member 1 stops before the command that member 2 forwards arrives.
     let gone = cluster.members.remove(&1);
     let command = KvCommand::CompareAndSet {
         key: Bytes::from_static(b"k"),
         expected: value("0"),
         value: Bytes::from_static(b"1"),
     };
-    let ticket = cluster.member(2).driver.propose(&command.encode());
+    let token = cluster.member(2).driver.propose(&command.encode());
     cluster.settle();
     cluster.ticks(15);
     cluster.elect(3);
     cluster.ticks(3);
-    match &cluster.answers[&(2, ticket)] {
+    match &cluster.outcomes[&(2, token)] {
         Ok(RequestReply::Ran { reply, .. }) => {
             assert_eq!(KvReply::decode(reply), Some(KvReply { done: true, value: value("0") }));
         }
@@ -312,4 +320,55 @@ fn a_command_survives_its_leader_and_runs_once() {
     }
     assert_eq!(cluster.get(3, "k"), value("1"));
     drop(gone);
+}
+
+/// Member 3 missed entries that are trimmed. It has received a snapshot, which is on its disk;
+/// its machine has not installed it yet.
+fn snapshot_saved_and_not_installed(name: &str) -> TestCluster {
+    let options = DriverOptions { snapshot_entries: 4, ..DriverOptions::default() };
+    let mut cluster = TestCluster::new(name, &[1, 2, 3], options);
+    cluster.elect(1);
+    cluster.members.remove(&3);
+    for number in 0..10 {
+        cluster.put(1, &format!("k{number}"), "v");
+    }
+    cluster.ticks(60); // The leader stops keeping its log for member 3.
+    cluster.put(1, "last", "v");
+    cluster.start(3, 0);
+    cluster.member(3).held_jobs = Some(Vec::new());
+    cluster.ticks(20);
+    let member = cluster.member(3);
+    let install = |job: &MachineJob| matches!(job, MachineJob::Install(_));
+    assert!(member.held_jobs.iter().flatten().any(install));
+    assert_eq!(member.driver.saves_waiting(), 0, "all saves are durable");
+    cluster
+}
+
+#[test]
+fn a_snapshot_counts_as_installed_when_the_machine_holds_it() {
+    let mut cluster = snapshot_saved_and_not_installed("installing");
+    let driver = &mut cluster.member(3).driver;
+    let log = driver.raft().log_status();
+    assert!(log.installing && log.applied < driver.raft().snapshot().id.index, "{log:?}");
+    driver.campaign();
+    cluster.settle();
+    assert_eq!(cluster.member(3).driver.raft().leader(), Some(MemberId(1)), "no campaign");
+
+    let held = cluster.member(3).held_jobs.take().unwrap();
+    held.into_iter().for_each(|job| cluster.member(3).do_job(job));
+    cluster.settle();
+    assert!(!cluster.member(3).driver.raft().log_status().installing);
+    cluster.ticks(20);
+    assert_eq!(cluster.get(3, "last"), value("v"));
+}
+
+#[test]
+fn a_crash_between_save_and_install_of_a_snapshot_is_made_up_for_at_the_start() {
+    let mut cluster = snapshot_saved_and_not_installed("crash-installing");
+    let snapshot = cluster.member(3).driver.raft().snapshot().id;
+    cluster.members.remove(&3);
+    cluster.start(3, 0);
+    assert!(cluster.member(3).applier.applied() >= snapshot.index);
+    cluster.ticks(20);
+    assert_eq!(cluster.get(3, "last"), value("v"));
 }

@@ -1,4 +1,4 @@
-//! A machine with a disk of its own: what it has kept does not run again, wherever its state
+//! A machine with its own disk: commands whose effect it has do not run again, wherever its state
 //! stands beside the log and the snapshots.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -42,8 +42,8 @@ impl Machine for Runs {
         Ok(command.clone())
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        Ok(question.clone())
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(query.clone())
     }
 
     fn on_membership(&mut self, index: Index, _membership: &Membership) {
@@ -63,9 +63,9 @@ impl Machine for Runs {
     }
 }
 
-fn origin(boot: u64, number: u64) -> CommandId {
+fn command_id(start: u64, sequence: u64) -> CommandId {
     let StoreIdentity { member, incarnation, .. } = OWNER;
-    CommandId { member, incarnation, boot, number, open_from: 0 }
+    CommandId { member, incarnation, start, sequence, open_from: 0 }
 }
 
 fn membership() -> Arc<Membership> {
@@ -79,7 +79,7 @@ fn meta(index: Index) -> SnapshotMeta {
 /// A member that is started for the second time, at the beginning of its log.
 fn resumed(kept: Index) -> Applier<Runs> {
     let machine = Runs { kept, ..Runs::default() };
-    let mut applier = Applier::new(machine, origin(2, 0));
+    let mut applier = Applier::new(machine, command_id(2, 0));
     applier.resume(&OWNER);
     applier.install(&meta(1), std::iter::empty()).unwrap();
     applier
@@ -89,19 +89,19 @@ fn resumed(kept: Index) -> Applier<Runs> {
 fn commands(indexes: impl IntoIterator<Item = Index>) -> Entries {
     let entry = |index| Entry {
         id: EntryId::new(1, index),
-        payload: Payload::Command(origin(1, index).seal(b"command")),
+        payload: Payload::Command(command_id(1, index).prepend_to(b"command")),
     };
     indexes.into_iter().map(entry).collect()
 }
 
 #[test]
-fn what_was_kept_is_followed_and_not_run() {
+fn entries_up_to_the_resumed_index_do_not_run_again() {
     let mut applier = resumed(5);
     applier.apply(&commands(2..=7)).unwrap();
-    assert_eq!((applier.applied(), applier.kept()), (7, 5));
+    assert_eq!((applier.applied(), applier.resumed()), (7, 5));
     assert_eq!(applier.machine().ran, [6, 7]);
     // That the others ran is known, though it was not seen.
-    assert!((2..=7).all(|number| applier.origins().has_run(origin(1, number))));
+    assert!((2..=7).all(|number| applier.dedup().has_run(command_id(1, number))));
 }
 
 #[test]
@@ -132,8 +132,10 @@ fn only_a_newer_snapshot_is_installed() {
     assert_eq!(applier.machine().ran, []);
     // What the snapshot says beside the machine's state counts: a request that ran before it
     // does not run again, in whatever entry it comes.
-    let again =
-        Entry { id: EntryId::new(1, 6), payload: Payload::Command(origin(1, 3).seal(b"command")) };
+    let again = Entry {
+        id: EntryId::new(1, 6),
+        payload: Payload::Command(command_id(1, 3).prepend_to(b"command")),
+    };
     applier.apply(&commands(5..=5)).unwrap();
     applier.apply(&Entries::from(vec![again])).unwrap();
     applier.apply(&commands(7..=7)).unwrap();
@@ -166,7 +168,7 @@ fn a_log_that_ends_before_the_machine_is_noticed() {
         let ahead = Runs { kept: 2, ..Runs::default() };
         let started = start(disk(), ahead, startup(apply_unsaved));
         match started {
-            Ok(started) => assert!(apply_unsaved && started.applier.kept() == 2),
+            Ok(started) => assert!(apply_unsaved && started.applier.resumed() == 2),
             Err(why) => {
                 let expected = BootError::AppliedBeyondLog { applied: 2, last: 1 };
                 assert_eq!(why, StartError::Boot(expected));

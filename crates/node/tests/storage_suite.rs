@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use quorate::testkit::storage::{FailedCase, Failure, Place, check};
+use quorate::testkit::storage::{FailedCase, StorageSuiteFailure, StorageUnderTest, check};
 use quorate::{
     DirectoryStorage, MemoryStorage, SnapshotSink, SnapshotSource, Storage, StorageError,
     StoredState,
@@ -19,7 +19,7 @@ fn memory_storage_passes() {
     let passed = check(|| {
         let place = MemoryStorage::new();
         let power = place.clone();
-        Place::new(move || place.clone()).with_crash(move || power.crash())
+        StorageUnderTest::new(move || place.clone()).with_crash(move || power.crash())
     });
     assert!(passed.unwrap().skipped.is_empty());
 }
@@ -39,7 +39,7 @@ fn directory_storage_passes_with_small_segments() {
 fn directory_passes(config: StoreConfig) {
     let passed = check(|| {
         let dir = tempfile::tempdir().unwrap();
-        Place::new(move || {
+        StorageUnderTest::new(move || {
             DirectoryStorage::on(FileDisk::open(dir.path().join("data")).unwrap(), config)
         })
     });
@@ -50,11 +50,11 @@ fn directory_passes(config: StoreConfig) {
 #[test]
 fn each_fault_is_found() {
     for (fault, case) in FAULTS {
-        let Err(Failure { cases }) = check(|| broken(fault)) else {
+        let Err(StorageSuiteFailure { cases }) = check(|| broken(fault)) else {
             panic!("{fault:?} passed");
         };
         let named = cases.iter().any(|failed: &FailedCase| failed.case == case);
-        assert!(named, "{fault:?} was to be found by {case}: {}", Failure { cases });
+        assert!(named, "{fault:?} was to be found by {case}: {}", StorageSuiteFailure { cases });
     }
 }
 
@@ -117,13 +117,13 @@ const FAULTS: [(Fault, &str); 17] = [
     (Fault::FinishesDroppedSinks, "a_dropped_sink_leaves_nothing"),
 ];
 
-fn broken(fault: Fault) -> Place {
+fn broken(fault: Fault) -> StorageUnderTest {
     let inner = MemoryStorage::new();
     let power = inner.clone();
     let kept = Arc::new(Mutex::new(Kept::default()));
     let lost = Arc::clone(&kept);
     let handle = move || Broken { inner: inner.clone(), fault, kept: Arc::clone(&kept) };
-    Place::new(handle).with_crash(move || {
+    StorageUnderTest::new(handle).with_crash(move || {
         power.crash();
         let mut lost = lost.lock().unwrap();
         lost.written = lost.synced;

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::time::Duration;
 
-use quorate::testkit::transport::{Made, check};
+use quorate::testkit::transport::{TransportUnderTest, check};
 use quorate::{
     Inbox, MemberId, MemberInfo, MemberKey, MemoryNetwork, MemoryTransport, OutgoingSnapshot,
     PeerMessage, RejectReason, TcpConfig, TcpTransport, Transport, TransportError,
@@ -24,7 +24,7 @@ async fn tcp_passes_the_suite() {
         let transport = TcpTransport::bind(config).await.unwrap();
         let info =
             MemberInfo { info: transport.advertised().to_owned().into(), ..MemberInfo::default() };
-        Made { transport: Box::new(transport), info }
+        TransportUnderTest { transport: Box::new(transport), info }
     })
     .await
     .unwrap_or_else(|failure| panic!("{failure}"));
@@ -35,7 +35,7 @@ async fn tcp_passes_the_suite() {
 async fn memory_passes_the_suite() {
     let network = MemoryNetwork::new();
     let passed = check(|| async {
-        Made { transport: Box::new(network.transport()), info: MemberInfo::default() }
+        TransportUnderTest { transport: Box::new(network.transport()), info: MemberInfo::default() }
     })
     .await
     .unwrap_or_else(|failure| panic!("{failure}"));
@@ -118,7 +118,7 @@ async fn the_suite_notices_what_is_wrong() {
         let network = MemoryNetwork::new();
         let failure = check(|| async {
             let transport = Box::new(Faulty(network.transport(), fault));
-            Made { transport, info: MemberInfo::default() }
+            TransportUnderTest { transport, info: MemberInfo::default() }
         })
         .await
         .unwrap_err();

@@ -1,12 +1,13 @@
-//! Many members in one thread: the ways we watch the core work.
+//! Many members in one thread: simulation, stories, model checking and recorded traces.
 //!
 //! [`scenario`] plays stories written as text files and prints what happens,
 //! [`conformance`] plays the recorded traces of etcd-io/raft, [`explore`] runs whole members
-//! in random worlds (any machine: [`explore::try_machine`]), [`model`] goes through
-//! everything that can happen within bounds. [`checkers`] says what must hold.
-//! [`mutants`] shows that wrong rules are noticed.
+//! in random simulations (any machine: [`explore::try_machine`]), [`model`] checks all states
+//! within bounds. [`cluster`] is the in-memory cluster of bare cores that they share,
+//! [`checkers`] has the rules that must hold, each written once. [`mutants`] shows that the
+//! checkers notice wrong rules.
 
-/// Prints a line. Who has seen enough may close the pipe: that is no reason to panic.
+/// Prints a line. A reader may close the pipe early: that is no reason to panic.
 macro_rules! say {
     ($($part:tt)*) => {{
         use std::io::Write as _;

@@ -1,4 +1,5 @@
-//! `quorate-sim scenario PATH…`, `quorate-sim conformance DIR`, `quorate-sim model NAME…`.
+//! The command `quorate-sim`: stories, simulations, the model checker, recorded traces and
+//! mutants. `quorate-sim help` lists the commands.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,10 +34,15 @@ const USAGE: &str = "\
 usage:
   quorate-sim scenario PATH…        play story files (or all in a folder) and compare;
                                     UPDATE=1 rewrites the transcripts
-  quorate-sim scenario --show PATH…      tell the story on the terminal
-  quorate-sim scenario --coverage PATH…  which known problems the stories stand for
+  quorate-sim scenario --show PATH…      print stories with their transcripts
+  quorate-sim scenario --coverage PATH…  list the known problems that the stories cover
+  quorate-sim explore [OPTION…]     run random simulations of whole members;
+                                    [--seconds N] [--seeds N] [--from N] [--forever]
+                                    [--threads N] [--seed N] [--file F] [--trace]
+                                    [--no-shrink] [--hints]
+  quorate-sim model NAME…           check all states within a scope (model --list)
   quorate-sim conformance DIR       play recorded traces of etcd-io/raft and compare
-  quorate-sim model NAME…           explore everything within a scope (model --list)
-  quorate-sim mutants [NAME…]       show that wrong rules are noticed;
+  quorate-sim mutants [NAME…]       show that the checkers notice wrong rules;
                                     [--short] [--means stories,…] [--rules T] [--list]
-                                    [--witnesses]";
+                                    [--witnesses]
+  quorate-sim help                  print this text";

@@ -1,5 +1,5 @@
 //! The recorded traces of etcd-io/raft, and a few traces of our own that test the
-//! runner where the recorded ones are not at hand.
+//! runner where the recorded ones are missing.
 
 use std::io::Write;
 use std::path::Path;

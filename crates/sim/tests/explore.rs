@@ -2,15 +2,15 @@
 //!
 //! The long hunt is `cargo run --release -p quorate-sim -- explore`.
 
-use quorate_sim::explore::{Replay, Report, run};
+use quorate_sim::explore::{RunReplay, RunReport, run};
 
 const SEEDS: u64 = 150;
 
 #[test]
 fn no_world_breaks_a_rule() {
-    let mut all = Report::default();
+    let mut all = RunReport::default();
     for seed in 0..SEEDS {
-        let replay = Replay::of_seed(seed);
+        let replay = RunReplay::of_seed(seed);
         let outcome = run(&replay.setting, &replay.actions);
         if let Some(violation) = outcome.violation {
             panic!("seed {seed}: {violation}\nreplay with: explore --seed {seed} --trace");
@@ -45,9 +45,9 @@ fn no_world_breaks_a_rule() {
 
 #[test]
 fn hints_break_no_rule() {
-    let mut all = Report::default();
+    let mut all = RunReport::default();
     for seed in 5_000..5_000 + SEEDS {
-        let replay = Replay::of_seed_with_hints(seed);
+        let replay = RunReplay::of_seed_with_hints(seed);
         let outcome = run(&replay.setting, &replay.actions);
         if let Some(violation) = outcome.violation {
             panic!("seed {seed}: {violation}\nreplay with: explore --hints --seed {seed} --trace");
@@ -62,9 +62,9 @@ fn hints_break_no_rule() {
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in 1_000..1_030 {
-        let replay = Replay::of_seed(seed);
+        let replay = RunReplay::of_seed(seed);
         let once = run(&replay.setting, &replay.actions).report;
-        let read = Replay::parse(&replay.to_string()).unwrap();
+        let read = RunReplay::parse(&replay.to_string()).unwrap();
         let again = run(&read.setting, &read.actions).report;
         assert_eq!(once, again, "seed {seed}");
     }

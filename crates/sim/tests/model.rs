@@ -1,16 +1,19 @@
 //! Explores the small scopes to the end, and shows that the explorer finds what is wrong.
 
 use quorate_core::config::Activation;
-use quorate_sim::model::{Bounds, Checks, Expects, Limits, Network, Report, Scope, run, scopes};
+use quorate_sim::model::{
+    Checks, Expects, ModelReport, NetworkModel, Scope, ScopeBounds, SearchLimits, run, scopes,
+};
 
 fn scope(name: &str) -> Scope {
     let found = scopes().into_iter().find(|scope| scope.name == name);
     found.unwrap_or_else(|| panic!("no scope {name}"))
 }
 
-fn explore(scope: &Scope) -> Vec<Report> {
+fn explore(scope: &Scope) -> Vec<ModelReport> {
     let explored = |one: &Activation| {
-        run(scope, *one, Limits::default()).unwrap_or_else(|why| panic!("{}: {why}", scope.name))
+        run(scope, *one, SearchLimits::default())
+            .unwrap_or_else(|why| panic!("{}: {why}", scope.name))
     };
     scope.activations.iter().map(explored).collect()
 }
@@ -71,7 +74,7 @@ fn from_the_bad_moments_on() {
 fn the_oracle_agrees_with_the_cores() {
     for name in ["demote-of-two", "problem-2-promotion"] {
         let mut scope = scope(name);
-        scope.bounds.network = Network::Prompt { delayed: 0 };
+        scope.bounds.network = NetworkModel::Prompt { delayed: 0 };
         scope.checks = Checks { electable: true, executed: true };
         for report in explore(&scope) {
             assert!(report.broken.is_none(), "{name}: {:?}", report.broken);
@@ -83,7 +86,7 @@ fn the_oracle_agrees_with_the_cores() {
 #[test]
 fn the_same_states_every_time() {
     let scope = scope("move-of-one");
-    let count = |report: &Report| (report.states, report.transitions, report.depth);
+    let count = |report: &ModelReport| (report.states, report.transitions, report.depth);
     let runs = [explore(&scope), explore(&scope)];
     assert_eq!(
         runs[0].iter().map(count).collect::<Vec<_>>(),
@@ -93,7 +96,8 @@ fn the_same_states_every_time() {
 
 #[test]
 fn what_is_found_is_told_as_a_story() {
-    let report = run(&scope("problem-2-promotion-without"), Activation::OnApply, Limits::default());
+    let report =
+        run(&scope("problem-2-promotion-without"), Activation::OnApply, SearchLimits::default());
     let broken = report.unwrap().broken.unwrap();
     assert!(broken.story.starts_with("# covers: L1\n# only: on-apply\n"), "{}", broken.story);
     assert!(broken.story.contains("\nchange m1 v3\n---\nm1 change 1 logged 2.3\n"));
@@ -103,10 +107,11 @@ fn what_is_found_is_told_as_a_story() {
 #[test]
 fn a_limit_cuts_a_run() {
     let scope = scope("two-voters");
-    let cut = run(&scope, Activation::OnApply, Limits { states: 1000, progress: false }).unwrap();
+    let cut =
+        run(&scope, Activation::OnApply, SearchLimits { states: 1000, progress: false }).unwrap();
     assert!(!cut.exhausted && cut.states >= 1000 && cut.states < 1100);
     let mut shallow = scope;
-    shallow.bounds = Bounds { depth: 3, ..shallow.bounds };
-    let cut = run(&shallow, Activation::OnApply, Limits::default()).unwrap();
+    shallow.bounds = ScopeBounds { depth: 3, ..shallow.bounds };
+    let cut = run(&shallow, Activation::OnApply, SearchLimits::default()).unwrap();
     assert!(!cut.exhausted && cut.depth == 3);
 }

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 use quorate_core::Index;
 use quorate_sim::checkers::Violation;
-use quorate_sim::explore::{Ask, Exchange, Heard, Judgement, Trial, Workload, try_machine};
+use quorate_sim::explore::{
+    ClientReply, ClientRequest, Exchange, Judgement, MachineTrial, Workload, try_machine,
+};
 use quorate_sim::random::Random;
 
 const SEEDS: std::ops::Range<u64> = 0..40;
@@ -79,7 +81,8 @@ impl Workload for Takers {
     fn judge(&self, history: &[Exchange]) -> Judgement {
         let mut given = BTreeSet::new();
         for exchange in history {
-            if let (Ask::Command(name), Heard::Reply(ticket)) = (&exchange.ask, &exchange.heard)
+            if let (ClientRequest::Command(name), ClientReply::Reply(ticket)) =
+                (&exchange.ask, &exchange.heard)
                 && !given.insert((name, ticket))
             {
                 let what = format!("{ticket:?} of queue {name:?} was given twice");
@@ -166,7 +169,7 @@ fn what_only_one_process_knows_is_noticed_and_shortened() {
     assert_eq!(failure.violation.rule, "replay", "{failure}");
     // What is left of the run still shows it.
     let replay = &failure.replay;
-    let trial = Trial::new(Forgetful::default, || Takers);
+    let trial = MachineTrial::new(Forgetful::default, || Takers);
     let violation = trial.run(&replay.setting, &replay.actions).violation.unwrap();
     assert_eq!(violation.rule, "replay");
 }

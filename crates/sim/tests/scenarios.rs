@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use quorate_sim::scenario::{Verdict, check, find, update_wanted};
+use quorate_sim::scenario::{StoryResult, check, find, update_wanted};
 
 #[test]
 fn stories_of_the_core() {
@@ -11,7 +11,7 @@ fn stories_of_the_core() {
     assert!(!files.is_empty(), "no stories found");
     let mut failures = Vec::new();
     for path in files {
-        if let Verdict::Failed { line, why } = check(&path, update_wanted()) {
+        if let StoryResult::Failed { line, why } = check(&path, update_wanted()) {
             failures.push(format!("{}:{line}: {why}", path.display()));
         }
     }

@@ -1,4 +1,4 @@
-//! Runs a member's jobs on its machine, in order, and writes captures to the disk.
+//! Runs a member's jobs on its machine, in order, and writes snapshots of it to the disk.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use super::storage::{SnapshotSource, StorageError};
 use crate::applier::{Applier, MachineJob, MachineJobDone};
 use crate::machine::{Machine, MachineFailed, SnapshotChunks};
 
-/// For the machine.
+/// What the member sends to the task.
 pub(crate) enum ApplyCommand {
     Job(MachineJob),
     Stop,
@@ -32,15 +32,15 @@ pub(crate) struct ApplyTask<M> {
     pub(crate) disk: DiskHandle,
     pub(crate) counters: Arc<Counters>,
     pub(crate) observer: Arc<dyn NodeObserver>,
-    /// The machine may block: it runs on threads that are made for that.
+    /// The machine may block: it runs on threads for blocking work.
     pub(crate) blocking: bool,
-    /// One capture is written at a time.
+    /// One snapshot is written at a time.
     pub(crate) writing: Arc<Semaphore>,
     pub(crate) disk_uses: DiskUses,
 }
 
 impl<M: Machine + Send + 'static> ApplyTask<M> {
-    /// Until it is told to stop, or the machine fails. A panic is the caller's to notice.
+    /// Runs until it is told to stop, or the machine fails. The caller handles a panic.
     pub(crate) async fn run(mut self) {
         let mut batch = Vec::new();
         loop {
@@ -100,8 +100,8 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
                     self.applier.query(token, query.as_ref()).map(|queried| done.push(queried))
                 }
                 ApplyCommand::Job(MachineJob::Snapshot(meta)) => {
-                    // A capture may be durable before the rest of this batch has run: the
-                    // core has to hear first that what it holds is applied.
+                    // A snapshot may be durable before the rest of this batch has run: the
+                    // core has to learn first that what it covers is applied.
                     self.report(&mut done);
                     self.capture(meta)
                 }
@@ -141,7 +141,7 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
         let (disk, done) = (self.disk.clone(), Arc::clone(&self.done));
         let index = meta.id.index;
         let MachineJobDone::Captured { meta, chunks } = self.applier.capture(meta)? else {
-            done.push(Completion::SnapshotGivenUp(index));
+            done.push(Completion::SnapshotFailed(index));
             return Ok(());
         };
         let writing = Arc::clone(&self.writing);
@@ -151,15 +151,15 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
             match write_capture(&disk, meta.clone(), chunks, user).await {
                 Ok(()) => done.push(Completion::SnapshotSaved(meta)),
                 Err(why) => {
-                    warn!(snapshot = %meta.id, %why, "snapshot given up");
-                    done.push(Completion::SnapshotGivenUp(meta.id.index));
+                    warn!(snapshot = %meta.id, %why, "cannot take a snapshot");
+                    done.push(Completion::SnapshotFailed(meta.id.index));
                 }
             }
         });
         Ok(())
     }
 
-    /// Nothing when the member ends by it.
+    /// None when the member stops because of it.
     async fn install(mut self, meta: SnapshotMeta) -> Option<Self> {
         let source = self.disk.read_snapshot(meta.id).await?;
         let done = Arc::clone(&self.done);
@@ -180,13 +180,13 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
         None
     }
 
-    /// What came after an install is still to be done, before anything newer.
+    /// The jobs after an install have yet to run, before newer ones.
     fn put_back(&self, rest: Vec<ApplyCommand>) {
         self.jobs.push_front(rest);
     }
 }
 
-/// What became of a batch of jobs.
+/// The result of a batch of jobs.
 struct BatchResult {
     done: Vec<MachineJobDone>,
     then: NextStep,
@@ -197,11 +197,11 @@ enum NextStep {
     Stop,
     /// The machine returned an error.
     Fail(MachineFailed),
-    /// Everything before it is done, the rest is not.
+    /// All jobs before it have run; the rest has not.
     Install(SnapshotMeta, Vec<ApplyCommand>),
 }
 
-/// Makes the machine's state that of a snapshot.
+/// Restores the machine from a snapshot.
 pub(crate) fn install<M: Machine>(
     applier: &mut Applier<M>,
     meta: &SnapshotMeta,
@@ -245,6 +245,6 @@ async fn write_capture(
     Ok(())
 }
 
-/// So many jobs are reported together, at most: who waits for them, and what is bounded by
-/// how many are under way, need not wait for all that has gathered.
+/// At most this many jobs are reported together, so that callers do not wait for the whole
+/// batch.
 const REPORTED_AT_ONCE: usize = 256;

@@ -1,4 +1,4 @@
-//! What a member is started with, and why it may not start.
+//! The settings of a member, and why it may not start.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,37 +13,38 @@ use super::transport::{MemberKey, TransportError};
 use crate::applier::SnapshotInstallError;
 use crate::driver::DriverOptions;
 
-/// Settings of one member. [`NodeConfig::first`] and [`NodeConfig::join`] fill in what
-/// most want; every field may be changed after.
+/// Settings of one member. [`NodeConfig::first`] and [`NodeConfig::join`] fill in defaults;
+/// every field may be changed after.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct NodeConfig {
-    /// Names the cluster: the same number for all of its members, and for nobody else's.
-    /// Drawn at random once is best.
+    /// Identifies the cluster: the same number for all of its members, and for no other
+    /// cluster. Best drawn at random once.
     pub cluster: u64,
-    /// The rules: timeouts in ticks, limits, how reads are confirmed. Its incarnation and
-    /// seed are drawn at random where they are 0.
+    /// The rules: timeouts in ticks, limits, how reads are confirmed. Incarnation and seed are
+    /// drawn at random where they are 0.
     pub raft: Config,
     /// How long requests wait, and when snapshots are taken.
     pub options: DriverOptions,
-    /// The first membership of a new cluster, the same for each of its members; none for
-    /// a member that joins. Only counts on an empty disk.
+    /// The first membership of a new cluster, the same for each of its members; none for a
+    /// member that joins. Only used on an empty disk.
     pub first: Option<Membership>,
-    /// How long a tick is. An election timeout is [`Config::election_ticks`] of them.
+    /// The length of a tick. An election timeout is [`Config::election_ticks`] of them.
     pub tick: Duration,
-    /// Requests that may wait to be looked at; who asks more waits.
+    /// Requests that may wait in the mailbox; further callers wait (backpressure).
     pub mailbox_requests: usize,
-    /// Deliveries from peers that may wait to be looked at.
+    /// Deliveries from peers that may wait in the mailbox.
     pub mailbox_deliveries: usize,
-    /// The machine may block, because it writes to a disk: run it on threads made for
-    /// that. Costs a few microseconds for each batch of commands.
+    /// The machine may block, because it writes to a disk: run it on threads for blocking
+    /// work. Costs a few microseconds for each batch of commands.
     pub machine_blocks: bool,
-    /// Hears of everything that happens.
+    /// Called when something happens, for metrics.
     pub observer: Arc<dyn NodeObserver>,
 }
 
 impl NodeConfig {
-    /// A first member of a new cluster, of which all first members are given with the
-    /// information that the transport needs to reach them: for TCP, `host:port`.
+    /// A first member of a new cluster. All first members are given with their addresses: for
+    /// TCP, `host:port`.
     pub fn first<I: Into<MemberId>, A: Into<String>>(
         cluster: u64,
         id: impl Into<MemberId>,
@@ -103,44 +104,57 @@ impl fmt::Debug for NodeConfig {
     }
 }
 
-/// Why a member did not start. Nothing on its disk was given up.
+/// Why a member did not start. Nothing on its disk was lost.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// A tick has to take some time.
+    /// The tick is zero.
     ZeroTick,
     /// The host was stopped. Start another one.
     HostStopped,
     /// A member with this cluster and id already runs on this host.
     AlreadyRunning(MemberKey),
-    /// What is on the disk cannot be read, is another member's, or is damaged.
+    /// The storage cannot be read, belongs to another member, or is damaged.
     Storage(StorageError),
-    /// What the disk says does not fit together, or not with the config.
+    /// What is on the disk is inconsistent, or does not fit the config.
     Boot(BootError),
     /// The newest snapshot is not one of this machine.
     Snapshot(EntryId, SnapshotInstallError),
-    /// The machine panicked while it was made of the newest snapshot.
+    /// The machine panicked while it was restored from the newest snapshot.
     MachinePanicked,
-    /// Nobody could be listened to.
+    /// The transport could not be started.
     Transport(TransportError),
-    /// The thread for the disk could not be started, or no random numbers be had.
+    /// The disk thread could not be started, or the system gave no random numbers.
     System(std::io::Error),
 }
 
 impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ZeroTick => write!(f, "a tick takes no time, want some"),
+            Self::ZeroTick => write!(f, "tick interval must be greater than zero"),
             Self::HostStopped => write!(f, "the host is stopped"),
             Self::AlreadyRunning(key) => write!(f, "{key} already runs on this host"),
-            Self::Storage(why) => write!(f, "{why}"),
-            Self::Boot(why) => write!(f, "{why}"),
+            Self::Storage(why) => write!(f, "cannot open the storage: {why}"),
+            Self::Boot(why) => write!(f, "the stored state is not usable: {why}"),
             Self::Snapshot(id, why) => write!(f, "snapshot {id}: {why}"),
             Self::MachinePanicked => write!(f, "the state machine panicked on a snapshot"),
-            Self::Transport(why) => write!(f, "{why}"),
-            Self::System(why) => write!(f, "{why}"),
+            Self::Transport(why) => write!(f, "cannot start the transport: {why}"),
+            Self::System(why) => write!(f, "the system refused a thread or random numbers: {why}"),
         }
     }
 }
 
-impl std::error::Error for NodeError {}
+impl std::error::Error for NodeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Storage(why) | Self::Transport(why) => Some(&**why),
+            Self::Boot(why) => Some(why),
+            Self::Snapshot(_, why) => Some(why),
+            Self::System(why) => Some(why),
+            Self::ZeroTick
+            | Self::HostStopped
+            | Self::AlreadyRunning(_)
+            | Self::MachinePanicked => None,
+        }
+    }
+}

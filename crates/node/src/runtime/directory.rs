@@ -29,15 +29,15 @@ enum DirectoryState<D: Disk> {
 }
 
 impl DirectoryStorage {
-    /// In this directory, made if it is not there. It is nobody else's: mode 0700, and
-    /// locked while a member runs on it.
+    /// In this directory, which is created if it is missing, with mode 0700, and locked while
+    /// a member runs on it.
     pub fn at(path: impl Into<PathBuf>) -> io::Result<Self> {
         Ok(Self::on(FileDisk::open(path)?, StoreConfig::default()))
     }
 }
 
 impl<D: Disk> DirectoryStorage<D> {
-    /// On any disk.
+    /// On any [`Disk`].
     pub fn on(disk: D, config: StoreConfig) -> Self {
         Self { state: DirectoryState::Closed(Some(disk)), config }
     }
@@ -141,7 +141,7 @@ where
 impl<D: Disk> Drop for DirectorySnapshotSink<D> {
     fn drop(&mut self) {
         if let Some(writer) = self.writer.take() {
-            // What is left over goes with the next start.
+            // What cannot be removed now is removed at the next start.
             let _ = writer.discard(&mut self.disk);
         }
     }

@@ -1,40 +1,48 @@
-//! Who uses a member's disk beside its thread: snapshots that are sent, received or written.
-//! They have to release the disk before the member can start again on it.
+//! Counts what uses a member's disk beside its thread: snapshots that are sent, received or
+//! written. All of them have to release the disk before the member can start again on it.
 
-use super::sync::{Arc, AtomicBool, AtomicUsize, Notify, Ordering};
+use super::sync::{Arc, Mutex, Notify, lock};
 
-/// Counts the uses of one member's disk.
-#[derive(Clone, Default)]
+/// The uses of one member's disk.
+#[derive(Clone)]
 pub(crate) struct DiskUses {
-    count: Arc<UseCount>,
+    shared: Arc<UseCount>,
 }
 
-#[derive(Default)]
 struct UseCount {
-    is_cancelled: AtomicBool,
-    users: AtomicUsize,
+    state: Mutex<UseState>,
     released: Notify,
+}
+
+struct UseState {
+    is_cancelled: bool,
+    users: usize,
 }
 
 /// One use, until it is dropped.
 pub(crate) struct DiskUse {
-    count: Arc<UseCount>,
+    shared: Arc<UseCount>,
 }
 
 impl DiskUses {
-    /// Begins a use. Check [`DiskUse::is_cancelled`] before the disk is used, and between
-    /// its parts.
+    pub(crate) fn new() -> Self {
+        let state = Mutex::new(UseState { is_cancelled: false, users: 0 });
+        Self { shared: Arc::new(UseCount { state, released: Notify::new() }) }
+    }
+
+    /// Begins a use. Check [`DiskUse::is_cancelled`] before the disk is used, and between the
+    /// parts of a long use.
     pub(crate) fn begin_use(&self) -> DiskUse {
-        self.count.users.fetch_add(1, Ordering::SeqCst);
-        DiskUse { count: Arc::clone(&self.count) }
+        lock(&self.shared.state).users += 1;
+        DiskUse { shared: Arc::clone(&self.shared) }
     }
 
     /// Cancels all uses, and waits until they have ended. One caller at a time. Put a timeout
     /// around it: a use may hang on its disk.
     pub(crate) async fn cancel(&self) {
-        self.count.is_cancelled.store(true, Ordering::SeqCst);
-        while self.count.users.load(Ordering::SeqCst) > 0 {
-            self.count.released.notified().await;
+        lock(&self.shared.state).is_cancelled = true;
+        while lock(&self.shared.state).users > 0 {
+            self.shared.released.notified().await;
         }
     }
 }
@@ -42,14 +50,18 @@ impl DiskUses {
 impl DiskUse {
     /// The member has stopped: end this use.
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.count.is_cancelled.load(Ordering::SeqCst)
+        lock(&self.shared.state).is_cancelled
     }
 }
 
 impl Drop for DiskUse {
     fn drop(&mut self) {
-        if self.count.users.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.count.released.notify_one();
+        let mut state = lock(&self.shared.state);
+        state.users -= 1;
+        let is_last = state.users == 0;
+        drop(state);
+        if is_last {
+            self.shared.released.notify_one();
         }
     }
 }

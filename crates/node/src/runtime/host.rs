@@ -8,6 +8,7 @@ use std::time::Duration;
 use quorate_core::config::ReadMode;
 use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
+use tracing::{Instrument, Span, info_span};
 
 use super::apply_task::{ApplyTask, install};
 use super::batch_queue::BatchQueue;
@@ -26,7 +27,7 @@ use super::transport::{MemberKey, Transport};
 use crate::applier::Applier;
 use crate::driver::Driver;
 use crate::machine::Machine;
-use crate::start::{Waking, first_mark};
+use crate::start::{StartingMember, first_identity};
 
 /// Runs any number of members, each of a different cluster, on one ticker, one disk thread
 /// and one set of connections. Clones are handles on the same host.
@@ -166,10 +167,10 @@ fn open_member<M: Machine>(
 ) -> Result<OpenedMember<M>, NodeError> {
     let activation = config.raft.activation;
     let first = config.first.map(|membership| membership.with_activation(activation));
-    let (mark, first) = first_mark(config.cluster, &config.raft, first);
+    let (mark, first) = first_identity(config.cluster, &config.raft, first);
     let StoredState { identity, boots, boot } =
         storage.open(mark, &first).map_err(NodeError::Storage)?;
-    let mut waking = Waking::new(config.raft, identity, boots, boot, machine);
+    let mut waking = StartingMember::new(config.raft, identity, boots, boot, machine);
     let snapshot = waking.boot.snapshot.clone();
     if snapshot.id.index > 0 {
         let source = storage.open_snapshot(snapshot.id).map_err(NodeError::Storage)?;
@@ -227,7 +228,7 @@ impl Parts {
         self.ticker.stop();
     }
 
-    // The error comes with the disk that the caller has to close.
+    /// Runs an opened member. An error comes with the disk, which the caller has to close.
     fn run<M: Machine + Send + 'static>(
         self: &Arc<Self>,
         key: MemberKey,
@@ -252,10 +253,10 @@ impl Parts {
         if let Err(why) = self.register(key, Arc::clone(&local), running) {
             return Err((why, disk));
         }
-        self.transport.add_member(key, driver.origin().incarnation);
+        self.transport.add_member(key, driver.command_id().incarnation);
         let jobs = Arc::new(BatchQueue::new());
         let (queries, waiting_queries) = mpsc::channel(QUERIES_WAITING_MAX);
-        *lock(&shared.inquiries) = Some(waiting_queries);
+        *lock(&shared.leader_queries) = Some(waiting_queries);
         let apply = ApplyTask {
             applier,
             jobs: Arc::clone(&jobs),
@@ -278,10 +279,10 @@ impl Parts {
             jobs,
             transport: Arc::clone(&self.transport),
             local,
-            inquiries: queries,
+            leader_queries: queries,
             shared: Arc::clone(&shared),
             state: TaskState::new(),
-            applying: watch_apply(apply, Arc::clone(&done)),
+            applying: watch_apply(key, apply, Arc::clone(&done)),
             _requests: requests.clone(),
         };
         self.watch_member(key, member, disk, Arc::clone(&shared));
@@ -298,8 +299,9 @@ impl Parts {
         shared: Arc<SharedState>,
     ) {
         let parts = Arc::clone(self);
+        let span = member_span(key);
         tokio::spawn(async move {
-            let ran = tokio::spawn(member.run()).await;
+            let ran = tokio::spawn(member.run().instrument(span)).await;
             if ran.is_err() {
                 parts.transport.remove_member(key);
                 disk.close().await;
@@ -321,21 +323,28 @@ fn shared(config: &NodeConfig, driver: &Driver) -> SharedState {
         counters: Arc::default(),
         observer: Arc::clone(&config.observer),
         dropped: Mutex::default(),
-        inquiries: Mutex::default(),
+        leader_queries: Mutex::default(),
         term: AtomicU64::new(status.term),
         leader: watch::Sender::new(None),
         known: watch::Sender::new(known),
-        news: broadcast::Sender::new(EVENTS_KEPT),
+        events: broadcast::Sender::new(EVENTS_KEPT),
         ended: watch::Sender::new(None),
     }
 }
 
+/// Around everything that a member does. No parent: it outlives the call that started it.
+fn member_span(key: MemberKey) -> Span {
+    let MemberKey { cluster, member } = key;
+    info_span!(parent: None, "member", cluster = format_args!("{cluster:016x}"), %member)
+}
+
 fn watch_apply<M: Machine + Send + 'static>(
+    key: MemberKey,
     apply: ApplyTask<M>,
     done: Arc<BatchQueue<Completion>>,
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
-        if tokio::spawn(apply.run()).await.is_err() {
+        if tokio::spawn(apply.run().instrument(member_span(key))).await.is_err() {
             done.push(Completion::Ended(StopReason::MachinePanicked));
         }
     })

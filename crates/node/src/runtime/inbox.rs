@@ -1,4 +1,4 @@
-//! Where a transport delivers: one local for each member that lives here.
+//! Where a transport delivers messages: to the members of this process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,23 +14,23 @@ use super::snapshots::{IncomingSnapshot, SnapshotReceiveError};
 use super::status::KnownMembership;
 use super::transport::{HostedMember, Introduction, MemberKey, PeerMessage, RejectReason};
 
-/// The way from a transport to the members of this process. Cheap to clone.
+/// Delivers from a transport to the members of this process. Cheap to clone.
 #[derive(Clone)]
 pub struct Inbox {
     local_members: Arc<LocalMembers>,
 }
 
-/// The members that live here.
+/// The members of this process.
 #[derive(Default)]
 pub(crate) struct LocalMembers {
     members: RwLock<BTreeMap<MemberKey, Arc<LocalMember>>>,
 }
 
-/// How one member is reached from outside.
+/// How a transport reaches one member.
 pub(crate) struct LocalMember {
     pub(crate) peers: mpsc::Sender<FromPeers>,
     pub(crate) disk: DiskHandle,
-    /// How many snapshots may be received at once.
+    /// Permits for snapshots that may be received at the same time.
     pub(crate) snapshot_permits: Arc<Semaphore>,
     pub(crate) filter: RwLock<PeerFilter>,
     pub(crate) disk_uses: DiskUses,
@@ -44,17 +44,17 @@ impl LocalMember {
         known: watch::Receiver<KnownMembership>,
     ) -> Self {
         let snapshot_permits = Arc::new(Semaphore::new(INCOMING_SNAPSHOTS_MAX));
-        let disk_uses = DiskUses::default();
+        let disk_uses = DiskUses::new();
         Self { peers, disk, snapshot_permits, filter: RwLock::default(), disk_uses, known }
     }
 }
 
-/// Whom a member does not listen to.
+/// The peers whose messages a member rejects.
 #[derive(Default)]
 pub(crate) struct PeerFilter {
-    /// By a membership that is settled: nobody needs them any more.
+    /// Removed by a membership that is settled: no member needs them.
     pub(crate) removed: Vec<MemberId>,
-    /// What these disks have said did not count, by the membership that counts.
+    /// Members with a disk that is not the one in the membership.
     pub(crate) rejected_disks: Vec<(MemberId, u64)>,
 }
 
@@ -63,8 +63,8 @@ impl Inbox {
         Self { local_members }
     }
 
-    /// Whether a member that lives here wants to hear from this one. To be asked before
-    /// anything else is read from it.
+    /// Whether a local member accepts messages from this sender. A transport has to check this
+    /// before it reads anything else from the sender.
     pub fn admit(&self, introduction: &Introduction) -> Result<(), RejectReason> {
         let Introduction { from, incarnation, to } = *introduction;
         let members = read(&self.local_members.members);
@@ -86,8 +86,9 @@ impl Inbox {
         Ok(())
     }
 
-    /// Who lives here, and which membership counts for each: for one who asks before it
-    /// joins. Of many, the first ones; without those who have yet to join themselves.
+    /// The members of this process, and the membership that is in effect for each: for a
+    /// process that asks before it joins. At most `count_max`, without those that have yet to
+    /// join themselves.
     pub fn hosted_members(&self, count_max: usize) -> Vec<HostedMember> {
         let members = read(&self.local_members.members);
         let resident = |(key, local): (&MemberKey, &Arc<LocalMember>)| {
@@ -98,8 +99,8 @@ impl Inbox {
         members.iter().map(resident).filter(joined).take(count_max).collect()
     }
 
-    /// Hands messages to a member, in their order. Waits while it is busy: do not read on
-    /// from the same peer meanwhile.
+    /// Delivers messages to a member, in order. Waits while the member is busy: do not read
+    /// from the same peer in the meantime, so that backpressure reaches it.
     pub async fn deliver(
         &self,
         to: MemberKey,
@@ -109,18 +110,17 @@ impl Inbox {
         peers.send(FromPeers::Messages(messages)).await.map_err(|_| MemberStopped)
     }
 
-    /// Parcels to this peer are being lost: there is no way to it, or it takes them too
-    /// slowly.
+    /// Messages to this peer are being dropped: it cannot be reached, or reads too slowly.
     pub fn unreachable(&self, key: MemberKey, peer: MemberId) {
         self.hint(key, FromPeers::Unreachable(peer));
     }
 
-    /// The connection by which this peer spoke was closed: its process has probably ended.
+    /// The connection from this peer was closed: its process has probably ended.
     pub fn connection_lost(&self, key: MemberKey, peer: MemberId) {
         self.hint(key, FromPeers::ConnectionLost(peer));
     }
 
-    /// Begins to receive a snapshot, announced by the envelope that came with it.
+    /// Begins to receive the snapshot that this envelope announces.
     pub async fn begin_snapshot(
         &self,
         key: MemberKey,
@@ -130,7 +130,7 @@ impl Inbox {
         IncomingSnapshot::begin(local, envelope).await
     }
 
-    /// Nobody waits for a hint to be heard.
+    /// Hints are dropped when the member is busy.
     fn hint(&self, key: MemberKey, hint: FromPeers) {
         if let Some(local) = self.local(key) {
             let _ = local.peers.try_send(hint);
@@ -149,7 +149,7 @@ impl fmt::Debug for Inbox {
 }
 
 impl LocalMembers {
-    /// False when there is one of that name already.
+    /// False when there is one with this key already.
     pub(crate) fn add(&self, key: MemberKey, local: Arc<LocalMember>) -> bool {
         let mut members = write(&self.members);
         if members.contains_key(&key) {
@@ -164,7 +164,7 @@ impl LocalMembers {
     }
 }
 
-/// The member is not there any more.
+/// The member has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberStopped;
 
@@ -184,5 +184,5 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One from the leader, and one from who was leader before.
+/// One from the leader, and one from the previous leader.
 const INCOMING_SNAPSHOTS_MAX: usize = 2;

@@ -1,5 +1,5 @@
-//! What the application of one member asks the application where the leader is: things
-//! that only it knows and that stand in no log, such as how long a lease still lasts.
+//! Queries from the application of any member to the application of the leader, for state
+//! that only the leader has and that is not in the log, such as the time left of a lease.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,48 +12,48 @@ use super::side_messages::SideMessage;
 use super::transport::{MemberKey, PeerMessage, Transport};
 use crate::outcome::RequestRefused;
 
-/// A question to the application at the leader; see
-/// [`Node::leader_queries`](crate::Node::leader_queries). Dropped without an answer, it tells the one
-/// who asked to try again.
+/// A query to the application of the leader; see
+/// [`Node::leader_queries`](crate::Node::leader_queries). If it is dropped without a reply, the
+/// sender is told to retry.
 pub struct LeaderQuery {
     from: MemberId,
-    question: Bytes,
+    payload: Bytes,
     reply_to: Option<ReplyTo>,
 }
 
-/// Where the answer goes.
+/// Where the reply goes.
 pub(crate) enum ReplyTo {
     Local(oneshot::Sender<Result<Bytes, RequestRefused>>),
     Remote { key: MemberKey, transport: Arc<dyn Transport>, number: u64 },
 }
 
 impl LeaderQuery {
-    pub(crate) fn new(from: MemberId, question: Bytes, reply_to: ReplyTo) -> Self {
-        Self { from, question, reply_to: Some(reply_to) }
+    pub(crate) fn new(from: MemberId, payload: Bytes, reply_to: ReplyTo) -> Self {
+        Self { from, payload, reply_to: Some(reply_to) }
     }
 
-    /// The member whose application asks.
+    /// The member whose application sent it.
     pub fn from(&self) -> MemberId {
         self.from
     }
 
-    /// What it asks. It comes from another process: it may be anything.
+    /// The query. It comes from another process: do not trust it.
     pub fn payload(&self) -> &Bytes {
-        &self.question
+        &self.payload
     }
 
-    /// Answers it. Whether the answer arrives nobody knows.
-    pub fn reply(mut self, answer: impl Into<Bytes>) {
-        self.tell(Some(answer.into()));
+    /// Replies. The reply may get lost.
+    pub fn reply(mut self, reply: impl Into<Bytes>) {
+        self.send_reply(Some(reply.into()));
     }
 
-    fn tell(&mut self, answer: Option<Bytes>) {
+    fn send_reply(&mut self, payload: Option<Bytes>) {
         match self.reply_to.take() {
             Some(ReplyTo::Local(reply)) => {
-                let _ = reply.send(answer.ok_or(RequestRefused::NoLeader));
+                let _ = reply.send(payload.ok_or(RequestRefused::NoLeader));
             }
             Some(ReplyTo::Remote { key, transport, number }) => {
-                let bytes = SideMessage::QueryReply(number, answer).to_bytes();
+                let bytes = SideMessage::QueryReply(number, payload).to_bytes();
                 let message = PeerMessage::Side { from: key.member, to: self.from, bytes };
                 transport.send(key, vec![message]);
             }
@@ -64,7 +64,7 @@ impl LeaderQuery {
 
 impl Drop for LeaderQuery {
     fn drop(&mut self) {
-        self.tell(None);
+        self.send_reply(None);
     }
 }
 
@@ -74,7 +74,7 @@ impl fmt::Debug for LeaderQuery {
     }
 }
 
-/// Inquiries that may wait for the application; one more is dropped.
+/// Queries that may wait for the application; further ones are dropped.
 pub(crate) const QUERIES_WAITING_MAX: usize = 1_024;
-/// What a question may weigh: it travels beside the log and must not hold it up.
-pub(crate) const QUESTION_BYTES_MAX: usize = 64 << 10;
+/// The largest query: queries share the connection with the log and must not delay it.
+pub(crate) const QUERY_BYTES_MAX: usize = 64 << 10;

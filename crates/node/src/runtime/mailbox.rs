@@ -1,9 +1,9 @@
-//! Everything that reaches a member, in three lanes.
+//! Everything that reaches a member, in three queues.
 //!
-//! What clients ask and what peers say comes through bounded channels: who is faster than
-//! the member waits. What the member itself has set going comes back through a lane that
-//! never makes anybody wait, and needs no bound of its own: it holds at most one item for each
-//! thing that is under way, and how many may be is bounded where they begin.
+//! Requests of clients and messages of peers come through bounded channels: a sender that is
+//! faster than the member waits (backpressure). The results of what the member started come
+//! back through a queue that never blocks and needs no bound: it holds at most one item for
+//! each thing in progress, and how many may be in progress is bounded where they begin.
 
 use std::sync::Arc;
 
@@ -19,18 +19,19 @@ use super::status::{NodeStatus, StopReason};
 use super::storage::SnapshotSource;
 use super::transport::PeerMessage;
 use crate::applier::MachineJobDone;
+use crate::command_id::CommandBuffer;
 use crate::outcome::{RequestOutcome, RequestRefused};
 
-/// What a client asks, and where the answer goes.
+/// A client's request, and where the reply goes.
 pub(crate) struct ClientRequest {
-    pub(crate) question: RequestKind,
+    pub(crate) kind: RequestKind,
     pub(crate) reply: oneshot::Sender<RequestOutcome>,
 }
 
 pub(crate) enum RequestKind {
-    Propose(Bytes),
+    Propose(CommandBuffer),
     /// Only by this member, and only as the leader of this term.
-    ProposeIn(Term, Bytes),
+    ProposeIn(Term, CommandBuffer),
     Read(Bytes),
     ReadLocal(Bytes),
     Barrier,
@@ -38,47 +39,62 @@ pub(crate) enum RequestKind {
     Transfer(MemberId),
 }
 
-/// What the transport brings.
+impl RequestKind {
+    /// For spans in the log.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Propose(..) => "propose",
+            Self::ProposeIn(..) => "propose_in",
+            Self::Read(..) => "read",
+            Self::ReadLocal(..) => "read_local",
+            Self::Barrier => "barrier",
+            Self::Change(..) => "change",
+            Self::Transfer(..) => "transfer",
+        }
+    }
+}
+
+/// What the transport delivers.
 pub(crate) enum FromPeers {
     Messages(Vec<PeerMessage>),
     Unreachable(MemberId),
     ConnectionLost(MemberId),
-    /// A snapshot is on the disk, all of it.
+    /// A snapshot is complete and durable.
     SnapshotReceived(Box<Envelope>),
 }
 
-/// What an operator asks: answered even when the member takes nothing more from clients.
-/// Few at a time: who asks holds a permit.
+/// Requests of operators: processed even when the member accepts nothing from clients. Few at
+/// a time: each holds a permit.
 pub(crate) enum Control {
     Status(oneshot::Sender<Box<NodeStatus>>),
-    /// What the leader sees, from wherever it is.
+    /// What the leader knows of its members.
     View(oneshot::Sender<Result<LeaderView, RequestRefused>>),
-    /// For the application where the leader is.
+    /// A query to the application of the leader.
     AskLeader(Bytes, oneshot::Sender<Result<Bytes, RequestRefused>>),
-    /// Answered when a snapshot of what is applied now, or of more, is durable.
+    /// Answered when a snapshot of everything that is applied now is durable.
     Snapshot(oneshot::Sender<Result<Index, RequestRefused>>),
     Trim(Index),
     Campaign,
     Stop,
 }
 
-/// What has become of something that the member set going.
+/// The result of something that the member started.
 pub(crate) enum Completion {
     Saved(SaveId),
     Jobs(Vec<MachineJobDone>),
     Loaded(LoadTarget, Entries),
-    /// A capture of the machine is durable.
+    /// A snapshot of the machine is durable.
     SnapshotSaved(SnapshotMeta),
-    /// It is not: the next one may be.
-    SnapshotGivenUp(Index),
+    /// A snapshot of the machine failed.
+    SnapshotFailed(Index),
     SnapshotSent(MemberId, bool),
-    /// A snapshot for this peer can be read.
+    /// A snapshot for this peer was opened, or could not be.
     SnapshotOpened(Box<Envelope>, Option<Box<dyn SnapshotSource>>),
     Control(Control),
     Ended(StopReason),
 }
 
-/// The receiving end.
+/// The receiving ends.
 pub(crate) struct Mailbox {
     pub(crate) clients: mpsc::Receiver<ClientRequest>,
     pub(crate) peers: mpsc::Receiver<FromPeers>,

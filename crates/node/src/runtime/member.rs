@@ -1,6 +1,6 @@
-//! The task that is a member: it takes what has gathered in the mailbox, lets the driver
-//! decide, and hands out what is to be done. It never waits for a disk, a machine or a
-//! peer; they report when they are done.
+//! A member's task: it takes what is in the mailbox, lets the driver decide, and dispatches
+//! the resulting work. It never waits for a disk, a machine or a peer; they report when they
+//! are done.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use crate::applier::MachineJob;
 use crate::driver::{Driver, DriverOutput};
 use crate::outcome::RequestRefused;
 
-/// A member's task, with everything it reaches.
+/// A member's task, with everything it uses.
 pub(crate) struct Member {
     pub(crate) key: MemberKey,
     pub(crate) driver: Driver,
@@ -45,41 +45,41 @@ pub(crate) struct Member {
     pub(crate) jobs: Arc<BatchQueue<ApplyCommand>>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) local: Arc<LocalMember>,
-    pub(crate) inquiries: mpsc::Sender<LeaderQuery>,
+    pub(crate) leader_queries: mpsc::Sender<LeaderQuery>,
     pub(crate) shared: Arc<SharedState>,
     pub(crate) state: TaskState,
     /// The machine's task.
     pub(crate) applying: JoinHandle<()>,
-    /// So that the channel stays open when nobody holds a handle any more.
+    /// Keeps the channel open when all handles are dropped.
     pub(crate) _requests: mpsc::Sender<ClientRequest>,
 }
 
-/// What others may see of a member without asking it.
+/// The state of a member that its handles read directly.
 pub(crate) struct SharedState {
     pub(crate) counters: Arc<Counters>,
     pub(crate) observer: Arc<dyn NodeObserver>,
     pub(crate) dropped: std::sync::Mutex<BTreeMap<&'static str, u64>>,
-    /// Until the application takes it.
-    pub(crate) inquiries: std::sync::Mutex<Option<mpsc::Receiver<LeaderQuery>>>,
+    /// Until the application takes the receiver.
+    pub(crate) leader_queries: std::sync::Mutex<Option<mpsc::Receiver<LeaderQuery>>>,
     pub(crate) term: AtomicU64,
     pub(crate) leader: watch::Sender<Option<MemberId>>,
     pub(crate) known: watch::Sender<KnownMembership>,
-    pub(crate) news: broadcast::Sender<MembershipEvent>,
+    pub(crate) events: broadcast::Sender<MembershipEvent>,
     pub(crate) ended: watch::Sender<Option<StopReason>>,
 }
 
-/// What the task remembers from turn to turn.
+/// What the task keeps between turns.
 pub(crate) struct TaskState {
     pub(crate) waiting: PendingReplies,
-    /// When something was last set going while clients were listened to.
-    handed_out: Instant,
+    /// When work for clients was last dispatched.
+    dispatched_at: Instant,
     side_requests: SideRequests,
     saves_waiting: usize,
     jobs_waiting: usize,
     peers: BTreeMap<MemberId, MemberInfo>,
-    snapshot_wanted: Vec<(Index, oneshot::Sender<Result<Index, RequestRefused>>)>,
+    snapshot_requests: Vec<(Index, oneshot::Sender<Result<Index, RequestRefused>>)>,
     disowned: Option<(MemberId, quorate_core::message::Identity)>,
-    /// How often a leader knew more of this log than is there.
+    /// How often a leader assumed entries that this log does not have.
     missed: u32,
     ended: Option<StopReason>,
     completions: Vec<Completion>,
@@ -87,16 +87,16 @@ pub(crate) struct TaskState {
     requests: Vec<ClientRequest>,
 }
 
-/// So many saves or batches of jobs may be under way before clients have to wait, if the
+/// So many saves or batches of jobs may be in progress before clients have to wait, if the
 /// disk or the machine is slow.
-const UNDER_WAY_FOR_CLIENTS: usize = 16;
+const IN_PROGRESS_FOR_CLIENTS: usize = 16;
 /// It is slow when the last of them has taken so long. Otherwise clients wait for it even if
-/// nothing else is under way: what gathers meanwhile makes one batch instead of several.
-const SLOW: Duration = Duration::from_millis(10);
-/// And before peers have to. An honest leader stops earlier by itself: this is beyond the
-/// appends that it has on their way.
-const UNDER_WAY_FOR_PEERS: usize = 2_048;
-/// What is taken out of a lane in one turn.
+/// nothing else is in progress: their requests then make one batch instead of several.
+const SLOW_AFTER: Duration = Duration::from_millis(10);
+/// So many before peers have to wait. A correct leader stops earlier: this is beyond the
+/// number of appends that it has in flight.
+const IN_PROGRESS_FOR_PEERS: usize = 2_048;
+/// How much is taken out of a queue in one turn.
 const REQUESTS_PER_TURN: usize = 4_096;
 const DELIVERIES_PER_TURN: usize = 256;
 
@@ -104,12 +104,12 @@ impl TaskState {
     pub(crate) fn new() -> Self {
         Self {
             waiting: PendingReplies::default(),
-            handed_out: Instant::now(),
+            dispatched_at: Instant::now(),
             side_requests: SideRequests::default(),
             saves_waiting: 0,
             jobs_waiting: 0,
             peers: BTreeMap::new(),
-            snapshot_wanted: Vec::new(),
+            snapshot_requests: Vec::new(),
             disowned: None,
             missed: 0,
             ended: None,
@@ -121,25 +121,25 @@ impl TaskState {
 }
 
 impl Member {
-    /// Until it is stopped or fails; says why.
+    /// Runs until the member is stopped or fails; returns the reason.
     pub(crate) async fn run(mut self) -> StopReason {
         let membership = Arc::clone(self.driver.raft().membership());
-        self.meet(&membership);
+        self.update_peers(&membership);
         while self.state.ended.is_none() {
-            self.gather().await;
-            self.take_in();
-            self.hand_out();
+            self.receive_batch().await;
+            self.process_batch();
+            self.dispatch();
         }
         self.finish().await
     }
 
-    /// Waits until there is something to do, then takes what there is.
-    async fn gather(&mut self) {
-        let under_way = self.state.saves_waiting.max(self.state.jobs_waiting);
-        let slow = under_way > 0 && self.state.handed_out.elapsed() >= SLOW;
-        let clients = under_way == 0 || (slow && under_way < UNDER_WAY_FOR_CLIENTS);
-        // How much the machine may have to do for peers is bounded by the core.
-        let peers = self.state.saves_waiting < UNDER_WAY_FOR_PEERS;
+    /// Waits until there is something to do, then takes what is in the mailbox.
+    async fn receive_batch(&mut self) {
+        let in_progress = self.state.saves_waiting.max(self.state.jobs_waiting);
+        let slow = in_progress > 0 && self.state.dispatched_at.elapsed() >= SLOW_AFTER;
+        let clients = in_progress == 0 || (slow && in_progress < IN_PROGRESS_FOR_CLIENTS);
+        // The core bounds the machine's work for peers.
+        let peers = self.state.saves_waiting < IN_PROGRESS_FOR_PEERS;
         let (state, mailbox) = (&mut self.state, &mut self.mailbox);
         tokio::select! {
             biased;
@@ -158,18 +158,18 @@ impl Member {
             state.requests.push(request);
         }
         if !state.requests.is_empty() {
-            state.handed_out = Instant::now();
+            state.dispatched_at = Instant::now();
         }
         self.shared.counters.turns.add(1);
     }
 
-    /// Tells the driver what has happened. Time comes first: what a leader may answer by
-    /// its lease depends on it.
-    fn take_in(&mut self) {
+    /// Gives the driver its inputs. Time comes first: what a leader may reply by its lease
+    /// depends on it.
+    fn process_batch(&mut self) {
         for _ in 0..self.clock.take_due() {
             self.driver.tick();
             self.state.side_requests.tick();
-            self.show_dropped();
+            self.publish_dropped();
         }
         let mut completions = std::mem::take(&mut self.state.completions);
         for completion in completions.drain(..) {
@@ -190,14 +190,14 @@ impl Member {
 
     fn on_request(&mut self, request: ClientRequest) {
         let counters = &self.shared.counters;
-        let ticket = match request.question {
+        let token = match request.kind {
             RequestKind::Propose(command) => {
                 counters.proposals.add(1);
-                self.driver.propose(&command)
+                self.driver.propose(command)
             }
             RequestKind::ProposeIn(term, command) => {
                 counters.proposals.add(1);
-                self.driver.propose_in(term, &command)
+                self.driver.propose_in(term, command)
             }
             RequestKind::Read(question) => {
                 counters.reads.add(1);
@@ -211,7 +211,7 @@ impl Member {
             RequestKind::Change(change, ticks) => self.driver.change(*change, ticks),
             RequestKind::Transfer(to) => self.driver.transfer(to),
         };
-        self.state.waiting.insert(ticket, request.reply);
+        self.state.waiting.insert(token, request.reply);
     }
 
     fn on_delivery(&mut self, delivery: FromPeers) {
@@ -230,14 +230,14 @@ impl Member {
 
     fn on_peer_message(&mut self, message: PeerMessage) {
         match message {
-            // A snapshot without its bytes is none.
+            // A snapshot comes with its bytes, not as a message.
             PeerMessage::Raft(Envelope { message: Message::Snapshot(_), .. }) => {}
             PeerMessage::Raft(envelope) => self.receive(envelope),
             PeerMessage::Side { from, to, bytes } if to == self.key.member => {
                 match SideMessage::from_bytes(bytes) {
                     Ok(SideMessage::ViewRequest(number)) => {
-                        let told = SideMessage::ViewReply(number, self.own_view());
-                        self.say(from, &told);
+                        let reply = SideMessage::ViewReply(number, self.own_view());
+                        self.send_side_message(from, &reply);
                     }
                     Ok(SideMessage::ViewReply(number, view)) => {
                         self.state.side_requests.on_view_reply(number, view);
@@ -245,12 +245,14 @@ impl Member {
                     Ok(SideMessage::Query(number, question)) => {
                         let transport = Arc::clone(&self.transport);
                         let reply_to = ReplyTo::Remote { key: self.key, transport, number };
-                        self.pass_on(LeaderQuery::new(from, question, reply_to));
+                        self.dispatch_query(LeaderQuery::new(from, question, reply_to));
                     }
                     Ok(SideMessage::QueryReply(number, answer)) => {
                         self.state.side_requests.on_query_reply(number, answer)
                     }
-                    Err(why) => debug!(member = %self.key, %from, %why, "message not understood"),
+                    Err(why) => {
+                        debug!(member = %self.key.member, %from, error = %why, "malformed side message");
+                    }
                 }
             }
             PeerMessage::Side { .. } => {}
@@ -262,35 +264,39 @@ impl Member {
         let dropped = self.driver.receive(envelope);
         match dropped {
             Some(Dropped::OtherIncarnation { .. } | Dropped::OtherJoinIndex { .. }) => {
-                self.turn_away(from, incarnation);
+                self.reject_disk(from, incarnation);
             }
-            Some(Dropped::CommitBeyondLog { commit, last }) => self.miss_entries(commit, last),
+            Some(Dropped::CommitBeyondLog { commit, last }) => {
+                self.on_missing_entries(commit, last)
+            }
             _ => {}
         }
     }
 
-    /// A new disk passes through this while its leader gets to know it. One that stays here
-    /// has lost what it confirmed, and no leader will send that again.
-    fn miss_entries(&mut self, commit: Index, last: Index) {
+    /// The leader assumes entries that this log does not have. That is normal for a new disk
+    /// until the leader knows it. If it lasts, this disk has lost entries that it confirmed, and
+    /// no leader will send them again.
+    fn on_missing_entries(&mut self, commit: Index, last: Index) {
         self.state.missed = self.state.missed.saturating_add(1);
-        if self.state.missed == MISSED_OFTEN {
-            let text = "the log lacks entries that it had: remove this member, add it anew";
-            warn!(member = %self.key, commit, last, "{text}");
+        if self.state.missed == MISSED_MAX {
+            let text = "the log has lost entries: remove this member and add it again";
+            warn!(member = %self.key.member, commit, last, "{text}");
         }
     }
 
-    /// It is told by the core who is known by its id; then nobody listens to it.
-    fn turn_away(&mut self, from: MemberId, incarnation: u64) {
+    /// Rejects a sender with another disk than the one in the membership. The core has told it
+    /// which identity is known.
+    fn reject_disk(&mut self, from: MemberId, incarnation: u64) {
         let mut filter = write(&self.local.filter);
         if filter.rejected_disks.contains(&(from, incarnation)) {
             return;
         }
-        if filter.rejected_disks.len() < TURNED_AWAY_MAX {
+        if filter.rejected_disks.len() < REJECTED_DISKS_MAX {
             filter.rejected_disks.push((from, incarnation));
         }
         drop(filter);
-        warn!(member = %self.key, %from, "not the disk that is known by this id: turned away");
-        self.hand_out();
+        warn!(member = %self.key.member, peer = %from, "peer rejected: another disk is known under its id");
+        self.dispatch();
         self.transport.reject(self.key, from, RejectReason::NotItself);
     }
 
@@ -311,11 +317,14 @@ impl Member {
             Completion::SnapshotSaved(meta) => {
                 counters.snapshots_taken.add(1);
                 self.driver.snapshot_saved(meta.id.index);
-                self.tell_of_snapshot(meta.id.index);
+                self.complete_snapshot_requests(meta.id.index);
             }
-            Completion::SnapshotGivenUp(index) => {
+            Completion::SnapshotFailed(index) => {
                 self.driver.snapshot_given_up();
-                let failed = self.state.snapshot_wanted.extract_if(.., |(at, _)| *at <= index);
+                let failed = self
+                    .state
+                    .snapshot_requests
+                    .extract_if(.., |(requested, _)| *requested <= index);
                 for (_, reply) in failed {
                     let _ = reply.send(Err(RequestRefused::SnapshotFailed));
                 }
@@ -324,7 +333,11 @@ impl Member {
                 let count =
                     if arrived { &counters.snapshots_sent } else { &counters.snapshots_lost };
                 count.add(1);
-                self.driver.snapshot_sent(to, arrived);
+                if arrived {
+                    self.driver.snapshot_sent(to);
+                } else {
+                    self.driver.snapshot_lost(to);
+                }
             }
             Completion::SnapshotOpened(envelope, Some(source)) => {
                 let done = Arc::clone(&self.mailbox.done);
@@ -333,7 +346,7 @@ impl Member {
                 self.transport.send_snapshot(self.key, snapshot);
             }
             Completion::SnapshotOpened(envelope, None) => {
-                self.driver.snapshot_sent(envelope.to, false);
+                self.driver.snapshot_lost(envelope.to);
             }
             Completion::Control(control) => self.on_control(control),
             Completion::Ended(why) => self.state.ended = Some(why),
@@ -345,13 +358,13 @@ impl Member {
             Control::Status(reply) => {
                 let _ = reply.send(Box::new(self.status()));
             }
-            Control::View(reply) => self.on_view_wanted(reply),
+            Control::View(reply) => self.on_view_request(reply),
             Control::AskLeader(question, reply) => self.ask_leader(question, reply),
             Control::Snapshot(reply) => {
                 let index = self.driver.capture();
-                self.state.snapshot_wanted.push((index, reply));
+                self.state.snapshot_requests.push((index, reply));
                 let newest = self.driver.raft().snapshot().id.index;
-                self.tell_of_snapshot(newest);
+                self.complete_snapshot_requests(newest);
             }
             Control::Trim(index) => self.driver.trim(index),
             Control::Campaign => self.driver.campaign(),
@@ -359,14 +372,14 @@ impl Member {
         }
     }
 
-    fn tell_of_snapshot(&mut self, durable: Index) {
-        let ready = self.state.snapshot_wanted.extract_if(.., |(wanted, _)| *wanted <= durable);
+    fn complete_snapshot_requests(&mut self, durable: Index) {
+        let ready = self.state.snapshot_requests.extract_if(.., |(index, _)| *index <= durable);
         for (_, reply) in ready {
             let _ = reply.send(Ok(durable));
         }
     }
 
-    fn on_view_wanted(&mut self, reply: oneshot::Sender<Result<LeaderView, RequestRefused>>) {
+    fn on_view_request(&mut self, reply: oneshot::Sender<Result<LeaderView, RequestRefused>>) {
         if let Some(view) = self.own_view() {
             let _ = reply.send(Ok(view));
             return;
@@ -375,7 +388,7 @@ impl Member {
             Some(leader) => {
                 let ticks = self.driver.raft().config().election_ticks;
                 let message = self.state.side_requests.request_view(reply, ticks);
-                self.say(leader, &message);
+                self.send_side_message(leader, &message);
             }
             None => {
                 let _ = reply.send(Err(RequestRefused::NoLeader));
@@ -390,12 +403,12 @@ impl Member {
     ) {
         match self.driver.raft().leader() {
             Some(leader) if leader == self.key.member => {
-                self.pass_on(LeaderQuery::new(leader, question, ReplyTo::Local(reply)));
+                self.dispatch_query(LeaderQuery::new(leader, question, ReplyTo::Local(reply)));
             }
             Some(leader) => {
                 let ticks = self.driver.raft().config().election_ticks;
                 let message = self.state.side_requests.query(question, reply, ticks);
-                self.say(leader, &message);
+                self.send_side_message(leader, &message);
             }
             None => {
                 let _ = reply.send(Err(RequestRefused::NoLeader));
@@ -403,11 +416,11 @@ impl Member {
         }
     }
 
-    /// To the application here. If this member does not lead, or too many wait already, the
-    /// inquiry is dropped, and tells so.
-    fn pass_on(&self, inquiry: LeaderQuery) {
+    /// Hands a query to the local application. If this member does not lead, or too many
+    /// queries wait, the query is dropped, which tells its sender.
+    fn dispatch_query(&self, query: LeaderQuery) {
         if self.driver.raft().leader() == Some(self.key.member) {
-            let _ = self.inquiries.try_send(inquiry);
+            let _ = self.leader_queries.try_send(query);
         }
     }
 
@@ -417,7 +430,7 @@ impl Member {
         Some(LeaderView { newest: raft.newest_membership_id(), view })
     }
 
-    fn say(&self, to: MemberId, message: &SideMessage) {
+    fn send_side_message(&self, to: MemberId, message: &SideMessage) {
         let message = PeerMessage::Side { from: self.key.member, to, bytes: message.to_bytes() };
         self.transport.send(self.key, vec![message]);
     }
@@ -425,7 +438,7 @@ impl Member {
     fn status(&self) -> NodeStatus {
         NodeStatus {
             raft: self.driver.raft().status(),
-            incarnation: self.driver.origin().incarnation,
+            incarnation: self.driver.command_id().incarnation,
             boots: self.boots,
             open_requests: self.driver.open_requests(),
             saves_waiting: self.state.saves_waiting,
@@ -433,11 +446,11 @@ impl Member {
         }
     }
 
-    /// Everything that the driver wants done goes to who does it.
-    fn hand_out(&mut self) {
-        while self.driver.has_work() {
-            let work = self.driver.take();
-            self.hand_out_work(work);
+    /// Dispatches all work of the driver.
+    fn dispatch(&mut self) {
+        while self.driver.has_output() {
+            let work = self.driver.take_output();
+            self.dispatch_output(work);
         }
         self.shared.term.store(self.driver.raft().term(), Ordering::Relaxed);
         let counters = &self.shared.counters;
@@ -445,8 +458,8 @@ impl Member {
         counters.saves_waiting.set(self.state.saves_waiting as u64);
     }
 
-    fn hand_out_work(&mut self, work: DriverOutput) {
-        // Peers and the disk work at the same time.
+    fn dispatch_output(&mut self, work: DriverOutput) {
+        // Peers and the disk work in parallel.
         if let Some(save) = work.save {
             self.state.saves_waiting += 1;
             self.disk.save(save);
@@ -458,7 +471,7 @@ impl Member {
         }
         for job in work.jobs {
             if let MachineJob::Apply(entries) = &job {
-                self.tell_committed(entries);
+                self.report_committed(entries);
             }
             let reports = !matches!(job, MachineJob::Snapshot(_));
             self.state.jobs_waiting += usize::from(reports);
@@ -475,63 +488,65 @@ impl Member {
         if let Some(index) = work.trim {
             self.disk.trim(index);
         }
-        for (ticket, answer) in work.answers {
+        for (token, answer) in work.outcomes {
             self.shared.counters.count_answer(&answer);
-            self.state.waiting.answer(ticket, answer);
+            self.state.waiting.complete(token, answer);
         }
         for event in work.events {
             self.on_event(&event);
         }
     }
 
-    fn tell_committed(&self, entries: &quorate_core::Entries) {
+    fn report_committed(&self, entries: &quorate_core::Entries) {
         for entry in entries.chunks().flatten() {
             if let Some(change) = entry.change() {
                 let membership = Arc::clone(&change.membership);
-                let _ =
-                    self.shared.news.send(MembershipEvent::Committed { id: entry.id, membership });
+                let _ = self
+                    .shared
+                    .events
+                    .send(MembershipEvent::Committed { id: entry.id, membership });
             }
         }
     }
 
     fn on_event(&mut self, event: &Event) {
         self.shared.observer.on_event(event);
-        let member = self.key;
+        let member = self.key.member;
         match event {
             Event::Role { from, to, term } => {
-                info!(%member, term, ?from, ?to, "role");
+                info!(%member, term, ?from, ?to, "role changed");
             }
             Event::Leader { leader, term } => {
-                info!(%member, term, ?leader, "leader");
-                // Who hears of a leader finds the term it leads in.
+                info!(%member, term, ?leader, "leader changed");
+                // A reader that sees the leader also sees its term.
                 self.shared.term.store(*term, Ordering::Release);
                 self.shared.leader.send_replace(*leader);
             }
             Event::Membership { id, membership } => {
-                info!(%member, %id, %membership, "membership counts");
+                info!(%member, %id, %membership, "membership in effect");
                 self.on_membership(*id, membership);
             }
             Event::Settled { id, membership, .. } => {
                 info!(%member, %id, %membership, "membership settled");
                 self.shared.known.send_modify(|known| known.settled = id.index);
-                // From here on nobody needs them.
+                // No member needs them from now on.
                 write(&self.local.filter).removed = membership.removed().to_vec();
             }
-            Event::GoalStep { step } => info!(%member, %step, "goal's next step"),
+            Event::GoalStep { step } => info!(%member, %step, "next step of the goal"),
             Event::GoalEnded(ended) => info!(%member, goal = %ended.id, "goal ended"),
             Event::IdentityRejected { by, known } => {
-                warn!(%member, %by, "disowned: add this member anew, under a new id");
+                warn!(%member, %by, "disowned: remove this member and add it again under a new id");
                 self.state.disowned = Some((*by, *known));
             }
             other => debug!(%member, ?other, "event"),
         }
-        if let Some(news) = MembershipEvent::of(event) {
-            let _ = self.shared.news.send(news);
+        if let Some(event) = MembershipEvent::of(event) {
+            let _ = self.shared.events.send(event);
         }
     }
 
     fn on_membership(&mut self, id: quorate_core::EntryId, membership: &Arc<Membership>) {
-        // Of a snapshot's membership, the entry that brought it, not that of the snapshot.
+        // For the membership of a snapshot: the entry of its change, not that of the snapshot.
         let since = membership.since();
         let id = if since.index > 0 { since } else { id };
         self.shared.known.send_modify(|known| {
@@ -539,11 +554,12 @@ impl Member {
             known.membership = Arc::clone(membership);
         });
         write(&self.local.filter).rejected_disks.clear();
-        self.meet(membership);
+        self.update_peers(membership);
     }
 
-    /// Whom to reach from now on. Who has just gone may still have to be told so.
-    fn meet(&mut self, membership: &Membership) {
+    /// Tells the transport the peers from now on. Members that were just removed stay in the
+    /// list once more: they have yet to learn of it.
+    fn update_peers(&mut self, membership: &Membership) {
         let mut peers = BTreeMap::new();
         for id in membership.members().iter().filter(|id| *id != self.key.member) {
             peers.insert(id, membership.info(id).cloned().unwrap_or_default());
@@ -553,15 +569,15 @@ impl Member {
         self.transport.set_peers(self.key, all.into_iter().collect());
     }
 
-    fn show_dropped(&self) {
+    fn publish_dropped(&self) {
         lock(&self.shared.dropped).clone_from(self.driver.dropped());
     }
 
-    /// Everybody gets an answer, and nothing holds on to the disk any more, so that the
-    /// member can be started again.
+    /// Completes all requests, and releases the disk and the transport, so that the member can
+    /// be started again.
     async fn finish(mut self) -> StopReason {
         let why = self.state.ended.take().unwrap_or(StopReason::Stopped);
-        info!(member = %self.key, %why, "ended");
+        info!(member = %self.key.member, reason = %why, "member stopped");
         self.transport.remove_member(self.key);
         self.mailbox.peers.close();
         self.mailbox.clients.close();
@@ -572,8 +588,8 @@ impl Member {
             StopReason::Stopped => self.driver.stop(),
             failed => self.driver.fail(&failed.to_string()),
         }
-        for (ticket, answer) in self.driver.take().answers {
-            self.state.waiting.answer(ticket, answer);
+        for (token, answer) in self.driver.take_output().outcomes {
+            self.state.waiting.complete(token, answer);
         }
         self.shared.leader.send_replace(None);
         self.jobs.push(ApplyCommand::Stop);
@@ -582,7 +598,7 @@ impl Member {
         self.mailbox.done.close();
         let released = self.local.disk_uses.cancel();
         if timeout(DISK_USE_TIMEOUT, released).await.is_err() {
-            warn!(member = %self.key, "a snapshot still uses the disk");
+            warn!(member = %self.key.member, "a snapshot still uses the disk");
         }
         let closed = self.disk.close().await;
         lock(&self.shared.dropped).clone_from(self.driver.dropped());
@@ -595,7 +611,7 @@ impl Member {
 
 /// How long a stopping member waits for snapshots that use its disk: one may hang on it.
 const DISK_USE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Impostors remembered at once; the core drops what the others say.
-const TURNED_AWAY_MAX: usize = 64;
-/// Heartbeats until that is no passing thing.
-const MISSED_OFTEN: u32 = 50;
+/// Rejected disks that are remembered; the core drops the messages of others.
+const REJECTED_DISKS_MAX: usize = 64;
+/// Heartbeats after which it is no longer normal.
+const MISSED_MAX: u32 = 50;

@@ -1,5 +1,5 @@
-//! A log in memory, as [`MemoryStorage`](crate::MemoryStorage) keeps it. What is written to it
-//! has to continue it: ask before.
+//! A log in memory, for [`MemoryStorage`](crate::MemoryStorage). Check with
+//! `is_continued_by` before a write.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ pub(crate) struct MemoryLog {
 }
 
 impl MemoryLog {
-    /// Nothing yet, after this entry.
+    /// An empty log after this entry.
     pub(crate) fn after(base: EntryId, hard_state: HardState) -> Self {
         Self { hard_state, base, entries: Vec::new() }
     }
@@ -35,7 +35,7 @@ impl MemoryLog {
         self.term(id.index) == Some(id.term)
     }
 
-    /// Whether entries follow each other, and what is before them.
+    /// Whether the entries of a save are consecutive and continue the log.
     pub(crate) fn is_continued_by(&self, save: &Save) -> bool {
         let Some(first) = save.entries.first() else { return true };
         let Some(index) = first.id.index.checked_sub(1) else { return false };
@@ -70,9 +70,9 @@ impl MemoryLog {
         };
         let mut bytes = 0;
         let within = |entry: &&Entry| {
-            let wanted = entry.id.index < range.end && (bytes == 0 || bytes < bytes_max);
+            let fits = entry.id.index < range.end && (bytes == 0 || bytes < bytes_max);
             bytes += entry.bytes();
-            wanted
+            fits
         };
         let skipped = usize::try_from(skipped).unwrap_or(usize::MAX);
         self.entries.iter().skip(skipped).take_while(within).cloned().collect()

@@ -1,9 +1,9 @@
 //! A storage that keeps everything in memory: for tests, examples, and members whose log
 //! need not outlive their process. Each rule of [`Storage`] holds here as on a disk, also
-//! that what was not synced may go: [`MemoryStorage::crash`].
+//! that what was not synced may be lost: [`MemoryStorage::crash`].
 //!
-//! Two logs are kept. What is written goes to one at once, and to the other with the next
-//! sync; a crash goes back to the latter.
+//! Two logs are kept. A write changes the first at once, and the second with the next sync; a
+//! crash goes back to the second.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,8 +18,8 @@ use super::memory_log::MemoryLog;
 use super::storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 use super::sync::lock;
 
-/// A member's log and snapshots in memory. Clones stand for the same store: a member that
-/// was stopped and is started with a clone finds its data. One of them is open at a time.
+/// A member's log and snapshots in memory. Clones share the data: a member that was stopped
+/// and is started with a clone finds its data. One of them is open at a time.
 ///
 /// ```
 /// use quorate::MemoryStorage;
@@ -33,19 +33,18 @@ use super::sync::lock;
 #[derive(Default)]
 pub struct MemoryStorage {
     store: Arc<Mutex<MemoryStore>>,
-    /// Which generation of the store this handle opened.
+    /// The generation of the store that this handle opened.
     generation: Option<u64>,
 }
 
 impl MemoryStorage {
-    /// A new store, with nothing in it.
+    /// A new, empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Loses what was written after the last sync, and whatever snapshot was not adopted,
-    /// as a power cut does. The handle that is open, if one is, fails from now on; clones
-    /// can be opened.
+    /// Loses what was written after the last sync, and snapshots that were not adopted, as a
+    /// power loss does. A handle that is open fails from now on; clones can be opened.
     pub fn crash(&self) {
         lock(&self.store).crash();
     }
@@ -69,7 +68,7 @@ impl MemoryStorage {
 }
 
 impl Clone for MemoryStorage {
-    /// The same store, not open by this handle.
+    /// The same data, not open by this handle.
     fn clone(&self) -> Self {
         Self { store: Arc::clone(&self.store), generation: None }
     }
@@ -149,7 +148,7 @@ impl Storage for MemoryStorage {
             store.expected.remove(&id);
             Ok(())
         });
-        // A store that crashed wants nothing any more.
+        // A store that has crashed has nothing to release.
         drop(released);
     }
 
@@ -160,24 +159,24 @@ impl Storage for MemoryStorage {
     }
 }
 
-/// What clones share.
+/// The data that clones share.
 #[derive(Default)]
 struct MemoryStore {
     mark: Option<StoreIdentity>,
     boots: u64,
-    /// Counts opens and crashes; a handle of an older one is of no use.
+    /// Counts opens and crashes; a handle of an older generation fails.
     generation: u64,
     is_open: bool,
-    /// The log with everything that was written.
+    /// The log with all writes.
     written: MemoryLog,
     /// The log as the last sync left it.
     synced: MemoryLog,
-    /// What leads from one to the other.
+    /// The writes since then.
     unsynced: Vec<Save>,
-    /// Snapshots that were finished and not adopted.
+    /// Snapshots that are finished and not adopted yet.
     finished: BTreeMap<EntryId, Arc<MemorySnapshot>>,
     snapshots: BTreeMap<EntryId, Arc<MemorySnapshot>>,
-    /// Those that a machine is still to be made of.
+    /// Snapshots that the machine has yet to be restored from.
     expected: BTreeSet<EntryId>,
 }
 
@@ -198,7 +197,7 @@ impl MemoryStore {
         self.boots += 1;
         self.generation += 1;
         self.is_open = true;
-        // From here on others rely on what is read.
+        // The member relies on what is read here: it must not be lost later.
         self.sync();
         self.expected.clear();
         self.finished.clear();
@@ -229,7 +228,7 @@ impl MemoryStore {
         {
             return Err(StoreError::NoSuchSnapshot { id }.into());
         }
-        // What a snapshot holds is committed, and committed entries are never replaced.
+        // What a snapshot covers is committed, and committed entries are never replaced.
         let first = save.entries.first().map_or(Index::MAX, |entry| entry.id.index);
         let replaces = install.is_none() && first <= self.newest_snapshot().index;
         let last = install.unwrap_or(self.written.last());
@@ -261,7 +260,7 @@ impl MemoryStore {
         if index > newest.index {
             return Err(StoreError::NotSnapshotted { newest: newest.index }.into());
         }
-        // What the snapshot rests on may be written and not synced yet.
+        // What the snapshot depends on may be written and not synced yet.
         self.sync();
         self.written.trim(index);
         self.synced.trim(index);
@@ -269,8 +268,8 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// The newest snapshot of an entry in the log, or just before it. Others are of peers,
-    /// and not installed.
+    /// The newest snapshot of an entry in the log, or just before it. Other snapshots came from
+    /// peers and are not installed.
     fn newest_snapshot(&self) -> EntryId {
         let held = self.snapshots.keys().filter(|id| self.written.holds(**id));
         held.max_by_key(|id| id.index).copied().unwrap_or_default()
@@ -358,7 +357,7 @@ impl SnapshotSource for MemorySnapshotSource {
     }
 }
 
-/// Why a handle can do nothing with its store.
+/// Why a handle cannot use its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MemoryStorageError {
     NotOpen,
@@ -372,13 +371,13 @@ impl fmt::Display for MemoryStorageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotOpen => write!(f, "the storage is not open"),
-            Self::InUse => write!(f, "the storage is open already"),
+            Self::InUse => write!(f, "the storage is already open"),
             Self::Crashed => write!(f, "the storage has crashed since it was opened"),
             Self::OtherCluster { found, expected } => {
-                write!(f, "the storage is of cluster {found:x}, want {expected:x}")
+                write!(f, "the storage belongs to cluster {found:016x}, expected {expected:016x}")
             }
             Self::OtherMember { found, expected } => {
-                write!(f, "the storage is of member {found}, want {expected}")
+                write!(f, "the storage belongs to member {found}, expected {expected}")
             }
         }
     }

@@ -1,6 +1,7 @@
-//! What can be counted about a running member, and a hook for who wants to measure.
+//! Counters and gauges of a running member, and hooks for measurements.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -8,69 +9,189 @@ use quorate_core::{Event, Index};
 
 use crate::outcome::{RequestError, RequestOutcome};
 
-/// Called by a running member when something happens. Everything here is called on the
-/// member's own threads: be quick, and do not block.
+/// Called by a running member when something happens, on the member's threads: the methods
+/// must be quick and must not block.
 pub trait NodeObserver: Send + Sync + 'static {
-    /// A role, leader or membership changed, a change settled, a goal moved on, …
+    /// A role, leader or membership changed, a change is settled, a goal took a step, …
     fn on_event(&self, _event: &Event) {}
 
-    /// So many saves became durable with one sync that took so long.
+    /// `saves` became durable with one sync that took this long.
     fn on_sync(&self, _took: Duration, _saves: u64) {}
 
-    /// So many entries ran on the machine, up to this index, in this time.
+    /// `entries`, up to this index, ran on the machine and took this long.
     fn on_applied(&self, _index: Index, _entries: u64, _took: Duration) {}
 }
 
 /// Observes nothing.
 impl NodeObserver for () {}
 
-/// Numbers about a running member, as of one moment. All but the two gauges only grow.
+/// The counters and gauges of a member at one moment. All but the two gauges only grow.
+/// [`Metrics::iter`] lists them in one form for any metrics system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// Commands that were proposed here.
+    /// Commands that were proposed on this member.
     pub proposals: u64,
-    /// Linearizable reads that were asked here.
+    /// Linearizable reads on this member.
     pub reads: u64,
-    /// Requests that ended as done.
+    /// Requests that were done.
     pub done: u64,
-    /// Requests that ended as refused.
+    /// Requests that were refused.
     pub refused: u64,
-    /// Requests that ended as unknown.
+    /// Requests whose outcome is unknown.
     pub unknown: u64,
-    /// Gauge: requests that have no answer yet.
+    /// Gauge: requests that have no reply yet.
     pub open_requests: u64,
     /// Saves that were written.
     pub saves: u64,
     /// Gauge: saves that wait for the disk.
     pub saves_waiting: u64,
-    /// Syncs of the log; fewer than saves, where they were made durable together.
+    /// Syncs of the log; fewer than saves, because one sync makes several durable.
     pub syncs: u64,
-    /// Time spent in them.
+    /// Time spent in syncs.
     pub sync_time: Duration,
-    /// Entries that ran on the machine.
+    /// Entries that were applied to the machine.
     pub applied: u64,
-    /// Time spent on them.
+    /// Time spent applying entries.
     pub apply_time: Duration,
-    /// How often the member looked into its mailbox and found something.
+    /// How often the member's task woke up and found work.
     pub turns: u64,
     /// Messages sent to peers.
     pub sent: u64,
     /// Messages received from peers.
     pub received: u64,
-    /// Snapshots that reached a peer.
+    /// Snapshots that a peer received.
     pub snapshots_sent: u64,
-    /// Snapshots that did not.
+    /// Snapshots that could not be sent.
     pub snapshots_lost: u64,
-    /// Snapshots of the own machine that were written.
+    /// Snapshots of this member's machine that were written.
     pub snapshots_taken: u64,
-    /// Inputs that had no effect, by the reason.
+    /// Inputs of the core that had no effect, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
-    /// What the transport counts, for all members of this process together.
+    /// The counters of the transport, for all members of the process together.
     pub transport: BTreeMap<&'static str, u64>,
 }
 
-/// The same while they change.
+/// One number of a member, as a metrics system needs it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Metric {
+    /// Unique together with the label, such as `quorate_proposals_total`.
+    pub name: &'static str,
+    /// What it counts, as a sentence.
+    pub help: &'static str,
+    /// How it behaves over time.
+    pub kind: MetricKind,
+    /// The name and the value of its label, if it has one.
+    pub label: Option<(&'static str, &'static str)>,
+    /// Times are in seconds.
+    pub value: f64,
+}
+
+/// How a metric behaves over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// It only grows while the member runs.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+}
+
+impl MetricKind {
+    /// The word for it in Prometheus text.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+        }
+    }
+}
+
+impl Metrics {
+    /// All numbers in one form, for an adapter to any metrics system. Metrics of one name are
+    /// consecutive.
+    pub fn iter(&self) -> impl Iterator<Item = Metric> + '_ {
+        let dropped = self.dropped.iter().map(|(reason, count)| {
+            let help = "Inputs of the Raft core that had no effect, by reason.";
+            labelled("quorate_inputs_dropped_total", help, ("reason", reason), *count)
+        });
+        let transport = self.transport.iter().map(|(event, count)| {
+            let help = "Events of the transport, for all members of the process, by name.";
+            labelled("quorate_transport_total", help, ("what", event), *count)
+        });
+        self.single().into_iter().chain(dropped).chain(transport)
+    }
+
+    /// All numbers in the text format of Prometheus.
+    pub fn to_prometheus(&self) -> String {
+        let (mut text, mut last) = (String::new(), "");
+        for Metric { name, help, kind, label, value } in self.iter() {
+            // Writing to a string cannot fail.
+            if name != last {
+                let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {}", kind.name());
+                last = name;
+            }
+            let _ = match label {
+                Some((label, content)) => writeln!(text, "{name}{{{label}=\"{content}\"}} {value}"),
+                None => writeln!(text, "{name} {value}"),
+            };
+        }
+        text
+    }
+
+    fn single(&self) -> [Metric; 18] {
+        let time = |time: Duration| time.as_secs_f64();
+        [
+            counter("quorate_proposals_total", "Commands proposed on this member.", self.proposals),
+            counter("quorate_reads_total", "Linearizable reads on this member.", self.reads),
+            counter("quorate_requests_done_total", "Requests that were done.", self.done),
+            counter("quorate_requests_refused_total", "Requests that were refused.", self.refused),
+            counter(
+                "quorate_requests_unknown_total",
+                "Requests whose outcome is unknown.",
+                self.unknown,
+            ),
+            gauge("quorate_requests_open", "Requests without a reply yet.", self.open_requests),
+            counter("quorate_saves_total", "Saves that were written.", self.saves),
+            gauge("quorate_saves_waiting", "Saves that wait for the disk.", self.saves_waiting),
+            counter("quorate_syncs_total", "Syncs of the log.", self.syncs),
+            Metric {
+                value: time(self.sync_time),
+                ..counter("quorate_sync_seconds_total", "Time spent in syncs.", 0)
+            },
+            counter("quorate_entries_applied_total", "Entries that were applied.", self.applied),
+            Metric {
+                value: time(self.apply_time),
+                ..counter("quorate_apply_seconds_total", "Time spent applying entries.", 0)
+            },
+            counter("quorate_turns_total", "Wake-ups of the member's task.", self.turns),
+            counter("quorate_messages_sent_total", "Messages sent to peers.", self.sent),
+            counter("quorate_messages_received_total", "Messages from peers.", self.received),
+            counter("quorate_snapshots_sent_total", "Snapshots sent.", self.snapshots_sent),
+            counter("quorate_snapshots_lost_total", "Snapshots not sent.", self.snapshots_lost),
+            counter("quorate_snapshots_taken_total", "Snapshots taken.", self.snapshots_taken),
+        ]
+    }
+}
+
+fn counter(name: &'static str, help: &'static str, value: u64) -> Metric {
+    Metric { name, help, kind: MetricKind::Counter, label: None, value: value as f64 }
+}
+
+fn gauge(name: &'static str, help: &'static str, value: u64) -> Metric {
+    Metric { kind: MetricKind::Gauge, ..counter(name, help, value) }
+}
+
+fn labelled(
+    name: &'static str,
+    help: &'static str,
+    label: (&'static str, &'static str),
+    value: u64,
+) -> Metric {
+    Metric { label: Some(label), ..counter(name, help, value) }
+}
+
+/// The counters that the member's tasks and threads update.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) proposals: Count,
@@ -93,7 +214,7 @@ pub(crate) struct Counters {
     pub(crate) snapshots_taken: Count,
 }
 
-/// One number that threads share.
+/// A number that threads share.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -131,7 +252,7 @@ impl Counters {
         self.apply_nanos.add(nanos(took));
     }
 
-    /// Without what the driver and the transport count.
+    /// Without the counters of the driver and of the transport.
     pub(crate) fn read(&self) -> Metrics {
         Metrics {
             proposals: self.proposals.get(),
@@ -159,4 +280,36 @@ impl Counters {
 
 fn nanos(took: Duration) -> u64 {
     u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_listed_once_each_and_written_as_prometheus_text() {
+        let mut metrics = Metrics { proposals: 7, open_requests: 2, ..Metrics::default() };
+        metrics.sync_time = Duration::from_millis(1500);
+        metrics.dropped.insert("old_term", 3);
+        metrics.transport.extend([("bytes_sent", 10), ("connected", 1)]);
+        let mut seen: Vec<_> = metrics.iter().map(|metric| (metric.name, metric.label)).collect();
+        let count = seen.len();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), count);
+        let text = metrics.to_prometheus();
+        for line in [
+            "# TYPE quorate_proposals_total counter",
+            "quorate_proposals_total 7",
+            "# TYPE quorate_requests_open gauge",
+            "quorate_requests_open 2",
+            "quorate_sync_seconds_total 1.5",
+            "quorate_inputs_dropped_total{reason=\"old_term\"} 3",
+            "quorate_transport_total{what=\"bytes_sent\"} 10",
+            "quorate_transport_total{what=\"connected\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+        assert_eq!(text.matches("# TYPE quorate_transport_total").count(), 1);
+    }
 }

@@ -1,15 +1,17 @@
 //! The tasks, threads and sockets around a [`Driver`](crate::Driver).
 //!
 //! # Reading order
-//! `node` (what can be asked), `host` (how a member is put together), `member` (its one
-//! task), `mailbox`, `disk_thread`, `apply_task`, `snapshots`; `storage` and `transport`
-//! are what an embedder may replace.
+//! `node` (the requests), `host` (how a member is started and stopped), `member` (its task),
+//! `mailbox`, `disk_thread`, `apply_task`, `snapshots`; `storage` and `transport` are the
+//! traits that an embedder may implement.
 
-#![allow(clippy::disallowed_methods, reason = "this is where time and threads come from")]
+#![allow(clippy::disallowed_methods, reason = "the runtime is where time and threads come from")]
 
 mod apply_task;
 pub(crate) mod batch_queue;
 mod clock;
+#[cfg(test)]
+mod concurrency_tests;
 mod config;
 mod directory;
 pub(crate) mod disk_thread;
@@ -40,7 +42,7 @@ pub use host::Host;
 pub use inbox::{Inbox, MemberStopped};
 pub use leader_query::LeaderQuery;
 pub use memory_storage::MemoryStorage;
-pub use metrics::{Metrics, NodeObserver};
+pub use metrics::{Metric, MetricKind, Metrics, NodeObserver};
 pub use node::{CHANGE_TIMEOUT_TICKS, CommandReply, LocalRead, Node, RemovedVoters};
 pub use snapshots::{IncomingSnapshot, OutgoingSnapshot, SnapshotReceiveError};
 pub use status::{MembershipEvent, MembershipWatch, NodeStatus, StopReason};

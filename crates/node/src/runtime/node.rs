@@ -1,4 +1,4 @@
-//! The handle of a running member: everything that can be asked of it.
+//! The handle of a running member: all requests and queries go through it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,11 +13,12 @@ use quorate_core::status::RoleKind;
 use quorate_core::{Change, EntryId, Index, MemberId, MemberSet, Membership, Refusal, Term};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
+use tracing::{Instrument, debug_span};
 
 use super::batch_queue::BatchQueue;
 use super::config::{NodeConfig, NodeError};
 use super::host::Host;
-use super::leader_query::{LeaderQuery, QUESTION_BYTES_MAX};
+use super::leader_query::{LeaderQuery, QUERY_BYTES_MAX};
 use super::mailbox::{ClientRequest, Completion, Control, RequestKind};
 use super::member::SharedState;
 use super::metrics::Metrics;
@@ -26,30 +27,31 @@ use super::status::{MembershipWatch, NodeStatus, StopReason};
 use super::storage::Storage;
 use super::sync::lock;
 use super::transport::{MemberKey, Transport};
+use crate::command_id::CommandBuffer;
 use crate::machine::Machine;
 use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply};
 
-/// A running member. Clones are handles of the same one; it runs until it is stopped,
-/// whether somebody holds a handle or not.
+/// A running member. Clones are handles on the same member; it runs until it is stopped, also
+/// when all handles are dropped.
 ///
-/// Any member may be asked anything: what only the leader can do is passed on to it.
+/// Any member accepts any request: what only the leader can do is forwarded to it.
 #[derive(Clone)]
 pub struct Node {
     key: MemberKey,
     requests: mpsc::Sender<ClientRequest>,
     done: Arc<BatchQueue<Completion>>,
     controls: Arc<Semaphore>,
-    asking: Arc<Semaphore>,
+    queries: Arc<Semaphore>,
     shared: Arc<SharedState>,
     host: Host,
 }
 
-/// What a command came to.
+/// The reply to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandReply {
-    /// Where it stands in the log.
+    /// The index of its entry in the log.
     pub index: Index,
-    /// What the machine said.
+    /// What the machine returned.
     pub bytes: Bytes,
 }
 
@@ -73,8 +75,9 @@ pub enum RemovedVoters {
 }
 
 impl Node {
-    /// Starts a member that has ticker, disk thread and connections to itself; see
-    /// [`Host`] for many in one process. Has to be called within a tokio runtime.
+    /// Starts a member with a ticker, a disk thread and connections of which it is the only
+    /// user; see [`Host`] for many members in one process. Must be called within a tokio
+    /// runtime.
     pub async fn start<M: Machine + Send + 'static>(
         config: NodeConfig,
         storage: impl Storage,
@@ -97,11 +100,11 @@ impl Node {
         host: Host,
     ) -> Self {
         let controls = Arc::new(Semaphore::new(CONTROLS_MAX));
-        let asking = Arc::new(Semaphore::new(ASKING_MAX));
-        Self { key, requests, done, controls, asking, shared, host }
+        let queries = Arc::new(Semaphore::new(QUERIES_MAX));
+        Self { key, requests, done, controls, queries, shared, host }
     }
 
-    /// Which member this is.
+    /// The id of this member.
     pub fn id(&self) -> MemberId {
         self.key.member
     }
@@ -111,33 +114,36 @@ impl Node {
         &self.host
     }
 
-    /// Runs a command on every member's machine, once. Done means that it is committed
-    /// and has run here.
-    pub async fn propose(&self, command: impl Into<Bytes>) -> Result<CommandReply, RequestError> {
-        match self.ask(RequestKind::Propose(command.into())).await? {
+    /// Runs a command on the machines of all members, once. `Ok` means that it is committed and
+    /// has run on this member.
+    pub async fn propose(
+        &self,
+        command: impl Into<CommandBuffer>,
+    ) -> Result<CommandReply, RequestError> {
+        match self.request(RequestKind::Propose(command.into())).await? {
             RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
     }
 
-    /// Runs a command if this member leads in this term ([`Node::term`]), by its own log and
-    /// no other: it is not passed on, and no later leader is offered it. For what only a
-    /// leader may decide, and what would be wrong once another leads.
+    /// Runs a command only if this member is the leader of this term ([`Node::term`]): it is
+    /// neither forwarded nor proposed again to a later leader. For decisions that only a
+    /// leader may take, and that would be wrong under another leader.
     pub async fn propose_in(
         &self,
         term: Term,
-        command: impl Into<Bytes>,
+        command: impl Into<CommandBuffer>,
     ) -> Result<CommandReply, RequestError> {
-        match self.ask(RequestKind::ProposeIn(term, command.into())).await? {
+        match self.request(RequestKind::ProposeIn(term, command.into())).await? {
             RequestReply::Ran { index, reply } => Ok(CommandReply { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
     }
 
-    /// Asks the machine something, and gets an answer that is not older than the
-    /// question: everything that anybody was told to be done before is in it.
-    pub async fn read(&self, question: impl Into<Bytes>) -> Result<Bytes, RequestError> {
-        match self.ask(RequestKind::Read(question.into())).await? {
+    /// Runs a query on the machine, linearizably: the reply reflects every command that was
+    /// acknowledged to any client before this call.
+    pub async fn read(&self, query: impl Into<Bytes>) -> Result<Bytes, RequestError> {
+        match self.request(RequestKind::Read(query.into())).await? {
             RequestReply::Read { reply, .. } => Ok(reply),
             _ => Err(MISMATCH),
         }
@@ -147,18 +153,18 @@ impl Node {
     /// member's machine. Returns the newest entry that has run. For applications that look into
     /// their machine themselves: what they then see is not stale.
     pub async fn barrier(&self) -> Result<Index, RequestError> {
-        match self.ask(RequestKind::Barrier).await? {
+        match self.request(RequestKind::Barrier).await? {
             RequestReply::Read { index, .. } => Ok(index),
             _ => Err(MISMATCH),
         }
     }
 
-    /// Runs a query on this member's machine as it is, without asking the leader: fast, and
+    /// Runs a query on this member's machine as it is, without queries the leader: fast, and
     /// possible without a quorum. The reply may be stale; [`LocalRead::index`] is the newest
     /// entry whose effect it shows. Later local reads of the same member never show less, until
     /// it is restarted.
     pub async fn read_local(&self, query: impl Into<Bytes>) -> Result<LocalRead, RequestError> {
-        match self.ask(RequestKind::ReadLocal(query.into())).await? {
+        match self.request(RequestKind::ReadLocal(query.into())).await? {
             RequestReply::Read { index, reply } => Ok(LocalRead { index, bytes: reply }),
             _ => Err(MISMATCH),
         }
@@ -175,15 +181,15 @@ impl Node {
         self.change(Change::add_learner(id).with_info(id, info)).await
     }
 
-    /// Waits until this member is so near the end of the log that it could vote without
-    /// harm. Refused when it is no member.
+    /// Waits until this member is so close to the end of the log that it can get a vote
+    /// without delaying commits. Refused when it is not a member.
     pub async fn wait_caught_up(&self, id: MemberId) -> Result<(), RequestError> {
         loop {
             if let Ok(LeaderView { newest, view }) = self.leader_view().await {
                 if view.caught_up.contains(id) {
                     return Ok(());
                 }
-                // Who is behind the leader may not have heard of a new member yet.
+                // This member may lag behind the leader and not know the new member yet.
                 let known = self.shared.known.borrow().clone();
                 if known.id.index >= newest.index && !known.membership.contains(id) {
                     return Err(RequestError::Refused(RequestRefused::NotMember));
@@ -192,7 +198,7 @@ impl Node {
             if let Some(ended) = self.ended_now() {
                 return Err(ended);
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -207,14 +213,14 @@ impl Node {
         self.change(Change::set_voters(voters, retain)).await
     }
 
-    /// Any change. Done means settled: any majority of the new membership can go on by
-    /// itself. What is not settled after [`CHANGE_TIMEOUT_TICKS`] ends as unknown.
+    /// Makes any change. `Ok` means settled: any majority of the new membership can continue
+    /// alone. A change that is not settled after [`CHANGE_TIMEOUT_TICKS`] ends as unknown.
     ///
     /// While another change is in progress, this one waits; it is refused after
     /// [`DriverOptions::request_ticks`](crate::DriverOptions::request_ticks). A leader
     /// that has just won, or has just seen the disk of a member, logs a change itself.
     pub async fn change(&self, change: Change) -> Result<EntryId, RequestError> {
-        match self.ask_change(change, CHANGE_TIMEOUT_TICKS).await? {
+        match self.request_change(change, CHANGE_TIMEOUT_TICKS).await? {
             RequestReply::Changed { id } => Ok(id),
             RequestReply::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
             RequestReply::GoalEnded(ended) => {
@@ -224,11 +230,11 @@ impl Node {
         }
     }
 
-    /// Where to end: these voters and these learners. Whoever leads takes the steps; new
-    /// members are added with these infos. Returns when the goal has ended and what came
-    /// of it is settled, however long that takes; the answer says whether it was reached.
-    /// Giving up the wait leaves the goal in place. Ask a member that stays: one that is
-    /// removed does not hear how it ended.
+    /// Sets a goal: these voters and these learners. The leader takes the steps, also after an
+    /// election; new members are added with these infos. Returns when the goal has ended and
+    /// the resulting membership is settled, however long that takes; the reply says whether it
+    /// was reached. Cancelling the wait does not cancel the goal. Call this on a member that
+    /// stays: a removed member does not learn how the goal ended.
     pub async fn set_goal(
         &self,
         voters: impl IntoIterator<Item = MemberId>,
@@ -239,9 +245,9 @@ impl Node {
         for (id, info) in infos {
             change = change.with_info(id, info);
         }
-        match self.ask_change(change, u64::MAX).await {
+        match self.request_change(change, u64::MAX).await {
             Ok(RequestReply::GoalEnded(ended)) => Ok(ended),
-            // Nothing has to be done, but perhaps waited for.
+            // The goal is reached already, but perhaps not settled.
             Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
                 ChangeRefusal::AlreadyReached,
             )))) => {
@@ -254,8 +260,8 @@ impl Node {
         }
     }
 
-    /// What a goal would lead to: the steps in order, by what the leader sees of its
-    /// members, and which losses each could not bear. Nothing is proposed.
+    /// The steps that a goal would take, in order, as the leader sees its members, and which
+    /// losses each step cannot tolerate. Nothing is proposed.
     pub async fn plan(
         &self,
         voters: impl IntoIterator<Item = MemberId>,
@@ -266,7 +272,7 @@ impl Node {
         let LeaderView { newest, view } = self.leader_view().await?;
         let mut known = self.shared.known.subscribe();
         let arrived = known.wait_for(|known| known.id.index >= newest.index);
-        let known = tokio::time::timeout(VIEW_PATIENCE, arrived).await;
+        let known = tokio::time::timeout(VIEW_TIMEOUT, arrived).await;
         let Ok(Ok(known)) = known else {
             return Err(RequestError::Refused(RequestRefused::NoLeader));
         };
@@ -274,14 +280,14 @@ impl Node {
         planned.map_err(|why| RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(why))))
     }
 
-    /// Back to where the change under way began.
+    /// Cancels the change in progress: back to the membership before it.
     pub async fn cancel(&self) -> Result<EntryId, RequestError> {
         self.change(Change::cancel()).await
     }
 
-    /// Makes this member the leader.
+    /// Transfers the leadership to this member.
     pub async fn transfer(&self, to: MemberId) -> Result<(), RequestError> {
-        self.ask(RequestKind::Transfer(to)).await.map(|_| ())
+        self.request(RequestKind::Transfer(to)).await.map(|_| ())
     }
 
     /// Takes a snapshot of the machine now. Returns its index when it is durable.
@@ -289,99 +295,99 @@ impl Node {
         self.control(Control::Snapshot).await?.map_err(RequestError::Refused)
     }
 
-    /// Drops the log up to here, as far as a snapshot covers it, even if a peer will then
-    /// need that snapshot.
+    /// Trims the log up to this index, as far as a snapshot covers it, even if a peer then
+    /// needs that snapshot.
     pub fn trim(&self, index: Index) {
         self.done.push(Completion::Control(Control::Trim(index)));
     }
 
-    /// Stands for election now, without waiting for a timeout.
+    /// Campaigns now, without waiting for the election timeout.
     pub fn campaign(&self) {
         self.done.push(Completion::Control(Control::Campaign));
     }
 
-    /// A picture of this member. Answered also when its disk hangs.
+    /// The state of this member. Answered also when its disk hangs.
     pub async fn status(&self) -> Result<NodeStatus, RequestError> {
         self.control(Control::Status).await.map(|status| *status)
     }
 
-    /// What the leader sees of its members, wherever it is.
+    /// What the leader knows of its members.
     pub async fn view(&self) -> Result<PlanContext, RequestError> {
-        self.leader_view().await.map(|told| told.view)
+        self.leader_view().await.map(|leader| leader.view)
     }
 
-    /// As other requests do, it waits for a leader.
+    /// Retries until there is a leader, or the timeout has passed.
     async fn leader_view(&self) -> Result<LeaderView, RequestError> {
-        let deadline = Instant::now() + VIEW_PATIENCE;
+        let deadline = Instant::now() + VIEW_TIMEOUT;
         loop {
             match self.control(Control::View).await? {
                 Ok(view) => return Ok(view),
                 Err(why) if Instant::now() >= deadline => return Err(RequestError::Refused(why)),
-                Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+                Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     }
 
-    /// Asks the application where the leader is ([`Node::leader_queries`]) something that only
-    /// it knows. Small, and harmless to ask twice: a question that is refused may have been
-    /// heard, and nothing stands in the log.
-    pub async fn ask_leader(&self, question: impl Into<Bytes>) -> Result<Bytes, RequestError> {
-        let question = question.into();
-        if question.len() > QUESTION_BYTES_MAX {
-            let (bytes, limit) = (question.len(), QUESTION_BYTES_MAX);
+    /// Sends a query to the application of the leader ([`Node::leader_queries`]), for state that
+    /// only the leader has. It must be small and idempotent: a query that fails may have been
+    /// received, and nothing of it is in the log.
+    pub async fn ask_leader(&self, query: impl Into<Bytes>) -> Result<Bytes, RequestError> {
+        let query = query.into();
+        if query.len() > QUERY_BYTES_MAX {
+            let (bytes, limit) = (query.len(), QUERY_BYTES_MAX);
             return Err(RequestError::Refused(RequestRefused::TooLarge { bytes, limit }));
         }
-        let asked = self.control_of(&self.asking, |reply| Control::AskLeader(question, reply));
-        match tokio::time::timeout(ANSWER_PATIENCE, asked).await {
+        let asked = self.control_of(&self.queries, |reply| Control::AskLeader(query, reply));
+        match tokio::time::timeout(QUERY_TIMEOUT, asked).await {
             Ok(answer) => answer?.map_err(RequestError::Refused),
             Err(_) => Err(RequestError::Refused(RequestRefused::ReadTimedOut)),
         }
     }
 
-    /// What applications of other members, and this one's, ask while this member leads. An
-    /// application that uses [`Node::ask_leader`] takes this once, and answers; nobody can
-    /// take it a second time. Who was deposed may not know: confirm with [`Node::read`] what
-    /// only a leader may say.
+    /// The queries of all members' applications to the leader, received while this member
+    /// leads. An application that uses [`Node::ask_leader`] takes this receiver and replies; a
+    /// second call returns none. A deposed leader may not know it yet: confirm with
+    /// [`Node::barrier`] where that matters.
     pub fn leader_queries(&self) -> Option<mpsc::Receiver<LeaderQuery>> {
-        lock(&self.shared.inquiries).take()
+        lock(&self.shared.leader_queries).take()
     }
 
-    /// The term that this member is in.
+    /// The current term of this member.
     pub fn term(&self) -> Term {
         self.shared.term.load(Ordering::Relaxed)
     }
 
-    /// Whom this member takes for the leader.
+    /// The leader, as far as this member knows.
     pub fn leader(&self) -> Option<MemberId> {
         *self.shared.leader.borrow()
     }
 
-    /// Whether this member takes itself for the leader.
+    /// Whether this member is the leader, as far as it knows.
     pub fn is_leader(&self) -> bool {
         self.leader() == Some(self.id())
     }
 
-    /// Tells whenever the leader changes.
+    /// The leader, as it changes.
     pub fn watch_leader(&self) -> watch::Receiver<Option<MemberId>> {
         self.shared.leader.subscribe()
     }
 
-    /// The membership that counts now.
+    /// The membership that is in effect.
     pub fn membership(&self) -> Arc<Membership> {
         Arc::clone(&self.shared.known.borrow().membership)
     }
 
-    /// The membership as it is now, and everything that happens to it from now on: what is
-    /// committed, what counts, what is settled, the steps of goals and their ends.
+    /// The current membership, and all events about it from now on: what is committed, in
+    /// effect and settled, the steps of goals and their ends.
     pub fn watch_membership(&self) -> MembershipWatch {
-        let news = self.shared.news.subscribe();
+        let events = self.shared.events.subscribe();
         let now = self.shared.known.subscribe();
         let first = Some(now.borrow().clone());
         let ended = self.shared.ended.subscribe();
-        MembershipWatch { news, now, first, ended }
+        MembershipWatch { events, now, first, ended }
     }
 
-    /// Waits until this membership, or a later one, is known here to be settled.
+    /// Waits until this member knows that this membership, or a later one, is settled.
     pub async fn wait_settled(&self, id: EntryId) -> Result<(), RequestError> {
         let mut known = self.shared.known.subscribe();
         let mut ended = self.shared.ended.subscribe();
@@ -393,7 +399,7 @@ impl Node {
         }
     }
 
-    /// Numbers about this member, and about what it shares with others.
+    /// Counters and gauges of this member, and of the transport that it shares with others.
     pub fn metrics(&self) -> Metrics {
         Metrics {
             dropped: lock(&self.shared.dropped).clone(),
@@ -408,7 +414,7 @@ impl Node {
     /// be started again at once. Members that share a [`Host`] keep running.
     pub async fn stop(&self) -> StopReason {
         if self.is_leader() {
-            self.hand_over().await;
+            self.transfer_before_stop().await;
         }
         self.stop_now().await
     }
@@ -419,20 +425,20 @@ impl Node {
         self.wait_stopped().await
     }
 
-    async fn hand_over(&self) {
+    async fn transfer_before_stop(&self) {
         let Ok(status) = self.status().await else { return };
         if status.raft.role != RoleKind::Leader {
             return;
         }
-        let heirs = status.raft.peers.iter().filter(|peer| {
+        let successors = status.raft.peers.iter().filter(|peer| {
             peer.id != self.id() && peer.active && status.raft.membership.is_voter(peer.id)
         });
-        if let Some(heir) = heirs.max_by_key(|peer| peer.matched) {
-            let _ = tokio::time::timeout(HAND_OVER_PATIENCE, self.transfer(heir.id)).await;
+        if let Some(successor) = successors.max_by_key(|peer| peer.matched) {
+            let _ = tokio::time::timeout(TRANSFER_TIMEOUT, self.transfer(successor.id)).await;
         }
     }
 
-    /// Waits until this member has ended, and says why.
+    /// Waits until this member has stopped, and returns the reason.
     pub async fn wait_stopped(&self) -> StopReason {
         let mut ended = self.shared.ended.subscribe();
         let why = ended.wait_for(Option::is_some).await;
@@ -451,13 +457,22 @@ impl Node {
         }
     }
 
-    async fn ask_change(&self, change: Change, ticks: u64) -> Result<RequestReply, RequestError> {
-        self.ask(RequestKind::Change(Box::new(change), ticks)).await
+    async fn request_change(
+        &self,
+        change: Change,
+        ticks: u64,
+    ) -> Result<RequestReply, RequestError> {
+        self.request(RequestKind::Change(Box::new(change), ticks)).await
     }
 
-    async fn ask(&self, question: RequestKind) -> Result<RequestReply, RequestError> {
+    async fn request(&self, kind: RequestKind) -> Result<RequestReply, RequestError> {
+        let span = debug_span!("request", member = %self.key.member, kind = kind.name());
+        self.send_request(kind).instrument(span).await
+    }
+
+    async fn send_request(&self, kind: RequestKind) -> Result<RequestReply, RequestError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.requests.send(ClientRequest { question, reply }).await;
+        let sent = self.requests.send(ClientRequest { kind, reply }).await;
         sent.map_err(|_| self.stopped())?;
         match answer.await {
             Ok(outcome) => outcome,
@@ -494,16 +509,16 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Ticks after which a change that is not settled ends as unknown.
+/// Ticks after which a change that is not settled fails as unknown.
 pub const CHANGE_TIMEOUT_TICKS: u64 = 600;
 
-/// No question is answered by another kind of answer.
+/// Never happens: each kind of request has its kind of reply.
 const MISMATCH: RequestError = RequestError::Unknown(OutcomeUnknown::Stopped);
-/// How many may look at a member at once.
+/// Status requests that may be in progress at the same time.
 const CONTROLS_MAX: usize = 64;
-/// How many may ask the leader's application at once.
-const ASKING_MAX: usize = 1_024;
-const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-const VIEW_PATIENCE: Duration = Duration::from_secs(5);
-const HAND_OVER_PATIENCE: Duration = Duration::from_secs(5);
+/// Queries to the leader's application that may be in progress at the same time.
+const QUERIES_MAX: usize = 1_024;
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const VIEW_TIMEOUT: Duration = Duration::from_secs(5);
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);

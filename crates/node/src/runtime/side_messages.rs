@@ -1,6 +1,5 @@
-//! What nodes say to each other beside their cores: what the leader sees of its members,
-//! for whoever plans or waits somewhere else; and what applications ask the one that runs
-//! where the leader is.
+//! Messages between the runtimes of members, beside the Raft core: what the leader knows of
+//! its members, for plans on other members; and queries to the leader's application.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::outcome::RequestRefused;
 
-/// What a leader sees of its members, and of which membership.
+/// What a leader knows of its members, and of which membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeaderView {
     /// The newest membership in its log.
@@ -20,16 +19,16 @@ pub(crate) struct LeaderView {
     pub(crate) view: PlanContext,
 }
 
-/// One of these, as bytes. A version that knows more kinds sends them only to those who
-/// asked for them.
+/// The messages, encoded as bytes. The number matches a reply with its request. A later
+/// version may send new kinds only as replies to requests for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SideMessage {
     ViewRequest(u64),
-    /// Nothing when the one who was asked does not lead.
+    /// None when the receiver of the request does not lead.
     ViewReply(u64, Option<LeaderView>),
-    /// From an application to the one at the leader.
+    /// From an application to the leader's application.
     Query(u64, Bytes),
-    /// Nothing when the one who was asked does not lead, or has no answer.
+    /// None when the receiver of the query does not lead, or has no reply.
     QueryReply(u64, Option<Bytes>),
 }
 
@@ -63,12 +62,12 @@ impl SideMessage {
                 number.encode(&mut bytes);
                 question.encode(&mut bytes);
             }
-            Self::QueryReply(number, answer) => {
+            Self::QueryReply(number, reply) => {
                 bytes.push(QUERY_REPLY);
                 number.encode(&mut bytes);
-                answer.is_some().encode(&mut bytes);
-                if let Some(answer) = answer {
-                    answer.encode(&mut bytes);
+                reply.is_some().encode(&mut bytes);
+                if let Some(reply) = reply {
+                    reply.encode(&mut bytes);
                 }
             }
         }
@@ -101,12 +100,12 @@ impl SideMessage {
     }
 }
 
-/// Who waits for what a leader elsewhere says.
+/// The requests that wait for a reply of the leader.
 #[derive(Default)]
 pub(crate) struct SideRequests {
     last: u64,
     views: BTreeMap<u64, PendingReply<LeaderView>>,
-    answers: BTreeMap<u64, PendingReply<Bytes>>,
+    queries: BTreeMap<u64, PendingReply<Bytes>>,
 }
 
 struct PendingReply<T> {
@@ -132,40 +131,40 @@ impl SideRequests {
         ticks: u32,
     ) -> SideMessage {
         self.last += 1;
-        self.answers.insert(self.last, PendingReply { reply, ticks_left: ticks });
+        self.queries.insert(self.last, PendingReply { reply, ticks_left: ticks });
         SideMessage::Query(self.last, question)
     }
 
     pub(crate) fn on_view_reply(&mut self, number: u64, view: Option<LeaderView>) {
-        tell(&mut self.views, number, view);
+        complete(&mut self.views, number, view);
     }
 
-    pub(crate) fn on_query_reply(&mut self, number: u64, answer: Option<Bytes>) {
-        tell(&mut self.answers, number, answer);
+    pub(crate) fn on_query_reply(&mut self, number: u64, reply: Option<Bytes>) {
+        complete(&mut self.queries, number, reply);
     }
 
     pub(crate) fn tick(&mut self) {
         tick(&mut self.views);
-        tick(&mut self.answers);
+        tick(&mut self.queries);
     }
 }
 
-fn tell<T>(open: &mut BTreeMap<u64, PendingReply<T>>, number: u64, told: Option<T>) {
-    if let Some(waiting) = open.remove(&number) {
-        let _ = waiting.reply.send(told.ok_or(RequestRefused::NoLeader));
+fn complete<T>(open: &mut BTreeMap<u64, PendingReply<T>>, number: u64, reply: Option<T>) {
+    if let Some(pending) = open.remove(&number) {
+        let _ = pending.reply.send(reply.ok_or(RequestRefused::NoLeader));
     }
 }
 
 fn tick<T>(open: &mut BTreeMap<u64, PendingReply<T>>) {
-    let mut late = Vec::new();
-    for (number, waiting) in &mut *open {
-        waiting.ticks_left = waiting.ticks_left.saturating_sub(1);
-        if waiting.ticks_left == 0 || waiting.reply.is_closed() {
-            late.push(*number);
+    let mut expired = Vec::new();
+    for (number, pending) in &mut *open {
+        pending.ticks_left = pending.ticks_left.saturating_sub(1);
+        if pending.ticks_left == 0 || pending.reply.is_closed() {
+            expired.push(*number);
         }
     }
-    for number in late {
-        tell(open, number, None);
+    for number in expired {
+        complete(open, number, None);
     }
 }
 
@@ -174,23 +173,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_understood_and_nothing_less() {
+    fn messages_survive_encoding_and_truncated_ones_are_rejected() {
         let view = PlanContext {
             leader: MemberId(3),
             caught_up: [1, 2, 3].map(MemberId).into_iter().collect(),
             coming: [7].map(MemberId).into_iter().collect(),
             settled: true,
         };
-        let told = LeaderView { newest: EntryId::new(4, 9), view };
-        let said = [
+        let view = LeaderView { newest: EntryId::new(4, 9), view };
+        let messages = [
             SideMessage::ViewRequest(7),
             SideMessage::ViewReply(8, None),
-            SideMessage::ViewReply(9, Some(told)),
+            SideMessage::ViewReply(9, Some(view)),
             SideMessage::Query(10, "how long".into()),
             SideMessage::QueryReply(11, None),
             SideMessage::QueryReply(12, Some("long".into())),
         ];
-        for message in said {
+        for message in messages {
             let bytes = message.to_bytes();
             assert_eq!(SideMessage::from_bytes(bytes.clone()), Ok(message));
             for cut in 0..bytes.len() {

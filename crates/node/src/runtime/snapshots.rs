@@ -1,5 +1,5 @@
-//! Snapshots on their way: read from a disk and sent, received and written to one. Their
-//! bytes never pass the member's mailbox, let alone the core.
+//! Snapshots in transfer: read from a disk and sent, received and written to one. Their bytes
+//! pass neither the member's mailbox nor the core.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use super::inbox::LocalMember;
 use super::mailbox::{Completion, FromPeers};
 use super::storage::{SnapshotSink, SnapshotSource, StorageError};
 
-/// A snapshot to be sent. Dropped before [`OutgoingSnapshot::arrived`] was called, it
-/// counts as lost, and the leader tries again later.
+/// A snapshot to be sent. If it is dropped before [`OutgoingSnapshot::arrived`] is called, it
+/// counts as lost, and the leader retries later.
 pub struct OutgoingSnapshot {
     envelope: Envelope,
     bytes: u64,
@@ -37,18 +37,18 @@ impl OutgoingSnapshot {
         Self { envelope, bytes, source: Some((source, user)), done, arrived: false }
     }
 
-    /// The message that goes with it: its receiver needs it as it is.
+    /// The message that announces it, to be sent unchanged.
     pub fn envelope(&self) -> &Envelope {
         &self.envelope
     }
 
-    /// How many bytes there are to send.
+    /// The number of bytes to send.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The next bytes; none at the end. After an error, or when it was given up halfway,
-    /// there is nothing more to read.
+    /// The next bytes; none at the end. After an error, or when a call was cancelled, every
+    /// further call fails.
     pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, StorageError> {
         let (mut source, user) = self.source.take().ok_or(SnapshotReadAborted)?;
         if user.is_cancelled() {
@@ -78,14 +78,14 @@ impl fmt::Debug for OutgoingSnapshot {
     }
 }
 
-/// A snapshot that a peer sends. Dropped before [`IncomingSnapshot::finish`], nothing of
-/// it remains.
+/// A snapshot that a peer sends. If it is dropped before [`IncomingSnapshot::finish`], nothing
+/// of it remains.
 pub struct IncomingSnapshot {
     local: Arc<LocalMember>,
     envelope: Envelope,
     sink: Option<(Box<dyn SnapshotSink>, DiskUse)>,
     bytes: u64,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl IncomingSnapshot {
@@ -96,8 +96,8 @@ impl IncomingSnapshot {
         let Message::Snapshot(meta) = &envelope.message else {
             return Err(SnapshotReceiveError::NoSnapshot);
         };
-        let place = Arc::clone(&local.snapshot_permits).try_acquire_owned();
-        let place = place.map_err(|_| SnapshotReceiveError::Busy)?;
+        let permit = Arc::clone(&local.snapshot_permits).try_acquire_owned();
+        let permit = permit.map_err(|_| SnapshotReceiveError::Busy)?;
         // Before the sink exists: a member that stops waits for this use, and starts again on
         // a disk that nothing holds.
         let disk_use = local.disk_uses.begin_use();
@@ -107,11 +107,11 @@ impl IncomingSnapshot {
         let sink = local.disk.begin_snapshot(meta.clone()).await;
         let sink = sink.ok_or(SnapshotReceiveError::Stopped)?;
         let sink = Some((sink.map_err(SnapshotReceiveError::Disk)?, disk_use));
-        Ok(Self { local, envelope, sink, bytes: 0, _place: place })
+        Ok(Self { local, envelope, sink, bytes: 0, _permit: permit })
     }
 
-    /// Adds bytes at its end. They are on the disk when this is done, so that whoever
-    /// sends can be slowed down to what the disk takes.
+    /// Appends bytes. Returns when they are written, so that the sender is slowed down to the
+    /// speed of the disk.
     pub async fn append(&mut self, bytes: Bytes) -> Result<(), SnapshotReceiveError> {
         let (mut sink, user) = self.sink.take().ok_or(SnapshotReceiveError::Stopped)?;
         if user.is_cancelled() {
@@ -125,12 +125,12 @@ impl IncomingSnapshot {
         appended.map_err(SnapshotReceiveError::Disk)
     }
 
-    /// How many bytes were appended.
+    /// The number of bytes that were appended.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// All of it is here: makes it durable and tells the member.
+    /// The snapshot is complete: makes it durable and tells the member.
     pub async fn finish(mut self) -> Result<(), SnapshotReceiveError> {
         let (sink, user) = self.sink.take().ok_or(SnapshotReceiveError::Stopped)?;
         let finished = spawn_blocking(move || {
@@ -161,17 +161,17 @@ impl fmt::Debug for IncomingSnapshot {
     }
 }
 
-/// Why a snapshot was not received. The member goes on as before.
+/// Why a snapshot was not received. The member continues as before.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SnapshotReceiveError {
-    /// The message that came with it announces none.
+    /// The message announces no snapshot.
     NoSnapshot,
-    /// Others are being received. Try again later.
+    /// Other snapshots are being received. Retry later.
     Busy,
     /// It cannot be written.
     Disk(StorageError),
-    /// The member is not there any more.
+    /// The member has stopped.
     Stopped,
 }
 
@@ -192,21 +192,28 @@ impl fmt::Display for SnapshotReceiveError {
         match self {
             Self::NoSnapshot => write!(f, "the message announces no snapshot"),
             Self::Busy => write!(f, "other snapshots are being received"),
-            Self::Disk(why) => write!(f, "{why}"),
+            Self::Disk(why) => write!(f, "the disk failed: {why}"),
             Self::Stopped => write!(f, "the member is stopped"),
         }
     }
 }
 
-impl std::error::Error for SnapshotReceiveError {}
+impl std::error::Error for SnapshotReceiveError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Disk(why) => Some(&**why),
+            Self::NoSnapshot | Self::Busy | Self::Stopped => None,
+        }
+    }
+}
 
-/// It was given up while a part was being read.
+/// The read was cancelled, or the member has stopped.
 #[derive(Clone, Copy, Debug)]
 struct SnapshotReadAborted;
 
 impl fmt::Display for SnapshotReadAborted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("reading the snapshot was given up")
+        f.write_str("reading the snapshot was cancelled")
     }
 }
 

@@ -1,4 +1,4 @@
-//! What can be seen of a running member: as it is now, as it changes, and how it ended.
+//! The state of a running member, its membership events, and why it stopped.
 
 use std::error::Error;
 use std::fmt;
@@ -13,50 +13,51 @@ use tokio::sync::{broadcast, watch};
 use crate::applier::SnapshotInstallError;
 use crate::machine::MachineFailed;
 
-/// A picture of a running member.
+/// The state of a running member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeStatus {
-    /// What its core says: role, term, log, membership, and, of a leader, its peers.
+    /// The state of its core: role, term, log, membership and, of a leader, its peers.
     pub raft: Status,
-    /// The disk behind it.
+    /// The incarnation of its disk.
     pub incarnation: u64,
     /// How often it was started on this disk.
     pub boots: u64,
-    /// Requests that were asked here and have no answer yet.
+    /// Requests on this member that have no reply yet.
     pub open_requests: usize,
-    /// Saves that the disk has not confirmed.
+    /// Saves that are not durable yet.
     pub saves_waiting: usize,
-    /// Others know somebody else by its id, and nothing it says counts: it has to be added
-    /// anew, under a new id, with an empty disk. Who said so, and whom they know.
+    /// The cluster knows another disk under its id and ignores this member: it has to be added
+    /// again under a new id, with an empty disk. The member that said so, and the identity that
+    /// it knows.
     pub disowned: Option<(MemberId, Identity)>,
 }
 
-/// Why a member runs no more.
+/// Why a member no longer runs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// Somebody stopped it.
+    /// It was stopped by [`Node::stop`](crate::Node::stop) or the like.
     Stopped,
-    /// Its disk failed, or what was on it is damaged. A restart finds out what is left.
+    /// Its disk failed, or the data on it is damaged. A restart shows what is left.
     Disk(Arc<dyn Error + Send + Sync>),
-    /// The machine panicked while it ran a command or answered a question. It would again:
-    /// mend it before a restart.
+    /// The machine panicked while it ran a command or a query. It would again: fix it before a
+    /// restart.
     MachinePanicked,
     /// The state machine returned an error. Find out why before a restart: it may fail again at
     /// the same entry.
     Machine(MachineFailed),
-    /// A snapshot that the cluster agreed on is not one of this machine.
+    /// The machine cannot be restored from a snapshot of the cluster.
     Snapshot(EntryId, SnapshotInstallError),
-    /// The member itself panicked: a bug. Nothing wrong was written.
+    /// The member's task panicked: a bug. Nothing wrong was written.
     Panicked,
 }
 
 impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Stopped => write!(f, "it was stopped"),
-            Self::Disk(why) => write!(f, "its disk failed: {why}"),
+            Self::Stopped => write!(f, "the member was stopped"),
+            Self::Disk(why) => write!(f, "the disk failed: {why}"),
             Self::MachinePanicked => write!(f, "the state machine panicked"),
             Self::Machine(failed) => write!(f, "{failed}"),
             Self::Snapshot(id, why) => write!(f, "snapshot {id}: {why}"),
@@ -76,16 +77,16 @@ impl Error for StopReason {
     }
 }
 
-/// Something about the membership, as it happens.
+/// Something that happened to the membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MembershipEvent {
-    /// The membership as it is now. The first news, always; and again when others were
-    /// missed because nobody read them in time.
+    /// The current membership. Always the first event; and again when events were lost because
+    /// they were not read in time.
     Current {
-        /// The entry that brought it.
+        /// The entry of the change that led to it.
         id: EntryId,
-        /// Who is in it.
+        /// The membership.
         membership: Arc<Membership>,
         /// Whether it is known to be settled.
         settled: bool,
@@ -94,26 +95,26 @@ pub enum MembershipEvent {
     Committed {
         /// The entry of the change.
         id: EntryId,
-        /// What results from it.
+        /// The membership after it.
         membership: Arc<Membership>,
     },
-    /// This membership decides from now on, here.
+    /// This membership is in effect on this member from now on.
     InEffect {
-        /// The entry that brought it.
+        /// The entry of the change that led to it.
         id: EntryId,
-        /// Who is in it.
+        /// The membership.
         membership: Arc<Membership>,
     },
-    /// Any majority of this membership can go on by itself from now on.
+    /// The membership is settled: any majority of it can continue alone.
     Settled {
-        /// The entry that brought it.
+        /// The entry of the change that led to it.
         id: EntryId,
-        /// Who is in it.
+        /// The membership.
         membership: Arc<Membership>,
     },
-    /// The leader is here: the goal's next step is due.
+    /// This member leads, and takes the next step of a goal.
     GoalStep(GoalStep),
-    /// A goal is pursued no more, and what came of it is settled.
+    /// A goal has ended, and the resulting membership is settled.
     GoalEnded(EndedGoal),
 }
 
@@ -129,16 +130,16 @@ impl MembershipEvent {
     }
 }
 
-/// The membership as it changes: see [`Node::watch_membership`](crate::Node::watch_membership).
+/// A stream of membership events: see [`Node::watch_membership`](crate::Node::watch_membership).
 #[derive(Debug)]
 pub struct MembershipWatch {
-    pub(crate) news: broadcast::Receiver<MembershipEvent>,
+    pub(crate) events: broadcast::Receiver<MembershipEvent>,
     pub(crate) now: watch::Receiver<KnownMembership>,
     pub(crate) first: Option<KnownMembership>,
     pub(crate) ended: watch::Receiver<Option<StopReason>>,
 }
 
-/// What is known about the membership at any moment.
+/// The membership as far as the member knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownMembership {
     pub(crate) id: EntryId,
@@ -147,21 +148,21 @@ pub(crate) struct KnownMembership {
 }
 
 impl MembershipWatch {
-    /// What happens next; none when the member has ended.
+    /// Waits for the next event; none when the member has stopped.
     pub async fn next(&mut self) -> Option<MembershipEvent> {
         let now = match self.first.take() {
             Some(now) => now,
             None => {
-                let news = tokio::select! {
+                let events = tokio::select! {
                     biased;
-                    news = self.news.recv() => news,
+                    events = self.events.recv() => events,
                     _ = self.ended.wait_for(Option::is_some) => return None,
                 };
-                match news {
-                    Ok(news) => return Some(news),
+                match events {
+                    Ok(events) => return Some(events),
                     Err(RecvError::Closed) => return None,
                     Err(RecvError::Lagged(_)) => {
-                        self.news = self.news.resubscribe();
+                        self.events = self.events.resubscribe();
                         self.now.borrow().clone()
                     }
                 }

@@ -37,7 +37,7 @@ fn side_message(from: MemberId, to: MemberId, number: u8) -> PeerMessage {
     PeerMessage::Side { from, to, bytes: vec![number].into() }
 }
 
-/// Says it until it is heard. Says what else was heard meanwhile.
+/// Says it until it is received. Says what else was received meanwhile.
 async fn talk(
     process: &Process,
     from: &FakeMember,
@@ -49,8 +49,8 @@ async fn talk(
     let began = Instant::now();
     while began.elapsed() < TIMEOUT {
         process.transport.send(from.key, vec![message.clone()]);
-        while let Some(heard) = to.hear_within(Duration::from_millis(100)).await {
-            let Received::Messages(messages) = heard else { continue };
+        while let Some(received) = to.receive_within(Duration::from_millis(100)).await {
+            let Received::Messages(messages) = received else { continue };
             others.extend(messages);
             if others.last() == Some(&message) {
                 others.retain(|other| *other != message);
@@ -97,13 +97,15 @@ async fn a_process_that_comes_back_is_found_again_and_hears_nothing_stale() {
     there.transport.stop().await;
     let mut lost = false;
     while !lost {
-        lost =
-            matches!(one.hear("that the connection is lost").await, Ok(Received::ConnectionLost));
+        lost = matches!(
+            one.receive("that the connection is lost").await,
+            Ok(Received::ConnectionLost)
+        );
     }
     let failed = || here.transport.counts()["connect_failed"];
     let began = Instant::now();
     while failed() < 2 {
-        assert!(began.elapsed() < TIMEOUT, "it is not dialled again");
+        assert!(began.elapsed() < TIMEOUT, "it is not dialled retry_at");
         here.transport.send(one.key, vec![side_message(ONE, TWO, 7)]);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -151,7 +153,7 @@ async fn send_snapshot(process: &Process, one: &FakeMember, two: &mut FakeMember
     let snapshot = one.snapshot(envelope, vec![Bytes::from(vec![5; bytes])]);
     process.transport.send_snapshot(one.key, snapshot);
     assert_eq!(one.reported().await, Ok((TWO, true)));
-    while !matches!(two.hear("that a snapshot landed").await, Ok(Received::Snapshot(_))) {}
+    while !matches!(two.receive("that a snapshot landed").await, Ok(Received::Snapshot(_))) {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -195,7 +197,9 @@ async fn a_member_that_leaves_frees_its_channel() {
     talk(&here, &stays, &mut two, 1).await;
     talk(&here, &goes, &mut other, 1).await;
     here.transport.remove_member(goes.key);
-    while !matches!(other.hear("that its peer is gone").await.unwrap(), Received::ConnectionLost) {}
+    while !matches!(other.receive("that its peer is gone").await.unwrap(), Received::ConnectionLost)
+    {
+    }
     talk(&here, &stays, &mut two, 2).await;
     assert_eq!(here.transport.counts()["connected"], 1);
     here.transport.stop().await;

@@ -15,7 +15,7 @@ use quorate_storage::StoreIdentity;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use super::transport::Failure;
+use super::transport::TransportSuiteFailure;
 use crate::runtime::batch_queue::BatchQueue;
 use crate::runtime::disk_thread::{DiskSlot, DiskThread};
 use crate::runtime::disk_use::DiskUses;
@@ -92,7 +92,7 @@ pub(crate) struct FakeMember {
     pub(crate) disk: Arc<FakeDisk>,
 }
 
-/// What a fake member heard.
+/// What a fake member received.
 #[derive(Debug)]
 pub(crate) enum Received {
     Messages(Vec<PeerMessage>),
@@ -103,9 +103,9 @@ pub(crate) enum Received {
 
 impl FakeMember {
     /// What it hears next, waiting so long.
-    pub(crate) async fn hear_within(&mut self, limit: Duration) -> Option<Received> {
-        let heard = timeout(limit, self.peers.recv()).await.ok()??;
-        Some(match heard {
+    pub(crate) async fn receive_within(&mut self, limit: Duration) -> Option<Received> {
+        let received = timeout(limit, self.peers.recv()).await.ok()??;
+        Some(match received {
             FromPeers::Messages(messages) => Received::Messages(messages),
             FromPeers::Unreachable(peer) => Received::Unreachable(peer),
             FromPeers::ConnectionLost(_) => Received::ConnectionLost,
@@ -113,9 +113,11 @@ impl FakeMember {
         })
     }
 
-    pub(crate) async fn hear(&mut self, what: &str) -> Result<Received, Failure> {
-        let heard = self.hear_within(TIMEOUT).await;
-        heard.ok_or_else(|| Failure::new(format!("{} never heard {what}", self.key)))
+    pub(crate) async fn receive(&mut self, what: &str) -> Result<Received, TransportSuiteFailure> {
+        let received = self.receive_within(TIMEOUT).await;
+        received.ok_or_else(|| {
+            TransportSuiteFailure::new(format!("{} never received {what}", self.key))
+        })
     }
 
     /// An envelope from this member.
@@ -131,12 +133,12 @@ impl FakeMember {
             _ => SnapshotMeta::default(),
         };
         let source = Box::new(FakeSource { meta, chunks: chunks.into() });
-        let user = DiskUses::default().begin_use();
+        let user = DiskUses::new().begin_use();
         OutgoingSnapshot::new(envelope, source, user, Arc::clone(&self.done))
     }
 
     /// What was reported of a snapshot that it sent: to whom, and whether it arrived.
-    pub(crate) async fn reported(&self) -> Result<(MemberId, bool), Failure> {
+    pub(crate) async fn reported(&self) -> Result<(MemberId, bool), TransportSuiteFailure> {
         let wait = async {
             let mut done = Vec::new();
             loop {
@@ -150,7 +152,7 @@ impl FakeMember {
             }
         };
         let waited = timeout(TIMEOUT, wait).await;
-        waited.map_err(|_| Failure::new("nothing was reported of a snapshot"))
+        waited.map_err(|_| TransportSuiteFailure::new("nothing was reported of a snapshot"))
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use service::{CLUSTER, PATIENCE, Service};
+use service::{CLUSTER, Service, TIMEOUT};
 use wire::*;
 
 /// How far a hostile peer gets before it shows what it is.
@@ -215,7 +215,7 @@ async fn read_frame(stream: &mut TcpStream) -> Vec<u8> {
 /// Everything until the other side closes.
 async fn read_to_end(stream: &mut TcpStream, name: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let read = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+    let read = timeout(TIMEOUT, stream.read_to_end(&mut bytes)).await;
     let _ = read.unwrap_or_else(|_| panic!("{name}: not closed"));
     bytes
 }
@@ -274,7 +274,7 @@ async fn a_hello_of_one_byte_at_a_time_is_given_up() {
         {
             break;
         }
-        assert!(began.elapsed() < PATIENCE, "a slow hello is listened to for ever");
+        assert!(began.elapsed() < TIMEOUT, "a slow hello is listened to for ever");
         sleep(Duration::from_millis(100)).await;
     }
     read_to_end(&mut stream, "slow hello").await;
@@ -301,7 +301,7 @@ async fn crowd(count: usize) {
     // A member that comes now still finds a place.
     let before_member = open(&service, After::Welcome).await;
     drop(before_member);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while gone() < before + count as u64 {
         assert!(Instant::now() < deadline, "only {} of {count} are gone", gone() - before);
         sleep(Duration::from_millis(20)).await;
@@ -330,7 +330,7 @@ async fn who_is_refused_hears_why_and_comes_back_slowly() {
     // A member of another cluster that was given the address of one of ours.
     let (node, _storage) = service::stranger(&service).await;
     let count = |name: &str| node.metrics().transport[name];
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     // Pauses grow until it has something to say that nobody is troubled with.
     while count("rejected_by_peer") < 2 || count("dropped_refused") == 0 {
         assert!(Instant::now() < deadline, "the stranger never hears that it is refused");

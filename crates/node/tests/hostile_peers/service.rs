@@ -15,7 +15,7 @@ pub(crate) const CLUSTER: u64 = 0xabc;
 pub(crate) const UNIDENTIFIED_MAX: usize = 64;
 
 /// However slow the machine: only something that never happens takes this long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Service {
     nodes: Vec<Node>,
@@ -71,7 +71,7 @@ impl Service {
     }
 
     pub(crate) async fn wait_count(&self, at: usize, name: &str, count: u64, what: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.count(at, name) < count {
             assert!(Instant::now() < deadline, "{what}: {name} is not counted");
             sleep(Duration::from_millis(5)).await;
@@ -81,7 +81,7 @@ impl Service {
     /// Commands that are asked from now on are done.
     pub(crate) async fn goes_on(&self, what: &str) {
         let wanted = self.done.load(Ordering::SeqCst) + 2;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.done.load(Ordering::SeqCst) < wanted {
             assert!(Instant::now() < deadline, "{what}: the service does not go on");
             sleep(Duration::from_millis(5)).await;

@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 
 pub(crate) const CLUSTER: u64 = 0x7e57;
 /// Far longer than anything takes on the slowest machine: only a failure lasts this long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 /// Short enough for quick elections, long enough for a busy machine.
 pub(crate) const TICK: Duration = Duration::from_millis(30);
 
@@ -145,9 +145,9 @@ pub(crate) async fn wait_for<T>(what: &str, mut look: impl AsyncFnMut() -> Optio
 }
 
 pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
+    match tokio::time::timeout(TIMEOUT, future).await {
         Ok(value) => value,
-        Err(_) => panic!("{what}: not within {PATIENCE:?}"),
+        Err(_) => panic!("{what}: not within {TIMEOUT:?}"),
     }
 }
 

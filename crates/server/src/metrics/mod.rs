@@ -137,7 +137,8 @@ fn store(page: &mut MetricsPage, context: &ServiceContext) {
 }
 
 fn peers(page: &mut MetricsPage, context: &ServiceContext, metrics: &ServerMetrics) {
-    let transport = context.node.metrics().transport;
+    let node_metrics = context.node.metrics();
+    let transport = &node_metrics.transport;
     let count = |name: &str| transport.get(name).copied().unwrap_or_default();
     page.counter("etcd_network_peer_sent_bytes_total", "Bytes sent to peers.", count("bytes_sent"));
     page.counter(
@@ -161,10 +162,7 @@ fn peers(page: &mut MetricsPage, context: &ServiceContext, metrics: &ServerMetri
             page.buckets(name, &format!("To=\"{}\"", hex(id.0)), &times);
         }
     }
-    page.head("quorate_transport_total", "counter", "Counters of the peer transport, by name.");
-    for (name, count) in &transport {
-        page.line("quorate_transport_total", &format!("what=\"{name}\""), count);
-    }
+    page.text.push_str(&node_metrics.to_prometheus());
 }
 
 /// All bytes on the wire, HTTP's own included.

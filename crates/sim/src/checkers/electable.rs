@@ -2,8 +2,8 @@
 //!
 //! Brute force over what members hold and know, without the core's election code: for
 //! every set of live members that holds the quorums it is promised to suffice, spread
-//! what the votes of its campaigners would tell until nothing changes; then somebody
-//! in the set must win with the votes of the set. That is electability under fair
+//! what the votes of its candidates would tell until nothing changes; then a member
+//! of the set must win with the votes of the set. That is electability under fair
 //! retries, not a bound on time: terms do not matter, since a campaigner that was
 //! refused for its term asks again in a newer one.
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use quorate_core::config::Activation;
 use quorate_core::{EntryId, Index, MemberId, Membership};
 
-use super::{DiskRecord, History, MemberView, Violation, has_quorum};
+use super::{ClusterHistory, DiskRecord, MemberView, Violation, has_quorum};
 
 /// What of the rules matters for elections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Elector {
             })
     }
 
-    /// Somebody says that this membership is committed. True when that is news.
+    /// Another member says that this membership is committed. True when that is new here.
     fn is_told(&mut self, told: EntryId) -> bool {
         let news = told.index > self.commit && self.log.contains(&told);
         if news {
@@ -112,11 +112,11 @@ impl From<Stuck> for Violation {
     }
 }
 
-/// Every set of live members that should suffice can elect somebody.
+/// Every set of live members that should suffice can elect a leader.
 pub fn check(
     live: &[Elector],
     all: &[Elector],
-    history: &History,
+    history: &ClusterHistory,
     rules: Rules,
 ) -> Result<(), Stuck> {
     for chosen in sets(live.len()) {
@@ -145,7 +145,12 @@ pub fn members_of(live: &[Elector], chosen: u32) -> Vec<Elector> {
 /// Whether these members were promised to be enough. On apply: a quorum of the newest
 /// committed membership, and of the one before until the newest is settled. On append: a
 /// quorum of the newest committed one, and of every newer one that one of them counts by.
-pub fn should_suffice(set: &[Elector], all: &[Elector], history: &History, rules: Rules) -> bool {
+pub fn should_suffice(
+    set: &[Elector],
+    all: &[Elector],
+    history: &ClusterHistory,
+    rules: Rules,
+) -> bool {
     let inside = |id: MemberId| set.iter().any(|elector| elector.id == id);
     let mut committed = history.memberships().rev();
     let Some((newest, membership)) = committed.next() else { return false };
@@ -182,8 +187,8 @@ fn wins(candidate: &Elector, set: &[Elector], rules: Rules) -> bool {
     })
 }
 
-/// One round of campaigns: everybody who may stands once, and all that is said is
-/// heard. True when somebody learned something.
+/// One round of campaigns: every member that may campaigns once, and every message
+/// arrives. True when a member learned something.
 fn spread(set: &mut [Elector], rules: Rules) -> bool {
     let mut news = false;
     for at in 0..set.len() {

@@ -16,7 +16,7 @@ use super::{Checked, MemberView, ensure, has_quorum};
 
 /// The elections, commits and memberships of a run so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct History {
+pub struct ClusterHistory {
     elected: BTreeMap<Term, MemberId>,
     committed: BTreeMap<Index, CommittedEntry>,
     /// The committed memberships, by the entry that brought each.
@@ -33,7 +33,7 @@ struct CommittedEntry {
     in_term: Term,
 }
 
-impl History {
+impl ClusterHistory {
     /// Takes in all that a member knows, and checks it against everything known before.
     pub fn note(&mut self, view: &MemberView) -> Checked {
         let leads = view.role == RoleKind::Leader;

@@ -2,13 +2,12 @@
 //! electability of leaders (L1), the replies to clients, linearizability.
 //!
 //! Each invariant is written once. [`member`](self) has those that one member can break
-//! alone, [`History`] those of the whole cluster, `entries` that of the logs. The tracker
+//! alone, [`ClusterHistory`] those of the whole cluster, `entries` that of the logs. The tracker
 //! feeds them event by event, for simulated clusters; the model checker feeds them with
 //! single steps and whole states. Nothing here knows how the members are driven, and
 //! nothing uses the core's own counting of quorums or its election code: a mistake there
 //! must not hide itself.
 
-pub mod answers;
 pub mod electable;
 mod entries;
 mod history;
@@ -16,6 +15,7 @@ pub mod linearizable;
 mod log;
 mod member;
 mod quorums;
+pub mod replies;
 #[cfg(test)]
 mod tests;
 mod tracker;
@@ -27,7 +27,7 @@ use std::fmt;
 use quorate_core::{Boot, Envelope, MemberId, Output, Raft, Save};
 
 pub use entries::logs_match;
-pub use history::History;
+pub use history::ClusterHistory;
 pub(crate) use history::{commit_is_on_quorum, settled_is_known};
 pub(crate) use member::{DiskRecord, MemberRecord, RaisedCommit};
 pub use quorums::{has_quorum, quorums_meet};

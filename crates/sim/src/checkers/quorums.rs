@@ -1,9 +1,9 @@
-//! Counting majorities by hand, one head after the other. The core has its own way;
-//! the two must not share a mistake.
+//! Counts majorities member by member. The core counts in another way: the two must not
+//! share a mistake.
 
 use quorate_core::{MemberId, MemberSet, Membership};
 
-/// More than half of every majority says yes. Without voters nobody decides anything.
+/// More than half of every majority says yes. Without voters there is no quorum.
 pub fn has_quorum(membership: &Membership, yes: impl Fn(MemberId) -> bool) -> bool {
     let enough = |majority: &MemberSet| {
         let count = majority.iter().filter(|id| yes(*id)).count();
@@ -15,8 +15,8 @@ pub fn has_quorum(membership: &Membership, yes: impl Fn(MemberId) -> bool) -> bo
 /// Any quorum of the one and any quorum of the other share a member, by trying all.
 /// The complement of a set that meets every quorum is the largest one that misses it.
 pub fn quorums_meet(one: &Membership, other: &Membership) -> bool {
-    let everybody: MemberSet = one.voters().iter().chain(other.voters().iter()).collect();
-    let members = everybody.as_slice();
+    let all: MemberSet = one.voters().iter().chain(other.voters().iter()).collect();
+    let members = all.as_slice();
     assert!(members.len() <= 20, "tries all subsets: too many voters for that");
     let is_in = |chosen: u32, id: MemberId| {
         members.iter().position(|member| *member == id).is_some_and(|at| chosen >> at & 1 == 1)

@@ -108,7 +108,7 @@ fn leader() -> (Raft, MemberRecord) {
 
 #[test]
 fn i1_two_leaders_of_one_term() {
-    let mut history = History::default();
+    let mut history = ClusterHistory::default();
     assert_eq!(rule(history.note(&leading(view(1, vec![], 1), 2))), "fine");
     assert_eq!(rule(history.note(&leading(view(2, vec![], 1), 3))), "fine");
     assert_eq!(rule(history.note(&leading(view(2, vec![], 1), 2))), "I1");
@@ -151,7 +151,7 @@ fn i3_a_leader_that_replaces_an_entry() {
 
 #[test]
 fn i4_a_leader_without_a_committed_entry() {
-    let mut history = History::default();
+    let mut history = ClusterHistory::default();
     assert_eq!(rule(history.note(&view(1, vec![command(2, 2)], 2))), "fine");
     let lacks = view(3, vec![command(1, 2)], 1);
     // A leader of the same term or before need not have it.
@@ -161,7 +161,7 @@ fn i4_a_leader_without_a_committed_entry() {
 
 #[test]
 fn i5_another_entry_is_committed() {
-    let mut history = History::default();
+    let mut history = ClusterHistory::default();
     assert_eq!(rule(history.note(&view(1, vec![command(2, 2)], 2))), "fine");
     assert_eq!(rule(history.note(&view(2, vec![command(3, 2)], 1))), "fine");
     assert_eq!(rule(history.note(&view(2, vec![command(3, 2)], 2))), "I5");
@@ -247,7 +247,7 @@ fn i10_a_commit_on_too_few_disks() {
 
 #[test]
 fn i10_a_commit_of_an_older_term() {
-    let mut history = History::default();
+    let mut history = ClusterHistory::default();
     let counting = Arc::new(membership(&[&[1, 2, 3]], &[]));
     let entry = EntryId::new(2, 2);
     let raised = |term| RaisedCommit {
@@ -343,7 +343,7 @@ fn l1_a_promoted_member_that_no_member_tells() {
     let next = membership(&[&[1, 2, 3, 4]], &[]);
     let log = |count| [change(2, 2, &next), command(2, 3), command(2, 4)][..count].to_vec();
     let views = [view(1, log(3), 2), view(2, log(0), 1), view(3, log(2), 2), view(4, log(3), 1)];
-    let mut history = History::default();
+    let mut history = ClusterHistory::default();
     views.iter().for_each(|view| history.note(view).unwrap());
     let all = views.each_ref().map(Elector::of);
     let live = &all[1..];

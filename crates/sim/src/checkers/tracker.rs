@@ -2,7 +2,7 @@
 //!
 //! Everything is kept up to date event by event, so that a check costs what the event
 //! changed and not what the cluster holds. The rules themselves are those of
-//! [`MemberRecord`], [`History`] and [`EntryRegister`], which the model checker uses on
+//! [`MemberRecord`], [`ClusterHistory`] and [`EntryRegister`], which the model checker uses on
 //! whole states.
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,12 +16,12 @@ use quorate_core::{
 use super::entries::EntryRegister;
 use super::history::{commit_is_on_quorum, settled_is_known};
 use super::member::{DiskRecord, MemberRecord};
-use super::{Checked, History, MemberChecks, ensure};
+use super::{Checked, ClusterHistory, MemberChecks, ensure};
 
 /// What happened in a cluster so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Invariants {
-    history: History,
+    history: ClusterHistory,
     entries: EntryRegister,
     /// The hashes of machines' states, by the index at which they were captured.
     states: HashMap<Index, u64>,

@@ -31,7 +31,7 @@ pub struct MemberView {
     pub settled: Index,
     /// See [`Raft::holds_newer_log`].
     pub holds_newer_log: bool,
-    /// The entry that it waits for before it stands, if it joined later.
+    /// The entry that it waits for before it campaigns, if it joined later.
     pub joined_at: Index,
     /// What a power failure would leave.
     pub durable: Arc<DiskState>,

@@ -1,5 +1,5 @@
-//! Traces of the membership algebra: which changes are possible and which membership results,
-//! without logs and messages.
+//! Traces of the membership algebra: which changes are possible and what they make
+//! of a membership, without logs and messages.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::short_ids::short_ids;
 
 use super::file::{TraceCommand, number};
 
-/// The membership so far, and the index of the next entry for each member.
+/// The membership so far, and from which index on each member would be sent entries.
 #[derive(Default)]
 pub(super) struct Algebra {
     membership: Membership,
@@ -21,7 +21,7 @@ pub(super) struct Algebra {
 impl Algebra {
     pub(super) fn run(&mut self, command: &TraceCommand) -> Result<Vec<String>, String> {
         let printed = self.change(command);
-        // Failed commands count as well.
+        // Failed commands count too.
         self.last_index += 1;
         printed
     }
@@ -51,8 +51,8 @@ impl Algebra {
         }
     }
 
-    /// Follows the operations one by one: a member that is removed and added again starts over,
-    /// but a voter of the outgoing majority keeps its index.
+    /// Follows the operations one by one: a member that is removed and added again starts
+    /// over, but one that still votes in the outgoing majority is not forgotten.
     fn track(&mut self, operations: &[Operation], membership: Membership) {
         for operation in operations.iter().filter(|operation| operation.member().0 != 0) {
             match *operation {
@@ -92,12 +92,12 @@ fn operation(text: &str) -> Result<Operation, String> {
         Some('l') => Operation::Learner,
         Some('r') => Operation::Remove,
         Some('u') => Operation::Update,
-        _ => return Err(format!("operation `{text}`, expected v, l, r or u and an id")),
+        _ => return Err(format!("operation `{text}`, want v, l, r or u and an id")),
     };
     Ok(make(MemberId(number(&text[1..])?)))
 }
 
-/// The recorded texts for our refusals. A refusal without a recorded text prints its own.
+/// The recorded texts for our refusals. Those without one print as we name them.
 fn refusal_text(refusal: ChangeRefusal) -> String {
     match refusal {
         ChangeRefusal::AlreadyJoint => "config is already joint".to_owned(),

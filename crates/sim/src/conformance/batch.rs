@@ -4,21 +4,21 @@ use quorate_core::message::Message;
 use quorate_core::status::RoleKind;
 use quorate_core::{Entries, Envelope, HardState, Index, MemberId, Output, RequestId, Status};
 
-use super::notation::{self, TraceLine};
-use super::pool_message::{PoolMessage, SaveWork, apply_line};
+use super::message::{SaveWork, TraceMessage, apply_line};
+use super::notation::{self, MessageLine};
 
-/// What was printed of a member with its last batch; the next batch prints the changes.
+/// What was shown of a member with its last batch; the next shows what changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PrintedState {
+pub(super) struct ShownState {
     pub(super) leader: Option<MemberId>,
     pub(super) role: RoleKind,
     pub(super) hard_state: HardState,
 }
 
-/// An output with everything that is printed of it.
+/// An output with all that its print shows.
 pub(super) struct Batch {
     member: MemberId,
-    /// Saves and applies go to the member's threads instead of being done immediately.
+    /// Saves and applies go to the member's threads instead of being done at once.
     threads: bool,
     /// Leader and role, when they changed.
     standing: Option<(Option<MemberId>, RoleKind)>,
@@ -30,12 +30,12 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// `status` is the member before it produced `output`: a membership that becomes active with
-    /// this batch is printed with the next one.
+    /// `status` is the member as it was before it handed out `output`: a membership
+    /// that counts from this very batch on shows in the next one.
     pub(super) fn new(
         output: Output,
         status: &Status,
-        shown: &mut PrintedState,
+        shown: &mut ShownState,
         threads: bool,
     ) -> Self {
         let changed = (shown.leader, shown.role) != (status.leader, status.role);
@@ -48,7 +48,7 @@ impl Batch {
             shown.hard_state = new;
         }
         let mut send = output.send;
-        // The recorded system does not report the result of a forwarded proposal.
+        // The recorded system never tells how a proposal that was passed on fared.
         let unknown = |message: &_| {
             matches!(message, Message::ProposeReply(..) | Message::IdentityRejected(_))
         };
@@ -65,7 +65,7 @@ impl Batch {
         }
     }
 
-    /// It contains nothing that the recorded system has.
+    /// Nothing in it that the recorded system knows of.
     pub(super) fn is_empty(&self) -> bool {
         self.standing.is_none()
             && self.served.is_empty()
@@ -74,12 +74,12 @@ impl Batch {
             && self.apply.is_empty()
     }
 
-    /// The messages to other members in this batch.
-    pub(super) fn posted(&self) -> Vec<PoolMessage> {
-        let mut posted: Vec<PoolMessage> =
-            self.send.iter().cloned().map(PoolMessage::Message).collect();
+    /// What goes to other members with this batch.
+    pub(super) fn posted(&self) -> Vec<TraceMessage> {
+        let mut posted: Vec<TraceMessage> =
+            self.send.iter().cloned().map(TraceMessage::Message).collect();
         if let (Some(save), false) = (&self.save, self.threads) {
-            let others = |reply: &&PoolMessage| matches!(reply, PoolMessage::Message(_));
+            let others = |reply: &&TraceMessage| matches!(reply, TraceMessage::Message(_));
             posted.extend(save.replies.iter().filter(others).cloned());
         }
         posted
@@ -109,7 +109,7 @@ impl Batch {
         let messages = self.messages();
         if !messages.is_empty() {
             lines.push("Messages:".to_owned());
-            lines.extend(messages.iter().map(TraceLine::to_string));
+            lines.extend(messages.iter().map(MessageLine::to_string));
         }
         if lines.is_empty() {
             return vec!["<empty Ready>".to_owned()];
@@ -118,18 +118,18 @@ impl Batch {
         lines
     }
 
-    fn messages(&self) -> Vec<TraceLine> {
-        let mut lines: Vec<TraceLine> = self.posted().iter().map(PoolMessage::line).collect();
+    fn messages(&self) -> Vec<MessageLine> {
+        let mut lines: Vec<MessageLine> = self.posted().iter().map(TraceMessage::line).collect();
         if !self.threads {
             return lines;
         }
         if let Some(save) = &self.save {
             let mut line = save.line();
-            line.replies = save.replies.iter().map(PoolMessage::line).collect();
+            line.replies = save.replies.iter().map(TraceMessage::line).collect();
             lines.push(line);
         }
         if !self.apply.is_empty() {
-            let done = PoolMessage::ApplyDone { member: self.member, entries: self.apply.clone() };
+            let done = TraceMessage::ApplyDone { member: self.member, entries: self.apply.clone() };
             let mut line = apply_line(self.member, &self.apply);
             line.replies.push(done.line());
             lines.push(line);

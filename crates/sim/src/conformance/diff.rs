@@ -1,10 +1,10 @@
-//! Shows the difference of two texts: expected lines are marked `-`, printed ones `+`.
+//! Shows where two texts part: expected lines marked `-`, printed ones `+`.
 
-/// Number of equal lines that are shown around a difference.
+/// Lines that agree on both sides of a difference are shown this far around it.
 const CONTEXT: usize = 3;
 
-/// Above this product of lengths the lines are compared one by one: a readable diff of two huge
-/// texts would take too long.
+/// Above this product of lengths the lines are compared one by one: a readable diff
+/// of two huge texts is not worth its time.
 const CELLS_MAX: usize = 4_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ enum DiffSide {
     Printed,
 }
 
-/// The differences with their context, as lines to print.
+/// The differences with a little around them, one line each, ready to print.
 pub(super) fn diff(expected: &[String], printed: &[String]) -> String {
     let lines = align(expected, printed);
     let mut text = String::new();
@@ -46,7 +46,7 @@ fn align<'a>(expected: &'a [String], printed: &'a [String]) -> Vec<(DiffSide, &'
         let all = |side, lines: &'a [String]| lines.iter().map(move |line| (side, line.as_str()));
         return all(DiffSide::Expected, expected).chain(all(DiffSide::Printed, printed)).collect();
     }
-    // common[row * width + column]: number of equal lines after row and column.
+    // common[row * width + column]: equal lines in what follows row and column.
     let mut common = vec![0u32; (expected.len() + 1) * width];
     for row in (0..expected.len()).rev() {
         for column in (0..printed.len()).rev() {

@@ -1,32 +1,32 @@
-//! The format of all trace files: a command line, input lines, `----`, and the expected output
-//! up to a blank line.
+//! The form that all trace files share: a command line, input lines, `----`, and the
+//! expected output up to a blank line.
 //!
-//! Independent of the meaning of the commands. A trace is external data: parsing any file
-//! returns commands, or an error with its line.
+//! Knows nothing of what the commands mean. Whatever a file holds, reading it gives
+//! commands or says what is wrong and where: a trace is data from outside.
 
-/// One command of a trace, with its expected output.
+/// One command of a trace, with what it has to print.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TraceCommand {
-    /// The line of the command in the file, counted from 1.
+    /// The line of the file that the command stands on, counted from 1.
     pub(super) line: usize,
     pub(super) name: String,
-    /// The rest of the line after the name, unchanged.
+    /// What follows the name on its line, as it stands there.
     pub(super) rest: String,
     pub(super) input: Vec<String>,
     pub(super) expected: Vec<String>,
 }
 
-/// A file that is not a trace: the line and the problem.
+/// A file that is not a trace: the line, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TraceFileError {
+pub(super) struct MalformedTrace {
     pub(super) line: usize,
     pub(super) what: String,
 }
 
 const SEPARATOR: &str = "----";
 
-/// Parses all commands of a file.
-pub(super) fn parse(text: &str) -> Result<Vec<TraceCommand>, TraceFileError> {
+/// Reads all commands of a file.
+pub(super) fn parse(text: &str) -> Result<Vec<TraceCommand>, MalformedTrace> {
     let mut commands = Vec::new();
     let mut lines = text.lines().map(str::trim_end).enumerate();
     while let Some((at, line)) = lines.next() {
@@ -44,14 +44,14 @@ pub(super) fn parse(text: &str) -> Result<Vec<TraceCommand>, TraceFileError> {
         }
         if !separated {
             let what = format!("no {SEPARATOR} follows the command `{}`", command.name);
-            return Err(TraceFileError { line: at + 1, what });
+            return Err(MalformedTrace { line: at + 1, what });
         }
         let expected = lines.by_ref().map(|(_, line)| line).take_while(|line| !line.is_empty());
         command.expected.extend(expected.map(str::to_owned));
         commands.push(command);
     }
     if commands.is_empty() {
-        return Err(TraceFileError { line: 1, what: "holds no command".to_owned() });
+        return Err(MalformedTrace { line: 1, what: "holds no command".to_owned() });
     }
     Ok(commands)
 }
@@ -81,7 +81,7 @@ impl Argument {
     pub(super) fn value(&self) -> Result<&str, String> {
         match self.values.as_deref() {
             Some([value]) => Ok(value),
-            _ => Err(format!("argument `{}` needs one value", self.key)),
+            _ => Err(format!("argument `{}` wants one value", self.key)),
         }
     }
 
@@ -97,11 +97,11 @@ impl Argument {
         match self.value()? {
             "true" => Ok(true),
             "false" => Ok(false),
-            other => Err(format!("argument `{}` is `{other}`, expected true or false", self.key)),
+            other => Err(format!("argument `{}` is `{other}`, want true or false", self.key)),
         }
     }
 
-    /// The error for an argument that the command does not have.
+    /// The complaint about an argument that the command does not have.
     pub(super) fn unknown(&self) -> String {
         format!("unknown argument `{}`", self.key)
     }

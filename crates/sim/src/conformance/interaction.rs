@@ -1,35 +1,35 @@
-//! The commands of the interaction traces, which drive members step by step.
+//! The commands of the interaction traces: members that are played by hand.
 
 use bytes::Bytes;
 use quorate_core::membership::Transition;
 use quorate_core::{Change, Dropped, Input, MemberId, RequestId};
 
 use super::algebra::operations;
-use super::cluster::{Recipient, TraceCluster};
+use super::arrival;
 use super::file::{Argument, TraceCommand, number};
 use super::member::{PROPOSAL_DROPPED, Trim};
-use super::new_members;
+use super::message::TraceMessage;
 use super::notation::{self, KINDS};
-use super::pool_message::PoolMessage;
 use super::storage::TrimError;
+use super::world::{Recipient, TraceWorld};
 
 #[derive(Default)]
 pub(super) struct Interaction {
-    cluster: TraceCluster,
-    /// Replies are not matched to requests, so any number works.
+    world: TraceWorld,
+    /// Replies are not matched to requests; any number will do.
     requests: u64,
 }
 
 /// Why a command ended early.
-pub(super) enum TraceError {
-    /// The recorded system refuses as well: the text is part of the trace, and is printed even
-    /// in silent mode.
+pub(super) enum CommandError {
+    /// The recorded system refuses too: the text is part of the trace, and not even
+    /// silence keeps it back.
     Prints(String),
     /// The trace cannot be played.
     Stops(String),
 }
 
-impl From<String> for TraceError {
+impl From<String> for CommandError {
     fn from(why: String) -> Self {
         Self::Stops(why)
     }
@@ -37,16 +37,16 @@ impl From<String> for TraceError {
 
 impl Interaction {
     pub(super) fn run(&mut self, command: &TraceCommand) -> Result<Vec<String>, String> {
-        let was_silent = self.cluster.transcript.silent;
+        let was_silent = self.world.transcript.silent;
         let result = self.dispatch(command);
         if command.name == "stabilize" {
-            self.cluster.transcript.silent = was_silent; // The log level is valid for this command only.
+            self.world.transcript.silent = was_silent; // Its log-level is for itself alone.
         }
-        let mut lines = self.cluster.transcript.take();
+        let mut lines = self.world.transcript.take();
         match result {
             Ok(()) => {}
-            Err(TraceError::Prints(text)) => lines.push(text),
-            Err(TraceError::Stops(why)) => return Err(why),
+            Err(CommandError::Prints(text)) => lines.push(text),
+            Err(CommandError::Stops(why)) => return Err(why),
         }
         if lines.is_empty() {
             lines.push("ok".to_owned());
@@ -54,22 +54,22 @@ impl Interaction {
         Ok(lines)
     }
 
-    fn dispatch(&mut self, command: &TraceCommand) -> Result<(), TraceError> {
-        // Its text is used literally, not as arguments.
+    fn dispatch(&mut self, command: &TraceCommand) -> Result<(), CommandError> {
+        // Its text is taken literally, not as arguments.
         if command.name == "propose" {
             return self.propose(&command.rest);
         }
         let arguments = command.arguments()?;
         match command.name.as_str() {
-            "add-nodes" => new_members::add(&mut self.cluster, &arguments),
+            "add-nodes" => arrival::add(&mut self.world, &arguments),
             "campaign" => self.step(&arguments, Input::Campaign),
             "forget-leader" => self.step(&arguments, Input::ForgetLeader),
             "tick-heartbeat" => {
-                self.cluster.member(one_id(&arguments)?)?.tick_heartbeat();
+                self.world.member(one_id(&arguments)?)?.tick_heartbeat();
                 Ok(())
             }
             "tick-election" => {
-                self.cluster.member(one_id(&arguments)?)?.tick_election();
+                self.world.member(one_id(&arguments)?)?.tick_election();
                 Ok(())
             }
             "set-randomized-election-timeout" => self.set_timeout(&arguments),
@@ -80,37 +80,37 @@ impl Interaction {
                 self.input(member, Input::Unreachable(peer))
             }
             "process-ready" => {
-                self.process(&arguments, "handling Ready", TraceCluster::process_ready)
+                self.process(&arguments, "handling Ready", TraceWorld::process_ready)
             }
             "process-append-thread" => {
-                self.process(&arguments, "processing append thread", TraceCluster::process_save)
+                self.process(&arguments, "processing append thread", TraceWorld::process_save)
             }
             "process-apply-thread" => {
-                self.process(&arguments, "processing apply thread", TraceCluster::process_apply)
+                self.process(&arguments, "processing apply thread", TraceWorld::process_apply)
             }
             "deliver-msgs" => self.deliver(&arguments),
             "stabilize" => self.stabilize(&arguments),
             "compact" => self.compact(&arguments),
             "send-snapshot" => self.send_snapshot(&arguments),
             "raft-log" => {
-                let lines = self.cluster.member(one_id(&arguments)?)?.log_lines();
-                self.cluster.transcript.lines(&lines);
+                let lines = self.world.member(one_id(&arguments)?)?.log_lines();
+                self.world.transcript.lines(&lines);
                 Ok(())
             }
             "raft-state" => self.raft_state(&arguments),
             "status" => self.status(&arguments),
             "log-level" => self.log_level(bare(&arguments)?),
-            other => Err(TraceError::Stops(format!("unknown command `{other}`"))),
+            other => Err(CommandError::Stops(format!("unknown command `{other}`"))),
         }
     }
 
-    /// Steps a member. An input that it drops silently is dropped silently here.
-    fn input(&mut self, id: MemberId, input: Input) -> Result<(), TraceError> {
-        let _dropped = self.cluster.member(id)?.step(input);
+    /// Steps a member; what it drops without a word, it drops here too.
+    fn input(&mut self, id: MemberId, input: Input) -> Result<(), CommandError> {
+        let _dropped = self.world.member(id)?.step(input);
         Ok(())
     }
 
-    fn step(&mut self, arguments: &[Argument], input: Input) -> Result<(), TraceError> {
+    fn step(&mut self, arguments: &[Argument], input: Input) -> Result<(), CommandError> {
         self.input(one_id(arguments)?, input)
     }
 
@@ -119,19 +119,19 @@ impl Interaction {
         RequestId(self.requests)
     }
 
-    fn propose(&mut self, rest: &str) -> Result<(), TraceError> {
+    fn propose(&mut self, rest: &str) -> Result<(), CommandError> {
         let (id, text) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
         let (id, text) = (MemberId(number(id)?), text.trim());
         let request = self.request();
         let input = Input::Propose(request, Bytes::copy_from_slice(text.as_bytes()));
-        proposed(self.cluster.member(id)?.step(input))
+        proposed(self.world.member(id)?.step(input))
     }
 
     fn propose_change(
         &mut self,
         arguments: &[Argument],
         input: &[String],
-    ) -> Result<(), TraceError> {
+    ) -> Result<(), CommandError> {
         let (id, named) = id_and_named(arguments)?;
         let operations = operations(&input.join(" "))?;
         let (mut v1, mut way) = (false, Transition::Auto);
@@ -147,29 +147,29 @@ impl Interaction {
             (true, Transition::Auto, [operation]) => Change::v1(*operation),
             _ => {
                 let text = "v1 conf change can only have one operation and no transition";
-                return Err(TraceError::Prints(text.to_owned()));
+                return Err(CommandError::Prints(text.to_owned()));
             }
         };
         let request = self.request();
-        proposed(self.cluster.member(id)?.step(Input::Change(request, change)))
+        proposed(self.world.member(id)?.step(Input::Change(request, change)))
     }
 
-    fn set_timeout(&mut self, arguments: &[Argument]) -> Result<(), TraceError> {
+    fn set_timeout(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         let (id, named) = id_and_named(arguments)?;
         let [argument] = named else {
-            return Err(TraceError::Stops("want the argument `timeout`".to_owned()));
+            return Err(CommandError::Stops("want the argument `timeout`".to_owned()));
         };
         if argument.key != "timeout" {
             return Err(argument.unknown().into());
         }
         match u32::try_from(argument.number()?) {
-            Ok(ticks) if ticks > 0 => self.cluster.member(id)?.set_timeout_ticks(ticks),
-            _ => return Err(TraceError::Stops("timeout is out of range".to_owned())),
+            Ok(ticks) if ticks > 0 => self.world.member(id)?.set_timeout_ticks(ticks),
+            _ => return Err(CommandError::Stops("timeout is out of range".to_owned())),
         }
         Ok(())
     }
 
-    fn transfer(&mut self, arguments: &[Argument]) -> Result<(), TraceError> {
+    fn transfer(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         let (mut from, mut to) = (None, None);
         for argument in arguments {
             match argument.key.as_str() {
@@ -179,30 +179,30 @@ impl Interaction {
             }
         }
         let (Some(from), Some(to)) = (from, to) else {
-            return Err(TraceError::Stops("want the arguments `from` and `to`".to_owned()));
+            return Err(CommandError::Stops("want the arguments `from` and `to`".to_owned()));
         };
-        self.cluster.member(to)?;
+        self.world.member(to)?;
         self.input(from, Input::Transfer(to))
     }
 
-    /// Does the same for each member; with several members each gets a title.
+    /// Does the same for each member; several are printed under titles.
     fn process(
         &mut self,
         arguments: &[Argument],
         title: &str,
-        work: impl Fn(&mut TraceCluster, MemberId) -> Result<(), String>,
-    ) -> Result<(), TraceError> {
+        work: impl Fn(&mut TraceWorld, MemberId) -> Result<(), String>,
+    ) -> Result<(), CommandError> {
         let ids = ids(arguments)?;
         if let [id] = ids[..] {
-            return Ok(work(&mut self.cluster, id)?);
+            return Ok(work(&mut self.world, id)?);
         }
         for id in ids {
-            self.cluster.under(&format!("> {} {title}", id.0), |cluster| work(cluster, id))?;
+            self.world.under(&format!("> {} {title}", id.0), |world| work(world, id))?;
         }
         Ok(())
     }
 
-    fn deliver(&mut self, arguments: &[Argument]) -> Result<(), TraceError> {
+    fn deliver(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         let mut recipients: Vec<Recipient> = Vec::new();
         let mut kind = None;
         for argument in arguments {
@@ -217,22 +217,22 @@ impl Interaction {
             }
         }
         if let Some(kind) = kind.filter(|kind| !KINDS.contains(kind)) {
-            return Err(TraceError::Stops(format!("unknown message type `{kind}`")));
+            return Err(CommandError::Stops(format!("unknown message type `{kind}`")));
         }
         let mut any = false;
         for recipient in recipients {
             if !recipient.drop {
-                self.cluster.member(recipient.id)?;
+                self.world.member(recipient.id)?;
             }
-            any |= self.cluster.deliver(recipient, kind)?;
+            any |= self.world.deliver(recipient, kind)?;
         }
         if !any {
-            self.cluster.transcript.line("no messages");
+            self.world.transcript.line("no messages");
         }
         Ok(())
     }
 
-    fn stabilize(&mut self, arguments: &[Argument]) -> Result<(), TraceError> {
+    fn stabilize(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         let mut ids = Vec::new();
         for argument in arguments {
             match (argument.key.as_str(), &argument.values) {
@@ -242,74 +242,74 @@ impl Interaction {
             }
         }
         if ids.is_empty() {
-            ids = self.cluster.ids();
+            ids = self.world.ids();
         }
-        Ok(self.cluster.stabilize(&ids)?)
+        Ok(self.world.stabilize(&ids)?)
     }
 
-    fn compact(&mut self, arguments: &[Argument]) -> Result<(), TraceError> {
+    fn compact(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         let [id, MemberId(index)] = two_ids(arguments)?;
-        let member = self.cluster.member(id)?;
+        let member = self.world.member(id)?;
         match member.trim(index) {
             Ok(()) => {}
-            Err(Trim::TraceStorage(TrimError::Trimmed)) => {
+            Err(Trim::Storage(TrimError::Trimmed)) => {
                 let text = "requested index is unavailable due to compaction";
-                return Err(TraceError::Prints(text.to_owned()));
+                return Err(CommandError::Prints(text.to_owned()));
             }
-            Err(Trim::TraceStorage(TrimError::BeyondLog { last })) => {
-                return Err(TraceError::Stops(format!(
+            Err(Trim::Storage(TrimError::BeyondLog { last })) => {
+                return Err(CommandError::Stops(format!(
                     "cannot trim at {index}: log ends at {last}"
                 )));
             }
             Err(Trim::Core(dropped)) => {
-                return Err(TraceError::Stops(format!(
+                return Err(CommandError::Stops(format!(
                     "the core does not trim at {index}: {dropped}"
                 )));
             }
         }
         let lines = member.log_lines();
-        self.cluster.transcript.lines(&lines);
+        self.world.transcript.lines(&lines);
         Ok(())
     }
 
-    fn send_snapshot(&mut self, arguments: &[Argument]) -> Result<(), TraceError> {
+    fn send_snapshot(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         let [from, to] = two_ids(arguments)?;
-        let message = PoolMessage::Message(self.cluster.member(from)?.snapshot_to(to));
-        self.cluster.transcript.line(&message.line().to_string());
-        self.cluster.post(message);
+        let parcel = TraceMessage::Message(self.world.member(from)?.snapshot_to(to));
+        self.world.transcript.line(&parcel.line().to_string());
+        self.world.post(parcel);
         Ok(())
     }
 
-    fn raft_state(&mut self, arguments: &[Argument]) -> Result<(), TraceError> {
+    fn raft_state(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
         if let Some(argument) = arguments.first() {
             return Err(argument.unknown().into());
         }
-        let members = self.cluster.members().iter();
+        let members = self.world.members().iter();
         let lines: Vec<String> = members.map(|one| notation::member(&one.status())).collect();
-        self.cluster.transcript.lines(&lines);
+        self.world.transcript.lines(&lines);
         Ok(())
     }
 
-    fn status(&mut self, arguments: &[Argument]) -> Result<(), TraceError> {
-        let status = self.cluster.member(one_id(arguments)?)?.status();
+    fn status(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
+        let status = self.world.member(one_id(arguments)?)?.status();
         let lines: Vec<String> = status.peers.iter().map(notation::progress).collect();
-        self.cluster.transcript.lines(&lines);
+        self.world.transcript.lines(&lines);
         Ok(())
     }
 
-    fn log_level(&mut self, level: &str) -> Result<(), TraceError> {
+    fn log_level(&mut self, level: &str) -> Result<(), CommandError> {
         let level = level.to_ascii_lowercase();
         if !["debug", "info", "warn", "error", "fatal", "none"].contains(&level.as_str()) {
-            return Err(TraceError::Stops(format!("unknown log level `{level}`")));
+            return Err(CommandError::Stops(format!("unknown log level `{level}`")));
         }
-        self.cluster.transcript.silent = level == "none";
+        self.world.transcript.silent = level == "none";
         Ok(())
     }
 }
 
-fn proposed(result: Result<(), Dropped>) -> Result<(), TraceError> {
+fn proposed(result: Result<(), Dropped>) -> Result<(), CommandError> {
     match result {
-        Err(Dropped::Refused(_)) => Err(TraceError::Prints(PROPOSAL_DROPPED.to_owned())),
+        Err(Dropped::Refused(_)) => Err(CommandError::Prints(PROPOSAL_DROPPED.to_owned())),
         _ => Ok(()),
     }
 }
@@ -319,7 +319,7 @@ fn transition(text: &str) -> Result<Transition, String> {
         "auto" => Ok(Transition::Auto),
         "implicit" => Ok(Transition::JointImplicit),
         "explicit" => Ok(Transition::JointExplicit),
-        other => Err(format!("transition `{other}`, expected auto, implicit or explicit")),
+        other => Err(format!("transition `{other}`, want auto, implicit or explicit")),
     }
 }
 

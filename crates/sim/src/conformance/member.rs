@@ -9,14 +9,14 @@ use quorate_core::{
     Raft, SaveId, SnapshotMeta, Status,
 };
 
-use super::batch::{Batch, PrintedState};
+use super::batch::{Batch, ShownState};
+use super::message::{SaveDone, SaveWork, TraceMessage, apply_line};
 use super::notation;
-use super::pool_message::{PoolMessage, SaveDone, SaveWork, apply_line};
 use super::storage::{TraceStorage, TrimError};
 
-/// The content of the state machine after each entry: the data of all entries up to it. One
-/// table for all members, because they must agree.
-pub(super) type Contents = BTreeMap<EntryId, Vec<u8>>;
+/// What the state machine holds after each entry: the data of all entries up to it.
+/// One table for all members, because they have to agree.
+pub(super) type MachineContents = BTreeMap<EntryId, Vec<u8>>;
 
 pub(super) struct TraceMember {
     raft: Raft,
@@ -24,24 +24,24 @@ pub(super) struct TraceMember {
     threads: bool,
     election_ticks: u32,
     heartbeat_ticks: u32,
-    shown: PrintedState,
+    shown: ShownState,
     storage: TraceStorage,
     content: Vec<u8>,
     /// The newest applied state.
     snapshot: SnapshotMeta,
     saves: VecDeque<SaveWork>,
     applies: VecDeque<Entries>,
-    /// Saves that were started and not reported as done to this member.
+    /// Saves that were handed out and whose end this member has not heard of.
     open: BTreeSet<SaveId>,
-    /// Saves that were done without a report, after one that is still open: reporting them now
-    /// would include that one, since a save stands for all before it.
+    /// Saves that were done without a word, after one that is still open: counting
+    /// them now would count that one too, since a save stands for all before it.
     untold: BTreeSet<SaveId>,
 }
 
-/// The result of a thread: the lines to print and the messages it released.
-pub(super) struct ThreadOutput {
+/// What a thread did: the lines to print and what it released.
+pub(super) struct Worked {
     pub(super) lines: Vec<String>,
-    pub(super) released: Vec<PoolMessage>,
+    pub(super) released: Vec<TraceMessage>,
 }
 
 impl TraceMember {
@@ -60,7 +60,7 @@ impl TraceMember {
         let raft = Raft::new(config, boot).map_err(|why| format!("member cannot start: {why}"))?;
         let status = raft.status();
         Ok(Self {
-            shown: PrintedState { leader: status.leader, role: status.role, hard_state },
+            shown: ShownState { leader: status.leader, role: status.role, hard_state },
             raft,
             threads,
             election_ticks,
@@ -92,19 +92,19 @@ impl TraceMember {
         self.tick(self.heartbeat_ticks);
     }
 
-    /// One election timeout passes, without its random part.
+    /// One election timeout passes, as it is before chance lengthens it.
     pub(super) fn tick_election(&mut self) {
         self.tick(self.election_ticks);
     }
 
     fn tick(&mut self, ticks: u32) {
         for _ in 0..ticks {
-            // Time passes even if the member may not campaign.
+            // Time passes whether or not the member may campaign.
             let _dropped = self.step(Input::Tick);
         }
     }
 
-    /// The output of the member, if the recorded system would have one.
+    /// What the member has to hand out, if the recorded system would see it so.
     pub(super) fn take_batch(&mut self) -> Result<Option<Batch>, String> {
         let status = self.raft.status();
         let standing = (status.leader, status.role);
@@ -121,7 +121,11 @@ impl TraceMember {
     }
 
     /// Saves, applies and reports both; or hands them to the threads.
-    pub(super) fn work_off(&mut self, batch: Batch, agreed: &mut Contents) -> Result<(), String> {
+    pub(super) fn work_off(
+        &mut self,
+        batch: Batch,
+        agreed: &mut MachineContents,
+    ) -> Result<(), String> {
         let Batch { save, apply, .. } = batch;
         if self.threads {
             self.open.extend(save.as_ref().map(|save| save.save));
@@ -134,14 +138,14 @@ impl TraceMember {
             self.save(&save, agreed)?;
         }
         self.apply(&apply, agreed)?;
-        // The save is reported before the apply: this order is part of the traces.
+        // The save counts before the apply does: this order is part of the traces.
         if let Some(save) = saved {
             self.report(Input::Saved(save))?;
         }
         self.report_applied(&apply)
     }
 
-    fn save(&mut self, work: &SaveWork, agreed: &Contents) -> Result<(), String> {
+    fn save(&mut self, work: &SaveWork, agreed: &MachineContents) -> Result<(), String> {
         if let Some(meta) = &work.install {
             let Some(content) = agreed.get(&meta.id) else {
                 return Err(format!("asked to install {}, which no member captured", meta.id));
@@ -153,10 +157,10 @@ impl TraceMember {
         self.storage.append(&work.entries)
     }
 
-    fn apply(&mut self, entries: &Entries, agreed: &mut Contents) -> Result<(), String> {
+    fn apply(&mut self, entries: &Entries, agreed: &mut MachineContents) -> Result<(), String> {
         for entry in entries.iter() {
             if entry.id.index <= self.snapshot.id.index {
-                continue; // A snapshot was installed in the meantime.
+                continue; // A snapshot was installed since it was handed out.
             }
             self.content.extend_from_slice(data(entry));
             let content = agreed.entry(entry.id).or_insert_with(|| self.content.clone());
@@ -175,14 +179,14 @@ impl TraceMember {
         let log = self.raft.status().log;
         let replaced = |index| log.installing || index <= log.applied;
         let Some(last) = entries.last().filter(|last| !replaced(last.id.index)) else {
-            return Ok(()); // Nothing to apply, or replaced by a snapshot.
+            return Ok(()); // Nothing, or a snapshot has taken its place.
         };
         self.report(Input::Applied(last.id.index))?;
         // After every apply there is a new snapshot to send.
         self.report(Input::Snapshotted(last.id.index))
     }
 
-    /// Reports completed work to the core, which must accept it.
+    /// Tells the core what was done for it; it has to take that.
     fn report(&mut self, input: Input) -> Result<(), String> {
         let what = format!("{input:?}");
         self.step(input).map_err(|dropped| format!("the core drops {what}: {dropped}"))
@@ -197,9 +201,9 @@ impl TraceMember {
     }
 
     /// The append thread does its oldest save.
-    pub(super) fn process_save(&mut self, agreed: &Contents) -> Result<ThreadOutput, String> {
+    pub(super) fn process_save(&mut self, agreed: &MachineContents) -> Result<Worked, String> {
         let Some(work) = self.saves.pop_front() else {
-            return Ok(ThreadOutput::nothing("no append work to perform"));
+            return Ok(Worked::nothing("no append work to perform"));
         };
         self.save(&work, agreed)?;
         if work.is_silent() {
@@ -207,24 +211,24 @@ impl TraceMember {
             self.untold.insert(work.save);
             self.report_untold();
         }
-        Ok(ThreadOutput::new(work.line().to_string(), work.replies))
+        Ok(Worked::new(work.line().to_string(), work.replies))
     }
 
     /// The apply thread runs its oldest batch of entries.
-    pub(super) fn process_apply(&mut self, agreed: &mut Contents) -> Result<ThreadOutput, String> {
+    pub(super) fn process_apply(&mut self, agreed: &mut MachineContents) -> Result<Worked, String> {
         let Some(entries) = self.applies.pop_front() else {
-            return Ok(ThreadOutput::nothing("no apply work to perform"));
+            return Ok(Worked::nothing("no apply work to perform"));
         };
         self.apply(&entries, agreed)?;
         let member = self.raft.status().id;
         let line = apply_line(member, &entries).to_string();
-        Ok(ThreadOutput::new(line, vec![PoolMessage::ApplyDone { member, entries }]))
+        Ok(Worked::new(line, vec![TraceMessage::ApplyDone { member, entries }]))
     }
 
-    /// Receives a message. Returns what the recorded system would print.
-    pub(super) fn receive(&mut self, message: PoolMessage) -> Result<Option<&'static str>, String> {
-        match message {
-            PoolMessage::Message(envelope) => {
+    /// Takes what was delivered; the answer is what the recorded system would print.
+    pub(super) fn receive(&mut self, parcel: TraceMessage) -> Result<Option<&'static str>, String> {
+        match parcel {
+            TraceMessage::Message(envelope) => {
                 let proposes = matches!(envelope.message, Message::Propose(..));
                 Ok(match self.step(Input::Received(envelope)) {
                     Err(Dropped::UnknownSender { .. }) => Some(UNKNOWN_SENDER),
@@ -232,25 +236,25 @@ impl TraceMember {
                     _ => None,
                 })
             }
-            PoolMessage::Promise { envelope, completes } => {
+            TraceMessage::Promise { envelope, completes } => {
                 let status = self.raft.status();
                 if let Some(save) = completes {
                     self.end_save(save, true);
                 }
                 Ok((!status.membership.contains(envelope.from)).then_some(UNKNOWN_SENDER))
             }
-            PoolMessage::SaveDone(SaveDone { save, term, install, .. }) => {
-                // A save of an older term may have been overwritten, so the recorded system
-                // waits for a save of this term. An installed snapshot is committed, so it
-                // counts in any term.
+            TraceMessage::SaveDone(SaveDone { save, term, install, .. }) => {
+                // What was saved in an older term may be overwritten by now, and the
+                // recorded system waits for a save of this term. An installed snapshot
+                // is committed and so counts in any term.
                 self.end_save(save, install.is_some() || term == self.raft.status().term);
                 Ok(None)
             }
-            PoolMessage::ApplyDone { entries, .. } => self.report_applied(&entries).map(|()| None),
+            TraceMessage::ApplyDone { entries, .. } => self.report_applied(&entries).map(|()| None),
         }
     }
 
-    /// A save is reported as done to the member, which may count it.
+    /// The member hears that a save is done, and perhaps counts it.
     fn end_save(&mut self, save: SaveId, counts: bool) {
         self.open.retain(|open| *open > save);
         if counts {
@@ -271,7 +275,7 @@ impl TraceMember {
     }
 
     fn report_saved(&mut self, save: SaveId) {
-        // A newer save may have been reported before; then this one changes nothing.
+        // A newer save may have been reported before; then this one is no news.
         let _late = self.step(Input::Saved(save));
     }
 
@@ -284,7 +288,7 @@ impl TraceMember {
 
     /// Drops the log up to an index, on disk and in the core.
     pub(super) fn trim(&mut self, index: Index) -> Result<(), Trim> {
-        self.storage.trim(index).map_err(Trim::TraceStorage)?;
+        self.storage.trim(index).map_err(Trim::Storage)?;
         self.step(Input::Trim(index)).map_err(Trim::Core)
     }
 
@@ -293,19 +297,19 @@ impl TraceMember {
     }
 }
 
-/// Why a log was not trimmed: by the storage or by the core.
+/// Who would not trim.
 pub(super) enum Trim {
-    TraceStorage(TrimError),
+    Storage(TrimError),
     Core(Dropped),
 }
 
 const UNKNOWN_SENDER: &str = "raft: cannot step as peer not found";
 pub(super) const PROPOSAL_DROPPED: &str = "raft proposal dropped";
 
-impl ThreadOutput {
-    fn new(line: String, released: Vec<PoolMessage>) -> Self {
+impl Worked {
+    fn new(line: String, released: Vec<TraceMessage>) -> Self {
         let mut lines = vec!["Processing:".to_owned(), line, "Responses:".to_owned()];
-        lines.extend(released.iter().map(|message| message.line().to_string()));
+        lines.extend(released.iter().map(|parcel| parcel.line().to_string()));
         Self { lines, released }
     }
 

@@ -1,23 +1,23 @@
-//! Plays recorded traces of etcd-io/raft against the core and compares the output: an
-//! independent check, not written by the authors of this core.
+//! Plays recorded traces of etcd-io/raft against the core and compares what is
+//! printed: an independent check.
 //!
-//! There are three kinds of traces. `quorum` computes majorities, `algebra` changes of
-//! membership, and `interaction` drives whole members step by step. The last one runs the core
-//! with `Config::etcd`, the preset that behaves like the recorded system; `notation` translates
-//! the names.
+//! There are three kinds of traces. `quorum` asks for majorities, `algebra` for
+//! changes of membership, and `interaction` plays whole members by hand. The last
+//! one runs the core under `Config::etcd`, the preset that promises to behave as the
+//! recorded system does; what the two call differently is translated in `notation`.
 
 mod algebra;
+mod arrival;
 mod batch;
-mod cluster;
 mod diff;
 mod file;
 mod interaction;
 mod member;
-mod new_members;
+mod message;
 mod notation;
-mod pool_message;
 mod quorum;
 mod storage;
+mod world;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -33,7 +33,7 @@ use interaction::Interaction;
 
 use crate::checkers::panic_text;
 
-/// Plays every trace below a directory and prints the results, one line per file.
+/// Plays every trace below a directory and prints how it went, one line a file.
 pub fn main(dir: &Path) -> ExitCode {
     match run_dir(dir) {
         Ok(report) => {
@@ -48,28 +48,28 @@ pub fn main(dir: &Path) -> ExitCode {
 }
 
 /// Plays every trace below a directory, in the order of their paths.
-pub fn run_dir(dir: &Path) -> Result<ConformanceReport, TraceDirError> {
-    let unreadable = |error| TraceDirError::Unreadable { dir: dir.to_owned(), error };
+pub fn run_dir(dir: &Path) -> Result<TraceReport, DirError> {
+    let unreadable = |error| DirError::Unreadable { dir: dir.to_owned(), error };
     let mut paths = Vec::new();
     collect(dir, &mut paths).map_err(unreadable)?;
     if paths.is_empty() {
-        return Err(TraceDirError::Empty { dir: dir.to_owned() });
+        return Err(DirError::Empty { dir: dir.to_owned() });
     }
     paths.sort();
     let files =
-        paths.into_iter().map(|path| TraceResult { result: run_file(&path), path }).collect();
-    Ok(ConformanceReport { files })
+        paths.into_iter().map(|path| PlayedTrace { result: run_file(&path), path }).collect();
+    Ok(TraceReport { files })
 }
 
-/// Plays one trace. Its kind follows from the folder names of `path`, else from its commands;
-/// the path is not read.
+/// Plays one trace. The folder names of `path` may tell its kind, else its commands
+/// do; nothing is read from there.
 pub fn run_text(path: &Path, text: &str) -> Result<(), TraceFailure> {
-    let commands = file::parse(text).map_err(|file::TraceFileError { line, what }| {
+    let commands = file::parse(text).map_err(|file::MalformedTrace { line, what }| {
         TraceFailure { line, command: String::new(), what }
     })?;
     let mut player = Player::new(path, &commands);
     for command in &commands {
-        // If the core panics in one trace, the other traces must still be played.
+        // Whatever a trace makes the core do, the other traces are to be played too.
         let played = catch_unwind(AssertUnwindSafe(|| player.run(command)));
         let printed =
             played.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(panic.as_ref()))));
@@ -88,39 +88,39 @@ pub fn run_text(path: &Path, text: &str) -> Result<(), TraceFailure> {
     Ok(())
 }
 
-/// The results of all traces of a directory.
+/// How the traces of a directory went.
 #[derive(Debug)]
-pub struct ConformanceReport {
-    pub files: Vec<TraceResult>,
+pub struct TraceReport {
+    pub files: Vec<PlayedTrace>,
 }
 
-/// The result of one trace.
+/// How one trace went.
 #[derive(Debug)]
-pub struct TraceResult {
+pub struct PlayedTrace {
     pub path: PathBuf,
     pub result: Result<(), TraceFailure>,
 }
 
-/// The first difference between a trace and the core.
+/// Where a trace and the core first part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceFailure {
-    /// The line of the command in its file.
+    /// Where the command stands in its file.
     pub line: usize,
-    /// Empty if the file itself is invalid.
+    /// Empty when the file itself is wrong.
     pub command: String,
     pub what: String,
 }
 
-/// Why no trace was played.
+/// Why there was nothing to play.
 #[derive(Debug)]
-pub enum TraceDirError {
-    /// The directory, or a file below it, cannot be read.
+pub enum DirError {
+    /// The directory, or something below it, cannot be read.
     Unreadable { dir: PathBuf, error: io::Error },
     /// Traces are files that end in `.txt`.
     Empty { dir: PathBuf },
 }
 
-impl ConformanceReport {
+impl TraceReport {
     pub fn passed(&self) -> usize {
         self.files.iter().filter(|file| file.result.is_ok()).count()
     }
@@ -130,7 +130,7 @@ impl ConformanceReport {
     }
 }
 
-impl fmt::Display for ConformanceReport {
+impl fmt::Display for TraceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for file in &self.files {
             let path = file.path.display();
@@ -143,7 +143,7 @@ impl fmt::Display for ConformanceReport {
     }
 }
 
-/// `LINE`, then the command and the problem on separate lines.
+/// `LINE`, then the command and what is wrong on lines of their own.
 impl fmt::Display for TraceFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.line)?;
@@ -154,7 +154,7 @@ impl fmt::Display for TraceFailure {
     }
 }
 
-impl fmt::Display for TraceDirError {
+impl fmt::Display for DirError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { dir, error } => write!(f, "cannot read {}: {error}", dir.display()),
@@ -163,9 +163,9 @@ impl fmt::Display for TraceDirError {
     }
 }
 
-impl std::error::Error for TraceDirError {}
+impl std::error::Error for DirError {}
 
-/// Runs the commands of one file.
+/// What plays the commands of one file.
 enum Player {
     Quorum,
     Algebra(Box<Algebra>),
@@ -192,7 +192,7 @@ impl Player {
         }
     }
 
-    /// The kind of trace to which this command belongs.
+    /// The kind of trace that has this command and no other kind has.
     fn speaking(command: &TraceCommand) -> Option<Self> {
         match command.name.as_str() {
             "committed" | "vote" => Self::named("quorum"),

@@ -1,5 +1,5 @@
-//! The notation of the traces: entries, snapshots and messages as the recorded system prints
-//! them. Its names that differ from ours occur only here.
+//! The notation of the traces: entries, snapshots and messages as the recorded
+//! system prints them. Words that are not ours stand here and nowhere else.
 
 use std::fmt;
 
@@ -16,27 +16,27 @@ use crate::short_ids::short_ids;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Member(MemberId),
-    /// Executes a member's saves, one after the other.
+    /// Does a member's saves, one after the other.
     AppendThread,
-    /// Applies a member's committed entries, one batch after the other.
+    /// Runs a member's committed entries, one batch after the other.
     ApplyThread,
 }
 
-/// A message as a trace prints it, with many optional parts.
+/// A message as a trace shows it: one form with many optional parts.
 #[derive(Clone, Debug)]
-pub(super) struct TraceLine {
+pub(super) struct MessageLine {
     pub(super) from: Address,
     pub(super) to: Address,
     pub(super) kind: &'static str,
     pub(super) term: Term,
     pub(super) log: EntryId,
-    /// Rejected, with this hint.
+    /// Refused, with this hint.
     pub(super) rejected: Option<Index>,
     pub(super) commit: Index,
     pub(super) vote: Option<MemberId>,
     pub(super) entries: Vec<String>,
     pub(super) snapshot: Option<SnapshotMeta>,
-    /// The messages that are sent once this one is processed.
+    /// What leaves once the message is worked off.
     pub(super) replies: Vec<Self>,
 }
 
@@ -62,7 +62,7 @@ pub(super) const KINDS: [&str; 18] = [
     "MsgStorageApplyResp",
 ];
 
-impl TraceLine {
+impl MessageLine {
     pub(super) fn new(from: Address, to: Address, kind: &'static str) -> Self {
         Self {
             from,
@@ -103,14 +103,14 @@ impl TraceLine {
             },
             Message::Heartbeat(heartbeat) => line.commit = heartbeat.commit,
             Message::Snapshot(meta) => line.snapshot = Some(meta.clone()),
-            // Forwarded for a client: the sender's term is irrelevant.
+            // Passed on for a client: the sender's term has no meaning.
             Message::Propose(_, proposal) => {
                 line.term = 0;
                 line.entries.push(proposed(proposal));
             }
             Message::Read(_) => line.term = 0,
             Message::ReadReply(_, Ok(index)) => line.log.index = *index,
-            // The traces name the next leader as the sender of the request.
+            // The traces name the next leader as the sender of the wish.
             Message::Transfer(next) => line.from = Address::Member(*next),
             Message::HeartbeatReply(_)
             | Message::TimeoutNow
@@ -159,7 +159,7 @@ impl TraceLine {
     }
 }
 
-impl fmt::Display for TraceLine {
+impl fmt::Display for MessageLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(f, "")
     }
@@ -225,7 +225,8 @@ fn change(change: &Change) -> String {
     text
 }
 
-/// Quotes like Go: printable characters unchanged, others escaped, and invalid UTF-8 in hex.
+/// Quotes as Go does: printable characters as they are, others escaped, and bytes
+/// that are no text in hexadecimal.
 pub(super) fn quoted(bytes: &[u8]) -> String {
     let mut text = String::from("\"");
     for chunk in bytes.utf8_chunks() {
@@ -327,7 +328,7 @@ pub(super) fn progress(peer: &PeerStatus) -> String {
     text
 }
 
-/// Zero means no member.
+/// Zero names no member.
 pub(super) fn number(id: Option<MemberId>) -> u64 {
     id.map_or(0, |id| id.0)
 }

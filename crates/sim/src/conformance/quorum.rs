@@ -1,7 +1,7 @@
-//! Traces of the majority arithmetic: the commit index, and the result of an election.
+//! Traces of the majority maths: what is committed, and how an election stands.
 //!
-//! In addition, every result is computed in equivalent ways: with the halves of a joint
-//! exchanged, joint with the empty majority, joint with itself.
+//! Besides comparing, every answer is asked for in ways that must not matter: with
+//! the halves of a joint exchanged, joint with no member, joint with itself.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -13,7 +13,7 @@ use super::file::{TraceCommand, number};
 
 /// The arguments of a command: two majorities and one value for each of their voters.
 #[derive(Default)]
-struct QuorumCase {
+struct QuorumQuestion {
     first: Vec<MemberId>,
     second: Option<Vec<MemberId>>,
     values: Vec<String>,
@@ -25,7 +25,7 @@ pub(super) fn run(command: &TraceCommand) -> Result<Vec<String>, String> {
         "vote" => "votes",
         other => return Err(format!("unknown command `{other}`")),
     };
-    let question = QuorumCase::parse(command, values_key)?;
+    let question = QuorumQuestion::parse(command, values_key)?;
     let values = question.values_of_voters()?;
     if values_key == "idx" {
         let mut indexes = BTreeMap::new();
@@ -41,7 +41,7 @@ pub(super) fn run(command: &TraceCommand) -> Result<Vec<String>, String> {
                 "y" => votes.insert(*id, true),
                 "n" => votes.insert(*id, false),
                 "_" => None,
-                other => return Err(format!("vote `{other}`, expected y, n or _")),
+                other => return Err(format!("vote `{other}`, want y, n or _")),
             };
         }
         let vote = |id| votes.get(&id).copied();
@@ -49,7 +49,7 @@ pub(super) fn run(command: &TraceCommand) -> Result<Vec<String>, String> {
     }
 }
 
-impl QuorumCase {
+impl QuorumQuestion {
     fn parse(command: &TraceCommand, values_key: &str) -> Result<Self, String> {
         let mut question = Self::default();
         for argument in command.arguments()? {
@@ -77,7 +77,7 @@ impl QuorumCase {
         }
         if voters.len() != self.values.len() {
             let (values, voters) = (self.values.len(), voters.len());
-            return Err(format!("{values} values for {voters} voters, expected one for each"));
+            return Err(format!("{values} values for {voters} voters, want one for each"));
         }
         Ok(voters.into_iter().zip(self.values.iter().cloned()).collect())
     }
@@ -89,7 +89,7 @@ impl QuorumCase {
         };
         let Some(second) = &self.second else {
             let answer = ask(&Membership::new(self.first.iter().copied(), []));
-            same("joint with nobody", &answer, &of(vec![first.clone(), MemberSet::new()]))?;
+            same("joint with no member", &answer, &of(vec![first.clone(), MemberSet::new()]))?;
             same("joint with itself", &answer, &of(vec![first.clone(), first]))?;
             return Ok(vec![answer]);
         };

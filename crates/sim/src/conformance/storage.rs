@@ -1,4 +1,4 @@
-//! The disk of a member of a trace: the saved log, in memory.
+//! What a member of a trace has on its disk: the saved log, and nothing cleverer.
 
 use quorate_core::{Entries, Entry, EntryId, Index, SnapshotMeta};
 
@@ -6,7 +6,7 @@ use super::notation;
 
 #[derive(Default)]
 pub(super) struct TraceStorage {
-    /// The entry before the first one: zero, a snapshot or a trimmed entry.
+    /// What stands before the first entry: zero, a snapshot or a trimmed entry.
     base: EntryId,
     entries: Vec<Entry>,
 }
@@ -24,12 +24,12 @@ impl TraceStorage {
         self.base.index + self.entries.len() as u64
     }
 
-    /// Saves entries; replaces all from their first index on.
+    /// Saves entries over whatever stood from their first index on.
     pub(super) fn append(&mut self, entries: &Entries) -> Result<(), String> {
         for entry in entries.iter() {
             let index = entry.id.index;
             if index <= self.base.index {
-                continue; // Trimmed in the meantime.
+                continue; // Trimmed since it was handed out.
             }
             if index > self.last_index() + 1 {
                 let last = self.last_index();

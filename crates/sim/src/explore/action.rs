@@ -5,13 +5,13 @@
 
 use std::fmt;
 
-use super::setting::Setting;
+use super::setting::RunSettings;
 use crate::random::Random;
 
 /// A member, as the one who acts sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// Whoever leads the newest term, else the first that is up.
+pub enum ActionTarget {
+    /// The leader of the newest term, else the first member that is up.
     Leader,
     /// Counted over all members that ever were, round and round.
     Member(u64),
@@ -21,11 +21,11 @@ macro_rules! actions {
     ($($(#[$doc:meta])* $variant:ident, $name:literal, $odds:literal, $kind:ident;)*) => {
         /// Something done to the world. The number means something to most of them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum What {
+        pub enum ActionKind {
             $($(#[$doc])* $variant,)*
         }
 
-        impl What {
+        impl ActionKind {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             pub fn name(self) -> &'static str {
@@ -37,8 +37,8 @@ macro_rules! actions {
                 match self { $(Self::$variant => $odds,)* }
             }
 
-            pub fn kind(self) -> Kind {
-                match self { $(Self::$variant => Kind::$kind,)* }
+            pub fn kind(self) -> FaultKind {
+                match self { $(Self::$variant => FaultKind::$kind,)* }
             }
         }
     };
@@ -46,7 +46,7 @@ macro_rules! actions {
 
 /// Faults are drawn by kind: a run has some kinds and not others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FaultKind {
     Process,
     Network,
     Disk,
@@ -64,7 +64,7 @@ actions! {
     /// Nothing runs on this member for some ticks.
     Pause, "pause", 6, Process;
     Isolate, "isolate", 6, Network;
-    /// Hears nobody, is heard.
+    /// Receives nothing, but its messages arrive.
     Deafen, "deafen", 3, Network;
     /// Hears all, is not heard.
     Mute, "mute", 3, Network;
@@ -86,7 +86,7 @@ actions! {
     SlowDisk, "slow-disk", 2, Disk;
     /// The process dies and one bit of its disk has another value.
     FlipBit, "flip-bit", 2, Disk;
-    /// The process dies and its disk is gone for good.
+    /// The process dies and its disk is lost.
     LoseDisk, "lose-disk", 1, Disk;
     /// The process dies, and is started again under its id with an empty disk.
     WipeDisk, "wipe-disk", 1, Disk;
@@ -96,7 +96,7 @@ actions! {
     JumpClock, "jump-clock", 3, Clock;
     /// A new process joins as a learner.
     AddLearner, "add-learner", 4, Members;
-    /// A learner is added that nobody starts.
+    /// A learner is added that never starts.
     AddGhost, "add-ghost", 2, Members;
     /// Votes for these, in whatever steps it takes.
     Goal, "goal", 10, Members;
@@ -123,18 +123,18 @@ actions! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Action {
     pub at: u64,
-    pub what: What,
-    pub who: Who,
+    pub what: ActionKind,
+    pub who: ActionTarget,
     pub number: u64,
 }
 
 impl Action {
     /// All that happens in a run with this setting.
-    pub fn draw(setting: &Setting) -> Vec<Self> {
+    pub fn draw(setting: &RunSettings) -> Vec<Self> {
         let mut random = Random::stream(setting.seed, 2);
         let kinds = draw_kinds(&mut random);
-        let drawable: Vec<What> =
-            What::ALL.iter().copied().filter(|what| kinds.contains(&what.kind())).collect();
+        let drawable: Vec<ActionKind> =
+            ActionKind::ALL.iter().copied().filter(|what| kinds.contains(&what.kind())).collect();
         let total: u64 = drawable.iter().map(|what| what.odds()).sum();
         let end = setting.ticks * super::setting::TICK;
         let pace = random.between(2, 40) * super::setting::TICK;
@@ -147,8 +147,11 @@ impl Action {
                 left = left.saturating_sub(what.odds());
                 found
             });
-            let who =
-                if random.per_mille(350) { Who::Leader } else { Who::Member(random.below(12)) };
+            let who = if random.per_mille(350) {
+                ActionTarget::Leader
+            } else {
+                ActionTarget::Member(random.below(12))
+            };
             let number = random.below(1 << 16);
             actions.extend(what.map(|what| Self { at, what, who, number }));
             at += 1 + random.below(pace);
@@ -158,14 +161,14 @@ impl Action {
 }
 
 /// Wishes are always there, the rest by chance.
-fn draw_kinds(random: &mut Random) -> Vec<Kind> {
-    let mut kinds = vec![Kind::Wishes];
+fn draw_kinds(random: &mut Random) -> Vec<FaultKind> {
+    let mut kinds = vec![FaultKind::Wishes];
     for (kind, odds) in [
-        (Kind::Members, 800),
-        (Kind::Process, 700),
-        (Kind::Network, 600),
-        (Kind::Disk, 450),
-        (Kind::Clock, 300),
+        (FaultKind::Members, 800),
+        (FaultKind::Process, 700),
+        (FaultKind::Network, 600),
+        (FaultKind::Disk, 450),
+        (FaultKind::Clock, 300),
     ] {
         if random.per_mille(odds) {
             kinds.push(kind);
@@ -174,7 +177,7 @@ fn draw_kinds(random: &mut Random) -> Vec<Kind> {
     kinds
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for ActionTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Leader => write!(f, "leader"),
@@ -197,10 +200,10 @@ pub(crate) fn parse_action(line: &str) -> Option<Action> {
     }
     let at = words.next()?.parse().ok()?;
     let name = words.next()?;
-    let what = What::ALL.iter().copied().find(|what| what.name() == name)?;
+    let what = ActionKind::ALL.iter().copied().find(|what| what.name() == name)?;
     let who = match words.next()? {
-        "leader" => Who::Leader,
-        number => Who::Member(number.parse().ok()?),
+        "leader" => ActionTarget::Leader,
+        number => ActionTarget::Member(number.parse().ok()?),
     };
     let number = words.next()?.parse().ok()?;
     words.next().is_none().then_some(Action { at, what, who, number })
@@ -213,7 +216,7 @@ mod tests {
     #[test]
     fn actions_are_read_as_they_are_printed() {
         for seed in 0..50 {
-            for action in Action::draw(&Setting::draw(seed)) {
+            for action in Action::draw(&RunSettings::draw(seed)) {
                 assert_eq!(parse_action(&action.to_string()), Some(action));
             }
         }
@@ -223,9 +226,9 @@ mod tests {
 
     #[test]
     fn every_action_is_drawn_by_some_seed() {
-        let mut left: Vec<What> = What::ALL.to_vec();
+        let mut left: Vec<ActionKind> = ActionKind::ALL.to_vec();
         for seed in 0..200 {
-            for action in Action::draw(&Setting::draw(seed)) {
+            for action in Action::draw(&RunSettings::draw(seed)) {
                 left.retain(|what| *what != action.what);
             }
         }

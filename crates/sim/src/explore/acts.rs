@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use quorate_core::{Change, MemberId, Membership};
 
-use super::action::{Action, What};
-use super::member::Fate;
+use super::action::{Action, ActionKind};
+use super::member::MemberHealth;
 use super::setting::TICK;
-use super::world::{Happening, World, place_of};
+use super::simulation::{SimEvent, Simulation, place_of};
 use crate::checkers::{Checked, Violation, has_quorum};
 use crate::faulty_disk::Fault;
 
-impl World {
+impl Simulation {
     pub(crate) fn act(&mut self, action: Action) -> Checked {
         if self.healed {
             return Ok(());
@@ -22,35 +22,40 @@ impl World {
         self.say(|| format!("-- {} {id} {}", action.what.name(), action.number));
         self.report.events += 1;
         let done = match action.what {
-            What::Crash => self.crash(place)?,
-            What::CrashInWrite => {
+            ActionKind::Crash => self.crash(place)?,
+            ActionKind::CrashInWrite => {
                 let member = &mut self.members[place];
                 member.spoiled = true;
                 member.disk.inner().stop_after(Some(action.number % 12));
                 member.is_up()
             }
-            What::Restart => {
+            ActionKind::Restart => {
                 let down = !self.members[place].is_up();
-                self.schedule(self.now, Happening::Starts { place });
+                self.schedule(self.now, SimEvent::Starts { place });
                 down
             }
-            What::Pause => self.pause(place, 1 + action.number % (4 * self.setting.election_ticks)),
-            What::JumpClock => self.jump_clock(place, action.number)?,
-            What::Isolate
-            | What::Deafen
-            | What::Mute
-            | What::Split
-            | What::Bridge
-            | What::CutLink
-            | What::Reconnect => self.cut(action.what, place, action.number),
-            What::FailWrite | What::FailSync | What::FillDisk | What::BadRead | What::SlowDisk => {
-                self.spoil_disk(action.what, place, action.number)
+            ActionKind::Pause => {
+                self.pause(place, 1 + action.number % (4 * self.setting.election_ticks))
             }
-            What::FlipBit | What::LoseDisk | What::WipeDisk | What::SwapDisks => {
-                self.damage(action.what, place, action.number)?
-            }
-            What::Transfer | What::Campaign | What::Burst | What::Trim => {
-                self.wish(action.what, place, action.number)?
+            ActionKind::JumpClock => self.jump_clock(place, action.number)?,
+            ActionKind::Isolate
+            | ActionKind::Deafen
+            | ActionKind::Mute
+            | ActionKind::Split
+            | ActionKind::Bridge
+            | ActionKind::CutLink
+            | ActionKind::Reconnect => self.cut(action.what, place, action.number),
+            ActionKind::FailWrite
+            | ActionKind::FailSync
+            | ActionKind::FillDisk
+            | ActionKind::BadRead
+            | ActionKind::SlowDisk => self.spoil_disk(action.what, place, action.number),
+            ActionKind::FlipBit
+            | ActionKind::LoseDisk
+            | ActionKind::WipeDisk
+            | ActionKind::SwapDisks => self.damage(action.what, place, action.number)?,
+            ActionKind::Transfer | ActionKind::Campaign | ActionKind::Burst | ActionKind::Trim => {
+                self.operate(action.what, place, action.number)?
             }
             _ => self.change_members(action.what, place, action.number)?,
         };
@@ -68,9 +73,9 @@ impl World {
         }
         let until = self.now + ticks * TICK;
         member.paused_until = until;
-        // Time went on: what the clock shows is known before anything else is done.
+        // Time has passed: the clock ticks before anything else is done.
         let (run, ticks) = (member.run, ticks.min(limit));
-        self.schedule(until, Happening::Resumes { place, run, ticks });
+        self.schedule(until, SimEvent::Resumes { place, run, ticks });
         true
     }
 
@@ -89,31 +94,33 @@ impl World {
         Ok(true)
     }
 
-    fn cut(&mut self, what: What, place: usize, number: u64) -> bool {
+    fn cut(&mut self, what: ActionKind, place: usize, number: u64) -> bool {
         let count = self.members.len();
         let other = number as usize % count;
         let side = |place: usize| number >> (place % 16) & 1;
         let network = &mut self.network;
         match what {
-            What::Isolate => network.cut_where(count, |from, to| from == place || to == place),
-            What::Deafen => network.cut_where(count, |_, to| to == place),
-            What::Mute => network.cut_where(count, |from, _| from == place),
-            What::Split => network.cut_where(count, |from, to| side(from) != side(to)),
-            What::Bridge => network.cut_where(count, |from, to| {
+            ActionKind::Isolate => {
+                network.cut_where(count, |from, to| from == place || to == place)
+            }
+            ActionKind::Deafen => network.cut_where(count, |_, to| to == place),
+            ActionKind::Mute => network.cut_where(count, |from, _| from == place),
+            ActionKind::Split => network.cut_where(count, |from, to| side(from) != side(to)),
+            ActionKind::Bridge => network.cut_where(count, |from, to| {
                 side(from) != side(to) && from != place && to != place
             }),
-            What::CutLink => network.cut(place, other),
+            ActionKind::CutLink => network.cut(place, other),
             _ => network.reconnect(),
         }
         true
     }
 
-    fn spoil_disk(&mut self, what: What, place: usize, number: u64) -> bool {
+    fn spoil_disk(&mut self, what: ActionKind, place: usize, number: u64) -> bool {
         let member = &mut self.members[place];
         if !member.is_up() {
             return false;
         }
-        if what == What::SlowDisk {
+        if what == ActionKind::SlowDisk {
             member.disk_delay = (member.disk_delay * 10).min(20 * TICK);
             return true;
         }
@@ -121,12 +128,12 @@ impl World {
         let mut disk = member.disk.inner();
         let skip = (number / 8 % 6) as u32;
         let fault = match (what, number % 2) {
-            (What::FailWrite, 0) => Fault::WriteError,
-            (What::FailWrite, _) => Fault::ShortWrite,
-            (What::FailSync, 0) => Fault::SyncError,
-            (What::FailSync, _) => Fault::SyncErrorUnseen,
-            (What::BadRead, 0) => Fault::ReadError,
-            (What::BadRead, _) => Fault::FlippedRead,
+            (ActionKind::FailWrite, 0) => Fault::WriteError,
+            (ActionKind::FailWrite, _) => Fault::ShortWrite,
+            (ActionKind::FailSync, 0) => Fault::SyncError,
+            (ActionKind::FailSync, _) => Fault::SyncErrorUnseen,
+            (ActionKind::BadRead, 0) => Fault::ReadError,
+            (ActionKind::BadRead, _) => Fault::FlippedRead,
             _ => {
                 disk.set_capacity(Some(0));
                 return true;
@@ -137,20 +144,20 @@ impl World {
     }
 
     /// What no cluster survives is not done to it: a quorum of good disks is left.
-    fn damage(&mut self, what: What, place: usize, number: u64) -> Result<bool, Violation> {
-        if self.members[place].fate != Fate::Well {
+    fn damage(&mut self, what: ActionKind, place: usize, number: u64) -> Result<bool, Violation> {
+        if self.members[place].health != MemberHealth::Healthy {
             return Ok(false);
         }
-        if what == What::SwapDisks {
+        if what == ActionKind::SwapDisks {
             return self.swap_disks(place, number as usize % self.members.len());
         }
         if !self.quorums_survive(place) {
             return Ok(false);
         }
         match what {
-            What::FlipBit => {
+            ActionKind::FlipBit => {
                 // The power stays on: of a log whose last write was damaged while the
-                // power failed, nobody can say that it was ever durable.
+                // power failed, it was possibly never durable.
                 if !self.kill(place)? {
                     return Ok(false);
                 }
@@ -161,9 +168,9 @@ impl World {
                 member.flipped = true;
                 self.say(|| format!("-- flips a bit of {file}, byte {offset}"));
             }
-            What::LoseDisk => {
+            ActionKind::LoseDisk => {
                 self.crash(place)?;
-                self.members[place].fate = Fate::Lost;
+                self.members[place].health = MemberHealth::Lost;
                 self.invariants.disk_lost(self.members[place].id);
             }
             _ => {
@@ -193,18 +200,18 @@ impl World {
         self.members.get(place_of(id)).is_some_and(|member| member.flipped)
     }
 
-    fn wish(&mut self, what: What, place: usize, number: u64) -> Result<bool, Violation> {
+    fn operate(&mut self, what: ActionKind, place: usize, number: u64) -> Result<bool, Violation> {
         if !self.is_awake(place) {
             return Ok(false);
         }
         let target = MemberId(1 + number % self.members.len() as u64);
         let Some(process) = &mut self.members[place].process else { return Ok(false) };
         match what {
-            What::Transfer => {
+            ActionKind::Transfer => {
                 process.driver.transfer(target);
             }
-            What::Campaign => process.driver.campaign(),
-            What::Trim => {
+            ActionKind::Campaign => process.driver.campaign(),
+            ActionKind::Trim => {
                 let snapshot = process.driver.raft().log_status().snapshot.index;
                 process.driver.trim(snapshot);
             }
@@ -220,13 +227,18 @@ impl World {
         Ok(true)
     }
 
-    fn change_members(&mut self, what: What, place: usize, number: u64) -> Result<bool, Violation> {
+    fn change_members(
+        &mut self,
+        what: ActionKind,
+        place: usize,
+        number: u64,
+    ) -> Result<bool, Violation> {
         if !self.is_awake(place) {
             return Ok(false);
         }
         let wanted = match what {
-            What::AddLearner | What::AddGhost => 1,
-            What::GoalWithNew => 1 + number % 2,
+            ActionKind::AddLearner | ActionKind::AddGhost => 1,
+            ActionKind::GoalWithNew => 1 + number % 2,
             _ => 0,
         };
         if self.members.len() + wanted as usize > MEMBERS_MAX {
@@ -241,16 +253,16 @@ impl World {
         let Some(change) = self.admin.change(what, number, &now, leader, &new, &well) else {
             return Ok(false);
         };
-        self.report.cancels += u64::from(what == What::Cancel);
+        self.report.cancels += u64::from(what == ActionKind::Cancel);
         self.ask_change(place, change)?;
         Ok(true)
     }
 
     pub(crate) fn ask_change(&mut self, place: usize, change: Change) -> Checked {
         let (number, change) = self.admin.number(change);
-        let (run, patience) = (self.members[place].run, self.admin.patience);
+        let (run, timeout) = (self.members[place].run, self.admin.timeout);
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
-        let ticket = process.driver.change(change, patience);
+        let ticket = process.driver.change(change, timeout);
         self.admin.asked((place, run, ticket), number);
         self.pump(place)
     }

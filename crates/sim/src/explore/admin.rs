@@ -1,4 +1,4 @@
-//! Whoever changes the members of a simulated cluster, and what became of it.
+//! The operator that changes the members of a simulated cluster, and the results.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,32 +8,32 @@ use quorate::driver::{RequestOutcome, RequestReply};
 use quorate_core::membership::{Operation, Transition};
 use quorate_core::{Change, Index, MemberId, Membership};
 
-use super::action::What;
+use super::action::ActionKind;
 use super::clients::Asked;
-use super::report::Report;
-use super::setting::Setting;
+use super::report::RunReport;
+use super::setting::RunSettings;
 use crate::random::Random;
 
 pub(crate) struct Admin {
     /// How long a change may take before it ends as unknown.
-    pub(crate) patience: u64,
+    pub(crate) timeout: u64,
     open: HashMap<Asked, u64>,
     /// Every change asked for, by the number in its context.
-    changes: BTreeMap<u64, Fate>,
+    changes: BTreeMap<u64, MemberHealth>,
     next: u64,
 }
 
 /// What is known of a change.
 #[derive(Clone, Debug, Default)]
-struct Fate {
+struct MemberHealth {
     applied: Option<Index>,
     refused: bool,
 }
 
 impl Admin {
-    pub(crate) fn new(setting: &Setting) -> Self {
+    pub(crate) fn new(setting: &RunSettings) -> Self {
         Self {
-            patience: 40 * setting.election_ticks,
+            timeout: 40 * setting.election_ticks,
             open: HashMap::new(),
             changes: BTreeMap::new(),
             next: 0,
@@ -43,7 +43,7 @@ impl Admin {
     /// The change that this action stands for, if it makes sense now.
     pub(crate) fn change(
         &mut self,
-        what: What,
+        what: ActionKind,
         number: u64,
         now: &Membership,
         leader: Option<MemberId>,
@@ -54,40 +54,40 @@ impl Admin {
         let members: Vec<MemberId> = now.members().iter().collect();
         let living: Vec<MemberId> = members.iter().copied().filter(|id| well(*id)).collect();
         let change = match what {
-            What::AddLearner | What::AddGhost => Change::add_learner(*new.first()?),
-            What::Goal => {
+            ActionKind::AddLearner | ActionKind::AddGhost => Change::add_learner(*new.first()?),
+            ActionKind::Goal => {
                 let voters = some_of(&mut random, &living);
                 let learners: Vec<MemberId> = (living.iter().copied())
                     .filter(|id| !voters.contains(id) && random.per_mille(200))
                     .collect();
                 (!voters.is_empty()).then(|| Change::goal(voters, learners))?
             }
-            What::GoalWithNew => {
+            ActionKind::GoalWithNew => {
                 let mut voters = some_of(&mut random, &living);
                 voters.extend(new);
                 Change::goal(voters, [])
             }
-            What::GoalWithoutLeader => {
+            ActionKind::GoalWithoutLeader => {
                 let voters: Vec<MemberId> =
                     living.iter().copied().filter(|id| Some(*id) != leader).collect();
                 (!voters.is_empty()).then(|| Change::goal(voters, []))?
             }
-            What::Cancel => Change::cancel(),
-            What::RawChange => {
+            ActionKind::Cancel => Change::cancel(),
+            ActionKind::RawChange => {
                 let operation = operation(&mut random, &members)?;
                 if random.per_mille(500) { Change::v1(operation) } else { Change::new([operation]) }
             }
-            What::JointImplicit | What::JointExplicit => {
+            ActionKind::JointImplicit | ActionKind::JointExplicit => {
                 let count = random.between(1, 3);
                 let operations: Vec<Operation> =
                     (0..count).filter_map(|_| operation(&mut random, &members)).collect();
-                let explicit = what == What::JointExplicit;
+                let explicit = what == ActionKind::JointExplicit;
                 let wanted =
                     if explicit { Transition::JointExplicit } else { Transition::JointImplicit };
                 Change::new(operations).with_transition(wanted)
             }
-            What::LeaveJoint => Change::leave(),
-            What::SetVoters => {
+            ActionKind::LeaveJoint => Change::leave(),
+            ActionKind::SetVoters => {
                 let voters = some_of(&mut random, &living);
                 (!voters.is_empty()).then(|| Change::set_voters(voters, random.per_mille(500)))?
             }
@@ -99,7 +99,7 @@ impl Admin {
     /// Numbers a change, so that it is known again in the log.
     pub(crate) fn number(&mut self, change: Change) -> (u64, Change) {
         self.next += 1;
-        self.changes.insert(self.next, Fate::default());
+        self.changes.insert(self.next, MemberHealth::default());
         let context = Bytes::copy_from_slice(&self.next.to_le_bytes());
         (self.next, change.with_context(context))
     }
@@ -115,11 +115,11 @@ impl Admin {
     /// A change is committed. What was refused must never be.
     pub(crate) fn applied(&mut self, index: Index, context: &[u8]) -> Result<(), String> {
         let Ok(number) = context.try_into().map(u64::from_le_bytes) else { return Ok(()) };
-        let Some(fate) = self.changes.get_mut(&number) else { return Ok(()) };
-        if fate.refused {
+        let Some(health) = self.changes.get_mut(&number) else { return Ok(()) };
+        if health.refused {
             return Err(format!("change {number} was refused and is committed at {index}"));
         }
-        match fate.applied.replace(index) {
+        match health.applied.replace(index) {
             Some(first) if first != index => {
                 Err(format!("change {number} is committed at {first} and at {index}"))
             }
@@ -132,14 +132,14 @@ impl Admin {
         &mut self,
         asked: Asked,
         answer: &RequestOutcome,
-        report: &mut Report,
+        report: &mut RunReport,
     ) -> Option<Result<(), String>> {
         let number = self.open.remove(&asked)?;
-        let fate = self.changes.entry(number).or_default();
+        let health = self.changes.entry(number).or_default();
         Some(match answer {
             Ok(RequestReply::Changed { .. } | RequestReply::GoalEnded(_)) => {
                 report.changes_done += 1;
-                match fate.applied {
+                match health.applied {
                     Some(_) => Ok(()),
                     None => Err(format!("change {number} is done and not committed")),
                 }
@@ -147,8 +147,8 @@ impl Admin {
             Ok(_) => Ok(()),
             Err(RequestError::Refused(_)) => {
                 report.changes_refused += 1;
-                fate.refused = true;
-                match fate.applied {
+                health.refused = true;
+                match health.applied {
                     Some(at) => Err(format!("change {number} is refused and committed at {at}")),
                     None => Ok(()),
                 }
@@ -160,7 +160,7 @@ impl Admin {
         })
     }
 
-    /// A member died: whoever waited for it learns nothing.
+    /// A member died: the operator gets no reply.
     pub(crate) fn lost(&mut self, place: usize, run: u64) {
         self.open.retain(|asked, _| (asked.0, asked.1) != (place, run));
     }

@@ -7,16 +7,16 @@ use quorate::driver::{RequestOutcome, RequestReply, RequestToken};
 use quorate_core::RequestId;
 
 use super::machine::numbered;
-use super::setting::{Setting, TICK};
-use super::workload::{Ask, Exchange, Heard, Workload};
-use crate::checkers::answers::{Answer as Said, Answers, Wish};
+use super::setting::{RunSettings, TICK};
+use super::workload::{ClientReply, ClientRequest, Exchange, Workload};
+use crate::checkers::replies::{ReplyChecker, ReplyKind as Said, RequestKind};
 use crate::random::Random;
 
 /// Which answer belongs to which request: where it was asked, in which run of that
 /// member, under which ticket.
 pub(crate) type Asked = (usize, u64, RequestToken);
 
-pub(crate) struct Clients {
+pub(crate) struct SimClients {
     random: Random,
     pub(crate) workload: Box<dyn Workload>,
     think: u64,
@@ -25,14 +25,14 @@ pub(crate) struct Clients {
     /// Counts calls and returns: a clock finer than the world's.
     moment: u64,
     pub(crate) history: Vec<Exchange>,
-    pub(crate) answers: Answers,
+    pub(crate) answers: ReplyChecker,
     pub(crate) done: u64,
     pub(crate) refused: u64,
     pub(crate) unknown: u64,
 }
 
-impl Clients {
-    pub(crate) fn new(setting: &Setting, workload: Box<dyn Workload>) -> Self {
+impl SimClients {
+    pub(crate) fn new(setting: &RunSettings, workload: Box<dyn Workload>) -> Self {
         Self {
             random: Random::stream(setting.seed, 3),
             workload,
@@ -41,7 +41,7 @@ impl Clients {
             open: HashMap::new(),
             moment: 0,
             history: Vec::new(),
-            answers: Answers::new(),
+            answers: ReplyChecker::new(),
             done: 0,
             refused: 0,
             unknown: 0,
@@ -67,27 +67,29 @@ impl Clients {
     }
 
     /// A client makes up something to ask. The request is open until answered.
-    pub(crate) fn ask(&mut self, client: usize) -> (usize, Ask) {
+    pub(crate) fn ask(&mut self, client: usize) -> (usize, ClientRequest) {
         let ask = self.workload.next(&mut self.random);
         self.push(client, ask)
     }
 
-    pub(crate) fn ask_question(&mut self, client: usize) -> (usize, Ask) {
-        let ask = Ask::Question(self.workload.question(&mut self.random));
+    pub(crate) fn ask_question(&mut self, client: usize) -> (usize, ClientRequest) {
+        let ask = ClientRequest::Question(self.workload.question(&mut self.random));
         self.push(client, ask)
     }
 
-    pub(crate) fn give_command(&mut self, client: usize) -> (usize, Ask) {
-        let ask = Ask::Command(self.workload.command(&mut self.random));
+    pub(crate) fn give_command(&mut self, client: usize) -> (usize, ClientRequest) {
+        let ask = ClientRequest::Command(self.workload.command(&mut self.random));
         self.push(client, ask)
     }
 
     /// Its number, and what to hand to a driver.
-    fn push(&mut self, client: usize, ask: Ask) -> (usize, Ask) {
+    fn push(&mut self, client: usize, ask: ClientRequest) -> (usize, ClientRequest) {
         let number = self.history.len();
         let handed = match &ask {
-            Ask::Command(command) => Ask::Command(numbered(number as u64, command)),
-            Ask::Question(question) => Ask::Question(question.clone()),
+            ClientRequest::Command(command) => {
+                ClientRequest::Command(numbered(number as u64, command))
+            }
+            ClientRequest::Question(question) => ClientRequest::Question(question.clone()),
         };
         self.moment += 1;
         self.history.push(Exchange {
@@ -95,7 +97,7 @@ impl Clients {
             ask,
             called: self.moment,
             returned: None,
-            heard: Heard::Nothing,
+            heard: ClientReply::Nothing,
             ran_at: None,
         });
         (number, handed)
@@ -105,13 +107,13 @@ impl Clients {
     pub(crate) fn asked(&mut self, asked: Asked, number: usize) -> Result<(), String> {
         self.open.insert(asked, number);
         let wish = match self.history[number].ask {
-            Ask::Question(_) => Wish::Read,
-            Ask::Command(_) => Wish::Command,
+            ClientRequest::Question(_) => RequestKind::Read,
+            ClientRequest::Command(_) => RequestKind::Command,
         };
         self.answers.asked(RequestId(number as u64), wish).map_err(|why| why.to_string())
     }
 
-    /// A driver answers. Returns the client, who may go on.
+    /// A driver replies. Returns the client, which may continue.
     pub(crate) fn answered(
         &mut self,
         asked: Asked,
@@ -135,7 +137,7 @@ impl Clients {
             }
             Err(RequestError::Refused(_)) => {
                 self.refused += 1;
-                exchange.heard = Heard::Refused;
+                exchange.heard = ClientReply::Refused;
             }
             Err(RequestError::Unknown(_)) => self.unknown += 1,
         }
@@ -158,7 +160,7 @@ impl Clients {
         late.into_iter().min()
     }
 
-    /// A member died: whoever waited for it learns nothing.
+    /// A member died: the clients that waited for it get no reply.
     pub(crate) fn lost(&mut self, place: usize, run: u64) -> Result<Vec<usize>, String> {
         let mut lost: Vec<(Asked, usize)> = Vec::new();
         self.open.retain(|asked, number| {
@@ -190,6 +192,6 @@ impl Exchange {
             RequestReply::Read { reply, .. } => reply,
             _ => return,
         };
-        self.heard = Heard::Reply(reply.clone());
+        self.heard = ClientReply::Reply(reply.clone());
     }
 }

@@ -7,23 +7,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::replay::Replay;
-use super::report::Report;
-use super::{Outcome, Trace, Trial, run, shrink};
+use super::replay::RunReplay;
+use super::report::RunReport;
+use super::{MachineTrial, RunOutcome, Trace, run, shrink};
 
 const USAGE: &str = "\
 usage:
   quorate-sim explore [--seconds N | --seeds N | --forever] [--from SEED] [--threads N]
-                                    many runs; default: 60 seconds
-                                    with --hints: priorities, and true and
-                                    false reports of lost connections
-  quorate-sim explore --seed N [--trace]    one run again
-  quorate-sim explore --file F [--trace]    a replay file
-After a failure the run is shortened and written to a replay file, except with --no-shrink.";
+                                    many random simulations, for 60 seconds by default;
+                                    --hints adds priorities and reports of lost
+                                    connections, true and false
+  quorate-sim explore --seed N [--trace]    run one seed
+  quorate-sim explore --file F [--trace]    run a replay file
+A failing run is shortened and written to a replay file, unless --no-shrink is given.";
 
-/// The arguments of `explore`.
+/// The options of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct ExploreArguments {
+struct ExploreOptions {
     seconds: Option<u64>,
     seeds: Option<u64>,
     forever: bool,
@@ -36,40 +36,40 @@ struct ExploreArguments {
     hints: bool,
 }
 
-impl ExploreArguments {
-    fn replay(&self, seed: u64) -> Replay {
-        if self.hints { Replay::of_seed_with_hints(seed) } else { Replay::of_seed(seed) }
+impl ExploreOptions {
+    fn replay(&self, seed: u64) -> RunReplay {
+        if self.hints { RunReplay::of_seed_with_hints(seed) } else { RunReplay::of_seed(seed) }
     }
 }
 
-fn parse(args: &[String]) -> Option<ExploreArguments> {
-    let mut arguments = ExploreArguments::default();
+fn parse(args: &[String]) -> Option<ExploreOptions> {
+    let mut options = ExploreOptions::default();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut number = || args.next().and_then(|value| value.parse().ok());
         match arg.as_str() {
-            "--seconds" => arguments.seconds = Some(number()?),
-            "--seeds" => arguments.seeds = Some(number()?),
-            "--forever" => arguments.forever = true,
-            "--from" => arguments.from = number()?,
-            "--threads" => arguments.threads = Some(number()?),
-            "--seed" => arguments.seed = Some(number()?),
-            "--file" => arguments.file = Some(args.next()?.clone()),
-            "--trace" => arguments.trace = true,
-            "--no-shrink" => arguments.no_shrink = true,
-            "--hints" => arguments.hints = true,
+            "--seconds" => options.seconds = Some(number()?),
+            "--seeds" => options.seeds = Some(number()?),
+            "--forever" => options.forever = true,
+            "--from" => options.from = number()?,
+            "--threads" => options.threads = Some(number()?),
+            "--seed" => options.seed = Some(number()?),
+            "--file" => options.file = Some(args.next()?.clone()),
+            "--trace" => options.trace = true,
+            "--no-shrink" => options.no_shrink = true,
+            "--hints" => options.hints = true,
             _ => return None,
         }
     }
-    Some(arguments)
+    Some(options)
 }
 
 pub fn main(args: &[String]) -> ExitCode {
-    let Some(arguments) = parse(args) else {
+    let Some(options) = parse(args) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let replay = match (&arguments.file, arguments.seed) {
+    let replay = match (&options.file, options.seed) {
         (Some(file), _) => match read(Path::new(file)) {
             Ok(replay) => replay,
             Err(why) => {
@@ -77,21 +77,21 @@ pub fn main(args: &[String]) -> ExitCode {
                 return ExitCode::from(2);
             }
         },
-        (None, Some(seed)) => arguments.replay(seed),
-        (None, None) => return many(&arguments),
+        (None, Some(seed)) => options.replay(seed),
+        (None, None) => return many(&options),
     };
-    one(&replay, &arguments)
+    one(&replay, &options)
 }
 
-fn read(file: &Path) -> Result<Replay, String> {
+fn read(file: &Path) -> Result<RunReplay, String> {
     let text = std::fs::read_to_string(file).map_err(|why| why.to_string())?;
-    Replay::parse(&text)
+    RunReplay::parse(&text)
 }
 
-fn one(replay: &Replay, arguments: &ExploreArguments) -> ExitCode {
+fn one(replay: &RunReplay, options: &ExploreOptions) -> ExitCode {
     let trace =
-        arguments.trace.then(|| Box::new(|now: u64, what: &str| say!("{now:>8} {what}")) as Trace);
-    let outcome = Trial::kv().run_traced(&replay.setting, &replay.actions, trace);
+        options.trace.then(|| Box::new(|now: u64, what: &str| say!("{now:>8} {what}")) as Trace);
+    let outcome = MachineTrial::kv().run_traced(&replay.setting, &replay.actions, trace);
     say!("{}", outcome.report);
     match &outcome.violation {
         None => {
@@ -100,7 +100,7 @@ fn one(replay: &Replay, arguments: &ExploreArguments) -> ExitCode {
         }
         Some(violation) => {
             say!("violations       1: {violation}");
-            if !arguments.no_shrink && arguments.file.is_none() {
+            if !options.no_shrink && options.file.is_none() {
                 shorten(replay, &outcome);
             }
             ExitCode::FAILURE
@@ -108,8 +108,8 @@ fn one(replay: &Replay, arguments: &ExploreArguments) -> ExitCode {
     }
 }
 
-/// Writes a shortened replay of a failure and prints how to play it.
-fn shorten(replay: &Replay, outcome: &Outcome) {
+/// Writes a short replay of a failure and says how to play it.
+fn shorten(replay: &RunReplay, outcome: &RunOutcome) {
     let Some(violation) = &outcome.violation else { return };
     let seed = replay.setting.seed;
     let short = shrink(replay, violation.rule, SHRINK_TRIES);
@@ -121,57 +121,56 @@ fn shorten(replay: &Replay, outcome: &Outcome) {
             say!("shortened from {from} actions to {to}; replay with:");
             say!("  cargo run --release -p quorate-sim -- explore --file {file} --trace");
         }
-        Err(error) => say!("cannot write {file}: {error}"),
+        Err(why) => say!("cannot write {file}: {why}"),
     }
 }
 
 const SHRINK_TRIES: usize = 3_000;
 
-/// The state that all threads share.
+/// What the threads share.
 struct ExploreThreads {
     next: AtomicU64,
     stop: AtomicBool,
-    report: Mutex<Report>,
+    report: Mutex<RunReport>,
     failures: Mutex<Vec<(u64, String)>>,
 }
 
-fn many(arguments: &ExploreArguments) -> ExitCode {
-    let started = Instant::now();
-    let seconds =
-        arguments.seconds.or((arguments.seeds.is_none() && !arguments.forever).then_some(60));
-    let end = arguments.seeds.map_or(u64::MAX, |count| arguments.from.saturating_add(count));
+fn many(options: &ExploreOptions) -> ExitCode {
+    let began = Instant::now();
+    let seconds = options.seconds.or((options.seeds.is_none() && !options.forever).then_some(60));
+    let end = options.seeds.map_or(u64::MAX, |count| options.from.saturating_add(count));
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let shared = ExploreThreads {
-        next: AtomicU64::new(arguments.from),
+        next: AtomicU64::new(options.from),
         stop: AtomicBool::new(false),
         report: Mutex::default(),
         failures: Mutex::default(),
     };
-    // A violation is reported in the summary; the panic messages of threads are redundant.
+    // A violation is reported as one; the threads' own words about it are noise.
     std::panic::set_hook(Box::new(|_| {}));
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..arguments.threads.unwrap_or(cores).max(1))
-            .map(|_| scope.spawn(|| work(&shared, end, arguments)))
+        let workers: Vec<_> = (0..options.threads.unwrap_or(cores).max(1))
+            .map(|_| scope.spawn(|| work(&shared, end, options)))
             .collect();
         while workers.iter().any(|worker| !worker.is_finished()) {
             std::thread::sleep(Duration::from_millis(100));
-            if seconds.is_some_and(|seconds| started.elapsed().as_secs() >= seconds) {
+            if seconds.is_some_and(|seconds| began.elapsed().as_secs() >= seconds) {
                 shared.stop.store(true, Ordering::Relaxed);
             }
-            progress(&shared, started, arguments.forever);
+            progress(&shared, began, options.forever);
         }
     });
     let _ = std::panic::take_hook();
-    finish(arguments, &shared, started)
+    finish(options, &shared, began)
 }
 
-fn work(shared: &ExploreThreads, end: u64, arguments: &ExploreArguments) {
+fn work(shared: &ExploreThreads, end: u64, options: &ExploreOptions) {
     while !shared.stop.load(Ordering::Relaxed) {
         let seed = shared.next.fetch_add(1, Ordering::Relaxed);
         if seed >= end {
             return;
         }
-        let replay = arguments.replay(seed);
+        let replay = options.replay(seed);
         let outcome = run(&replay.setting, &replay.actions);
         shared.report.lock().unwrap_or_else(PoisonError::into_inner).add(&outcome.report);
         if let Some(violation) = outcome.violation {
@@ -184,16 +183,16 @@ fn work(shared: &ExploreThreads, end: u64, arguments: &ExploreArguments) {
     }
 }
 
-/// After this many failures the search stops.
+/// Enough to see what is wrong.
 const FAILURES_MAX: usize = 20;
 
-fn progress(shared: &ExploreThreads, started: Instant, always: bool) {
+fn progress(shared: &ExploreThreads, began: Instant, always: bool) {
     if !always && !std::io::stderr().is_terminal() {
         return;
     }
     let report = shared.report.lock().unwrap_or_else(PoisonError::into_inner);
     let failures = shared.failures.lock().unwrap_or_else(PoisonError::into_inner).len();
-    let seconds = started.elapsed().as_secs_f64();
+    let seconds = began.elapsed().as_secs_f64();
     let rate = report.events as f64 / seconds.max(0.001);
     eprint!(
         "\r{} schedules, {} events, {rate:.0} events/s, {failures} violations ",
@@ -202,11 +201,11 @@ fn progress(shared: &ExploreThreads, started: Instant, always: bool) {
     let _ = std::io::stderr().flush();
 }
 
-fn finish(arguments: &ExploreArguments, shared: &ExploreThreads, started: Instant) -> ExitCode {
+fn finish(options: &ExploreOptions, shared: &ExploreThreads, began: Instant) -> ExitCode {
     let report = shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut failures = shared.failures.lock().unwrap_or_else(PoisonError::into_inner).clone();
     failures.sort();
-    let seconds = started.elapsed().as_secs_f64();
+    let seconds = began.elapsed().as_secs_f64();
     say!("{report}");
     say!("events/s         {:.0} in {seconds:.0} s", report.events as f64 / seconds.max(0.001));
     say!("violations       {}", failures.len());
@@ -215,10 +214,10 @@ fn finish(arguments: &ExploreArguments, shared: &ExploreThreads, started: Instan
         say!("  seed {seed}: {violation}");
     }
     say!("replay with:");
-    let hints = if arguments.hints { " --hints" } else { "" };
+    let hints = if options.hints { " --hints" } else { "" };
     say!("  cargo run --release -p quorate-sim -- explore --seed {seed}{hints} --trace");
-    if !arguments.no_shrink {
-        let replay = arguments.replay(*seed);
+    if !options.no_shrink {
+        let replay = options.replay(*seed);
         let outcome = run(&replay.setting, &replay.actions);
         shorten(&replay, &outcome);
     }
@@ -232,8 +231,8 @@ mod tests {
     #[test]
     fn arguments_are_understood_or_refused() {
         let words = |line: &str| line.split_whitespace().map(str::to_string).collect::<Vec<_>>();
-        let arguments = parse(&words("--seed 7 --trace")).unwrap();
-        assert_eq!((arguments.seed, arguments.trace), (Some(7), true));
+        let options = parse(&words("--seed 7 --trace")).unwrap();
+        assert_eq!((options.seed, options.trace), (Some(7), true));
         assert_eq!(parse(&words("--seconds")), None);
         assert_eq!(parse(&words("--seconds many")), None);
         assert_eq!(parse(&words("--sceonds 5")), None);

@@ -1,9 +1,9 @@
-//! The second half of a run: faults stop, and what is left has to go on by itself.
+//! The second half of a run: faults stop, and the remaining members have to recover.
 //!
-//! A named part of the members is brought back, connected and given good disks; the
-//! rest stays away. If that part holds a quorum of every membership that may count
-//! somewhere, it has to elect a leader, finish what was begun, take a new goal, serve
-//! everybody and agree (L1, L2, L4, L5).
+//! Some members are restarted, connected and given working disks; the others stay down.
+//! If those that run hold a quorum of every membership that may count for a member, they
+//! have to elect a leader, finish the change in progress, reach a new goal, serve all
+//! clients and agree (L1, L2, L4, L5).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,37 +12,37 @@ use quorate::Machine as _;
 use quorate_core::membership::ChangeKind;
 use quorate_core::{Change, MemberId, MemberSet, Membership};
 
-use super::member::{Fate, Member};
+use super::member::{MemberHealth, SimMember};
 use super::rerun::{self, Reached};
 use super::setting::TICK;
+use super::simulation::{SimEvent, Simulation, place_of};
 use super::workload::Judgement;
-use super::world::{Happening, World, place_of};
 use crate::checkers::{Checked, Violation, has_quorum};
 
 /// Within so many election timeouts.
 const ELECTED_WITHIN: u64 = 20;
 const CHANGED_WITHIN: u64 = 60;
 const CAUGHT_UP_WITHIN: u64 = 40;
-/// Longer than the patience of whoever asks.
+/// Longer than the timeout of a request.
 const ANSWERED_WITHIN: u64 = 50;
 
-impl World {
-    /// Ends the faults and demands that the cluster goes on.
+impl Simulation {
+    /// Ends the faults and requires that the cluster recovers.
     pub(crate) fn heal(&mut self) -> Checked {
         self.healed = true;
         self.network.heal();
-        let mut stays = self.choose_who_stays();
+        let mut stays = self.choose_members_that_stay();
         let names: Vec<String> = stays.iter().map(ToString::to_string).collect();
         self.say(|| format!("== healed: {}", names.join(" ")));
         self.bring_back(&stays)?;
-        // A leader that still takes the absent for present may count on them in what it
-        // begins: they are judged once it can know.
+        // A leader may still count on members that stay down in what it begins: the cluster is
+        // judged once the leader can know that they are down.
         self.run_until(self.now + 3 * self.election())?;
-        // Some may have joined meanwhile. Who came back with an empty disk has not: it counts
-        // nowhere before it is added anew.
-        let joined = |member: &&Member| member.is_up() && member.fate == Fate::Well;
+        // Some may have joined meanwhile. A member that came back with an empty disk has not:
+        // it does not count before it is added again.
+        let joined = |member: &&SimMember| member.is_up() && member.health == MemberHealth::Healthy;
         stays.extend(self.members.iter().filter(joined).map(|member| member.id));
-        if !self.can_go_on(&stays) {
+        if !self.can_continue(&stays) {
             self.report.not_judged += 1;
             return self.finish(&stays, false);
         }
@@ -55,20 +55,20 @@ impl World {
         self.finish(&stays, true)
     }
 
-    /// Everybody who can come back, but for a few who stay away, as long as the others
-    /// can go on without them.
-    fn choose_who_stays(&mut self) -> BTreeSet<MemberId> {
+    /// All members that can be restarted, except a few that stay down, as long as the others
+    /// can continue without them.
+    fn choose_members_that_stay(&mut self) -> BTreeSet<MemberId> {
         let mut stays: BTreeSet<MemberId> = self
             .members
             .iter()
-            .filter(|member| member.fate == Fate::Well && !member.flipped)
+            .filter(|member| member.health == MemberHealth::Healthy && !member.flipped)
             .map(|member| member.id)
             .collect();
         for _ in 0..self.setting.absent {
             let all: Vec<MemberId> = stays.iter().copied().collect();
             let Some(away) = self.random.pick(&all).copied() else { break };
             stays.remove(&away);
-            if !self.can_go_on(&stays) {
+            if !self.can_continue(&stays) {
                 stays.insert(away);
             }
         }
@@ -76,7 +76,7 @@ impl World {
     }
 
     /// These hold a quorum of every membership that counts or may come to count.
-    fn can_go_on(&self, stays: &BTreeSet<MemberId>) -> bool {
+    fn can_continue(&self, stays: &BTreeSet<MemberId>) -> bool {
         let memberships = self.memberships_in_use();
         !memberships.is_empty()
             && memberships.iter().all(|membership| has_quorum(membership, |id| stays.contains(&id)))
@@ -84,7 +84,7 @@ impl World {
 
     fn bring_back(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
         for place in 0..self.members.len() {
-            self.members[place].mend_disk();
+            self.members[place].repair_disk();
             self.members[place].disk_delay = self.members[place].disk_delay.min(400);
             if stays.contains(&self.members[place].id) {
                 self.start(place)?;
@@ -104,7 +104,7 @@ impl World {
         self.setting.election_ticks * TICK
     }
 
-    /// Lets the world run until something is so.
+    /// Runs until a condition holds.
     fn wait_for(
         &mut self,
         rule: &'static str,
@@ -129,13 +129,13 @@ impl World {
         process.is_some_and(|process| process.driver.raft().has_own_commit())
     }
 
-    /// The operator wishes for exactly those who are there, again and again until it
-    /// is so.
+    /// The operator asks for exactly the members that run, and retries until the membership
+    /// is that.
     fn reach_goal(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
         let end = self.now + CHANGED_WITHIN * self.election();
         while self.now < end {
             let now = self.membership();
-            let (voters, learners) = wish(&now, stays);
+            let (voters, learners) = goal_for(&now, stays);
             if now.goal().is_none()
                 && now.majorities().len() == 1
                 && *now.incoming() == voters
@@ -144,7 +144,7 @@ impl World {
                 return Ok(());
             }
             if let Some(place) = self.leader()
-                && let Some(change) = next_wish(&now, voters, learners)
+                && let Some(change) = next_change(&now, voters, learners)
             {
                 self.ask_change(place, change)?;
             }
@@ -155,7 +155,7 @@ impl World {
         Err(Violation::new("L2", format!("not only {} are members: {now}", names.join(" "))))
     }
 
-    /// A write and a read at every member are answered, and everybody catches up.
+    /// A write and a read at every member get replies, and all members catch up.
     fn serve(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
         for id in stays {
             let client = self.clients.count() + 2;
@@ -218,16 +218,16 @@ impl World {
     }
 }
 
-/// Those who are there and not removed: voters, and learners if there are many.
-fn wish(now: &Membership, stays: &BTreeSet<MemberId>) -> (MemberSet, MemberSet) {
-    // Who was removed does not come back under its old name.
+/// Members that run and are not removed: voters, and learners if there are many.
+fn goal_for(now: &Membership, stays: &BTreeSet<MemberId>) -> (MemberSet, MemberSet) {
+    // A removed member does not come back under its old id.
     let members: Vec<MemberId> = stays.iter().copied().filter(|id| now.contains(*id)).collect();
     let (voters, learners) = members.split_at(members.len().min(5));
     (voters.iter().copied().collect(), learners.iter().copied().collect())
 }
 
-/// What to ask for on the way there; nothing while it is under way.
-fn next_wish(now: &Membership, voters: MemberSet, learners: MemberSet) -> Option<Change> {
+/// The next change to ask for; none while it is in progress.
+fn next_change(now: &Membership, voters: MemberSet, learners: MemberSet) -> Option<Change> {
     match now.goal() {
         Some(goal) if goal.voters == voters && goal.learners == learners => None,
         Some(goal) if !goal.cancels => Some(Change::cancel()),
@@ -236,10 +236,9 @@ fn next_wish(now: &Membership, voters: MemberSet, learners: MemberSet) -> Option
     }
 }
 
-/// Keeps events that only serve to make more of them from coming.
-impl World {
+impl Simulation {
     fn stop_clients(&mut self) {
         self.quiet = true;
-        self.drop_events(|what| matches!(what, Happening::Client(_)));
+        self.drop_events(|what| matches!(what, SimEvent::Client(_)));
     }
 }

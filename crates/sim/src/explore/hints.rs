@@ -3,9 +3,9 @@
 
 use quorate_core::status::RoleKind;
 
-use super::world::{Happening, World};
+use super::simulation::{SimEvent, Simulation};
 
-impl World {
+impl Simulation {
     /// A process died. Some of the others see their connection to it close.
     pub(crate) fn hint_of_death(&mut self, place: usize) {
         if self.setting.hints == 0 {
@@ -16,7 +16,7 @@ impl World {
             if self.members[peer].is_up() && self.hints.per_mille(self.setting.hints) {
                 let at = self.now + 1 + self.hints.below(self.setting.delay);
                 let run = self.members[peer].run;
-                self.schedule(at, Happening::ConnectionLost { place: peer, run, to: gone });
+                self.schedule(at, SimEvent::ConnectionLost { place: peer, run, to: gone });
                 self.report.count("hint that a member died");
             }
         }
@@ -34,7 +34,7 @@ impl World {
         let raft = process.driver.raft();
         if let Some(to) = raft.leader().filter(|_| raft.role() == RoleKind::Follower) {
             let run = self.members[place].run;
-            self.schedule(self.now, Happening::ConnectionLost { place, run, to });
+            self.schedule(self.now, SimEvent::ConnectionLost { place, run, to });
             self.report.count("false hint");
         }
     }

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use quorate::{KvCommand, KvReply};
 
-use super::setting::Setting;
-use super::workload::{Ask, Exchange, Heard, Judgement, Workload};
+use super::setting::RunSettings;
+use super::workload::{ClientReply, ClientRequest, Exchange, Judgement, Workload};
 use crate::checkers::Violation;
 use crate::checkers::linearizable::{self, Call, History, Operation, Seen, Verdict};
 use crate::random::Random;
@@ -22,12 +22,12 @@ const FIRST_KEY: Bytes = Bytes::from_static(b"k0");
 const LINEARIZABLE_STEPS: u64 = 200_000;
 
 impl KvWorkload {
-    pub(crate) fn new(setting: &Setting) -> Self {
+    pub(crate) fn new(setting: &RunSettings) -> Self {
         let value_bytes = setting.value_bytes as usize;
         Self { keys: setting.keys.max(1), value_bytes, calls: Vec::new() }
     }
 
-    fn ask(&mut self, call: Call) -> Ask {
+    fn ask(&mut self, call: Call) -> ClientRequest {
         let ask = match &call {
             Call::Put(key, value) => {
                 command(&KvCommand::Put { key: key.clone(), value: value.clone() })
@@ -37,8 +37,10 @@ impl KvWorkload {
                 let (key, expected, value) = (key.clone(), expected.clone(), new.clone());
                 command(&KvCommand::CompareAndSet { key, expected, value })
             }
-            Call::Get(key) => Ask::Question(key.clone()),
-            Call::GetSeveral(keys) => Ask::Question(keys.first().cloned().unwrap_or_default()),
+            Call::Get(key) => ClientRequest::Question(key.clone()),
+            Call::GetSeveral(keys) => {
+                ClientRequest::Question(keys.first().cloned().unwrap_or_default())
+            }
         };
         self.calls.push(call);
         ask
@@ -57,7 +59,7 @@ impl KvWorkload {
         value.into()
     }
 
-    /// What somebody may believe to be there: a value written lately, or none.
+    /// What a client may expect to be there: a value written lately, or none.
     fn guess(&self, random: &mut Random) -> Option<Bytes> {
         let back = random.below(8) as usize;
         self.calls.iter().rev().nth(back).and_then(|call| match call {
@@ -68,13 +70,13 @@ impl KvWorkload {
     }
 }
 
-fn command(command: &KvCommand) -> Ask {
-    Ask::Command(command.encode())
+fn command(command: &KvCommand) -> ClientRequest {
+    ClientRequest::Command(command.encode())
 }
 
-fn bytes(ask: Ask) -> Bytes {
+fn bytes(ask: ClientRequest) -> Bytes {
     match ask {
-        Ask::Command(bytes) | Ask::Question(bytes) => bytes,
+        ClientRequest::Command(bytes) | ClientRequest::Question(bytes) => bytes,
     }
 }
 
@@ -88,7 +90,7 @@ impl Workload for KvWorkload {
         bytes(self.ask(Call::Get(FIRST_KEY)))
     }
 
-    fn next(&mut self, random: &mut Random) -> Ask {
+    fn next(&mut self, random: &mut Random) -> ClientRequest {
         let key = self.key(random);
         let call = match random.below(10) {
             0..4 => Call::Put(key, self.value()),
@@ -120,11 +122,11 @@ impl Workload for KvWorkload {
     }
 }
 
-fn what_was_seen(call: &Call, heard: &Heard) -> Seen {
+fn what_was_seen(call: &Call, heard: &ClientReply) -> Seen {
     let reply = match heard {
-        Heard::Nothing => return Seen::Nothing,
-        Heard::Refused => return Seen::Refused,
-        Heard::Reply(reply) => KvReply::decode(reply),
+        ClientReply::Nothing => return Seen::Nothing,
+        ClientReply::Refused => return Seen::Refused,
+        ClientReply::Reply(reply) => KvReply::decode(reply),
     };
     let Some(reply) = reply else { return Seen::Nothing };
     match call {

@@ -1,4 +1,4 @@
-//! How members come into the world, die and come back.
+//! How members start, die and restart.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use quorate::driver::{MemberStartup, StartError, StartedMember};
 use quorate_core::{EntryId, MemberId, Membership};
 use quorate_storage::{OpenError, StoreConfig, StoreError};
 
-use super::action::What;
-use super::machine::Noting;
-use super::member::{Fate, Member, Process};
-use super::setting::{Setting, TICK};
+use super::action::ActionKind;
+use super::machine::RecordingMachine;
+use super::member::{MemberHealth, MemberProcess, SimMember};
+use super::setting::{RunSettings, TICK};
 use super::shared_disk::SharedDisk;
-use super::world::{Happening, World, place_of};
+use super::simulation::{SimEvent, Simulation, place_of};
 use crate::checkers::{Checked, Violation};
 use crate::random::Random;
 
-impl World {
+impl Simulation {
     /// The first members, and the clients.
     pub(crate) fn begin(&mut self) -> Checked {
         let voters = self.setting.voters.max(1);
         let all = voters + self.setting.learners;
         for _ in 0..all {
-            self.add_place(What::AddLearner);
+            self.add_place(ActionKind::AddLearner);
         }
         let member = |number: u64| MemberId(number);
         let first = Membership::new((1..=voters).map(member), (voters + 1..=all).map(member))
@@ -34,26 +34,26 @@ impl World {
         self.begun = true;
         for client in 0..self.clients.count() {
             let at = self.clients.pause();
-            self.schedule(at, Happening::Client(client));
+            self.schedule(at, SimEvent::Client(client));
         }
         Ok(())
     }
 
-    /// Room for a member that may be started later.
-    pub(crate) fn add_place(&mut self, what: What) -> MemberId {
+    /// Adds a member that may be started later.
+    pub(crate) fn add_place(&mut self, what: ActionKind) -> MemberId {
         let place = self.members.len();
         let id = MemberId(place as u64 + 1);
         let mut random = Random::stream(self.setting.seed, 100 + id.0);
         let drift = random.below(2 * self.setting.drift + 1);
         let tick_every = TICK + drift * TICK / 1_000 - self.setting.drift * TICK / 1_000;
-        self.members.push(Member {
+        self.members.push(SimMember {
             id,
             incarnation: random.next_u64() | 1,
             joined_at: 0,
             process: None,
             disk: SharedDisk::default(),
-            fate: Fate::Unborn,
-            ghost: what == What::AddGhost,
+            health: MemberHealth::NotStarted,
+            ghost: what == ActionKind::AddGhost,
             spoiled: false,
             flipped: false,
             wiped: false,
@@ -66,30 +66,31 @@ impl World {
         id
     }
 
-    /// A membership was committed: whoever it adds is started some time.
+    /// A membership was committed: the members it adds start some time later.
     pub(crate) fn on_membership(&mut self, id: EntryId, membership: &Membership) {
         for member in membership.members().iter() {
             let place = place_of(member);
             let Some(found) = self.members.get_mut(place) else { continue };
-            if found.fate == Fate::Unborn && found.joined_at == 0 && !found.ghost {
+            if found.health == MemberHealth::NotStarted && found.joined_at == 0 && !found.ghost {
                 found.joined_at = id.index;
                 let at = self.now + self.random.below(5 * TICK);
-                self.schedule(at, Happening::Starts { place });
+                self.schedule(at, SimEvent::Starts { place });
             }
         }
     }
 
-    /// A process begins at this place, unless there is nothing to begin with.
+    /// Starts a member's process, unless it has no disk to start from.
     pub(crate) fn start(&mut self, place: usize) -> Checked {
         let member = &mut self.members[place];
-        let hopeless = member.fate == Fate::Lost && !member.wiped;
-        let uninvited = member.fate == Fate::Unborn && member.joined_at == 0 && self.begun;
-        if member.is_up() || hopeless || uninvited {
+        let lost = member.health == MemberHealth::Lost && !member.wiped;
+        let not_added =
+            member.health == MemberHealth::NotStarted && member.joined_at == 0 && self.begun;
+        if member.is_up() || lost || not_added {
             return Ok(());
         }
         member.run += 1;
         member.paused_until = 0;
-        member.mend_disk();
+        member.repair_disk();
         let startup = self.startup(place);
         let disk = self.members[place].disk.clone();
         match quorate::driver::start(disk, self.new_machine(), startup) {
@@ -98,12 +99,12 @@ impl World {
         }
     }
 
-    fn new_machine(&self) -> Noting {
-        Noting::new((self.machine)())
+    fn new_machine(&self) -> RecordingMachine {
+        RecordingMachine::new((self.machine)())
     }
 
     fn startup(&self, place: usize) -> MemberStartup {
-        let Setting { segment_bytes, tail_bytes, .. } = self.setting;
+        let RunSettings { segment_bytes, tail_bytes, .. } = self.setting;
         let member = &self.members[place];
         let mut config = self.setting.config(member.id, member.incarnation, member.run);
         config.joined_at = member.joined_at;
@@ -121,15 +122,19 @@ impl World {
         }
     }
 
-    fn on_started(&mut self, place: usize, started: StartedMember<SharedDisk, Noting>) -> Checked {
+    fn on_started(
+        &mut self,
+        place: usize,
+        started: StartedMember<SharedDisk, RecordingMachine>,
+    ) -> Checked {
         let StartedMember { driver, applier, store, boot } = started;
-        let resumed = boot.applied.max(applier.kept());
+        let resumed = boot.applied.max(applier.resumed());
         let member = &mut self.members[place];
         let (id, run) = (member.id, member.run);
-        member.process = Some(Process::new(driver, applier, store));
+        member.process = Some(MemberProcess::new(driver, applier, store));
         member.flipped = false;
-        if member.fate == Fate::Unborn {
-            member.fate = Fate::Well;
+        if member.health == MemberHealth::NotStarted {
+            member.health = MemberHealth::Healthy;
         }
         let tick_every = member.tick_every;
         self.say(|| {
@@ -143,7 +148,7 @@ impl World {
         }
         self.clients.answers.resumed(id, resumed);
         let first = 1 + self.members[place].random.below(tick_every);
-        self.schedule(self.now + first, Happening::Tick { place, run });
+        self.schedule(self.now + first, SimEvent::Tick { place, run });
         self.pump(place)
     }
 
@@ -157,7 +162,7 @@ impl World {
                 | StartError::Read(StoreError::Corrupt(_))
         );
         if damaged && member.flipped {
-            member.fate = Fate::Lost;
+            member.health = MemberHealth::Lost;
             self.report.count("corruption reported");
             self.invariants.disk_lost(self.members[place].id);
             return Ok(());
@@ -199,7 +204,7 @@ impl World {
         Ok(true)
     }
 
-    /// The process ends by itself, with a word to everybody who waits.
+    /// The process ends by itself and replies to all waiting clients.
     pub(crate) fn end(&mut self, place: usize, why: &str) -> Checked {
         let id = self.members[place].id;
         self.say(|| format!("{id} ends: {why}"));
@@ -209,7 +214,7 @@ impl World {
         }
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         process.driver.stop();
-        let answers = process.driver.take().answers;
+        let answers = process.driver.take_output().outcomes;
         for (ticket, answer) in answers {
             self.on_answer(place, ticket, &answer)?;
         }
@@ -222,11 +227,11 @@ impl World {
         member.disk = SharedDisk::default();
         member.incarnation = member.random.next_u64() | 1;
         member.joined_at = 0;
-        member.fate = Fate::Lost;
+        member.health = MemberHealth::Lost;
         member.wiped = true;
         self.invariants.disk_lost(self.members[place].id);
         let at = self.now + self.random.below(5 * TICK);
-        self.schedule(at, Happening::Starts { place });
+        self.schedule(at, SimEvent::Starts { place });
     }
 
     /// Each is started with the other's disk, which must be refused, and then with its
@@ -234,7 +239,7 @@ impl World {
     pub(crate) fn swap_disks(&mut self, one: usize, other: usize) -> Result<bool, Violation> {
         let both = [one, other];
         let well = |place: &usize| {
-            self.members[*place].fate == Fate::Well && !self.members[*place].flipped
+            self.members[*place].health == MemberHealth::Healthy && !self.members[*place].flipped
         };
         if one == other || !both.iter().all(well) {
             return Ok(false);
@@ -252,19 +257,19 @@ impl World {
                 let id = self.members[place].id;
                 return Err(Violation::new("D4", format!("{id} starts with another's disk")));
             }
-            self.schedule(self.now, Happening::Starts { place });
+            self.schedule(self.now, SimEvent::Starts { place });
         }
         Ok(true)
     }
 }
 
-impl Member {
+impl SimMember {
     pub(crate) fn lose_unsynced(&mut self) {
         self.disk.inner().crash(&mut self.random);
     }
 
-    /// The disk does what it is told again.
-    pub(crate) fn mend_disk(&mut self) {
+    /// The disk works again.
+    pub(crate) fn repair_disk(&mut self) {
         self.spoiled = false;
         let mut disk = self.disk.inner();
         disk.heal();

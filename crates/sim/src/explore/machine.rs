@@ -7,7 +7,7 @@ use quorate_core::{Index, Membership};
 use crate::checkers::Violation;
 
 /// Runs commands on a machine and remembers which of them ran since it was last asked.
-pub(crate) struct Noting {
+pub(crate) struct RecordingMachine {
     inner: Box<dyn Machine>,
     /// The index, and the number of the client's operation.
     pub(crate) ran: Vec<(Index, u64)>,
@@ -21,7 +21,7 @@ pub(crate) fn numbered(operation: u64, command: &[u8]) -> Bytes {
     bytes.freeze()
 }
 
-impl Noting {
+impl RecordingMachine {
     pub(crate) fn new(inner: Box<dyn Machine>) -> Self {
         Self { inner, ran: Vec::new() }
     }
@@ -40,7 +40,7 @@ impl Noting {
     }
 }
 
-impl Machine for Noting {
+impl Machine for RecordingMachine {
     fn resume(&mut self, owner: &StoreIdentity) -> Index {
         self.inner.resume(owner)
     }

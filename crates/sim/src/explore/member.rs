@@ -1,4 +1,4 @@
-//! One simulated member: a process that comes and goes, and the disk it runs on.
+//! One simulated member: a process that starts and dies, and its disk.
 
 use std::collections::VecDeque;
 
@@ -7,19 +7,19 @@ use quorate::driver::{Applier, Driver, MachineJob};
 use quorate_core::{Envelope, Index, Load, MemberId, Save, SnapshotMeta};
 use quorate_storage::Store;
 
-use super::machine::Noting;
+use super::machine::RecordingMachine;
 use super::shared_disk::SharedDisk;
 use crate::random::Random;
 
-/// A place in the world where a member runs, or ran, or will.
-pub(crate) struct Member {
+/// A member that runs, ran, or may be started later.
+pub(crate) struct SimMember {
     pub(crate) id: MemberId,
     pub(crate) incarnation: u64,
     pub(crate) joined_at: Index,
-    pub(crate) process: Option<Process>,
+    pub(crate) process: Option<MemberProcess>,
     pub(crate) disk: SharedDisk,
-    pub(crate) fate: Fate,
-    /// Nobody will start it.
+    pub(crate) health: MemberHealth,
+    /// It is never started.
     pub(crate) ghost: bool,
     /// Its disk was told to fail some time soon.
     pub(crate) spoiled: bool,
@@ -36,21 +36,21 @@ pub(crate) struct Member {
     pub(crate) random: Random,
 }
 
-/// What can be hoped for.
+/// Whether a member can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// Nobody has started it yet.
-    Unborn,
-    Well,
+pub(crate) enum MemberHealth {
+    /// It was not started yet.
+    NotStarted,
+    Healthy,
     /// Its disk is gone or damaged. It can only be replaced.
     Lost,
 }
 
 /// A running member: the real driver, applier and store, and what is on its way
 /// between them.
-pub(crate) struct Process {
+pub(crate) struct MemberProcess {
     pub(crate) driver: Driver,
-    pub(crate) applier: Applier<Noting>,
+    pub(crate) applier: Applier<RecordingMachine>,
     pub(crate) store: Store<SharedDisk>,
     /// For the disk, in order.
     pub(crate) disk_waits: Vec<DiskWork>,
@@ -73,14 +73,18 @@ pub(crate) enum DiskWork {
     Receive(Envelope, SnapshotMeta, Vec<Bytes>),
 }
 
-impl Member {
+impl SimMember {
     pub(crate) fn is_up(&self) -> bool {
         self.process.is_some()
     }
 }
 
-impl Process {
-    pub(crate) fn new(driver: Driver, applier: Applier<Noting>, store: Store<SharedDisk>) -> Self {
+impl MemberProcess {
+    pub(crate) fn new(
+        driver: Driver,
+        applier: Applier<RecordingMachine>,
+        store: Store<SharedDisk>,
+    ) -> Self {
         Self {
             driver,
             applier,

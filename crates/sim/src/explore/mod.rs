@@ -3,7 +3,7 @@
 //!
 //! They run a small map ([`run`]), or any machine ([`try_machine`]).
 //!
-//! A run follows from its [`Setting`] and its list of [`Action`]s; both follow from a
+//! A run follows from its [`RunSettings`] and its list of [`Action`]s; both follow from a
 //! seed. The same seed and the same code are the same run, bit for bit.
 
 mod action;
@@ -24,24 +24,24 @@ mod rerun;
 mod setting;
 mod shared_disk;
 mod shrink;
+mod simulation;
 mod tasks;
 mod trial;
 mod workload;
-mod world;
 
-pub use action::{Action, Kind, What, Who};
+pub use action::{Action, ActionKind, ActionTarget, FaultKind};
 pub use command::main;
-pub use replay::Replay;
-pub use report::Report;
-pub use setting::Setting;
-pub use trial::{Failure, Trial, try_machine};
-pub use workload::{Ask, Exchange, Heard, Judgement, Workload};
+pub use replay::RunReplay;
+pub use report::RunReport;
+pub use setting::RunSettings;
+pub use trial::{MachineTrial, TrialFailure, try_machine};
+pub use workload::{ClientReply, ClientRequest, Exchange, Judgement, Workload};
 
 use crate::checkers::Violation;
 
 /// What came of one run.
-pub struct Outcome {
-    pub report: Report,
+pub struct RunOutcome {
+    pub report: RunReport,
     pub violation: Option<Violation>,
     /// When it ended, in the world's units.
     pub ended: u64,
@@ -51,12 +51,12 @@ pub struct Outcome {
 pub type Trace = Box<dyn FnMut(u64, &str)>;
 
 /// Plays one run of the small map from beginning to end.
-pub fn run(setting: &Setting, actions: &[Action]) -> Outcome {
-    Trial::kv().run(setting, actions)
+pub fn run(setting: &RunSettings, actions: &[Action]) -> RunOutcome {
+    MachineTrial::kv().run(setting, actions)
 }
 
 /// Leaves out of such a run whatever is not needed for the same rule to be broken, in at
 /// most so many tries.
-pub fn shrink(replay: &Replay, rule: &'static str, tries_max: usize) -> Replay {
-    Trial::kv().shrink(replay, rule, tries_max)
+pub fn shrink(replay: &RunReplay, rule: &'static str, tries_max: usize) -> RunReplay {
+    MachineTrial::kv().shrink(replay, rule, tries_max)
 }

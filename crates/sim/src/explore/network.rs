@@ -2,26 +2,26 @@
 
 use std::collections::BTreeSet;
 
-use super::setting::Setting;
+use super::setting::RunSettings;
 use crate::random::Random;
 
 /// Members are counted by their place in the world.
-type Place = usize;
+type MemberIndex = usize;
 
 /// More members than any run has.
 const PLACES: usize = 64;
 
-pub(crate) struct Network {
+pub(crate) struct SimNetwork {
     delay: u64,
     loss: u64,
     duplication: u64,
     reordering: bool,
-    links: Vec<Link>,
+    links: Vec<LinkState>,
     /// From here, to there: nothing arrives.
-    cuts: BTreeSet<(Place, Place)>,
+    cuts: BTreeSet<(MemberIndex, MemberIndex)>,
 }
 
-struct Link {
+struct LinkState {
     random: Random,
     /// When the last message arrives; later ones do not overtake it.
     last: u64,
@@ -30,9 +30,9 @@ struct Link {
 /// When a message arrives: not at all, once, or twice.
 pub(crate) type Arrivals = [Option<u64>; 2];
 
-impl Network {
-    pub(crate) fn new(setting: &Setting) -> Self {
-        let link = |number: usize| Link {
+impl SimNetwork {
+    pub(crate) fn new(setting: &RunSettings) -> Self {
+        let link = |number: usize| LinkState {
             random: Random::stream(setting.seed, 1_000 + number as u64),
             last: 0,
         };
@@ -46,7 +46,7 @@ impl Network {
         }
     }
 
-    pub(crate) fn send(&mut self, from: Place, to: Place, now: u64) -> Arrivals {
+    pub(crate) fn send(&mut self, from: MemberIndex, to: MemberIndex, now: u64) -> Arrivals {
         let Some(link) = self.links.get_mut(from * PLACES + to) else { return [None; 2] };
         if link.random.per_mille(self.loss) {
             return [None; 2];
@@ -64,16 +64,20 @@ impl Network {
     }
 
     /// Asked when a message arrives: a cut loses what is on its way.
-    pub(crate) fn is_cut(&self, from: Place, to: Place) -> bool {
+    pub(crate) fn is_cut(&self, from: MemberIndex, to: MemberIndex) -> bool {
         !self.cuts.is_empty() && self.cuts.contains(&(from, to))
     }
 
-    pub(crate) fn cut(&mut self, from: Place, to: Place) {
+    pub(crate) fn cut(&mut self, from: MemberIndex, to: MemberIndex) {
         self.cuts.insert((from, to));
     }
 
     /// Cuts both ways between every pair of which this is true.
-    pub(crate) fn cut_where(&mut self, members: usize, apart: impl Fn(Place, Place) -> bool) {
+    pub(crate) fn cut_where(
+        &mut self,
+        members: usize,
+        apart: impl Fn(MemberIndex, MemberIndex) -> bool,
+    ) {
         for from in 0..members {
             for to in 0..members {
                 if from != to && apart(from, to) {

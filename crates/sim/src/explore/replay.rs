@@ -1,34 +1,34 @@
-//! A run as a text file: one line per setting, then one line per action.
+//! A run as a text file: the setting, then what is done, a line each.
 
 use std::fmt;
 
 use super::action::{Action, parse_action};
-use super::setting::Setting;
+use super::setting::RunSettings;
 
-/// Everything that determines a run.
+/// Everything that a run follows from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replay {
-    pub setting: Setting,
+pub struct RunReplay {
+    pub setting: RunSettings,
     pub actions: Vec<Action>,
 }
 
-impl Replay {
+impl RunReplay {
     pub fn of_seed(seed: u64) -> Self {
-        let setting = Setting::draw(seed);
+        let setting = RunSettings::draw(seed);
         let actions = Action::draw(&setting);
         Self { setting, actions }
     }
 
-    /// The same run with hints: see [`Setting::with_hints`].
+    /// The same run with hints: see [`RunSettings::with_hints`].
     pub fn of_seed_with_hints(seed: u64) -> Self {
-        let setting = Setting::draw(seed).with_hints();
+        let setting = RunSettings::draw(seed).with_hints();
         let actions = Action::draw(&setting);
         Self { setting, actions }
     }
 
-    /// Parses the text that [`Replay`] prints. Lines that start with `#` are comments.
+    /// Reads what [`RunReplay`] prints. Lines that begin with `#` are for people.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut setting = Setting::draw(0);
+        let mut setting = RunSettings::draw(0);
         let mut actions = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -48,7 +48,7 @@ impl Replay {
     }
 }
 
-impl fmt::Display for Replay {
+impl fmt::Display for RunReplay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in self.setting.values() {
             writeln!(f, "{name} {value}")?;
@@ -63,10 +63,10 @@ mod tests {
 
     #[test]
     fn a_replay_is_read_as_it_is_printed() {
-        let replay = Replay::of_seed(11);
-        assert_eq!(Replay::parse(&replay.to_string()), Ok(replay));
-        assert!(Replay::parse("voters many").is_err());
-        assert!(Replay::parse("ghosts 3").is_err());
-        assert!(Replay::parse("at noon crash leader 1").is_err());
+        let replay = RunReplay::of_seed(11);
+        assert_eq!(RunReplay::parse(&replay.to_string()), Ok(replay));
+        assert!(RunReplay::parse("voters many").is_err());
+        assert!(RunReplay::parse("ghosts 3").is_err());
+        assert!(RunReplay::parse("at noon crash leader 1").is_err());
     }
 }

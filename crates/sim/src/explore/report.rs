@@ -1,4 +1,4 @@
-//! The report of one run or of many.
+//! Counts of what happened in one run or in many.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::fmt;
 use quorate_core::Event;
 use quorate_core::membership::GoalEnd;
 
-/// Counts of the events of a run.
+/// Counts of what happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct RunReport {
     pub schedules: u64,
     pub events: u64,
-    /// The time of the members' clocks.
+    /// Of the members' clocks.
     pub ticks: u64,
     pub requests_done: u64,
     pub requests_refused: u64,
@@ -23,28 +23,28 @@ pub struct Report {
     pub changes_refused: u64,
     pub changes_unknown: u64,
     pub cancels: u64,
-    /// Elections while a change was in progress.
+    /// A leader was elected while a change was under way.
     pub interrupted: u64,
     pub snapshots_sent: u64,
     pub snapshots_installed: u64,
-    /// Runs whose healed part had to recover without help, and did.
+    /// Runs in which the remaining members had to recover, and did.
     pub healed: u64,
-    /// Runs whose healed part had no quorum, so that nothing was required.
+    /// Runs in which too little was left to demand anything.
     pub not_judged: u64,
-    /// Histories that took the linearizability checker too many steps.
+    /// A history that took the linearizability checker too many steps.
     pub undecided: u64,
-    /// A digest of all events in order: equal runs have equal digests.
+    /// Of everything that happened, in order: equal runs have equal digests.
     pub digest: u64,
     /// Faults and other actions, by name.
     pub counts: BTreeMap<&'static str, u64>,
 }
 
-impl Report {
+impl RunReport {
     pub(crate) fn count(&mut self, what: &'static str) {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// Counts an event.
+    /// Something happened.
     pub(crate) fn note(&mut self, at: u64, order: u64) {
         let seen = self.digest ^ at.rotate_left(32) ^ order;
         self.digest = seen.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
@@ -59,7 +59,7 @@ impl Report {
         }
     }
 
-    /// Adds another report to this one.
+    /// Adds another one to this one.
     pub fn add(&mut self, other: &Self) {
         self.schedules += other.schedules;
         self.events += other.events;
@@ -87,13 +87,13 @@ impl Report {
     }
 }
 
-/// Ticks of 0.1 s, as days, hours and minutes.
+/// Ticks of a tenth of a second, as days and hours.
 fn simulated(ticks: u64) -> String {
     let seconds = ticks / 10;
     format!("{}d {:02}h {:02}m", seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60)
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for RunReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "schedules        {}", self.schedules)?;
         writeln!(f, "events           {}", self.events)?;
@@ -127,7 +127,7 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "healed           {} went on, {} not judged, {} histories undecided",
+            "healed           {} recovered, {} not judged, {} histories undecided",
             self.healed, self.not_judged, self.undecided
         )?;
         writeln!(f, "digest           {:016x}", self.digest)?;

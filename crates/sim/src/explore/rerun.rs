@@ -1,9 +1,9 @@
-//! Applies the log once more on a machine that never restarted: this gives the correct reply to
-//! every command and the correct state of every machine.
+//! The log, run once more on a machine that never restarted: what all clients must have been
+//! told, and where every machine must have got to.
 //!
-//! The order of the log must explain all replies: commands ran at their index, and a question
-//! was answered at a moment between its call and its return, after everything that had returned
-//! before (R1). So no search is needed.
+//! The order of the log explains every answer, or none does: commands ran where it has
+//! them, and a question was answered at some moment between its call and its return, after
+//! all that had returned before (R1). So nothing has to be searched for.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use bytes::Bytes;
 use quorate::Machine;
 use quorate_core::{Index, MemberId, Membership};
 
-use super::workload::{Ask, Exchange, Heard};
+use super::workload::{ClientReply, ClientRequest, Exchange};
 use crate::checkers::Violation;
 
-/// The index that a member's machine has applied, and its snapshot there.
+/// Where a member's machine is, and what it captured there.
 pub(crate) struct Reached {
     pub(crate) member: MemberId,
     pub(crate) applied: Index,
     pub(crate) chunks: Vec<Bytes>,
 }
 
-/// Applies the log to `machine`, which is in its initial state.
+/// Runs the log on `machine`, which is in its first state.
 pub(crate) fn check(
     machine: Box<dyn Machine>,
     history: &[Exchange],
@@ -39,7 +39,7 @@ pub(crate) fn check(
     rerun.compare(reached, Index::MAX)
 }
 
-enum RerunStep<'a> {
+enum Step<'a> {
     Command(usize, &'a Bytes),
     Membership(&'a Membership),
 }
@@ -47,22 +47,22 @@ enum RerunStep<'a> {
 fn steps<'a>(
     history: &'a [Exchange],
     memberships: &'a [(Index, Arc<Membership>)],
-) -> Vec<(Index, RerunStep<'a>)> {
+) -> Vec<(Index, Step<'a>)> {
     let commands = history.iter().enumerate().filter_map(|(number, exchange)| {
-        let Ask::Command(command) = &exchange.ask else { return None };
-        Some((exchange.ran_at?, RerunStep::Command(number, command)))
+        let ClientRequest::Command(command) = &exchange.ask else { return None };
+        Some((exchange.ran_at?, Step::Command(number, command)))
     });
-    let changes = memberships.iter().map(|(index, known)| (*index, RerunStep::Membership(known)));
+    let changes = memberships.iter().map(|(index, known)| (*index, Step::Membership(known)));
     let mut steps: Vec<_> = commands.chain(changes).collect();
     steps.sort_by_key(|(index, _)| *index);
     steps
 }
 
-/// A command that was called after another one had returned runs after it.
+/// A command that was given after another was answered runs after it.
 fn commands_keep_their_order(history: &[Exchange]) -> Result<(), Violation> {
     for (number, before) in floors(history).into_iter().enumerate() {
         let exchange = &history[number];
-        if let (Ask::Command(_), Some(index)) = (&exchange.ask, exchange.ran_at)
+        if let (ClientRequest::Command(_), Some(index)) = (&exchange.ask, exchange.ran_at)
             && index <= before
         {
             let what = format!("command {number} ran at {index}, after {before} was answered");
@@ -72,9 +72,9 @@ fn commands_keep_their_order(history: &[Exchange]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// For each request, the last index that any client knew when it was called.
+/// For each request, the last index that a client knew when it was called.
 fn floors(history: &[Exchange]) -> Vec<Index> {
-    let done = |exchange: &&Exchange| matches!(exchange.heard, Heard::Reply(_));
+    let done = |exchange: &&Exchange| matches!(exchange.heard, ClientReply::Reply(_));
     let known = |exchange: &Exchange| Some((exchange.returned?, exchange.ran_at?));
     let mut known: Vec<_> = history.iter().filter(done).filter_map(known).collect();
     known.sort_unstable();
@@ -90,31 +90,31 @@ fn floors(history: &[Exchange]) -> Vec<Index> {
     history.iter().map(floor).collect()
 }
 
-/// A question with a reply, and the range of the log in which it may have been answered.
-struct OpenQuestion {
+/// A question that was answered, and where in the log that may have been.
+struct Question {
     number: usize,
     called: u64,
     returned: u64,
-    /// Everything up to this index was known when it was called.
+    /// Everything up to here was known when it was called.
     from: Index,
-    /// The command at this index was called only after the reply.
+    /// This was only called when it had been answered.
     before: Index,
 }
 
 /// In the order of their returns.
-fn open_questions(history: &[Exchange]) -> Vec<OpenQuestion> {
+fn open_questions(history: &[Exchange]) -> Vec<Question> {
     let floors = floors(history);
-    // The first index of the commands that were called from here on.
+    // The first index among the commands that were called from here on.
     let mut first = vec![Index::MAX; history.len() + 1];
     for (number, exchange) in history.iter().enumerate().rev() {
         first[number] = first[number + 1].min(exchange.ran_at.unwrap_or(Index::MAX));
     }
     let question = |(number, exchange): (usize, &Exchange)| {
-        let answered = matches!(exchange.heard, Heard::Reply(_));
+        let answered = matches!(exchange.heard, ClientReply::Reply(_));
         let returned = exchange.returned.filter(|_| answered)?;
         let later = history.partition_point(|other| other.called <= returned);
         let (called, from, before) = (exchange.called, floors[number], first[later]);
-        matches!(exchange.ask, Ask::Question(_)).then_some(OpenQuestion {
+        matches!(exchange.ask, ClientRequest::Question(_)).then_some(Question {
             number,
             called,
             returned,
@@ -122,7 +122,7 @@ fn open_questions(history: &[Exchange]) -> Vec<OpenQuestion> {
             before,
         })
     };
-    let mut open: Vec<OpenQuestion> = history.iter().enumerate().filter_map(question).collect();
+    let mut open: Vec<Question> = history.iter().enumerate().filter_map(question).collect();
     open.sort_by_key(|question| question.returned);
     open
 }
@@ -130,18 +130,18 @@ fn open_questions(history: &[Exchange]) -> Vec<OpenQuestion> {
 struct Rerun<'a> {
     machine: Box<dyn Machine>,
     history: &'a [Exchange],
-    /// Questions whose reply is not explained yet, in the order of their returns.
-    open: Vec<OpenQuestion>,
-    /// Everything up to this index is applied.
+    /// Questions whose answer is not explained yet, in the order of their returns.
+    open: Vec<Question>,
+    /// Everything up to here has run.
     at: Index,
 }
 
 impl Rerun<'_> {
-    fn run(&mut self, index: Index, step: RerunStep<'_>) -> Result<(), Violation> {
+    fn run(&mut self, index: Index, step: Step<'_>) -> Result<(), Violation> {
         self.at = index;
         let (number, command) = match step {
-            RerunStep::Command(number, command) => (number, command),
-            RerunStep::Membership(membership) => {
+            Step::Command(number, command) => (number, command),
+            Step::Membership(membership) => {
                 self.machine.on_membership(index, membership);
                 return Ok(());
             }
@@ -154,7 +154,7 @@ impl Rerun<'_> {
             }
         };
         match &self.history[number].heard {
-            Heard::Reply(reply) if *reply != again => {
+            ClientReply::Reply(reply) if *reply != again => {
                 let what = format!(
                     "command {number} at {index} was answered {reply:?}, and {again:?} when run again"
                 );
@@ -164,18 +164,18 @@ impl Rerun<'_> {
         }
     }
 
-    /// Removes the questions whose reply is correct in this state. The others must be explained
-    /// at a later index. As early as possible: that leaves most room for later questions.
+    /// Explains what can be explained here; the rest must not have to be, unless it can be
+    /// later. As early as possible: that leaves most room for those that came after.
     fn answer_before(&mut self, next: Index) -> Result<(), Violation> {
         let mut unexplained_since = u64::MAX;
         let (machine, at, history) = (&self.machine, self.at, self.history);
         self.open.retain(|question| {
-            // Not before another question that had returned when this one was called.
+            // Not before one that had returned when this was called.
             let possible = question.from <= at && unexplained_since > question.called;
             let exchange = &history[question.number];
             let explained = possible
                 && match (&exchange.ask, &exchange.heard) {
-                    (Ask::Question(asked), Heard::Reply(reply)) => {
+                    (ClientRequest::Question(asked), ClientReply::Reply(reply)) => {
                         machine.query(asked).is_ok_and(|again| again == *reply)
                     }
                     _ => true,
@@ -186,15 +186,15 @@ impl Rerun<'_> {
             !explained
         });
         let late = self.open.iter().find(|question| question.before <= next);
-        let Some(OpenQuestion { number, from, before, .. }) = late else { return Ok(()) };
+        let Some(Question { number, from, before, .. }) = late else { return Ok(()) };
         let heard = &self.history[*number].heard;
         let what = format!(
-            "question {number} got the reply {heard:?}, which is correct nowhere from {from} to {before}"
+            "question {number} was answered {heard:?}, which is true nowhere from {from} to {before}"
         );
         Err(Violation::new("R1", what))
     }
 
-    /// Compares the members that have applied everything up to this index, but not the next.
+    /// Members that have run everything up to here, and not what comes next.
     fn compare(&self, reached: &[Reached], next: Index) -> Result<(), Violation> {
         let here = |reached: &&Reached| (self.at..next).contains(&reached.applied);
         let mut here = reached.iter().filter(here).peekable();
@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Replies with the number of commands it has applied.
+    /// Says how many commands it has run.
     #[derive(Default)]
     struct Counter(u8);
 
@@ -242,17 +242,23 @@ mod tests {
         }
     }
 
-    fn exchange(ask: Ask, called: u64, returned: u64, reply: u8, ran_at: Option<u64>) -> Exchange {
-        let heard = Heard::Reply(Bytes::from(vec![reply]));
+    fn exchange(
+        ask: ClientRequest,
+        called: u64,
+        returned: u64,
+        reply: u8,
+        ran_at: Option<u64>,
+    ) -> Exchange {
+        let heard = ClientReply::Reply(Bytes::from(vec![reply]));
         Exchange { client: 0, ask, called, returned: Some(returned), heard, ran_at }
     }
 
     fn command(called: u64, returned: u64, reply: u8, ran_at: u64) -> Exchange {
-        exchange(Ask::Command(Bytes::new()), called, returned, reply, Some(ran_at))
+        exchange(ClientRequest::Command(Bytes::new()), called, returned, reply, Some(ran_at))
     }
 
     fn question(called: u64, returned: u64, reply: u8) -> Exchange {
-        exchange(Ask::Question(Bytes::new()), called, returned, reply, None)
+        exchange(ClientRequest::Question(Bytes::new()), called, returned, reply, None)
     }
 
     fn rule(history: &[Exchange], reached: &[Reached]) -> Option<&'static str> {
@@ -263,12 +269,12 @@ mod tests {
     #[test]
     fn the_log_explains_what_clients_saw() {
         assert_eq!(rule(&[], &[]), None);
-        // Both questions overlap the command: one reply includes it, the other does not.
+        // Both questions overlap the command: one saw it, one did not.
         let history = [question(1, 9, 0), question(2, 8, 1), command(3, 7, 1, 5)];
         assert_eq!(rule(&history, &[]), None);
-        // No client got a reply to the first command, but it ran.
+        // No client heard of the first command, but it ran.
         let mut unheard = command(1, 0, 0, 4);
-        (unheard.heard, unheard.returned) = (Heard::Nothing, None);
+        (unheard.heard, unheard.returned) = (ClientReply::Nothing, None);
         assert_eq!(rule(&[unheard, question(2, 3, 1), command(4, 5, 2, 6)], &[]), None);
     }
 

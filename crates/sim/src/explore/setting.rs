@@ -16,11 +16,11 @@ macro_rules! setting {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// The numbers that make a run.
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct Setting {
+        pub struct RunSettings {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        impl Setting {
+        impl RunSettings {
             /// Name and value of each, for replay files.
             pub fn values(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
@@ -85,7 +85,7 @@ setting! {
     hints,
 }
 
-impl Setting {
+impl RunSettings {
     pub fn draw(seed: u64) -> Self {
         let mut random = Random::stream(seed, 1);
         let some = |random: &mut Random, odds, from, to| {

@@ -1,16 +1,16 @@
-//! Shortens a failing run to one that violates the same rule.
+//! From a run that fails to a short one that fails in the same way.
 
-use super::Outcome;
-use super::replay::Replay;
+use super::RunOutcome;
+use super::replay::RunReplay;
 
-/// Removes everything that is not needed to violate the same rule, with a limited number of
-/// tries.
+/// Leaves out whatever is not needed for the same rule to be broken, in at most so
+/// many tries.
 pub(super) fn shrink_with(
-    run: &dyn Fn(&Replay) -> Outcome,
-    replay: &Replay,
+    run: &dyn Fn(&RunReplay) -> RunOutcome,
+    replay: &RunReplay,
     rule: &'static str,
     tries_max: usize,
-) -> Replay {
+) -> RunReplay {
     let mut shrinking = Shrinking { run, best: replay.clone(), rule, tries_left: tries_max };
     shrinking.end_early();
     while shrinking.drop_actions() | shrinking.calm() {
@@ -22,14 +22,14 @@ pub(super) fn shrink_with(
 }
 
 struct Shrinking<'a> {
-    run: &'a dyn Fn(&Replay) -> Outcome,
-    best: Replay,
+    run: &'a dyn Fn(&RunReplay) -> RunOutcome,
+    best: RunReplay,
     rule: &'static str,
     tries_left: usize,
 }
 
 impl Shrinking<'_> {
-    fn fails(&mut self, candidate: &Replay) -> bool {
+    fn fails(&mut self, candidate: &RunReplay) -> bool {
         if self.tries_left == 0 {
             return false;
         }
@@ -38,7 +38,7 @@ impl Shrinking<'_> {
         outcome.violation.is_some_and(|violation| violation.rule == self.rule)
     }
 
-    fn take_if_it_fails(&mut self, candidate: Replay) -> bool {
+    fn take_if_it_fails(&mut self, candidate: RunReplay) -> bool {
         let fails = candidate != self.best && self.fails(&candidate);
         if fails {
             self.best = candidate;
@@ -46,7 +46,8 @@ impl Shrinking<'_> {
         fails
     }
 
-    /// Removes actions after the end of the faults, and ends the faults earlier.
+    /// What happens after the end of the faults does not matter, and they may end
+    /// earlier.
     fn end_early(&mut self) {
         let mut ticks = self.best.setting.ticks;
         while ticks > 4 {
@@ -61,7 +62,7 @@ impl Shrinking<'_> {
         }
     }
 
-    /// Removes parts of the list, large ones first, then single actions.
+    /// Parts of the list, large ones first, then single actions.
     fn drop_actions(&mut self) -> bool {
         let before = self.best.actions.len();
         let mut size = before.max(1).div_ceil(2);
@@ -83,7 +84,7 @@ impl Shrinking<'_> {
         self.best.actions.len() < before
     }
 
-    /// Simplifies the settings: fewer clients and members, no losses, no drift.
+    /// A quieter world: fewer clients and members, no losses, no drift.
     fn calm(&mut self) -> bool {
         let mut calmer = false;
         for (name, least) in [
@@ -113,8 +114,8 @@ impl Shrinking<'_> {
         calmer
     }
 
-    /// Tries the smallest value first, then half of the way.
-    fn with_less(&mut self, name: &str, least: u64) -> Option<Replay> {
+    /// At once all the way, or half of it.
+    fn with_less(&mut self, name: &str, least: u64) -> Option<RunReplay> {
         let mut candidate = self.best.clone();
         let value = candidate.setting.value_mut(name)?;
         if *value <= least {

@@ -1,5 +1,4 @@
-//! What a member's disk and its machine do, each on its own: in a real member they are
-//! threads, here they are events.
+//! The work of a member's disk and of its machine: threads in a real member, events here.
 
 use bytes::Bytes;
 use quorate::driver::{MachineJob, MachineJobDone};
@@ -8,10 +7,10 @@ use quorate_storage::{Store, StoreError};
 
 use super::member::DiskWork;
 use super::shared_disk::SharedDisk;
-use super::world::{Happening, World};
+use super::simulation::{SimEvent, Simulation};
 use crate::checkers::{Checked, Violation};
 
-impl World {
+impl Simulation {
     /// Gives everything that waits to the disk, if it is idle.
     pub(super) fn begin_disk(&mut self, place: usize) -> Checked {
         let member = &mut self.members[place];
@@ -37,7 +36,7 @@ impl World {
         }
         let at = self.now + 1 + member.random.below(member.disk_delay);
         let run = member.run;
-        self.schedule(at, Happening::DiskDone { place, run });
+        self.schedule(at, SimEvent::DiskDone { place, run });
         Ok(())
     }
 
@@ -111,7 +110,7 @@ impl World {
         process.machine_busy = true;
         let at = self.now + 1 + member.random.below(delay);
         let run = member.run;
-        self.schedule(at, Happening::MachineDone { place, run });
+        self.schedule(at, SimEvent::MachineDone { place, run });
     }
 
     pub(super) fn on_machine_done(&mut self, place: usize, run: u64) -> Checked {
@@ -132,11 +131,11 @@ impl World {
             }
         }
         self.pump(place)?;
-        installed.map_or(Ok(()), |meta| self.clients_are_told(place, &meta))
+        installed.map_or(Ok(()), |meta| self.clients_get_replies(place, &meta))
     }
 
-    /// Nobody waits for what a snapshot shows to have happened (L5).
-    fn clients_are_told(&self, place: usize, meta: &SnapshotMeta) -> Checked {
+    /// No client waits for a request that an installed snapshot shows to have run (L5).
+    fn clients_get_replies(&self, place: usize, meta: &SnapshotMeta) -> Checked {
         let member = &self.members[place];
         let waits = self.clients.waits_for((place, member.run), meta.id.index);
         match waits.filter(|_| meta.membership.contains(member.id)) {
@@ -148,7 +147,7 @@ impl World {
         }
     }
 
-    /// The inner error is one that a member dies of.
+    /// The inner error ends the member.
     fn do_job(&mut self, place: usize, job: MachineJob) -> Result<Result<(), String>, Violation> {
         let id = self.members[place].id;
         let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
@@ -175,10 +174,10 @@ impl World {
                 self.invariants.captured(id, index, hash_of(&chunks))?;
                 process.disk_waits.push(DiskWork::Capture(meta, chunks));
             }
-            MachineJobDone::Installed { meta, origins } => {
-                let resumed = meta.id.index.max(process.applier.kept());
+            MachineJobDone::Installed { meta, dedup } => {
+                let resumed = meta.id.index.max(process.applier.resumed());
                 self.clients.answers.resumed(id, resumed);
-                process.driver.job_done(MachineJobDone::Installed { meta, origins });
+                process.driver.job_done(MachineJobDone::Installed { meta, dedup });
             }
             done => process.driver.job_done(done),
         }

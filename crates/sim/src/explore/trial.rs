@@ -8,23 +8,23 @@ use std::rc::Rc;
 use quorate::{Machine, MemoryKv};
 
 use super::kv_workload::KvWorkload;
-use super::replay::Replay;
-use super::report::Report;
-use super::setting::{self, Setting};
+use super::replay::RunReplay;
+use super::report::RunReport;
+use super::setting::{self, RunSettings};
 use super::shrink::shrink_with;
+use super::simulation::{SimEvent, Simulation};
 use super::workload::Workload;
-use super::world::{Happening, World};
-use super::{Action, Outcome, Trace};
+use super::{Action, RunOutcome, Trace};
 use crate::checkers::{Checked, Violation};
 
 /// Makes a machine in its first state.
 pub(crate) type MakeMachine = Rc<dyn Fn() -> Box<dyn Machine>>;
 
 /// Makes what is asked in one run.
-type MakeWorkload = Box<dyn Fn(&Setting) -> Box<dyn Workload>>;
+type MakeWorkload = Box<dyn Fn(&RunSettings) -> Box<dyn Workload>>;
 
 /// What runs on the members of a world, and what is asked of it.
-pub struct Trial {
+pub struct MachineTrial {
     machine: MakeMachine,
     workload: MakeWorkload,
 }
@@ -87,15 +87,15 @@ pub fn try_machine<M: Machine + 'static, W: Workload + 'static>(
     seeds: Range<u64>,
     machine: impl Fn() -> M + 'static,
     workload: impl Fn() -> W + 'static,
-) -> Result<Report, Box<Failure>> {
-    let trial = Trial::new(machine, workload);
-    let mut all = Report::default();
+) -> Result<RunReport, Box<TrialFailure>> {
+    let trial = MachineTrial::new(machine, workload);
+    let mut all = RunReport::default();
     for seed in seeds {
-        let replay = Replay::of_seed(seed);
+        let replay = RunReplay::of_seed(seed);
         let outcome = trial.run(&replay.setting, &replay.actions);
         if let Some(violation) = outcome.violation {
             let replay = trial.shrink(&replay, violation.rule, SHRINK_TRIES);
-            return Err(Box::new(Failure { seed, violation, replay }));
+            return Err(Box::new(TrialFailure { seed, violation, replay }));
         }
         all.add(&outcome.report);
     }
@@ -106,14 +106,14 @@ const SHRINK_TRIES: usize = 300;
 
 /// A world in which a rule was broken.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct TrialFailure {
     pub seed: u64,
     pub violation: Violation,
-    /// A short run in which the same rule is broken: for [`Trial::run`].
-    pub replay: Replay,
+    /// A short run in which the same rule is broken: for [`MachineTrial::run`].
+    pub replay: RunReplay,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for TrialFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, violation, replay } = self;
         let actions = replay.actions.len();
@@ -121,9 +121,9 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for TrialFailure {}
 
-impl Trial {
+impl MachineTrial {
     /// Each member runs a machine made by `machine`, each run has a workload made by
     /// `workload`.
     pub fn new<M: Machine + 'static, W: Workload + 'static>(
@@ -146,18 +146,19 @@ impl Trial {
 
     /// Plays one run from beginning to end. A panic of the code under test is a violation
     /// like any other.
-    pub fn run(&self, setting: &Setting, actions: &[Action]) -> Outcome {
+    pub fn run(&self, setting: &RunSettings, actions: &[Action]) -> RunOutcome {
         self.run_traced(setting, actions, None)
     }
 
     /// The same, and every event is told with its time.
     pub fn run_traced(
         &self,
-        setting: &Setting,
+        setting: &RunSettings,
         actions: &[Action],
         trace: Option<Trace>,
-    ) -> Outcome {
-        let mut world = World::new(setting, Rc::clone(&self.machine), (self.workload)(setting));
+    ) -> RunOutcome {
+        let mut world =
+            Simulation::new(setting, Rc::clone(&self.machine), (self.workload)(setting));
         world.trace = trace;
         let played = catch_unwind(AssertUnwindSafe(|| play(&mut world, actions)));
         let violation = match played {
@@ -171,21 +172,21 @@ impl Trial {
         report.requests_refused = world.clients.refused;
         report.requests_unknown = world.clients.unknown;
         report.elections = world.invariants.elections();
-        Outcome { report, violation, ended: world.now }
+        RunOutcome { report, violation, ended: world.now }
     }
 
     /// Leaves out whatever is not needed for the same rule to be broken, in at most so
     /// many tries.
-    pub fn shrink(&self, replay: &Replay, rule: &'static str, tries_max: usize) -> Replay {
-        let run = |replay: &Replay| self.run(&replay.setting, &replay.actions);
+    pub fn shrink(&self, replay: &RunReplay, rule: &'static str, tries_max: usize) -> RunReplay {
+        let run = |replay: &RunReplay| self.run(&replay.setting, &replay.actions);
         shrink_with(&run, replay, rule, tries_max)
     }
 }
 
-fn play(world: &mut World, actions: &[Action]) -> Checked {
+fn play(world: &mut Simulation, actions: &[Action]) -> Checked {
     world.begin()?;
     for action in actions {
-        world.schedule(action.at, Happening::Act(*action));
+        world.schedule(action.at, SimEvent::Act(*action));
     }
     world.run_until(world.setting.ticks * setting::TICK)?;
     world.heal()

@@ -1,5 +1,5 @@
-//! What clients ask of a machine, and what comes of it: the part of a simulated world that
-//! an embedder writes for a machine of their own.
+//! The requests of clients and their replies: the part of a simulation that an embedder
+//! writes for their own machine.
 
 use bytes::Bytes;
 use quorate_core::Index;
@@ -7,7 +7,7 @@ use quorate_core::Index;
 use crate::checkers::Violation;
 use crate::random::Random;
 
-/// Makes up requests, and looks at the answers once a run is over.
+/// Makes requests, and judges the replies when a run is over.
 ///
 /// Everything must follow from `random` and from what was asked before: the same seed is
 /// then the same run. That answers are linearizable, and what the machine says when the
@@ -20,16 +20,16 @@ pub trait Workload {
     fn question(&mut self, random: &mut Random) -> Bytes;
 
     /// What a client wants next: as many commands as questions, unless said otherwise.
-    fn next(&mut self, random: &mut Random) -> Ask {
+    fn next(&mut self, random: &mut Random) -> ClientRequest {
         if random.below(2) == 0 {
-            Ask::Command(self.command(random))
+            ClientRequest::Command(self.command(random))
         } else {
-            Ask::Question(self.question(random))
+            ClientRequest::Question(self.question(random))
         }
     }
 
     /// Looks at everything that was asked in a run, in the order of asking. For rules of
-    /// the machine's own; a run in which nothing is wrong passes.
+    /// this machine; a run in which nothing is wrong passes.
     fn judge(&self, _history: &[Exchange]) -> Judgement {
         Judgement::Passed
     }
@@ -37,31 +37,31 @@ pub trait Workload {
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum ClientRequest {
     /// For [`Machine::apply`](quorate::Machine::apply).
     Command(Bytes),
     /// For [`Machine::query`](quorate::Machine::query).
     Question(Bytes),
 }
 
-/// A request and what became of it.
+/// A request and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
     pub client: usize,
-    pub ask: Ask,
+    pub ask: ClientRequest,
     /// Counts calls and returns of all clients: a clock finer than the world's.
     pub called: u64,
     /// When the client was answered; never, if the member it asked died.
     pub returned: Option<u64>,
-    pub heard: Heard,
+    pub heard: ClientReply,
     /// Where the command ran, whether its client heard of that or not.
     pub ran_at: Option<Index>,
 }
 
 /// What a client was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// Nothing, or that nobody knows: a command may have run, or will.
+pub enum ClientReply {
+    /// Nothing, or that the result is unknown: a command may have run, or may still run.
     Nothing,
     /// It did not happen and never will.
     Refused,

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 
 use quorate_core::config::Activation;
 
-use super::scope::{Bounds, Checks, Expects, May, Network, Scope};
+use super::scope::{Checks, Expects, NetworkModel, Scope, ScopeActions, ScopeBounds};
 use super::trace::activation_name;
-use super::{Limits, Report, run, run_from, scopes};
+use super::{ModelReport, SearchLimits, run, run_from, scopes};
 use crate::scenario::stage;
 
-/// What the command line asked for.
+/// The options of the command line.
 #[derive(Debug, Default)]
-struct Wish {
+struct ModelOptions {
     names: Vec<String>,
     list: bool,
     story: Option<String>,
@@ -27,7 +27,7 @@ struct Wish {
 
 /// `quorate-sim model …`.
 pub fn main(args: &[String]) -> ExitCode {
-    let done = Wish::parse(args).and_then(|wish| wish.fulfil());
+    let done = ModelOptions::parse(args).and_then(|options| options.run());
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -52,46 +52,47 @@ options:
   --mutant NAME             with a wrong rule (see `mutants --list`)
   --quiet                   no progress on standard error";
 
-impl Wish {
+impl ModelOptions {
     fn parse(args: &[String]) -> Result<Self, String> {
-        let mut wish = Self::default();
+        let mut options = Self::default();
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let mut value = || args.next().cloned().ok_or_else(|| format!("{arg} wants a value"));
             let number = |text: String| text.replace('_', "").parse::<usize>();
             match arg.as_str() {
-                "--list" => wish.list = true,
-                "--from" => wish.story = Some(value()?),
+                "--list" => options.list = true,
+                "--from" => options.story = Some(value()?),
                 "--steps" => {
                     let steps = value()?.parse();
-                    wish.steps = Some(steps.map_err(|_| "--steps wants a number".to_owned())?);
+                    options.steps = Some(steps.map_err(|_| "--steps wants a number".to_owned())?);
                 }
                 "--states" => {
                     let states = number(value()?);
-                    wish.states = Some(states.map_err(|_| "--states wants a number".to_owned())?);
+                    options.states =
+                        Some(states.map_err(|_| "--states wants a number".to_owned())?);
                 }
-                "--mutant" => wish.mutant = Some(value()?),
-                "--on-apply" => wish.only = Some(Activation::OnApply),
-                "--on-append" => wish.only = Some(Activation::OnAppend),
-                "--quiet" => wish.quiet = true,
-                "--executed" => wish.executed = true,
+                "--mutant" => options.mutant = Some(value()?),
+                "--on-apply" => options.only = Some(Activation::OnApply),
+                "--on-append" => options.only = Some(Activation::OnAppend),
+                "--quiet" => options.quiet = true,
+                "--executed" => options.executed = true,
                 "--terms" | "--log" | "--changes" | "--restarts" | "--delayed" | "--link" => {
                     let bound = number(value()?).map_err(|_| format!("{arg} wants a number"))?;
-                    wish.bounds.push((arg.clone(), bound));
+                    options.bounds.push((arg.clone(), bound));
                 }
-                flag if flag.starts_with('-') => return Err(format!("`{flag}` is no flag")),
-                name => wish.names.push(name.to_owned()),
+                flag if flag.starts_with('-') => return Err(format!("`{flag}` is not a flag")),
+                name => options.names.push(name.to_owned()),
             }
         }
-        Ok(wish)
+        Ok(options)
     }
 
-    fn limits(&self) -> Limits {
-        let states = self.states.unwrap_or(Limits::default().states);
-        Limits { states, progress: !self.quiet }
+    fn limits(&self) -> SearchLimits {
+        let states = self.states.unwrap_or(SearchLimits::default().states);
+        SearchLimits { states, progress: !self.quiet }
     }
 
-    fn fulfil(&self) -> Result<bool, String> {
+    fn run(&self) -> Result<bool, String> {
         if self.list {
             for scope in scopes() {
                 say!("{:<28} {}", scope.name, scope.about);
@@ -123,14 +124,18 @@ impl Wish {
             let before = chosen.len();
             chosen.extend(all.iter().filter(named).cloned());
             if chosen.len() == before {
-                return Err(format!("`{name}` is no scope; see `model --list`"));
+                return Err(format!("`{name}` is not a scope; see `model --list`"));
             }
         }
         for scope in &mut chosen {
             scope.checks.executed |= self.executed;
             self.bounds.iter().for_each(|(name, bound)| scope.bounds.set(name, *bound));
         }
-        if chosen.is_empty() { Err("which scope?".to_owned()) } else { Ok(chosen) }
+        if chosen.is_empty() {
+            Err("name a scope; see `model --list`".to_owned())
+        } else {
+            Ok(chosen)
+        }
     }
 
     fn activations(&self, of_scope: &[Activation]) -> Vec<Activation> {
@@ -152,7 +157,7 @@ impl Wish {
 
     /// Prints what was found. False when it is not what was to be found: of a mutant,
     /// a violation is.
-    fn tell(&self, scope: &Scope, report: &Report) -> bool {
+    fn tell(&self, scope: &Scope, report: &ModelReport) -> bool {
         say!("{}", summary(scope, report));
         if let Some(broken) = &report.broken {
             say!("  {} after {} steps", broken.violation, broken.steps);
@@ -165,15 +170,15 @@ impl Wish {
     }
 }
 
-impl Bounds {
+impl ScopeBounds {
     fn set(&mut self, name: &str, bound: usize) {
         match name {
             "--terms" => self.terms = bound as u64,
             "--log" => self.log = bound as u64,
             "--changes" => self.changes = bound,
             "--restarts" => self.restarts = bound as u32,
-            "--delayed" => self.network = Network::Prompt { delayed: bound },
-            _ => self.network = Network::Free { link: bound },
+            "--delayed" => self.network = NetworkModel::Prompt { delayed: bound },
+            _ => self.network = NetworkModel::Free { link: bound },
         }
     }
 }
@@ -188,21 +193,21 @@ fn scope_after(story: &str, activation: Activation, depth: u32) -> Result<Scope,
         about: String::new(),
         stage: String::new(),
         activations: vec![activation],
-        bounds: Bounds {
+        bounds: ScopeBounds {
             terms: terms.unwrap_or(0) + 3,
             log: last.unwrap_or(0) + 2,
-            network: Network::Free { link: 2 },
+            network: NetworkModel::Free { link: 2 },
             restarts: 1,
             depth,
-            ..Bounds::default()
+            ..ScopeBounds::default()
         },
-        may: May { propose: true, beat: true, forget: true, ..May::default() },
+        may: ScopeActions { propose: true, beat: true, forget: true, ..ScopeActions::default() },
         checks: Checks { electable: true, executed: false },
         expects: Expects::Clean,
     })
 }
 
-fn summary(scope: &Scope, report: &Report) -> String {
+fn summary(scope: &Scope, report: &ModelReport) -> String {
     let end = match (&report.broken, report.exhausted) {
         (Some(broken), _) => format!("VIOLATION {}", broken.violation.rule),
         (None, true) => "exhausted".to_owned(),

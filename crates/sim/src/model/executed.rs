@@ -1,5 +1,5 @@
-//! L1 by trying it: a set of members is left alone with the real cores, everything
-//! between them arrives, everybody stands in turn. The oracle must foretell the end.
+//! L1 by execution: the real cores of a set of members run alone, all messages between
+//! them arrive, each campaigns in turn. The oracle must predict the result.
 
 use std::collections::VecDeque;
 
@@ -7,15 +7,15 @@ use quorate_core::message::Message;
 use quorate_core::{Envelope, Term};
 
 use super::intern::fingerprint;
-use super::lab::{CAMPAIGN, Lab, MESSAGES, TICK};
-use super::state::State;
+use super::state::ClusterState;
+use super::transitions::{CAMPAIGN, MESSAGES, TICK, Transitions};
 use crate::checkers::Violation;
 use crate::checkers::electable::{can_elect, members_of, sets};
 
-impl Lab {
+impl Transitions {
     /// For every set of live members: the oracle says that one can be elected exactly
     /// if the cores elect one. Answers how many sets were tried.
-    pub(super) fn check_executed(&mut self, state: &State) -> Result<u64, Violation> {
+    pub(super) fn check_executed(&mut self, state: &ClusterState) -> Result<u64, Violation> {
         let up: Vec<usize> =
             (0..self.count()).filter(|at| self.facts(state, *at).view.up).collect();
         let key = fingerprint(up.iter().map(|at| state.members[*at]));
@@ -52,7 +52,7 @@ impl Lab {
 
     /// Whether these, left alone, come to have a new leader that commits an entry of its
     /// term.
-    fn elects(&mut self, state: &State, places: &[usize]) -> Result<bool, Violation> {
+    fn elects(&mut self, state: &ClusterState, places: &[usize]) -> Result<bool, Violation> {
         let mut members = state.members;
         let terms = places.iter().map(|at| self.facts[members[*at] as usize].view.term);
         let known = terms.max().unwrap_or(0);
@@ -79,8 +79,8 @@ impl Lab {
         })
     }
 
-    /// Stands until its term is above all others: nobody has voted in it before. Then
-    /// whoever leads is heard.
+    /// Campaigns until its term is above all others, in which no member has voted. Then
+    /// the heartbeats of leaders arrive.
     fn stand(&mut self, members: &mut [u32], places: &[usize], at: usize) -> Result<(), Violation> {
         for _ in 0..ATTEMPTS {
             let terms = places.iter().map(|at| self.facts[members[*at] as usize].view.term);
@@ -98,8 +98,8 @@ impl Lab {
         Ok(())
     }
 
-    /// Who leads hears of a newer term, and is called to stand in the next: what it knows
-    /// it keeps, its office it has to win again.
+    /// Leaders hear of a newer term and are told to campaign in the next: they keep what they
+    /// know, and have to win again.
     fn depose(
         &mut self,
         members: &mut [u32],

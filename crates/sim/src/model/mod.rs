@@ -1,16 +1,16 @@
 //! Everything that can happen to a few members, within bounds, explored with the real
 //! core: deliveries in any order, losses, restarts, timeouts, changes of membership.
 //!
-//! A `scope` says where to begin and how far to go; the `lab` knows what each step does
+//! A `scope` says where to begin and how far to go; the `transitions` knows what each step does
 //! and checks it; the `search` goes through all states, breadth first, so that what it
 //! finds comes with the shortest way there, told as a story. `docs/model.md` is how to
 //! read the output and what is not covered.
 
+mod checks;
 mod cli;
 mod executed;
 mod intern;
-mod lab;
-mod local;
+mod member;
 mod moves;
 mod network;
 mod scope;
@@ -18,22 +18,26 @@ mod scopes;
 mod search;
 mod state;
 mod trace;
+mod transitions;
 mod visited;
-mod watch;
 
 use quorate_core::config::Activation;
 
 pub use cli::main;
-pub use scope::{Bounds, Checks, Expects, May, Network, Scope};
+pub use scope::{Checks, Expects, NetworkModel, Scope, ScopeActions, ScopeBounds};
 pub use scopes::all as scopes;
-use search::Search;
-pub use search::{Broken, Limits, Report};
+use search::ModelSearch;
+pub use search::{FoundViolation, ModelReport, SearchLimits};
 
 use crate::checkers::Violation;
 use crate::scenario::stage;
 
 /// Explores a scope under one activation. The complaint is about the scope itself.
-pub fn run(scope: &Scope, activation: Activation, limits: Limits) -> Result<Report, String> {
+pub fn run(
+    scope: &Scope,
+    activation: Activation,
+    limits: SearchLimits,
+) -> Result<ModelReport, String> {
     let text = trace::with_header(&scope.stage, activation);
     explore(scope, &text, activation, limits)
 }
@@ -43,8 +47,8 @@ pub fn run_from(
     story: &str,
     scope: &Scope,
     activation: Activation,
-    limits: Limits,
-) -> Result<Report, String> {
+    limits: SearchLimits,
+) -> Result<ModelReport, String> {
     explore(scope, story, activation, limits)
 }
 
@@ -52,21 +56,21 @@ fn explore(
     scope: &Scope,
     story: &str,
     activation: Activation,
-    limits: Limits,
-) -> Result<Report, String> {
+    limits: SearchLimits,
+) -> Result<ModelReport, String> {
     let stage = stage::play(story, activation)?;
     let told = |violation: Violation| violation.to_string();
-    let mut search = Search::new(scope.clone(), &stage).map_err(told)?;
+    let mut search = ModelSearch::new(scope.clone(), &stage).map_err(told)?;
     let (mut report, path) = search.run(limits, activation);
-    report.broken = path.map(|path| Broken {
-        story: trace::story(&search.lab, story, &path, activation),
+    report.broken = path.map(|path| FoundViolation {
+        story: trace::story(&search.transitions, story, &path, activation),
         steps: path.moves.len(),
         violation: path.violation,
     });
     Ok(report)
 }
 
-impl Report {
+impl ModelReport {
     /// Whether the run ended as the scope says that it does.
     pub fn is_as_expected(&self, expects: Expects) -> bool {
         let rule = self.broken.as_ref().map(|broken| broken.violation.rule);

@@ -3,12 +3,12 @@
 use quorate_core::message::{AppendReply, Message};
 use quorate_core::status::RoleKind;
 
-use super::lab::{
-    APPLIED, CAMPAIGN, CHANGES, FORGET, Lab, MESSAGES, PROPOSE, RESTART, RESTART_LOST, SAVED,
-    SNAPSHOT, TICK, TRANSFERS,
+use super::scope::NetworkModel;
+use super::state::ClusterState;
+use super::transitions::{
+    APPLIED, CAMPAIGN, CHANGES, FORGET, MESSAGES, PROPOSE, RESTART, RESTART_LOST, SAVED, SNAPSHOT,
+    TICK, TRANSFERS, Transitions,
 };
-use super::scope::Network;
-use super::state::State;
 use crate::checkers::Violation;
 
 /// One step of the cluster. Members by their places, the rest by their numbers.
@@ -27,7 +27,7 @@ pub(super) enum Move {
 /// A step that was taken, and where it may lead.
 pub(super) struct Successors {
     pub(super) moves: Vec<(Move, usize)>,
-    pub(super) states: Vec<State>,
+    pub(super) states: Vec<ClusterState>,
 }
 
 impl Successors {
@@ -36,7 +36,7 @@ impl Successors {
     }
 
     /// Every state with the move that leads to it.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Move, &State)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Move, &ClusterState)> {
         let mut from = 0;
         self.moves.iter().flat_map(move |(step, to)| {
             let states = &self.states[from..*to];
@@ -46,11 +46,11 @@ impl Successors {
     }
 }
 
-impl Lab {
+impl Transitions {
     /// All states one step away. A violation comes with the step that leads to it.
     pub(super) fn expand(
         &mut self,
-        state: &State,
+        state: &ClusterState,
         found: &mut Successors,
     ) -> Result<(), (Move, Violation)> {
         found.moves.clear();
@@ -81,7 +81,7 @@ impl Lab {
     fn take(
         &mut self,
         step: Move,
-        state: &State,
+        state: &ClusterState,
         found: &mut Successors,
     ) -> Result<(), (Move, Violation)> {
         self.follow(step, state, &mut found.states).map_err(|violation| (step, violation))?;
@@ -93,8 +93,8 @@ impl Lab {
     pub(super) fn follow(
         &mut self,
         step: Move,
-        state: &State,
-        next: &mut Vec<State>,
+        state: &ClusterState,
+        next: &mut Vec<ClusterState>,
     ) -> Result<(), Violation> {
         match step {
             Move::Deliver(message) => {
@@ -129,7 +129,7 @@ impl Lab {
         }
     }
 
-    fn moves_of(&self, state: &State, at: usize, moves: &mut Vec<Move>) {
+    fn moves_of(&self, state: &ClusterState, at: usize, moves: &mut Vec<Move>) {
         let (facts, may, bounds) = (self.facts(state, at), &self.scope.may, self.scope.bounds);
         let place = at as u8;
         let mut act = |act| moves.push(Move::Act(place, act));
@@ -162,7 +162,7 @@ impl Lab {
         }
     }
 
-    fn moves_of_leader(&self, state: &State, at: usize, moves: &mut Vec<Move>) {
+    fn moves_of_leader(&self, state: &ClusterState, at: usize, moves: &mut Vec<Move>) {
         let (facts, may, bounds) = (self.facts(state, at), &self.scope.may, self.scope.bounds);
         let place = at as u8;
         let others = (0..self.count()).filter(|other| *other != at);
@@ -187,17 +187,17 @@ impl Lab {
     /// answer comes back. What else they lead to is sent as usual.
     fn beat(
         &mut self,
-        state: &State,
+        state: &ClusterState,
         from: usize,
         to: usize,
-        next: &mut Vec<State>,
+        next: &mut Vec<ClusterState>,
     ) -> Result<(), Violation> {
         let mut state = *state;
         let outcome = self.outcome(from, state.members[from], TICK)?;
         self.change_member(&mut state, from, outcome)?;
         let sends = self.sends(outcome).to_vec();
-        let is_beat = |lab: &Self, message: u32| {
-            matches!(lab.messages.value(message).message, Message::Heartbeat(_))
+        let is_beat = |transitions: &Self, message: u32| {
+            matches!(transitions.messages.value(message).message, Message::Heartbeat(_))
         };
         let beat = sends.iter().copied().find(|message| {
             is_beat(self, *message) && usize::from(self.links[*message as usize].to) == to
@@ -225,8 +225,8 @@ impl Lab {
 
     /// The first message in the queue takes its time. Only so many may: one of those
     /// that do is lost for it.
-    fn delay(&self, mut state: State, message: u32, next: &mut Vec<State>) {
-        let Network::Prompt { delayed } = self.scope.bounds.network else { return };
+    fn delay(&self, mut state: ClusterState, message: u32, next: &mut Vec<ClusterState>) {
+        let NetworkModel::Prompt { delayed } = self.scope.bounds.network else { return };
         let to = usize::from(self.links[message as usize].to);
         state.pop_fresh();
         if delayed == 0 || !self.facts(&state, to).view.up {

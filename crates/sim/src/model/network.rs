@@ -1,14 +1,14 @@
-//! What becomes of messages between being sent and being received.
+//! How messages travel between being sent and being received.
 
 use quorate_core::message::Message;
 
-use super::lab::Lab;
-use super::scope::Network;
-use super::state::State;
+use super::scope::NetworkModel;
+use super::state::ClusterState;
+use super::transitions::Transitions;
 
-impl Lab {
+impl Transitions {
     /// Sends messages. Where a link is full, one of those on it or the new one is lost.
-    pub(super) fn send(&self, state: State, sends: &[u32], next: &mut Vec<State>) {
+    pub(super) fn send(&self, state: ClusterState, sends: &[u32], next: &mut Vec<ClusterState>) {
         let first = next.len();
         next.push(state);
         for message in sends {
@@ -19,14 +19,14 @@ impl Lab {
                     continue;
                 }
                 match self.scope.bounds.network {
-                    Network::Prompt { .. } => next[at].push_fresh(*message),
-                    Network::Free { link } => self.send_on_link(at, *message, link, next),
+                    NetworkModel::Prompt { .. } => next[at].push_fresh(*message),
+                    NetworkModel::Free { link } => self.send_on_link(at, *message, link, next),
                 }
             }
         }
     }
 
-    fn send_on_link(&self, at: usize, message: u32, room: usize, next: &mut Vec<State>) {
+    fn send_on_link(&self, at: usize, message: u32, room: usize, next: &mut Vec<ClusterState>) {
         let (state, link) = (next[at], self.links[message as usize]);
         let on_link = || state.messages().iter().filter(|one| self.links[**one as usize] == link);
         if on_link().count() < room {
@@ -63,7 +63,7 @@ impl Lab {
         }
     }
 
-    pub(super) fn forget_dead(&self, state: &mut State, at: usize) {
+    pub(super) fn forget_dead(&self, state: &mut ClusterState, at: usize) {
         let receiver = state.members[at];
         let dead = |message: u32| {
             usize::from(self.links[message as usize].to) == at && self.is_dead(message, receiver)

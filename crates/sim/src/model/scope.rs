@@ -12,22 +12,22 @@ pub struct Scope {
     /// The beginning, in the language of scenarios (docs/scenarios.md).
     pub stage: String,
     pub activations: Vec<Activation>,
-    pub bounds: Bounds,
-    pub may: May,
+    pub bounds: ScopeBounds,
+    pub may: ScopeActions,
     pub checks: Checks,
     pub expects: Expects,
 }
 
 /// How far. A state beyond a bound is not explored further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// Nobody enters a higher term.
+pub struct ScopeBounds {
+    /// No member enters a higher term.
     pub terms: Term,
     /// No command is proposed, and no change, beyond this index.
     pub log: Index,
     /// Changes asked for, in one log. Those that follow by themselves do not count.
     pub changes: usize,
-    pub network: Network,
+    pub network: NetworkModel,
     /// Saves that wait at one member, where disks are slow.
     pub saves: usize,
     /// Restarts, all members together.
@@ -38,7 +38,7 @@ pub struct Bounds {
 
 /// How messages travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Network {
+pub enum NetworkModel {
     /// Any message may take any time. At most so many are in flight from one member to
     /// another; one more, and one of them is lost: every choice of it is explored.
     Free { link: usize },
@@ -49,7 +49,7 @@ pub enum Network {
 
 /// What may happen besides campaigns and the delivery or loss of messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct May {
+pub struct ScopeActions {
     /// A leader is given a command.
     pub propose: bool,
     /// Changes that a leader may be asked for, in the words of scenarios: `v4`.
@@ -57,7 +57,7 @@ pub struct May {
     /// A leader's heartbeat goes to one member and its answer back, in one step; the
     /// heartbeats to the others are lost.
     pub beat: bool,
-    /// A leader is asked to hand over, to anybody.
+    /// A leader is asked to transfer leadership to any member.
     pub transfer: bool,
     /// A member captures its state machine and trims its log.
     pub snapshot: bool,
@@ -89,13 +89,13 @@ pub enum Expects {
     NoLeader,
 }
 
-impl Default for Bounds {
+impl Default for ScopeBounds {
     fn default() -> Self {
         Self {
             terms: 2,
             log: 3,
             changes: 0,
-            network: Network::Prompt { delayed: 0 },
+            network: NetworkModel::Prompt { delayed: 0 },
             saves: 2,
             restarts: 0,
             depth: u32::MAX,

@@ -3,15 +3,15 @@
 use quorate_core::Term;
 use quorate_core::config::Activation;
 
-use super::scope::{Bounds, Checks, Expects, May, Network, Scope};
+use super::scope::{Checks, Expects, NetworkModel, Scope, ScopeActions, ScopeBounds};
 
 /// Settings under which a member keeps nothing but what elections, logs and memberships
 /// need: no clocks, no windows, no limits.
 const PLAIN: &str = "pre-vote=off check-quorum=off election=1000000 \
                      inflight=4294967295 inflight-bytes=max uncommitted-bytes=max";
 
-const PROMPT: Network = Network::Prompt { delayed: 0 };
-const LATE: Network = Network::Prompt { delayed: 1 };
+const PROMPT: NetworkModel = NetworkModel::Prompt { delayed: 0 };
+const LATE: NetworkModel = NetworkModel::Prompt { delayed: 1 };
 
 const BOTH: [Activation; 2] = [Activation::OnApply, Activation::OnAppend];
 
@@ -21,7 +21,7 @@ pub fn all() -> Vec<Scope> {
 }
 
 /// A scope with nothing but elections in it. `PLAIN` in the stage stands for settings;
-/// `LED` for a leader m1 of term 2 whom everybody follows.
+/// `LED` for a leader m1 of term 2 that all members follow.
 fn scope(name: &str, about: &str, stage: &str) -> Scope {
     let stage = stage.replace("LED", "\n(campaign m1)\n(settle)");
     Scope {
@@ -29,24 +29,24 @@ fn scope(name: &str, about: &str, stage: &str) -> Scope {
         about: about.to_owned(),
         stage: stage.replace("PLAIN", PLAIN),
         activations: BOTH.to_vec(),
-        bounds: Bounds::default(),
-        may: May { beat: true, ..May::default() },
+        bounds: ScopeBounds::default(),
+        may: ScopeActions { beat: true, ..ScopeActions::default() },
         checks: Checks::default(),
         expects: Expects::Clean,
     }
 }
 
-/// No membership changes: the Raft that everybody knows.
+/// No membership changes: plain Raft.
 fn elections() -> Vec<Scope> {
     let plain = |name, about, stage, terms, log, network| Scope {
-        bounds: Bounds { terms, log, network, ..Bounds::default() },
-        may: May { propose: true, beat: true, ..May::default() },
+        bounds: ScopeBounds { terms, log, network, ..ScopeBounds::default() },
+        may: ScopeActions { propose: true, beat: true, ..ScopeActions::default() },
         activations: vec![Activation::OnApply],
         ..scope(name, about, stage)
     };
     let (two, three) = ("cluster m1 m2 PLAIN", "cluster m1 m2 m3 PLAIN");
     let four = "cluster m1 m2 m3 m4 PLAIN";
-    let free = Network::Free { link: 1 };
+    let free = NetworkModel::Free { link: 1 };
     vec![
         plain("two-voters", "elections and commands, even size", two, 4, 5, free),
         plain("three-voters", "elections and commands, three terms", three, 3, 3, PROMPT),
@@ -61,25 +61,26 @@ fn elections() -> Vec<Scope> {
 /// pre-votes, check-quorum, transfers.
 fn machinery() -> Vec<Scope> {
     let few = |name, about, stage, restarts| Scope {
-        bounds: Bounds { terms: 3, log: 3, restarts, ..Bounds::default() },
-        may: May { propose: true, beat: true, ..May::default() },
+        bounds: ScopeBounds { terms: 3, log: 3, restarts, ..ScopeBounds::default() },
+        may: ScopeActions { propose: true, beat: true, ..ScopeActions::default() },
         activations: vec![Activation::OnApply],
         ..scope(name, about, stage)
     };
     let slow = "cluster m1 m2 PLAIN\nhold saves all";
     let asking = PLAIN.replace("pre-vote=off", "pre-vote=on");
     let checking = asking.replace("check-quorum=off", "check-quorum=on");
-    let forget = May { propose: true, beat: true, forget: true, ..May::default() };
+    let forget =
+        ScopeActions { propose: true, beat: true, forget: true, ..ScopeActions::default() };
     vec![
         few("slow-disks", "saves complete when they like, restarts in between", slow, 2),
         few("restarts", "two restarts anywhere", "cluster m1 m2 m3 PLAIN", 2).with_terms(2),
         Scope {
-            bounds: Bounds { terms: 3, log: 2, ..Bounds::default() },
+            bounds: ScopeBounds { terms: 3, log: 2, ..ScopeBounds::default() },
             ..few("pre-vote", "asking before standing", &format!("cluster m1 m2 m3 {asking}"), 0)
         },
         Scope {
             may: forget,
-            bounds: Bounds { terms: 3, log: 2, ..Bounds::default() },
+            bounds: ScopeBounds { terms: 3, log: 2, ..ScopeBounds::default() },
             ..few(
                 "check-quorum",
                 "leaders are forgotten",
@@ -88,13 +89,23 @@ fn machinery() -> Vec<Scope> {
             )
         },
         Scope {
-            may: May { propose: true, beat: true, snapshot: true, ..May::default() },
-            bounds: Bounds { terms: 3, log: 4, ..Bounds::default() },
+            may: ScopeActions {
+                propose: true,
+                beat: true,
+                snapshot: true,
+                ..ScopeActions::default()
+            },
+            bounds: ScopeBounds { terms: 3, log: 4, ..ScopeBounds::default() },
             ..few("snapshots", "logs are trimmed", "cluster m1 m2 m3 PLAIN trim-keep=0 LED", 0)
         },
         Scope {
-            may: May { propose: true, beat: true, transfer: true, ..May::default() },
-            bounds: Bounds { terms: 4, log: 3, ..Bounds::default() },
+            may: ScopeActions {
+                propose: true,
+                beat: true,
+                transfer: true,
+                ..ScopeActions::default()
+            },
+            bounds: ScopeBounds { terms: 4, log: 3, ..ScopeBounds::default() },
             ..few("transfers", "leadership is handed over", "cluster m1 m2 m3 PLAIN LED", 0)
         },
     ]
@@ -103,7 +114,7 @@ fn machinery() -> Vec<Scope> {
 /// One change of each kind, at odd and even sizes, with L1 in every state.
 fn changes() -> Vec<Scope> {
     let one = |name: &str, about: &str, stage: &str, words: &[&str]| Scope {
-        bounds: Bounds { terms: 3, log: 5, changes: 1, ..Bounds::default() },
+        bounds: ScopeBounds { terms: 3, log: 5, changes: 1, ..ScopeBounds::default() },
         may: may_change(words),
         checks: Checks { electable: true, executed: false },
         ..scope(name, about, stage)
@@ -145,7 +156,7 @@ fn changes() -> Vec<Scope> {
 /// Several changes in a row, and the places where earlier rules broke.
 fn sequences() -> Vec<Scope> {
     let some = |name: &str, about: &str, stage: &str, words: &[&str], terms: Term| Scope {
-        bounds: Bounds { terms, log: 4, changes: 2, ..Bounds::default() },
+        bounds: ScopeBounds { terms, log: 4, changes: 2, ..ScopeBounds::default() },
         may: may_change(words),
         ..scope(name, about, stage)
     };
@@ -180,7 +191,13 @@ fn sequences() -> Vec<Scope> {
             4,
         ),
         Scope {
-            bounds: Bounds { terms: 3, log: 4, changes: 2, restarts: 1, ..Bounds::default() },
+            bounds: ScopeBounds {
+                terms: 3,
+                log: 4,
+                changes: 2,
+                restarts: 1,
+                ..ScopeBounds::default()
+            },
             ..some(
                 "lost-commit",
                 "3 to 2 to 1, a restart forgets (T2)",
@@ -190,7 +207,7 @@ fn sequences() -> Vec<Scope> {
             )
         },
         Scope {
-            bounds: Bounds { terms: 3, log: 4, changes: 2, ..Bounds::default() },
+            bounds: ScopeBounds { terms: 3, log: 4, changes: 2, ..ScopeBounds::default() },
             ..some(
                 "slow-machines",
                 "committed, not applied (T7, S13)",
@@ -200,8 +217,8 @@ fn sequences() -> Vec<Scope> {
             )
         },
         Scope {
-            may: May { propose: true, beat: true, ..May::default() },
-            bounds: Bounds { terms: 3, log: 5, ..Bounds::default() },
+            may: ScopeActions { propose: true, beat: true, ..ScopeActions::default() },
+            bounds: ScopeBounds { terms: 3, log: 5, ..ScopeBounds::default() },
             ..scope("two-not-applied", "3 voters grew to 5, two did not apply it (T7)", TWO_BEHIND)
         },
     ]
@@ -255,8 +272,14 @@ impl Seed {
     fn scope(&self) -> Scope {
         Scope {
             activations: vec![Activation::OnApply],
-            bounds: Bounds { terms: 2, log: 4, changes: 1, network: LATE, ..Bounds::default() },
-            may: May { propose: true, ..may_change(&[self.change]) },
+            bounds: ScopeBounds {
+                terms: 2,
+                log: 4,
+                changes: 1,
+                network: LATE,
+                ..ScopeBounds::default()
+            },
+            may: ScopeActions { propose: true, ..may_change(&[self.change]) },
             checks: Checks { electable: true, executed: false },
             ..scope(self.name, self.about, self.stage)
         }
@@ -266,7 +289,7 @@ impl Seed {
         let stage = self.stage.replace("PLAIN", &format!("PLAIN {}", self.off));
         let (name, about) = (format!("{}-without", self.name), "the same without the condition");
         Scope {
-            may: May { propose: true, ..may_change(&[self.without]) },
+            may: ScopeActions { propose: true, ..may_change(&[self.without]) },
             expects: Expects::Broken("L1"),
             ..self.scope().renamed(&name, about, &stage)
         }
@@ -309,15 +332,15 @@ fn stuck() -> Vec<Scope> {
 fn moment(name: &str, about: &str, stage: &str, expects: Expects) -> Scope {
     Scope {
         activations: vec![Activation::OnApply],
-        bounds: Bounds { terms: 5, log: 4, ..Bounds::default() },
+        bounds: ScopeBounds { terms: 5, log: 4, ..ScopeBounds::default() },
         expects,
         ..scope(name, about, stage)
     }
 }
 
-fn may_change(words: &[&str]) -> May {
+fn may_change(words: &[&str]) -> ScopeActions {
     let changes = words.iter().map(|words| (*words).to_owned()).collect();
-    May { changes, beat: true, ..May::default() }
+    ScopeActions { changes, beat: true, ..ScopeActions::default() }
 }
 
 impl Scope {

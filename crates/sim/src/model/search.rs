@@ -8,23 +8,23 @@ use std::time::Instant;
 use quorate_core::config::Activation;
 
 use super::intern::fingerprint;
-use super::lab::Lab;
 use super::moves::{Move, Successors};
 use super::scope::Scope;
-use super::state::State;
-use super::visited::Visited;
+use super::state::ClusterState;
+use super::transitions::Transitions;
+use super::visited::VisitedStates;
 use crate::checkers::Violation;
-use crate::scenario::stage::Stage;
+use crate::scenario::stage::StagedCluster;
 
 /// When to give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct SearchLimits {
     pub states: usize,
     /// Say on standard error how far it is, at every level.
     pub progress: bool,
 }
 
-impl Default for Limits {
+impl Default for SearchLimits {
     fn default() -> Self {
         Self { states: 200_000_000, progress: false }
     }
@@ -32,7 +32,7 @@ impl Default for Limits {
 
 /// What a run found.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct ModelReport {
     pub activation: Activation,
     pub states: usize,
     pub transitions: u64,
@@ -44,31 +44,31 @@ pub struct Report {
     pub members: usize,
     pub messages: usize,
     pub core_runs: usize,
-    /// States in which a leader of a term leads that nobody led at the beginning.
+    /// States with a leader of a term that had no leader at the beginning.
     pub with_new_leader: u64,
     /// Sets of members for which L1 was tried by the cores themselves.
     pub executed: u64,
     pub seconds: f64,
     pub bytes_max: usize,
-    pub broken: Option<Broken>,
+    pub broken: Option<FoundViolation>,
 }
 
 /// A violation and the shortest way to it.
 #[derive(Clone, Debug)]
-pub struct Broken {
+pub struct FoundViolation {
     pub violation: Violation,
     pub steps: usize,
     /// As a scenario that can be played.
     pub story: String,
 }
 
-pub(super) struct Search {
-    pub(super) lab: Lab,
-    first: State,
-    visited: Visited,
+pub(super) struct ModelSearch {
+    pub(super) transitions: Transitions,
+    first: ClusterState,
+    visited: VisitedStates,
     /// Of each state, in the order they were found.
-    found: Vec<Found>,
-    transitions: u64,
+    found: Vec<FoundState>,
+    steps: u64,
     with_new_leader: u64,
     executed: u64,
     leaders_known: u64,
@@ -76,7 +76,7 @@ pub(super) struct Search {
 
 /// How a state was reached.
 #[derive(Clone, Copy)]
-struct Found {
+struct FoundState {
     parent: u32,
     /// The low half of its fingerprint: enough to find it among its parent's successors.
     mark: u32,
@@ -91,16 +91,16 @@ pub(super) struct Path {
     pub(super) violation: Violation,
 }
 
-impl Search {
-    pub(super) fn new(scope: Scope, stage: &Stage) -> Result<Self, Violation> {
-        let (lab, first) = Lab::new(scope, stage)?;
-        let leaders_known = lab.histories.value(first.history).newest_term();
+impl ModelSearch {
+    pub(super) fn new(scope: Scope, stage: &StagedCluster) -> Result<Self, Violation> {
+        let (transitions, first) = Transitions::new(scope, stage)?;
+        let leaders_known = transitions.histories.value(first.history).newest_term();
         Ok(Self {
-            lab,
+            transitions,
             first,
-            visited: Visited::new(),
+            visited: VisitedStates::new(),
             found: Vec::new(),
-            transitions: 0,
+            steps: 0,
             with_new_leader: 0,
             executed: 0,
             leaders_known,
@@ -108,14 +108,18 @@ impl Search {
     }
 
     /// Runs to the end of the scope, to a limit, or to the first violation.
-    pub(super) fn run(&mut self, limits: Limits, activation: Activation) -> (Report, Option<Path>) {
+    pub(super) fn run(
+        &mut self,
+        limits: SearchLimits,
+        activation: Activation,
+    ) -> (ModelReport, Option<Path>) {
         let begun = Instant::now();
-        let mut report = Report::new(activation);
+        let mut report = ModelReport::new(activation);
         let mut level = Level::new();
         let mut path = self.enter(&self.first.clone(), 0, &mut level).err();
         let mut found = Successors::new();
         while path.is_none() && !level.is_empty() {
-            if report.depth >= self.lab.scope.bounds.depth {
+            if report.depth >= self.transitions.scope.bounds.depth {
                 break;
             }
             let mut next = Level::new();
@@ -143,19 +147,20 @@ impl Search {
         level: &Level,
         next: &mut Level,
         found: &mut Successors,
-        limits: Limits,
+        limits: SearchLimits,
     ) -> Option<Path> {
         let mut at = 0;
         while at < level.len() && self.visited.len() < limits.states {
             let (number, len) = (level[at], level[at + 1] as usize);
-            let state = State::from_words(self.lab.count(), &level[at + 2..at + 2 + len]);
+            let state =
+                ClusterState::from_words(self.transitions.count(), &level[at + 2..at + 2 + len]);
             at += 2 + len;
-            if let Err((step, violation)) = self.lab.expand(&state, found) {
+            if let Err((step, violation)) = self.transitions.expand(&state, found) {
                 let mut moves = self.way_to(number);
                 moves.push(step);
                 return Some(Path { moves, violation });
             }
-            self.transitions += found.states.len() as u64;
+            self.steps += found.states.len() as u64;
             for state in &found.states {
                 if let Err(path) = self.enter(state, number, next) {
                     return Some(path);
@@ -166,33 +171,33 @@ impl Search {
     }
 
     /// Takes a state in, if it is new, and checks what only whole states show.
-    fn enter(&mut self, state: &State, parent: u32, next: &mut Level) -> Result<(), Path> {
+    fn enter(&mut self, state: &ClusterState, parent: u32, next: &mut Level) -> Result<(), Path> {
         let mark = fingerprint(state.words());
         if !self.visited.insert(mark) {
             return Ok(());
         }
         let Ok(number) = u32::try_from(self.found.len()) else { panic!("too many states") };
-        self.found.push(Found { parent, mark: mark as u32 });
+        self.found.push(FoundState { parent, mark: mark as u32 });
         next.extend([number, state.len() as u32]);
         next.extend(state.words());
         self.with_new_leader += u64::from(self.has_new_leader(state));
         self.check(state).map_err(|violation| Path { moves: self.way_to(number), violation })
     }
 
-    fn check(&mut self, state: &State) -> Result<(), Violation> {
-        let checks = self.lab.scope.checks;
+    fn check(&mut self, state: &ClusterState) -> Result<(), Violation> {
+        let checks = self.transitions.scope.checks;
         if checks.electable {
-            self.lab.check_electable(state)?;
+            self.transitions.check_electable(state)?;
         }
         if checks.executed {
-            self.executed += self.lab.check_executed(state)?;
+            self.executed += self.transitions.check_executed(state)?;
         }
         Ok(())
     }
 
-    fn has_new_leader(&self, state: &State) -> bool {
-        (0..self.lab.count()).any(|at| {
-            let facts = self.lab.facts(state, at);
+    fn has_new_leader(&self, state: &ClusterState) -> bool {
+        (0..self.transitions.count()).any(|at| {
+            let facts = self.transitions.facts(state, at);
             facts.leads && facts.view.term > self.leaders_known
         })
     }
@@ -202,14 +207,14 @@ impl Search {
         let mut marks = Vec::new();
         let mut number = number;
         while number != 0 {
-            let Found { parent, mark } = self.found[number as usize];
+            let FoundState { parent, mark } = self.found[number as usize];
             marks.push(mark);
             number = parent;
         }
         let (mut state, mut moves, mut found) = (self.first, Vec::new(), Successors::new());
         for mark in marks.into_iter().rev() {
             // A violation further on is not in the way.
-            let _ = self.lab.expand(&state, &mut found);
+            let _ = self.transitions.expand(&state, &mut found);
             let step = found.iter().find(|(_, next)| fingerprint(next.words()) as u32 == mark);
             let Some((step, next)) = step else { return moves };
             moves.push(step);
@@ -219,22 +224,22 @@ impl Search {
     }
 
     fn bytes(&self) -> usize {
-        self.visited.bytes() + self.found.capacity() * size_of::<Found>()
+        self.visited.bytes() + self.found.capacity() * size_of::<FoundState>()
     }
 
-    fn fill(&self, report: &mut Report, begun: Instant) {
+    fn fill(&self, report: &mut ModelReport, begun: Instant) {
         report.states = self.visited.len();
-        report.transitions = self.transitions;
-        report.members = self.lab.locals.len();
-        report.messages = self.lab.messages.len();
-        report.core_runs = self.lab.core_runs();
+        report.transitions = self.steps;
+        report.members = self.transitions.locals.len();
+        report.messages = self.transitions.messages.len();
+        report.core_runs = self.transitions.core_runs();
         report.with_new_leader = self.with_new_leader;
         report.executed = self.executed;
         report.seconds = begun.elapsed().as_secs_f64();
     }
 }
 
-impl Report {
+impl ModelReport {
     fn new(activation: Activation) -> Self {
         Self {
             activation,
@@ -256,43 +261,46 @@ impl Report {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::lab::{CAMPAIGN, MESSAGES, PROPOSE, TICK};
-    use super::super::local::{Act, Fixed};
+    use super::super::member::{Act, Fixed};
+    use super::super::transitions::{CAMPAIGN, MESSAGES, PROPOSE, TICK};
     use super::super::{scopes, trace};
     use super::*;
     use crate::cluster::CoreMember;
     use crate::scenario::stage;
 
-    fn searched(name: &str, states: usize) -> Search {
+    fn searched(name: &str, states: usize) -> ModelSearch {
         let scope = scopes().into_iter().find(|scope| scope.name == name).unwrap();
         let text = trace::with_header(&scope.stage, Activation::OnApply);
         let stage = stage::play(&text, Activation::OnApply).unwrap();
-        let mut search = Search::new(scope, &stage).unwrap();
-        let limits = Limits { states, progress: false };
+        let mut search = ModelSearch::new(scope, &stage).unwrap();
+        let limits = SearchLimits { states, progress: false };
         assert!(search.run(limits, Activation::OnApply).1.is_none());
         search
     }
 
     /// Members that were seen and what may happen to them, by their places.
-    pub(in super::super) struct Seen {
+    pub(in super::super) struct ExploredMembers {
         pub(in super::super) fixed: Vec<Fixed>,
         pub(in super::super) locals: Vec<(usize, CoreMember)>,
         pub(in super::super) acts: Vec<(usize, Act)>,
     }
 
-    pub(in super::super) fn seen(name: &str, states: usize) -> Seen {
-        let lab = searched(name, states).lab;
-        let locals = (0..lab.locals.len() as u32).map(|local| {
-            let at = lab.place(lab.facts[local as usize].view.id).unwrap();
-            (at, lab.locals.value(local).as_ref().clone())
+    pub(in super::super) fn seen(name: &str, states: usize) -> ExploredMembers {
+        let transitions = searched(name, states).transitions;
+        let locals = (0..transitions.locals.len() as u32).map(|local| {
+            let at = transitions.place(transitions.facts[local as usize].view.id).unwrap();
+            (at, transitions.locals.value(local).as_ref().clone())
         });
-        let acts = (0..lab.messages.len() as u32).map(|message| {
-            (usize::from(lab.links[message as usize].to), lab.act(MESSAGES + message))
+        let acts = (0..transitions.messages.len() as u32).map(|message| {
+            (
+                usize::from(transitions.links[message as usize].to),
+                transitions.act(MESSAGES + message),
+            )
         });
-        let own =
-            (0..lab.count()).flat_map(|at| [CAMPAIGN, PROPOSE, TICK].map(|act| (at, lab.act(act))));
+        let own = (0..transitions.count())
+            .flat_map(|at| [CAMPAIGN, PROPOSE, TICK].map(|act| (at, transitions.act(act))));
         let acts = own.chain(acts).collect();
-        Seen { fixed: lab.fixed.clone(), locals: locals.collect(), acts }
+        ExploredMembers { fixed: transitions.fixed.clone(), locals: locals.collect(), acts }
     }
 
     /// What is left out of states because it can have no effect has none, on no member
@@ -302,17 +310,17 @@ pub(super) mod tests {
         let mut dead = 0;
         for (name, states) in [("two-voters", 20_000), ("promote-of-two", 5_000)] {
             let mut search = searched(name, states);
-            let lab = &mut search.lab;
-            for local in 0..lab.locals.len() as u32 {
-                let at = lab.place(lab.facts[local as usize].view.id).unwrap();
-                for message in 0..lab.messages.len() as u32 {
-                    let to = usize::from(lab.links[message as usize].to);
-                    if to != at || !lab.is_dead(message, local) {
+            let transitions = &mut search.transitions;
+            for local in 0..transitions.locals.len() as u32 {
+                let at = transitions.place(transitions.facts[local as usize].view.id).unwrap();
+                for message in 0..transitions.messages.len() as u32 {
+                    let to = usize::from(transitions.links[message as usize].to);
+                    if to != at || !transitions.is_dead(message, local) {
                         continue;
                     }
-                    let outcome = lab.outcome(at, local, MESSAGES + message).unwrap();
-                    assert_eq!(lab.local_after(outcome), local);
-                    assert!(lab.sends(outcome).is_empty());
+                    let outcome = transitions.outcome(at, local, MESSAGES + message).unwrap();
+                    assert_eq!(transitions.local_after(outcome), local);
+                    assert!(transitions.sends(outcome).is_empty());
                     dead += 1;
                 }
             }

@@ -3,32 +3,37 @@
 use quorate_core::MemberId;
 use quorate_core::config::Activation;
 
-use super::lab::{
-    APPLIED, CAMPAIGN, CHANGES, FORGET, Lab, MESSAGES, PROPOSE, RESTART, RESTART_LOST, SAVED,
-    SNAPSHOT, TRANSFERS,
-};
 use super::moves::Move;
 use super::search::Path;
-use crate::scenario::stage::{Writer, transcribe};
+use super::transitions::{
+    APPLIED, CAMPAIGN, CHANGES, FORGET, MESSAGES, PROPOSE, RESTART, RESTART_LOST, SAVED, SNAPSHOT,
+    TRANSFERS, Transitions,
+};
+use crate::scenario::stage::{StoryWriter, transcribe};
 
 /// The story of a path that begins where another one ends, with the transcript of what
 /// happens in it.
-pub(super) fn story(lab: &Lab, begins: &str, path: &Path, activation: Activation) -> String {
+pub(super) fn story(
+    transitions: &Transitions,
+    begins: &str,
+    path: &Path,
+    activation: Activation,
+) -> String {
     let commands = without_header(begins);
     let head = format!(
         "# covers: {}\n# only: {}\n# Found by exploring `{}`: {}.\n\n{}",
         covers(path.violation.rule),
         activation_name(activation),
-        lab.scope.name,
+        transitions.scope.name,
         path.violation.what.replace('\n', " "),
         commands.trim(),
     );
-    let mut writer = match Writer::after(&head, activation) {
+    let mut writer = match StoryWriter::after(&head, activation) {
         Ok(writer) => writer,
         Err(why) => return format!("{head}\n\n# cannot be played: {why}\n"),
     };
     for step in &path.moves {
-        write(lab, *step, &mut writer);
+        write(transitions, *step, &mut writer);
     }
     let (lines, failure) = writer.finish();
     let text = format!("{head}\n\n{}\n", lines.join("\n\n"));
@@ -64,21 +69,28 @@ fn covers(rule: &str) -> &str {
     if rule.ends_with(|letter: char| letter.is_ascii_digit()) { rule } else { "I1" }
 }
 
-fn write(lab: &Lab, step: Move, writer: &mut Writer) {
+fn write(transitions: &Transitions, step: Move, writer: &mut StoryWriter) {
     match step {
-        Move::Deliver(message) => writer.deliver(lab.messages.value(message)),
+        Move::Deliver(message) => writer.deliver(transitions.messages.value(message)),
         Move::Lose(_) | Move::Delay(_) => {}
         Move::Beat(from, to) => {
-            beat(lab.id(usize::from(from)), lab.id(usize::from(to)), lab, writer);
+            beat(
+                transitions.id(usize::from(from)),
+                transitions.id(usize::from(to)),
+                transitions,
+                writer,
+            );
         }
         Move::Act(at, act @ (RESTART | RESTART_LOST)) => {
-            restart(lab.id(usize::from(at)), act == RESTART_LOST, writer);
+            restart(transitions.id(usize::from(at)), act == RESTART_LOST, writer);
         }
-        Move::Act(at, act) => writer.command(command(lab, lab.id(usize::from(at)), act)),
+        Move::Act(at, act) => {
+            writer.command(command(transitions, transitions.id(usize::from(at)), act))
+        }
     }
 }
 
-fn command(lab: &Lab, id: MemberId, act: u32) -> String {
+fn command(transitions: &Transitions, id: MemberId, act: u32) -> String {
     match act {
         CAMPAIGN => format!("campaign {id}"),
         FORGET => format!("forget-leader {id}"),
@@ -88,18 +100,19 @@ fn command(lab: &Lab, id: MemberId, act: u32) -> String {
         APPLIED => format!("complete applies {id}"),
         _ if act >= MESSAGES => format!("# {id} receives message {}", act - MESSAGES),
         _ if act >= TRANSFERS => {
-            format!("transfer {id} to {}", lab.id((act - TRANSFERS) as usize))
+            format!("transfer {id} to {}", transitions.id((act - TRANSFERS) as usize))
         }
         _ => {
-            let words = &lab.scope.may.changes[(act - CHANGES) as usize];
+            let words = &transitions.scope.may.changes[(act - CHANGES) as usize];
             format!("change {id} {words}")
         }
     }
 }
 
-fn beat(from: MemberId, to: MemberId, lab: &Lab, writer: &mut Writer) {
+fn beat(from: MemberId, to: MemberId, transitions: &Transitions, writer: &mut StoryWriter) {
     writer.command(format!("tick {from}"));
-    for other in (0..lab.count()).map(|at| lab.id(at)).filter(|other| *other != to) {
+    for other in (0..transitions.count()).map(|at| transitions.id(at)).filter(|other| *other != to)
+    {
         writer.lose(from, other, "Heartbeat");
     }
     writer.command(format!("deliver {from} -> {to} Heartbeat last"));
@@ -109,7 +122,7 @@ fn beat(from: MemberId, to: MemberId, lab: &Lab, writer: &mut Writer) {
 }
 
 /// What is on its way to a member may arrive after its restart.
-fn restart(id: MemberId, unsynced_lost: bool, writer: &mut Writer) {
+fn restart(id: MemberId, unsynced_lost: bool, writer: &mut StoryWriter) {
     let held = writer.is_expected(id);
     if held {
         writer.command(format!("hold * -> {id}"));

@@ -1,17 +1,17 @@
 //! Which states were seen: 64-bit fingerprints in one open table.
 //!
-//! Eight bytes a state at three quarters full, no more. Two different states have the
+//! Eight bytes a state at three quarters full. Two different states have the
 //! same fingerprint with a chance of about n² / 2⁶⁵ over a whole run of n states; then
 //! one of them is not explored.
 
 #[derive(Clone, Debug)]
-pub(super) struct Visited {
+pub(super) struct VisitedStates {
     /// 0 marks a free slot.
     slots: Vec<u64>,
     len: usize,
 }
 
-impl Visited {
+impl VisitedStates {
     pub(super) fn new() -> Self {
         Self { slots: vec![0; 1 << 12], len: 0 }
     }
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn remembers_what_it_was_shown_while_it_grows() {
-        let mut visited = Visited::new();
+        let mut visited = VisitedStates::new();
         let number = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         assert!((1..50_000).all(|n| visited.insert(number(n))));
         assert!((1..50_000).all(|n| !visited.insert(number(n))));

@@ -31,14 +31,15 @@ impl Machine for Counter {
     }
 }
 
-/// A request from the member's start number `boot`, as the log holds it.
-fn request(boot: u64, number: u64) -> Bytes {
-    CommandId { member: MemberId(1), incarnation: 7, boot, number, open_from: 1 }.seal(b"x")
+/// A request from the member's start number `start`, as the log holds it.
+fn request(start: u64, sequence: u64) -> Bytes {
+    CommandId { member: MemberId(1), incarnation: 7, start, sequence, open_from: 1 }
+        .prepend_to(b"x")
 }
 
 fn applier() -> Result<Applier<Counter>, String> {
     let origin =
-        CommandId { member: MemberId(1), incarnation: 7, boot: 3, number: 0, open_from: 0 };
+        CommandId { member: MemberId(1), incarnation: 7, start: 3, sequence: 0, open_from: 0 };
     let mut applier = Applier::new(Counter::default(), origin);
     let membership = Arc::new(Membership::new([MemberId(1)], []));
     let first = SnapshotMeta { id: EntryId::new(1, 1), membership };

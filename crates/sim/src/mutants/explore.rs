@@ -7,7 +7,7 @@ use super::directed;
 use super::hunt::{Effort, Hunter, Kill};
 use super::mutant::{Means, Mutant};
 use super::switch::{limit, switch};
-use crate::explore::{Replay, run};
+use crate::explore::{RunReplay, run};
 
 pub struct Explore;
 
@@ -50,7 +50,7 @@ const QUESTIONS_MAX: u64 = 300_000_000;
 
 fn play(mutant: &Mutant, seed: u64) -> Option<Kill> {
     limit(QUESTIONS_MAX);
-    let replay = Replay::of_seed(seed);
+    let replay = RunReplay::of_seed(seed);
     let outcome = run(&replay.setting, &replay.actions);
     let violation = outcome.violation?;
     // A run that breaks a rule without the mutant as well proves nothing.

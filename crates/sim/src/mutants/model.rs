@@ -6,7 +6,7 @@ use quorate_core::config::Activation;
 
 use super::hunt::{Effort, Hunter, Kill};
 use super::mutant::{Means, Mutant};
-use crate::model::{Expects, Limits, Scope, run, scopes};
+use crate::model::{Expects, Scope, SearchLimits, run, scopes};
 
 pub struct Model {
     /// Those in which no rule is broken without a mutant.
@@ -47,7 +47,7 @@ impl Hunter for Model {
 }
 
 fn search(scope: &Scope, activation: Activation, states: usize) -> Option<Kill> {
-    let limits = Limits { states, progress: false };
+    let limits = SearchLimits { states, progress: false };
     let searched = catch_unwind(AssertUnwindSafe(|| run(scope, activation, limits)));
     let kill = |checker: &str, detail: String, events: usize| Kill {
         means: Means::Model,

@@ -8,33 +8,33 @@ use super::expect::Expectation;
 use super::grammar as read;
 use super::message::ByHand;
 use super::network::Filter;
-use super::notation::{self, Draft, Parts};
-use super::setting::Setting;
-use super::words::{Parsed, Who, Words, number, unknown};
+use super::notation::{self, Draft, MembershipParts};
+use super::setting::ConfigSetting;
+use super::words::{LineWords, MemberNames, Parsed, number, unknown};
 
 #[derive(Clone, Debug)]
-pub(super) enum Command {
-    Cluster(Cluster),
+pub(super) enum StoryCommand {
+    Cluster(ClusterCommand),
     Empty(Vec<MemberId>),
-    Log(Who, LogByHand),
-    Config(Who, Vec<Setting>),
+    Log(MemberNames, LogByHand),
+    Config(MemberNames, Vec<ConfigSetting>),
     Hide(Vec<&'static str>),
     Show(Vec<&'static str>),
     /// Hands each of these members one input.
-    Tell(Who, &'static str, Input),
-    Tick(Who, u32),
-    Timeout(Who, u32),
+    Tell(MemberNames, &'static str, Input),
+    Tick(MemberNames, u32),
+    Timeout(MemberNames, u32),
     Propose(MemberId, Vec<Bytes>),
     Change(MemberId, Change),
     Read(MemberId),
     /// At this index, or at what is applied.
     Snapshot(MemberId, Option<Index>),
-    Crash(Who, Unsynced),
-    Restart(Who, Restart),
-    Wipe(Who),
-    HoldWork(Work, Who),
-    Complete(Work, Who, usize),
-    ReleaseWork(Work, Who),
+    Crash(MemberNames, Unsynced),
+    Restart(MemberNames, Restart),
+    Wipe(MemberNames),
+    HoldWork(WorkKind, MemberNames),
+    Complete(WorkKind, MemberNames, usize),
+    ReleaseWork(WorkKind, MemberNames),
     Partition(Vec<Vec<MemberId>>),
     Cut(Filter),
     Heal(Filter),
@@ -47,19 +47,19 @@ pub(super) enum Command {
     Settle(Ticks),
     Inject(Box<ByHand>),
     Expect(Box<Expectation>),
-    Status(Who),
-    Logs(Who),
-    Disks(Who),
+    Status(MemberNames),
+    Logs(MemberNames),
+    Disks(MemberNames),
     Messages,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Cluster {
+pub(super) struct ClusterCommand {
     pub(super) voters: Vec<MemberId>,
     pub(super) learners: Vec<MemberId>,
-    pub(super) parts: Parts,
+    pub(super) parts: MembershipParts,
     pub(super) term: Option<Term>,
-    pub(super) settings: Vec<Setting>,
+    pub(super) settings: Vec<ConfigSetting>,
 }
 
 /// A disk laid out by hand. What is not named keeps a value that fits the rest.
@@ -72,10 +72,10 @@ pub(super) struct LogByHand {
     pub(super) applied: Option<Index>,
     pub(super) base: Option<EntryId>,
     pub(super) snapshot: Option<EntryId>,
-    pub(super) parts: Option<Parts>,
+    pub(super) parts: Option<MembershipParts>,
 }
 
-/// What a crash does to writes that nobody waited for.
+/// What a crash does to writes that were not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unsynced {
     Kept,
@@ -86,12 +86,12 @@ pub(super) enum Unsynced {
 pub(super) struct Restart {
     pub(super) applied: Option<Index>,
     pub(super) tail: Option<usize>,
-    pub(super) settings: Vec<Setting>,
+    pub(super) settings: Vec<ConfigSetting>,
 }
 
 /// What a member leaves to the world, and is told of when it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum WorkKind {
     Saves,
     Applies,
     Loads,
@@ -145,16 +145,16 @@ pub(super) const COMMANDS: &[&str] = &[
     "messages",
 ];
 
-impl Command {
+impl StoryCommand {
     pub(super) fn parse(line: &str) -> Parsed<Self> {
-        let mut words = Words::of(line)?;
+        let mut words = LineWords::of(line)?;
         let name = words.want("a command")?;
         let command = Self::named(&name, &mut words)?;
         words.end()?;
         Ok(command)
     }
 
-    fn named(name: &str, words: &mut Words) -> Parsed<Self> {
+    fn named(name: &str, words: &mut LineWords) -> Parsed<Self> {
         Ok(match name {
             "cluster" => Self::Cluster(read::cluster(words)?),
             "empty" => Self::Empty(read::some_members(words)?),
@@ -187,12 +187,12 @@ impl Command {
     }
 
     /// Commands that hand a member one input and nothing more.
-    fn told(name: &str, words: &mut Words) -> Parsed<Option<Self>> {
+    fn told(name: &str, words: &mut LineWords) -> Parsed<Option<Self>> {
         let (who, what, input) = match name {
             "campaign" => (words.who()?, "campaign", Input::Campaign),
             "forget-leader" => (words.who()?, "forget-leader", Input::ForgetLeader),
             "transfer" => {
-                let at = Who::These(vec![words.member()?]);
+                let at = MemberNames::These(vec![words.member()?]);
                 words.take("to");
                 (at, "transfer", Input::Transfer(words.member()?))
             }
@@ -202,7 +202,7 @@ impl Command {
                 (at, "trim", Input::Trim(number(&words.want("an index")?)?))
             }
             "report" => {
-                let at = Who::These(vec![words.member()?]);
+                let at = MemberNames::These(vec![words.member()?]);
                 let (what, input) = read::report(words)?;
                 (at, what, input)
             }
@@ -211,7 +211,7 @@ impl Command {
         Ok(Some(Self::Tell(who, what, input)))
     }
 
-    fn on_network(name: &str, words: &mut Words) -> Parsed<Self> {
+    fn on_network(name: &str, words: &mut LineWords) -> Parsed<Self> {
         Ok(match name {
             "hold" => match read::held_work(words)? {
                 Some((work, who)) => Self::HoldWork(work, who),

@@ -10,9 +10,9 @@ use super::command::Ticks;
 use super::message::{envelope_text, goal_end_text};
 use super::network::Filter;
 use super::notation::{entry_id, majorities, member_set};
-use super::requests::{Answer, REQUEST_KINDS};
-use super::words::{Parsed, Who, Words, key_value, looks_like_member, number, unknown};
-use super::world::{Played, World};
+use super::requests::{REQUEST_KINDS, RequestState};
+use super::words::{LineWords, MemberNames, Parsed, key_value, looks_like_member, number, unknown};
+use super::world::{CommandResult, StoryWorld};
 
 #[derive(Clone, Debug)]
 pub(super) struct Expectation {
@@ -23,16 +23,16 @@ pub(super) struct Expectation {
 
 #[derive(Clone, Debug)]
 enum Claim {
-    Members(Who, Vec<Fact>),
-    /// One of these leads; of everybody when none is named.
+    Members(MemberNames, Vec<Fact>),
+    /// One of these leads; one of all members when none is named.
     Leader(Vec<MemberId>),
     NoLeader(Vec<MemberId>),
-    Log(Who, Vec<EntryId>),
-    Disk(Who, Vec<EntryId>),
-    SameLogs(Who),
+    Log(MemberNames, Vec<EntryId>),
+    Disk(MemberNames, Vec<EntryId>),
+    SameLogs(MemberNames),
     Refused(String),
     Dropped(String),
-    Request(RequestId, &'static str, Outcome),
+    Request(RequestId, &'static str, ExpectedReply),
     Message(Filter),
     NoMessage(Filter),
 }
@@ -46,7 +46,7 @@ struct Fact {
 }
 
 #[derive(Clone, Debug)]
-enum Outcome {
+enum ExpectedReply {
     Waits,
     Logged(Option<EntryId>),
     Served(Option<u64>),
@@ -90,7 +90,7 @@ const FACTS: &[&str] = &[
 const FACTS_ALONE: usize = 10;
 
 impl Expectation {
-    pub(super) fn parse(words: &mut Words) -> Parsed<Self> {
+    pub(super) fn parse(words: &mut LineWords) -> Parsed<Self> {
         let within = words.take_within()?;
         let claim = Claim::parse(words)?;
         if within.is_none() && matches!(claim, Claim::NoLeader(_)) {
@@ -101,7 +101,7 @@ impl Expectation {
 }
 
 impl Claim {
-    fn parse(words: &mut Words) -> Parsed<Self> {
+    fn parse(words: &mut LineWords) -> Parsed<Self> {
         let Some(word) = words.peek().map(str::to_owned) else {
             return Err("want something to expect, such as `m1 leader`".to_owned());
         };
@@ -137,7 +137,7 @@ const CLAIMS: &[&str] = &[
     "proposal", "change", "read",
 ];
 
-fn facts(words: &mut Words) -> Parsed<Vec<Fact>> {
+fn facts(words: &mut LineWords) -> Parsed<Vec<Fact>> {
     let mut facts = Vec::new();
     while let Some(word) = words.next() {
         let negated = word == "not";
@@ -150,7 +150,7 @@ fn facts(words: &mut Words) -> Parsed<Vec<Fact>> {
     Ok(facts)
 }
 
-fn fact(negated: bool, word: &str, words: &mut Words) -> Parsed<Fact> {
+fn fact(negated: bool, word: &str, words: &mut LineWords) -> Parsed<Fact> {
     let (name, value) = match (word, key_value(word)) {
         ("of", _) => ("of", short_ids(&words.member()?.to_string())),
         (_, Some((key, value))) => (key, value.to_owned()),
@@ -177,7 +177,7 @@ fn fact(negated: bool, word: &str, words: &mut Words) -> Parsed<Fact> {
     Ok(Fact { negated, key: FACTS[at], value })
 }
 
-fn ids(words: &mut Words) -> Parsed<Vec<EntryId>> {
+fn ids(words: &mut LineWords) -> Parsed<Vec<EntryId>> {
     let mut drafts = Vec::new();
     while let Some(word) = words.next() {
         super::notation::drafts(&word, &mut drafts)?;
@@ -186,7 +186,7 @@ fn ids(words: &mut Words) -> Parsed<Vec<EntryId>> {
 }
 
 /// The rest of the line as one text; quotes are not needed.
-fn rest(words: &mut Words) -> String {
+fn rest(words: &mut LineWords) -> String {
     let mut list = Vec::new();
     while let Some(word) = words.next() {
         list.push(word);
@@ -194,27 +194,27 @@ fn rest(words: &mut Words) -> String {
     list.join(" ").trim_matches('"').to_owned()
 }
 
-fn outcome(words: &mut Words) -> Parsed<Outcome> {
+fn outcome(words: &mut LineWords) -> Parsed<ExpectedReply> {
     let word = words.want("waits, logged, served or refused")?;
     match (word.as_str(), key_value(&word)) {
-        ("waits", _) => Ok(Outcome::Waits),
-        ("logged", _) => Ok(Outcome::Logged(None)),
-        (_, Some(("logged", id))) => Ok(Outcome::Logged(Some(entry_id(id)?))),
+        ("waits", _) => Ok(ExpectedReply::Waits),
+        ("logged", _) => Ok(ExpectedReply::Logged(None)),
+        (_, Some(("logged", id))) => Ok(ExpectedReply::Logged(Some(entry_id(id)?))),
         ("served", _) => {
             let at = words.next().map(|word| match key_value(&word) {
                 Some(("at", index)) => number(index),
                 _ => Err(format!("`{word}` is too much, want at=INDEX or nothing")),
             });
-            at.transpose().map(Outcome::Served)
+            at.transpose().map(ExpectedReply::Served)
         }
-        ("refused", _) => Ok(Outcome::Refused(rest(words))),
+        ("refused", _) => Ok(ExpectedReply::Refused(rest(words))),
         _ => unknown("outcome", &word, &["waits", "logged", "logged=2.3", "served", "refused"]),
     }
 }
 
-impl World {
+impl StoryWorld {
     /// Checks a claim now or, where it has time, after each tick.
-    pub(super) fn expect(&mut self, expectation: &Expectation) -> Played {
+    pub(super) fn expect(&mut self, expectation: &Expectation) -> CommandResult {
         let Some(ticks) = expectation.within else { return self.holds(&expectation.claim) };
         let muted = std::mem::replace(&mut self.page.muted, true);
         let result = self.expect_within(&expectation.claim, ticks);
@@ -222,7 +222,7 @@ impl World {
         result
     }
 
-    fn expect_within(&mut self, claim: &Claim, ticks: u32) -> Played {
+    fn expect_within(&mut self, claim: &Claim, ticks: u32) -> CommandResult {
         let must_last = matches!(claim, Claim::NoLeader(_));
         self.settle(Ticks::Number(0))?;
         for tick in 0..=ticks {
@@ -239,7 +239,7 @@ impl World {
         Ok(())
     }
 
-    fn holds(&self, claim: &Claim) -> Played {
+    fn holds(&self, claim: &Claim) -> CommandResult {
         match claim {
             Claim::Members(who, facts) => {
                 for id in self.ids(who)? {
@@ -249,7 +249,7 @@ impl World {
             }
             Claim::Leader(of) => match self.leader(of).next() {
                 Some(_) => Ok(()),
-                None => Err(format!("nobody leads{}", among(of))),
+                None => Err(format!("no member leads{}", among(of))),
             },
             Claim::NoLeader(of) => match self.leader(of).next() {
                 Some(status) => Err(format!("{} leads term {}", status.id, status.term)),
@@ -282,7 +282,7 @@ impl World {
         self.network.flight().iter().find(|envelope| filter.matches(envelope)).map(envelope_text)
     }
 
-    fn fact_holds(&self, id: MemberId, fact: &Fact) -> Played {
+    fn fact_holds(&self, id: MemberId, fact: &Fact) -> CommandResult {
         let Fact { negated, key, value } = fact;
         let value = &short_ids(value);
         let status = self.member(id)?.core.raft.as_ref().map(quorate_core::Raft::status);
@@ -319,7 +319,7 @@ impl World {
         Ok(format!("{goal}:{}", end.flatten().map_or("none", goal_end_text)))
     }
 
-    fn logs_are(&self, who: &Who, want: &[EntryId], durable: bool) -> Played {
+    fn logs_are(&self, who: &MemberNames, want: &[EntryId], durable: bool) -> CommandResult {
         for id in self.ids(who)? {
             let member = self.member(id)?;
             let log = if durable { member.core.disk.log.clone() } else { member.view().log };
@@ -334,7 +334,7 @@ impl World {
         Ok(())
     }
 
-    fn same_logs(&self, who: &Who) -> Played {
+    fn same_logs(&self, who: &MemberNames) -> CommandResult {
         let ids = self.ids(who)?;
         let Some((first, rest)) = ids.split_first() else { return Ok(()) };
         let ours = self.member(*first)?.view().log;
@@ -353,7 +353,7 @@ impl World {
         Ok(())
     }
 
-    fn dropped(&self, refused: bool, text: &str) -> Played {
+    fn dropped(&self, refused: bool, text: &str) -> CommandResult {
         let mut of_kind = self.drops.iter().filter(|drop| drop.refused == refused);
         if of_kind.any(|drop| drop.name == text || drop.why.contains(text)) {
             return Ok(());
@@ -364,7 +364,7 @@ impl World {
         Err(format!("the last command {word} nothing for `{text}`; found: {found}"))
     }
 
-    fn request_is(&self, request: RequestId, kind: &str, outcome: &Outcome) -> Played {
+    fn request_is(&self, request: RequestId, kind: &str, outcome: &ExpectedReply) -> CommandResult {
         let name = format!("{kind} {}", request.0);
         let (asked, answer) = self
             .requests
@@ -372,10 +372,16 @@ impl World {
             .filter(|(asked, _)| *asked == kind)
             .ok_or_else(|| format!("there is no {name}"))?;
         let right = match (outcome, answer) {
-            (Outcome::Waits, Answer::Open) => true,
-            (Outcome::Logged(want), Answer::Logged(id)) => want.is_none_or(|want| want == *id),
-            (Outcome::Served(want), Answer::Served(at)) => want.is_none_or(|want| want == *at),
-            (Outcome::Refused(text), Answer::Refused(why)) => why.contains(text.as_str()),
+            (ExpectedReply::Waits, RequestState::Open) => true,
+            (ExpectedReply::Logged(want), RequestState::Logged(id)) => {
+                want.is_none_or(|want| want == *id)
+            }
+            (ExpectedReply::Served(want), RequestState::Served(at)) => {
+                want.is_none_or(|want| want == *at)
+            }
+            (ExpectedReply::Refused(text), RequestState::Refused(why)) => {
+                why.contains(text.as_str())
+            }
             _ => false,
         };
         if right { Ok(()) } else { Err(format!("{asked} {} is {answer:?}", request.0)) }

@@ -3,24 +3,24 @@
 use bytes::Bytes;
 use quorate_core::{Index, Input, MemberId, SaveId};
 
-use super::command::{Cluster, Command, LogByHand, Restart, Ticks, Unsynced, Work};
+use super::command::{ClusterCommand, LogByHand, Restart, StoryCommand, Ticks, Unsynced, WorkKind};
 use super::message::{ByHand, KINDS};
 use super::network::arrow;
 use super::notation::{self, entry_id, looks_like_entry};
-use super::setting::Setting;
+use super::setting::ConfigSetting;
 use super::words::{
-    Parsed, Who, Words, key_value, looks_like_member, member, number, text, unknown,
+    LineWords, MemberNames, Parsed, key_value, looks_like_member, member, number, text, unknown,
 };
 
-pub(super) fn some_members(words: &mut Words) -> Parsed<Vec<MemberId>> {
+pub(super) fn some_members(words: &mut LineWords) -> Parsed<Vec<MemberId>> {
     match words.members()? {
         none if none.is_empty() => Err("want members such as `m4 m5`".to_owned()),
         members => Ok(members),
     }
 }
 
-pub(super) fn cluster(words: &mut Words) -> Parsed<Cluster> {
-    let mut cluster = Cluster::default();
+pub(super) fn cluster(words: &mut LineWords) -> Parsed<ClusterCommand> {
+    let mut cluster = ClusterCommand::default();
     let mut learners = false;
     while let Some(word) = words.next() {
         if looks_like_member(&word) {
@@ -31,7 +31,7 @@ pub(super) fn cluster(words: &mut Words) -> Parsed<Cluster> {
         } else if let Some(("term", value)) = key_value(&word) {
             cluster.term = Some(number(value)?);
         } else if !cluster.parts.take(&word)? {
-            cluster.settings.push(Setting::want(&word)?);
+            cluster.settings.push(ConfigSetting::want(&word)?);
         }
     }
     if cluster.voters.is_empty() == cluster.parts.majorities.is_none() {
@@ -40,7 +40,7 @@ pub(super) fn cluster(words: &mut Words) -> Parsed<Cluster> {
     Ok(cluster)
 }
 
-pub(super) fn log_by_hand(words: &mut Words) -> Parsed<LogByHand> {
+pub(super) fn log_by_hand(words: &mut LineWords) -> Parsed<LogByHand> {
     let mut log = LogByHand::default();
     while let Some(word) = words.next() {
         if looks_like_entry(&word) {
@@ -82,10 +82,10 @@ const LOG_WORDS: &[&str] = &[
     "autoleave",
 ];
 
-pub(super) fn settings(words: &mut Words) -> Parsed<Vec<Setting>> {
-    let mut settings = vec![Setting::want(&words.want("a setting such as pre-vote=off")?)?];
+pub(super) fn settings(words: &mut LineWords) -> Parsed<Vec<ConfigSetting>> {
+    let mut settings = vec![ConfigSetting::want(&words.want("a setting such as pre-vote=off")?)?];
     while let Some(word) = words.next() {
-        settings.push(Setting::want(&word)?);
+        settings.push(ConfigSetting::want(&word)?);
     }
     Ok(settings)
 }
@@ -107,7 +107,7 @@ pub(super) const SHOWN: &[&str] = &[
     "trims",
 ];
 
-pub(super) fn shown(words: &mut Words) -> Parsed<Vec<&'static str>> {
+pub(super) fn shown(words: &mut LineWords) -> Parsed<Vec<&'static str>> {
     let known: Vec<&'static str> = SHOWN.iter().chain(KINDS).copied().collect();
     let mut list = Vec::new();
     while let Some(word) = words.next() {
@@ -119,16 +119,16 @@ pub(super) fn shown(words: &mut Words) -> Parsed<Vec<&'static str>> {
     if list.is_empty() { Err(format!("want one of: {}", known.join(" "))) } else { Ok(list) }
 }
 
-pub(super) fn count_or_one<T: std::str::FromStr + From<u8>>(words: &mut Words) -> Parsed<T> {
+pub(super) fn count_or_one<T: std::str::FromStr + From<u8>>(words: &mut LineWords) -> Parsed<T> {
     words.next().map_or(Ok(1.into()), |word| number(&word))
 }
 
-pub(super) fn optional_index(words: &mut Words) -> Parsed<Option<Index>> {
+pub(super) fn optional_index(words: &mut LineWords) -> Parsed<Option<Index>> {
     words.take("at");
     words.next().map(|word| number(&word)).transpose()
 }
 
-pub(super) fn commands(words: &mut Words) -> Parsed<Vec<Bytes>> {
+pub(super) fn commands(words: &mut LineWords) -> Parsed<Vec<Bytes>> {
     let mut list = Vec::new();
     while let Some(word) = words.next() {
         match key_value(&word) {
@@ -143,7 +143,7 @@ pub(super) fn commands(words: &mut Words) -> Parsed<Vec<Bytes>> {
     }
 }
 
-pub(super) fn unsynced(words: &mut Words) -> Parsed<Unsynced> {
+pub(super) fn unsynced(words: &mut LineWords) -> Parsed<Unsynced> {
     match words.next().as_deref() {
         None => Ok(Unsynced::Kept),
         Some("unsynced=lost") => Ok(Unsynced::Lost),
@@ -151,29 +151,29 @@ pub(super) fn unsynced(words: &mut Words) -> Parsed<Unsynced> {
     }
 }
 
-pub(super) fn restart(words: &mut Words) -> Parsed<Restart> {
+pub(super) fn restart(words: &mut LineWords) -> Parsed<Restart> {
     let mut restart = Restart::default();
     while let Some(word) = words.next() {
         match key_value(&word) {
             Some(("applied", value)) => restart.applied = Some(number(value)?),
             Some(("tail", value)) => restart.tail = Some(number(value)?),
-            _ => restart.settings.push(Setting::want(&word)?),
+            _ => restart.settings.push(ConfigSetting::want(&word)?),
         }
     }
     Ok(restart)
 }
 
-pub(super) fn work(word: &str) -> Parsed<Work> {
+pub(super) fn work(word: &str) -> Parsed<WorkKind> {
     match word {
-        "save" | "saves" => Ok(Work::Saves),
-        "apply" | "applies" => Ok(Work::Applies),
-        "load" | "loads" => Ok(Work::Loads),
+        "save" | "saves" => Ok(WorkKind::Saves),
+        "apply" | "applies" => Ok(WorkKind::Applies),
+        "load" | "loads" => Ok(WorkKind::Loads),
         _ => unknown("work", word, &["saves", "applies", "loads"]),
     }
 }
 
 /// `saves m1 m2`, as opposed to a filter of messages.
-pub(super) fn held_work(words: &mut Words) -> Parsed<Option<(Work, Who)>> {
+pub(super) fn held_work(words: &mut LineWords) -> Parsed<Option<(WorkKind, MemberNames)>> {
     let is_work = |word: &str| word.starts_with(|c: char| c.is_ascii_lowercase());
     let Some(word) = words.peek().filter(|word| is_work(word) && !word.contains("->")) else {
         return Ok(None);
@@ -186,7 +186,7 @@ pub(super) fn held_work(words: &mut Words) -> Parsed<Option<(Work, Who)>> {
     Ok(Some((work, words.who()?)))
 }
 
-pub(super) fn report(words: &mut Words) -> Parsed<(&'static str, Input)> {
+pub(super) fn report(words: &mut LineWords) -> Parsed<(&'static str, Input)> {
     let kind = words.want(&REPORTS.join(", "))?;
     let about = words.member()?;
     match kind.as_str() {
@@ -201,7 +201,7 @@ pub(super) fn report(words: &mut Words) -> Parsed<(&'static str, Input)> {
 const REPORTS: &[&str] = &["unreachable", "connection-lost", "snapshot-sent", "snapshot-lost"];
 
 /// `m1 m2 | m3 | m4 m5`
-pub(super) fn sides(words: &mut Words) -> Parsed<Vec<Vec<MemberId>>> {
+pub(super) fn sides(words: &mut LineWords) -> Parsed<Vec<Vec<MemberId>>> {
     let mut sides = vec![some_members(words)?];
     while words.take("|") {
         sides.push(some_members(words)?);
@@ -209,7 +209,7 @@ pub(super) fn sides(words: &mut Words) -> Parsed<Vec<Vec<MemberId>>> {
     if sides.len() > 1 { Ok(sides) } else { Err("want sides such as `m1 | m2 m3`".to_owned()) }
 }
 
-pub(super) fn ticks(words: &mut Words) -> Parsed<Ticks> {
+pub(super) fn ticks(words: &mut LineWords) -> Parsed<Ticks> {
     let Some(word) = words.next() else { return Ok(Ticks::Number(0)) };
     match key_value(&word) {
         Some(("ticks", "heartbeat")) => Ok(Ticks::Heartbeat),
@@ -220,16 +220,16 @@ pub(super) fn ticks(words: &mut Words) -> Parsed<Ticks> {
 }
 
 /// `m1 -> m2 KIND …`, or a completion that nothing asked for: `m1 saved=7`.
-pub(super) fn inject(words: &mut Words) -> Parsed<Command> {
+pub(super) fn inject(words: &mut LineWords) -> Parsed<StoryCommand> {
     let word = words.want("a sender such as m1")?;
     if let Some((from, false, to)) = arrow(&word, words)? {
         let [from, to] = [&from, &to].map(|side| match side.as_slice() {
             [one] => Ok(*one),
             _ => Err("want one sender and one receiver"),
         });
-        return Ok(Command::Inject(Box::new(ByHand::parse(from?, to?, words)?)));
+        return Ok(StoryCommand::Inject(Box::new(ByHand::parse(from?, to?, words)?)));
     }
-    let at = Who::These(vec![member(&word)?]);
+    let at = MemberNames::These(vec![member(&word)?]);
     let completion = words.want("`-> m2` or a completion such as saved=7")?;
     let known = &["saved=7", "applied=7", "snapshotted=7"];
     let (what, input) = match key_value(&completion) {
@@ -238,5 +238,5 @@ pub(super) fn inject(words: &mut Words) -> Parsed<Command> {
         Some(("snapshotted", value)) => ("snapshotted", Input::Snapshotted(number(value)?)),
         _ => return unknown("completion", &completion, known),
     };
-    Ok(Command::Tell(at, what, input))
+    Ok(StoryCommand::Tell(at, what, input))
 }

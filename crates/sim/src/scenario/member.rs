@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use quorate_core::{Boot, Config, EntryId, HardState, Index, MemberId, Raft, Save};
 
-use super::command::{Unsynced, Work};
+use super::command::{Unsynced, WorkKind};
 use super::notation::entries_text;
 use crate::cluster::{CoreMember, DiskState};
 
 #[derive(Clone, Debug)]
-pub(super) struct Member {
+pub(super) struct StoryMember {
     pub(super) config: Config,
     pub(super) core: CoreMember,
     /// What it was last started from.
@@ -41,7 +41,7 @@ impl WorkTexts {
     }
 }
 
-impl Member {
+impl StoryMember {
     pub(super) fn new(id: MemberId, disk: DiskState) -> Self {
         Self {
             config: Config { seed: id.0, ..Config::new(id) },
@@ -88,19 +88,19 @@ impl Member {
         view
     }
 
-    pub(super) fn hold(&mut self, work: Work, held: bool) {
+    pub(super) fn hold(&mut self, work: WorkKind, held: bool) {
         match work {
-            Work::Saves => self.saves.held = held,
-            Work::Applies => self.applies.held = held,
-            Work::Loads => self.loads.held = held,
+            WorkKind::Saves => self.saves.held = held,
+            WorkKind::Applies => self.applies.held = held,
+            WorkKind::Loads => self.loads.held = held,
         }
     }
 
-    pub(super) fn has_work(&self, work: Work) -> bool {
+    pub(super) fn has_work(&self, work: WorkKind) -> bool {
         match work {
-            Work::Saves => !self.core.saves.is_empty(),
-            Work::Applies => !self.core.applies.is_empty(),
-            Work::Loads => !self.core.loads.is_empty(),
+            WorkKind::Saves => !self.core.saves.is_empty(),
+            WorkKind::Applies => !self.core.applies.is_empty(),
+            WorkKind::Loads => !self.core.loads.is_empty(),
         }
     }
 

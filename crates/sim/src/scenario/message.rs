@@ -10,9 +10,9 @@ use quorate_core::message::{
 use quorate_core::{EntryId, Envelope, Index, MemberId, Membership, RequestId, SnapshotMeta, Term};
 
 use super::notation::{
-    self, Draft, PARTS, Parts, change_text, entries_text, entry_id, looks_like_entry,
+    self, Draft, MembershipParts, PARTS, change_text, entries_text, entry_id, looks_like_entry,
 };
-use super::words::{Parsed, Words, key_value, member, number, text, unknown};
+use super::words::{LineWords, Parsed, key_value, member, number, text, unknown};
 
 /// Every kind of message, by the name that stories use.
 pub(super) const KINDS: &[&str] = &[
@@ -130,12 +130,12 @@ fn fields_text(message: &Message) -> String {
     }
 }
 
-/// That everybody knows the first membership goes without saying.
+/// The first membership is known to all members, so it is not printed.
 fn knows_text(committed: EntryId) -> String {
     if committed.index > 1 { format!(" knows={committed}") } else { String::new() }
 }
 
-/// Whom others know by an id: `disk=11 joined-at=5`.
+/// The identity that other members know for an id: `disk=11 joined-at=5`.
 pub(super) fn identity_text(known: Identity) -> String {
     let disk = known.incarnation.map_or(String::new(), |disk| format!("disk={disk} "));
     format!("{disk}joined-at={}", known.joined_at)
@@ -159,7 +159,7 @@ pub(super) struct ByHand {
     pub(super) from: MemberId,
     /// Who is handed the message.
     pub(super) at: MemberId,
-    /// Whom it is addressed to.
+    /// The member it is addressed to.
     to: MemberId,
     term: Term,
     kind: &'static str,
@@ -184,13 +184,13 @@ struct Fields {
     joined_at: Index,
     member: Option<MemberId>,
     drafts: Vec<Draft>,
-    parts: Parts,
+    parts: MembershipParts,
     text: Option<String>,
 }
 
 impl ByHand {
     /// `m1 -> m2 KIND FIELDS… term=3`, after the arrow has been read.
-    pub(super) fn parse(from: MemberId, at: MemberId, words: &mut Words) -> Parsed<Self> {
+    pub(super) fn parse(from: MemberId, at: MemberId, words: &mut LineWords) -> Parsed<Self> {
         let kind = kind_named(&words.want("a kind of message such as Vote")?)?;
         let mut hand = Self { from, at, to: at, term: 0, kind, fields: Fields::default() };
         while let Some(word) = words.next() {
@@ -295,7 +295,7 @@ impl ByHand {
     fn proposal(&self) -> Parsed<Proposal> {
         let word = self.fields.text.as_deref().unwrap_or_default();
         match word.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            Some(inner) => notation::change(&mut Words::of(inner)?)
+            Some(inner) => notation::change(&mut LineWords::of(inner)?)
                 .map(|change| Proposal::Change(Box::new(change))),
             None => Ok(Proposal::Command(text(word))),
         }

@@ -31,7 +31,7 @@ use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-pub use runner::{Verdict, check, find};
+pub use runner::{StoryResult, check, find};
 pub use script::{Complaint, ComplaintKind, Script};
 use show::Colours;
 pub use story::Plays;
@@ -76,9 +76,9 @@ fn check_all(files: &[PathBuf]) -> ExitCode {
     let (mut passed, mut failed, mut both) = (0, 0, 0);
     for path in files {
         let (word, plays) = match check(path, update_wanted()) {
-            Verdict::Passed(plays) => ("ok", plays),
-            Verdict::Rewritten(plays) => ("rewritten", plays),
-            Verdict::Failed { line, why } => {
+            StoryResult::Passed(plays) => ("ok", plays),
+            StoryResult::Rewritten(plays) => ("rewritten", plays),
+            StoryResult::Failed { line, why } => {
                 say!("FAIL {}:{line}: {why}", path.display());
                 failed += 1;
                 continue;

@@ -1,4 +1,4 @@
-//! What is on its way between members, and what stands in its way.
+//! Messages in flight between members, and what is cut or held.
 //!
 //! Messages leave in the order they were sent and stay in flight until a command
 //! delivers them. A cut loses what is sent over it, a hold keeps it aside.
@@ -6,12 +6,12 @@
 use quorate_core::{Envelope, MemberId};
 
 use super::message::{KINDS, kind, kind_named};
-use super::words::{Parsed, Words, member_list, number, unknown};
+use super::words::{LineWords, Parsed, member_list, number, unknown};
 
 /// Which messages: `m1 -> m2 Vote`, `m1,m2 <-> *`, `Append first`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filter {
-    /// Nobody in a list means everybody.
+    /// An empty list means all members.
     from: Vec<MemberId>,
     to: Vec<MemberId>,
     both_ways: bool,
@@ -30,7 +30,7 @@ enum Pick {
 
 impl Filter {
     /// Reads the rest of the line.
-    pub(super) fn parse(words: &mut Words) -> Parsed<Self> {
+    pub(super) fn parse(words: &mut LineWords) -> Parsed<Self> {
         let mut filter = Self::default();
         while let Some(word) = words.next() {
             match word.as_str() {
@@ -92,7 +92,7 @@ impl Filter {
 type Arrow = (Vec<MemberId>, bool, Vec<MemberId>);
 
 /// `m1->m2`, `m1 -> m2`, `m1 <-> *`, in one word or three.
-pub(super) fn arrow(word: &str, words: &mut Words) -> Parsed<Option<Arrow>> {
+pub(super) fn arrow(word: &str, words: &mut LineWords) -> Parsed<Option<Arrow>> {
     let three = matches!(words.peek(), Some("->" | "<->"));
     let whole = if three {
         let arrow = words.want("an arrow")?;
@@ -109,7 +109,7 @@ pub(super) fn arrow(word: &str, words: &mut Words) -> Parsed<Option<Arrow>> {
     Ok(Some((list(from)?, both_ways, list(to)?)))
 }
 
-fn count(words: &mut Words) -> Parsed<usize> {
+fn count(words: &mut LineWords) -> Parsed<usize> {
     match words.peek().and_then(|word| number(word).ok()) {
         Some(count) => {
             words.next();
@@ -131,32 +131,32 @@ fn named(list: &[MemberId], id: MemberId) -> bool {
 
 /// The wires between members.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Network {
+pub(super) struct StoryNetwork {
     flight: Vec<Envelope>,
     held: Vec<Envelope>,
     cuts: Vec<Filter>,
     holds: Vec<Filter>,
 }
 
-/// What became of a message when it was sent.
+/// What happened to a message when it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum SendResult {
     InFlight,
     Held,
     Lost,
 }
 
-impl Network {
-    pub(super) fn send(&mut self, envelope: Envelope) -> Fate {
+impl StoryNetwork {
+    pub(super) fn send(&mut self, envelope: Envelope) -> SendResult {
         if self.cuts.iter().any(|cut| cut.matches(&envelope)) {
-            return Fate::Lost;
+            return SendResult::Lost;
         }
         if self.holds.iter().any(|hold| hold.matches(&envelope)) {
             self.held.push(envelope);
-            return Fate::Held;
+            return SendResult::Held;
         }
         self.flight.push(envelope);
-        Fate::InFlight
+        SendResult::InFlight
     }
 
     pub(super) fn flight(&self) -> &[Envelope] {
@@ -190,7 +190,7 @@ impl Network {
         lost
     }
 
-    /// Mends these cuts, or all. False when there was no such cut.
+    /// Ends these cuts, or all. False when there was no such cut.
     pub(super) fn heal(&mut self, filter: &Filter) -> bool {
         end_rules(&mut self.cuts, filter) || filter.is_everything()
     }
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     fn filter(text: &str) -> Filter {
-        Filter::parse(&mut Words::of(text).unwrap()).unwrap()
+        Filter::parse(&mut LineWords::of(text).unwrap()).unwrap()
     }
 
     fn message(from: u64, to: u64) -> Envelope {
@@ -285,14 +285,14 @@ mod tests {
 
     #[test]
     fn released_messages_come_last() {
-        let mut network = Network::default();
+        let mut network = StoryNetwork::default();
         network.hold(filter("m1 -> m2"));
-        assert_eq!(network.send(message(1, 2)), Fate::Held);
-        assert_eq!(network.send(message(1, 3)), Fate::InFlight);
+        assert_eq!(network.send(message(1, 2)), SendResult::Held);
+        assert_eq!(network.send(message(1, 3)), SendResult::InFlight);
         assert!(network.release(&filter("m1 -> m2")));
         assert!(!network.release(&filter("")));
         assert_eq!(network.flight(), [message(1, 3), message(1, 2)]);
-        assert_eq!(network.send(message(1, 2)), Fate::InFlight);
+        assert_eq!(network.send(message(1, 2)), SendResult::InFlight);
         assert_eq!(network.take(&filter("last 2")).len(), 2);
     }
 }

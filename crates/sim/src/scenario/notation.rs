@@ -8,7 +8,7 @@ use quorate_core::config::{Activation, EtcdCompat};
 use quorate_core::membership::{ChangeKind, LoggedChange, MemberInfo, Operation, Transition};
 use quorate_core::{Change, Entry, EntryId, Index, MemberId, MemberSet, Membership, Payload};
 
-use super::words::{Parsed, Words, key_value, number, text, unknown};
+use super::words::{LineWords, Parsed, key_value, number, text, unknown};
 
 /// An entry as an author writes it. A change still lacks the membership that
 /// results from it, which depends on the entries before.
@@ -23,7 +23,7 @@ enum Body {
     Command(Bytes),
     Change(Change),
     /// A change whose result the author dictates, however impossible.
-    Dictated(Change, Parts),
+    Dictated(Change, MembershipParts),
 }
 
 pub(super) fn entry_id(word: &str) -> Parsed<EntryId> {
@@ -62,11 +62,11 @@ const RUN_MAX: Index = 100_000;
 
 fn change_body(inner: &str) -> Parsed<Body> {
     let Some((wish, result)) = inner.split_once("=>") else {
-        return Ok(Body::Change(change(&mut Words::of(inner)?)?));
+        return Ok(Body::Change(change(&mut LineWords::of(inner)?)?));
     };
-    let wish = change(&mut Words::of(wish)?)?;
-    let mut words = Words::of(result)?;
-    let mut parts = Parts::default();
+    let wish = change(&mut LineWords::of(wish)?)?;
+    let mut words = LineWords::of(result)?;
+    let mut parts = MembershipParts::default();
     while let Some(word) = words.next() {
         if !parts.take(&word)? {
             return unknown("part of a membership", &word, PARTS);
@@ -107,7 +107,7 @@ fn logged(change: &Change, membership: &Arc<Membership>) -> Payload {
 /// `v4 l3 r1 u2`, then `implicit`, `explicit`, `form=v1`, `context=…`; or
 /// `to (1 2)&&(2 3)`; or `voters (1 2 3) retain`; or `goal (1 2 3) learners (4)`; or
 /// `cancel`, or `leave`. Any of them `expecting=2.3`.
-pub(super) fn change(words: &mut Words) -> Parsed<Change> {
+pub(super) fn change(words: &mut LineWords) -> Parsed<Change> {
     let mut operations = Vec::new();
     let mut transition = Transition::Auto;
     let mut v1 = false;
@@ -207,7 +207,7 @@ fn operation(word: &str) -> Option<Operation> {
 
 /// The parts of a membership, as far as they were named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Parts {
+pub(super) struct MembershipParts {
     pub(super) majorities: Option<Vec<MemberSet>>,
     pub(super) learners: MemberSet,
     learners_next: MemberSet,
@@ -224,7 +224,7 @@ pub(super) const PARTS: &[&str] = &[
     "activation=on-append",
 ];
 
-impl Parts {
+impl MembershipParts {
     /// Takes a word that is a part of a membership; false when it is not one.
     pub(super) fn take(&mut self, word: &str) -> Parsed<bool> {
         match key_value(word) {
@@ -346,6 +346,7 @@ const RUN_SHOWN: usize = 5;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::short_ids::short_ids;
 
     fn parse(words: &[&str]) -> Parsed<Vec<Entry>> {
         let mut list = Vec::new();
@@ -358,14 +359,15 @@ mod tests {
         let words =
             ["1.2..1.9", "2.10", "2.11\"x\"", "2.12[v4 r1]", "3.13[leave]", "3.14[(1 2)&&(2 3 4)]"];
         let read = parse(&words).unwrap();
-        assert_eq!(entries_text(&read), words.join(" "));
+        assert_eq!(short_ids(&entries_text(&read)), words.join(" "));
         let last = read.last().and_then(|entry| entry.change().cloned()).unwrap();
-        assert_eq!(last.membership.to_string(), "voters=(1 2)&&(2 3 4) learners_next=(3 4)");
+        let membership = short_ids(&last.membership.to_string());
+        assert_eq!(membership, "voters=(1 2)&&(2 3 4) learners_next=(3 4)");
     }
 
     #[test]
     fn a_change_that_cannot_follow_is_named() {
-        let said = parse(&["1.2[leave]"]).unwrap_err();
+        let said = short_ids(&parse(&["1.2[leave]"]).unwrap_err());
         assert!(said.starts_with("entry 1.2 cannot follow voters=(1 2 3)"), "{said}");
         let dictated = parse(&["1.2[v4 => voters=()]"]).unwrap();
         assert!(dictated[0].change().is_some_and(|logged| logged.membership.is_empty()));

@@ -6,7 +6,7 @@ use crate::short_ids::short_ids;
 
 /// Lines since the page was last torn off.
 #[derive(Clone, Debug)]
-pub(super) struct Page {
+pub(super) struct TranscriptPage {
     lines: Vec<String>,
     /// What `hide` named.
     hidden: BTreeSet<&'static str>,
@@ -14,14 +14,14 @@ pub(super) struct Page {
     pub(super) muted: bool,
 }
 
-impl Default for Page {
+impl Default for TranscriptPage {
     /// Every election ends with replies that come too late to matter.
     fn default() -> Self {
         Self { lines: Vec::new(), hidden: BTreeSet::from(["late"]), muted: false }
     }
 }
 
-impl Page {
+impl TranscriptPage {
     /// A line that `hide` cannot hide.
     pub(super) fn say(&mut self, line: String) {
         if !self.muted {

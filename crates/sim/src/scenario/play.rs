@@ -5,77 +5,83 @@ use quorate_core::{Accepted, Change, Envelope, Index, Input, MemberId, RequestId
 
 use crate::short_ids::short_ids;
 
-use super::command::{Command, Ticks, Work};
+use super::command::{StoryCommand, Ticks, WorkKind};
 use super::message::{ByHand, envelope_text, shown_as};
 use super::network::Filter;
 use super::notation::entries_text;
-use super::words::Who;
-use super::world::{Played, STEPS_MAX, World};
+use super::words::MemberNames;
+use super::world::{CommandResult, STEPS_MAX, StoryWorld};
 
-impl World {
+impl StoryWorld {
     /// Plays one command; a complaint fails the story.
-    pub(super) fn play(&mut self, command: &Command) -> Played {
-        if !matches!(command, Command::Expect(_)) {
+    pub(super) fn play(&mut self, command: &StoryCommand) -> CommandResult {
+        if !matches!(command, StoryCommand::Expect(_)) {
             self.drops.clear();
         }
         match command {
-            Command::Cluster(cluster) => self.cluster(cluster),
-            Command::Empty(ids) => self.empty(ids),
-            Command::Log(who, log) => self.log(who, log),
-            Command::Config(who, settings) => self.config(who, settings),
-            Command::Hide(things) => {
+            StoryCommand::Cluster(cluster) => self.cluster(cluster),
+            StoryCommand::Empty(ids) => self.empty(ids),
+            StoryCommand::Log(who, log) => self.log(who, log),
+            StoryCommand::Config(who, settings) => self.config(who, settings),
+            StoryCommand::Hide(things) => {
                 self.page.hide(things);
                 Ok(())
             }
-            Command::Show(things) => {
+            StoryCommand::Show(things) => {
                 self.page.show(things);
                 Ok(())
             }
-            Command::Tell(who, what, input) => self.tell_each(who, what, input),
-            Command::Tick(who, count) => self.tick(who, *count),
-            Command::Timeout(who, ticks) => self.timeout(who, *ticks),
-            Command::Propose(id, commands) => self.propose(*id, commands),
-            Command::Change(id, change) => self.change(*id, change),
-            Command::Read(id) => self.read(*id),
-            Command::Snapshot(id, index) => self.snapshot(*id, *index),
-            Command::Crash(who, unsynced) => self.crash(who, *unsynced),
-            Command::Restart(who, restart) => self.restart(who, restart),
-            Command::Wipe(who) => self.wipe(who),
-            Command::HoldWork(work, who) => self.hold_work(*work, who),
-            Command::Complete(work, who, count) => self.complete_work(*work, who, *count),
-            Command::ReleaseWork(work, who) => self.release_work(*work, who),
-            Command::Inject(hand) => self.inject(hand),
-            Command::Expect(expectation) => self.expect(expectation),
-            Command::Settle(ticks) => self.settle(*ticks),
-            Command::Status(who) => {
+            StoryCommand::Tell(who, what, input) => self.tell_each(who, what, input),
+            StoryCommand::Tick(who, count) => self.tick(who, *count),
+            StoryCommand::Timeout(who, ticks) => self.timeout(who, *ticks),
+            StoryCommand::Propose(id, commands) => self.propose(*id, commands),
+            StoryCommand::Change(id, change) => self.change(*id, change),
+            StoryCommand::Read(id) => self.read(*id),
+            StoryCommand::Snapshot(id, index) => self.snapshot(*id, *index),
+            StoryCommand::Crash(who, unsynced) => self.crash(who, *unsynced),
+            StoryCommand::Restart(who, restart) => self.restart(who, restart),
+            StoryCommand::Wipe(who) => self.wipe(who),
+            StoryCommand::HoldWork(work, who) => self.hold_work(*work, who),
+            StoryCommand::Complete(work, who, count) => self.complete_work(*work, who, *count),
+            StoryCommand::ReleaseWork(work, who) => self.release_work(*work, who),
+            StoryCommand::Inject(hand) => self.inject(hand),
+            StoryCommand::Expect(expectation) => self.expect(expectation),
+            StoryCommand::Settle(ticks) => self.settle(*ticks),
+            StoryCommand::Status(who) => {
                 self.ids(who)?.into_iter().try_for_each(|id| self.say_status(id))
             }
-            Command::Logs(who) => self.ids(who)?.into_iter().try_for_each(|id| self.say_log(id)),
-            Command::Disks(who) => self.ids(who)?.into_iter().try_for_each(|id| self.say_disk(id)),
+            StoryCommand::Logs(who) => {
+                self.ids(who)?.into_iter().try_for_each(|id| self.say_log(id))
+            }
+            StoryCommand::Disks(who) => {
+                self.ids(who)?.into_iter().try_for_each(|id| self.say_disk(id))
+            }
             other => self.play_network(other),
         }
     }
 
-    fn play_network(&mut self, command: &Command) -> Played {
+    fn play_network(&mut self, command: &StoryCommand) -> CommandResult {
         match command {
-            Command::Partition(sides) => self.partition(sides),
-            Command::Cut(filter) => self.cut(filter.clone()),
-            Command::Heal(filter) => {
+            StoryCommand::Partition(sides) => self.partition(sides),
+            StoryCommand::Cut(filter) => self.cut(filter.clone()),
+            StoryCommand::Heal(filter) => {
                 found(self.network.heal(filter), "nothing was cut in these words")
             }
-            Command::Hold(filter) => found(self.network.hold(filter.clone()), NO_MESSAGE),
-            Command::Release(filter) => {
+            StoryCommand::Hold(filter) => found(self.network.hold(filter.clone()), NO_MESSAGE),
+            StoryCommand::Release(filter) => {
                 found(self.network.release(filter), "nothing is held in these words")
             }
-            Command::Duplicate(filter) => found(self.network.duplicate(filter) > 0, NO_MESSAGE),
-            Command::Reorder(filter) => found(self.network.reorder(filter) > 0, NO_MESSAGE),
-            Command::Drop(filter) => {
+            StoryCommand::Duplicate(filter) => {
+                found(self.network.duplicate(filter) > 0, NO_MESSAGE)
+            }
+            StoryCommand::Reorder(filter) => found(self.network.reorder(filter) > 0, NO_MESSAGE),
+            StoryCommand::Drop(filter) => {
                 let lost = self.network.take(filter);
                 lost.iter().for_each(|envelope| self.say_lost(envelope));
                 found(!lost.is_empty(), NO_MESSAGE)
             }
-            Command::Deliver(filter) => self.deliver(filter),
-            Command::Messages => {
+            StoryCommand::Deliver(filter) => self.deliver(filter),
+            StoryCommand::Messages => {
                 self.say_messages();
                 Ok(())
             }
@@ -83,7 +89,7 @@ impl World {
         }
     }
 
-    fn tell_each(&mut self, who: &Who, what: &str, input: &Input) -> Played {
+    fn tell_each(&mut self, who: &MemberNames, what: &str, input: &Input) -> CommandResult {
         for id in self.ids_up(who)? {
             self.tell(id, what, input.clone())?;
         }
@@ -91,7 +97,7 @@ impl World {
     }
 
     /// One tick for each in turn, as often as asked.
-    pub(super) fn tick(&mut self, who: &Who, count: u32) -> Played {
+    pub(super) fn tick(&mut self, who: &MemberNames, count: u32) -> CommandResult {
         for _ in 0..count {
             self.tell_each(who, "tick", &Input::Tick)?;
         }
@@ -99,7 +105,7 @@ impl World {
     }
 
     /// All at once: what they lead to is asked for once.
-    fn propose(&mut self, id: MemberId, commands: &[Bytes]) -> Played {
+    fn propose(&mut self, id: MemberId, commands: &[Bytes]) -> CommandResult {
         for command in commands {
             let request = self.requests.ask("proposal");
             let input = Input::Propose(request, command.clone());
@@ -108,19 +114,19 @@ impl World {
         self.drain(id)
     }
 
-    fn change(&mut self, id: MemberId, change: &Change) -> Played {
+    fn change(&mut self, id: MemberId, change: &Change) -> CommandResult {
         let request = self.requests.ask("change");
         self.request(id, request, Input::Change(request, change.clone()))?;
         self.drain(id)
     }
 
-    fn read(&mut self, id: MemberId) -> Played {
+    fn read(&mut self, id: MemberId) -> CommandResult {
         let request = self.requests.ask("read");
         self.request(id, request, Input::Read(request))?;
         self.drain(id)
     }
 
-    fn request(&mut self, id: MemberId, request: RequestId, input: Input) -> Played {
+    fn request(&mut self, id: MemberId, request: RequestId, input: Input) -> CommandResult {
         let name = self.requests.name(request);
         let said = match self.step(id, &name, input)? {
             Ok(Accepted::Logged(entry)) => {
@@ -139,20 +145,20 @@ impl World {
         Ok(())
     }
 
-    fn snapshot(&mut self, id: MemberId, index: Option<Index>) -> Played {
+    fn snapshot(&mut self, id: MemberId, index: Option<Index>) -> CommandResult {
         let index = index.unwrap_or(self.running(id)?.log_status().applied);
         self.capture(id, index)?;
         self.drain(id)
     }
 
-    fn hold_work(&mut self, work: Work, who: &Who) -> Played {
+    fn hold_work(&mut self, work: WorkKind, who: &MemberNames) -> CommandResult {
         for id in self.ids(who)? {
             self.member_mut(id)?.hold(work, true);
         }
         Ok(())
     }
 
-    fn complete_work(&mut self, work: Work, who: &Who, count: usize) -> Played {
+    fn complete_work(&mut self, work: WorkKind, who: &MemberNames, count: usize) -> CommandResult {
         for id in self.ids_up(who)? {
             for _ in 0..count {
                 self.complete(id, work)?;
@@ -162,7 +168,7 @@ impl World {
         Ok(())
     }
 
-    fn release_work(&mut self, work: Work, who: &Who) -> Played {
+    fn release_work(&mut self, work: WorkKind, who: &MemberNames) -> CommandResult {
         for id in self.ids(who)? {
             for _ in 0..STEPS_MAX {
                 if !self.member(id)?.has_work(work) {
@@ -176,7 +182,7 @@ impl World {
         Ok(())
     }
 
-    fn partition(&mut self, sides: &[Vec<MemberId>]) -> Played {
+    fn partition(&mut self, sides: &[Vec<MemberId>]) -> CommandResult {
         sides.iter().flatten().try_for_each(|id| self.member(*id).map(|_| ()))?;
         for (at, side) in sides.iter().enumerate() {
             for other in sides.iter().skip(at + 1) {
@@ -186,7 +192,7 @@ impl World {
         Ok(())
     }
 
-    fn cut(&mut self, filter: Filter) -> Played {
+    fn cut(&mut self, filter: Filter) -> CommandResult {
         filter.members().try_for_each(|id| self.member(id).map(|_| ()))?;
         for envelope in self.network.cut(filter) {
             self.say_lost(&envelope);
@@ -195,7 +201,7 @@ impl World {
     }
 
     /// Hands over the chosen messages, but not what they lead to.
-    fn deliver(&mut self, filter: &Filter) -> Played {
+    fn deliver(&mut self, filter: &Filter) -> CommandResult {
         let chosen = self.network.take(filter);
         let count = chosen.len();
         for envelope in chosen {
@@ -211,7 +217,7 @@ impl World {
     }
 
     /// Delivers until nothing is in flight; then, tick by tick, the same again.
-    pub(super) fn settle(&mut self, ticks: Ticks) -> Played {
+    pub(super) fn settle(&mut self, ticks: Ticks) -> CommandResult {
         let configs = || self.members.values().map(|member| &member.config);
         let count = match ticks {
             Ticks::Number(count) => count,
@@ -220,13 +226,13 @@ impl World {
         };
         self.deliver_all()?;
         for _ in 0..count {
-            self.tick(&Who::All, 1)?;
+            self.tick(&MemberNames::All, 1)?;
             self.deliver_all()?;
         }
         Ok(())
     }
 
-    fn deliver_all(&mut self) -> Played {
+    fn deliver_all(&mut self) -> CommandResult {
         for _ in 0..STEPS_MAX {
             match self.network.next() {
                 Some(envelope) if self.is_up(envelope.to) => self.receive(envelope.to, envelope)?,
@@ -237,14 +243,14 @@ impl World {
         Err(format!("it does not settle: {STEPS_MAX} messages and no end"))
     }
 
-    fn inject(&mut self, hand: &ByHand) -> Played {
+    fn inject(&mut self, hand: &ByHand) -> CommandResult {
         let follows = self.running(hand.at)?.membership_at(hand.after());
         let envelope = hand.envelope(&follows)?;
         self.page.say(format!("inject {}", envelope_text(&envelope)));
         self.receive_alone(hand.at, envelope)
     }
 
-    fn receive_alone(&mut self, at: MemberId, envelope: Envelope) -> Played {
+    fn receive_alone(&mut self, at: MemberId, envelope: Envelope) -> CommandResult {
         self.close_up = true;
         let received = self.receive(at, envelope);
         self.close_up = false;
@@ -266,7 +272,7 @@ impl World {
         lines.into_iter().for_each(|line| self.page.say(line));
     }
 
-    fn say_log(&mut self, id: MemberId) -> Played {
+    fn say_log(&mut self, id: MemberId) -> CommandResult {
         let member = self.member(id)?;
         let (view, disk) = (member.view(), &member.core.disk);
         let mut line = format!("{id} log after {}:", view.log.base);
@@ -285,7 +291,7 @@ impl World {
         Ok(())
     }
 
-    fn say_disk(&mut self, id: MemberId) -> Played {
+    fn say_disk(&mut self, id: MemberId) -> CommandResult {
         let disk = &self.member(id)?.core.disk;
         let vote = disk.hard_state.vote.map_or("none".to_owned(), |vote| vote.to_string());
         let mut line = format!("{id} disk term={} vote={vote}", disk.hard_state.term);
@@ -302,7 +308,7 @@ impl World {
 }
 
 /// A command that finds nothing to do is most likely a mistake.
-fn found(any: bool, otherwise: &str) -> Played {
+fn found(any: bool, otherwise: &str) -> CommandResult {
     if any { Ok(()) } else { Err(otherwise.to_owned()) }
 }
 

@@ -9,14 +9,16 @@ use quorate_core::config::Activation;
 
 use crate::short_ids::short_ids;
 
-use super::command::Command;
-use super::story::{Block, Line, Mistake, Plays, Story, Transcript, activation_text};
-use super::world::{Played, World};
+use super::command::StoryCommand;
+use super::story::{
+    Plays, Story, StoryBlock, StoryError, StoryLine, StoryTranscript, activation_text,
+};
+use super::world::{CommandResult, StoryWorld};
 use crate::checkers::panic_text;
 
-/// What became of one file.
+/// The result of playing one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum StoryResult {
     Passed(Plays),
     /// Its transcripts were replaced by what happened.
     Rewritten(Plays),
@@ -29,16 +31,16 @@ pub enum Verdict {
 /// A story as it went: what each line of each block printed, up to the line that
 /// failed.
 pub(super) struct Performance {
-    pub(super) blocks: Vec<Vec<Page>>,
-    pub(super) failure: Option<Mistake>,
+    pub(super) blocks: Vec<Vec<TranscriptPage>>,
+    pub(super) failure: Option<StoryError>,
     /// What failed after that, where the story was played on.
-    pub(super) later: Vec<Mistake>,
+    pub(super) later: Vec<StoryError>,
     /// Inputs that members were handed.
     pub(super) steps: u64,
 }
 
 /// What one line printed.
-pub(super) type Page = Vec<String>;
+pub(super) type TranscriptPage = Vec<String>;
 
 impl Performance {
     /// The transcript of each block.
@@ -49,7 +51,7 @@ impl Performance {
 
 /// Plays a story from beginning to end, or to its first failure.
 pub(super) fn perform(story: &Story, activation: Activation) -> Performance {
-    let mut world = World { activation, ..World::default() };
+    let mut world = StoryWorld { activation, ..StoryWorld::default() };
     let mut blocks = Vec::new();
     let mut failure = None;
     for block in &story.blocks {
@@ -65,7 +67,7 @@ pub(super) fn perform(story: &Story, activation: Activation) -> Performance {
 
 /// Plays a story to its end, whatever fails on the way: to see where that leads.
 pub(super) fn perform_on(story: &Story, activation: Activation) -> Performance {
-    let mut world = World { activation, ..World::default() };
+    let mut world = StoryWorld { activation, ..StoryWorld::default() };
     let mut failures = Vec::new();
     for block in &story.blocks {
         let mut from = 0;
@@ -80,28 +82,32 @@ pub(super) fn perform_on(story: &Story, activation: Activation) -> Performance {
 
 /// Plays the lines of a block from this one on.
 fn perform_block(
-    world: &mut World,
-    block: &Block,
+    world: &mut StoryWorld,
+    block: &StoryBlock,
     from: usize,
-    pages: &mut Vec<Page>,
-) -> Result<(), Mistake> {
+    pages: &mut Vec<TranscriptPage>,
+) -> Result<(), StoryError> {
     for (at, line) in block.lines.iter().enumerate().skip(from) {
         let rest = block.lines.iter().skip(at + 1);
         let next = rest.filter_map(|line| line.command_under(world.activation)).next();
         let played = perform_line(world, line, next);
         pages.push(world.page.tear_off());
-        played.map_err(|why| Mistake { line: line.number, why: short_ids(&why) })?;
+        played.map_err(|why| StoryError { line: line.number, why: short_ids(&why) })?;
     }
     Ok(())
 }
 
 /// Plays one line. When it was the last that set the stage, the members are shown.
-fn perform_line(world: &mut World, line: &Line, next: Option<&Command>) -> Played {
+fn perform_line(
+    world: &mut StoryWorld,
+    line: &StoryLine,
+    next: Option<&StoryCommand>,
+) -> CommandResult {
     let Some(command) = line.command_under(world.activation) else { return Ok(()) };
     world.page.muted = line.silent;
     let played = catch_unwind(AssertUnwindSafe(|| {
         world.play(command)?;
-        let stage_is_set = line.silent || !next.is_some_and(Command::is_setup);
+        let stage_is_set = line.silent || !next.is_some_and(StoryCommand::is_setup);
         if stage_is_set { world.show_fresh() } else { Ok(()) }
     }));
     world.page.muted = false;
@@ -109,7 +115,7 @@ fn perform_line(world: &mut World, line: &Line, next: Option<&Command>) -> Playe
 }
 
 /// Plays a story for what it leads to, not for what it prints.
-pub(super) fn play_through(world: &mut World, story: &Story) -> Result<(), Mistake> {
+pub(super) fn play_through(world: &mut StoryWorld, story: &Story) -> Result<(), StoryError> {
     story.blocks.iter().try_for_each(|block| perform_block(world, block, 0, &mut Vec::new()))
 }
 
@@ -122,8 +128,8 @@ pub(super) fn transcribe(story: &Story, activation: Activation) -> (String, Opti
 }
 
 /// Plays one file and compares its transcripts, or replaces them.
-pub fn check(path: &Path, update: bool) -> Verdict {
-    let failed = |line, why: String| Verdict::Failed { line, why };
+pub fn check(path: &Path, update: bool) -> StoryResult {
+    let failed = |line, why: String| StoryResult::Failed { line, why };
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(why) => return failed(0, why.to_string()),
@@ -135,7 +141,7 @@ pub fn check(path: &Path, update: bool) -> Verdict {
     let mut both: Vec<Vec<Vec<String>>> = Vec::new();
     for activation in story.plays.activations() {
         let performance = perform(&story, activation);
-        if let Some(Mistake { line, why }) = &performance.failure {
+        if let Some(StoryError { line, why }) = &performance.failure {
             let page = performance.blocks.last().map(|pages| so_far(&pages.concat()));
             return failed(
                 *line,
@@ -149,13 +155,13 @@ pub fn check(path: &Path, update: bool) -> Verdict {
     let rewritten = story.rewritten(&first, &other);
     if update && rewritten != text {
         return match fs::write(path, rewritten) {
-            Ok(()) => Verdict::Rewritten(story.plays),
+            Ok(()) => StoryResult::Rewritten(story.plays),
             Err(why) => failed(0, why.to_string()),
         };
     }
     match first_difference(&story, &first, &other) {
         Some((line, why)) => failed(line, why),
-        None => Verdict::Passed(story.plays),
+        None => StoryResult::Passed(story.plays),
     }
 }
 
@@ -181,13 +187,13 @@ pub(super) fn first_difference(
 ) -> Option<(usize, String)> {
     let mut blocks = story.blocks.iter().enumerate();
     blocks.find_map(|(at, block)| {
-        let differs = |old: &Transcript, new: &[Vec<String>]| difference(old, new.get(at)?);
+        let differs = |old: &StoryTranscript, new: &[Vec<String>]| difference(old, new.get(at)?);
         let second = block.on_append.as_ref().and_then(|old| differs(old, other));
         differs(&block.transcript, first).or(second)
     })
 }
 
-fn difference(old: &Transcript, new: &[String]) -> Option<(usize, String)> {
+fn difference(old: &StoryTranscript, new: &[String]) -> Option<(usize, String)> {
     if old.text == new {
         return None;
     }

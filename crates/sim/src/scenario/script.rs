@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use quorate_core::config::Activation;
 
-use super::command::Command;
+use super::command::StoryCommand;
 use super::runner::{Performance, first_difference, perform, perform_on};
 use super::story::{Story, activation_text};
 
@@ -35,7 +35,7 @@ pub enum ComplaintKind {
     Claim,
     /// The core itself, by a panic.
     Assertion,
-    /// It went on and on.
+    /// It did not end.
     Endless,
     /// A command found nothing to do: the story took another course.
     Course,
@@ -60,7 +60,7 @@ impl ComplaintKind {
         !matches!(self, Self::Course | Self::Transcript)
     }
 
-    fn of(command: Option<&Command>, why: &str) -> Self {
+    fn of(command: Option<&StoryCommand>, why: &str) -> Self {
         if why.contains("goes round in circles") {
             Self::Endless
         } else if why.contains("panic: ") {
@@ -73,7 +73,7 @@ impl ComplaintKind {
             Self::Invariant("own".to_owned())
         } else if why.contains("it does not settle") || why.contains("has been asking for more") {
             Self::Endless
-        } else if matches!(command, Some(Command::Expect(_))) {
+        } else if matches!(command, Some(StoryCommand::Expect(_))) {
             Self::Claim
         } else {
             Self::Course
@@ -141,7 +141,7 @@ impl Script {
         })
     }
 
-    fn command_at(&self, line: usize) -> Option<&Command> {
+    fn command_at(&self, line: usize) -> Option<&StoryCommand> {
         let mut lines = self.story.blocks.iter().flat_map(|block| &block.lines);
         lines.find(|there| there.number == line).and_then(|there| there.command.as_ref())
     }
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn complaints_are_told_apart() {
         let kind = |command: Option<&str>, why: &str| {
-            let command = command.map(|text| Command::parse(text).unwrap());
+            let command = command.map(|text| StoryCommand::parse(text).unwrap());
             ComplaintKind::of(command.as_ref(), why)
         };
         let claim = Some("expect m1 leader");

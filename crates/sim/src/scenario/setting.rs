@@ -8,12 +8,12 @@ use super::words::{Parsed, key_value, number, switch, unknown};
 
 /// One setting, known to be well-formed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Setting {
+pub(super) struct ConfigSetting {
     key: String,
     value: String,
 }
 
-impl Setting {
+impl ConfigSetting {
     /// Nothing when the word is no setting at all.
     pub(super) fn parse(word: &str) -> Parsed<Option<Self>> {
         let Some((key, value)) = key_value(word).filter(|(key, _)| is_key(key)) else {
@@ -25,7 +25,7 @@ impl Setting {
         Ok(Some(setting))
     }
 
-    /// As [`Setting::parse`], but a word that is no setting is complained about.
+    /// As [`ConfigSetting::parse`], but a word that is no setting is complained about.
     pub(super) fn want(word: &str) -> Parsed<Self> {
         match Self::parse(word)? {
             Some(setting) => Ok(setting),
@@ -161,10 +161,10 @@ mod tests {
 
     #[test]
     fn settings_are_checked_when_they_are_read() {
-        assert!(Setting::parse("pre-vote=off").unwrap().is_some());
-        assert!(Setting::parse("term=3").unwrap().is_none());
-        assert!(Setting::parse("pre-vote=maybe").is_err());
-        let said = Setting::want("prevote=off").unwrap_err();
+        assert!(ConfigSetting::parse("pre-vote=off").unwrap().is_some());
+        assert!(ConfigSetting::parse("term=3").unwrap().is_none());
+        assert!(ConfigSetting::parse("pre-vote=maybe").is_err());
+        let said = ConfigSetting::want("prevote=off").unwrap_err();
         assert_eq!(said, "`prevote` is no setting; did you mean `pre-vote`?");
     }
 }

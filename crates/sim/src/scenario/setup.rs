@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use quorate_core::{MemberId, Membership, Raft};
 
-use super::command::{Cluster, LogByHand, Restart, Unsynced};
-use super::member::Member;
+use super::command::{ClusterCommand, LogByHand, Restart, Unsynced};
+use super::member::StoryMember;
 use super::notation;
-use super::setting::Setting;
-use super::words::Who;
-use super::world::{Played, World, text};
+use super::setting::ConfigSetting;
+use super::words::MemberNames;
+use super::world::{CommandResult, StoryWorld, text};
 use crate::cluster::{DiskState, LogView};
 
-impl World {
-    pub(super) fn cluster(&mut self, cluster: &Cluster) -> Played {
+impl StoryWorld {
+    pub(super) fn cluster(&mut self, cluster: &ClusterCommand) -> CommandResult {
         if !self.members.is_empty() {
             return Err("there is a cluster already; `cluster` comes first, and once".to_owned());
         }
@@ -33,7 +33,7 @@ impl World {
     }
 
     /// Members that know nothing and wait to be told.
-    pub(super) fn empty(&mut self, ids: &[MemberId]) -> Played {
+    pub(super) fn empty(&mut self, ids: &[MemberId]) -> CommandResult {
         for id in ids {
             if self.members.contains_key(id) {
                 return Err(format!("there is a {id} already"));
@@ -43,8 +43,8 @@ impl World {
         Ok(())
     }
 
-    fn enter(&mut self, id: MemberId, disk: DiskState) -> Played {
-        let mut member = Member::new(id, disk);
+    fn enter(&mut self, id: MemberId, disk: DiskState) -> CommandResult {
+        let mut member = StoryMember::new(id, disk);
         member.config.activation = self.activation;
         for setting in &self.settings {
             setting.put(&mut member.config)?;
@@ -69,9 +69,9 @@ impl World {
     }
 
     /// Shows the members that were laid out, and lets them begin.
-    pub(super) fn show_fresh(&mut self) -> Played {
+    pub(super) fn show_fresh(&mut self) -> CommandResult {
         for id in std::mem::take(&mut self.fresh) {
-            let started = self.members.get(&id).and_then(Member::started);
+            let started = self.members.get(&id).and_then(StoryMember::started);
             if let Some((raft, boot)) = started {
                 self.invariants.started(raft, boot).map_err(text)?;
             }
@@ -81,7 +81,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn say_status(&mut self, id: MemberId) -> Played {
+    pub(super) fn say_status(&mut self, id: MemberId) -> CommandResult {
         let line = match &self.member(id)?.core.raft {
             Some(raft) => raft.status().to_string(),
             None => format!("{id} down"),
@@ -91,7 +91,7 @@ impl World {
     }
 
     /// Writes members' disks by hand and starts them from there.
-    pub(super) fn log(&mut self, who: &Who, log: &LogByHand) -> Played {
+    pub(super) fn log(&mut self, who: &MemberNames, log: &LogByHand) -> CommandResult {
         for id in self.ids(who)? {
             let member = self.member(id)?;
             if member.stepped {
@@ -105,8 +105,12 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn config(&mut self, who: &Who, settings: &[Setting]) -> Played {
-        if *who == Who::All {
+    pub(super) fn config(
+        &mut self,
+        who: &MemberNames,
+        settings: &[ConfigSetting],
+    ) -> CommandResult {
+        if *who == MemberNames::All {
             self.settings.extend_from_slice(settings);
         }
         for id in self.ids(who)? {
@@ -115,14 +119,14 @@ impl World {
             if !member.stepped && member.core.raft.is_some() {
                 self.start(id, None);
             } else {
-                let said: Vec<String> = settings.iter().map(Setting::text).collect();
+                let said: Vec<String> = settings.iter().map(ConfigSetting::text).collect();
                 self.page.say(format!("{id} from its next start: {}", said.join(" ")));
             }
         }
         Ok(())
     }
 
-    pub(super) fn crash(&mut self, who: &Who, unsynced: Unsynced) -> Played {
+    pub(super) fn crash(&mut self, who: &MemberNames, unsynced: Unsynced) -> CommandResult {
         for id in self.ids_up(who)? {
             let member = self.member_mut(id)?;
             let lost = member.saves.texts.clone();
@@ -139,10 +143,10 @@ impl World {
     }
 
     /// Starts members again from their disks, crashing those that run.
-    pub(super) fn restart(&mut self, who: &Who, restart: &Restart) -> Played {
+    pub(super) fn restart(&mut self, who: &MemberNames, restart: &Restart) -> CommandResult {
         for id in self.ids(who)? {
             if self.is_up(id) {
-                self.crash(&Who::These(vec![id]), Unsynced::Kept)?;
+                self.crash(&MemberNames::These(vec![id]), Unsynced::Kept)?;
             }
             let member = self.member_mut(id)?;
             for setting in &restart.settings {
@@ -157,7 +161,7 @@ impl World {
     }
 
     /// Replaces the disk of a member that is down by an empty one.
-    pub(super) fn wipe(&mut self, who: &Who) -> Played {
+    pub(super) fn wipe(&mut self, who: &MemberNames) -> CommandResult {
         for id in self.ids(who)? {
             if self.is_up(id) {
                 return Err(format!("{id} is running; crash it before you wipe its disk"));
@@ -170,7 +174,7 @@ impl World {
     }
 
     /// Ticks until a follower or candidate campaigns, given to it by hand.
-    pub(super) fn timeout(&mut self, who: &Who, ticks: u32) -> Played {
+    pub(super) fn timeout(&mut self, who: &MemberNames, ticks: u32) -> CommandResult {
         for id in self.ids_up(who)? {
             let raft: &mut Raft = self.running(id)?;
             raft.set_timeout_ticks(ticks);

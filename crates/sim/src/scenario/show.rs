@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use quorate_core::config::Activation;
 
-use super::command::Command;
+use super::command::StoryCommand;
 use super::runner::Performance;
-use super::story::{Line, Story};
+use super::story::{Story, StoryLine};
 
 /// Whether the reader's terminal understands colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,8 @@ pub(super) fn tell(
         }
         for (line, page) in block.lines.iter().zip(pages) {
             header &= line.command.is_none();
-            let housekeeping = matches!(line.command, Some(Command::Hide(_) | Command::Show(_)));
+            let housekeeping =
+                matches!(line.command, Some(StoryCommand::Hide(_) | StoryCommand::Show(_)));
             let skipped = line.only.is_some_and(|only| only != activation);
             if !header && !housekeeping && !skipped {
                 let _ = writeln!(text, "{}", line_text(line, colours));
@@ -57,7 +58,7 @@ pub(super) fn tell(
 }
 
 /// Narration as it is, commands behind `>`, claims that held behind a tick.
-fn line_text(line: &Line, colours: Colours) -> String {
+fn line_text(line: &StoryLine, colours: Colours) -> String {
     if let Some(comment) = line.comment() {
         return comment.to_owned();
     }

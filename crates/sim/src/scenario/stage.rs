@@ -1,28 +1,28 @@
-//! A story as the beginning of something else: everything that stands on the stage
-//! when it is over, for whoever wants to go on from there.
+//! The cluster at the end of a story, from which the model checker starts.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use quorate_core::config::Activation;
 use quorate_core::{Change, Config, Envelope, MemberId};
 
-use super::command::Command;
+use super::command::StoryCommand;
 use super::message::{envelope_text, kind};
 use super::runner;
-use super::story::{Mistake, Story};
-use super::world::World;
+use super::story::{Story, StoryError};
+use super::world::StoryWorld;
 use crate::cluster::CoreMember;
+use crate::short_ids::short_ids;
 
 /// The members and what is on its way between them.
 #[derive(Clone, Debug)]
-pub(crate) struct Stage {
-    pub(crate) members: Vec<Standing>,
+pub(crate) struct StagedCluster {
+    pub(crate) members: Vec<StagedMember>,
     pub(crate) flight: Vec<Envelope>,
 }
 
 /// One member where the story left it.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct StagedMember {
     pub(crate) config: Config,
     pub(crate) core: CoreMember,
     /// Later saves will wait.
@@ -31,17 +31,17 @@ pub(crate) struct Standing {
 }
 
 /// Plays a whole story. The complaint names the line.
-pub(crate) fn play(text: &str, activation: Activation) -> Result<Stage, String> {
-    let told = |wrong: Mistake| format!("line {}: {}", wrong.line, wrong.why);
+pub(crate) fn play(text: &str, activation: Activation) -> Result<StagedCluster, String> {
+    let told = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
     let story = Story::parse(text).map_err(told)?;
-    let mut world = World { activation, ..World::default() };
+    let mut world = StoryWorld { activation, ..StoryWorld::default() };
     runner::play_through(&mut world, &story).map_err(told)?;
-    Ok(Stage::of(&world))
+    Ok(StagedCluster::of(&world))
 }
 
 /// Under which activations a story is played.
 pub(crate) fn activations(text: &str) -> Result<Vec<Activation>, String> {
-    let told = |wrong: Mistake| format!("line {}: {}", wrong.line, wrong.why);
+    let told = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
     Ok(Story::parse(text).map_err(told)?.plays.activations())
 }
 
@@ -55,26 +55,26 @@ pub(crate) fn transcribe(text: &str, activation: Activation) -> (String, Option<
 
 /// A change in the words of a story: `v4`, `goal (1 2 4)`, `leave`.
 pub(crate) fn change(words: &str) -> Result<Change, String> {
-    match Command::parse(&format!("change m1 {words}"))? {
-        Command::Change(_, change) => Ok(change),
+    match StoryCommand::parse(&format!("change m1 {words}"))? {
+        StoryCommand::Change(_, change) => Ok(change),
         _ => Err(format!("`{words}` is no change")),
     }
 }
 
 /// Writes a story while it is played, so that each line says exactly what is meant.
-pub(crate) struct Writer {
-    world: World,
+pub(crate) struct StoryWriter {
+    world: StoryWorld,
     lines: Vec<String>,
     /// A line has failed: the story ends there.
     failure: Option<String>,
 }
 
-impl Writer {
+impl StoryWriter {
     /// Begins with these lines, which are not repeated in what is written.
     pub(crate) fn after(text: &str, activation: Activation) -> Result<Self, String> {
-        let told = |wrong: Mistake| format!("line {}: {}", wrong.line, wrong.why);
+        let told = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
         let story = Story::parse(text).map_err(told)?;
-        let mut world = World { activation, ..World::default() };
+        let mut world = StoryWorld { activation, ..StoryWorld::default() };
         runner::play_through(&mut world, &story).map_err(told)?;
         Ok(Self { world, lines: Vec::new(), failure: None })
     }
@@ -84,7 +84,8 @@ impl Writer {
         if self.failure.is_some() {
             return;
         }
-        let played = Command::parse(&line).and_then(|command| {
+        let line = short_ids(&line);
+        let played = StoryCommand::parse(&line).and_then(|command| {
             let world = &mut self.world;
             catch_unwind(AssertUnwindSafe(|| world.play(&command)))
                 .unwrap_or_else(|_| Err("an assertion of the core".to_owned()))
@@ -106,7 +107,8 @@ impl Writer {
                 self.command(format!("release {words}"));
             }
             None => {
-                self.lines.push(format!("# not in flight: {}", envelope_text(envelope)));
+                let text = short_ids(&envelope_text(envelope));
+                self.lines.push(format!("# not in flight: {text}"));
                 self.failure = Some("a message is not in flight".to_owned());
             }
         }
@@ -146,9 +148,9 @@ impl Writer {
     }
 }
 
-impl Stage {
-    fn of(world: &World) -> Self {
-        let members = world.members.values().map(|member| Standing {
+impl StagedCluster {
+    fn of(world: &StoryWorld) -> Self {
+        let members = world.members.values().map(|member| StagedMember {
             config: member.config.clone(),
             core: member.core.clone(),
             holds_saves: member.saves.held,

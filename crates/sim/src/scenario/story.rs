@@ -10,7 +10,7 @@ use std::fmt;
 
 use quorate_core::config::Activation;
 
-use super::command::Command;
+use super::command::StoryCommand;
 use super::notation::activation;
 use super::words::Parsed;
 
@@ -19,7 +19,7 @@ pub(super) struct Story {
     /// Ids of the catalogue rows that this story plays.
     pub(super) covers: Vec<String>,
     pub(super) plays: Plays,
-    pub(super) blocks: Vec<Block>,
+    pub(super) blocks: Vec<StoryBlock>,
 }
 
 /// Under which activations a story is played.
@@ -31,18 +31,18 @@ pub enum Plays {
 
 /// Commands that belong together, and what they print.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Block {
-    pub(super) lines: Vec<Line>,
+pub(super) struct StoryBlock {
+    pub(super) lines: Vec<StoryLine>,
     /// What happens on-apply, or under the only activation of the story.
-    pub(super) transcript: Transcript,
+    pub(super) transcript: StoryTranscript,
     /// What happens on-append, where the author wants to see it.
-    pub(super) on_append: Option<Transcript>,
+    pub(super) on_append: Option<StoryTranscript>,
     /// Empty lines behind the block.
     blanks: usize,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Transcript {
+pub(super) struct StoryTranscript {
     pub(super) text: Vec<String>,
     /// Where it begins in the file, or would begin.
     pub(super) line: usize,
@@ -50,11 +50,11 @@ pub(super) struct Transcript {
 
 /// A line above the transcript.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct StoryLine {
     pub(super) number: usize,
     pub(super) raw: String,
     /// Nothing for a comment.
-    pub(super) command: Option<Command>,
+    pub(super) command: Option<StoryCommand>,
     /// It stands in parentheses: what it prints is not shown.
     pub(super) silent: bool,
     /// It begins with `[on-append]` or `[on-apply]`, and is played only then.
@@ -63,42 +63,42 @@ pub(super) struct Line {
 
 /// A line that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mistake {
+pub(super) struct StoryError {
     pub(super) line: usize,
     pub(super) why: String,
 }
 
 impl Story {
-    pub(super) fn parse(text: &str) -> Result<Self, Mistake> {
+    pub(super) fn parse(text: &str) -> Result<Self, StoryError> {
         let (covers, plays) = header(text)?;
-        let mut blocks: Vec<Block> = Vec::new();
-        let mut block = Block::default();
-        let mut place = Place::Commands;
+        let mut blocks: Vec<StoryBlock> = Vec::new();
+        let mut block = StoryBlock::default();
+        let mut place = BlockPart::Commands;
         for (at, raw) in text.lines().enumerate() {
             let number = at + 1;
-            let wrong = |why| Mistake { line: number, why };
+            let wrong = |why| StoryError { line: number, why };
             if raw.trim().is_empty() {
                 block.blanks += 1;
                 continue;
             }
             if block.blanks > 0 {
                 blocks.push(std::mem::take(&mut block));
-                place = Place::Commands;
+                place = BlockPart::Commands;
             }
             if raw.starts_with("---") {
                 place = place.after(raw, &block, plays).map_err(wrong)?;
-                if place == Place::OnAppend {
+                if place == BlockPart::OnAppend {
                     block.on_append =
-                        Some(Transcript { line: number + 1, ..Transcript::default() });
+                        Some(StoryTranscript { line: number + 1, ..StoryTranscript::default() });
                 } else {
                     block.transcript.line = number + 1;
                 }
                 continue;
             }
             match (place, &mut block.on_append) {
-                (Place::OnAppend, Some(other)) => other.text.push(raw.trim_end().to_owned()),
-                (Place::Commands, _) => {
-                    block.lines.push(Line::parse(number, raw).map_err(wrong)?);
+                (BlockPart::OnAppend, Some(other)) => other.text.push(raw.trim_end().to_owned()),
+                (BlockPart::Commands, _) => {
+                    block.lines.push(StoryLine::parse(number, raw).map_err(wrong)?);
                     block.transcript.line = number + 1;
                 }
                 _ => block.transcript.text.push(raw.trim_end().to_owned()),
@@ -112,7 +112,7 @@ impl Story {
     pub(super) fn prose(&self) -> impl Iterator<Item = &str> {
         let first = self.blocks.first().map_or(&[][..], |block| &block.lines);
         let head = if self.plays == Plays::Both { 1 } else { 2 };
-        first.iter().skip(head).map_while(Line::comment)
+        first.iter().skip(head).map_while(StoryLine::comment)
     }
 
     /// The file with these transcripts in place of the old ones. Those of on-append
@@ -174,15 +174,15 @@ impl fmt::Display for Plays {
 
 /// Which part of a block a line belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum BlockPart {
     Commands,
     Transcript,
     OnAppend,
 }
 
-impl Place {
+impl BlockPart {
     /// The part that begins with this marker.
-    fn after(self, raw: &str, block: &Block, plays: Plays) -> Parsed<Self> {
+    fn after(self, raw: &str, block: &StoryBlock, plays: Plays) -> Parsed<Self> {
         match (raw.trim_end(), self) {
             ("---", _) if block.lines.is_empty() => {
                 Err("a transcript without commands above it".to_owned())
@@ -203,7 +203,7 @@ impl Place {
     }
 }
 
-impl Line {
+impl StoryLine {
     fn parse(number: usize, raw: &str) -> Parsed<Self> {
         let raw = raw.trim_end().to_owned();
         let mut line = Self { number, raw, command: None, silent: false, only: None };
@@ -220,12 +220,12 @@ impl Line {
             return Err("a command in parentheses ends with `)`".to_owned());
         }
         line.silent = inner.is_some();
-        line.command = Some(Command::parse(inner.unwrap_or(text))?);
+        line.command = Some(StoryCommand::parse(inner.unwrap_or(text))?);
         Ok(line)
     }
 
     /// What is played under this activation, if anything.
-    pub(super) fn command_under(&self, activation: Activation) -> Option<&Command> {
+    pub(super) fn command_under(&self, activation: Activation) -> Option<&StoryCommand> {
         self.command.as_ref().filter(|_| self.only.is_none_or(|only| only == activation))
     }
 
@@ -238,9 +238,9 @@ impl Line {
 
 /// `# covers: S08 member.F2` in the first line, maybe `# only: on-append` in the
 /// second, then prose.
-fn header(text: &str) -> Result<(Vec<String>, Plays), Mistake> {
+fn header(text: &str) -> Result<(Vec<String>, Plays), StoryError> {
     let mut lines = text.lines();
-    let wrong = |line, why: &str| Mistake { line, why: why.to_owned() };
+    let wrong = |line, why: &str| StoryError { line, why: why.to_owned() };
     let first = lines.next().unwrap_or_default();
     let Some(ids) = first.strip_prefix("# covers:") else {
         return Err(wrong(
@@ -256,7 +256,7 @@ fn header(text: &str) -> Result<(Vec<String>, Plays), Mistake> {
     let mut plays = Plays::Both;
     if let Some((only, line)) = lines.next_if(|(line, _)| line.starts_with(ONLY)) {
         let name = only.trim_start_matches(ONLY).trim();
-        let one = activation(name).map_err(|why| Mistake { line, why })?;
+        let one = activation(name).map_err(|why| StoryError { line, why })?;
         plays = Plays::Only(one);
     }
     let cluster = text.lines().find(|line| line.starts_with("cluster "));
@@ -288,8 +288,8 @@ mod tests {
                         # Why.\n(campaign m1)\nexpect m1 leader\n";
 
     fn pages(story: &Story) -> (Vec<Vec<String>>, Vec<Vec<String>>) {
-        let text = |transcript: &Transcript| transcript.text.clone();
-        let other = |block: &Block| block.on_append.as_ref().map(text).unwrap_or_default();
+        let text = |transcript: &StoryTranscript| transcript.text.clone();
+        let other = |block: &StoryBlock| block.on_append.as_ref().map(text).unwrap_or_default();
         let blocks = || story.blocks.iter();
         (blocks().map(|block| text(&block.transcript)).collect(), blocks().map(other).collect())
     }

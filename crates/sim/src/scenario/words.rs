@@ -48,12 +48,12 @@ pub(super) fn split(line: &str) -> Parsed<Vec<String>> {
 
 /// The words of one command, read from the left.
 #[derive(Clone, Debug)]
-pub(super) struct Words {
+pub(super) struct LineWords {
     words: Vec<String>,
     at: usize,
 }
 
-impl Words {
+impl LineWords {
     pub(super) fn new(words: Vec<String>) -> Self {
         Self { words, at: 0 }
     }
@@ -108,16 +108,16 @@ impl Words {
     }
 
     /// As many members as follow, or `all`.
-    pub(super) fn who(&mut self) -> Parsed<Who> {
+    pub(super) fn who(&mut self) -> Parsed<MemberNames> {
         if self.take("all") {
-            return Ok(Who::All);
+            return Ok(MemberNames::All);
         }
         let ids = self.members()?;
         if ids.is_empty() {
             let found = self.peek().map_or("nothing".to_owned(), |word| format!("`{word}`"));
             return Err(format!("found {found}, want members such as `m1 m2`, or `all`"));
         }
-        Ok(Who::These(ids))
+        Ok(MemberNames::These(ids))
     }
 
     /// As many members as follow, maybe none.
@@ -130,15 +130,15 @@ impl Words {
         Ok(ids)
     }
 
-    /// As [`Words::who`], but everybody when nobody is named.
-    pub(super) fn who_or_all(&mut self) -> Parsed<Who> {
-        if self.peek().is_none() { Ok(Who::All) } else { self.who() }
+    /// As [`LineWords::who`], but all members when none is named.
+    pub(super) fn who_or_all(&mut self) -> Parsed<MemberNames> {
+        if self.peek().is_none() { Ok(MemberNames::All) } else { self.who() }
     }
 }
 
 /// The members that a command speaks to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum MemberNames {
     All,
     These(Vec<MemberId>),
 }
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn within_stands_at_the_end() {
-        let mut words = Words::of("leader within 20 ticks").unwrap();
+        let mut words = LineWords::of("leader within 20 ticks").unwrap();
         assert_eq!(words.take_within(), Ok(Some(20)));
         assert!(words.take("leader"));
         assert_eq!(words.end(), Ok(()));

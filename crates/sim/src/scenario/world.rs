@@ -1,4 +1,4 @@
-//! The stage: all members, the wires between them, and what they are made to do.
+//! The cluster of a story: all members, the network between them, and what the commands do.
 //!
 //! A member is handed an input, then everything it asks for is carried out: saves
 //! go to its disk, messages to the network, entries to its state machine, unless
@@ -16,33 +16,33 @@ use quorate_core::{
 
 use crate::short_ids::short_ids;
 
-use super::command::Work;
-use super::member::Member;
+use super::command::WorkKind;
+use super::member::StoryMember;
 use super::message::{envelope_text, goal_end_text, identity_text, kind, shown_as};
-use super::network::{Fate, Network};
+use super::network::{SendResult, StoryNetwork};
 use super::notation::entries_text;
-use super::page::Page;
-use super::requests::Requests;
-use super::setting::Setting;
-use super::words::Who;
+use super::page::TranscriptPage;
+use super::requests::StoryRequests;
+use super::setting::ConfigSetting;
+use super::words::MemberNames;
 use crate::checkers::{Invariants, Violation};
 
-/// How a command went; the complaint becomes the failure of the story.
-pub(super) type Played = Result<(), String>;
+/// How a command went; an error fails the story.
+pub(super) type CommandResult = Result<(), String>;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct World {
-    pub(super) members: BTreeMap<MemberId, Member>,
-    pub(super) network: Network,
-    pub(super) page: Page,
-    pub(super) requests: Requests,
+pub(super) struct StoryWorld {
+    pub(super) members: BTreeMap<MemberId, StoryMember>,
+    pub(super) network: StoryNetwork,
+    pub(super) page: TranscriptPage,
+    pub(super) requests: StoryRequests,
     /// Why inputs had no effect, since the last command that was no question.
     pub(super) drops: Vec<Drop>,
     pub(super) invariants: Invariants,
     /// Laid out by hand and not yet shown.
     pub(super) fresh: BTreeSet<MemberId>,
     /// What `config all` said, for members that come later.
-    pub(super) settings: Vec<Setting>,
+    pub(super) settings: Vec<ConfigSetting>,
     pub(super) first: Membership,
     /// When the memberships of this cluster count.
     pub(super) activation: Activation,
@@ -60,13 +60,13 @@ pub(super) struct Drop {
     pub(super) why: String,
 }
 
-impl World {
-    pub(super) fn member(&self, id: MemberId) -> Result<&Member, String> {
-        self.members.get(&id).ok_or_else(|| nobody(id))
+impl StoryWorld {
+    pub(super) fn member(&self, id: MemberId) -> Result<&StoryMember, String> {
+        self.members.get(&id).ok_or_else(|| no_member(id))
     }
 
-    pub(super) fn member_mut(&mut self, id: MemberId) -> Result<&mut Member, String> {
-        self.members.get_mut(&id).ok_or_else(|| nobody(id))
+    pub(super) fn member_mut(&mut self, id: MemberId) -> Result<&mut StoryMember, String> {
+        self.members.get_mut(&id).ok_or_else(|| no_member(id))
     }
 
     pub(super) fn running(&mut self, id: MemberId) -> Result<&mut Raft, String> {
@@ -77,17 +77,17 @@ impl World {
         self.members.get(&id).is_some_and(|member| member.core.raft.is_some())
     }
 
-    pub(super) fn ids(&self, who: &Who) -> Result<Vec<MemberId>, String> {
+    pub(super) fn ids(&self, who: &MemberNames) -> Result<Vec<MemberId>, String> {
         match who {
-            Who::All => Ok(self.members.keys().copied().collect()),
-            Who::These(ids) => ids.iter().map(|id| self.member(*id).map(|_| *id)).collect(),
+            MemberNames::All => Ok(self.members.keys().copied().collect()),
+            MemberNames::These(ids) => ids.iter().map(|id| self.member(*id).map(|_| *id)).collect(),
         }
     }
 
     /// Those that run: all of them, or these, of which none may be down.
-    pub(super) fn ids_up(&mut self, who: &Who) -> Result<Vec<MemberId>, String> {
+    pub(super) fn ids_up(&mut self, who: &MemberNames) -> Result<Vec<MemberId>, String> {
         let ids = self.ids(who)?;
-        if *who == Who::All {
+        if *who == MemberNames::All {
             return Ok(ids.into_iter().filter(|id| self.is_up(*id)).collect());
         }
         ids.iter().try_for_each(|id| self.running(*id).map(|_| ()))?;
@@ -99,12 +99,12 @@ impl World {
     }
 
     /// Hands a member one input and carries out what it asks for.
-    pub(super) fn tell(&mut self, id: MemberId, what: &str, input: Input) -> Played {
+    pub(super) fn tell(&mut self, id: MemberId, what: &str, input: Input) -> CommandResult {
         self.step(id, what, input).map(drop)?;
         self.drain(id)
     }
 
-    /// Hands a member one input. What it asks for waits for [`World::drain`].
+    /// Hands a member one input. What it asks for waits for [`StoryWorld::drain`].
     pub(super) fn step(
         &mut self,
         id: MemberId,
@@ -119,7 +119,7 @@ impl World {
     }
 
     /// The state machine was captured, and the capture is on disk.
-    pub(super) fn capture(&mut self, id: MemberId, index: Index) -> Played {
+    pub(super) fn capture(&mut self, id: MemberId, index: Index) -> CommandResult {
         match self.stepping(id)?.core.snapshot(index).map_err(text)? {
             Ok(Some(meta)) => self.page.say(format!("{id} snapshot {}", meta.id)),
             Ok(None) => {}
@@ -129,7 +129,7 @@ impl World {
     }
 
     /// A member that is about to get an input.
-    fn stepping(&mut self, id: MemberId) -> Result<&mut Member, String> {
+    fn stepping(&mut self, id: MemberId) -> Result<&mut StoryMember, String> {
         self.running(id)?;
         self.steps += 1;
         let member = self.member_mut(id)?;
@@ -151,17 +151,17 @@ impl World {
     }
 
     /// Hands a member a message that has arrived.
-    pub(super) fn receive(&mut self, at: MemberId, envelope: Envelope) -> Played {
+    pub(super) fn receive(&mut self, at: MemberId, envelope: Envelope) -> CommandResult {
         let what = format!("{} from {}", kind(&envelope.message), envelope.from);
         self.tell(at, &what, Input::Received(envelope))
     }
 
     /// Carries out what a member asks for, until it asks for nothing more.
-    pub(super) fn drain(&mut self, id: MemberId) -> Played {
+    pub(super) fn drain(&mut self, id: MemberId) -> CommandResult {
         for _ in 0..STEPS_MAX {
             let worked = self.work(id)?;
             self.running(id)?;
-            let member = self.members.get_mut(&id).ok_or_else(|| nobody(id))?;
+            let member = self.members.get_mut(&id).ok_or_else(|| no_member(id))?;
             match member.core.take_output(&mut self.invariants).map_err(text)? {
                 Some(output) => self.route(id, output)?,
                 None if !worked => return Ok(()),
@@ -174,12 +174,12 @@ impl World {
     /// Does the oldest piece of work that is not held back; false when there is none.
     fn work(&mut self, id: MemberId) -> Result<bool, String> {
         let member = self.member(id)?;
-        let free = if !member.saves.held && member.has_work(Work::Saves) {
-            Work::Saves
+        let free = if !member.saves.held && member.has_work(WorkKind::Saves) {
+            WorkKind::Saves
         } else if !member.applies.held && member.core.may_apply(&member.config) {
-            Work::Applies
-        } else if !member.loads.held && member.has_work(Work::Loads) {
-            Work::Loads
+            WorkKind::Applies
+        } else if !member.loads.held && member.has_work(WorkKind::Loads) {
+            WorkKind::Loads
         } else {
             return Ok(false);
         };
@@ -188,17 +188,17 @@ impl World {
     }
 
     /// Completes the oldest piece of this work. Answers what it was.
-    pub(super) fn complete(&mut self, id: MemberId, work: Work) -> Result<String, String> {
+    pub(super) fn complete(&mut self, id: MemberId, work: WorkKind) -> Result<String, String> {
         let text = match work {
-            Work::Saves => self.complete_save(id)?,
-            Work::Applies => self.complete_apply(id)?,
-            Work::Loads => self.complete_load(id)?,
+            WorkKind::Saves => self.complete_save(id)?,
+            WorkKind::Applies => self.complete_apply(id)?,
+            WorkKind::Loads => self.complete_load(id)?,
         };
         text.ok_or_else(|| format!("{id} waits for no such work"))
     }
 
     fn complete_save(&mut self, id: MemberId) -> Result<Option<String>, String> {
-        let member = self.members.get_mut(&id).ok_or_else(|| nobody(id))?;
+        let member = self.members.get_mut(&id).ok_or_else(|| no_member(id))?;
         let save = member.core.write_save(&mut self.invariants).map_err(text)?;
         let Some(save) = save else { return Ok(None) };
         let words = member.saves.texts.pop_front().unwrap_or_default();
@@ -211,7 +211,7 @@ impl World {
 
     fn complete_apply(&mut self, id: MemberId) -> Result<Option<String>, String> {
         let member = self.member_mut(id)?;
-        if member.has_work(Work::Applies) && !member.core.may_apply(&member.config) {
+        if member.has_work(WorkKind::Applies) && !member.core.may_apply(&member.config) {
             return Err(format!("{id} may not apply before its save is complete"));
         }
         let Some(last) = member.core.run_apply() else { return Ok(None) };
@@ -234,7 +234,7 @@ impl World {
     }
 
     /// Shows an output and puts each part of it where it goes.
-    fn route(&mut self, id: MemberId, output: Output) -> Played {
+    fn route(&mut self, id: MemberId, output: Output) -> CommandResult {
         for event in &output.events {
             self.on_event(id, event)?;
         }
@@ -254,7 +254,7 @@ impl World {
         }
         self.show_commit(id)?;
         output.send.into_iter().for_each(|envelope| self.send(envelope));
-        let member = self.members.get_mut(&id).ok_or_else(|| nobody(id))?;
+        let member = self.members.get_mut(&id).ok_or_else(|| no_member(id))?;
         if let Some(save) = output.save {
             let text = member.save_text(&save);
             if !text.is_empty() {
@@ -292,8 +292,8 @@ impl World {
     }
 
     /// A leader's commit index is news; a follower's shows in what it applies.
-    fn show_commit(&mut self, id: MemberId) -> Played {
-        let member = self.members.get_mut(&id).ok_or_else(|| nobody(id))?;
+    fn show_commit(&mut self, id: MemberId) -> CommandResult {
+        let member = self.members.get_mut(&id).ok_or_else(|| no_member(id))?;
         let Some(status) = member.core.raft.as_ref().map(Raft::status) else { return Ok(()) };
         let commit = status.log.commit;
         if status.role == RoleKind::Leader && commit > member.commit_shown {
@@ -309,16 +309,16 @@ impl World {
         }
         let (shown_as, mut line) = (shown_as(&envelope.message), envelope_text(&envelope));
         let up = self.is_up(envelope.to);
-        let fate = if up { self.network.send(envelope) } else { Fate::Lost };
+        let fate = if up { self.network.send(envelope) } else { SendResult::Lost };
         line.push_str(match fate {
-            Fate::InFlight => "",
-            Fate::Held => " (held)",
-            Fate::Lost => " (lost)",
+            SendResult::InFlight => "",
+            SendResult::Held => " (held)",
+            SendResult::Lost => " (lost)",
         });
         self.page.tell_message(shown_as, line);
     }
 
-    fn on_event(&mut self, id: MemberId, event: &Event) -> Played {
+    fn on_event(&mut self, id: MemberId, event: &Event) -> CommandResult {
         match event {
             Event::Role { from, to, term } => {
                 self.page.tell("roles", format!("{id} {from} => {to} term={term}"));
@@ -369,7 +369,7 @@ impl World {
     }
 }
 
-/// A reply that nobody waits for any more: every election, every step down and
+/// A reply that no member waits for any longer: every election, every step down and
 /// every removal leaves some behind.
 fn is_late(dropped: &Dropped, what: &str) -> bool {
     what.contains("Reply from") && !matches!(dropped, Dropped::Malformed(_))
@@ -401,7 +401,7 @@ pub(super) fn text(violation: Violation) -> String {
     violation.to_string()
 }
 
-fn nobody(id: MemberId) -> String {
+fn no_member(id: MemberId) -> String {
     format!("there is no {id}; name it in `cluster` or `empty`")
 }
 

@@ -1,5 +1,5 @@
-//! A table whose file was damaged while nobody looked: that is said, so that the table can
-//! be made anew, or nothing was lost. No wrong row comes back.
+//! A table whose file was damaged while it was closed: that is reported, so that the table
+//! can be rebuilt, or nothing was lost. No wrong row comes back.
 
 use quorate_kv::{Kv, RedbTable, TableError};
 use quorate_sim::random::Random;

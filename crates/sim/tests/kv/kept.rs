@@ -28,7 +28,7 @@ struct Drawer {
 
 #[derive(Default)]
 struct Seen {
-    /// Starts that went on with a state, and those that found another owner's.
+    /// Starts that continued from a state, and those that found another owner's.
     resumed: Cell<u64>,
     foreign: Cell<u64>,
     installed: Cell<u64>,
@@ -132,7 +132,7 @@ struct Tally {
     owner: Owner,
     index: u64,
     number: u64,
-    /// Whether it says that it goes on from what it has noted.
+    /// Whether it reports that it continues from what it has recorded.
     says_so: bool,
 }
 

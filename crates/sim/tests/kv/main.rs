@@ -1,7 +1,7 @@
 //! etcd's data model in simulated worlds, on both tables; and redb on a disk that
 //! crashes at every moment.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod crashes;
 mod damage;
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use disk::SharedDisk;
 use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 use quorate_kv::{BatchConfig, Kv, MemoryTable, RedbTable};
-use quorate_sim::explore::{Report, try_machine};
+use quorate_sim::explore::{RunReport, try_machine};
 use workload::EtcdClients;
 
 const SEEDS: std::ops::Range<u64> = 0..30;
@@ -29,7 +29,7 @@ fn redb() -> Kv<RedbTable> {
     Kv::open(table).unwrap().with_batch_config(BatchConfig::default().commands(7).durable_every(3))
 }
 
-fn was_put_to_the_test(report: &Report) {
+fn was_put_to_the_test(report: &RunReport) {
     assert!(report.requests_done > 800, "{report}");
     assert!(report.snapshots_installed > 5 && report.elections > 30, "{report}");
 }

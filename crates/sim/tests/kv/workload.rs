@@ -8,7 +8,7 @@ use quorate_kv::{
     KvReply, LeaseGrant, Put, Query, Range, Txn, TxnOperation,
 };
 use quorate_sim::checkers::Violation;
-use quorate_sim::explore::{Ask, Exchange, Heard, Judgement, Workload};
+use quorate_sim::explore::{ClientReply, ClientRequest, Exchange, Judgement, Workload};
 use quorate_sim::random::Random;
 
 #[derive(Default)]
@@ -95,12 +95,14 @@ impl Workload for EtcdClients {
     fn judge(&self, history: &[Exchange]) -> Judgement {
         let mut revisions = BTreeMap::new();
         for exchange in history {
-            let Heard::Reply(bytes) = &exchange.heard else { continue };
+            let ClientReply::Reply(bytes) = &exchange.heard else { continue };
             let Some(reply) = KvReply::decode(bytes) else {
                 return broken(format!("{bytes:?} is no reply to {:?}", exchange.ask));
             };
             let is_put = matches!(reply.result, Ok(KvOutcome::Put(_)));
-            if let (Ask::Command(_), Some(index), true) = (&exchange.ask, exchange.ran_at, is_put) {
+            if let (ClientRequest::Command(_), Some(index), true) =
+                (&exchange.ask, exchange.ran_at, is_put)
+            {
                 revisions.insert(index, reply.revision);
             }
         }

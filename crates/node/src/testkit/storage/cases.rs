@@ -4,13 +4,13 @@ use quorate_core::{HardState, MemberId};
 use quorate_storage::StoreIdentity;
 
 use super::random::random_runs;
-use super::trial::{End, MARK, Outcome, Trial};
-use super::{Case, Place, snapshot_cases};
+use super::trial::{CaseResult, End, MARK, StorageTrial};
+use super::{StorageCase, StorageUnderTest, snapshot_cases};
 
-pub(super) fn all() -> impl Iterator<Item = Case> {
-    let case = |name, run| Case { name, crashes: false, run };
-    let crash = |name, run| Case { name, crashes: true, run };
-    let own: [Case; 14] = [
+pub(super) fn all() -> impl Iterator<Item = StorageCase> {
+    let case = |name, run| StorageCase { name, crashes: false, run };
+    let crash = |name, run| StorageCase { name, crashes: true, run };
+    let own: [StorageCase; 14] = [
         case("first_open_marks_the_place", first_open),
         case("first_open_of_who_joins_is_empty", first_open_joining),
         case("reopening_keeps_the_mark_and_counts", reopening),
@@ -29,14 +29,14 @@ pub(super) fn all() -> impl Iterator<Item = Case> {
     own.into_iter().chain(snapshot_cases::all())
 }
 
-fn first_open(place: Place) -> Outcome {
-    let mut trial = Trial::first(place)?;
+fn first_open(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = StorageTrial::first(subject)?;
     trial.check_load(1..9, u64::MAX)?;
     trial.reopen(End::Close).map(drop)
 }
 
-fn first_open_joining(place: Place) -> Outcome {
-    let mut trial = Trial::joining(place)?;
+fn first_open_joining(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = StorageTrial::joining(subject)?;
     trial.check_load(1..9, u64::MAX)?;
     trial.append(1, 1..=3)?;
     trial.sync()?;
@@ -44,30 +44,30 @@ fn first_open_joining(place: Place) -> Outcome {
     trial.reopen(End::Close).map(drop)
 }
 
-fn reopening(place: Place) -> Outcome {
-    let mut trial = Trial::first(place)?;
+fn reopening(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = StorageTrial::first(subject)?;
     for end in [End::Close, End::Drop, End::Crash, End::Crash, End::Close] {
         trial = trial.reopen(end)?;
     }
     Ok(())
 }
 
-fn other_cluster(place: Place) -> Outcome {
-    let mut trial = Trial::first(place)?;
+fn other_cluster(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = StorageTrial::first(subject)?;
     trial.append(2, 2..=4)?;
     let other = StoreIdentity { cluster: MARK.cluster + 1, ..MARK };
     trial.reopen_refused(other)?.reopen(End::Drop).map(drop)
 }
 
-fn other_member(place: Place) -> Outcome {
-    let mut trial = Trial::first(place)?;
+fn other_member(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = StorageTrial::first(subject)?;
     trial.append(2, 2..=4)?;
     let other = StoreIdentity { member: MemberId(8), ..MARK };
     trial.reopen_refused(other)?.reopen(End::Drop).map(drop)
 }
 
-fn hard_state(place: Place) -> Outcome {
-    let mut trial = Trial::first(place)?;
+fn hard_state(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = StorageTrial::first(subject)?;
     let vote = Some(MemberId(2));
     trial.save_hard_state(HardState { term: 3, vote, commit: 1 })?;
     trial.sync()?;
@@ -85,8 +85,8 @@ fn hard_state(place: Place) -> Outcome {
     trial.reopen(End::Drop).map(drop)
 }
 
-fn load_limits(place: Place) -> Outcome {
-    let mut trial = Trial::first(place)?;
+fn load_limits(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = StorageTrial::first(subject)?;
     trial.append(2, 2..=20)?;
     trial.append(3, 21..=30)?;
     for synced in [false, true] {
@@ -111,8 +111,8 @@ fn load_limits(place: Place) -> Outcome {
     trial.check_all()
 }
 
-fn conflicting_tail(place: Place) -> Outcome {
-    let mut trial = Trial::first(place)?;
+fn conflicting_tail(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = StorageTrial::first(subject)?;
     trial.append(2, 2..=12)?;
     trial.sync()?;
     // Shorter than what it replaces: the rest has to go too.
@@ -135,8 +135,8 @@ fn conflicting_tail(place: Place) -> Outcome {
     trial.reopen(End::Close).map(drop)
 }
 
-fn long_log(place: Place) -> Outcome {
-    let mut trial = Trial::first(place)?;
+fn long_log(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = StorageTrial::first(subject)?;
     for batch in 0..60 {
         let first = 2 + batch * 10;
         trial.append(2 + batch / 7, first..first + 10)?;
@@ -149,8 +149,8 @@ fn long_log(place: Place) -> Outcome {
     trial.reopen(End::Close)?.reopen(End::Drop).map(drop)
 }
 
-fn close(place: Place) -> Outcome {
-    let mut trial = Trial::first(place)?;
+fn close(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = StorageTrial::first(subject)?;
     trial.append(2, 2..=4)?;
     trial.sync()?;
     trial.append(3, 4..=6)?;
@@ -158,16 +158,16 @@ fn close(place: Place) -> Outcome {
     trial.reopen(End::Close).map(drop)
 }
 
-fn ended_process(place: Place) -> Outcome {
-    ends_unsynced(place, End::Drop)
+fn ended_process(subject: StorageUnderTest) -> CaseResult {
+    ends_unsynced(subject, End::Drop)
 }
 
-fn crashed(place: Place) -> Outcome {
-    ends_unsynced(place, End::Crash)
+fn crashed(subject: StorageUnderTest) -> CaseResult {
+    ends_unsynced(subject, End::Crash)
 }
 
-fn ends_unsynced(place: Place, end: End) -> Outcome {
-    let mut trial = Trial::first(place)?;
+fn ends_unsynced(subject: StorageUnderTest, end: End) -> CaseResult {
+    let mut trial = StorageTrial::first(subject)?;
     for round in 0..4 {
         let (term, last) = (2 * round + 2, trial.now().last().index);
         trial.append(term, last + 1..=last + 5)?;
@@ -185,8 +185,8 @@ fn ends_unsynced(place: Place, end: End) -> Outcome {
 
 /// Nobody saves again what was found: a vote that was found, and is then lost, would be
 /// given twice.
-fn found_then_crashed(place: Place) -> Outcome {
-    let mut trial = Trial::first(place)?;
+fn found_then_crashed(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = StorageTrial::first(subject)?;
     trial.append(2, 2..=6)?;
     trial.save_hard_state(HardState { term: 3, vote: Some(MemberId(2)), commit: 1 })?;
     trial.reopen(End::Drop)?.reopen(End::Crash).map(drop)

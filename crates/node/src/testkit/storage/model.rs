@@ -9,14 +9,14 @@ use quorate_core::{
     Save, SnapshotMeta, Term,
 };
 
-use super::trial::{Outcome, Wrong, same};
+use super::trial::{CaseResult, Violation, same};
 
 /// The member whose storage it is.
 pub(super) const MEMBER: MemberId = MemberId(7);
 
 /// What was saved, since the log began or was replaced.
 #[derive(Clone, Debug)]
-pub(super) struct Model {
+pub(super) struct StorageModel {
     pub(super) hard_state: HardState,
     /// What the log began with.
     floor: SnapshotMeta,
@@ -24,7 +24,7 @@ pub(super) struct Model {
     entries: Vec<Entry>,
 }
 
-impl Model {
+impl StorageModel {
     pub(super) fn new(first: &Boot) -> Self {
         let Boot { hard_state, snapshot, .. } = first.clone();
         Self { hard_state, floor: snapshot, entries: Vec::new() }
@@ -82,30 +82,30 @@ impl Model {
         boot: &Boot,
         snapshot: &SnapshotMeta,
         trimmed: Index,
-    ) -> Outcome {
+    ) -> CaseResult {
         same("term, vote and commit", &boot.hard_state, &self.hard_state)?;
         same("the newest snapshot", &boot.snapshot, snapshot)?;
         let base = boot.base;
         let base_max = trimmed.min(snapshot.id.index).max(self.floor.id.index);
         if base.index > base_max || !self.holds(base) {
             let why = format!("the log begins after {base}, want at most index {base_max}");
-            return Err(Wrong(why));
+            return Err(Violation(why));
         }
         let tail: Vec<&Entry> = boot.tail.iter().collect();
         let kept = (self.last().index - base.index) as usize;
-        let wanted: Vec<&Entry> = self.entries.iter().rev().take(tail.len()).rev().collect();
-        same("the tail of the log", &tail, &wanted)?;
+        let expected: Vec<&Entry> = self.entries.iter().rev().take(tail.len()).rev().collect();
+        same("the tail of the log", &tail, &expected)?;
         if tail.len() > kept || (kept > 0 && tail.is_empty()) {
-            return Err(Wrong(format!("the tail has {} of {kept} entries", tail.len())));
+            return Err(Violation(format!("the tail has {} of {kept} entries", tail.len())));
         }
         self.check_below_tail(boot)?;
         match Raft::new(Config::new(MEMBER), boot.clone()) {
             Ok(_) => Ok(()),
-            Err(why) => Err(Wrong(format!("no member can start from it: {why}"))),
+            Err(why) => Err(Violation(format!("no member can start from it: {why}"))),
         }
     }
 
-    fn check_below_tail(&self, boot: &Boot) -> Outcome {
+    fn check_below_tail(&self, boot: &Boot) -> CaseResult {
         let first = boot.tail.first().map_or(Index::MAX, |entry| entry.id.index);
         let below = |index: Index| boot.base.index < index && index < first;
         let mut terms: Vec<EntryId> = Vec::new();

@@ -2,20 +2,21 @@
 
 use quorate_core::{EntryId, HardState, MemberId};
 
-use super::Place;
+use super::StorageUnderTest;
 use super::model::{entry, meta_of_peer};
-use super::trial::{End, Outcome, Trial, Wrong};
+use super::trial::{CaseResult, End, StorageTrial, Violation};
 use crate::testkit::random_values::RandomValues;
 
-/// One run after the other on the same place: what one leaves is where the next begins.
-pub(super) fn random_runs(place: Place) -> Outcome {
-    let mut trial = Trial::first(place)?;
+/// One run after the other on the same subject: what one leaves is where the next begins.
+pub(super) fn random_runs(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = StorageTrial::first(subject)?;
     for seed in 0..RUNS {
         let mut random = RandomValues::new(seed);
         for number in 0..ACTIONS {
             let action = random.below(WEIGHTS);
-            trial = act(trial, action, &mut random)
-                .map_err(|Wrong(why)| Wrong(format!("seed {seed}, action {number}: {why}")))?;
+            trial = act(trial, action, &mut random).map_err(|Violation(why)| {
+                Violation(format!("seed {seed}, action {number}: {why}"))
+            })?;
         }
         trial.check_all()?;
         trial = trial.reopen(End::Close)?;
@@ -23,7 +24,11 @@ pub(super) fn random_runs(place: Place) -> Outcome {
     Ok(())
 }
 
-fn act(mut trial: Trial, action: u64, random: &mut RandomValues) -> Outcome<Trial> {
+fn act(
+    mut trial: StorageTrial,
+    action: u64,
+    random: &mut RandomValues,
+) -> CaseResult<StorageTrial> {
     match action {
         0..10 => append(&mut trial, random)?,
         10..14 => replace_tail(&mut trial, random)?,
@@ -37,7 +42,7 @@ fn act(mut trial: Trial, action: u64, random: &mut RandomValues) -> Outcome<Tria
         }
         32 => install(&mut trial, random)?,
         33 => {
-            if let Some(id) = trial.wanted() {
+            if let Some(id) = trial.expected() {
                 trial.check_snapshot(id)?;
                 trial.release(id);
             }
@@ -51,20 +56,20 @@ fn act(mut trial: Trial, action: u64, random: &mut RandomValues) -> Outcome<Tria
     Ok(trial)
 }
 
-fn append(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
+fn append(trial: &mut StorageTrial, random: &mut RandomValues) -> CaseResult {
     let (last, term) = (trial.now().last(), trial.now().hard_state.term);
     let term = term.max(1) + u64::from(random.below(8) == 0);
     trial.append(term, last.index + 1..=last.index + 1 + random.below(6))
 }
 
-fn replace_tail(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
+fn replace_tail(trial: &mut StorageTrial, random: &mut RandomValues) -> CaseResult {
     let HardState { term, commit, .. } = trial.now().hard_state;
     let first = commit.max(trial.newest_snapshot().index) + 1;
     let first = first + random.below(trial.now().last().index.saturating_sub(first) + 1);
     trial.append(term + 1, first..=first + random.below(4))
 }
 
-fn raise_hard_state(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
+fn raise_hard_state(trial: &mut StorageTrial, random: &mut RandomValues) -> CaseResult {
     let HardState { term, vote, commit } = trial.now().hard_state;
     let uncommitted = trial.now().last().index.saturating_sub(commit);
     let hard_state = match random.below(3) {
@@ -75,7 +80,7 @@ fn raise_hard_state(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
     trial.save_hard_state(hard_state)
 }
 
-fn load(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
+fn load(trial: &mut StorageTrial, random: &mut RandomValues) -> CaseResult {
     let first = random.below(trial.now().last().index + 5);
     let count = random.below(40);
     let bytes_max = random.below(3000);
@@ -83,7 +88,7 @@ fn load(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
 }
 
 /// Of something that is committed and durable; sometimes given up.
-fn capture(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
+fn capture(trial: &mut StorageTrial, random: &mut RandomValues) -> CaseResult {
     trial.sync()?;
     let (newest, commit) = (trial.newest_snapshot().index, trial.now().hard_state.commit);
     let Some(spare) = commit.checked_sub(newest + 1) else { return Ok(()) };
@@ -92,13 +97,13 @@ fn capture(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
         let meta = trial.now().meta_at(index);
         let mut sink = trial.begin_snapshot(&meta)?;
         let appended = sink.append(b"given up");
-        return appended.map_err(|why| Wrong(format!("appending to a snapshot failed: {why}")));
+        return appended.map_err(|why| Violation(format!("appending to a snapshot failed: {why}")));
     }
     trial.capture(index, random.below(5000) as usize).map(drop)
 }
 
 /// Of a peer that is far ahead; sometimes the install never comes.
-fn install(trial: &mut Trial, random: &mut RandomValues) -> Outcome {
+fn install(trial: &mut StorageTrial, random: &mut RandomValues) -> CaseResult {
     let (last, term) = (trial.now().last(), trial.now().hard_state.term);
     let id = EntryId::new(term + 1, last.index + 1 + random.below(20));
     let meta = meta_of_peer(id);

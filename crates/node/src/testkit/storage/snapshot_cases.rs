@@ -5,13 +5,13 @@ use std::thread;
 use quorate_core::{EntryId, HardState};
 
 use super::model::{content, entry, meta_of_peer};
-use super::trial::{End, Outcome, Trial, Wrong, check_content, fill};
-use super::{Case, Place};
+use super::trial::{CaseResult, End, StorageTrial, Violation, check_content, fill};
+use super::{StorageCase, StorageUnderTest};
 
-pub(super) fn all() -> impl Iterator<Item = Case> {
-    let case = |name, run| Case { name, crashes: false, run };
-    let crash = |name, run| Case { name, crashes: true, run };
-    let cases: [Case; 11] = [
+pub(super) fn all() -> impl Iterator<Item = StorageCase> {
+    let case = |name, run| StorageCase { name, crashes: false, run };
+    let crash = |name, run| StorageCase { name, crashes: true, run };
+    let cases: [StorageCase; 11] = [
         case("a_snapshot_is_written_while_saves_go_on", beside_saves),
         case("a_snapshot_of_a_peer_changes_nothing_before_it_is_installed", not_installed),
         case("an_installed_snapshot_replaces_the_log", installed),
@@ -28,8 +28,8 @@ pub(super) fn all() -> impl Iterator<Item = Case> {
 }
 
 /// A log that is committed up to the end.
-fn with_log(place: Place, last: u64) -> Outcome<Trial> {
-    let mut trial = Trial::first(place)?;
+fn with_log(subject: StorageUnderTest, last: u64) -> CaseResult<StorageTrial> {
+    let mut trial = StorageTrial::first(subject)?;
     trial.append(2, 2..=last)?;
     let hard_state = HardState { commit: last, ..trial.now().hard_state };
     trial.save_hard_state(hard_state)?;
@@ -37,8 +37,8 @@ fn with_log(place: Place, last: u64) -> Outcome<Trial> {
     Ok(trial)
 }
 
-fn beside_saves(place: Place) -> Outcome {
-    let mut trial = with_log(place, 30)?;
+fn beside_saves(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = with_log(subject, 30)?;
     let meta = trial.now().meta_at(20);
     let sink = trial.begin_snapshot(&meta)?;
     thread::scope(|scope| {
@@ -47,7 +47,7 @@ fn beside_saves(place: Place) -> Outcome {
             trial.append(3, first..=first)?;
             trial.sync()?;
         }
-        writing.join().unwrap_or_else(|_| Err(Wrong("writing a snapshot panicked".into())))
+        writing.join().unwrap_or_else(|_| Err(Violation("writing a snapshot panicked".into())))
     })?;
     trial.adopt(&meta, SNAPSHOT_BYTES)?;
     trial.check_all()?;
@@ -58,13 +58,13 @@ fn beside_saves(place: Place) -> Outcome {
             trial.append(3, first..=first)?;
             trial.sync()?;
         }
-        reading.join().unwrap_or_else(|_| Err(Wrong("reading a snapshot panicked".into())))
+        reading.join().unwrap_or_else(|_| Err(Violation("reading a snapshot panicked".into())))
     })?;
     trial.reopen(End::Drop)?.reopen(End::Crash).map(drop)
 }
 
-fn not_installed(place: Place) -> Outcome {
-    let mut trial = with_log(place, 10)?;
+fn not_installed(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = with_log(subject, 10)?;
     let meta = meta_of_peer(EntryId::new(4, 20));
     trial.receive(&meta, SNAPSHOT_BYTES)?;
     trial.check_all()?;
@@ -73,8 +73,8 @@ fn not_installed(place: Place) -> Outcome {
     trial.reopen(End::Close).map(drop)
 }
 
-fn installed(place: Place) -> Outcome {
-    let mut trial = with_log(place, 10)?;
+fn installed(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = with_log(subject, 10)?;
     let meta = meta_of_peer(EntryId::new(4, 20));
     trial.receive(&meta, SNAPSHOT_BYTES)?;
     trial.install(&meta, Vec::new())?;
@@ -96,8 +96,8 @@ fn installed(place: Place) -> Outcome {
     trial.reopen(End::Drop)?.reopen(End::Close).map(drop)
 }
 
-fn installed_in_longer_log(place: Place) -> Outcome {
-    let mut trial = with_log(place, 5)?;
+fn installed_in_longer_log(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = with_log(subject, 5)?;
     trial.append(2, 6..=60)?;
     trial.sync()?;
     let meta = meta_of_peer(EntryId::new(3, 30));
@@ -113,8 +113,8 @@ fn installed_in_longer_log(place: Place) -> Outcome {
     trial.reopen(End::Drop).map(drop)
 }
 
-fn install_crashed(place: Place) -> Outcome {
-    let mut trial = with_log(place, 10)?;
+fn install_crashed(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = with_log(subject, 10)?;
     let meta = meta_of_peer(EntryId::new(4, 20));
     trial.receive(&meta, SNAPSHOT_BYTES)?;
     trial.append(3, 11..=12)?;
@@ -123,8 +123,8 @@ fn install_crashed(place: Place) -> Outcome {
     trial.reopen(End::Crash)?.reopen(End::Crash).map(drop)
 }
 
-fn released(place: Place) -> Outcome {
-    let mut trial = with_log(place, 10)?;
+fn released(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = with_log(subject, 10)?;
     let [older, newer] = [(3, 20), (4, 40)].map(|(term, at)| meta_of_peer(EntryId::new(term, at)));
     for meta in [&older, &newer] {
         trial.receive(meta, SNAPSHOT_BYTES)?;
@@ -135,7 +135,7 @@ fn released(place: Place) -> Outcome {
     trial.sync()?;
     trial.capture(45, SNAPSHOT_BYTES)?;
     trial.trim(45)?;
-    // Both are still wanted.
+    // Both are still expected.
     trial.check_all()?;
     trial.release(older.id);
     trial.release(newer.id);
@@ -144,8 +144,8 @@ fn released(place: Place) -> Outcome {
     trial.reopen(End::Drop).map(drop)
 }
 
-fn trimmed(place: Place) -> Outcome {
-    let mut trial = with_log(place, 200)?;
+fn trimmed(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = with_log(subject, 200)?;
     trial.capture(150, SNAPSHOT_BYTES)?;
     trial.trim(100)?;
     trial.check_all()?;
@@ -166,8 +166,8 @@ fn trimmed(place: Place) -> Outcome {
 }
 
 /// A machine may run ahead of its disk, and be captured there.
-fn trimmed_unsynced(place: Place) -> Outcome {
-    let mut trial = with_log(place, 50)?;
+fn trimmed_unsynced(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = with_log(subject, 50)?;
     trial.append(3, 51..=60)?;
     let hard_state = HardState { commit: 60, ..trial.now().hard_state };
     trial.save_hard_state(hard_state)?;
@@ -177,35 +177,35 @@ fn trimmed_unsynced(place: Place) -> Outcome {
     trial.reopen(End::Crash).map(drop)
 }
 
-fn dropped_sink(place: Place) -> Outcome {
-    let mut trial = with_log(place, 10)?;
+fn dropped_sink(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = with_log(subject, 10)?;
     let meta = trial.now().meta_at(8);
     let mut sink = trial.begin_snapshot(&meta)?;
     let appended = sink.append(&content(meta.id, SNAPSHOT_BYTES));
-    appended.map_err(|why| Wrong(format!("appending to a snapshot failed: {why}")))?;
+    appended.map_err(|why| Violation(format!("appending to a snapshot failed: {why}")))?;
     drop(sink);
     trial.check_all()?;
     if trial.storage.open_snapshot(meta.id).is_ok() {
-        return Err(Wrong(format!("snapshot {} was given up, and can be opened", meta.id)));
+        return Err(Violation(format!("snapshot {} was given up, and can be opened", meta.id)));
     }
     // A storage that has failed is not used any more, but for opening it again.
     trial.reopen(End::Drop).map(drop)
 }
 
-fn dropped_second_sink(place: Place) -> Outcome {
-    let mut trial = with_log(place, 10)?;
+fn dropped_second_sink(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = with_log(subject, 10)?;
     let id = trial.capture(8, SNAPSHOT_BYTES)?;
     let meta = trial.now().meta_at(8);
     let mut sink = trial.begin_snapshot(&meta)?;
     let appended = sink.append(b"something else");
-    appended.map_err(|why| Wrong(format!("appending to a snapshot failed: {why}")))?;
+    appended.map_err(|why| Violation(format!("appending to a snapshot failed: {why}")))?;
     drop(sink);
     trial.check_snapshot(id)?;
     trial.reopen(End::Drop).map(drop)
 }
 
-fn outlived(place: Place) -> Outcome {
-    let mut trial = with_log(place, 30)?;
+fn outlived(subject: StorageUnderTest) -> CaseResult {
+    let mut trial = with_log(subject, 30)?;
     let older = trial.capture(10, SNAPSHOT_BYTES)?;
     let own = trial.open_snapshot(older)?;
     trial.capture(20, SNAPSHOT_BYTES)?;

@@ -9,16 +9,16 @@ use quorate_core::{
 };
 use quorate_storage::StoreIdentity;
 
-use super::Place;
-use super::model::{MEMBER, Model, content, entry};
+use super::StorageUnderTest;
+use super::model::{MEMBER, StorageModel, content, entry};
 use crate::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 
 /// What is wrong with a storage, in words.
-pub(super) struct Wrong(pub(super) String);
+pub(super) struct Violation(pub(super) String);
 
-pub(super) type Outcome<T = ()> = Result<T, Wrong>;
+pub(super) type CaseResult<T = ()> = Result<T, Violation>;
 
-/// What an empty place is marked with.
+/// What an empty subject is marked with.
 pub(super) const MARK: StoreIdentity =
     StoreIdentity { cluster: 0xc1, member: MEMBER, incarnation: 99, joined_at: 0 };
 
@@ -28,63 +28,63 @@ pub(super) enum End {
     Close,
     /// As when the process ends.
     Drop,
-    /// As when the machine ends. The same as `Drop` where a place cannot crash.
+    /// As when the machine ends. The same as `Drop` where a subject cannot crash.
     Crash,
 }
 
 /// An open storage, and what it should hold.
-pub(super) struct Trial {
-    place: Place,
+pub(super) struct StorageTrial {
+    subject: StorageUnderTest,
     pub(super) storage: Box<dyn Storage>,
     identity: StoreIdentity,
     boots: u64,
     saves: u64,
     /// What the last sync made durable.
-    synced: Model,
+    synced: StorageModel,
     /// What each write since has made of it: after a crash one of them is found.
-    unsynced: Vec<Model>,
+    unsynced: Vec<StorageModel>,
     /// Contents of snapshots that were adopted or found.
-    snapshots: BTreeMap<EntryId, Captured>,
+    snapshots: BTreeMap<EntryId, CapturedSnapshot>,
     /// Snapshots that were installed and not released.
-    wanted: BTreeSet<EntryId>,
+    expected: BTreeSet<EntryId>,
     trimmed: Index,
 }
 
-struct Captured {
+struct CapturedSnapshot {
     meta: SnapshotMeta,
     content: Vec<u8>,
 }
 
-impl Trial {
-    /// On an empty place, as a first member of a cluster.
-    pub(super) fn first(place: Place) -> Outcome<Self> {
-        Self::begin(place, &Boot::first(Membership::new([MEMBER], [])))
+impl StorageTrial {
+    /// On an empty subject, as a first member of a cluster.
+    pub(super) fn first(subject: StorageUnderTest) -> CaseResult<Self> {
+        Self::begin(subject, &Boot::first(Membership::new([MEMBER], [])))
     }
 
-    /// On an empty place, as a member that knows nothing yet.
-    pub(super) fn joining(place: Place) -> Outcome<Self> {
-        Self::begin(place, &Boot::empty())
+    /// On an empty subject, as a member that knows nothing yet.
+    pub(super) fn joining(subject: StorageUnderTest) -> CaseResult<Self> {
+        Self::begin(subject, &Boot::empty())
     }
 
-    fn begin(mut place: Place, first: &Boot) -> Outcome<Self> {
-        let mut storage = (place.handle)();
-        let opened = did("the first open", storage.open(MARK, first))?;
+    fn begin(mut subject: StorageUnderTest, first: &Boot) -> CaseResult<Self> {
+        let mut storage = (subject.handle)();
+        let opened = check_ok("the first open", storage.open(MARK, first))?;
         let snapshot = first.snapshot.clone();
         let mut snapshots = BTreeMap::new();
         if snapshot.id != EntryId::ZERO {
-            let captured = Captured { meta: snapshot.clone(), content: Vec::new() };
+            let captured = CapturedSnapshot { meta: snapshot.clone(), content: Vec::new() };
             snapshots.insert(snapshot.id, captured);
         }
         let mut trial = Self {
-            place,
+            subject,
             storage,
             identity: MARK,
             boots: 0,
             saves: 0,
-            synced: Model::new(first),
+            synced: StorageModel::new(first),
             unsynced: Vec::new(),
             snapshots,
-            wanted: BTreeSet::new(),
+            expected: BTreeSet::new(),
             trimmed: 0,
         };
         trial.check_opened(opened, End::Close)?;
@@ -92,45 +92,45 @@ impl Trial {
     }
 
     /// Ends and opens again, with a mark and a first membership that must not count.
-    pub(super) fn reopen(self, end: End) -> Outcome<Self> {
+    pub(super) fn reopen(self, end: End) -> CaseResult<Self> {
         let mut trial = self.ended(end)?;
         let mark = StoreIdentity { incarnation: 0xbad, joined_at: 77, ..MARK };
         let first = Boot::first(Membership::new([MEMBER, MemberId(66)], []));
-        let opened = did("opening again", trial.storage.open(mark, &first))?;
+        let opened = check_ok("opening again", trial.storage.open(mark, &first))?;
         trial.check_opened(opened, end)?;
         Ok(trial)
     }
 
     /// The same with a mark that has to be refused.
-    pub(super) fn reopen_refused(self, mark: StoreIdentity) -> Outcome<Self> {
+    pub(super) fn reopen_refused(self, mark: StoreIdentity) -> CaseResult<Self> {
         let mut trial = self.ended(End::Close)?;
         match trial.storage.open(mark, &Boot::empty()) {
             Err(_) => trial.ended(End::Drop),
-            Ok(_) => Err(Wrong(format!("{mark:?} was let in to what belongs to {MARK:?}"))),
+            Ok(_) => Err(Violation(format!("{mark:?} was let in to what belongs to {MARK:?}"))),
         }
     }
 
-    /// Ends; a handle that is not open takes its place.
-    fn ended(self, end: End) -> Outcome<Self> {
-        let Self { mut place, mut storage, .. } = self;
+    /// Ends; a handle that is not open takes its subject.
+    fn ended(self, end: End) -> CaseResult<Self> {
+        let Self { mut subject, mut storage, .. } = self;
         if end == End::Close {
-            did("close", storage.close())?;
+            check_ok("close", storage.close())?;
         }
         drop(storage);
-        if let Some(crash) = &mut place.crash
+        if let Some(crash) = &mut subject.crash
             && end == End::Crash
         {
             crash();
         }
-        let storage = (place.handle)();
-        Ok(Self { place, storage, ..self })
+        let storage = (subject.handle)();
+        Ok(Self { subject, storage, ..self })
     }
 
-    fn check_opened(&mut self, opened: StoredState, end: End) -> Outcome {
-        same("the identity that marks the place", &opened.identity, &self.identity)?;
+    fn check_opened(&mut self, opened: StoredState, end: End) -> CaseResult {
+        same("the identity that marks the subject", &opened.identity, &self.identity)?;
         if opened.boots <= self.boots {
             let why = format!("opens were counted up to {}, now {}", self.boots, opened.boots);
-            return Err(Wrong(why));
+            return Err(Violation(why));
         }
         self.boots = opened.boots;
         let states = std::mem::take(&mut self.unsynced);
@@ -139,25 +139,25 @@ impl Trial {
             self.check_boot(&self.synced, &opened.boot)?;
         } else {
             let oldest = self.check_boot(&self.synced, &opened.boot);
-            let fits = |state: &&Model| self.check_boot(state, &opened.boot).is_ok();
+            let fits = |state: &&StorageModel| self.check_boot(state, &opened.boot).is_ok();
             match states.iter().rev().find(fits) {
                 Some(state) => self.synced = state.clone(),
-                None => oldest.map_err(|Wrong(why)| {
+                None => oldest.map_err(|Violation(why)| {
                     let count = states.len();
-                    Wrong(format!("not as any of the {count} writes since the sync: {why}"))
+                    Violation(format!("not as any of the {count} writes since the sync: {why}"))
                 })?,
             }
         }
-        self.wanted.clear();
+        self.expected.clear();
         self.snapshots.retain(|id, _| *id == opened.boot.snapshot.id);
         self.check_all()
     }
 
-    fn check_boot(&self, state: &Model, boot: &Boot) -> Outcome {
+    fn check_boot(&self, state: &StorageModel, boot: &Boot) -> CaseResult {
         state.check_boot(boot, &self.newest_snapshot_of(state), self.trimmed)
     }
 
-    pub(super) fn now(&self) -> &Model {
+    pub(super) fn now(&self) -> &StorageModel {
         self.unsynced.last().unwrap_or(&self.synced)
     }
 
@@ -166,14 +166,14 @@ impl Trial {
     }
 
     /// The newest one of an entry in the log, or just before it.
-    fn newest_snapshot_of(&self, state: &Model) -> SnapshotMeta {
+    fn newest_snapshot_of(&self, state: &StorageModel) -> SnapshotMeta {
         let held = self.snapshots.values().filter(|captured| state.holds(captured.meta.id));
         let newest = held.max_by_key(|captured| captured.meta.id.index);
         newest.map(|captured| captured.meta.clone()).unwrap_or_default()
     }
 
     /// Log and snapshots are what they should be.
-    pub(super) fn check_all(&mut self) -> Outcome {
+    pub(super) fn check_all(&mut self) -> CaseResult {
         let last = self.now().last().index;
         let mut next = self.first_kept();
         while next <= last {
@@ -181,8 +181,8 @@ impl Trial {
         }
         self.check_load(last + 1..last + 10, u64::MAX)?;
         let newest = Some(self.newest_snapshot()).filter(|id| *id != EntryId::ZERO);
-        let wanted: Vec<EntryId> = self.wanted.iter().copied().chain(newest).collect();
-        wanted.into_iter().try_for_each(|id| self.check_snapshot(id))
+        let expected: Vec<EntryId> = self.expected.iter().copied().chain(newest).collect();
+        expected.into_iter().try_for_each(|id| self.check_snapshot(id))
     }
 
     /// The oldest entry that has to be there.
@@ -192,18 +192,18 @@ impl Trial {
     }
 
     /// Loads, and says how many entries came.
-    pub(super) fn check_load(&mut self, range: Range<Index>, bytes_max: u64) -> Outcome<u64> {
-        let found = did("load", self.storage.load(range.clone(), bytes_max))?;
+    pub(super) fn check_load(&mut self, range: Range<Index>, bytes_max: u64) -> CaseResult<u64> {
+        let found = check_ok("load", self.storage.load(range.clone(), bytes_max))?;
         let what = format!("loading {range:?} with at most {bytes_max} bytes");
         let (first_kept, last) = (self.first_kept(), self.now().last().index);
         let is_kept = (first_kept..=last).contains(&range.start);
         if is_kept && !range.is_empty() && found.is_empty() {
-            return Err(Wrong(format!("{what} gave nothing of a log up to {last}")));
+            return Err(Violation(format!("{what} gave nothing of a log up to {last}")));
         }
         let mut bytes = 0;
         for (index, entry) in (range.start..).zip(found.iter()) {
             if index >= range.end || (index > range.start && bytes >= bytes_max) {
-                return Err(Wrong(format!("{what} went on to {}", entry.id)));
+                return Err(Violation(format!("{what} went on to {}", entry.id)));
             }
             same(&what, &Some(entry), &self.now().entry(index))?;
             bytes += entry.bytes();
@@ -211,27 +211,31 @@ impl Trial {
         Ok(found.len() as u64)
     }
 
-    /// Writes new entries of this term in place of whatever stood there.
-    pub(super) fn append(&mut self, term: Term, indexes: impl Iterator<Item = Index>) -> Outcome {
+    /// Writes new entries of this term in subject of whatever stood there.
+    pub(super) fn append(
+        &mut self,
+        term: Term,
+        indexes: impl Iterator<Item = Index>,
+    ) -> CaseResult {
         let entries = indexes.map(|index| entry(EntryId::new(term, index))).collect();
         let now = self.now().hard_state;
         let hard_state = (term > now.term).then_some(HardState { term, vote: None, ..now });
         self.save(hard_state, entries, None)
     }
 
-    pub(super) fn save_hard_state(&mut self, hard_state: HardState) -> Outcome {
+    pub(super) fn save_hard_state(&mut self, hard_state: HardState) -> CaseResult {
         self.save(Some(hard_state), Vec::new(), None)
     }
 
     /// Installs a snapshot that was adopted, with entries after it.
-    pub(super) fn install(&mut self, meta: &SnapshotMeta, entries: Vec<Entry>) -> Outcome {
+    pub(super) fn install(&mut self, meta: &SnapshotMeta, entries: Vec<Entry>) -> CaseResult {
         let HardState { term, vote, commit } = self.now().hard_state;
         let reached = entries.last().map_or(meta.id.term, |entry| entry.id.term);
         let vote = vote.filter(|_| term >= reached);
         let commit = commit.max(meta.id.index);
         let hard_state = HardState { term: term.max(reached), vote, commit };
         self.save(Some(hard_state), entries, Some(meta.clone()))?;
-        self.wanted.insert(meta.id);
+        self.expected.insert(meta.id);
         Ok(())
     }
 
@@ -240,7 +244,7 @@ impl Trial {
         hard_state: Option<HardState>,
         entries: Vec<Entry>,
         install: Option<SnapshotMeta>,
-    ) -> Outcome {
+    ) -> CaseResult {
         self.saves += 1;
         let save = Save {
             id: SaveId(self.saves),
@@ -250,59 +254,62 @@ impl Trial {
             must_sync: true,
             then_send: Vec::new(),
         };
-        did("write", self.storage.write(&save))?;
+        check_ok("write", self.storage.write(&save))?;
         let mut state = self.now().clone();
         state.apply(&save);
         self.unsynced.push(state);
         Ok(())
     }
 
-    pub(super) fn sync(&mut self) -> Outcome {
-        did("sync", self.storage.sync())?;
+    pub(super) fn sync(&mut self) -> CaseResult {
+        check_ok("sync", self.storage.sync())?;
         self.synced = self.unsynced.pop().unwrap_or_else(|| self.synced.clone());
         self.unsynced.clear();
         Ok(())
     }
 
-    pub(super) fn trim(&mut self, index: Index) -> Outcome {
-        did("trim", self.storage.trim(index))?;
+    pub(super) fn trim(&mut self, index: Index) -> CaseResult {
+        check_ok("trim", self.storage.trim(index))?;
         self.trimmed = self.trimmed.max(index);
         Ok(())
     }
 
     /// Captures the machine as of this entry.
-    pub(super) fn capture(&mut self, index: Index, bytes: usize) -> Outcome<EntryId> {
+    pub(super) fn capture(&mut self, index: Index, bytes: usize) -> CaseResult<EntryId> {
         let meta = self.now().meta_at(index);
         self.receive(&meta, bytes)?;
         Ok(meta.id)
     }
 
     /// Writes a snapshot and adopts it.
-    pub(super) fn receive(&mut self, meta: &SnapshotMeta, bytes: usize) -> Outcome {
+    pub(super) fn receive(&mut self, meta: &SnapshotMeta, bytes: usize) -> CaseResult {
         let sink = self.begin_snapshot(meta)?;
         fill(sink, &content(meta.id, bytes))?;
         self.adopt(meta, bytes)
     }
 
-    pub(super) fn begin_snapshot(&mut self, meta: &SnapshotMeta) -> Outcome<Box<dyn SnapshotSink>> {
-        did("beginning a snapshot", self.storage.begin_snapshot(meta.clone()))
+    pub(super) fn begin_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+    ) -> CaseResult<Box<dyn SnapshotSink>> {
+        check_ok("beginning a snapshot", self.storage.begin_snapshot(meta.clone()))
     }
 
-    pub(super) fn adopt(&mut self, meta: &SnapshotMeta, bytes: usize) -> Outcome {
-        did("adopting a snapshot", self.storage.adopt_snapshot(meta.id))?;
-        let captured = Captured { meta: meta.clone(), content: content(meta.id, bytes) };
+    pub(super) fn adopt(&mut self, meta: &SnapshotMeta, bytes: usize) -> CaseResult {
+        check_ok("adopting a snapshot", self.storage.adopt_snapshot(meta.id))?;
+        let captured = CapturedSnapshot { meta: meta.clone(), content: content(meta.id, bytes) };
         self.snapshots.insert(meta.id, captured);
         Ok(())
     }
 
-    pub(super) fn open_snapshot(&mut self, id: EntryId) -> Outcome<Box<dyn SnapshotSource>> {
-        did(&format!("opening snapshot {id}"), self.storage.open_snapshot(id))
+    pub(super) fn open_snapshot(&mut self, id: EntryId) -> CaseResult<Box<dyn SnapshotSource>> {
+        check_ok(&format!("opening snapshot {id}"), self.storage.open_snapshot(id))
     }
 
-    pub(super) fn check_snapshot(&mut self, id: EntryId) -> Outcome {
+    pub(super) fn check_snapshot(&mut self, id: EntryId) -> CaseResult {
         let source = self.open_snapshot(id)?;
         let Some(captured) = self.snapshots.get(&id) else {
-            return Err(Wrong(format!("snapshot {id} was never adopted")));
+            return Err(Violation(format!("snapshot {id} was never adopted")));
         };
         same("what a snapshot says about the log", source.meta(), &captured.meta)?;
         check_content(source, &captured.content)
@@ -310,52 +317,53 @@ impl Trial {
 
     pub(super) fn release(&mut self, id: EntryId) {
         self.storage.release_snapshot(id);
-        self.wanted.remove(&id);
+        self.expected.remove(&id);
     }
 
-    pub(super) fn wanted(&self) -> Option<EntryId> {
-        self.wanted.first().copied()
+    pub(super) fn expected(&self) -> Option<EntryId> {
+        self.expected.first().copied()
     }
 }
 
 /// Writes all of a snapshot, in pieces, and finishes it.
-pub(super) fn fill(mut sink: Box<dyn SnapshotSink>, content: &[u8]) -> Outcome {
+pub(super) fn fill(mut sink: Box<dyn SnapshotSink>, content: &[u8]) -> CaseResult {
     for piece in content.chunks(PIECE_BYTES) {
-        did("appending to a snapshot", sink.append(piece))?;
+        check_ok("appending to a snapshot", sink.append(piece))?;
     }
-    did("finishing a snapshot", sink.finish())
+    check_ok("finishing a snapshot", sink.finish())
 }
 
 /// The rest of a snapshot is exactly this.
-pub(super) fn check_content(mut source: Box<dyn SnapshotSource>, content: &[u8]) -> Outcome {
+pub(super) fn check_content(mut source: Box<dyn SnapshotSource>, content: &[u8]) -> CaseResult {
     let id = source.meta().id;
     same(&format!("the size of snapshot {id}"), &source.bytes(), &(content.len() as u64))?;
     let mut found = Vec::new();
-    while let Some(chunk) = did("reading a snapshot", source.next_chunk())? {
+    while let Some(chunk) = check_ok("reading a snapshot", source.next_chunk())? {
         found.extend_from_slice(&chunk);
     }
     if found == content {
         return Ok(());
     }
-    let common = found.iter().zip(content).take_while(|(found, wanted)| found == wanted).count();
-    let (found, wanted) = (found.len(), content.len());
-    let sizes = format!("{found} bytes were read, {wanted} written");
-    Err(Wrong(format!("snapshot {id} differs from byte {common} on: {sizes}")))
+    let common =
+        found.iter().zip(content).take_while(|(found, expected)| found == expected).count();
+    let (found, expected) = (found.len(), content.len());
+    let sizes = format!("{found} bytes were read, {expected} written");
+    Err(Violation(format!("snapshot {id} differs from byte {common} on: {sizes}")))
 }
 
-pub(super) fn did<T>(what: &str, result: Result<T, StorageError>) -> Outcome<T> {
-    result.map_err(|why| Wrong(format!("{what} failed: {why}")))
+pub(super) fn check_ok<T>(what: &str, result: Result<T, StorageError>) -> CaseResult<T> {
+    result.map_err(|why| Violation(format!("{what} failed: {why}")))
 }
 
 pub(super) fn same<T: PartialEq + fmt::Debug + ?Sized>(
     what: &str,
     found: &T,
-    wanted: &T,
-) -> Outcome {
-    if found == wanted {
+    expected: &T,
+) -> CaseResult {
+    if found == expected {
         return Ok(());
     }
-    Err(Wrong(format!("{what}: found {found:?}, wanted {wanted:?}")))
+    Err(Violation(format!("{what}: found {found:?}, expected {expected:?}")))
 }
 
 const PIECE_BYTES: usize = 1000;

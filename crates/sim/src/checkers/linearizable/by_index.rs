@@ -63,7 +63,7 @@ impl<'a> Replay<'a> {
         self.append(step)
     }
 
-    /// Somebody saw what a step of unknown outcome wrote: so it did happen, before.
+    /// A client saw what a step of unknown outcome wrote: so it did happen, before.
     fn take_what_helps(&mut self, step: &Step) {
         for write in step.rule.wanted() {
             if self.state[write.0 as usize] == write.1 {

@@ -1,5 +1,5 @@
 //! What clients asked and what they were told: the checker's input. It knows nothing
-//! of logs, members or the wire; whoever drives clients fills it in.
+//! of logs, members or the wire; the driver of the clients fills it in.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub struct Operation {
     /// prove no order, so a recorder that counts events shows more than one that
     /// counts ticks.
     pub called: u64,
-    /// None: the client never learned what became of it. It may take effect at any
+    /// None: the client never learned the result. It may take effect at any
     /// time after the call, or never.
     pub returned: Option<u64>,
     pub call: Call,
@@ -67,7 +67,7 @@ pub enum Seen {
 }
 
 impl Operation {
-    /// Nobody knows whether this happened.
+    /// It is unknown whether this happened.
     pub fn is_unknown(&self) -> bool {
         self.returned.is_none() || self.seen == Seen::Nothing
     }

@@ -13,7 +13,7 @@ pub(super) type Number = u32;
 
 /// The number of no value.
 pub(super) const ABSENT: Number = 0;
-/// The number of a value that nobody looks for.
+/// The number of a value that no client looks for.
 pub(super) const SPOILED: Number = Number::MAX;
 /// The time of a return that never comes.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -23,7 +23,7 @@ pub(super) struct Object {
     /// The keys by place, as the catalogue numbers them.
     pub(super) keys: Vec<u32>,
     /// By time of call. Refused operations are not among them: they must have no
-    /// effect, so every answer has to be explained without them. Reads that nobody
+    /// effect, so every answer has to be explained without them. Reads that no client
     /// saw the answer of are not either: they explain nothing.
     pub(super) steps: Vec<Step>,
 }

@@ -3,7 +3,7 @@
 //! In each phase it lets open steps happen until the one that returns has. What keeps
 //! it small loses no order that exists:
 //! - nothing is looked at twice, nor again with fewer unknown steps to come;
-//! - a step that fits and writes nothing happens at once: it can hinder nobody;
+//! - a step that fits and writes nothing happens at once: it hinders no other step;
 //! - of two moves that do the same, the one that returns first goes first;
 //! - a step of unknown outcome happens only right before a step that looks at what it
 //!   wrote: later is as good as now, and overwritten unseen is as good as never;
@@ -103,7 +103,7 @@ impl<'a> Search<'a> {
         Outcome::Found
     }
 
-    /// Goes on until a choice is due. True when nothing is left to explain.
+    /// Continues until a choice is due. True when nothing is left to explain.
     fn advance(&mut self) -> bool {
         while self.now.phase() < self.timeline.len() {
             self.read_what_fits();
@@ -125,10 +125,10 @@ impl<'a> Search<'a> {
             match *turn {
                 Turn::Clear { bit } => self.now.clear(bit),
                 Turn::Add { counter } => *self.now.counter(counter) += 1,
-                Turn::Close { counter, heir } => {
+                Turn::Close { counter, successor } => {
                     let left = std::mem::take(self.now.counter(counter));
-                    if let Some(heir) = heir {
-                        *self.now.counter(heir) += left;
+                    if let Some(successor) = successor {
+                        *self.now.counter(successor) += left;
                     }
                 }
             }
@@ -257,7 +257,7 @@ impl<'a> Search<'a> {
 
 /// Configurations that were looked at: all but their counters, and for each of these
 /// the counters it had. More steps that may happen but need not are never worse, so
-/// one with no more of them than another leads nowhere that the other does not.
+/// one with at most as many of them as another leads nowhere that the other does not.
 #[derive(Default)]
 struct Visited {
     counters: HashMap<Box<[u32]>, Vec<u32>>,
@@ -327,7 +327,7 @@ impl Configuration {
         self.words[PHASE] as usize
     }
 
-    /// The place that an unknown step has just written, until somebody looks there.
+    /// The place that an unknown step has just written, until a client looks there.
     fn owed_look(&self) -> Option<Place> {
         self.words[OWED].checked_sub(1)
     }

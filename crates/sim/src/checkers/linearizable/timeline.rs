@@ -39,8 +39,8 @@ pub(super) enum Turn {
     Clear { bit: u32 },
     /// One more of a class can happen from now on.
     Add { counter: u32 },
-    /// A class is over; its heir takes what is left.
-    Close { counter: u32, heir: Option<u32> },
+    /// A class is over; its successor takes what is left.
+    Close { counter: u32, successor: Option<u32> },
 }
 
 impl<'a> Timeline<'a> {
@@ -83,7 +83,7 @@ impl<'a> Timeline<'a> {
     }
 
     /// What may happen in the phase: the steps, the most urgent first, then the classes
-    /// that somebody could notice.
+    /// that a client could notice.
     pub(super) fn open(&self, phase: usize) -> &[u32] {
         let start = phase.checked_sub(1).map_or(0, |before| self.phases[before].open_end);
         &self.open[start..self.phases[phase].open_end]
@@ -172,12 +172,12 @@ impl Sweep<'_> {
     }
 
     fn call_one_of(&mut self, class: u32, end: u64) {
-        let Class { closing, heir, .. } = self.timeline.classes.all[class as usize];
+        let Class { closing, successor, .. } = self.timeline.classes.all[class as usize];
         if closing >= end {
             let counter = self.counter(class);
             self.timeline.turns.push(Turn::Add { counter });
-        } else if let Some(heir) = heir {
-            self.call_one_of(heir, end);
+        } else if let Some(successor) = successor {
+            self.call_one_of(successor, end);
         }
     }
 
@@ -200,12 +200,13 @@ impl Sweep<'_> {
                 break;
             }
             self.open_classes.pop_first();
-            let Class { place, heir, .. } = self.timeline.classes.all[class as usize];
+            let Class { place, successor, .. } = self.timeline.classes.all[class as usize];
             self.open_at.entry(place).or_default().remove(&class);
-            let still_open = |heir: &u32| self.timeline.classes.all[*heir as usize].closing >= end;
-            let heir = heir.filter(still_open).map(|heir| self.counter(heir));
+            let still_open =
+                |successor: &u32| self.timeline.classes.all[*successor as usize].closing >= end;
+            let successor = successor.filter(still_open).map(|successor| self.counter(successor));
             let counter = self.counter(class);
-            self.timeline.turns.push(Turn::Close { counter, heir });
+            self.timeline.turns.push(Turn::Close { counter, successor });
             self.free_counters.push(counter);
         }
     }

@@ -1,10 +1,10 @@
-//! Steps of unknown outcome, as far as anybody can notice them.
+//! Steps of unknown outcome, as far as a client can notice them.
 //!
 //! Such a step may happen at any time after its call, so it never stops being a
 //! choice. Two things keep the choices few. Steps that do the same form one class, of
-//! which only the number left matters. And a class lasts only as long as somebody can
+//! which only the number left matters. And a class lasts only as long as a client can
 //! look for what it writes; after that its blind writes are good for one thing,
-//! to overwrite a value that somebody saw gone, and for that they are all alike: they
+//! to overwrite a value that a client saw gone, and for that they are all alike: they
 //! join the spoilers of their place.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ pub(super) struct Class {
     /// The last time at which it is noticed whether one of these has happened.
     pub(super) closing: u64,
     /// The class that takes over what is left then.
-    pub(super) heir: Option<u32>,
+    pub(super) successor: Option<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl Classes {
                     rule: step.rule.clone(),
                     place: write.0,
                     closing: 0,
-                    heir: None,
+                    successor: None,
                 });
                 number
             });
@@ -90,8 +90,8 @@ impl Classes {
         }
     }
 
-    /// A place where somebody saw that a value was gone gets a class of spoilers, the
-    /// heir of every blind write there.
+    /// A place where a client saw that a value was gone gets a class of spoilers, the
+    /// successor of every blind write there.
     fn add_spoilers(&mut self, looks: &Looks) {
         let mut spoilers: HashMap<Place, u32> = HashMap::new();
         for number in 0..self.all.len() {
@@ -102,12 +102,12 @@ impl Classes {
                 continue;
             };
             let next = self.all.len() as u32;
-            let heir = *spoilers.entry(place).or_insert(next);
-            if heir == next {
+            let successor = *spoilers.entry(place).or_insert(next);
+            if successor == next {
                 let rule = Rule { expects: Expects::Anything, writes: Some((place, SPOILED)) };
-                self.all.push(Class { rule, place, closing, heir: None });
+                self.all.push(Class { rule, place, closing, successor: None });
             }
-            self.all[number].heir = Some(heir);
+            self.all[number].successor = Some(successor);
         }
     }
 }

@@ -57,7 +57,7 @@ fn a_refused_swap_that_took_effect() {
 }
 
 /// A counter from 1 to 3 by compare-and-set: the step from 1 to 2, applied once more
-/// after somebody had put it back, loses that.
+/// after another client had put it back, loses that.
 #[test]
 fn a_swap_applied_twice() {
     let mut story = Story::default();
@@ -124,7 +124,7 @@ fn an_unknown_delete() {
     story.alone(get("x"), saw("1")).fails_at(4);
 }
 
-/// Nobody sees the unknown value itself, only that the old one is gone.
+/// No client sees the unknown value itself, only that the old one is gone.
 #[test]
 fn an_unknown_write_explains_a_failed_swap() {
     let mut story = Story::default();
@@ -196,7 +196,7 @@ fn an_answer_that_does_not_fit_its_call() {
 }
 
 #[test]
-fn who_runs_out_of_steps_says_so() {
+fn running_out_of_steps_is_reported() {
     let mut story = Story::default();
     for value in ["1", "2", "3", "4", "5", "6", "7", "8", "9"] {
         story.at(1, Some(100), put("x", value), Seen::Done);

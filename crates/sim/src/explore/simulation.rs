@@ -1,8 +1,8 @@
-//! Many members, one thread, one seed: the queue of what happens next.
+//! Many members, one thread, one seed: a queue of events.
 //!
-//! Everything that a real member would do on threads of its own happens here as
-//! events: messages, disk writes, the machine's work, ticks. What they do is done by
-//! the same driver, storage and applier that a real member runs.
+//! What a real member does on its own threads happens here as events: messages, disk
+//! writes, the machine's work, ticks. The driver, storage and applier are those of a real
+//! member.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,31 +16,31 @@ use quorate_core::{Entries, EntryId, Envelope, Event, MemberId, Membership, Payl
 use quorate_storage::{Store, StoreError};
 
 use super::Trace;
-use super::action::{Action, Who};
+use super::action::{Action, ActionTarget};
 use super::admin::Admin;
-use super::clients::Clients;
-use super::member::{DiskWork, Fate, Member};
-use super::network::Network;
-use super::report::Report;
-use super::setting::{Setting, TICK};
+use super::clients::SimClients;
+use super::member::{DiskWork, MemberHealth, SimMember};
+use super::network::SimNetwork;
+use super::report::RunReport;
+use super::setting::{RunSettings, TICK};
 use super::shared_disk::SharedDisk;
 use super::trial::MakeMachine;
-use super::workload::{Ask, Workload};
+use super::workload::{ClientRequest, Workload};
 use crate::checkers::{Checked, Invariants, Violation};
 use crate::random::Random;
 
-pub(crate) struct World {
-    pub(crate) setting: Setting,
+pub(crate) struct Simulation {
+    pub(crate) setting: RunSettings,
     pub(crate) now: u64,
-    queue: BinaryHeap<Reverse<Due>>,
+    queue: BinaryHeap<Reverse<ScheduledEvent>>,
     order: u64,
-    pub(crate) members: Vec<Member>,
-    pub(crate) network: Network,
+    pub(crate) members: Vec<SimMember>,
+    pub(crate) network: SimNetwork,
     pub(crate) machine: MakeMachine,
-    pub(crate) clients: Clients,
+    pub(crate) clients: SimClients,
     pub(crate) admin: Admin,
     pub(crate) invariants: Invariants,
-    pub(crate) report: Report,
+    pub(crate) report: RunReport,
     pub(crate) random: Random,
     /// For hints alone.
     pub(crate) hints: Random,
@@ -50,20 +50,20 @@ pub(crate) struct World {
     pub(crate) begun: bool,
     /// Faults are over.
     pub(crate) healed: bool,
-    /// Clients ask for nothing more.
+    /// Clients send no further requests.
     pub(crate) quiet: bool,
-    /// What is printed of a run that is looked at.
+    /// Receives a line for each event, for a run that is traced.
     pub(crate) trace: Option<Trace>,
 }
 
-struct Due {
+struct ScheduledEvent {
     at: u64,
     order: u64,
-    what: Happening,
+    what: SimEvent,
 }
 
-/// Something that happens. What belongs to a process says to which run of it.
-pub(crate) enum Happening {
+/// Something that happens. What belongs to a process names the run of that process.
+pub(crate) enum SimEvent {
     Arrives { place: usize, envelope: Envelope },
     SnapshotArrives { place: usize, envelope: Envelope, chunks: Vec<Bytes> },
     SnapshotReported { place: usize, run: u64, to: MemberId, arrived: bool },
@@ -77,29 +77,29 @@ pub(crate) enum Happening {
     Act(Action),
 }
 
-impl PartialEq for Due {
+impl PartialEq for ScheduledEvent {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.order) == (other.at, other.order)
     }
 }
 
-impl Eq for Due {}
+impl Eq for ScheduledEvent {}
 
-impl PartialOrd for Due {
+impl PartialOrd for ScheduledEvent {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Due {
+impl Ord for ScheduledEvent {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.order).cmp(&(other.at, other.order))
     }
 }
 
-impl World {
+impl Simulation {
     pub(crate) fn new(
-        setting: &Setting,
+        setting: &RunSettings,
         machine: MakeMachine,
         workload: Box<dyn Workload>,
     ) -> Self {
@@ -108,12 +108,12 @@ impl World {
             queue: BinaryHeap::new(),
             order: 0,
             members: Vec::new(),
-            network: Network::new(setting),
+            network: SimNetwork::new(setting),
             machine,
-            clients: Clients::new(setting, workload),
+            clients: SimClients::new(setting, workload),
             admin: Admin::new(setting),
             invariants: Invariants::default(),
-            report: Report::default(),
+            report: RunReport::default(),
             random: Random::stream(setting.seed, 4),
             hints: Random::stream(setting.seed, 6),
             first: Arc::default(),
@@ -131,12 +131,12 @@ impl World {
         }
     }
 
-    pub(crate) fn schedule(&mut self, at: u64, what: Happening) {
+    pub(crate) fn schedule(&mut self, at: u64, what: SimEvent) {
         self.order += 1;
-        self.queue.push(Reverse(Due { at: at.max(self.now), order: self.order, what }));
+        self.queue.push(Reverse(ScheduledEvent { at: at.max(self.now), order: self.order, what }));
     }
 
-    /// Shows what is not said all the time.
+    /// Traces messages other than the frequent ones.
     fn say_rare(&mut self, envelope: &Envelope) {
         let usual = matches!(
             envelope.message,
@@ -155,58 +155,61 @@ impl World {
         }
     }
 
-    /// Forgets what is due and of this kind.
-    pub(crate) fn drop_events(&mut self, kind: impl Fn(&Happening) -> bool) {
+    /// Drops scheduled events of this kind.
+    pub(crate) fn drop_events(&mut self, kind: impl Fn(&SimEvent) -> bool) {
         self.queue.retain(|Reverse(due)| !kind(&due.what));
     }
 
-    /// Lets everything happen that is due by then.
+    /// Handles all events up to this time.
     pub(crate) fn run_until(&mut self, end: u64) -> Checked {
         while self.queue.peek().is_some_and(|Reverse(due)| due.at <= end) {
             let Some(Reverse(due)) = self.queue.pop() else { break };
             self.now = due.at;
             self.report.note(due.at, due.order);
-            self.happens(due.what)?;
+            self.handle(due.what)?;
         }
         self.now = end;
         Ok(())
     }
 
-    fn happens(&mut self, what: Happening) -> Checked {
+    fn handle(&mut self, what: SimEvent) -> Checked {
         let Some(what) = self.unless_paused(what) else { return Ok(()) };
         match what {
-            Happening::Arrives { place, envelope } => self.on_arrival(place, envelope),
-            Happening::SnapshotArrives { place, envelope, chunks } => {
+            SimEvent::Arrives { place, envelope } => self.on_arrival(place, envelope),
+            SimEvent::SnapshotArrives { place, envelope, chunks } => {
                 self.on_snapshot_arrival(place, envelope, chunks)
             }
-            Happening::SnapshotReported { place, run, to, arrived } => {
-                self.with_process(place, run, |process| process.driver.snapshot_sent(to, arrived))
+            SimEvent::SnapshotReported { place, run, to, arrived } => {
+                self.with_process(place, run, |process| match arrived {
+                    true => process.driver.snapshot_sent(to),
+                    false => process.driver.snapshot_lost(to),
+                })
             }
-            Happening::ConnectionLost { place, run, to } => {
+            SimEvent::ConnectionLost { place, run, to } => {
                 self.with_process(place, run, |process| process.driver.connection_lost(to))
             }
-            Happening::Tick { place, run } => self.on_tick(place, run),
-            Happening::DiskDone { place, run } => self.on_disk_done(place, run),
-            Happening::MachineDone { place, run } => self.on_machine_done(place, run),
-            Happening::Resumes { place, run, ticks } => self.with_process(place, run, |process| {
+            SimEvent::Tick { place, run } => self.on_tick(place, run),
+            SimEvent::DiskDone { place, run } => self.on_disk_done(place, run),
+            SimEvent::MachineDone { place, run } => self.on_machine_done(place, run),
+            SimEvent::Resumes { place, run, ticks } => self.with_process(place, run, |process| {
                 (0..ticks).for_each(|_| process.driver.tick());
             }),
-            Happening::Starts { place } => self.start(place),
-            Happening::Client(client) => self.on_client(client),
-            Happening::Act(action) => self.act(action),
+            SimEvent::Starts { place } => self.start(place),
+            SimEvent::Client(client) => self.on_client(client),
+            SimEvent::Act(action) => self.act(action),
         }
     }
 
-    /// What happens to a member that is paused happens when it goes on.
-    fn unless_paused(&mut self, what: Happening) -> Option<Happening> {
+    /// Events of a paused member wait until it continues.
+    fn unless_paused(&mut self, what: SimEvent) -> Option<SimEvent> {
         let place = match &what {
-            Happening::Arrives { place, .. }
-            | Happening::SnapshotArrives { place, .. }
-            | Happening::SnapshotReported { place, .. }
-            | Happening::ConnectionLost { place, .. }
-            | Happening::Tick { place, .. }
-            | Happening::DiskDone { place, .. }
-            | Happening::MachineDone { place, .. } => *place,
+            SimEvent::Arrives { place, .. }
+            | SimEvent::SnapshotArrives { place, .. }
+            | SimEvent::SnapshotReported { place, .. }
+            | SimEvent::ConnectionLost { place, .. }
+            | SimEvent::Tick { place, .. }
+            | SimEvent::DiskDone { place, .. }
+            | SimEvent::MachineDone { place, .. } => *place,
             _ => return Some(what),
         };
         let until = self.members[place].paused_until;
@@ -222,7 +225,7 @@ impl World {
         &mut self,
         place: usize,
         run: u64,
-        act: impl FnOnce(&mut super::member::Process),
+        act: impl FnOnce(&mut super::member::MemberProcess),
     ) -> Checked {
         let member = &mut self.members[place];
         if member.run != run {
@@ -254,7 +257,7 @@ impl World {
         let Message::Snapshot(meta) = &envelope.message else { return Ok(()) };
         let meta = meta.clone();
         let arrived = !self.network.is_cut(from, place) && self.members[place].is_up();
-        let report = Happening::SnapshotReported {
+        let report = SimEvent::SnapshotReported {
             place: from,
             run: self.members[from].run,
             to: self.members[place].id,
@@ -279,20 +282,20 @@ impl World {
         let Some(process) = &mut member.process else { return Ok(()) };
         process.driver.tick();
         // An idle tick is no event worth counting.
-        self.report.events += u64::from(process.driver.has_work());
+        self.report.events += u64::from(process.driver.has_output());
         let at = self.now + member.tick_every;
-        self.schedule(at, Happening::Tick { place, run });
+        self.schedule(at, SimEvent::Tick { place, run });
         self.hint_falsely(place);
         self.pump(place)
     }
 
-    /// Does what the driver at this place wants done, until it wants nothing more.
+    /// Does what this member's driver asks for, until it asks for nothing.
     pub(crate) fn pump(&mut self, place: usize) -> Checked {
         while let Some(process) = &mut self.members[place].process {
-            if !process.driver.has_work() {
+            if !process.driver.has_output() {
                 break;
             }
-            let work = process.driver.take();
+            let work = process.driver.take_output();
             self.route(place, work)?;
         }
         self.begin_disk(place)?;
@@ -301,7 +304,7 @@ impl World {
     }
 
     fn route(&mut self, place: usize, work: DriverOutput) -> Checked {
-        let DriverOutput { save, send, snapshots, jobs, load, trim, answers, events } = work;
+        let DriverOutput { save, send, snapshots, jobs, load, trim, outcomes, events } = work;
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         if let Some(save) = save {
             let raft = process.driver.raft();
@@ -331,7 +334,7 @@ impl World {
         for envelope in snapshots {
             self.send_snapshot(place, envelope)?;
         }
-        for (ticket, answer) in answers {
+        for (ticket, answer) in outcomes {
             self.on_answer(place, ticket, &answer)?;
         }
         for event in &events {
@@ -363,10 +366,10 @@ impl World {
         if let Some(at) = second {
             let envelope = envelope.clone();
             self.report.count("duplicated message");
-            self.schedule(at, Happening::Arrives { place: to, envelope });
+            self.schedule(at, SimEvent::Arrives { place: to, envelope });
         }
         match first {
-            Some(at) => self.schedule(at, Happening::Arrives { place: to, envelope }),
+            Some(at) => self.schedule(at, SimEvent::Arrives { place: to, envelope }),
             None => self.report.count("lost message"),
         }
         Ok(())
@@ -387,10 +390,10 @@ impl World {
         match (read, arrival) {
             (Some(chunks), Some(at)) => {
                 self.report.snapshots_sent += 1;
-                self.schedule(at, Happening::SnapshotArrives { place: to, envelope, chunks });
+                self.schedule(at, SimEvent::SnapshotArrives { place: to, envelope, chunks });
             }
             _ => {
-                let what = Happening::SnapshotReported { place, run, to: id, arrived: false };
+                let what = SimEvent::SnapshotReported { place, run, to: id, arrived: false };
                 self.schedule(self.now + TICK, what);
             }
         }
@@ -414,11 +417,11 @@ impl World {
         Ok(())
     }
 
-    /// A client thinks for a while, then asks again.
+    /// A client pauses, then sends its next request.
     pub(crate) fn wake(&mut self, client: usize) {
         if client < self.clients.count() && !self.quiet {
             let at = self.now + self.clients.pause();
-            self.schedule(at, Happening::Client(client));
+            self.schedule(at, SimEvent::Client(client));
         }
     }
 
@@ -437,12 +440,12 @@ impl World {
         self.ask(place, number, request)
     }
 
-    pub(crate) fn ask(&mut self, place: usize, number: usize, request: Ask) -> Checked {
+    pub(crate) fn ask(&mut self, place: usize, number: usize, request: ClientRequest) -> Checked {
         let run = self.members[place].run;
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         let ticket = match request {
-            Ask::Command(command) => process.driver.propose(&command),
-            Ask::Question(question) => process.driver.read(question),
+            ClientRequest::Command(command) => process.driver.propose(&command),
+            ClientRequest::Question(question) => process.driver.read(question),
         };
         let asked = self.clients.asked((place, run, ticket), number);
         asked.map_err(|why| Violation::new("R2", why))?;
@@ -460,7 +463,7 @@ impl World {
         self.invariants.event(id, event)
     }
 
-    /// Runs, and is not paused.
+    /// The member runs and is not paused.
     pub(crate) fn is_awake(&self, place: usize) -> bool {
         let member = &self.members[place];
         member.is_up() && member.paused_until <= self.now
@@ -468,7 +471,7 @@ impl World {
 
     /// The member that leads the newest term.
     pub(crate) fn leader(&self) -> Option<usize> {
-        let leads = |member: &Member| -> Option<Term> {
+        let leads = |member: &SimMember| -> Option<Term> {
             let raft = member.process.as_ref()?.driver.raft();
             (raft.role() == RoleKind::Leader).then(|| raft.term())
         };
@@ -480,10 +483,12 @@ impl World {
         leaders.max().map(|(_, place)| place)
     }
 
-    pub(crate) fn find(&self, who: Who) -> Option<usize> {
+    pub(crate) fn find(&self, who: ActionTarget) -> Option<usize> {
         match who {
-            Who::Leader => self.leader().or_else(|| self.members.iter().position(Member::is_up)),
-            Who::Member(number) => {
+            ActionTarget::Leader => {
+                self.leader().or_else(|| self.members.iter().position(SimMember::is_up))
+            }
+            ActionTarget::Member(number) => {
                 let count = self.members.len();
                 (count > 0).then(|| number as usize % count)
             }
@@ -500,7 +505,7 @@ impl World {
 
     pub(crate) fn is_lost(&self, id: MemberId) -> bool {
         let member = self.members.get(place_of(id));
-        member.is_none_or(|member| member.fate != Fate::Well)
+        member.is_none_or(|member| member.health != MemberHealth::Healthy)
     }
 }
 

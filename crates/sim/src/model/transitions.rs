@@ -1,4 +1,4 @@
-//! All that can happen in a cluster, step by step, without doing anything twice.
+//! All steps that a cluster can take; no step is computed twice.
 //!
 //! Members and messages are values; each distinct one is kept once and known by a
 //! number. What an input does to a member depends on nothing else in the cluster, so
@@ -11,35 +11,35 @@ use quorate_core::status::RoleKind;
 use quorate_core::{Change, EntryId, Envelope, Index, MemberId, Membership, Term};
 
 use super::intern::{Interner, Pairs, pair};
-use super::local::{Act, Fixed, Performed};
+use super::member::{Act, ActResult, Fixed};
 use super::moves::Move;
 use super::scope::Scope;
-use super::state::State;
+use super::state::ClusterState;
 use crate::checkers::electable::{Elector, Rules};
-use crate::checkers::{DiskRecord, History, MemberView, RaisedCommit, Violation};
+use crate::checkers::{ClusterHistory, DiskRecord, MemberView, RaisedCommit, Violation};
 use crate::cluster::{CoreMember, LogView};
-use crate::scenario::stage::{self, Stage};
+use crate::scenario::stage::{self, StagedCluster};
 
-pub(super) struct Lab {
+pub(super) struct Transitions {
     pub(super) scope: Scope,
     pub(super) rules: Rules,
     pub(super) fixed: Vec<Fixed>,
     pub(super) changes: Vec<Change>,
     pub(super) locals: Interner<CoreMember>,
-    pub(super) facts: Vec<Facts>,
+    pub(super) facts: Vec<MemberFacts>,
     pub(super) messages: Interner<Envelope>,
-    pub(super) links: Vec<Link>,
-    pub(super) histories: Interner<History>,
+    pub(super) links: Vec<MessageLink>,
+    pub(super) histories: Interner<ClusterHistory>,
     pub(super) electors: Interner<Elector>,
     logs: Interner<LogView>,
-    pub(super) outcomes: Vec<Outcome>,
+    pub(super) outcomes: Vec<ActOutcome>,
     /// What an act does to a member, by the numbers of both.
     known: Pairs<u32>,
     /// What a history becomes when it is shown a member.
     pub(super) noted: Pairs<u32>,
     /// Logs that were compared and match.
     pub(super) matching: Pairs<()>,
-    /// Situations in which somebody can be elected.
+    /// Situations in which a leader can be elected.
     pub(super) electable: Pairs<()>,
     /// Situations in which the cores were left alone to elect.
     pub(super) executed: Pairs<()>,
@@ -48,12 +48,12 @@ pub(super) struct Lab {
 }
 
 /// What is asked of a member over and over.
-pub(super) struct Facts {
+pub(super) struct MemberFacts {
     pub(super) view: MemberView,
     pub(super) disk: DiskRecord,
     pub(super) leads: bool,
     pub(super) last: Index,
-    /// Changes that somebody asked for in its log.
+    /// Requested changes in its log.
     pub(super) changes: usize,
     /// Term and commit index that no crash takes back.
     pub(super) floor: (Term, Index),
@@ -67,21 +67,24 @@ pub(super) struct Facts {
 
 /// Where a message goes, by places in the state.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct MessageLink {
     pub(super) from: u8,
     pub(super) to: u8,
 }
 
 /// What an act came to.
-pub(super) struct Outcome {
+pub(super) struct ActOutcome {
     pub(super) local: u32,
     pub(super) sends: Box<[u32]>,
     pub(super) raised: Box<[(RaisedCommit, DiskRecord)]>,
     pub(super) settled: Box<[(EntryId, Arc<Membership>)]>,
 }
 
-impl Lab {
-    pub(super) fn new(scope: Scope, stage: &Stage) -> Result<(Self, State), Violation> {
+impl Transitions {
+    pub(super) fn new(
+        scope: Scope,
+        stage: &StagedCluster,
+    ) -> Result<(Self, ClusterState), Violation> {
         let words = &scope.may.changes;
         let changes: Result<Vec<Change>, String> =
             words.iter().map(|words| stage::change(words)).collect();
@@ -97,7 +100,7 @@ impl Lab {
             holds_saves: member.holds_saves,
             holds_applies: member.holds_applies,
         });
-        let mut lab = Self {
+        let mut transitions = Self {
             rules,
             fixed: fixed.collect(),
             changes,
@@ -117,13 +120,13 @@ impl Lab {
             executed: Pairs::default(),
             moves: Vec::new(),
         };
-        let state = lab.first_state(stage)?;
-        Ok((lab, state))
+        let state = transitions.first_state(stage)?;
+        Ok((transitions, state))
     }
 
-    fn first_state(&mut self, stage: &Stage) -> Result<State, Violation> {
-        let mut state = State::new(stage.members.len());
-        state.history = self.histories.number(History::default()).0;
+    fn first_state(&mut self, stage: &StagedCluster) -> Result<ClusterState, Violation> {
+        let mut state = ClusterState::new(stage.members.len());
+        state.history = self.histories.number(ClusterHistory::default()).0;
         for (at, member) in stage.members.iter().enumerate() {
             let mut local = member.core.clone();
             local.make_canonical();
@@ -151,18 +154,18 @@ impl Lab {
         self.fixed.iter().position(|fixed| fixed.config.id == id)
     }
 
-    pub(super) fn facts(&self, state: &State, at: usize) -> &Facts {
+    pub(super) fn facts(&self, state: &ClusterState, at: usize) -> &MemberFacts {
         &self.facts[state.members[at] as usize]
     }
 
-    /// Lets something happen to one member of a state. Adds what may come of it: more
-    /// than one state where a link is full and something has to be lost.
+    /// Lets something happen to one member of a state. Adds the states it may lead to: more
+    /// than one where a link is full and something has to be lost.
     pub(super) fn happen(
         &mut self,
-        from: &State,
+        from: &ClusterState,
         at: usize,
         act: u32,
-        next: &mut Vec<State>,
+        next: &mut Vec<ClusterState>,
     ) -> Result<(), Violation> {
         let outcome = self.outcome(at, from.members[at], act)?;
         let mut state = *from;
@@ -175,7 +178,7 @@ impl Lab {
     }
 
     /// The member is where the scope does not reach.
-    pub(super) fn is_beyond(&self, state: &State, at: usize) -> bool {
+    pub(super) fn is_beyond(&self, state: &ClusterState, at: usize) -> bool {
         let (facts, bounds) = (self.facts(state, at), self.scope.bounds);
         facts.view.term > bounds.terms || facts.saves > bounds.saves
     }
@@ -183,7 +186,7 @@ impl Lab {
     /// Puts the member where the outcome leaves it, and checks what that touches.
     pub(super) fn change_member(
         &mut self,
-        state: &mut State,
+        state: &mut ClusterState,
         at: usize,
         outcome: u32,
     ) -> Result<(), Violation> {
@@ -213,14 +216,14 @@ impl Lab {
             return Ok(*outcome);
         }
         let performed = self.locals.value(local).perform(&self.fixed[at], &self.act(act))?;
-        let Performed { local: after, sends, raised, settled } = performed;
+        let ActResult { local: after, sends, raised, settled } = performed;
         let after = self.local_number(at, after);
         let mut numbers = Vec::new();
         for envelope in &sends {
             numbers.extend(self.message_number(envelope));
         }
         let Ok(number) = u32::try_from(self.outcomes.len()) else { panic!("too many outcomes") };
-        self.outcomes.push(Outcome {
+        self.outcomes.push(ActOutcome {
             local: after,
             sends: numbers.into(),
             raised: raised.into(),
@@ -266,7 +269,7 @@ impl Lab {
             let asked = |entry: &&quorate_core::Entry| {
                 entry.change().is_some_and(|logged| self.changes.contains(&logged.change))
             };
-            let facts = Facts {
+            let facts = MemberFacts {
                 leads: view.role == RoleKind::Leader,
                 last: view.log.last().index,
                 changes: view.log.entries.iter().filter(asked).count(),
@@ -284,12 +287,12 @@ impl Lab {
         number
     }
 
-    /// Messages to nobody on the stage have no number.
+    /// Messages to unknown members have no number.
     pub(super) fn message_number(&mut self, envelope: &Envelope) -> Option<u32> {
         let (from, to) = (self.place(envelope.from)?, self.place(envelope.to)?);
         let (number, new) = self.messages.number(envelope.clone());
         if new {
-            self.links.push(Link { from: from as u8, to: to as u8 });
+            self.links.push(MessageLink { from: from as u8, to: to as u8 });
         }
         Some(number)
     }

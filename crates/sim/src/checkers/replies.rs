@@ -11,16 +11,16 @@ use std::fmt;
 use quorate_core::{Index, MemberId, RequestId};
 
 #[derive(Clone, Debug, Default)]
-pub struct Answers {
-    requests: HashMap<RequestId, Request>,
+pub struct ReplyChecker {
+    requests: HashMap<RequestId, RequestRecord>,
     /// Every request that took effect, in log order.
     order: Vec<(Index, RequestId)>,
-    machines: BTreeMap<MemberId, Machine>,
+    machines: BTreeMap<MemberId, MachineProgress>,
 }
 
 /// How far a member's state machine is.
 #[derive(Clone, Copy, Debug, Default)]
-struct Machine {
+struct MachineProgress {
     last: Index,
     /// How many of `order` it contains.
     contained: usize,
@@ -28,7 +28,7 @@ struct Machine {
 
 /// What a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum RequestKind {
     /// A command for the log.
     Command,
     /// To read: never applied.
@@ -36,48 +36,48 @@ pub enum Wish {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ReplyKind {
     /// It happened.
     Done,
     /// It did not happen and never will.
     Refused,
-    /// Nobody can say.
+    /// It may have happened, or may still happen.
     Unknown,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Request {
-    wish: Wish,
-    answer: Option<Answer>,
+struct RequestRecord {
+    wish: RequestKind,
+    answer: Option<ReplyKind>,
     applied: Option<Index>,
 }
 
-impl Answers {
+impl ReplyChecker {
     pub fn new() -> Self {
         Self::default()
     }
 
     /// A client sends a request, under an id that is its own.
-    pub fn asked(&mut self, id: RequestId, wish: Wish) -> Result<(), Violation> {
-        let request = Request { wish, answer: None, applied: None };
+    pub fn asked(&mut self, id: RequestId, wish: RequestKind) -> Result<(), ReplyViolation> {
+        let request = RequestRecord { wish, answer: None, applied: None };
         match self.requests.insert(id, request) {
-            Some(_) => Err(Violation::AskedTwice(id)),
+            Some(_) => Err(ReplyViolation::AskedTwice(id)),
             None => Ok(()),
         }
     }
 
-    /// A client hears what became of its request.
-    pub fn answered(&mut self, id: RequestId, answer: Answer) -> Result<(), Violation> {
+    /// A client gets the reply to its request.
+    pub fn answered(&mut self, id: RequestId, answer: ReplyKind) -> Result<(), ReplyViolation> {
         let Some(request) = self.requests.get_mut(&id) else {
-            return Err(Violation::AnsweredUnasked(id));
+            return Err(ReplyViolation::AnsweredUnasked(id));
         };
         if let Some(first) = request.answer {
-            return Err(Violation::AnsweredTwice { id, first, second: answer });
+            return Err(ReplyViolation::AnsweredTwice { id, first, second: answer });
         }
         request.answer = Some(answer);
         match request.applied {
-            Some(index) if answer == Answer::Refused => {
-                Err(Violation::RefusedButApplied { id, index })
+            Some(index) if answer == ReplyKind::Refused => {
+                Err(ReplyViolation::RefusedButApplied { id, index })
             }
             _ => Ok(()),
         }
@@ -90,20 +90,22 @@ impl Answers {
         member: MemberId,
         index: Index,
         id: RequestId,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ReplyViolation> {
         let machine = self.machines.entry(member).or_default();
         if index <= machine.last {
-            return Err(Violation::AppliedBackwards { member, last: machine.last, index });
+            return Err(ReplyViolation::AppliedBackwards { member, last: machine.last, index });
         }
         match self.order.get(machine.contained) {
             Some(due) if *due == (index, id) => {}
-            Some(&due) => return Err(Violation::AppliedOther { member, due, found: (index, id) }),
+            Some(&due) => {
+                return Err(ReplyViolation::AppliedOther { member, due, found: (index, id) });
+            }
             None => {
                 note_effect(&mut self.requests, index, id)?;
                 self.order.push((index, id));
             }
         }
-        *machine = Machine { last: index, contained: machine.contained + 1 };
+        *machine = MachineProgress { last: index, contained: machine.contained + 1 };
         Ok(())
     }
 
@@ -112,12 +114,12 @@ impl Answers {
     /// reported as applied before, by whomever.
     pub fn resumed(&mut self, member: MemberId, at: Index) {
         let contained = self.order.partition_point(|(index, _)| *index <= at);
-        self.machines.insert(member, Machine { last: at, contained });
+        self.machines.insert(member, MachineProgress { last: at, contained });
     }
 
     /// The run is over, and these members had the time to catch up. Everything that
     /// is left to complain about, the oldest requests first.
-    pub fn finish(&self, caught_up: &[MemberId]) -> Vec<Violation> {
+    pub fn finish(&self, caught_up: &[MemberId]) -> Vec<ReplyViolation> {
         let mut ids: Vec<&RequestId> = self.requests.keys().collect();
         ids.sort();
         let of_request = ids.into_iter().filter_map(|id| self.finish_request(*id));
@@ -125,55 +127,57 @@ impl Answers {
         of_request.chain(of_member).collect()
     }
 
-    fn finish_request(&self, id: RequestId) -> Option<Violation> {
+    fn finish_request(&self, id: RequestId) -> Option<ReplyViolation> {
         let request = self.requests.get(&id)?;
         match (request.answer, request.wish, request.applied) {
-            (None, ..) => Some(Violation::NeverAnswered(id)),
-            (Some(Answer::Done), Wish::Command, None) => Some(Violation::DoneButNeverApplied(id)),
+            (None, ..) => Some(ReplyViolation::NeverAnswered(id)),
+            (Some(ReplyKind::Done), RequestKind::Command, None) => {
+                Some(ReplyViolation::DoneButNeverApplied(id))
+            }
             _ => None,
         }
     }
 
-    fn finish_member(&self, member: MemberId) -> Option<Violation> {
+    fn finish_member(&self, member: MemberId) -> Option<ReplyViolation> {
         let contained = self.machines.get(&member).map_or(0, |machine| machine.contained);
         let (index, id) = *self.order.get(contained)?;
-        Some(Violation::AppliedNotByAll { member, index, id })
+        Some(ReplyViolation::AppliedNotByAll { member, index, id })
     }
 }
 
 /// The first member applies this request.
 fn note_effect(
-    requests: &mut HashMap<RequestId, Request>,
+    requests: &mut HashMap<RequestId, RequestRecord>,
     index: Index,
     id: RequestId,
-) -> Result<(), Violation> {
+) -> Result<(), ReplyViolation> {
     let Some(request) = requests.get_mut(&id) else {
-        return Err(Violation::AppliedUnasked { id, index });
+        return Err(ReplyViolation::AppliedUnasked { id, index });
     };
-    if request.wish == Wish::Read {
-        return Err(Violation::AppliedRead { id, index });
+    if request.wish == RequestKind::Read {
+        return Err(ReplyViolation::AppliedRead { id, index });
     }
     if let Some(first) = request.applied {
-        return Err(Violation::AppliedTwice { id, first, second: index });
+        return Err(ReplyViolation::AppliedTwice { id, first, second: index });
     }
-    if request.answer == Some(Answer::Refused) {
-        return Err(Violation::RefusedButApplied { id, index });
+    if request.answer == Some(ReplyKind::Refused) {
+        return Err(ReplyViolation::RefusedButApplied { id, index });
     }
     request.applied = Some(index);
     Ok(())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Violation {
-    /// Two requests under one id: the fault is with whoever asks.
+pub enum ReplyViolation {
+    /// Two requests under one id: a mistake of the test itself.
     AskedTwice(RequestId),
     AnsweredUnasked(RequestId),
     AnsweredTwice {
         id: RequestId,
-        first: Answer,
-        second: Answer,
+        first: ReplyKind,
+        second: ReplyKind,
     },
-    /// A client waits for ever. (L5)
+    /// A client never gets a reply. (L5)
     NeverAnswered(RequestId),
     /// An effect out of nothing.
     AppliedUnasked {
@@ -216,7 +220,7 @@ pub enum Violation {
     },
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for ReplyViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AskedTwice(RequestId(id)) => write!(f, "request {id} was asked twice"),
@@ -261,9 +265,9 @@ impl fmt::Display for Violation {
     }
 }
 
-impl std::error::Error for Violation {}
+impl std::error::Error for ReplyViolation {}
 
-impl fmt::Display for Answer {
+impl fmt::Display for ReplyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Done => "done",
@@ -284,20 +288,20 @@ mod tests {
     const C: RequestId = RequestId(3);
 
     /// Three commands were asked.
-    fn three_asked() -> Answers {
-        let mut answers = Answers::new();
+    fn three_asked() -> ReplyChecker {
+        let mut answers = ReplyChecker::new();
         for id in [A, B, C] {
-            answers.asked(id, Wish::Command).unwrap();
+            answers.asked(id, RequestKind::Command).unwrap();
         }
         answers
     }
 
     /// Three commands, done, and applied by two members.
-    fn three_done() -> Answers {
+    fn three_done() -> ReplyChecker {
         let mut answers = three_asked();
         for (index, id) in [(1, A), (2, B), (4, C)] {
             answers.applied(M1, index, id).unwrap();
-            answers.answered(id, Answer::Done).unwrap();
+            answers.answered(id, ReplyKind::Done).unwrap();
             answers.applied(M2, index, id).unwrap();
         }
         answers
@@ -307,14 +311,14 @@ mod tests {
     fn an_honest_run_passes() {
         let mut answers = three_done();
         let (read, refused, unknown) = (RequestId(4), RequestId(5), RequestId(6));
-        answers.asked(read, Wish::Read).unwrap();
-        answers.answered(read, Answer::Done).unwrap();
-        answers.asked(refused, Wish::Command).unwrap();
-        answers.answered(refused, Answer::Refused).unwrap();
-        answers.asked(unknown, Wish::Command).unwrap();
-        answers.answered(unknown, Answer::Unknown).unwrap();
+        answers.asked(read, RequestKind::Read).unwrap();
+        answers.answered(read, ReplyKind::Done).unwrap();
+        answers.asked(refused, RequestKind::Command).unwrap();
+        answers.answered(refused, ReplyKind::Refused).unwrap();
+        answers.asked(unknown, RequestKind::Command).unwrap();
+        answers.answered(unknown, ReplyKind::Unknown).unwrap();
         assert_eq!(answers.finish(&[M1, M2]), []);
-        // What nobody knew the fate of may still happen.
+        // A request with an unknown result may still happen.
         answers.applied(M2, 5, unknown).unwrap();
         answers.applied(M1, 5, unknown).unwrap();
         assert_eq!(answers.finish(&[M1, M2]), []);
@@ -326,7 +330,7 @@ mod tests {
         answers.resumed(M1, 1);
         assert_eq!(
             answers.finish(&[M1]),
-            [Violation::AppliedNotByAll { member: M1, index: 2, id: B }]
+            [ReplyViolation::AppliedNotByAll { member: M1, index: 2, id: B }]
         );
         answers.applied(M1, 2, B).unwrap();
         let m3 = MemberId(3);
@@ -340,13 +344,13 @@ mod tests {
     fn one_answer_and_no_other() {
         let mut answers = three_asked();
         assert_eq!(answers.finish(&[]).len(), 3);
-        assert_eq!(answers.finish(&[])[0], Violation::NeverAnswered(A));
-        answers.answered(A, Answer::Unknown).unwrap();
-        let second = answers.answered(A, Answer::Done).unwrap_err();
+        assert_eq!(answers.finish(&[])[0], ReplyViolation::NeverAnswered(A));
+        answers.answered(A, ReplyKind::Unknown).unwrap();
+        let second = answers.answered(A, ReplyKind::Done).unwrap_err();
         assert_eq!(second.to_string(), "request 1 was answered unknown, and then done");
-        let stranger = answers.answered(RequestId(9), Answer::Done);
-        assert_eq!(stranger, Err(Violation::AnsweredUnasked(RequestId(9))));
-        assert_eq!(answers.asked(B, Wish::Command), Err(Violation::AskedTwice(B)));
+        let stranger = answers.answered(RequestId(9), ReplyKind::Done);
+        assert_eq!(stranger, Err(ReplyViolation::AnsweredUnasked(RequestId(9))));
+        assert_eq!(answers.asked(B, RequestKind::Command), Err(ReplyViolation::AskedTwice(B)));
     }
 
     #[test]
@@ -356,25 +360,28 @@ mod tests {
         let again = answers.applied(M1, 3, A).unwrap_err();
         assert_eq!(again.to_string(), "request 1 was applied at index 1 and again at 3");
         let same_entry = answers.applied(M1, 1, A);
-        assert_eq!(same_entry, Err(Violation::AppliedBackwards { member: M1, last: 1, index: 1 }));
+        assert_eq!(
+            same_entry,
+            Err(ReplyViolation::AppliedBackwards { member: M1, last: 1, index: 1 })
+        );
         let invented = answers.applied(M1, 3, RequestId(9)).unwrap_err();
         assert_eq!(invented.to_string(), "request 9 was applied at index 3 but never asked");
-        answers.asked(RequestId(4), Wish::Read).unwrap();
+        answers.asked(RequestId(4), RequestKind::Read).unwrap();
         let read = answers.applied(M1, 3, RequestId(4));
-        assert_eq!(read, Err(Violation::AppliedRead { id: RequestId(4), index: 3 }));
+        assert_eq!(read, Err(ReplyViolation::AppliedRead { id: RequestId(4), index: 3 }));
     }
 
     #[test]
     fn an_answer_is_true() {
         let mut answers = three_asked();
-        answers.answered(A, Answer::Done).unwrap();
-        answers.answered(B, Answer::Refused).unwrap();
+        answers.answered(A, ReplyKind::Done).unwrap();
+        answers.answered(B, ReplyKind::Refused).unwrap();
         answers.applied(M1, 2, C).unwrap();
-        let refused_late = answers.answered(C, Answer::Refused);
-        assert_eq!(refused_late, Err(Violation::RefusedButApplied { id: C, index: 2 }));
+        let refused_late = answers.answered(C, ReplyKind::Refused);
+        assert_eq!(refused_late, Err(ReplyViolation::RefusedButApplied { id: C, index: 2 }));
         let refused_before = answers.applied(M1, 3, B).unwrap_err();
         assert_eq!(refused_before.to_string(), "request 2 was refused, and applied at index 3");
-        assert_eq!(answers.finish(&[M1]), [Violation::DoneButNeverApplied(A)]);
+        assert_eq!(answers.finish(&[M1]), [ReplyViolation::DoneButNeverApplied(A)]);
     }
 
     #[test]
@@ -387,7 +394,10 @@ mod tests {
         let text = "m3 applied request 3 at index 4, where others applied request 2 at index 2";
         assert_eq!(skipped.to_string(), text);
         let other_place = answers.applied(m3, 3, B).unwrap_err();
-        assert_eq!(other_place, Violation::AppliedOther { member: m3, due: (2, B), found: (3, B) });
+        assert_eq!(
+            other_place,
+            ReplyViolation::AppliedOther { member: m3, due: (2, B), found: (3, B) }
+        );
         let behind = answers.finish(&[M1, m3])[0];
         assert_eq!(behind.to_string(), "m3 never applied request 2, which others did at index 2");
     }

@@ -1,28 +1,30 @@
 //! Asks the checkers what only several members together show, each question once.
 
 use super::intern::{fingerprint, pair};
-use super::lab::Lab;
-use super::state::State;
+use super::state::ClusterState;
+use super::transitions::Transitions;
 use crate::checkers::electable::{self, Elector};
-use crate::checkers::{History, Violation, commit_is_on_quorum, logs_match, settled_is_known};
+use crate::checkers::{
+    ClusterHistory, Violation, commit_is_on_quorum, logs_match, settled_is_known,
+};
 
-impl Lab {
+impl Transitions {
     /// I1, I4 and I5: shows a member to a history.
     pub(super) fn note(&mut self, history: u32, local: u32) -> Result<u32, Violation> {
         if let Some(noted) = self.noted.get(&pair(history, local)) {
             return Ok(*noted);
         }
-        let mut grown = History::clone(self.histories.value(history));
+        let mut grown = ClusterHistory::clone(self.histories.value(history));
         grown.note(&self.facts[local as usize].view)?;
         let (noted, _) = self.histories.number(grown);
         self.noted.insert(pair(history, local), noted);
         Ok(noted)
     }
 
-    /// I10 and I13, against the disks of everybody else.
+    /// I10 and I13, against the disks of all other members.
     pub(super) fn check_disks(
         &self,
-        state: &State,
+        state: &ClusterState,
         at: usize,
         outcome: u32,
     ) -> Result<(), Violation> {
@@ -43,7 +45,7 @@ impl Lab {
     }
 
     /// I2, one log against all others.
-    pub(super) fn check_logs(&mut self, state: &State, at: usize) -> Result<(), Violation> {
+    pub(super) fn check_logs(&mut self, state: &ClusterState, at: usize) -> Result<(), Violation> {
         for other in (0..self.count()).filter(|other| *other != at) {
             let (ours, theirs) = (self.facts(state, at), self.facts(state, other));
             let key = pair(ours.log.min(theirs.log), ours.log.max(theirs.log));
@@ -58,7 +60,7 @@ impl Lab {
     }
 
     /// L1 for this state.
-    pub(super) fn check_electable(&mut self, state: &State) -> Result<(), Violation> {
+    pub(super) fn check_electable(&mut self, state: &ClusterState) -> Result<(), Violation> {
         let places = 0..self.count();
         let words = places.map(|at| self.facts(state, at).elector).chain([state.history]);
         let ups = (0..self.count()).map(|at| u32::from(self.facts(state, at).view.up));
@@ -73,8 +75,8 @@ impl Lab {
         Ok(())
     }
 
-    /// Everybody, and those who run, as electors.
-    pub(super) fn electors(&self, state: &State) -> (Vec<Elector>, Vec<Elector>) {
+    /// All members, and those that run, as electors.
+    pub(super) fn electors(&self, state: &ClusterState) -> (Vec<Elector>, Vec<Elector>) {
         let elector = |at| Elector::clone(self.electors.value(self.facts(state, at).elector));
         let all = (0..self.count()).map(elector).collect();
         let live = (0..self.count()).filter(|at| self.facts(state, *at).view.up).map(elector);

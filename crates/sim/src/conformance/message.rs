@@ -1,18 +1,19 @@
-//! The undelivered messages of a trace: between members, and from a member's own threads.
+//! What lies in the pool of a trace, waiting to be delivered: messages between
+//! members, and what a member's own threads tell it.
 
 use quorate_core::{
     Entries, EntryId, Envelope, HardState, MemberId, Save, SaveId, SnapshotMeta, Status, Term,
 };
 
-use super::notation::{self, Address, TraceLine};
+use super::notation::{self, Address, MessageLine};
 
-/// An undelivered message.
+/// One thing in the pool.
 #[derive(Clone, Debug)]
-pub(super) enum PoolMessage {
+pub(super) enum TraceMessage {
     /// From one member to another.
     Message(Envelope),
-    /// A member's promise to itself, released by a save. The last message of a save also reports
-    /// that the save is done.
+    /// A member's promise to itself, released by a save. When it is the last thing
+    /// that the member hears of that save, it tells that the save is done.
     Promise {
         envelope: Envelope,
         completes: Option<SaveId>,
@@ -24,19 +25,19 @@ pub(super) enum PoolMessage {
     },
 }
 
-/// The append thread's report that everything up to a save is on disk.
+/// The append thread's word that everything up to a save is on disk.
 #[derive(Clone, Debug)]
 pub(super) struct SaveDone {
     pub(super) member: MemberId,
     pub(super) save: SaveId,
-    /// The member's term when it started the save.
+    /// The member's term when it handed the save out.
     pub(super) term: Term,
     /// The last entry of the whole log, if some of it was not known to be on disk.
     pub(super) last: Option<EntryId>,
     pub(super) install: Option<SnapshotMeta>,
 }
 
-impl PoolMessage {
+impl TraceMessage {
     pub(super) fn to(&self) -> MemberId {
         match self {
             Self::Message(envelope) | Self::Promise { envelope, .. } => envelope.to,
@@ -45,19 +46,19 @@ impl PoolMessage {
         }
     }
 
-    /// Never leaves the member, so the network cannot lose it. The printed sender decides: see
-    /// `Message::Transfer` in the notation.
+    /// Never leaves the member, so the network cannot lose it. What counts is who is
+    /// shown as the sender: see `Message::Transfer` in the notation.
     pub(super) fn is_local(&self) -> bool {
         let line = self.line();
         !matches!((line.from, line.to), (Address::Member(from), Address::Member(to)) if from != to)
     }
 
-    pub(super) fn line(&self) -> TraceLine {
+    pub(super) fn line(&self) -> MessageLine {
         match self {
-            Self::Message(envelope) | Self::Promise { envelope, .. } => TraceLine::of(envelope),
+            Self::Message(envelope) | Self::Promise { envelope, .. } => MessageLine::of(envelope),
             Self::SaveDone(done) => {
                 let to = Address::Member(done.member);
-                let mut line = TraceLine::new(Address::AppendThread, to, "MsgStorageAppendResp");
+                let mut line = MessageLine::new(Address::AppendThread, to, "MsgStorageAppendResp");
                 line.term = done.term;
                 line.log = done.last.unwrap_or_default();
                 line.snapshot = done.install.clone();
@@ -65,7 +66,7 @@ impl PoolMessage {
             }
             Self::ApplyDone { member, entries } => {
                 let to = Address::Member(*member);
-                let mut line = TraceLine::new(Address::ApplyThread, to, "MsgStorageApplyResp");
+                let mut line = MessageLine::new(Address::ApplyThread, to, "MsgStorageApplyResp");
                 line.entries = entries.iter().map(notation::entry).collect();
                 line
             }
@@ -81,12 +82,12 @@ pub(super) struct SaveWork {
     pub(super) hard_state: Option<HardState>,
     pub(super) entries: Entries,
     pub(super) install: Option<SnapshotMeta>,
-    /// The messages that it releases.
-    pub(super) replies: Vec<PoolMessage>,
+    /// What it releases.
+    pub(super) replies: Vec<TraceMessage>,
 }
 
 impl SaveWork {
-    /// `status` is the member when it started the save.
+    /// `status` is the member as it was when it handed the save out.
     pub(super) fn new(save: Save, status: &Status) -> Self {
         let member = status.id;
         let unsaved = !save.entries.is_empty()
@@ -99,12 +100,12 @@ impl SaveWork {
             install: save.install.clone(),
         });
         let mut completes = done.is_none().then_some(save.id);
-        let mut replies: Vec<PoolMessage> = done.into_iter().map(PoolMessage::SaveDone).collect();
+        let mut replies: Vec<TraceMessage> = done.into_iter().map(TraceMessage::SaveDone).collect();
         for envelope in save.then_send.into_iter().rev() {
             replies.push(if envelope.to == member {
-                PoolMessage::Promise { envelope, completes: completes.take() }
+                TraceMessage::Promise { envelope, completes: completes.take() }
             } else {
-                PoolMessage::Message(envelope)
+                TraceMessage::Message(envelope)
             });
         }
         replies.reverse();
@@ -112,19 +113,19 @@ impl SaveWork {
         Self { member, save: id, hard_state, entries, install, replies }
     }
 
-    /// No released message reports to the member that the save is done.
+    /// Nothing that it releases tells the member that it is done.
     pub(super) fn is_silent(&self) -> bool {
         !self.replies.iter().any(|reply| match reply {
-            PoolMessage::Promise { completes, .. } => completes.is_some(),
-            PoolMessage::SaveDone(_) => true,
-            PoolMessage::Message(_) | PoolMessage::ApplyDone { .. } => false,
+            TraceMessage::Promise { completes, .. } => completes.is_some(),
+            TraceMessage::SaveDone(_) => true,
+            TraceMessage::Message(_) | TraceMessage::ApplyDone { .. } => false,
         })
     }
 
-    /// The request to the thread, without the released messages.
-    pub(super) fn line(&self) -> TraceLine {
+    /// As it is handed to the thread, without what it releases.
+    pub(super) fn line(&self) -> MessageLine {
         let from = Address::Member(self.member);
-        let mut line = TraceLine::new(from, Address::AppendThread, "MsgStorageAppend");
+        let mut line = MessageLine::new(from, Address::AppendThread, "MsgStorageAppend");
         if let Some(state) = self.hard_state {
             (line.term, line.vote, line.commit) = (state.term, state.vote, state.commit);
         }
@@ -134,10 +135,10 @@ impl SaveWork {
     }
 }
 
-/// The request to the apply thread, without the released messages.
-pub(super) fn apply_line(member: MemberId, entries: &Entries) -> TraceLine {
+/// As committed entries are handed to the apply thread, without what that releases.
+pub(super) fn apply_line(member: MemberId, entries: &Entries) -> MessageLine {
     let from = Address::Member(member);
-    let mut line = TraceLine::new(from, Address::ApplyThread, "MsgStorageApply");
+    let mut line = MessageLine::new(from, Address::ApplyThread, "MsgStorageApply");
     line.entries = entries.iter().map(notation::entry).collect();
     line
 }

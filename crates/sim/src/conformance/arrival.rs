@@ -1,56 +1,56 @@
-//! `add-nodes`: starts new members with the settings of the trace.
+//! `add-nodes`: new members, started as the trace describes them.
 
 use std::sync::Arc;
 
 use quorate_core::config::ReadMode;
 use quorate_core::{Config, EntryId, Index, MemberId, Membership, SnapshotMeta};
 
-use super::cluster::TraceCluster;
 use super::file::{Argument, number};
-use super::interaction::TraceError;
+use super::interaction::CommandError;
 use super::member::TraceMember;
+use super::world::TraceWorld;
 
-/// The settings of the new members.
-struct NewMembers {
+/// How the new members are to be.
+struct Arrival {
     count: u64,
     voters: Vec<MemberId>,
     learners: Vec<MemberId>,
     index: Index,
     content: String,
-    /// Saves and applies run on separate threads.
+    /// Saves and applies are done by threads of their own.
     threads: bool,
-    /// The same for all of them except for the id.
+    /// The same for all of them but for the id.
     config: Config,
 }
 
-/// No recorded trace has more members than this.
+/// A trace with more members than this was not recorded.
 const MEMBERS_MAX: u64 = 100;
 
 const ELECTION_TICKS: u32 = 3;
 const HEARTBEAT_TICKS: u32 = 1;
 
-pub(super) fn add(cluster: &mut TraceCluster, arguments: &[Argument]) -> Result<(), TraceError> {
-    let new = NewMembers::parse(arguments)?;
-    if new.count + cluster.ids().len() as u64 > MEMBERS_MAX {
-        return Err(TraceError::Stops(format!("want at most {MEMBERS_MAX} members")));
+pub(super) fn add(world: &mut TraceWorld, arguments: &[Argument]) -> Result<(), CommandError> {
+    let arrival = Arrival::parse(arguments)?;
+    if arrival.count + world.ids().len() as u64 > MEMBERS_MAX {
+        return Err(CommandError::Stops(format!("want at most {MEMBERS_MAX} members")));
     }
-    let snapshot = new.snapshot()?;
-    let content = cluster.contents.entry(snapshot.id);
-    let content = content.or_insert_with(|| new.content.clone().into_bytes()).clone();
-    for _ in 0..new.count {
-        let config = Config { id: cluster.next_id(), ..new.config.clone() };
-        let member = TraceMember::new(config, new.threads, snapshot.clone(), content.clone())?;
-        cluster.add(member);
+    let snapshot = arrival.snapshot()?;
+    let content = world.contents.entry(snapshot.id);
+    let content = content.or_insert_with(|| arrival.content.clone().into_bytes()).clone();
+    for _ in 0..arrival.count {
+        let config = Config { id: world.next_id(), ..arrival.config.clone() };
+        let member = TraceMember::new(config, arrival.threads, snapshot.clone(), content.clone())?;
+        world.add(member);
     }
     Ok(())
 }
 
-impl NewMembers {
+impl Arrival {
     fn parse(arguments: &[Argument]) -> Result<Self, String> {
         let Some((count, named)) = arguments.split_first() else {
             return Err("want a number of members".to_owned());
         };
-        let mut new = Self {
+        let mut arrival = Self {
             count: number(&count.key)?,
             voters: Vec::new(),
             learners: Vec::new(),
@@ -64,10 +64,10 @@ impl NewMembers {
             },
         };
         for argument in named {
-            new.read(argument)?;
+            arrival.read(argument)?;
         }
-        new.config.apply_unsaved = !new.threads;
-        Ok(new)
+        arrival.config.apply_unsaved = !arrival.threads;
+        Ok(arrival)
     }
 
     fn read(&mut self, argument: &Argument) -> Result<(), String> {
@@ -86,7 +86,7 @@ impl NewMembers {
             "checkquorum" => config.check_quorum = argument.boolean()?,
             "step-down-on-removal" => config.step_down_on_removal = argument.boolean()?,
             "max-committed-size-per-ready" => {
-                // Zero means the limit of a message, and there is none.
+                // Zero stands for the limit of a message, and there is none.
                 config.apply_bytes_max = match argument.number()? {
                     0 => u64::MAX,
                     bytes => bytes,
@@ -96,9 +96,7 @@ impl NewMembers {
                 config.reads = match argument.value()? {
                     "safe" => ReadMode::Quorum,
                     "lease-based" => ReadMode::LeaderLease { drift_ticks: 0 },
-                    other => {
-                        return Err(format!("read-only `{other}`, expected safe or lease-based"));
-                    }
+                    other => return Err(format!("read-only `{other}`, want safe or lease-based")),
                 }
             }
             _ => return Err(argument.unknown()),
@@ -106,15 +104,15 @@ impl NewMembers {
         Ok(())
     }
 
-    /// The snapshot from which the members start; none at index 0.
-    fn snapshot(&self) -> Result<SnapshotMeta, TraceError> {
+    /// What the members start from; at index 0 from nothing.
+    fn snapshot(&self) -> Result<SnapshotMeta, CommandError> {
         let empty = self.voters.is_empty() && self.learners.is_empty() && self.content.is_empty();
         if self.index == 0 && empty {
             return Ok(SnapshotMeta::default());
         }
         if self.index <= 1 {
             let text = "index must be specified as > 1 due to bootstrap";
-            return Err(TraceError::Prints(text.to_owned()));
+            return Err(CommandError::Prints(text.to_owned()));
         }
         let membership = Membership::new(self.voters.clone(), self.learners.clone());
         Ok(SnapshotMeta { id: EntryId::new(1, self.index), membership: Arc::new(membership) })

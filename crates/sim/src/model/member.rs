@@ -44,7 +44,7 @@ pub(super) enum Act {
 
 /// What an act led to.
 #[derive(Clone, Debug)]
-pub(super) struct Performed {
+pub(super) struct ActResult {
     pub(super) local: CoreMember,
     pub(super) sends: Vec<Envelope>,
     /// Commit indexes a leader raised, with its own disk at that moment.
@@ -62,7 +62,7 @@ impl CoreMember {
     }
 
     /// Lets this happen. A panic of the core is a violation like any other.
-    pub(super) fn perform(&self, fixed: &Fixed, act: &Act) -> Result<Performed, Violation> {
+    pub(super) fn perform(&self, fixed: &Fixed, act: &Act) -> Result<ActResult, Violation> {
         let performed = catch_unwind(AssertUnwindSafe(|| {
             let mut performed = self.perform_as_is(fixed, act)?;
             performed.local.make_canonical();
@@ -72,12 +72,12 @@ impl CoreMember {
     }
 
     /// Lets this happen, and leaves clocks and numbers as they are then.
-    fn perform_as_is(&self, fixed: &Fixed, act: &Act) -> Result<Performed, Violation> {
-        let mut run = Run::new(self, fixed);
+    fn perform_as_is(&self, fixed: &Fixed, act: &Act) -> Result<ActResult, Violation> {
+        let mut run = MemberRun::new(self, fixed);
         run.act(act)?;
         run.drain()?;
-        let Run { local, sends, checks, .. } = run;
-        Ok(Performed { local, sends, raised: checks.raised, settled: checks.settled })
+        let MemberRun { local, sends, checks, .. } = run;
+        Ok(ActResult { local, sends, raised: checks.raised, settled: checks.settled })
     }
 
     /// Brings clocks and numbers into the one form of all members that behave alike.
@@ -142,14 +142,14 @@ impl MemberChecks for LocalChecks {
 }
 
 /// A member while something happens to it.
-struct Run<'a> {
+struct MemberRun<'a> {
     local: CoreMember,
     fixed: &'a Fixed,
     checks: LocalChecks,
     sends: Vec<Envelope>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> MemberRun<'a> {
     fn new(local: &CoreMember, fixed: &'a Fixed) -> Self {
         let record = MemberRecord::of_view(&fixed.config, &local.view(&fixed.config));
         let checks = LocalChecks { record, raised: Vec::new(), settled: Vec::new() };
@@ -247,13 +247,13 @@ const STEPS_MAX: usize = 10_000;
 mod tests {
     use quorate_core::message::Message;
 
-    use super::super::search::tests::{Seen, seen};
+    use super::super::search::tests::{ExploredMembers, seen};
     use super::*;
 
     /// Where an act leads from here, brought into the one form of all that are alike.
     /// The clock of a heartbeat is its sender's business.
     fn led(local: &CoreMember, fixed: &Fixed, act: &Act) -> (CoreMember, Vec<Envelope>) {
-        let Performed { mut local, mut sends, .. } = local.perform_as_is(fixed, act).unwrap();
+        let ActResult { mut local, mut sends, .. } = local.perform_as_is(fixed, act).unwrap();
         local.make_canonical();
         for envelope in &mut sends {
             if let Message::Heartbeat(beat) = &mut envelope.message {
@@ -269,7 +269,7 @@ mod tests {
     fn the_one_form_behaves_the_same() {
         let mut compared = 0;
         for name in ["promote-of-two", "slow-disks", "snapshots"] {
-            let Seen { fixed, locals, acts } = seen(name, 3_000);
+            let ExploredMembers { fixed, locals, acts } = seen(name, 3_000);
             for (at, local) in locals.iter().step_by(3) {
                 let acts = || acts.iter().filter(|(to, _)| to == at);
                 for (_, first) in acts().step_by(3) {

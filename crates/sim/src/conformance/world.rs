@@ -1,39 +1,39 @@
-//! All members of a trace and the pool of undelivered messages.
+//! All members of a trace and the pool of what is on its way between them.
 
 use quorate_core::MemberId;
 
-use super::member::{Contents, TraceMember};
-use super::pool_message::PoolMessage;
+use super::member::{MachineContents, TraceMember};
+use super::message::TraceMessage;
 
-/// The state of a trace.
+/// Where a trace stands.
 #[derive(Default)]
-pub(super) struct TraceCluster {
+pub(super) struct TraceWorld {
     members: Vec<TraceMember>,
-    /// Undelivered messages in the order in which they were sent.
-    pool: Vec<PoolMessage>,
-    pub(super) contents: Contents,
-    pub(super) transcript: TraceOutput,
+    /// Undelivered, in the order in which it was sent.
+    pool: Vec<TraceMessage>,
+    pub(super) contents: MachineContents,
+    pub(super) transcript: TraceTranscript,
 }
 
-/// What to do with the messages for one member.
+/// What to do with the parcels for one member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recipient {
     pub(super) id: MemberId,
     pub(super) drop: bool,
 }
 
-/// The output of one command.
+/// The prints of one command.
 #[derive(Default)]
-pub(super) struct TraceOutput {
+pub(super) struct TraceTranscript {
     lines: Vec<String>,
     indented: bool,
     pub(super) silent: bool,
 }
 
-/// A trace whose members are still active after this many rounds never ends.
+/// A trace whose members find no rest in so many rounds never will.
 const ROUNDS_MAX: usize = 10_000;
 
-impl TraceCluster {
+impl TraceWorld {
     pub(super) fn add(&mut self, member: TraceMember) {
         self.members.push(member);
     }
@@ -54,8 +54,8 @@ impl TraceCluster {
         find(&mut self.members, id)
     }
 
-    pub(super) fn post(&mut self, message: PoolMessage) {
-        self.pool.push(message);
+    pub(super) fn post(&mut self, parcel: TraceMessage) {
+        self.pool.push(parcel);
     }
 
     /// Handles one batch of a member, empty or not.
@@ -96,41 +96,41 @@ impl TraceCluster {
         Ok(())
     }
 
-    /// Delivers or drops the messages for one member. True if there were any.
+    /// Delivers or drops what waits for one member; true if there was anything.
     pub(super) fn deliver(
         &mut self,
         recipient: Recipient,
         kind: Option<&str>,
     ) -> Result<bool, String> {
         let Recipient { id, drop } = recipient;
-        let (found, left) = std::mem::take(&mut self.pool).into_iter().partition(|message| {
-            message.to() == id
-                && !(drop && message.is_local())
-                && kind.is_none_or(|kind| message.line().kind == kind)
+        let (found, left) = std::mem::take(&mut self.pool).into_iter().partition(|parcel| {
+            parcel.to() == id
+                && !(drop && parcel.is_local())
+                && kind.is_none_or(|kind| parcel.line().kind == kind)
         });
         self.pool = left;
         let any = !Vec::is_empty(&found);
-        for message in found {
+        for parcel in found {
             if drop {
-                self.transcript.line(&format!("dropped: {}", message.line()));
+                self.transcript.line(&format!("dropped: {}", parcel.line()));
                 continue;
             }
-            self.transcript.line(&message.line().to_string());
-            if let Some(complaint) = find(&mut self.members, id)?.receive(message)? {
+            self.transcript.line(&parcel.line().to_string());
+            if let Some(complaint) = find(&mut self.members, id)?.receive(parcel)? {
                 self.transcript.line(complaint);
             }
         }
         Ok(any)
     }
 
-    /// Runs these members until there is nothing left to do.
+    /// Lets these members work until there is nothing left to do.
     pub(super) fn stabilize(&mut self, ids: &[MemberId]) -> Result<(), String> {
         for _ in 0..ROUNDS_MAX {
             if !self.round(ids)? {
                 return Ok(());
             }
         }
-        Err(format!("the members are still active after {ROUNDS_MAX} rounds"))
+        Err(format!("the members find no rest in {ROUNDS_MAX} rounds"))
     }
 
     fn round(&mut self, ids: &[MemberId]) -> Result<bool, String> {
@@ -139,19 +139,19 @@ impl TraceCluster {
             busy |= self.handle_batch(*id, Some(format!("> {} handling Ready", id.0)))?;
         }
         for id in ids {
-            if self.pool.iter().any(|message| message.to() == *id) {
+            if self.pool.iter().any(|parcel| parcel.to() == *id) {
                 let title = format!("> {} receiving messages", id.0);
                 let recipient = Recipient { id: *id, drop: false };
-                self.under(&title, |cluster| cluster.deliver(recipient, None).map(|_| ()))?;
+                self.under(&title, |world| world.deliver(recipient, None).map(|_| ()))?;
                 busy = true;
             }
         }
         for id in ids {
             if self.member(*id)?.has_saves() {
                 let title = format!("> {} processing append thread", id.0);
-                self.under(&title, |cluster| {
-                    while cluster.member(*id)?.has_saves() {
-                        cluster.process_save(*id)?;
+                self.under(&title, |world| {
+                    while world.member(*id)?.has_saves() {
+                        world.process_save(*id)?;
                     }
                     Ok(())
                 })?;
@@ -161,9 +161,9 @@ impl TraceCluster {
         for id in ids {
             if self.member(*id)?.has_applies() {
                 let title = format!("> {} processing apply thread", id.0);
-                self.under(&title, |cluster| {
-                    while cluster.member(*id)?.has_applies() {
-                        cluster.process_apply(*id)?;
+                self.under(&title, |world| {
+                    while world.member(*id)?.has_applies() {
+                        world.process_apply(*id)?;
                     }
                     Ok(())
                 })?;
@@ -173,7 +173,7 @@ impl TraceCluster {
         Ok(busy)
     }
 
-    /// Runs `work` with its output indented under a title.
+    /// Runs `work` with its prints indented under a title.
     pub(super) fn under(
         &mut self,
         title: &str,
@@ -187,14 +187,14 @@ impl TraceCluster {
     }
 }
 
-/// A function of the members only, so that the other fields can be used at the same time.
+/// Apart from the other fields of the world, so that these can be used beside it.
 fn find(members: &mut [TraceMember], id: MemberId) -> Result<&mut TraceMember, String> {
     let place = usize::try_from(id.0).ok().and_then(|id| id.checked_sub(1));
     let found = place.and_then(|place| members.get_mut(place));
     found.ok_or_else(|| format!("there is no member {}", id.0))
 }
 
-impl TraceOutput {
+impl TraceTranscript {
     /// Prints a text of one or several lines.
     pub(super) fn line(&mut self, text: &str) {
         if self.silent {
@@ -215,7 +215,7 @@ impl TraceOutput {
         self.indented = false;
     }
 
-    /// Takes the output since the last call.
+    /// What was printed since the last time.
     pub(super) fn take(&mut self) -> Vec<String> {
         std::mem::take(&mut self.lines)
     }

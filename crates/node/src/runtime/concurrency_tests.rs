@@ -1,0 +1,85 @@
+//! The concurrent structures under real threads. `scripts/miri.sh` runs these under Miri;
+//! `crates/node/loom` explores all interleavings of similar ones.
+
+use std::sync::Arc;
+use std::thread;
+
+use super::batch_queue::BatchQueue;
+use super::disk_use::DiskUses;
+use super::job_queue::JobQueue;
+
+const PRODUCERS: u64 = 4;
+const ITEMS: u64 = 25;
+
+fn block_on<T>(task: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(task)
+}
+
+fn expected() -> Vec<u64> {
+    (0..PRODUCERS * ITEMS).collect()
+}
+
+#[test]
+fn a_worker_gets_every_job_once() {
+    let queue = Arc::new(JobQueue::new());
+    let producers = (0..PRODUCERS).map(|producer| {
+        let queue = Arc::clone(&queue);
+        thread::spawn(move || (0..ITEMS).for_each(|nth| queue.push(producer * ITEMS + nth)))
+    });
+    let producers: Vec<_> = producers.collect();
+    let worker = {
+        let queue = Arc::clone(&queue);
+        thread::spawn(move || {
+            let (mut all, mut batch) = (Vec::new(), Vec::new());
+            while queue.take_all(&mut batch) {
+                all.append(&mut batch);
+            }
+            all
+        })
+    };
+    producers.into_iter().for_each(|producer| producer.join().unwrap());
+    queue.close();
+    let mut all = worker.join().unwrap();
+    all.sort_unstable();
+    assert_eq!(all, expected());
+}
+
+#[test]
+fn a_consumer_gets_every_item_once() {
+    let queue = Arc::new(BatchQueue::new());
+    let producers = (0..PRODUCERS).map(|producer| {
+        let queue = Arc::clone(&queue);
+        thread::spawn(move || (0..ITEMS).for_each(|nth| queue.push(producer * ITEMS + nth)))
+    });
+    let producers: Vec<_> = producers.collect();
+    let mut all = block_on(async {
+        let (mut all, mut batch) = (Vec::new(), Vec::new());
+        while all.len() < expected().len() {
+            queue.ready().await;
+            queue.take_all(&mut batch);
+            all.append(&mut batch);
+        }
+        all
+    });
+    producers.into_iter().for_each(|producer| producer.join().unwrap());
+    all.sort_unstable();
+    assert_eq!(all, expected());
+}
+
+#[test]
+fn a_cancel_waits_for_all_uses() {
+    let uses = DiskUses::new();
+    let users: Vec<_> = (0..PRODUCERS)
+        .map(|_| {
+            let disk_use = uses.begin_use();
+            thread::spawn(move || {
+                while !disk_use.is_cancelled() {
+                    thread::yield_now();
+                }
+            })
+        })
+        .collect();
+    block_on(uses.cancel());
+    users.into_iter().for_each(|user| user.join().unwrap());
+    assert!(uses.begin_use().is_cancelled());
+}
