@@ -1,4 +1,4 @@
-//! What a member starts from: what its disk said, or a first membership.
+//! What a member starts from: the state on its disk, or a first membership.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,38 +6,37 @@ use std::sync::Arc;
 use crate::membership::{Membership, MembershipError};
 use crate::{Activation, ConfigError, Entries, EntryId, HardState, Index, SnapshotMeta};
 
-/// Everything a member remembers of its former life. Whatever reads the disk fills
-/// this in; [`Raft::new`](crate::Raft::new) checks that it fits together.
+/// Everything that a member restores when it starts. The caller fills it in from the disk;
+/// [`Raft::new`](crate::Raft::new) checks that the parts are consistent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Boot {
     pub hard_state: HardState,
     /// The newest snapshot on disk.
     pub snapshot: SnapshotMeta,
-    /// The newest entry that was trimmed away: the saved log begins after it. Not
-    /// above the snapshot.
+    /// The newest entry that was trimmed: the saved log begins after it. Not above the
+    /// snapshot.
     pub base: EntryId,
     /// Of the saved log below `tail`: the first entry of every term in it.
     pub terms: Vec<EntryId>,
     /// Of the saved log below `tail`: the membership changes after the snapshot.
     pub memberships: Vec<(EntryId, Arc<Membership>)>,
-    /// The newest entries of the saved log: all of them, or as many as fit memory.
+    /// The newest entries of the saved log: all of them, or as many as fit into memory.
     pub tail: Entries,
-    /// The index up to which the state machine has run the log.
+    /// The index up to which the state machine has applied the log.
     pub applied: Index,
 }
 
 impl Boot {
-    /// A member that knows nothing and waits to be told.
+    /// A joining member with an empty disk. It waits for a leader.
     pub fn empty() -> Self {
         Self::default()
     }
 
-    /// The first start of a cluster. Every first member has to be given the same
-    /// membership. It stands at index 1, so that whoever joins later receives it
-    /// with a snapshot.
+    /// The first start of a cluster. Every first member must be given the same membership.
+    /// It is at index 1, so that later members receive it with a snapshot.
     pub fn first(membership: Membership) -> Self {
         let id = EntryId::new(1, 1);
-        let membership = Arc::new(membership.brought_by(id));
+        let membership = Arc::new(membership.logged_at(id));
         let mut boot = Self::from_snapshot(SnapshotMeta { id, membership });
         boot.hard_state.term = 1;
         boot
@@ -60,17 +59,16 @@ impl Boot {
     }
 }
 
-/// Why a member cannot start from what it was given. Nothing here is mended by
-/// guessing: a log that does not fit its own records may have lost entries that
-/// this member has promised to keep.
+/// Why a member cannot start from this state. Nothing is repaired by guessing: an
+/// inconsistent log may have lost entries that this member has acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BootError {
     Config(ConfigError),
-    /// The snapshot's membership is impossible.
+    /// The membership is invalid.
     Membership {
-        at: Index,
-        why: MembershipError,
+        index: Index,
+        error: MembershipError,
     },
     /// The snapshot is older than the start of the log: entries are missing.
     SnapshotBeforeLog {
@@ -79,19 +77,19 @@ pub enum BootError {
     },
     /// The entries do not follow each other, or their terms decrease.
     BrokenLog {
-        at: Index,
+        index: Index,
     },
     /// The commit index points beyond the log.
     CommitBeyondLog {
         commit: Index,
         last: Index,
     },
-    /// The state machine ran entries that the log does not have.
+    /// The state machine has applied entries that the log does not have.
     AppliedBeyondLog {
         applied: Index,
         last: Index,
     },
-    /// The state machine is behind the start of the log: entries it needs are gone.
+    /// The state machine is behind the start of the log: the entries it needs are trimmed.
     AppliedBeforeLog {
         applied: Index,
         base: Index,
@@ -99,34 +97,42 @@ pub enum BootError {
     NumberTooLarge,
     /// The cluster was created with this activation rule. Start with the same one.
     OtherActivation {
-        kept: Activation,
+        recorded: Activation,
     },
 }
 
 impl fmt::Display for BootError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Config(why) => write!(f, "{why}"),
-            Self::Membership { at, why } => write!(f, "membership at {at}: {why}"),
+            Self::Config(_) => write!(f, "invalid configuration"),
+            Self::Membership { index, error } => write!(f, "membership at index {index}: {error}"),
             Self::SnapshotBeforeLog { snapshot, base } => {
-                write!(f, "snapshot {snapshot} is older than the log's start {base}")
+                write!(f, "snapshot {snapshot} is older than the start of the log {base}")
             }
-            Self::BrokenLog { at } => write!(f, "log is broken at index {at}"),
+            Self::BrokenLog { index } => write!(f, "log is inconsistent at index {index}"),
             Self::CommitBeyondLog { commit, last } => {
-                write!(f, "commit {commit} is beyond the log's last {last}")
+                write!(f, "commit index {commit} is beyond the last entry {last}")
             }
             Self::AppliedBeyondLog { applied, last } => {
-                write!(f, "applied {applied} is beyond the log's last {last}")
+                write!(f, "applied index {applied} is beyond the last entry {last}")
             }
             Self::AppliedBeforeLog { applied, base } => {
-                write!(f, "applied {applied} is before the log's start {base}")
+                write!(f, "applied index {applied} is before the start of the log {base}")
             }
             Self::NumberTooLarge => write!(f, "a term or index is out of range"),
-            Self::OtherActivation { kept } => {
-                write!(f, "the cluster's activation is {kept:?}, want the same in the config")
+            Self::OtherActivation { recorded } => {
+                write!(f, "the cluster uses activation {recorded:?}; set the same in the config")
             }
         }
     }
 }
 
-impl std::error::Error for BootError {}
+impl std::error::Error for BootError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Config(error) => Some(error),
+            Self::Membership { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}

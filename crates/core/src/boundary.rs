@@ -1,9 +1,9 @@
-//! The whole boundary of the core: one door in, one door out.
+//! The whole boundary of the core: inputs go in through [`Raft::step`](crate::Raft::step),
+//! outputs come out of [`Raft::take_output`](crate::Raft::take_output).
 //!
-//! [`Raft::step`](crate::Raft::step) takes any number of inputs, then
-//! [`Raft::take_output`](crate::Raft::take_output) hands over everything they led
-//! to. A caller that drains its mailbox before it takes the output gets group
-//! commit, coalesced appends and batched reads for nothing.
+//! A caller may step any number of inputs before it takes the output. A caller that drains
+//! its queue first gets group commit, coalesced appends and batched reads without extra
+//! code.
 
 use std::ops::Range;
 
@@ -14,113 +14,119 @@ use crate::{
     SnapshotMeta, Term,
 };
 
-/// Everything that can happen to a member. Nothing else moves it: no clock, no
-/// disk, no thread, no chance but the seed. A list of inputs is a full replay.
+/// Everything that can happen to a member. Nothing else changes its state: no clock, no
+/// disk, no thread, no randomness except the seed. A list of inputs is a full replay.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
     /// One unit of time has passed.
     Tick,
     Received(Envelope),
-    /// A client's command. Answered at once by `step`; on a follower that passes
-    /// it on, later by `Output::accepted` or `Output::refused`, or not at all when a
-    /// message was lost or the leader changed: then nobody knows what became of it.
+    /// A client's command. `step` replies at once. On a follower that forwards it, the
+    /// reply follows in `Output::accepted` or `Output::refused`, or never when a message
+    /// was lost or the leader changed: then the outcome is unknown.
     ///
-    /// The caller promises that the numbers of proposals and changes grow, and that a
-    /// member uses none twice in its life, restarts included. A leader takes or refuses
-    /// each once; one that arrives more than 63 numbers late is not answered.
+    /// The caller must use increasing numbers for proposals and changes, and a member must
+    /// never use a number twice, restarts included. A leader accepts or refuses each number
+    /// once; a request that arrives more than 63 numbers late gets no reply.
     Propose(RequestId, Bytes),
-    /// A membership change; answered and numbered as a command is.
+    /// A membership change, with replies and numbers like those of a command.
     Change(RequestId, Change),
-    /// A linearizable read; answered by `Output::served` or `Output::refused`.
+    /// A linearizable read; the reply is in `Output::served` or `Output::refused`.
     Read(RequestId),
-    /// This member should lead. A follower passes the wish on to its leader.
+    /// Makes this member the leader. A follower forwards the request to its leader.
     Transfer(MemberId),
     /// The disk holds this save and every one before it.
     Saved(SaveId),
-    /// The state machine has run every entry up to here.
+    /// The state machine has applied every entry up to here.
     Applied(Index),
-    /// The state machine was captured as of this applied entry, and the capture is
-    /// durable: it can be sent to peers, and the log before it can go.
+    /// The state machine has a durable snapshot as of this applied entry: it can be sent to
+    /// peers, and the log before it can be trimmed.
     Snapshotted(Index),
-    /// Drop the log up to here even if a peer will then need a snapshot.
+    /// Trims the log up to here even if a peer will then need a snapshot.
     Trim(Index),
-    /// A snapshot reached this peer. It says itself when it has installed it.
+    /// A snapshot was delivered to this peer. The peer itself reports when it has installed
+    /// it.
     SnapshotSent(MemberId),
-    /// A snapshot did not reach this peer.
+    /// A snapshot was not delivered to this peer.
     SnapshotLost(MemberId),
-    /// Older entries that `Output::load` asked for, from the first one asked for
-    /// on, as many as the reader liked; none when they could not be read.
+    /// Older entries that `Output::load` asked for: from the first requested one on, as
+    /// many as the caller read; none when they could not be read.
     Loaded(LoadTarget, Entries),
     /// Messages to this peer are being lost.
     Unreachable(MemberId),
-    /// The connection to this peer was closed or broken, as it is when its process ends.
-    /// A hint: a follower that loses its leader so asks soon whether it would be elected,
-    /// instead of after a whole timeout. A leader that lives loses nothing by it: others
-    /// refuse, and its next heartbeat is believed. Dropped with leader-lease reads, and
-    /// without pre-vote and check-quorum, where it could depose a leader that lives.
+    /// The connection to this peer was closed or lost, for example because its process
+    /// ended. This is a hint: a follower that loses its leader this way sends pre-votes
+    /// soon instead of after a whole election timeout. It does not harm a live leader:
+    /// other members refuse, and its next heartbeat is accepted. Dropped with leader-lease
+    /// reads, and without pre-vote and check-quorum, because then it could depose a live
+    /// leader.
     ConnectionLost(MemberId),
-    /// Stand for election now.
+    /// Starts a campaign now.
     Campaign,
-    /// Stop believing in the current leader, so that somebody else may win.
+    /// Stops following the current leader without a new term, so that another candidate may
+    /// win.
     ForgetLeader,
 }
 
-/// What became of an input that was not dropped.
+/// What `step` did with an input that was not dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accepted {
-    /// Nothing to tell.
+    /// The input was processed; there is nothing else to report.
     Done,
-    /// The proposal is in this member's log. It took effect once an entry of this
-    /// id is applied; it never will once another id is applied at its index.
+    /// The proposal is in this member's log. It has taken effect once an entry with this id
+    /// is applied; it never will once another id is applied at its index.
     Logged(EntryId),
-    /// Passed on to the leader.
+    /// Forwarded to this leader.
     Forwarded(MemberId),
-    /// The read waits for its round.
+    /// The read waits for a confirmation of leadership.
     Queued,
 }
 
-/// Everything a member asks of the world since the last time it was asked.
+/// Everything that a member asks its caller to do since the previous output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "a lost output loses messages, saves and committed entries"]
 pub struct Output {
     pub save: Option<Save>,
-    /// These may leave at once, in parallel with the save.
+    /// Messages that may be sent at once, in parallel with the save.
     pub send: Vec<Envelope>,
-    /// Committed entries for the state machine, in order, each exactly once.
-    /// Durable here, unless `Config::apply_unsaved` allows those of this very save.
+    /// Committed entries for the state machine, in order, each exactly once. They are
+    /// durable on this member, except that `Config::apply_unsaved` allows those of this
+    /// save.
     pub apply: Entries,
-    /// Entries older than the tail kept in memory, wanted back.
+    /// Requests for entries that are no longer in memory.
     pub load: Vec<Load>,
-    /// Entries up to here are covered by a snapshot and may leave the disk.
+    /// Entries up to here are covered by a snapshot and may be deleted from disk.
     pub trim: Option<Index>,
-    /// Proposals that this member passed on and the leader took into its log.
+    /// Forwarded proposals that the leader accepted into its log.
     pub accepted: Vec<(RequestId, EntryId)>,
     /// Reads that may run once the state machine has applied this index.
     pub served: Vec<(RequestId, Index)>,
-    /// Requests that did not happen, refused after `step` had taken them.
+    /// Requests that `step` had accepted and that did not happen.
     pub refused: Vec<(RequestId, Refusal)>,
-    /// What an operator would like to see.
+    /// Changes of role, leader and membership, for logs and metrics.
     pub events: Vec<Event>,
 }
 
-/// One durable write. The only ordering rule of the whole boundary: do saves in
-/// order, and let `then_send` leave once this save is on disk, never before.
+/// One durable write. The only ordering rule of the boundary: perform saves in order, and
+/// send `then_send` only after this save is on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use = "a lost save loses entries and votes that this member promises to keep"]
 pub struct Save {
     pub id: SaveId,
     /// Term, vote and commit, when one of them changed.
     pub hard_state: Option<HardState>,
-    /// Replaces the saved log from its first index on.
+    /// Replaces the saved log from the first of these indexes on.
     pub entries: Entries,
-    /// A peer's snapshot to install in place of the state machine and of the whole
-    /// log before it; `Saved` then means installed.
+    /// A peer's snapshot to install in place of the state machine's state and of the whole
+    /// log before it. `Input::Saved` then means that the snapshot is installed.
     pub install: Option<SnapshotMeta>,
-    /// False when losing this save in a crash would break no promise.
+    /// False when a crash may lose this save without breaking a promise to another member.
     pub must_sync: bool,
     pub then_send: Vec<Envelope>,
 }
 
-/// What a member must remember through a crash, besides its log. Term and vote are
-/// one promise and are written together.
+/// What a member must keep through a crash besides its log. Term and vote form one promise
+/// and are written together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct HardState {
     pub term: Term,
@@ -128,20 +134,21 @@ pub struct HardState {
     pub commit: Index,
 }
 
-/// A wish for entries that are on disk but no longer in memory.
+/// A request for entries that are on disk but no longer in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use = "the member waits for `Input::Loaded`"]
 pub struct Load {
     pub target: LoadTarget,
-    /// The first is wanted, the rest welcome.
+    /// At least the first of these entries is needed.
     pub range: Range<Index>,
-    /// Stop reading when this much is in hand (but read one entry at least).
+    /// Stop reading after this many bytes, but read at least one entry.
     pub bytes_max: u64,
 }
 
-/// Who waits for loaded entries.
+/// What loaded entries are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LoadTarget {
-    /// A peer that is far behind.
+    /// A lagging peer.
     Peer(MemberId),
     /// This member's own state machine, after a restart.
     Machine,

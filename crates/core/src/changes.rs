@@ -1,8 +1,8 @@
-//! Proposals: commands and membership changes on their way into the log, and what
-//! follows when another membership counts (thesis §4).
+//! Proposals: accepting commands and membership changes into the log, and switching to a
+//! new active membership (thesis §4).
 //!
-//! There is one path for both. A change differs in that it is resolved and checked
-//! before it is logged, and that only one may be in flight.
+//! Both use the same path. A change is additionally resolved and checked before it is
+//! logged, and only one may be in progress.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Raft {
         command: Bytes,
     ) -> Result<Accepted, Dropped> {
         if !self.role.is_leader() {
-            return self.pass_on(request, Proposal::Command(command));
+            return self.forward_proposal(request, Proposal::Command(command));
         }
         Ok(Accepted::Logged(self.propose(Payload::Command(command))?))
     }
@@ -33,12 +33,16 @@ impl Raft {
         change: Change,
     ) -> Result<Accepted, Dropped> {
         if !self.role.is_leader() {
-            return self.pass_on(request, Proposal::Change(Box::new(change)));
+            return self.forward_proposal(request, Proposal::Change(Box::new(change)));
         }
         Ok(Accepted::Logged(self.propose_change(change)?))
     }
 
-    fn pass_on(&mut self, request: RequestId, proposal: Proposal) -> Result<Accepted, Dropped> {
+    fn forward_proposal(
+        &mut self,
+        request: RequestId,
+        proposal: Proposal,
+    ) -> Result<Accepted, Dropped> {
         match self.leader {
             Some(leader) if self.config.forward_proposals => {
                 self.send(leader, Message::Propose(request, proposal));
@@ -48,7 +52,7 @@ impl Raft {
         }
     }
 
-    /// A follower passed a proposal on.
+    /// A follower forwarded a proposal.
     pub(crate) fn on_forwarded(
         &mut self,
         from: MemberId,
@@ -56,16 +60,17 @@ impl Raft {
         request: RequestId,
         proposal: Proposal,
     ) -> Result<Accepted, Dropped> {
-        let silent = self.config.etcd_compat.forwarders_hear_nothing;
+        let silent = self.config.etcd_compat.forwards_unanswered;
         if let (Some(leader), true) = (self.leader.filter(|_| !self.role.is_leader()), silent) {
-            // Who hears nothing cannot ask elsewhere: it is done in its name.
+            // With etcd's rules the sender gets no reply and cannot retry elsewhere:
+            // forward it in the sender's name.
             let message = Message::Propose(request, proposal);
             let envelope = self.config.envelope(leader, self.term, message);
             self.out.send.push(Envelope { from, incarnation: 0, ..envelope });
             return Ok(Accepted::Forwarded(leader));
         }
         if !silent {
-            self.check_not_repeated(from, term, request)?;
+            self.check_not_duplicate(from, term, request)?;
         }
         let result = match proposal {
             Proposal::Command(command) => self.propose(Payload::Command(command)),
@@ -77,27 +82,27 @@ impl Raft {
         Ok(Accepted::Logged(result?))
     }
 
-    /// What was passed on to the leader of `term` is taken or refused here only once, and
-    /// only by that leader, in that term. Anything else is dropped without an answer: it
-    /// may be a copy of what was taken.
+    /// A request that was forwarded to the leader of `term` is accepted or refused only
+    /// once, and only by that leader in that term. Anything else is dropped without a
+    /// reply: it may be a duplicate of an accepted request.
     /// Shown by scenarios/proposal_duplicates_are_dropped.txt.
-    fn check_not_repeated(
+    fn check_not_duplicate(
         &mut self,
         from: MemberId,
         term: Term,
         request: RequestId,
     ) -> Result<(), Dropped> {
-        // A stranger has no place to be remembered in.
+        // Nothing is remembered about requests of non-members.
         if !self.membership().contains(from) {
             return Err(Dropped::UnknownSender { from });
         }
         if self.role.is_leader() && term > self.term {
             return Err(Dropped::NotForRole);
         }
-        self.replay.take(term, from, request)
+        self.duplicates.check(term, from, request)
     }
 
-    /// The leader took a proposal of ours, or not.
+    /// The leader accepted or refused a forwarded proposal.
     pub(crate) fn on_propose_reply(
         &mut self,
         request: RequestId,
@@ -121,21 +126,21 @@ impl Raft {
         }
     }
 
-    /// Logs a change with the membership that results from it.
+    /// Logs a change together with the resulting membership.
     pub(crate) fn log_membership(
         &mut self,
         change: Change,
         next: Membership,
     ) -> Result<EntryId, Refusal> {
         let now = &self.memberships.newest().membership;
-        assert!(now.may_become(&next), "{now} may become {next} by {change}");
+        assert!(now.can_change_to(&next), "{now} may become {next} by {change}");
         let since = EntryId::new(self.term, self.log.last().index + 1);
         let next = next.logged(now, &change, since, |id| self.incarnation_seen(id));
         let membership = Arc::new(next);
         self.propose(Payload::Change(Arc::new(LoggedChange { change, membership })))
     }
 
-    /// Takes a payload into the log, or says why not. Only a leader does.
+    /// Accepts a payload into the log, or refuses it. Only on a leader.
     #[inline]
     fn propose(&mut self, payload: Payload) -> Result<EntryId, Refusal> {
         self.check_takes_proposals()?;
@@ -148,7 +153,7 @@ impl Raft {
     #[inline]
     fn check_takes_proposals(&self) -> Result<(), Refusal> {
         match &self.role {
-            // The target of a transfer must catch up with a log that stands still.
+            // The target of a transfer must catch up, so the log must not grow.
             Role::Leader(leader) => match (leader.transfer, leader.own) {
                 (None, Some(_)) => Ok(()),
                 (Some(transfer), _) => Err(Refusal::Transferring { to: transfer.to }),
@@ -163,8 +168,8 @@ impl Raft {
         let limit = self.config.uncommitted_bytes_max;
         let Some(leader) = self.role.leader_mut() else { return Ok(()) };
         let waiting = leader.uncommitted_bytes;
-        // With nothing waiting any size is taken, and an empty payload always is:
-        // opening a term and leaving a joint must not be refused.
+        // With nothing waiting any size is accepted, and an empty payload always is: the
+        // first entry of a term and leaving a joint must not be refused.
         let any_size = waiting == 0 || bytes == 0;
         let exceeds = waiting.saturating_add(bytes) > limit;
         if !any_size && exceeds {
@@ -187,13 +192,14 @@ impl Raft {
         self.log.push(Entry { id, payload });
         self.promise_own_append(id.index);
         if changes {
-            self.follow_membership();
+            self.update_active_membership();
         }
         id
     }
 
-    /// What a change would make of the newest membership in the log. One at a time:
-    /// with two in flight, the quorums of the first and the last need not meet.
+    /// The membership that a change makes of the newest one in the log. One change at a
+    /// time: with two in progress, the quorums of the first and the last might not overlap
+    /// (thesis §4.1).
     /// Shown by scenarios/membership_second_change_refused_until_applied.txt.
     fn resolve(&self, change: &Change) -> Result<Membership, ChangeRefusal> {
         self.check_no_change_in_flight()?;
@@ -203,11 +209,11 @@ impl Raft {
             return Err(ChangeRefusal::Stale { newest: since });
         }
         let now = &newest.membership;
-        // What is said about a member neither helps nor hinders a goal.
+        // Updating a member's info does not affect a goal.
         // Shown by scenarios/goal_continues_after_member_info_update.txt.
-        let harmless = change.only_describes()
+        let allowed_with_goal = change.only_updates_info()
             || matches!(change.kind, ChangeKind::Cancel | ChangeKind::Goal { .. });
-        if now.goal().is_some() && !harmless {
+        if now.goal().is_some() && !allowed_with_goal {
             return Err(ChangeRefusal::GoalInProgress);
         }
         let next = now.resolve(change, &self.config.etcd_compat)?;
@@ -216,22 +222,22 @@ impl Raft {
         {
             return Err(ChangeRefusal::RemovesVoterDirectly { id });
         }
-        if self.has_to_be_carried(change) {
-            self.check_carried(now, &next)?;
+        if self.needs_quorum_check(change) {
+            self.check_quorum_ready(now, &next)?;
         }
-        if !self.config.etcd_compat.ids_return {
-            now.check_newcomers(&next)?;
+        if !self.config.etcd_compat.ids_reusable {
+            now.check_joining_ids(&next)?;
         }
         Ok(next)
     }
 
-    /// Out of a joint, forwards or back, the step is committed by the joint itself where
-    /// memberships count when applied: who could not carry the next one cannot commit it
-    /// either, and a leader that was just elected has heard of nobody yet.
+    /// On apply, both ways out of a joint are committed by the joint itself: if the next
+    /// membership has no live quorum, the step cannot be committed either, and a new leader
+    /// has not heard from any member yet.
     /// Shown by scenarios/goal_just_elected_leader_cancels.txt.
-    fn has_to_be_carried(&self, change: &Change) -> bool {
+    fn needs_quorum_check(&self, change: &Change) -> bool {
         let back = change.kind == ChangeKind::Cancel;
-        !(change.is_leave() || back) || self.leaving_burns_bridges()
+        !(change.is_leave() || back) || self.leave_is_irreversible()
     }
 
     pub(crate) fn check_no_change_in_flight(&self) -> Result<(), ChangeRefusal> {
@@ -247,7 +253,7 @@ impl Raft {
                 // Before that it may not know that another leader's membership is
                 // committed, and both would count.
                 // Shown by scenarios/onappend_change_waits_for_own_term_commit.txt.
-                if self.log.commit < leader.first_own {
+                if self.log.commit < leader.first_of_term {
                     return Err(ChangeRefusal::NoOwnCommit);
                 }
                 let index = self.memberships.newest().id.index;
@@ -259,7 +265,7 @@ impl Raft {
         Ok(())
     }
 
-    /// The disk behind a member, as this leader saw it.
+    /// The incarnation of a member's disk, as this leader has seen it.
     pub(crate) fn incarnation_seen(&self, id: MemberId) -> Option<u64> {
         let seen = if id == self.config.id {
             self.config.incarnation
@@ -269,11 +275,10 @@ impl Raft {
         (seen != 0).then_some(seen)
     }
 
-    /// Leaving a joint is the duty of whoever leads, not of who entered it. Asked
-    /// again with every entry applied, so that neither a crash nor a transfer in
-    /// between leaves the cluster joint.
+    /// Any leader leaves the joint, not only the one that entered it. Checked with every
+    /// applied entry, so that neither a crash nor a transfer leaves the cluster joint.
     /// Shown by scenarios/joint_left_by_next_leader.txt.
-    pub(crate) fn leave_if_due(&mut self) {
+    pub(crate) fn leave_joint_if_due(&mut self) {
         if self.role.is_leader()
             && self.membership().auto_leave()
             && self.check_no_change_in_flight().is_ok()
@@ -283,30 +288,30 @@ impl Raft {
             }
             let now = self.memberships.newest().membership.clone();
             if self.held_up(&now, &GoalStep::Leave).is_some() {
-                self.leave_due = true;
+                self.leave_joint_due = true;
             } else if let Ok(next) = now.take_step(&GoalStep::Leave) {
-                // Refused while leadership is moving; then it is the next leader's.
+                // Refused during a transfer; then the next leader does it.
                 let _ = self.log_membership(Change::leave(), next);
             }
         }
     }
 
-    /// Notices that another membership counts than before, and acts on it.
-    pub(crate) fn follow_membership(&mut self) {
-        let counts = self.membership_known();
-        if counts.id == self.counting {
+    /// Switches to another active membership if it has changed.
+    pub(crate) fn update_active_membership(&mut self) {
+        let counts = self.active_membership();
+        if counts.id == self.active_membership_id {
             return;
         }
         let (id, membership) = (counts.id, counts.membership.clone());
-        self.counting = id;
+        self.active_membership_id = id;
         self.out.events.push(Event::Membership { id, membership: membership.clone() });
         let last = self.log.last().index;
         let Some(leader) = self.role.leader_mut() else {
-            self.stand_soon_if_taught();
+            self.campaign_soon_if_informed();
             return;
         };
         leader.follow(&membership, last, &self.config);
-        if !membership.is_voter(self.config.id) && !self.leads_on_its_way_out() {
+        if !membership.is_voter(self.config.id) && !self.must_lead_until_settled() {
             if self.config.step_down_on_removal {
                 self.become_follower(self.term, None);
             }
@@ -315,17 +320,17 @@ impl Raft {
         if self.commit_by_quorum() {
             self.broadcast_append();
         } else {
-            self.broadcast_entries(); // New members need not wait for a heartbeat.
+            self.broadcast_entries(); // New members do not wait for a heartbeat.
         }
         self.abort_transfer_if_target_left();
         self.finish_round_if_confirmed();
-        self.duties_due = true;
+        self.membership_work_due = true;
     }
 
-    /// Who learned by a vote that it counts need not wait for a timeout.
-    fn stand_soon_if_taught(&mut self) {
-        let taught = std::mem::replace(&mut self.taught, false);
-        if taught && self.leader.is_none() {
+    /// A member that learned from a vote that it is a voter need not wait for a timeout.
+    fn campaign_soon_if_informed(&mut self) {
+        let informed_by_vote = std::mem::replace(&mut self.informed_by_vote, false);
+        if informed_by_vote && self.leader.is_none() {
             self.timer.elapsed = self.timer.timeout;
         }
     }

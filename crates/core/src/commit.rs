@@ -1,21 +1,21 @@
-//! When an entry is committed, and what is handed to the state machine.
+//! Commitment (thesis §3.6.2), and handing entries to the state machine.
 
 use crate::{Accepted, Dropped, Entries, Index, Load, LoadTarget, Malformed, Raft};
 
 impl Raft {
-    /// Raises the commit index to what a quorum holds. Only an entry of the own term
-    /// is committed by counting, and with it everything before (thesis §3.6.2).
+    /// Advances the commit index to what a quorum holds. Only an entry of the current term
+    /// is committed by counting, and with it all earlier ones (thesis §3.6.2).
     pub(crate) fn commit_by_quorum(&mut self) -> bool {
         let Some(leader) = self.role.leader() else { return false };
         let index = leader.quorum_matched(self.membership());
-        if index <= self.log.commit || index < leader.first_own {
+        if index <= self.log.commit || index < leader.first_of_term {
             return false;
         }
         self.commit_to(index);
         true
     }
 
-    /// What is committed stays so: the index never falls.
+    /// The commit index never decreases.
     pub(crate) fn commit_to(&mut self, index: Index) {
         let before = self.log.commit;
         if index <= before {
@@ -26,14 +26,14 @@ impl Raft {
         if let Some(leader) = self.role.leader_mut() {
             let bytes = self.log.payload_bytes(before, index);
             leader.uncommitted_bytes = leader.uncommitted_bytes.saturating_sub(bytes);
-            self.duties_due = true;
+            self.membership_work_due = true;
         }
     }
 
     /// Up to where entries may be handed to the state machine now.
     fn may_apply_to(&self) -> Index {
         if self.installing.is_some() {
-            return 0; // What the snapshot holds comes first.
+            return 0; // The snapshot is installed first.
         }
         self.log.may_apply_to(self.config.apply_unsaved)
     }
@@ -43,7 +43,7 @@ impl Raft {
         self.log.has_to_apply(self.may_apply_to()) && !loads
     }
 
-    /// The next entries for the state machine, loaded ones first.
+    /// The next entries for the state machine; loaded ones first.
     pub(crate) fn take_apply(&mut self) -> Entries {
         let to = self.may_apply_to();
         if !self.log.has_to_apply(to) {
@@ -84,8 +84,8 @@ impl Raft {
             return Err(Dropped::NothingPending);
         }
         self.log.applied_to(index);
-        self.duties_due = true;
-        self.leave_due = true;
+        self.membership_work_due = true;
+        self.leave_joint_due = true;
         Ok(Accepted::Done)
     }
 }

@@ -1,84 +1,86 @@
-//! How one member behaves. Limits and defaults stand here and nowhere else.
+//! The settings of one member. Limits and defaults are defined only here.
 
 use std::fmt;
 
 use crate::{Index, MemberId};
 
-/// Settings of one member. All members of a cluster should agree on ticks and on
+/// Settings of one member. All members of a cluster should use the same ticks and the same
 /// [`Config::reads`]; the rest may differ.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(default = "Config::of_nobody", deny_unknown_fields))]
+#[cfg_attr(feature = "serde", serde(default = "Config::without_id", deny_unknown_fields))]
 pub struct Config {
     pub id: MemberId,
-    /// The disk behind this member: another number after it was wiped, swapped or
-    /// restored. 0 where nobody tells disks apart.
+    /// The incarnation of this member's disk: a new number after it was wiped, replaced or
+    /// restored. 0 where incarnations are not used.
     pub incarnation: u64,
-    /// The index of the entry that added this member, for one that joined a running
-    /// cluster: of a committed one, as [`Membership::joined_at`](crate::Membership) of any
-    /// member tells; 0 for the first members. It belongs to the disk: kept there, and
-    /// never changed while the disk lives. It goes with every promise, so that a former
-    /// member of the same id is told from this one. And this member does not stand for
-    /// election before it holds that entry: what it reads on its way may be about the
-    /// former one.
+    /// The index of the entry that added this member to a running cluster, as
+    /// [`Membership::joined_at`](crate::Membership::joined_at) of any member reports it
+    /// once it is committed; 0 for the first members. It belongs to the disk and is stored
+    /// there. Every promise carries it, so that a former member with the same id is not
+    /// mistaken for this one. The member does not campaign before it holds that entry:
+    /// earlier entries may be about the former member.
     pub joined_at: Index,
-    /// Where election timeouts come from: the same seed and inputs, the same run.
+    /// Seeds the random election timeouts: the same seed and inputs give the same run.
     pub seed: u64,
-    /// A follower campaigns after this many ticks without a leader, and up to
-    /// twice as many, drawn anew each time.
+    /// A follower campaigns after this many ticks without a leader, plus a random number of
+    /// ticks below it, drawn for each timeout.
     pub election_ticks: u32,
     pub heartbeat_ticks: u32,
-    /// How welcome this member is as a leader, from 0 to [`Config::PRIORITY_MAX`], which is
-    /// the default. A hint, no rule: the lower, the longer it waits before it campaigns,
-    /// by less than an election timeout, so that with all else equal a member of higher
-    /// priority comes first. Whoever alone can win still does. Without pre-vote it has no
-    /// effect: there, every campaign of a member that cannot win would make those wait
-    /// again who can.
+    /// The preference for this member as leader, from 0 to [`Config::PRIORITY_MAX`], which
+    /// is the default. It is a hint: with a lower priority a member waits longer before it
+    /// campaigns, by less than an election timeout, so that with equal logs a member of
+    /// higher priority campaigns first. A member that alone can win still wins. Without
+    /// pre-vote it has no effect: there, every campaign of a member that cannot win would
+    /// restart the timeout of the others.
     pub priority: u8,
-    /// Ask whether an election could be won before disturbing anybody's term.
+    /// Check with pre-votes whether an election could be won before starting a term (thesis
+    /// §9.6).
     pub pre_vote: bool,
-    /// A leader that has not heard from a quorum for an election timeout steps
-    /// down, and who has just heard from a leader ignores other candidates.
+    /// A leader that has not heard from a quorum for an election timeout steps down, and a
+    /// member that has just heard from a leader ignores other candidates (thesis §6.2,
+    /// §4.2.3).
     pub check_quorum: bool,
     pub reads: ReadMode,
-    /// Followers pass proposals on to the leader instead of refusing them.
+    /// Followers forward proposals to the leader instead of refusing them.
     pub forward_proposals: bool,
     /// A leader that a change removes or demotes steps down.
     pub step_down_on_removal: bool,
-    /// Bytes of entries in one append, one entry at least.
+    /// Bytes of entries in one append; at least one entry is sent.
     pub append_bytes_max: u64,
-    /// Appends with entries on their way to one peer.
+    /// Appends with entries in flight to one peer.
     pub inflight_messages_max: u32,
-    /// Bytes of entries on their way to one peer.
+    /// Bytes of entries in flight to one peer.
     pub inflight_bytes_max: u64,
-    /// Bytes in the leader's log that wait for a quorum. The first proposal is
-    /// always taken, and so is an empty one.
+    /// Bytes in the leader's log that wait for a quorum. The first proposal and an empty
+    /// one are always accepted.
     pub uncommitted_bytes_max: u64,
     /// Bytes handed out for applying and not yet reported applied.
     pub apply_bytes_max: u64,
     /// Bytes of saved and applied entries kept in memory for peers.
     pub tail_bytes_max: u64,
-    /// Entries kept before a snapshot, so that a peer a little behind needs none.
+    /// Entries kept before a snapshot, so that a slightly lagging peer needs no snapshot.
     pub trim_keep_entries: u64,
     /// Linearizable reads waiting at one leader.
     pub reads_waiting_max: usize,
-    /// `Output::apply` may hold entries of the save beside it: for callers that
-    /// finish the save before they apply.
+    /// `Output::apply` may contain entries of the save in the same output, for callers that
+    /// complete the save before they apply.
     pub apply_unsaved: bool,
-    /// When a membership begins to count. The same for every member, for the whole
-    /// life of a cluster.
+    /// When a membership begins to count. The same for all members, for the whole lifetime
+    /// of a cluster.
     pub activation: Activation,
-    /// The three conditions under which a change of membership never leaves the
-    /// cluster without a leader.
+    /// The three conditions under which a membership change never leaves the cluster
+    /// without a possible leader.
     pub liveness: Liveness,
-    /// Refuse a change of votes that too few live and caught-up voters could carry.
+    /// Refuse a change of votes after which fewer than a quorum of voters would be live and
+    /// caught up.
     pub pre_flight: bool,
-    /// Differences in manner, not in safety, from etcd-io/raft.
+    /// Differences from etcd-io/raft that do not affect safety.
     pub etcd_compat: EtcdCompat,
 }
 
-/// When a membership begins to count. Chosen when a cluster is created and kept in
-/// every membership; members that disagree refuse each other's memberships.
+/// When a membership begins to count. Chosen when a cluster is created and recorded in
+/// every membership; members with different rules refuse each other's memberships.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -90,82 +92,82 @@ pub enum Activation {
     OnAppend,
 }
 
-/// What keeps every moment of a membership change electable. Each is a switch so
-/// that its absence can be shown; there is no reason to turn one off otherwise.
+/// What keeps a leader electable at every point of a membership change. Each condition can
+/// be turned off only to show what happens without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Liveness {
-    /// Votes and pre-votes, questions and answers, tell the last membership that
-    /// their sender knows to be committed.
+    /// Votes, pre-votes and their replies carry the last membership that their sender knows
+    /// to be committed.
     pub votes_tell_commit: bool,
-    /// Who loses its vote becomes a learner first; a voter is never removed at once.
+    /// A voter that is removed becomes a learner first.
     pub demote_before_removal: bool,
-    /// A change is reported settled once a quorum is known to have it durably
-    /// committed, and a leader on its way out leads until then.
+    /// A change is reported as settled once a quorum is known to have it durably committed,
+    /// and a leaving leader leads until then.
     pub settle: bool,
 }
 
-/// How a leader makes sure that a read is not stale.
+/// How a leader ensures that a read is not stale (thesis §6.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case", deny_unknown_fields))]
 pub enum ReadMode {
     /// A round of heartbeats to a quorum for each batch of reads.
     Quorum,
-    /// No round while a quorum has answered heartbeats sent less than an election
-    /// timeout ago, less `drift_ticks`. Trusts that no member's clock runs faster
-    /// than another's by more than that. Needs `check_quorum` on every member.
+    /// No round while a quorum has answered heartbeats that were sent less than an election
+    /// timeout minus `drift_ticks` ago. Requires that no member's clock is faster than
+    /// another's by more than that, and `check_quorum` on every member.
     LeaderLease { drift_ticks: u32 },
 }
 
-/// Where a choice is open, how to choose. The default is ours; [`EtcdCompat::etcd`]
-/// is what the recorded traces of etcd-io/raft show.
+/// Choices where etcd-io/raft differs. The default is Quorate's choice;
+/// [`EtcdCompat::etcd`] gives what the recorded traces of etcd-io/raft show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct EtcdCompat {
-    /// Appends wait for `take_output` and one message carries all that is new.
+    /// Appends wait for `take_output`, and one message carries all new entries.
     pub coalesce: bool,
-    /// Every append, vote and pre-vote reply, refusals and those to oneself too,
-    /// goes into a save's `then_send`, even with nothing to save.
+    /// Every append, vote and pre-vote reply, including refusals and the member's own, is
+    /// in a save's `then_send`, even with nothing to save.
     pub every_reply_waits: bool,
-    /// A commit index that moves is saved at once, alone if need be.
+    /// A commit index that advances is saved at once, even alone.
     pub commit_saved_alone: bool,
     /// A refused membership change is logged as an empty entry.
     pub refused_change_logs_empty: bool,
-    /// `Transition::Auto` goes joint by the number of operations, not by how many
-    /// voters really change.
+    /// `Transition::Auto` enters a joint by the number of operations, not by the number of
+    /// voters that change.
     pub auto_counts_operations: bool,
     /// Operations on member 0 are skipped instead of refused.
     pub ignore_member_zero: bool,
-    /// An append or heartbeat of an old term is answered only with `check_quorum`
-    /// or `pre_vote` on.
-    pub old_term_silent: bool,
-    /// A vote asked for in an old term is not answered, and nobody gives way to a
-    /// candidate with a newer log.
+    /// An append or heartbeat of an old term gets a reply only with `check_quorum` or
+    /// `pre_vote`.
+    pub old_term_unanswered: bool,
+    /// A vote request of an old term gets no reply, and no member defers to a candidate
+    /// with a newer log.
     pub old_votes_unanswered: bool,
-    /// A follower is not told what became of a proposal it passed on.
-    pub forwarders_hear_nothing: bool,
-    /// A snapshot whose membership lacks the receiver is refused.
+    /// A follower gets no reply to a proposal that it forwarded.
+    pub forwards_unanswered: bool,
+    /// A snapshot whose membership does not contain the receiver is refused.
     pub snapshot_must_name_receiver: bool,
     /// A removed id may be added again.
-    pub ids_return: bool,
-    /// With leader-lease reads, who has heard from a leader may vote for another, or
-    /// stand itself, as soon as it has forgotten that leader: by a start, a newer
-    /// term, or a request. Then a lease may serve a stale read.
+    pub ids_reusable: bool,
+    /// With leader-lease reads, a member that has heard from a leader may vote for another,
+    /// or campaign, as soon as it no longer knows that leader: after a start, a newer term,
+    /// or a request. Then a lease may serve a stale read.
     pub loose_leases: bool,
-    /// Hearing of a newer term starts the wait for a leader anew.
+    /// A newer term restarts the election timeout.
     pub newer_term_restarts_timer: bool,
 }
 
 impl Config {
-    /// The [`Config::joined_at`] of a member that starts with an empty disk and was not
-    /// told which entry added it: no entry has this index. It receives the log and
-    /// counts nowhere, because it may be an old member that has lost its disk.
+    /// The [`Config::joined_at`] of a member that starts with an empty disk and does not
+    /// know which entry added it: no entry has this index. It receives the log and does not
+    /// count, because it may be an old member that has lost its disk.
     pub const NEVER_JOINED: Index = (1 << 62) - 1;
 
-    /// The highest [`Config::priority`]: such a member waits no longer than it must.
+    /// The highest [`Config::priority`]: such a member has no additional delay.
     pub const PRIORITY_MAX: u8 = 100;
 
     pub fn new(id: MemberId) -> Self {
@@ -198,15 +200,15 @@ impl Config {
         }
     }
 
-    /// What stands in for settings that a file leaves out. One that leaves out the id
-    /// does not pass [`Config::check`].
+    /// The defaults for settings that a file does not contain. A file without an id does
+    /// not pass [`Config::check`].
     #[cfg(feature = "serde")]
-    fn of_nobody() -> Self {
+    fn without_id() -> Self {
         Self::new(MemberId(0))
     }
 
-    /// Behaves exactly as etcd-io/raft with its defaults: no pre-vote, no
-    /// check-quorum, no step-down, no limits.
+    /// The behaviour of etcd-io/raft with its defaults: no pre-vote, no check-quorum, no
+    /// step-down, no limits.
     pub fn etcd(id: MemberId) -> Self {
         Self {
             pre_vote: false,
@@ -228,17 +230,18 @@ impl Config {
         }
     }
 
-    /// How long a leader that was heard may count on this member with its lease.
-    pub(crate) fn loyal_ticks(&self) -> u32 {
+    /// How many ticks a leader may rely on this member for its lease after each message.
+    pub(crate) fn lease_guard_ticks(&self) -> u32 {
         match self.reads {
             ReadMode::LeaderLease { .. } if !self.etcd_compat.loose_leases => self.election_ticks,
             _ => 0,
         }
     }
 
-    /// How much longer than others this member waits before it campaigns. Less than the
-    /// chance in every timeout, so that no two members are always in the same order.
-    pub(crate) fn handicap_ticks(&self) -> u32 {
+    /// How much longer than other members this member waits before it campaigns. Less than
+    /// the random part of the timeout, so that no two members always campaign in the same
+    /// order.
+    pub(crate) fn priority_delay_ticks(&self) -> u32 {
         let short = Self::PRIORITY_MAX.saturating_sub(self.priority);
         if !self.pre_vote {
             return 0;
@@ -247,7 +250,7 @@ impl Config {
         (most * u64::from(short) / u64::from(Self::PRIORITY_MAX)) as u32
     }
 
-    /// Whether the settings make sense together.
+    /// Whether the settings are consistent.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.id.0 == 0 {
             return Err(ConfigError::MemberZero);
@@ -289,8 +292,8 @@ impl Liveness {
     pub const ALL: Self =
         Self { votes_tell_commit: true, demote_before_removal: true, settle: true };
 
-    /// As etcd-io/raft: a change of membership may leave the cluster without a
-    /// leader until a certain member comes back.
+    /// As in etcd-io/raft: a membership change may leave the cluster without a leader until
+    /// a certain member returns.
     pub const NONE: Self =
         Self { votes_tell_commit: false, demote_before_removal: false, settle: false };
 }
@@ -304,11 +307,11 @@ impl Default for EtcdCompat {
             refused_change_logs_empty: false,
             auto_counts_operations: false,
             ignore_member_zero: false,
-            old_term_silent: false,
+            old_term_unanswered: false,
             old_votes_unanswered: false,
-            forwarders_hear_nothing: false,
+            forwards_unanswered: false,
             snapshot_must_name_receiver: false,
-            ids_return: false,
+            ids_reusable: false,
             loose_leases: false,
             newer_term_restarts_timer: false,
         }
@@ -324,52 +327,58 @@ impl EtcdCompat {
             refused_change_logs_empty: true,
             auto_counts_operations: true,
             ignore_member_zero: true,
-            old_term_silent: true,
+            old_term_unanswered: true,
             old_votes_unanswered: true,
-            forwarders_hear_nothing: true,
+            forwards_unanswered: true,
             snapshot_must_name_receiver: true,
-            ids_return: true,
+            ids_reusable: true,
             loose_leases: true,
             newer_term_restarts_timer: true,
         }
     }
 }
 
-/// Why a [`Config`] cannot work.
+/// Why a [`Config`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Give the member an id of its own.
+    /// The member needs an id other than 0.
     MemberZero,
     /// An election timeout must be longer than the heartbeat interval.
     Ticks { election: u32, heartbeat: u32 },
-    /// Priorities end at [`Config::PRIORITY_MAX`].
+    /// Priorities are at most [`Config::PRIORITY_MAX`].
     Priority { priority: u8 },
-    /// A leader that may not have one append on its way cannot replicate.
+    /// A leader without any append in flight cannot replicate.
     NoInflight,
-    /// Followers must ignore candidates while the lease runs: turn check-quorum on.
+    /// Followers must ignore candidates during a lease: enable check-quorum.
     LeaseWithoutCheckQuorum,
-    /// The drift allowed for eats the whole lease.
+    /// The allowed drift is at least as long as the lease.
     Drift { drift: u32, election: u32 },
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MemberZero => write!(f, "member id is 0, want any other"),
+            Self::MemberZero => write!(f, "member id must not be 0"),
             Self::Ticks { election, heartbeat } => {
-                write!(f, "election timeout {election} and heartbeat {heartbeat} ticks, want ")?;
-                write!(f, "1 <= heartbeat < election")
+                write!(
+                    f,
+                    "election timeout of {election} ticks and heartbeat of {heartbeat} ticks: "
+                )?;
+                write!(f, "must be 1 <= heartbeat < election")
             }
             Self::Priority { priority } => {
-                write!(f, "priority {priority}, want at most {}", Config::PRIORITY_MAX)
+                write!(f, "priority {priority} must be at most {}", Config::PRIORITY_MAX)
             }
-            Self::NoInflight => write!(f, "in-flight limit is 0, want at least 1"),
+            Self::NoInflight => write!(f, "in-flight limits must be at least 1"),
             Self::LeaseWithoutCheckQuorum => {
-                write!(f, "leader-lease reads without check-quorum, want both or neither")
+                write!(f, "leader-lease reads require check-quorum")
             }
             Self::Drift { drift, election } => {
-                write!(f, "clock drift of {drift} ticks, want less than {election}")
+                write!(
+                    f,
+                    "clock drift of {drift} ticks must be less than the election timeout of {election}"
+                )
             }
         }
     }

@@ -1,14 +1,13 @@
-//! Who leads: campaigning, asking first, granting votes, winning (thesis §3.4,
-//! §3.6, §9.6).
+//! Leader election: campaigns, pre-votes, votes, and winning (thesis §3.4, §3.6, §9.6).
 //!
-//! Owns the `Vote` and `PreVote` conversations. Knows nothing of how entries flow
-//! once somebody has won; see [`replication`](crate::replication).
+//! Handles `Vote` and `PreVote` and their replies. What a leader does after it has won is
+//! in [`replication`](crate::replication).
 
 use bytes::Bytes;
 
+use crate::duplicates::DuplicateFilter;
 use crate::membership::VoteResult;
 use crate::refusal::CampaignBlocked;
-use crate::replay::Replay;
 use crate::role::{Leader, Role, Tally};
 use crate::saves::OwnVote;
 use crate::{
@@ -19,10 +18,11 @@ use crate::{
 /// How an election begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Campaign {
-    /// Ask whether it could be won.
+    /// A pre-vote: check whether the election could be won.
     Pre,
     Real,
-    /// The leader asked for it: no pre-vote, and nobody refuses for its sake.
+    /// The leader asked for it: no pre-vote, and voters do not refuse in favour of that
+    /// leader.
     Forced,
 }
 
@@ -31,21 +31,21 @@ impl Raft {
         self.campaign(if self.config.pre_vote { Campaign::Pre } else { Campaign::Real })
     }
 
-    /// The only way into an election, by whatever door it was reached.
+    /// The only way into an election, whatever caused it.
     pub(crate) fn campaign(&mut self, kind: Campaign) -> Result<Accepted, Dropped> {
-        if let Some(bar) = self.campaign_bar(kind) {
-            return Err(Dropped::MayNotCampaign(bar));
+        if let Some(reason) = self.campaign_blocked(kind) {
+            return Err(Dropped::MayNotCampaign(reason));
         }
         self.ask_for_votes(kind);
         Ok(Accepted::Done)
     }
 
-    fn campaign_bar(&self, kind: Campaign) -> Option<CampaignBlocked> {
+    fn campaign_blocked(&self, kind: Campaign) -> Option<CampaignBlocked> {
         if self.role.is_leader() {
             Some(CampaignBlocked::AlreadyLeader)
-        } else if !self.is_itself() {
+        } else if !self.identity_matches() {
             Some(CampaignBlocked::IdentityMismatch)
-        } else if !self.may_stand() {
+        } else if !self.may_campaign() {
             Some(CampaignBlocked::NotVoter)
         } else if !self.has_joined() {
             Some(CampaignBlocked::NotJoinedYet)
@@ -54,11 +54,11 @@ impl Raft {
         } else if self.config.activation == Activation::OnApply
             && self.memberships.any_between(self.log.applying, self.log.commit)
         {
-            // Votes would be counted by a membership that is no longer the newest
-            // committed one; two such steps behind, two leaders are possible.
+            // Votes would be counted by a membership that is not the newest committed one;
+            // two such steps behind, two leaders are possible.
             // Shown by scenarios/membership_unapplied_change_blocks_campaign.txt.
             Some(CampaignBlocked::MembershipNotApplied)
-        } else if self.timer.loyal > 0 && kind != Campaign::Forced {
+        } else if self.timer.lease_guard > 0 && kind != Campaign::Forced {
             // Shown by scenarios/read_lease_blocks_requested_campaign.txt.
             Some(CampaignBlocked::LeaderHoldsLease)
         } else if self.term + 2 >= NUMBER_MAX {
@@ -68,36 +68,36 @@ impl Raft {
         }
     }
 
-    /// Ticks alone may lead to a campaign. Cheap: asked when the timeout is over.
+    /// Whether the election timeout may start a campaign. Cheap; asked when the timeout has
+    /// ended.
     pub(crate) fn is_promotable(&self) -> bool {
-        self.installing.is_none() && self.may_stand()
+        self.installing.is_none() && self.may_campaign()
     }
 
-    /// A voter may stand; and so may whoever refused a vote only because its own log
-    /// is newer: with a membership that counts before it is committed, the only one
-    /// with the newest log may be a learner in it. Its own vote counts only where it
-    /// is a voter.
+    /// A voter may campaign, and so may a member that refused a vote only because its own
+    /// log is newer: on append, the only member with the newest log may be a learner in it.
+    /// Its own vote counts only where it is a voter.
     /// Shown by scenarios/onappend_learner_with_the_newest_log_campaigns.txt.
-    fn may_stand(&self) -> bool {
-        self.is_itself() && self.may_stand_by_role()
+    fn may_campaign(&self) -> bool {
+        self.identity_matches() && self.may_campaign_by_role()
     }
 
-    /// The membership means this member by its id, and not another disk, which has
-    /// promised something else.
-    fn is_itself(&self) -> bool {
+    /// The membership records this member under its id, and not another disk with other
+    /// promises.
+    fn identity_matches(&self) -> bool {
         let (id, membership) = (self.config.id, self.membership());
         !membership.contains(id) || self.config.is_known_as(membership.identity(id))
     }
 
-    fn may_stand_by_role(&self) -> bool {
+    fn may_campaign_by_role(&self) -> bool {
         self.membership().is_voter(self.config.id)
             || self.config.activation == Activation::OnAppend
                 && self.holds_newer_log
                 && !self.membership().is_empty()
     }
 
-    /// The entry that added this member is here, or it is a first member. Before that,
-    /// what it reads may be about somebody else who had its id.
+    /// This member holds the entry that added it, or is a first member. Earlier entries may
+    /// be about another member that had its id.
     /// Shown by scenarios/identity_joiner_does_not_campaign_early.txt.
     fn has_joined(&self) -> bool {
         match self.config.activation {
@@ -106,10 +106,10 @@ impl Raft {
         }
     }
 
-    /// The last membership known to be committed, for others to learn.
+    /// The last membership known to be committed, for the receivers of votes and replies.
     fn committed_membership(&self) -> EntryId {
         if self.config.liveness.votes_tell_commit {
-            self.memberships.counts(self.log.commit).id
+            self.memberships.at(self.log.commit).id
         } else {
             EntryId::ZERO
         }
@@ -119,9 +119,9 @@ impl Raft {
         VoteReply { granted, committed: self.committed_membership() }
     }
 
-    /// Somebody knows this membership to be committed. If we hold that very entry,
-    /// so do we now; our term is not touched. A candidate starts over: it counted by
-    /// an older membership.
+    /// The sender knows this membership to be committed. If this member holds the same
+    /// entry, it is committed here too; the term does not change. A candidate starts over,
+    /// because it counted votes by an older membership.
     /// Shown by scenarios/liveness_joint_promoted_member_learns_by_votes.txt.
     pub(crate) fn learn_commit(&mut self, id: EntryId) {
         let useful = self.config.liveness.votes_tell_commit
@@ -133,9 +133,9 @@ impl Raft {
         }
         self.commit_to(id.index);
         if self.config.activation == Activation::OnAppend {
-            return; // It counted already, and so did the votes of a candidate.
+            return; // It counted already, also for the votes of a candidate.
         }
-        self.taught = true;
+        self.informed_by_vote = true;
         if self.role.kind() != RoleKind::Follower {
             self.become_follower(self.term, None);
         }
@@ -144,7 +144,7 @@ impl Raft {
     fn ask_for_votes(&mut self, kind: Campaign) {
         let term = self.term + 1;
         if kind == Campaign::Pre {
-            // Neither term nor vote changes, and the clock runs on.
+            // Neither the term nor the vote changes, and the timer continues.
             self.set_role(Role::PreCandidate(Tally::default()));
         } else {
             self.enter_term(term);
@@ -167,9 +167,9 @@ impl Raft {
             } else if self.config.etcd_compat.every_reply_waits {
                 self.send(to, Message::Vote(vote));
             } else {
-                // Not before the disk knows the term and the log it speaks of: after a
-                // crash it could ask again in the same term with less, and the answers
-                // to the first question would count.
+                // Not before the disk holds the term and the log that the request names:
+                // after a crash this member could request votes in the same term with less,
+                // and the replies to the first request would count.
                 // Shown by scenarios/save_candidate_restarts_with_less.txt.
                 self.send_when_saved(to, term, Message::Vote(vote));
             }
@@ -180,33 +180,33 @@ impl Raft {
     pub(crate) fn count_own_vote(&mut self, vote: OwnVote) {
         let current = if vote.pre { self.term + 1 } else { self.term };
         if vote.term == current {
-            // It may be over by now: then the vote counts nowhere.
+            // The election may be over by now: then the vote has no effect.
             let _ = self.on_vote_reply(self.config.id, vote.pre, true);
         }
     }
 
-    /// A candidate asks for our vote. Newer terms are ours by now, older ones are
-    /// dropped, and who has just heard from a leader does not get here.
+    /// A candidate requests this member's vote. Newer terms are adopted already, older ones
+    /// dropped, and a member that has just heard from a leader does not get here.
     pub(crate) fn on_vote(&mut self, from: MemberId, vote: Vote) -> Result<Accepted, Dropped> {
         let free = self.vote.map_or(self.leader.is_none(), |member| member == from);
         let granted = free && self.is_up_to_date(vote.last);
         if granted {
             self.vote = Some(from);
-            self.timer.wait_again();
+            self.timer.reset();
         } else {
-            self.give_way(vote.last);
+            self.yield_to_newer_log(vote.last);
         }
         self.note_refusal(free, granted);
-        // A yes is a promise that must outlive a crash: it rides in the save that
-        // records it. A learner answers as well: a voter asks it because it is one
-        // in a membership that has not reached it yet.
+        // A granted vote is a promise that must survive a crash: it is sent with the save
+        // that records it. A learner replies as well: the candidate asks it because it is a
+        // voter in a membership that has not arrived here yet.
         // Shown by scenarios/learner_must_vote_when_asked.txt.
         let reply = Message::VoteReply(self.vote_reply(granted));
         self.send_when_saved(from, self.term, reply);
         Ok(Accepted::Done)
     }
 
-    /// "Would you vote for me?" The answer binds nobody.
+    /// Replies to a pre-vote. The reply is not a promise.
     pub(crate) fn on_pre_vote(
         &mut self,
         from: MemberId,
@@ -217,36 +217,36 @@ impl Raft {
             term > self.term || self.vote.map_or(self.leader.is_none(), |member| member == from);
         let granted = free && self.is_up_to_date(vote.last);
         self.note_refusal(free, granted);
-        // A yes repeats the term that was asked about; a no tells our own, from
-        // which a candidate that is behind learns.
+        // A granted pre-vote repeats the term of the request; a refusal carries this
+        // member's own term, from which a lagging candidate learns.
         let term = if granted { term } else { self.term };
         let reply = Message::PreVoteReply(self.vote_reply(granted));
         self.send_when_saved(from, term, reply);
         Ok(Accepted::Done)
     }
 
-    /// Who would have voted, but for its own newer log, gains the right to stand, until
-    /// a leader is heard.
+    /// A member that refuses only because of its own newer log may campaign until it hears
+    /// a leader.
     fn note_refusal(&mut self, free: bool, granted: bool) {
         if free && !granted {
             self.holds_newer_log = true;
         }
     }
 
-    /// Entries compare by term, then index: a longer log of an older term may lack
-    /// what a newer term committed.
+    /// Logs are compared by the term of their last entry, then its index: a longer log of
+    /// an older term may lack what a newer term committed (thesis §3.6.1).
     /// Shown by scenarios/election_longer_stale_log_loses.txt.
     fn is_up_to_date(&self, last: EntryId) -> bool {
         last >= self.log.last()
     }
 
-    /// A leader was heard from less than an election timeout ago, or, after a
-    /// start with leader leases, may have been.
+    /// A leader was heard less than an election timeout ago, or, after a start with leader
+    /// leases, may have been.
     pub(crate) fn leader_alive(&self) -> bool {
         let heard = self.config.check_quorum
             && self.leader.is_some()
             && self.timer.elapsed < self.config.election_ticks;
-        heard || self.timer.loyal > 0
+        heard || self.timer.lease_guard > 0
     }
 
     pub(crate) fn on_vote_reply(
@@ -255,16 +255,16 @@ impl Raft {
         pre: bool,
         granted: bool,
     ) -> Result<Accepted, Dropped> {
-        let wanted = if pre { RoleKind::PreCandidate } else { RoleKind::Candidate };
-        if self.role.kind() != wanted {
-            return Err(Dropped::Unsolicited); // Won or lost already: no news.
+        let expected_role = if pre { RoleKind::PreCandidate } else { RoleKind::Candidate };
+        if self.role.kind() != expected_role {
+            return Err(Dropped::Unsolicited); // Won or lost already.
         }
         if let Some(tally) = self.role.tally_mut() {
             tally.record(from, granted);
         }
         match self.count_votes() {
             VoteResult::Won if pre => {
-                // Through the same door: what bars a campaign may have come since.
+                // Checked again: a reason against a campaign may have appeared since.
                 if self.campaign(Campaign::Real).is_err() {
                     self.become_follower(self.term, None);
                 }
@@ -285,18 +285,18 @@ impl Raft {
         self.enter_term(self.term);
         let last = self.log.last().index;
         let leader = Leader::new(&self.config, self.membership(), last, self.log.saved());
-        self.replay = Replay::open(self.term);
+        self.duplicates = DuplicateFilter::for_leader(self.term);
         self.set_role(Role::Leader(Box::new(leader)));
         self.set_leader(Some(self.config.id));
         self.on_own_commit_saved(self.saves.durable_commit);
-        // Entries of older terms become committed only together with one of this.
+        // Entries of older terms are committed only together with one of this term (thesis
+        // §3.6.2).
         // Shown by scenarios/commit_old_term_needs_own_term.txt.
         self.append_own(Payload::Command(Bytes::new()));
         self.broadcast_append();
     }
 
-    /// Stops believing in the leader, without a new term: the next candidate that
-    /// asks may win.
+    /// Stops following the leader without a new term: the next candidate may win.
     pub(crate) fn on_forget_leader(&mut self) -> Result<Accepted, Dropped> {
         if matches!(self.config.reads, ReadMode::LeaderLease { .. }) {
             return Err(Dropped::LeaseReads);
@@ -308,22 +308,23 @@ impl Raft {
         Ok(Accepted::Done)
     }
 
-    /// The leader's process may have ended. Others will have noticed as well: a short draw
-    /// keeps them apart, and is long enough to hear a leader that lives.
+    /// The leader's process may have ended. Other members will have noticed as well: a
+    /// short random timeout separates their campaigns, and is long enough to hear a live
+    /// leader.
     /// Shown by scenarios/hint_lost_connection_elects_soon.txt.
     pub(crate) fn on_connection_lost(&mut self, peer: MemberId) -> Result<Accepted, Dropped> {
         if matches!(self.config.reads, ReadMode::LeaderLease { .. }) {
             return Err(Dropped::LeaseReads);
         }
-        let asks_first = self.config.pre_vote && self.config.check_quorum;
-        if !asks_first {
+        let can_verify = self.config.pre_vote && self.config.check_quorum;
+        if !can_verify {
             return Err(Dropped::NeedsPreVote);
         }
         if self.role.kind() != RoleKind::Follower || self.leader != Some(peer) {
             return Err(Dropped::NothingToDo);
         }
         self.set_leader(None);
-        self.timer.hurry(&self.config);
+        self.timer.draw_early_timeout(&self.config);
         Ok(Accepted::Done)
     }
 }

@@ -1,8 +1,7 @@
-//! Entries of the log, and runs of them that many readers share.
+//! Entries of the log, and shared runs of them.
 //!
-//! An entry is created once, on the leader, and from then on only reference
-//! counts move: the log, the save, each peer's append and the apply all hold
-//! slices of the same block.
+//! An entry is created once, on the leader; after that only reference counts change: the
+//! log, the save, each peer's append and the apply all hold slices of the same block.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -13,18 +12,17 @@ use bytes::Bytes;
 use crate::membership::LoggedChange;
 use crate::{EntryId, Index, Term};
 
-/// One slot of the replicated log.
+/// One entry of the replicated log.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
     pub id: EntryId,
     pub payload: Payload,
 }
 
-/// What an entry carries.
+/// The content of an entry.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Payload {
-    /// A command for the state machine. Empty for the entry with which a leader
-    /// opens its term.
+    /// A command for the state machine. Empty for the first entry of a leader's term.
     Command(Bytes),
     /// A membership change, with the membership that results from it.
     Change(Arc<LoggedChange>),
@@ -45,7 +43,7 @@ impl Entry {
         Self { id: EntryId::new(term, index), payload: Payload::Command(command.into()) }
     }
 
-    /// What the entry costs in a message: its payload and its address.
+    /// What the entry costs in a message: its payload and its id.
     pub fn bytes(&self) -> u64 {
         self.payload.bytes() + ENTRY_OVERHEAD_BYTES
     }
@@ -80,9 +78,8 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// Consecutive entries, shared by reference. Made of slices of larger blocks;
-/// where one slice ends and the next begins is nobody's business: equality and
-/// hash see the entries only.
+/// Consecutive entries, shared by reference. They consist of slices of larger blocks;
+/// equality and hash depend on the entries only, not on the slices.
 #[derive(Clone, Default)]
 pub struct Entries {
     first: Option<Slice>,
@@ -128,7 +125,7 @@ impl Entries {
         self.slices().flat_map(|slice| slice.entries().iter())
     }
 
-    /// The entries as contiguous runs, for writers that want slices.
+    /// The entries as contiguous slices, for writers.
     pub fn chunks(&self) -> impl Iterator<Item = &[Entry]> {
         self.slices().map(Slice::entries)
     }
@@ -192,7 +189,7 @@ impl Slice {
         self.last().id.index
     }
 
-    /// The part with indexes in `from..to`, or nothing where they do not meet.
+    /// The part with indexes in `from..to`, or none where they do not overlap.
     pub(crate) fn part(&self, from: Index, to: Index) -> Option<Self> {
         let first = self.first_index();
         if from <= first && to > self.last_index() {

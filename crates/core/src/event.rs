@@ -7,7 +7,7 @@ use crate::message::Identity;
 use crate::status::RoleKind;
 use crate::{EntryId, Index, MemberId, Term};
 
-/// Something an operator would like to see.
+/// Something that an operator may want to log or count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -18,7 +18,7 @@ pub enum Event {
         to: RoleKind,
         term: Term,
     },
-    /// Whom this member takes for the leader.
+    /// This member follows another leader, or none.
     Leader {
         leader: Option<MemberId>,
         term: Term,
@@ -28,25 +28,24 @@ pub enum Event {
         id: EntryId,
         membership: Arc<Membership>,
     },
-    /// Any majority of this membership can now elect a leader by itself, also after
-    /// restarts: the change that brought it is done, and so is every one before. Told
-    /// once since the start, by every member.
+    /// Any majority of this membership can now elect a leader, also after restarts: the
+    /// change that led to it is done, and so is every earlier one. Every member reports
+    /// this once after each start.
     Settled {
         id: EntryId,
         membership: Arc<Membership>,
         evidence: SettledEvidence,
     },
-    /// The goal's next step is due: taken, or waited for.
+    /// The goal's next step is due: the leader takes it, or waits for its condition.
     GoalStep {
         step: GoalStep,
     },
-    /// This goal is pursued no more, and the membership in which it ended is settled. Told
-    /// once since the start, by every member; after a start only if nothing has changed
-    /// since it ended.
+    /// This goal has ended, and the membership in which it ended is settled. Every member
+    /// reports this once; after a start only if nothing has changed since it ended.
     GoalEnded(EndedGoal),
-    /// This member is not the one that others know by its id, and nothing it says
-    /// counts: its disk was wiped, swapped or restored, or it was removed and its id
-    /// given to somebody else. Add it anew, under a new id, with an empty disk.
+    /// Other members know another member by this member's id, and its messages do not
+    /// count: its disk was wiped, replaced or restored, or it was removed and its id given
+    /// to another member. Add it again under a new id with an empty disk.
     IdentityRejected {
         by: MemberId,
         known: Identity,
@@ -56,24 +55,24 @@ pub enum Event {
     },
     TransferAborted {
         to: MemberId,
-        why: AbortReason,
+        reason: AbortReason,
     },
     /// A peer's snapshot replaced this member's log and state.
     SnapshotInstalled(EntryId),
 }
 
-/// Why a member takes a membership for settled.
+/// Why a member considers a membership settled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum SettledEvidence {
-    /// It leads, and counted: who durably knows how much to be committed.
+    /// This member leads and counted: the commit index that each member durably knows.
     Counted(Vec<(MemberId, Index)>),
-    /// Its leader said so.
+    /// This member's leader reported it.
     ReportedBy(MemberId),
 }
 
-/// Why a transfer of leadership came to nothing.
+/// Why a transfer of leadership was aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -82,6 +81,6 @@ pub enum AbortReason {
     TimedOut,
     /// The target is no longer a voter.
     TargetLeft,
-    /// Another transfer was asked for.
+    /// Another transfer was requested.
     Replaced,
 }

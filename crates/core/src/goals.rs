@@ -1,8 +1,8 @@
-//! The leader's duty: taking the steps towards the goal that stands in the
-//! membership, whoever set it and whoever led before.
+//! The leader's steps towards the membership's goal, whichever member set it and led
+//! before.
 //!
-//! [`next_step`] decides; this file only looks at the peers for it, and acts. And
-//! before a change of votes it counts who could carry it.
+//! [`next_step`] decides; this module collects the state of the peers for it, and acts. It
+//! also checks that a change of votes has a live quorum.
 
 use crate::membership::quorum_size;
 use crate::membership::{
@@ -12,30 +12,31 @@ use crate::progress::{Flow, Peer};
 use crate::role::Leader;
 use crate::{Activation, Event, Index, MemberId, MemberSet, Raft, Refusal};
 
-/// The way of a goal, as its leader sees it.
+/// The progress of a goal, as its leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GoalStatus {
     pub step: GoalStep,
     /// Ticks since the step became due.
     pub since_ticks: u64,
-    /// Why a step that could be taken is not: who could carry it is missing, or a zone
-    /// would gain the power to block.
+    /// Why a due step is not taken: too few voters are live and caught up, or a zone could
+    /// then block the cluster.
     pub held_up: Option<ChangeRefusal>,
-    /// Entries that each member is behind, and how many rounds it has caught up.
+    /// For each member: how many entries it lacks, and how many catch-up rounds it has
+    /// finished.
     pub behind: Vec<(MemberId, u64, u32)>,
 }
 
-/// Catching up in rounds (thesis §4.2.1): each lasts until what was the end of the
-/// log at its start has arrived.
+/// Catching up in rounds (thesis §4.2.1): a round ends when the peer has everything that
+/// was in the log at its start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Rounds {
-    /// Where the present round ends; 0 before the first.
+pub(crate) struct CatchUpRounds {
+    /// Where the current round ends; 0 before the first.
     pub(crate) target: Index,
     pub(crate) finished: u32,
 }
 
-impl Rounds {
+impl CatchUpRounds {
     pub(crate) fn advance(&mut self, matched: Index, last: Index) {
         if self.target > 0 && matched >= self.target || matched == last {
             self.finished = self.finished.saturating_add(1);
@@ -46,31 +47,33 @@ impl Rounds {
     }
 }
 
-/// Where the log ended half an election timeout ago, or up to a whole one. Whoever
-/// has that much has just finished a round that was short enough.
+/// Where the log ended half to one election timeout ago. A peer that has that much has just
+/// finished a round that was short enough.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Pace {
-    before: Index,
-    lately: Index,
+pub(crate) struct RecentLogEnd {
+    /// At the end of the interval before the current one.
+    previous: Index,
+    /// At the end of the last interval.
+    latest: Index,
     pub(crate) ticks: u32,
 }
 
-impl Pace {
+impl RecentLogEnd {
     pub(crate) fn new(last: Index) -> Self {
-        Self { before: last, lately: last, ticks: 0 }
+        Self { previous: last, latest: last, ticks: 0 }
     }
 
     pub(crate) fn tick(&mut self, last: Index, election_ticks: u32) {
         self.ticks += 1;
         if self.ticks * 2 >= election_ticks {
             self.ticks = 0;
-            self.before = std::mem::replace(&mut self.lately, last);
+            self.previous = std::mem::replace(&mut self.latest, last);
         }
     }
 }
 
-/// Election timeouts that joiners who have caught up wait for one that is on its way.
-const PATIENCE_TIMEOUTS: u64 = 20;
+/// Election timeouts for which caught-up members wait for one that is still catching up.
+const CATCH_UP_TIMEOUTS: u64 = 20;
 
 impl Raft {
     /// Takes the next step if one is due. Cheap when there is no goal.
@@ -87,21 +90,21 @@ impl Raft {
         let step = next_step(&newest, &self.view(leader));
         self.note_step(step.clone());
         match step {
-            Some(GoalStep::HandOver(heirs)) => self.hand_over_to_one_of(&heirs),
+            Some(GoalStep::HandOver(successors)) => self.hand_over_to_one_of(&successors),
             Some(step) if !step.is_wait() => self.take_step(&newest, &step),
             _ => {}
         }
     }
 
-    /// What a goal would lead to, by what this leader sees of its members: the steps, in
-    /// order, and the losses that each could not bear. Nothing is proposed.
+    /// The steps towards a goal, in order, as this leader sees its peers, and which losses
+    /// each step would not tolerate. Nothing is proposed.
     pub fn plan(&self, voters: &MemberSet, learners: &MemberSet) -> Result<Plan, Refusal> {
         let Some(leader) = self.role.leader() else { return Err(self.not_leader()) };
         let newest = &self.memberships.newest().membership;
         plan(newest, &self.view(leader), voters, learners).map_err(Refusal::Change)
     }
 
-    /// What this member sees of the others, if it leads: what its plans rest on.
+    /// What this leader sees of its peers, as input for [`plan`]; none on a follower.
     pub fn plan_context(&self) -> Option<PlanContext> {
         self.role.leader().map(|leader| self.view(leader))
     }
@@ -117,47 +120,47 @@ impl Raft {
             GoalStep::RemoveLearners(ids) => Change::new(ids.iter().map(Operation::Remove)),
             _ => Change::leave(),
         };
-        // Refused only while this leader takes no proposals at all: tried again.
+        // Refused only while this leader accepts no proposals; then tried again.
         let _ = self.log_membership(change, next);
     }
 
-    /// Why a step has to wait. Entering a joint cannot be undone without a majority of
-    /// every part of it; and out of it, see below.
+    /// Why a step has to wait. A joint cannot be left without a majority of each of its
+    /// parts; for leaving one, see below.
     pub(crate) fn held_up(&self, now: &Membership, step: &GoalStep) -> Option<ChangeRefusal> {
         let checked = match step {
             GoalStep::MoveVotes(_) => true,
-            GoalStep::Leave => self.leaving_burns_bridges(),
+            GoalStep::Leave => self.leave_is_irreversible(),
             _ => false,
         };
         let next = now.take_step(step).ok().filter(|_| checked)?;
-        self.check_carried(now, &next).err()
+        self.check_quorum_ready(now, &next).err()
     }
 
-    /// Where a membership counts as soon as it is logged, the other majority of a joint
-    /// counts no more from then on: left towards the dead half, the living one could not
-    /// take it back.
+    /// On append, the other majority no longer counts as soon as the exit from the joint is
+    /// logged: if the joint were left for a dead majority, the live one could not undo it.
     /// Shown by scenarios/onappend_joint_not_left_for_dead_majority.txt.
-    pub(crate) fn leaving_burns_bridges(&self) -> bool {
+    pub(crate) fn leave_is_irreversible(&self) -> bool {
         self.config.activation == Activation::OnAppend
     }
 
-    /// Asks one heir after the other, with a pause in between in which clients are
-    /// served: one that does not take over must not keep everybody waiting.
+    /// Asks one successor after the other, with a pause in between for client requests: a
+    /// successor that does not take over must not block them.
     /// Shown by scenarios/goal_handover_tries_another_successor.txt.
-    fn hand_over_to_one_of(&mut self, heirs: &MemberSet) {
+    fn hand_over_to_one_of(&mut self, successors: &MemberSet) {
         let pause = 2 * u64::from(self.config.election_ticks);
         let Some(leader) = self.role.leader_mut() else { return };
         if leader.clock < leader.hand_over_after {
             return;
         }
         leader.hand_over_after = leader.clock + pause;
-        let tried = leader.heir_tried;
-        let best = leader.peers.iter().filter(|peer| heirs.contains(peer.id)).max_by_key(|peer| {
-            let fresh = Some(peer.id) != tried;
-            (fresh, peer.progress.matched, std::cmp::Reverse(peer.id))
-        });
+        let tried = leader.last_successor;
+        let best =
+            leader.peers.iter().filter(|peer| successors.contains(peer.id)).max_by_key(|peer| {
+                let fresh = Some(peer.id) != tried;
+                (fresh, peer.progress.matched, std::cmp::Reverse(peer.id))
+            });
         let best = best.map(|peer| peer.id);
-        leader.heir_tried = best;
+        leader.last_successor = best;
         if let Some(to) = best {
             let _ = self.on_transfer(to);
         }
@@ -175,23 +178,24 @@ impl Raft {
     }
 
     fn view(&self, leader: &Leader) -> PlanContext {
-        let able = leader.peers.iter().filter(|peer| self.is_able(leader, peer));
-        let patience = PATIENCE_TIMEOUTS * u64::from(self.config.election_ticks);
-        let patient = leader.clock - leader.followed_at < patience;
-        let coming = leader.peers.iter().filter(|peer| patient && self.is_heard(leader, peer));
+        let able = leader.peers.iter().filter(|peer| self.is_ready(leader, peer));
+        let time_limit = CATCH_UP_TIMEOUTS * u64::from(self.config.election_ticks);
+        let in_time = leader.clock - leader.membership_since < time_limit;
+        let catching_up = leader.peers.iter().filter(|peer| in_time && self.is_live(leader, peer));
         PlanContext {
             leader: self.config.id,
             caught_up: able.map(|peer| peer.id).collect(),
-            coming: coming.map(|peer| peer.id).collect(),
+            catching_up: catching_up.map(|peer| peer.id).collect(),
             settled: !self.config.liveness.settle
                 || self.reports.settled >= self.memberships.newest().since().index,
         }
     }
 
-    /// Names the disks of voters that were seen and are not named: first members, and
-    /// voters that were added unseen. All at once, or those that showed up in time.
+    /// Records the incarnations of voters that were seen and have none recorded: first
+    /// members, and voters that had not been seen when they were added. All together, or
+    /// those that were seen within an election timeout.
     /// Shown by scenarios/identity_first_members_are_named.txt.
-    pub(crate) fn name_disks(&mut self) {
+    pub(crate) fn record_incarnations(&mut self) {
         let Some(leader) = self.role.leader() else { return };
         let newest = &self.memberships.newest().membership;
         let busy = newest.is_joint() || newest.goal().is_some();
@@ -206,7 +210,7 @@ impl Raft {
             .filter(|id| self.incarnation_seen(*id).is_some())
             .map(Operation::Update)
             .collect();
-        let waited = leader.clock - leader.begun_at >= u64::from(self.config.election_ticks);
+        let waited = leader.clock - leader.elected_at >= u64::from(self.config.election_ticks);
         let enough = seen.len() == unnamed().count() || waited;
         if seen.is_empty() || !enough || self.check_no_change_in_flight().is_err() {
             return;
@@ -215,22 +219,23 @@ impl Raft {
         let _ = self.log_membership(Change::new(seen), next);
     }
 
-    /// Live, and so near the end of the log that it can be counted on.
-    fn is_able(&self, leader: &Leader, peer: &Peer) -> bool {
-        let near = peer.rounds.finished > 0 && peer.progress.matched >= leader.pace.before;
+    /// Live, and near enough to the end of the log to be needed for a quorum.
+    fn is_ready(&self, leader: &Leader, peer: &Peer) -> bool {
+        let near =
+            peer.rounds.finished > 0 && peer.progress.matched >= leader.recent_log_end.previous;
         let keeps_up = near && peer.progress.flow == Flow::Replicate;
-        peer.id == self.config.id || keeps_up && self.is_heard(leader, peer)
+        peer.id == self.config.id || keeps_up && self.is_live(leader, peer)
     }
 
-    /// Has answered lately, or was added so lately that it could not.
-    fn is_heard(&self, leader: &Leader, peer: &Peer) -> bool {
-        let silent = leader.clock.saturating_sub(peer.answered_at);
+    /// Has replied recently, or was added too recently for that.
+    fn is_live(&self, leader: &Leader, peer: &Peer) -> bool {
+        let silent = leader.clock.saturating_sub(peer.replied_at);
         silent < 2 * u64::from(self.config.election_ticks)
     }
 
-    /// Whether each majority of the next membership could decide at once, by what
-    /// this leader sees of its members.
-    pub(crate) fn check_carried(
+    /// Whether each majority of the next membership has a live quorum, as this leader sees
+    /// its peers.
+    pub(crate) fn check_quorum_ready(
         &self,
         now: &Membership,
         next: &Membership,
@@ -242,7 +247,7 @@ impl Raft {
         if now.blocking_zone().is_none() && next.blocking_zone().is_some() {
             return Err(ChangeRefusal::ZoneWouldBlock);
         }
-        let able = |id| leader.peer(id).is_some_and(|peer| self.is_able(leader, peer));
+        let able = |id| leader.peer(id).is_some_and(|peer| self.is_ready(leader, peer));
         for majority in next.majorities() {
             let (voters, quorum) = (majority.len(), quorum_size(majority.len()));
             let live = majority.iter().filter(|id| able(*id)).count();

@@ -1,18 +1,18 @@
-//! Names of things: members, entries, requests, saves.
+//! Identifiers of members, entries, requests and saves.
 
 use std::fmt;
 
-/// A slot in the log, counted from 1. Index 0 stands before the first entry.
+/// A position in the log, counted from 1. Index 0 is before the first entry.
 pub type Index = u64;
 
-/// A leader's reign. Term 0 stands before the first election.
+/// The number of an election. Term 0 is before the first election.
 pub type Term = u64;
 
-/// No honest index or term comes near this; a message beyond it is malformed.
-/// Keeping far from `u64::MAX` lets the rules add small numbers without care.
+/// No correct index or term reaches this; a message with a larger number is malformed. The
+/// distance to `u64::MAX` lets the rules add small numbers without overflow checks.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
-/// One member of the cluster, for ever: an id is never used twice. Zero names nobody.
+/// A member of the cluster. An id is never used twice. Zero is not a valid id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MemberId(pub u64);
@@ -36,9 +36,9 @@ impl fmt::Debug for MemberId {
     }
 }
 
-/// The address of an entry. Two logs that hold the same id hold the same entry,
-/// and the same entries before it. Ordered by term, then index: that is the order
-/// of "whose log is newer" in an election.
+/// Identifies an entry. Two logs that contain the same id contain the same entry and the
+/// same entries before it. Ordered by term, then index: the order in which elections
+/// compare logs (thesis §3.6.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EntryId {
@@ -47,7 +47,7 @@ pub struct EntryId {
 }
 
 impl EntryId {
-    /// What stands before the first entry of an empty log.
+    /// The id before the first entry of an empty log.
     pub const ZERO: Self = Self { term: 0, index: 0 };
 
     pub const fn new(term: Term, index: Index) -> Self {
@@ -67,18 +67,18 @@ impl fmt::Debug for EntryId {
     }
 }
 
-/// The caller's ticket for a request; the core only ever hands it back.
+/// The caller's number for a request; the core only returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RequestId(pub u64);
 
-/// One durable write. Ids grow by one with every save, so a late completion can
-/// never be taken for that of a newer write.
+/// Identifies one durable write. Ids increase by one with every save, so a late completion
+/// cannot be mistaken for that of a newer write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SaveId(pub u64);
 
-/// A set of members, kept sorted: iteration has one order everywhere.
+/// A sorted set of members: iteration has the same order everywhere.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(from = "Vec<MemberId>"))]
@@ -93,7 +93,7 @@ impl MemberSet {
         self.0.binary_search(&id).is_ok()
     }
 
-    /// Adds a member; true when it was not there before.
+    /// Adds a member; true when it was absent.
     pub fn insert(&mut self, id: MemberId) -> bool {
         match self.0.binary_search(&id) {
             Ok(_) => false,
@@ -104,7 +104,7 @@ impl MemberSet {
         }
     }
 
-    /// Takes a member out; true when it was there.
+    /// Removes a member; true when it was present.
     pub fn remove(&mut self, id: MemberId) -> bool {
         match self.0.binary_search(&id) {
             Ok(at) => {

@@ -1,14 +1,14 @@
-//! Appends that are on their way to one peer.
+//! Appends in flight to one peer.
 
 use std::collections::VecDeque;
 
 use crate::Index;
 
-/// A window over the appends with entries that a peer has not answered: how many,
-/// and how many bytes.
+/// The flow-control window of one peer: the number and the bytes of appends with entries
+/// that it has not answered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Inflight {
-    /// The last index and the bytes of each, in order.
+    /// The last index and the bytes of each append, in order.
     sent: VecDeque<(Index, u64)>,
     bytes: u64,
     messages_max: u32,
@@ -25,7 +25,7 @@ impl Inflight {
         self.bytes += bytes;
     }
 
-    /// The peer has everything up to here.
+    /// The peer has acknowledged everything up to here.
     pub(crate) fn free(&mut self, to: Index) {
         while let Some((last, bytes)) = self.sent.front() {
             if *last > to {

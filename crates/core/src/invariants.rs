@@ -1,12 +1,12 @@
-//! What must hold of one member after every step. Called by tests and by whoever
-//! plays many members; costs too much to be called in production.
+//! What must hold for one member after every step. For tests and simulators; too expensive
+//! for production.
 
 use crate::Raft;
 use crate::progress::Flow;
 use crate::role::Role;
 
-/// Checks everything one member can know about itself. The error says what is
-/// broken, in words.
+/// Checks everything that one member can know about itself. The error describes the
+/// violated invariant.
 pub fn check(raft: &Raft) -> Result<(), String> {
     marks_are_in_order(raft)?;
     log_hangs_together(raft)?;
@@ -35,8 +35,8 @@ fn marks_are_in_order(raft: &Raft) -> Result<(), String> {
     ensure(log.applying <= log.commit && log.commit <= last, || {
         format!("applying {} commit {} last {last}", log.applying, log.commit)
     })?;
-    ensure(log.saved() <= log.handed() && log.handed() <= last, || {
-        format!("saved {} handed {} last {last}", log.saved(), log.handed())
+    ensure(log.saved() <= log.submitted() && log.submitted() <= last, || {
+        format!("saved {} submitted {} last {last}", log.saved(), log.submitted())
     })?;
     ensure(
         raft.config.apply_unsaved || raft.installing.is_some() || log.applying <= log.saved(),
@@ -50,7 +50,7 @@ fn log_hangs_together(raft: &Raft) -> Result<(), String> {
         format!("tail ends before {}, log at {}", log.tail_next(), log.last())
     })?;
     for (index, entry) in (log.tail_first()..).zip(log.held()) {
-        ensure(entry.id.index == index, || format!("entry {} stands at {index}", entry.id))?;
+        ensure(entry.id.index == index, || format!("entry {} is at index {index}", entry.id))?;
         ensure(log.holds(entry.id), || format!("entry {} has another term", entry.id))?;
     }
     let mut before = log.base();
@@ -63,11 +63,11 @@ fn log_hangs_together(raft: &Raft) -> Result<(), String> {
     ensure(before.term <= log.last().term, || format!("{before} after {}", log.last()))
 }
 
-/// I8 for one member: every membership in the log is known, and none that is not.
+/// I8 for one member: the known memberships are exactly those in the log.
 fn memberships_fit_the_log(raft: &Raft) -> Result<(), String> {
-    let counts = raft.membership_known();
-    ensure(raft.counting == counts.id || raft.log.applying < raft.log.commit, || {
-        format!("{} counts, noticed {}", counts.id, raft.counting)
+    let counts = raft.active_membership();
+    ensure(raft.active_membership_id == counts.id || raft.log.applying < raft.log.commit, || {
+        format!("{} counts, noticed {}", counts.id, raft.active_membership_id)
     })?;
     let newest = raft.memberships.newest();
     ensure(newest.id.index <= raft.log.last().index, || {
@@ -77,7 +77,7 @@ fn memberships_fit_the_log(raft: &Raft) -> Result<(), String> {
         if let Some(change) = entry.change()
             && entry.id.index > raft.snapshot.id.index
         {
-            let known = raft.memberships.counts(entry.id.index);
+            let known = raft.memberships.at(entry.id.index);
             ensure(known.id == entry.id && known.membership == change.membership, || {
                 format!("membership of {} is not the known one {}", entry.id, known.id)
             })?;
@@ -86,11 +86,11 @@ fn memberships_fit_the_log(raft: &Raft) -> Result<(), String> {
     Ok(())
 }
 
-/// I11: only a voter stands for election or leads; a leader may be on its way out.
+/// I11: only a voter campaigns or leads; a leader may be leaving.
 fn role_is_allowed(raft: &Raft) -> Result<(), String> {
     match &raft.role {
         Role::Follower => ensure(raft.leader != Some(raft.config.id), || {
-            "a follower takes itself for the leader".into()
+            "a follower considers itself the leader".into()
         }),
         Role::PreCandidate(_) | Role::Candidate(_) => {
             ensure(raft.leader.is_none(), || "a candidate has a leader".into())?;
@@ -100,7 +100,7 @@ fn role_is_allowed(raft: &Raft) -> Result<(), String> {
             })
         }
         Role::Leader(_) => ensure(raft.leader == Some(raft.config.id), || {
-            "a leader takes somebody else for the leader".into()
+            "a leader considers another member the leader".into()
         }),
     }
 }

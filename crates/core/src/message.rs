@@ -1,7 +1,7 @@
-//! What members say to each other: questions and their replies, in pairs.
+//! Messages between members: requests and their replies, in pairs.
 //!
-//! Bytes on a wire are not decided here, and nothing local (ticks, saves,
-//! requests) travels as a message: see [`Input`](crate::Input) for those.
+//! The wire encoding is defined elsewhere, and local events (ticks, saves, requests) are
+//! not messages: see [`Input`](crate::Input).
 
 use std::sync::Arc;
 
@@ -10,61 +10,62 @@ use crate::{Change, Config, Entries, EntryId, Index, MemberId, Refusal, RequestI
 
 use bytes::Bytes;
 
-/// A message with its addresses.
+/// A message with its sender and recipient.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Envelope {
     pub from: MemberId,
     pub to: MemberId,
-    /// The sender's term. A pre-vote, and a pre-vote that is granted, carry the
-    /// term that is being asked about instead: one above the asker's own.
+    /// The sender's term. A pre-vote, and a granted pre-vote, carry the term of the
+    /// possible election instead: one above the candidate's own.
     pub term: Term,
-    /// The disk behind the sender; 0 where nobody tells disks apart.
+    /// The incarnation of the sender's disk; 0 where incarnations are not used.
     pub incarnation: u64,
-    /// The entry that added the sender, as it was told when it was started; 0 for a
-    /// first member. Tells the present member of an id from a former one.
+    /// The index of the entry that added the sender, as given in its configuration; 0 for a
+    /// first member. It distinguishes the present member with an id from a former one.
     pub joined_at: Index,
     pub message: Message,
 }
 
-/// One side of a conversation.
+/// One request or reply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
-    /// "Would you vote for me?" Asks without disturbing anybody's term.
+    /// Asks for a vote without changing any term (thesis §9.6).
     PreVote(Vote),
     PreVoteReply(VoteReply),
-    /// "Vote for me in this term."
+    /// Requests a vote in this term (thesis §3.4).
     Vote(Vote),
     VoteReply(VoteReply),
-    /// Entries from the leader, or none, to tell a commit index or to probe.
+    /// Entries from the leader; without entries it carries a commit index or probes the
+    /// log.
     Append(Append),
-    /// Answers an append, and a snapshot, and anything of an older term.
+    /// The reply to an append, to a snapshot, and to leader messages of an older term.
     AppendReply(AppendReply),
-    /// "I still lead." Also asks for confirmation of a read round.
+    /// Confirms leadership and asks for the confirmation of a read round.
     Heartbeat(Heartbeat),
     HeartbeatReply(HeartbeatReply),
-    /// The peer is behind the leader's log: here is a snapshot. The bytes of it
-    /// travel beside the core. Answered by an append reply.
+    /// Sent to a peer that is behind the leader's log. The snapshot's bytes are transferred
+    /// outside the core. The reply is an append reply.
     Snapshot(SnapshotMeta),
-    /// The leader hands over: campaign at once.
+    /// The leader hands over: campaign at once (thesis §3.10).
     TimeoutNow,
-    /// A follower passes a client's command on to its leader: the one of the envelope's
-    /// term, and no other.
+    /// A follower forwards a proposal to the leader of the envelope's term, and to no
+    /// other.
     Propose(RequestId, Proposal),
     ProposeReply(RequestId, Result<EntryId, Refusal>),
-    /// A follower asks its leader from which index on a read is not stale.
+    /// A follower asks its leader for the read index (thesis §6.4).
     Read(RequestId),
     ReadReply(RequestId, Result<Index, Refusal>),
-    /// A follower passes on an operator's wish that this member should lead.
+    /// A follower forwards the request to make this member the leader.
     Transfer(MemberId),
-    /// Answers a promise that does not count: the member of that id is another one.
+    /// Rejects a promise: the membership knows another member by the sender's id.
     IdentityRejected(Identity),
 }
 
-/// Who a member is, beside its id.
+/// Identifies a member besides its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Identity {
-    /// The disk behind it, if one was named.
+    /// The incarnation of its disk, if one is recorded.
     pub incarnation: Option<u64>,
     /// The entry that added it; 0 for a first member.
     pub joined_at: Index,
@@ -72,42 +73,43 @@ pub struct Identity {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Vote {
-    /// The last entry of the asker's log. Granted only to a log that is not older.
+    /// The last entry of the candidate's log. A vote is granted only to a log that is not
+    /// older.
     pub last: EntryId,
-    /// The leader itself asked for this election: no leader is disturbed by it, so
-    /// it is answered even by those who have just heard from that leader.
+    /// The leader itself asked for this election (`TimeoutNow`), so voters reply even if
+    /// they have just heard that leader.
     pub forced: bool,
-    /// The last membership that the asker knows to be committed; zero for none.
+    /// The last membership that the candidate knows to be committed; zero for none.
     pub committed: EntryId,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VoteReply {
     pub granted: bool,
-    /// The last membership that the answerer knows to be committed; zero for none.
-    /// Told with a no as with a yes.
+    /// The last membership that the voter knows to be committed; zero for none. Sent with
+    /// refusals too.
     pub committed: EntryId,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Append {
-    /// The entry just before `entries` in the leader's log. A receiver without it
-    /// takes nothing.
+    /// The entry just before `entries` in the leader's log. A receiver without it accepts
+    /// nothing.
     pub prev: EntryId,
     pub entries: Entries,
-    /// The leader's commit index. Counts up to the last entry this message proves
-    /// to be the same on both sides, no further.
+    /// The leader's commit index. It is valid only up to the last entry that this message
+    /// proves to match.
     pub commit: Index,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AppendReply {
-    /// The sender's log equals the leader's up to `index`, durably, and it durably
-    /// knows it to be committed up to `commit`.
+    /// The sender's log matches the leader's up to `index`, durably, and it durably knows
+    /// the log to be committed up to `commit`.
     Matches { index: Index, commit: Index },
-    /// The sender has no entry equal to `prev` of the append. `hint` is the newest
-    /// entry of its log that could be in the leader's: not above `prev`, and not
-    /// of a later term. A hint with term 0 has an unknown term.
+    /// The sender has no entry equal to `prev` of the append. `hint` is the newest entry of
+    /// its log that could match the leader's: not above `prev`, and not of a later term. A
+    /// hint with term 0 has an unknown term.
     Differs { prev: Index, hint: EntryId },
     /// The append came from an older term; only the envelope's term matters.
     OldTerm,
@@ -117,56 +119,56 @@ pub enum AppendReply {
 pub struct Heartbeat {
     /// The commit index, never above what the receiver is known to hold.
     pub commit: Index,
-    /// The read round that an answer confirms; 0 when nobody reads.
+    /// The read round that a reply confirms; 0 when there is none.
     pub round: u64,
-    /// The leader's clock when it sent this, in ticks since it won. Comes back in
-    /// the reply, so that a leader lease is counted from the sending, not from the
-    /// answer.
+    /// The leader's clock when it sent this, in ticks since its election. The reply returns
+    /// it, so that a leader lease starts when the heartbeat was sent, not when the reply
+    /// arrived.
     pub sent_at: u64,
-    /// The newest membership that the leader knows to be settled, by the index of the
-    /// entry that brought it; 0 for none. True for ever: who holds that much committed
-    /// may tell its clients that the change is done.
+    /// The newest membership that the leader knows to be settled, as the index of its
+    /// entry; 0 for none. A settled membership stays settled: a member that has committed
+    /// that entry may report the change as done.
     pub settled: Index,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeartbeatReply {
-    /// How far the answerer durably knows its log to be committed.
+    /// How far the sender durably knows its log to be committed.
     pub commit: Index,
-    /// As in the heartbeat that this answers.
+    /// As in the heartbeat.
     pub round: u64,
-    /// As in the heartbeat that this answers.
+    /// As in the heartbeat.
     pub sent_at: u64,
 }
 
-/// What a snapshot says about the log it replaces.
+/// Which entry a snapshot covers, and the membership at that entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SnapshotMeta {
-    /// The last entry that the captured state contains.
+    /// The last entry that the snapshot contains.
     pub id: EntryId,
     /// The membership as of that entry.
     pub membership: Arc<Membership>,
 }
 
-/// What a client wants put into the log.
+/// What a client asks to put into the log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Proposal {
     Command(Bytes),
-    /// Boxed: rare, and larger than everything else that members say.
+    /// Boxed because it is rare and much larger than a command.
     Change(Box<Change>),
 }
 
 impl Config {
-    /// A message in the name of this member.
+    /// A message from this member.
     #[inline]
     pub(crate) fn envelope(&self, to: MemberId, term: Term, message: Message) -> Envelope {
         let Self { id: from, incarnation, joined_at, .. } = *self;
         Envelope { from, to, term, incarnation, joined_at, message }
     }
 
-    /// Whether this is the member that is known so. Where disks are not told apart,
-    /// former members are not either.
+    /// Whether this member has this identity. Without incarnations, join indexes are not
+    /// compared either.
     pub(crate) fn is_known_as(&self, known: Identity) -> bool {
         let told_apart = self.incarnation != 0;
         known.incarnation.is_none_or(|named| named == self.incarnation)
@@ -175,8 +177,8 @@ impl Config {
 }
 
 impl Message {
-    /// The committed membership that a vote or its answer tells of.
-    pub(crate) fn told_commit(&self) -> Option<EntryId> {
+    /// The committed membership that a vote or its reply reports.
+    pub(crate) fn committed_membership(&self) -> Option<EntryId> {
         match self {
             Self::PreVote(vote) | Self::Vote(vote) => Some(vote.committed),
             Self::PreVoteReply(reply) | Self::VoteReply(reply) => Some(reply.committed),
@@ -184,7 +186,8 @@ impl Message {
         }
     }
 
-    /// Rests on what its sender's disk remembers: promises, and claims to lead.
+    /// Whether the message relies on what its sender's disk remembers: promises and claims
+    /// of leadership.
     pub(crate) fn is_promise(&self) -> bool {
         matches!(
             self,
@@ -196,9 +199,9 @@ impl Message {
         )
     }
 
-    /// Answers that count by who gives them, and so only from members it knows. What
-    /// became of a client's request counts whoever says it: a leader that has just
-    /// been removed may be the only one to know.
+    /// Replies that count for their sender, and therefore only from known members. The
+    /// outcome of a client's request is accepted from any sender: a leader that has just
+    /// been removed may be the only one that knows it.
     /// Shown by scenarios/proposal_refused_by_a_removed_leader.txt.
     pub(crate) fn is_reply(&self) -> bool {
         matches!(
@@ -210,9 +213,8 @@ impl Message {
         )
     }
 
-    /// Neither ends a term nor belongs to one: requests passed on for a client, whose
-    /// sender's term only says whom it takes for the leader; and news about who the
-    /// receiver is.
+    /// Messages that neither end a term nor belong to one: forwarded requests, whose term
+    /// only tells which leader the sender follows; and rejected identities.
     pub(crate) fn is_termless(&self) -> bool {
         matches!(self, Self::Propose(..) | Self::Read(_) | Self::IdentityRejected(_))
     }

@@ -1,7 +1,7 @@
-//! Opaque bytes for people: as text where they are text, else as a list of numbers. In
-//! formats that nobody reads, as bytes.
+//! Opaque bytes in human-readable formats: as text where they are valid UTF-8, else as a
+//! list of numbers. In binary formats, as bytes.
 //!
-//! For fields of your own too: `#[serde(with = "quorate_core::opaque")]`.
+//! Other crates may use it too: `#[serde(with = "quorate_core::opaque")]`.
 
 use std::fmt;
 

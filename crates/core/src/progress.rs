@@ -1,68 +1,68 @@
-//! A leader's view of one peer: how far it is, and how fast to send.
+//! A leader's view of one peer: how far its log matches, and how fast to send.
 
-use crate::goals::Rounds;
+use crate::goals::CatchUpRounds;
 use crate::inflight::Inflight;
 use crate::{Config, Index, MemberId, PeerStatus};
 
-/// How entries flow to a peer.
+/// How a leader sends entries to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Flow {
-    /// Where the logs meet is not known: one append at a time.
+    /// The last matching entry is not known: one append at a time.
     Probe,
-    /// The logs meet: send ahead of the answers, within the window.
+    /// The logs match: send ahead of the replies, within the window.
     Replicate,
-    /// The log does not reach back far enough: a snapshot up to this index is on
-    /// its way, and nothing else is sent.
+    /// The leader's log does not reach back far enough: a snapshot up to this index is
+    /// being sent, and nothing else.
     Snapshot(Index),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Progress {
     pub(crate) flow: Flow,
-    /// Known to be equal to ours up to here, durably.
+    /// The peer's log matches this member's up to here, durably.
     pub(crate) matched: Index,
     /// The first index to send next. Above `matched`.
     pub(crate) next: Index,
-    /// The highest commit index told, as far as it can have been understood.
-    told_commit: Index,
-    /// An append that must be answered before the next one is out.
+    /// The highest commit index sent that the peer can use.
+    sent_commit: Index,
+    /// An append is in flight that must be answered before the next one is sent.
     paused: bool,
-    /// Heard from since the quorum was last checked.
+    /// Has replied since the last quorum check.
     pub(crate) active: bool,
     pub(crate) inflight: Inflight,
 }
 
 /// What to send to a peer when the output is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Wanted {
-    Nothing,
-    /// An append if there are entries for it.
-    Entries,
-    /// An append in any case: it tells a commit index, or probes.
-    Append,
+pub(crate) enum AppendNeeded {
+    No,
+    /// An append if there are entries to send.
+    IfEntries,
+    /// An append even without entries: it carries a commit index, or probes.
+    Always,
 }
 
-/// One member as its leader sees it. The leader itself is one of them.
+/// One member as its leader sees it, including the leader itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Peer {
     pub(crate) id: MemberId,
     pub(crate) learner: bool,
     pub(crate) progress: Progress,
-    pub(crate) wanted: Wanted,
+    pub(crate) append_needed: AppendNeeded,
     /// Entries for it are being loaded.
     pub(crate) loading: bool,
-    /// How far it durably knows the log to be committed.
+    /// How far the peer durably knows the log to be committed.
     pub(crate) committed: Index,
     /// The newest read round it confirmed.
     pub(crate) round: u64,
-    /// The leader's clock when it sent the newest heartbeat that was answered.
+    /// The leader's clock when it sent the newest answered heartbeat.
     pub(crate) heard_at: u64,
-    /// The leader's clock when it last had an answer of any kind.
-    pub(crate) answered_at: u64,
-    pub(crate) rounds: Rounds,
-    /// The disk behind it, as it last said; 0 before that.
+    /// The leader's clock when the peer last replied.
+    pub(crate) replied_at: u64,
+    pub(crate) rounds: CatchUpRounds,
+    /// The incarnation of the peer's disk, as it last reported; 0 before that.
     pub(crate) incarnation: u64,
 }
 
@@ -72,14 +72,14 @@ impl Progress {
             flow: Flow::Probe,
             matched: 0,
             next,
-            told_commit: 0,
+            sent_commit: 0,
             paused: false,
             active,
             inflight: Inflight::new(config.inflight_messages_max, config.inflight_bytes_max),
         }
     }
 
-    /// Nothing may be sent until the peer answers.
+    /// Nothing may be sent until the peer replies.
     pub(crate) fn is_paused(&self) -> bool {
         self.paused || matches!(self.flow, Flow::Snapshot(_))
     }
@@ -90,14 +90,14 @@ impl Progress {
     }
 
     pub(crate) fn become_probe(&mut self) {
-        // After a snapshot was sent, what follows it is the best guess.
+        // After a snapshot was sent, the entry after it is the best guess.
         let after_snapshot = match self.flow {
             Flow::Snapshot(index) => index + 1,
             _ => 0,
         };
         self.enter(Flow::Probe);
         self.next = after_snapshot.max(self.matched + 1);
-        self.told_commit = self.told_commit.min(self.next - 1);
+        self.sent_commit = self.sent_commit.min(self.next - 1);
     }
 
     pub(crate) fn become_replicate(&mut self) {
@@ -108,18 +108,17 @@ impl Progress {
     pub(crate) fn become_snapshot(&mut self, index: Index) {
         self.enter(Flow::Snapshot(index));
         self.next = index + 1;
-        self.told_commit = index;
+        self.sent_commit = index;
     }
 
-    /// The snapshot never arrived: probe from where the peer is known to be, after
-    /// a while.
+    /// The snapshot was lost: probe from the last known match, after the next heartbeat.
     pub(crate) fn snapshot_lost(&mut self) {
         self.flow = Flow::Probe;
         self.become_probe();
         self.paused = true;
     }
 
-    /// The snapshot arrived: probe behind it, once the peer has said so.
+    /// The snapshot arrived: probe after it, once the peer has replied.
     pub(crate) fn snapshot_sent(&mut self) {
         self.become_probe();
         self.paused = true;
@@ -131,7 +130,7 @@ impl Progress {
         self.inflight.clear();
     }
 
-    /// An append with this many entries left for the peer.
+    /// An append with this many entries was sent to the peer.
     pub(crate) fn sent(&mut self, entries: u64, bytes: u64, commit: Index) {
         match self.flow {
             Flow::Replicate => {
@@ -139,26 +138,26 @@ impl Progress {
                     self.next += entries;
                     self.inflight.add(self.next - 1, bytes);
                 }
-                // A full window is like a probe: one more append, to be answered,
-                // in case everything before it was lost.
+                // A full window works like a probe: one more append that must be answered,
+                // in case all earlier ones were lost.
                 self.paused = self.inflight.is_full();
             }
             Flow::Probe => self.paused |= entries > 0,
             Flow::Snapshot(_) => unreachable!("nothing is sent beside a snapshot"),
         }
-        self.told_commit = commit;
+        self.sent_commit = commit;
     }
 
-    pub(crate) fn told_commit(&mut self, commit: Index) {
-        self.told_commit = commit;
+    pub(crate) fn set_sent_commit(&mut self, commit: Index) {
+        self.sent_commit = commit;
     }
 
-    /// Telling this commit index would be news to the peer.
-    pub(crate) fn wants_commit(&self, commit: Index) -> bool {
-        commit > self.told_commit && self.told_commit < self.next - 1
+    /// The peer has not been sent this commit index and can use it.
+    pub(crate) fn needs_commit(&self, commit: Index) -> bool {
+        commit > self.sent_commit && self.sent_commit < self.next - 1
     }
 
-    /// The peer's log equals ours up to here. False when that was known.
+    /// The peer's log matches up to here. False when that was known already.
     pub(crate) fn match_to(&mut self, index: Index) -> bool {
         if index <= self.matched {
             return false;
@@ -169,8 +168,8 @@ impl Progress {
         true
     }
 
-    /// The peer refused an append after `prev` and hinted where the logs may meet.
-    /// False when the refusal answers something older.
+    /// The peer rejected an append after `prev` and hinted where the logs may match. False
+    /// when the reply is to an older append.
     pub(crate) fn step_back(&mut self, prev: Index, hint: Index) -> bool {
         if self.flow == Flow::Replicate {
             if prev <= self.matched {
@@ -178,18 +177,18 @@ impl Progress {
             }
             self.next = self.matched + 1;
         } else {
-            // Probes go out one at a time, so the answer must be to the last one.
+            // Probes are sent one at a time, so the reply must be to the last one.
             if self.next - 1 != prev {
                 return false;
             }
             self.next = prev.min(hint + 1).max(self.matched + 1);
             self.paused = false;
         }
-        self.told_commit = self.told_commit.min(self.next - 1);
+        self.sent_commit = self.sent_commit.min(self.next - 1);
         true
     }
 
-    /// A heartbeat was answered: whatever was out has had its time.
+    /// A heartbeat was answered: appends sent before it have arrived or are lost.
     pub(crate) fn unpause(&mut self) {
         self.paused = false;
     }
@@ -201,13 +200,13 @@ impl Peer {
             id,
             learner,
             progress,
-            wanted: Wanted::Nothing,
+            append_needed: AppendNeeded::No,
             loading: false,
             committed: 0,
             round: 0,
             heard_at: 0,
-            answered_at: clock,
-            rounds: Rounds::default(),
+            replied_at: clock,
+            rounds: CatchUpRounds::default(),
             incarnation: 0,
         }
     }

@@ -1,65 +1,64 @@
-//! One member: its fields, and what `step` does with each input. What a term means
-//! stands in [`terms`](crate::terms), what messages mean with their conversations.
+//! One member: its state, and the dispatch of each input. Terms are handled in
+//! [`terms`](crate::terms), messages in the module of their conversation.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::boundary::Load;
+use crate::duplicates::DuplicateFilter;
 use crate::log::Log;
 use crate::membership::Membership;
-use crate::membership::history::{History, Known};
-use crate::replay::Replay;
+use crate::membership::history::{LoggedMembership, MembershipHistory};
 use crate::role::Role;
 use crate::saves::Saves;
 use crate::settled::Reports;
-use crate::snapshot::Installing;
+use crate::snapshot::PendingSnapshot;
 use crate::timer::Timer;
 use crate::{
     Accepted, Activation, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input,
     LoadTarget, MemberId, Message, Output, Refusal, RequestId, SnapshotMeta, Term,
 };
 
-/// One member of a Raft cluster, as a value. It does nothing by itself: see
-/// [`Input`] and [`Output`].
+/// One member of a Raft cluster, as a value. It does no I/O: see [`Input`] and [`Output`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Raft {
     pub(crate) config: Config,
     pub(crate) term: Term,
     pub(crate) vote: Option<MemberId>,
-    /// Whom this member takes for the leader of its term.
+    /// The leader of this term, if this member knows one.
     pub(crate) leader: Option<MemberId>,
     pub(crate) role: Role,
     pub(crate) log: Log,
     /// The newest snapshot that can be sent to peers.
     pub(crate) snapshot: SnapshotMeta,
-    /// A peer's snapshot that the disk does not hold yet.
-    pub(crate) installing: Option<Installing>,
-    pub(crate) memberships: History,
-    /// The entry whose membership counts. Kept so that a switch is noticed.
-    pub(crate) counting: EntryId,
+    /// A peer's snapshot that is not on disk yet.
+    pub(crate) installing: Option<PendingSnapshot>,
+    pub(crate) memberships: MembershipHistory,
+    /// The entry of the active membership, to notice when it changes.
+    pub(crate) active_membership_id: EntryId,
     pub(crate) saves: Saves,
     pub(crate) timer: Timer,
     /// Entries for the state machine are being loaded.
     pub(crate) loading: bool,
-    /// Something happened after which a leader has to look at its duties. Done at the
-    /// end of a step, never in the middle of a conversation with a peer.
-    pub(crate) duties_due: bool,
-    /// Something was applied, or a transfer was given up: leaving a joint may be due.
-    pub(crate) leave_due: bool,
-    /// A vote told of a committed membership that this member held without knowing:
+    /// Membership work may be due: settled changes, goal steps, leaving a joint. Done at
+    /// the end of a step, never while a message is being processed.
+    pub(crate) membership_work_due: bool,
+    /// An entry was applied, or a transfer was aborted: leaving a joint may be due.
+    pub(crate) leave_joint_due: bool,
+    /// A vote message reported as committed a membership that this member already held:
     /// once it counts, there is no reason to wait for a timeout.
-    pub(crate) taught: bool,
-    /// Refused a vote only because its own log is newer: then it must be able to
-    /// stand itself, member or not, or nobody could be elected.
+    pub(crate) informed_by_vote: bool,
+    /// This member refused a vote only because its own log is newer: then it must be able
+    /// to campaign itself, voter or not, or no member could be elected.
     pub(crate) holds_newer_log: bool,
     pub(crate) reports: Reports,
-    pub(crate) replay: Replay,
-    /// A trim wanted by a snapshot, held back by peers that still need the log.
-    pub(crate) trim_wanted: Index,
+    pub(crate) duplicates: DuplicateFilter,
+    /// A trim after a snapshot, delayed by peers that still need the log.
+    pub(crate) pending_trim: Index,
     pub(crate) out: Outbox,
 }
 
-/// What gathers between two outputs.
+/// Output that has been produced and not taken yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Outbox {
     pub(crate) send: Vec<Envelope>,
@@ -74,51 +73,51 @@ pub(crate) struct Outbox {
 }
 
 impl Raft {
-    /// A member that wakes up with what its disk said. It is a follower.
+    /// Starts a member from the state on its disk, as a follower.
     pub fn new(config: Config, boot: Boot) -> Result<Self, BootError> {
         config.check().map_err(BootError::Config)?;
         let (log, memberships) = boot.check(config.activation)?;
-        // A leader that is forgotten by now may still count on us.
-        let loyal = config.loyal_ticks();
+        // A leader that this member no longer knows may still rely on it for its lease.
+        let lease_guard = config.lease_guard_ticks();
         let seed = config.seed ^ config.id.0.rotate_left(32);
         let mut raft = Self {
-            timer: Timer::new(&config, seed, loyal),
+            timer: Timer::new(&config, seed, lease_guard),
             term: boot.hard_state.term,
             vote: boot.hard_state.vote,
             leader: None,
             role: Role::Follower,
-            counting: EntryId::ZERO,
+            active_membership_id: EntryId::ZERO,
             snapshot: boot.snapshot,
             installing: None,
             memberships,
             saves: Saves::default(),
             loading: false,
-            duties_due: false,
-            leave_due: false,
-            taught: false,
+            membership_work_due: false,
+            leave_joint_due: false,
+            informed_by_vote: false,
             holds_newer_log: false,
             reports: Reports::default(),
-            replay: Replay::closed(boot.hard_state.term),
-            trim_wanted: 0,
+            duplicates: DuplicateFilter::after_start(boot.hard_state.term),
+            pending_trim: 0,
             out: Outbox::default(),
             log,
             config,
         };
-        raft.counting = raft.membership_known().id;
-        raft.reports = Reports::new(raft.membership_known());
-        // What was derived beyond it is not durable before it is saved again.
+        raft.active_membership_id = raft.active_membership().id;
+        raft.reports = Reports::new(raft.active_membership());
+        // State derived beyond it is not durable before it is saved again.
         raft.saves = Saves::new(boot.hard_state);
         Ok(raft)
     }
 
-    /// Lets something happen to this member. The error says why it had no effect;
-    /// every such reason is normal somewhere in the life of a cluster.
+    /// Processes one input. The error says why the input had no effect; each of these
+    /// reasons is normal in a running cluster.
     pub fn step(&mut self, input: Input) -> Result<Accepted, Dropped> {
-        let taken = self.dispatch(input);
-        if self.duties_due {
-            self.do_duties();
+        let accepted = self.dispatch(input);
+        if self.membership_work_due {
+            self.do_membership_work();
         }
-        taken
+        accepted
     }
 
     fn dispatch(&mut self, input: Input) -> Result<Accepted, Dropped> {
@@ -146,10 +145,11 @@ impl Raft {
         }
     }
 
-    /// Takes everything asked of the world since the last time.
+    /// Takes everything that this member asks its caller to do since the last call.
+    /// Dropping the output loses messages, saves and committed entries.
     pub fn take_output(&mut self) -> Output {
         self.begin_reads();
-        self.send_wanted();
+        self.send_pending_appends();
         let save = self.take_save();
         let apply = self.take_apply();
         let out = &mut self.out;
@@ -164,22 +164,22 @@ impl Raft {
             refused: std::mem::take(&mut out.refused),
             events: std::mem::take(&mut out.events),
         };
-        // The entries are in the machine's hands: from here on they are applied as
-        // far as memberships go. What follows from it is part of the next output.
-        self.follow_membership();
-        if self.duties_due {
-            self.do_duties();
+        // The entries are handed to the state machine: as far as memberships are concerned
+        // they are applied. The consequences are part of the next output.
+        self.update_active_membership();
+        if self.membership_work_due {
+            self.do_membership_work();
         }
         self.log.evict(self.config.tail_bytes_max);
         output
     }
 
-    /// Whether [`Raft::take_output`] would hand over anything.
+    /// Whether [`Raft::take_output`] would return anything.
     pub fn has_output(&self) -> bool {
         let out = &self.out;
         self.has_save()
             || self.has_apply()
-            || self.has_wanted()
+            || self.has_pending_appends()
             || self.may_begin_reads()
             || !out.send.is_empty()
             || !out.load.is_empty()
@@ -196,27 +196,27 @@ impl Raft {
 
     /// The membership that counts now.
     pub fn membership(&self) -> &Arc<Membership> {
-        &self.membership_known().membership
+        &self.active_membership().membership
     }
 
-    /// The membership as of this entry, for a snapshot there. Not older than the
-    /// newest snapshot, not newer than the log.
+    /// The membership as of this entry, for a snapshot at it. The entry must not be older
+    /// than the newest snapshot nor newer than the log.
     pub fn membership_at(&self, index: Index) -> Arc<Membership> {
-        self.memberships.counts(index).membership.clone()
+        self.memberships.at(index).membership.clone()
     }
 
-    /// Replaces the timeout that was drawn, until the next one is: for stories in
-    /// which it matters who campaigns first.
+    /// Replaces the random election timeout until the next one is drawn, for tests in which
+    /// the order of campaigns matters.
     pub fn set_timeout_ticks(&mut self, ticks: u32) {
         self.timer.timeout = ticks.max(1);
-        self.timer.hurry = None;
+        self.timer.early_timeout = None;
     }
 
-    /// The one answer to "which membership counts now": the newest one that was
-    /// handed to the state machine, or the newest one in the log.
-    pub(crate) fn membership_known(&self) -> &Known {
+    /// The membership that counts now: the newest one that was handed to the state machine
+    /// (on apply), or the newest one in the log (on append).
+    pub(crate) fn active_membership(&self) -> &LoggedMembership {
         match self.config.activation {
-            Activation::OnApply => self.memberships.counts(self.log.applying),
+            Activation::OnApply => self.memberships.at(self.log.applying),
             Activation::OnAppend => self.memberships.newest(),
         }
     }
@@ -247,7 +247,7 @@ impl Raft {
         if message.is_reply() && !self.membership().contains(from) {
             return Err(Dropped::UnknownSender { from });
         }
-        if let Some(id) = message.told_commit() {
+        if let Some(id) = message.committed_membership() {
             self.learn_commit(id);
         }
         match term.cmp(&self.term) {
@@ -258,10 +258,10 @@ impl Raft {
             _ => {}
         }
         match message {
-            // A lease binds in whatever term it is asked about.
+            // A lease binds this member in any term.
             // Shown by scenarios/read_lease_survives_late_prevote_refusal.txt.
             Message::PreVote(vote) | Message::Vote(vote)
-                if !vote.forced && self.timer.loyal > 0 =>
+                if !vote.forced && self.timer.lease_guard > 0 =>
             {
                 Err(Dropped::LeaderAlive { leader: self.leader })
             }
@@ -270,15 +270,15 @@ impl Raft {
             Message::PreVoteReply(reply) => self.on_vote_reply(from, true, reply.granted),
             Message::VoteReply(reply) => self.on_vote_reply(from, false, reply.granted),
             Message::Append(append) => {
-                self.hear_leader(from)?;
+                self.on_leader_contact(from)?;
                 self.on_append(from, append)
             }
             Message::Heartbeat(heartbeat) => {
-                self.hear_leader(from)?;
+                self.on_leader_contact(from)?;
                 self.on_heartbeat(from, heartbeat)
             }
             Message::Snapshot(meta) => {
-                self.hear_leader(from)?;
+                self.on_leader_contact(from)?;
                 self.on_snapshot(from, meta)
             }
             Message::AppendReply(reply) => self.on_append_reply(from, reply),
@@ -290,20 +290,20 @@ impl Raft {
             Message::Transfer(_) => Err(self.not_leader().into()),
             Message::Propose(request, proposal) => self.on_forwarded(from, term, request, proposal),
             Message::Read(request) => self.on_forwarded_read(from, request),
-            Message::IdentityRejected(known) => self.on_disowned(from, known),
+            Message::IdentityRejected(known) => self.on_identity_rejected(from, known),
         }
     }
 
-    /// What a leader owes the membership, whoever asked for it.
-    fn do_duties(&mut self) {
-        self.duties_due = false;
+    /// The work that follows from membership changes, whichever member proposed them.
+    fn do_membership_work(&mut self) {
+        self.membership_work_due = false;
         self.check_settled();
         self.report_goal_ends();
-        if std::mem::replace(&mut self.leave_due, false) {
-            self.leave_if_due();
+        if std::mem::replace(&mut self.leave_joint_due, false) {
+            self.leave_joint_if_due();
         }
         self.pursue_goal();
-        self.name_disks();
+        self.record_incarnations();
     }
 
     pub(crate) fn set_leader(&mut self, leader: Option<MemberId>) {

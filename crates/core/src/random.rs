@@ -1,7 +1,7 @@
-//! The only chance in the core: numbers drawn from a seed.
+//! The only randomness in the core: numbers derived from a seed.
 
-/// A counter behind a mixing function (splitmix64): small, even, and the same on
-/// every machine.
+/// A counter with a mixing function (splitmix64): small, uniform, and the same on every
+/// machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Random {
     seed: u64,
@@ -17,7 +17,7 @@ impl Random {
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
         self.drawn += 1;
         let mixed = mix(self.seed.wrapping_add(self.drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-        // The high half of a product spreads evenly over the bound.
+        // The high half of the product is uniform below the bound.
         (((mixed >> 32) * u64::from(bound)) >> 32) as u32
     }
 }

@@ -1,41 +1,41 @@
-//! Linearizable reads: from which index on a read is not stale (thesis §6.4).
+//! Linearizable reads: the index from which a read is not stale (thesis §6.4).
 //!
-//! A leader that was deposed without knowing must not answer. Either a quorum
-//! confirms after the read arrived that it still follows (one round of heartbeats
-//! serves every read that waits), or a leader lease says that nobody else can have
-//! been elected yet. Both need an entry of the own term committed first: before
-//! that the leader does not know what was.
+//! A leader that was deposed without knowing it must not serve reads. Either a quorum
+//! confirms its leadership after the read arrived (one round of heartbeats serves all
+//! waiting reads), or a leader lease shows that no other leader can have been elected yet.
+//! Both require a committed entry of the current term: before that the leader does not know
+//! the commit index.
 
 use crate::progress::Peer;
 use crate::{Accepted, Dropped, Index, MemberId, Message, Raft, ReadMode, Refusal, RequestId};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Reads {
-    /// Not in a round yet.
-    waiting: Vec<Waiting>,
-    /// The newest round begun. Answers to older ones confirm nothing.
-    begun: u64,
-    /// The round that is open, and who waits for it.
-    open: Option<Round>,
+    /// Reads that are not in a round yet.
+    waiting: Vec<WaitingRead>,
+    /// The newest round. Replies to older ones confirm nothing.
+    newest_round: u64,
+    /// The open round, and the reads that wait for it.
+    open: Option<ReadRound>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Round {
+struct ReadRound {
     /// The commit index when it began.
     index: Index,
-    reads: Vec<Waiting>,
+    reads: Vec<WaitingRead>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Waiting {
+struct WaitingRead {
     from: MemberId,
     request: RequestId,
 }
 
 impl Reads {
-    /// The round that a heartbeat asks to confirm; 0 when none is open.
+    /// The round that a heartbeat asks to confirm; 0 for none.
     pub(crate) fn round(&self) -> u64 {
-        if self.open.is_some() { self.begun } else { 0 }
+        if self.open.is_some() { self.newest_round } else { 0 }
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -88,21 +88,21 @@ impl Raft {
         if leader.reads.waiting() >= limit {
             return Err(Refusal::TooManyReads { limit });
         }
-        leader.reads.waiting.push(Waiting { from, request });
+        leader.reads.waiting.push(WaitingRead { from, request });
         Ok(Accepted::Queued)
     }
 
-    /// Reads wait, no round is open, and this leader knows what is committed.
+    /// Reads wait, no round is open, and this leader knows the commit index.
     /// Shown by scenarios/read_waits_for_own_term_commit.txt.
     pub(crate) fn may_begin_reads(&self) -> bool {
         self.role.leader().is_some_and(|leader| {
             !leader.reads.waiting.is_empty()
                 && leader.reads.open.is_none()
-                && self.log.commit >= leader.first_own
+                && self.log.commit >= leader.first_of_term
         })
     }
 
-    /// Answers every read that waits, or opens one round for all of them.
+    /// Serves all waiting reads, or opens one round for all of them.
     pub(crate) fn begin_reads(&mut self) {
         if !self.may_begin_reads() {
             return;
@@ -117,15 +117,15 @@ impl Raft {
             self.serve(reads, index);
             return;
         }
-        leader.reads.begun += 1;
-        leader.reads.open = Some(Round { index, reads });
+        leader.reads.newest_round += 1;
+        leader.reads.open = Some(ReadRound { index, reads });
         self.broadcast_heartbeat();
     }
 
-    /// No other leader can have been elected: a quorum answered heartbeats that were
-    /// sent so lately that it still ignores every candidate. Counted from the
-    /// sending; and given up for the rest of the term once somebody was told to
-    /// campaign at once, for that campaign is not ignored.
+    /// No other leader can have been elected: a quorum answered heartbeats that were sent
+    /// so recently that it still ignores other candidates. Counted from when they were
+    /// sent; and given up for the rest of the term once a TimeoutNow was sent, because
+    /// voters do not ignore that campaign.
     fn holds_lease(&self) -> bool {
         let ReadMode::LeaderLease { drift_ticks } = self.config.reads else { return false };
         let Some(leader) = self.role.leader() else { return false };
@@ -138,11 +138,11 @@ impl Raft {
         !leader.lease_given_up && leader.clock < heard_at.saturating_add(lease)
     }
 
-    /// A peer still followed us when it answered a heartbeat of this round.
+    /// A peer still followed this leader when it answered a heartbeat of this round.
     pub(crate) fn on_round_confirmed(&mut self, slot: usize, round: u64) {
         let Some(leader) = self.role.leader_mut() else { return };
         let peer: &mut Peer = &mut leader.peers[slot];
-        if round > peer.round && round <= leader.reads.begun {
+        if round > peer.round && round <= leader.reads.newest_round {
             peer.round = round;
             self.finish_round_if_confirmed();
         }
@@ -151,16 +151,16 @@ impl Raft {
     pub(crate) fn finish_round_if_confirmed(&mut self) {
         let own = self.config.id;
         let Some(leader) = self.role.leader() else { return };
-        let begun = leader.reads.begun;
+        let newest_round = leader.reads.newest_round;
         if leader.reads.open.is_none() {
             return;
         }
         let round = |id| match leader.peer(id) {
             Some(peer) if id != own => peer.round,
-            Some(_) => begun,
+            Some(_) => newest_round,
             None => 0,
         };
-        if self.membership().quorum(round) < begun {
+        if self.membership().quorum(round) < newest_round {
             return;
         }
         let round = self.role.leader_mut().and_then(|leader| leader.reads.open.take());
@@ -169,7 +169,7 @@ impl Raft {
         }
     }
 
-    fn serve(&mut self, reads: Vec<Waiting>, index: Index) {
+    fn serve(&mut self, reads: Vec<WaitingRead>, index: Index) {
         for read in reads {
             if read.from == self.config.id {
                 self.out.served.push((read.request, index));
@@ -179,7 +179,7 @@ impl Raft {
         }
     }
 
-    /// A leader that leads no longer can confirm nothing.
+    /// A former leader cannot confirm reads.
     pub(crate) fn refuse_reads(&mut self, reads: Reads) {
         let open = reads.open.into_iter().flat_map(|round| round.reads);
         for read in open.chain(reads.waiting) {

@@ -1,35 +1,35 @@
-//! Why an input was not acted on.
+//! Why an input had no effect.
 
 use std::fmt;
 
 use crate::membership::ChangeRefusal;
 use crate::{Index, MemberId, RequestId, Term};
 
-/// Why this member would not take a request. Decided before the log is touched:
-/// refused means "did not happen", never "unknown".
+/// Why this member did not accept a request. Decided before the log is touched: refused
+/// means "did not happen", never "unknown".
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Another member leads, or none does. Ask there, or after an election.
+    /// Another member leads, or none does. Retry there, or after an election.
     NotLeader { leader: Option<MemberId> },
-    /// Leadership is moving. Ask `to`.
+    /// Leadership is being transferred. Retry at `to`.
     Transferring { to: MemberId },
-    /// This leader is no longer in the membership. Ask after an election.
+    /// This leader is no longer in the membership. Retry after an election.
     LeaderRemoved,
-    /// Too many bytes wait for a quorum. Ask after a pause.
+    /// Too many bytes wait for a quorum. Retry later.
     TooMuchUncommitted { waiting: u64, limit: u64 },
-    /// Too many reads wait. Ask after a pause.
+    /// Too many reads wait. Retry later.
     TooManyReads { limit: usize },
-    /// The membership change is not possible now; the reason says what would be.
+    /// The membership change is not possible now; the reason says why.
     Change(ChangeRefusal),
-    /// The member named as the next leader is not a voter. Name another one.
+    /// The requested next leader is not a voter. Choose another one.
     TargetNotVoter { to: MemberId },
 }
 
-/// Why an input had no effect. Every one of these is normal somewhere in the life
-/// of a cluster; a caller may count them by [`Dropped::name`].
+/// Why an input had no effect. Each of these is normal in a running cluster; a caller may
+/// count them by [`Dropped::name`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -37,53 +37,52 @@ pub enum Refusal {
 pub enum Dropped {
     /// A request that did not happen.
     Refused(Refusal),
-    /// Addressed to somebody else.
+    /// Addressed to another member.
     WrongRecipient { to: MemberId },
-    /// An answer from a member that is not in the membership.
+    /// A reply from a member that is not in the membership.
     UnknownSender { from: MemberId },
-    /// A promise by another disk than the one known as this member's. It has to be
-    /// added anew, under a new id.
+    /// A promise from another disk than the one recorded for this member. Add the member
+    /// again under a new id.
     OtherIncarnation { from: MemberId, incarnation: u64 },
-    /// A promise by another member than the one that the membership means by this id:
-    /// it was added by another entry. It has to be added anew, under a new id.
+    /// A promise from another member than the one recorded under this id: it was added by
+    /// another entry. Add the member again under a new id.
     OtherJoinIndex { from: MemberId, joined_at: Index },
-    /// No honest member sends this.
+    /// No correct member sends this.
     Malformed(Malformed),
-    /// From a term that is over.
+    /// From a past term.
     OldTerm { term: Term, current: Term },
-    /// A vote asked for while the leader was heard from: neither vote nor term counts.
+    /// A vote request while the leader is live: neither the vote nor the term counts.
     LeaderAlive { leader: Option<MemberId> },
-    /// A request that was passed on, and answered, before; or so old that this cannot be
-    /// told.
+    /// A forwarded request that was answered before, or is so old that this is unknown.
     Repeated { from: MemberId, request: RequestId },
-    /// A reply to a question that is settled or was never asked.
+    /// A reply that no request of this member is waiting for.
     Unsolicited,
-    /// A message that only another role could use.
+    /// A message that only another role can handle.
     NotForRole,
     /// Two members claim to lead the same term.
     SecondLeader { from: MemberId, leader: MemberId },
-    /// The commit index told is beyond this log.
+    /// The leader's commit index is beyond this log.
     CommitBeyondLog { commit: Index, last: Index },
-    /// It contradicts an entry that is known to be committed.
+    /// It contradicts a committed entry.
     ContradictsCommitted { index: Index, commit: Index },
-    /// A snapshot of what this member already has, or is not part of.
+    /// A snapshot that this member does not need, or that does not contain it.
     SnapshotNotNeeded,
-    /// This member may not stand for election now.
+    /// This member may not campaign now.
     MayNotCampaign(CampaignBlocked),
-    /// A completion of something that was not begun, or was completed before.
+    /// A completion without a matching request.
     NothingPending,
-    /// There is no snapshot up to there, so the log may not be trimmed that far.
+    /// There is no snapshot up to that index, so the log may not be trimmed that far.
     NotSnapshotted { newest: Index },
-    /// The wish is granted already, or already on its way.
+    /// The request has no effect: it is done already or in progress.
     NothingToDo,
-    /// Leader-lease reads forbid it.
+    /// Not allowed with leader-lease reads.
     LeaseReads,
-    /// A hint that a leader is gone, to a member that could not find out whether that is
-    /// so without disturbing it: turn pre-vote and check-quorum on.
+    /// A hint that the leader is gone, without the means to verify it: enable pre-vote and
+    /// check-quorum.
     NeedsPreVote,
 }
 
-/// What is wrong with a message that no honest member sends.
+/// What is wrong with a message that no correct member sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -102,7 +101,7 @@ pub enum Malformed {
     WrongEntries,
 }
 
-/// What bars a member from standing for election.
+/// Why a member may not campaign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -110,21 +109,21 @@ pub enum Malformed {
 pub enum CampaignBlocked {
     AlreadyLeader,
     NotVoter,
-    /// The membership knows another disk, or another member, by this id.
+    /// The membership records another disk, or another member, under this id.
     IdentityMismatch,
-    /// The entry that added this member has not arrived.
+    /// The entry that added this member has not arrived yet.
     NotJoinedYet,
-    /// A committed membership is not applied yet: counting votes by an old one
-    /// could elect a second leader.
+    /// A committed membership is not applied yet: counting votes by an older one could
+    /// elect a second leader.
     MembershipNotApplied,
     SnapshotNotInstalled,
-    /// A leader may be answering reads on the strength of this member's word.
+    /// A leader may be relying on this member for its lease.
     LeaderHoldsLease,
     TermsExhausted,
 }
 
 impl Dropped {
-    /// A stable name to count by.
+    /// A stable name for counters.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Refused(_) => "refused",
@@ -162,8 +161,8 @@ impl fmt::Display for Refusal {
             Self::TooMuchUncommitted { waiting, limit } => {
                 write!(f, "{waiting} bytes wait for a quorum, limit is {limit}")
             }
-            Self::TooManyReads { limit } => write!(f, "{limit} reads wait already"),
-            Self::Change(why) => write!(f, "{why}"),
+            Self::TooManyReads { limit } => write!(f, "{limit} reads are waiting already"),
+            Self::Change(reason) => write!(f, "{reason}"),
             Self::TargetNotVoter { to } => write!(f, "{to} is not a voter"),
         }
     }
@@ -176,35 +175,40 @@ impl fmt::Display for Dropped {
             Self::WrongRecipient { to } => write!(f, "addressed to {to}"),
             Self::UnknownSender { from } => write!(f, "{from} is not in the membership"),
             Self::OtherIncarnation { from, incarnation } => {
-                write!(f, "{from} speaks with another disk, {incarnation}: add it anew")
+                write!(f, "{from} has another disk, {incarnation}; add it again under a new id")
             }
             Self::OtherJoinIndex { from, joined_at } => {
-                write!(f, "{from} is another one, added at {joined_at}: add it anew")
+                write!(
+                    f,
+                    "{from} is another member, added at {joined_at}; add it again under a new id"
+                )
             }
             Self::Malformed(what) => write!(f, "malformed: {what}"),
-            Self::OldTerm { term, current } => write!(f, "of old term {term}, now {current}"),
+            Self::OldTerm { term, current } => {
+                write!(f, "old term {term}, current term is {current}")
+            }
             Self::LeaderAlive { leader: Some(id) } => write!(f, "leader {id} was just heard"),
             Self::LeaderAlive { leader: None } => write!(f, "a leader may hold its lease"),
             Self::Repeated { from, request } => {
                 write!(f, "request {} of {from} may have been answered before", request.0)
             }
-            Self::Unsolicited => write!(f, "answers nothing that is open"),
-            Self::NotForRole => write!(f, "means nothing to this role"),
+            Self::Unsolicited => write!(f, "no request is waiting for this reply"),
+            Self::NotForRole => write!(f, "not for this role"),
             Self::SecondLeader { from, leader } => {
-                write!(f, "{from} claims a term that {leader} leads")
+                write!(f, "{from} claims to lead a term that {leader} leads")
             }
             Self::CommitBeyondLog { commit, last } => {
-                write!(f, "commit {commit} is beyond the log's last {last}")
+                write!(f, "commit index {commit} is beyond the last entry {last}")
             }
             Self::ContradictsCommitted { index, commit } => {
-                write!(f, "contradicts entry {index}, committed up to {commit}")
+                write!(f, "contradicts entry {index}; the log is committed up to {commit}")
             }
             Self::SnapshotNotNeeded => write!(f, "snapshot not needed"),
-            Self::MayNotCampaign(bar) => write!(f, "may not campaign: {bar}"),
-            Self::NothingPending => write!(f, "completes nothing that is pending"),
+            Self::MayNotCampaign(reason) => write!(f, "may not campaign: {reason}"),
+            Self::NothingPending => write!(f, "nothing is pending"),
             Self::NotSnapshotted { newest } => write!(f, "newest snapshot is at {newest}"),
             Self::NothingToDo => write!(f, "nothing to do"),
-            Self::LeaseReads => write!(f, "leader-lease reads forbid it"),
+            Self::LeaseReads => write!(f, "not allowed with leader-lease reads"),
             Self::NeedsPreVote => write!(f, "needs pre-vote and check-quorum"),
         }
     }
@@ -219,7 +223,7 @@ impl fmt::Display for Malformed {
             Self::GapInEntries => "entries do not follow each other",
             Self::TermsDecrease => "terms decrease along the entries",
             Self::TermAboveMessage => "an entry is newer than the message",
-            Self::BadMembership => "impossible membership",
+            Self::BadMembership => "invalid membership",
             Self::OtherActivation => "membership with another activation rule",
             Self::MatchBeyondLog => "claims to match beyond the leader's log",
             Self::WrongEntries => "entries are not those of this log",
@@ -230,19 +234,20 @@ impl fmt::Display for Malformed {
 impl fmt::Display for CampaignBlocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::AlreadyLeader => "leads already",
+            Self::AlreadyLeader => "already leader",
             Self::NotVoter => "not a voter",
-            Self::IdentityMismatch => "the member of this id is another one",
+            Self::IdentityMismatch => "the membership records another member under this id",
             Self::NotJoinedYet => "the entry that added it has not arrived",
             Self::MembershipNotApplied => "a committed membership is not applied yet",
             Self::SnapshotNotInstalled => "a snapshot is not installed yet",
             Self::LeaderHoldsLease => "a leader may hold its lease",
-            Self::TermsExhausted => "no term is left",
+            Self::TermsExhausted => "no terms are left",
         })
     }
 }
 
 impl std::error::Error for Refusal {}
+
 impl std::error::Error for Dropped {}
 
 impl From<Refusal> for Dropped {

@@ -1,7 +1,7 @@
-//! Refusals as numbers, for who sends them to another member: a case, and what it names.
+//! Refusals as numbers, for the wire: a case and its values.
 //!
-//! A case keeps its number for ever; a new one gets a new number. Both ways are spelled
-//! out here, beside the enums, so that the compiler notices a case without a number.
+//! A case keeps its number forever; a new one gets a new number. Both directions are
+//! defined here, next to the enums, so that the compiler notices a case without a number.
 
 use crate::membership::{ChangeRefusal, MembershipError};
 use crate::{EntryId, MemberId, Refusal};
@@ -9,7 +9,7 @@ use crate::{EntryId, MemberId, Refusal};
 /// First number of the cases of [`ChangeRefusal`].
 const CHANGE: u8 = 32;
 /// First number of the cases of [`MembershipError`].
-const IMPOSSIBLE: u8 = 96;
+const INVALID: u8 = 96;
 
 impl Refusal {
     /// The case and its numbers.
@@ -22,7 +22,7 @@ impl Refusal {
             Self::TooMuchUncommitted { waiting, limit } => (4, vec![waiting, limit]),
             Self::TooManyReads { limit } => (5, vec![limit as u64]),
             Self::TargetNotVoter { to } => (6, vec![to.0]),
-            Self::Change(why) => why.to_parts(),
+            Self::Change(reason) => reason.to_parts(),
         }
     }
 
@@ -67,13 +67,13 @@ impl ChangeRefusal {
             Self::NothingToCancel => (17, vec![]),
             Self::IdUsedBefore { id } => (18, vec![id.0]),
             Self::UnknownMember { id } => (19, vec![id.0]),
-            Self::InvalidMembership(why) => return why.to_parts(),
+            Self::InvalidMembership(error) => return error.to_parts(),
         };
         (CHANGE + case, numbers)
     }
 
     fn from_parts(case: u8, numbers: &[u64]) -> Option<Self> {
-        if case >= IMPOSSIBLE {
+        if case >= INVALID {
             return MembershipError::from_parts(case, numbers).map(Self::InvalidMembership);
         }
         Some(match (case.checked_sub(CHANGE)?, numbers) {
@@ -115,11 +115,11 @@ impl MembershipError {
             Self::NotLeaving(id) => (3, vec![id.0]),
             Self::NothingToLeave => (4, vec![]),
         };
-        (IMPOSSIBLE + case, numbers)
+        (INVALID + case, numbers)
     }
 
     fn from_parts(case: u8, numbers: &[u64]) -> Option<Self> {
-        Some(match (case.checked_sub(IMPOSSIBLE)?, numbers) {
+        Some(match (case.checked_sub(INVALID)?, numbers) {
             (0, []) => Self::NoVoters,
             (1, []) => Self::MemberZero,
             (2, &[id]) => Self::VoterAndLearner(MemberId(id)),
@@ -134,10 +134,10 @@ impl MembershipError {
 mod tests {
     use super::*;
 
-    /// What `to_parts` knows, the compiler counts; that `from_parts` knows as many shows
-    /// that none was forgotten.
+    /// The compiler checks that `to_parts` covers every case; the count checks that
+    /// `from_parts` does.
     #[test]
-    fn every_refusal_has_parts_and_comes_back_from_them() {
+    fn every_refusal_round_trips_through_its_parts() {
         let mut found = 0;
         for case in 0..=u8::MAX {
             for count in 0..=4 {

@@ -1,11 +1,11 @@
-//! How entries reach the others: appends, their replies, heartbeats (thesis §3.5).
+//! Log replication: appends, their replies, and heartbeats (thesis §3.5).
 //!
-//! A leader decides per peer what to send next and how far ahead of the answers;
-//! [`progress`](crate::progress) keeps that. With coalescing, deciding waits until
-//! the output is taken, so that one append carries everything that is new.
+//! A leader decides for each peer what to send next and how far ahead of the replies;
+//! [`progress`](crate::progress) holds that state. With coalescing, appends are built when
+//! the output is taken, so that one append carries all new entries.
 
-use crate::log::Found;
-use crate::progress::{Flow, Wanted};
+use crate::log::LogRead;
+use crate::progress::{AppendNeeded, Flow};
 use crate::role::Role;
 use crate::validate::check_entries;
 use crate::{
@@ -14,21 +14,21 @@ use crate::{
 };
 
 impl Raft {
-    /// The leader says what follows `prev` in its log.
+    /// An append from the leader: the entries after `prev` in its log.
     pub(crate) fn on_append(
         &mut self,
         from: MemberId,
         append: Append,
     ) -> Result<Accepted, Dropped> {
         let commit = self.log.commit;
-        let told = append.entries.last().map_or(append.prev, |entry| entry.id);
+        let append_last = append.entries.last().map_or(append.prev, |entry| entry.id);
         if append.prev.index < commit {
-            // Late, or from a leader that does not know how far we are. If even one
-            // entry were another than the committed one, it could only come from a
-            // leader that was deposed, and what we have must not count for it.
-            let common = told.index.min(commit);
+            // A late append, or a leader that does not know this member's progress. If an
+            // entry differed from the committed one, the append would come from a deposed
+            // leader, and this member's log must not count for it.
+            let common = append_last.index.min(commit);
             let known = common >= self.log.base().index;
-            if known && !self.would_hold(&append, common) {
+            if known && !self.append_matches(&append, common) {
                 return Err(Dropped::ContradictsCommitted { index: common, commit });
             }
             self.reply_matches(from, commit);
@@ -40,13 +40,13 @@ impl Raft {
         }
         let commit = append.commit;
         self.take_entries(append)?;
-        self.commit_to(commit.min(told.index));
-        self.reply_matches(from, told.index);
+        self.commit_to(commit.min(append_last.index));
+        self.reply_matches(from, append_last.index);
         Ok(Accepted::Done)
     }
 
-    /// The append's entry at this index, or its `prev`, is the one in our log.
-    fn would_hold(&self, append: &Append, index: Index) -> bool {
+    /// The append's entry at this index, or its `prev`, equals the one in this log.
+    fn append_matches(&self, append: &Append, index: Index) -> bool {
         if index <= append.prev.index {
             return self.log.holds(append.prev);
         }
@@ -54,7 +54,7 @@ impl Raft {
         term.is_none_or(|entry| self.log.holds(entry.id))
     }
 
-    /// Appends what is new, cutting what contradicts it.
+    /// Appends new entries and truncates conflicting ones.
     fn take_entries(&mut self, append: Append) -> Result<(), Dropped> {
         let last = self.log.last().index;
         let mut new = Entries::new();
@@ -67,7 +67,7 @@ impl Raft {
                 return Err(Dropped::ContradictsCommitted { index: from, commit });
             }
             if from <= last {
-                self.cut(from);
+                self.truncate_log(from);
             }
             for slice in append.entries.slices() {
                 if let Some(part) = slice.part(from, Index::MAX) {
@@ -81,11 +81,11 @@ impl Raft {
             }
         }
         self.log.append(new);
-        self.follow_membership();
+        self.update_active_membership();
         Ok(())
     }
 
-    fn cut(&mut self, from: Index) {
+    fn truncate_log(&mut self, from: Index) {
         self.log.truncate(from);
         self.saves.truncate(from);
         self.memberships.truncate(from);
@@ -98,8 +98,8 @@ impl Raft {
     }
 
     fn reply_differs(&mut self, to: MemberId, prev: EntryId) {
-        // Between here and `prev` our terms are all above the leader's, so nothing
-        // in between can be the same: one answer skips a whole diverged tail.
+        // Between here and `prev` this log's terms are all above the leader's, so no entry
+        // in between can match: one reply skips a whole diverged tail.
         // Shown by scenarios/replication_conflict_skips_terms.txt.
         let index = prev.index.min(self.log.last().index);
         let hint = self.log.newest_not_above(index, prev.term);
@@ -114,8 +114,9 @@ impl Raft {
     ) -> Result<Accepted, Dropped> {
         let (commit, last) = (heartbeat.commit, self.log.last().index);
         if commit > last {
-            // The leader tells only what it knows us to hold: we lost it, or it lies. A
-            // new disk shows itself, or in a quiet cluster nobody would ever notice.
+            // A correct leader sends only a commit index that this member is known to hold:
+            // the entries were lost. A new disk reports that, or an idle cluster would
+            // never notice.
             // Shown by scenarios/identity_swapped_learner_starts_over.txt.
             if self.config.incarnation != 0 {
                 self.reply_differs(from, EntryId::new(self.term, commit));
@@ -124,7 +125,7 @@ impl Raft {
         }
         self.commit_to(commit);
         let Heartbeat { round, sent_at, settled, .. } = heartbeat;
-        self.hear_settled(from, settled);
+        self.on_leader_settled(from, settled);
         let reply = HeartbeatReply { round, sent_at, commit: self.saves.durable_commit };
         self.send(from, Message::HeartbeatReply(reply));
         Ok(Accepted::Done)
@@ -138,7 +139,7 @@ impl Raft {
         let last = self.log.last().index;
         let Some(leader) = self.role.leader_mut() else { return Err(Dropped::NotForRole) };
         let Some(slot) = leader.slot(from) else { return Err(Dropped::UnknownSender { from }) };
-        leader.peers[slot].answered_at = leader.clock;
+        leader.peers[slot].replied_at = leader.clock;
         let progress = &mut leader.peers[slot].progress;
         match reply {
             AppendReply::Matches { index, .. } if index > last => {
@@ -153,7 +154,7 @@ impl Raft {
                 progress.active = true;
                 self.on_differs(slot, prev, hint);
             }
-            // The envelope's term was all it had to say; it equals ours by now.
+            // Only the envelope's term mattered; it equals the current one by now.
             AppendReply::OldTerm => {
                 progress.active = true;
                 return Err(Dropped::Unsolicited);
@@ -163,8 +164,8 @@ impl Raft {
     }
 
     fn on_differs(&mut self, slot: usize, prev: Index, hint: EntryId) {
-        // Terms never fall along a log. Where ours is above the hint's, the peer
-        // cannot have the same entry: skip them all.
+        // Terms never decrease along a log. Where the leader's are above the hint's, the
+        // peer cannot have the same entries: skip them all.
         let next_prev = if hint.term > 0 {
             self.log.newest_not_above(hint.index, hint.term).index
         } else {
@@ -181,14 +182,14 @@ impl Raft {
         }
     }
 
-    /// A member, perhaps this one, holds our log durably up to here.
+    /// A member, possibly this one, holds this log durably up to here.
     pub(crate) fn on_matched(&mut self, slot: usize, index: Index) {
         let base = self.log.base().index;
         let Some(leader) = self.role.leader_mut() else { return };
         let peer = &mut leader.peers[slot];
         let own = peer.id == self.config.id;
         let progress = &mut peer.progress;
-        // A probe that is answered ends the probing, even without news.
+        // An answered probe ends probing, even without new entries.
         let news = progress.match_to(index);
         let ends_probe = || progress.matched == index && progress.flow == Flow::Probe;
         if !(news || ends_probe()) {
@@ -196,7 +197,7 @@ impl Raft {
         }
         match progress.flow {
             Flow::Probe => progress.become_replicate(),
-            // However it got that far: the log can take it from there.
+            // However the peer got this far, the log continues from there.
             Flow::Snapshot(_) if progress.matched >= base => {
                 progress.become_probe();
                 progress.become_replicate();
@@ -206,8 +207,8 @@ impl Raft {
         }
         peer.rounds.advance(progress.matched, self.log.last().index);
         let (commit, id) = (self.log.commit, peer.id);
-        let tells_commit = !own && progress.wants_commit(commit);
-        // Who is not past the commit index cannot move it.
+        let tells_commit = !own && progress.needs_commit(commit);
+        // A peer that is not past the commit index cannot advance it.
         if index > commit && self.commit_by_quorum() {
             self.broadcast_append();
         } else if tells_commit {
@@ -231,7 +232,7 @@ impl Raft {
         let Some(slot) = leader.slot(from) else { return Err(Dropped::UnknownSender { from }) };
         let peer = &mut leader.peers[slot];
         peer.progress.active = true;
-        peer.answered_at = clock;
+        peer.replied_at = clock;
         peer.progress.unpause();
         if reply.sent_at <= clock {
             peer.heard_at = peer.heard_at.max(reply.sent_at);
@@ -246,11 +247,11 @@ impl Raft {
     }
 
     pub(crate) fn on_leader_tick(&mut self) {
-        self.timer.beat_elapsed += 1;
+        self.timer.heartbeat_elapsed += 1;
         let (last, ticks) = (self.log.last().index, self.config.election_ticks);
         if let Some(leader) = self.role.leader_mut() {
             leader.clock += 1;
-            leader.pace.tick(last, ticks);
+            leader.recent_log_end.tick(last, ticks);
         }
         if self.timer.elapsed >= self.config.election_ticks {
             self.timer.elapsed = 0;
@@ -260,15 +261,15 @@ impl Raft {
             }
             self.on_transfer_timeout();
         }
-        self.duties_due = true;
-        if self.timer.beat_elapsed >= self.config.heartbeat_ticks {
-            self.timer.beat_elapsed = 0;
+        self.membership_work_due = true;
+        if self.timer.heartbeat_elapsed >= self.config.heartbeat_ticks {
+            self.timer.heartbeat_elapsed = 0;
             self.broadcast_heartbeat();
         }
     }
 
-    /// Whether a quorum was heard from since the last time. A leader cut off from
-    /// it must not go on suppressing elections where it is still heard.
+    /// Whether a quorum has replied since the last check. A leader without a quorum must
+    /// not keep suppressing elections where it is still heard (thesis §6.2).
     /// Shown by scenarios/checkquorum_leader_without_quorum_steps_down.txt.
     fn check_quorum(&mut self) -> bool {
         let membership = self.membership().clone();
@@ -287,9 +288,9 @@ impl Raft {
         let Role::Leader(leader) = &mut self.role else { return };
         let (round, sent_at) = (leader.reads.round(), leader.clock);
         for peer in leader.peers.iter_mut().filter(|peer| peer.id != own) {
-            // Never beyond what the peer is known to hold.
+            // Never above what the peer is known to hold.
             let commit = commit.min(peer.progress.matched);
-            peer.progress.told_commit(commit);
+            peer.progress.set_sent_commit(commit);
             let message = Message::Heartbeat(Heartbeat { commit, round, sent_at, settled });
             self.out.send.push(self.config.envelope(peer.id, term, message));
         }
@@ -300,7 +301,7 @@ impl Raft {
         let Some(peer) = leader.peer_mut(peer) else {
             return Err(Dropped::UnknownSender { from: peer });
         };
-        // What was sent ahead is probably lost: find out where the peer is.
+        // Appends in flight are probably lost: probe for the peer's last match.
         if peer.progress.flow == Flow::Replicate {
             peer.progress.become_probe();
         }
@@ -331,20 +332,20 @@ impl Raft {
         Ok(Accepted::Done)
     }
 
-    /// The entry before these, if they are what our log holds there.
+    /// The entry before these, if they equal the entries of this log.
     pub(crate) fn own_entries(&self, entries: &Entries) -> Option<EntryId> {
         let index = entries.first()?.id.index.checked_sub(1)?;
         let prev = EntryId::new(self.log.term(index)?, index);
-        let ours = entries.iter().all(|entry| self.log.holds(entry.id));
-        (ours && check_entries(prev, entries, self.term, self.config.activation).is_ok())
+        let equal = entries.iter().all(|entry| self.log.holds(entry.id));
+        (equal && check_entries(prev, entries, self.term, self.config.activation).is_ok())
             .then_some(prev)
     }
 
-    /// An append to everybody, if only to tell them the commit index.
+    /// An append to all peers, at least with the commit index.
     pub(crate) fn broadcast_append(&mut self) {
         if self.config.etcd_compat.coalesce {
             if let Some(leader) = self.role.leader_mut() {
-                leader.broadcast = Wanted::Append;
+                leader.broadcast = AppendNeeded::Always;
             }
             return;
         }
@@ -355,33 +356,33 @@ impl Raft {
 
     /// An append to one peer, even without entries.
     pub(crate) fn send_append(&mut self, slot: usize) {
-        if !self.want(slot, Wanted::Append) {
+        if !self.record_append(slot, AppendNeeded::Always) {
             self.emit_append(slot, true);
         }
     }
 
     /// As many appends with entries as one peer may be sent now.
     pub(crate) fn send_entries(&mut self, slot: usize) {
-        if !self.want(slot, Wanted::Entries) {
+        if !self.record_append(slot, AppendNeeded::IfEntries) {
             while self.emit_append(slot, false) {}
         }
     }
 
-    /// Entries to everybody for whom there are any.
+    /// Entries for all peers that lack some.
     pub(crate) fn broadcast_entries(&mut self) {
         self.for_each_peer(|raft, slot| {
-            if !raft.want(slot, Wanted::Entries) {
+            if !raft.record_append(slot, AppendNeeded::IfEntries) {
                 raft.emit_append(slot, false);
             }
         });
     }
 
-    /// With coalescing, remembers what to send until the output is taken.
-    fn want(&mut self, slot: usize, wanted: Wanted) -> bool {
+    /// With coalescing, records what to send until the output is taken.
+    fn record_append(&mut self, slot: usize, needed: AppendNeeded) -> bool {
         let coalesce = self.config.etcd_compat.coalesce;
         if coalesce && let Some(leader) = self.role.leader_mut() {
             let peer = &mut leader.peers[slot];
-            peer.wanted = peer.wanted.max(wanted);
+            peer.append_needed = peer.append_needed.max(needed);
         }
         coalesce
     }
@@ -394,32 +395,33 @@ impl Raft {
         }
     }
 
-    /// Sends what was remembered.
-    pub(crate) fn send_wanted(&mut self) {
-        if !self.has_wanted() {
+    /// Sends the appends that were recorded.
+    pub(crate) fn send_pending_appends(&mut self) {
+        if !self.has_pending_appends() {
             return;
         }
         let Some(leader) = self.role.leader_mut() else { return };
-        let everybody = std::mem::replace(&mut leader.broadcast, Wanted::Nothing);
+        let broadcast = std::mem::replace(&mut leader.broadcast, AppendNeeded::No);
         self.for_each_peer(|raft, slot| {
             let Some(leader) = raft.role.leader_mut() else { return };
-            let wanted = std::mem::replace(&mut leader.peers[slot].wanted, Wanted::Nothing);
-            let wanted = wanted.max(everybody);
-            if wanted != Wanted::Nothing && raft.emit_append(slot, wanted == Wanted::Append) {
+            let needed = std::mem::replace(&mut leader.peers[slot].append_needed, AppendNeeded::No);
+            let needed = needed.max(broadcast);
+            if needed != AppendNeeded::No && raft.emit_append(slot, needed == AppendNeeded::Always)
+            {
                 while raft.emit_append(slot, false) {}
             }
         });
     }
 
-    pub(crate) fn has_wanted(&self) -> bool {
+    pub(crate) fn has_pending_appends(&self) -> bool {
         self.role.leader().is_some_and(|leader| {
-            leader.broadcast != Wanted::Nothing
-                || leader.peers.iter().any(|peer| peer.wanted != Wanted::Nothing)
+            leader.broadcast != AppendNeeded::No
+                || leader.peers.iter().any(|peer| peer.append_needed != AppendNeeded::No)
         })
     }
 
-    /// One append to a peer, with as many entries as it may have; a snapshot where
-    /// the log does not reach back. False when nothing was sent.
+    /// One append to a peer, with as many entries as the limits allow; a snapshot where the
+    /// log does not reach back far enough. False when nothing was sent.
     fn emit_append(&mut self, slot: usize, even_empty: bool) -> bool {
         let Role::Leader(leader) = &mut self.role else { return false };
         let peer = &mut leader.peers[slot];
@@ -431,8 +433,8 @@ impl Raft {
         let mut entries = Entries::new();
         if !peer.progress.is_full() {
             match self.log.from(next, self.config.append_bytes_max) {
-                Found::Here(found) => entries = found,
-                Found::OnDisk => {
+                LogRead::InMemory(held) => entries = held,
+                LogRead::OnDisk => {
                     if !std::mem::replace(&mut peer.loading, true) {
                         let range = next..self.log.last().index + 1;
                         let bytes_max = self.config.append_bytes_max;

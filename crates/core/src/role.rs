@@ -1,8 +1,8 @@
-//! Follower, candidate, leader: what each of them knows that the others do not.
+//! Follower, candidate and leader, and the state of each.
 
-use crate::goals::Pace;
+use crate::goals::RecentLogEnd;
 use crate::membership::{GoalStep, Membership};
-use crate::progress::{Peer, Progress, Wanted};
+use crate::progress::{AppendNeeded, Peer, Progress};
 use crate::reads::Reads;
 use crate::transfer::Transfer;
 use crate::{Config, Index, MemberId, RoleKind};
@@ -58,8 +58,8 @@ impl Role {
     }
 }
 
-/// Who answered a candidate, and how. Only the first answer of each counts, so a
-/// message that arrives twice cannot vote twice.
+/// The replies to a candidate. Only the first reply of each member counts, so a duplicated
+/// message cannot vote twice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Tally(Vec<(MemberId, bool)>);
 
@@ -81,41 +81,42 @@ impl Tally {
     }
 }
 
-/// What a leader knows of its members and its duties.
+/// A leader's state: its peers and its work in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Leader {
-    /// Everybody in the membership that counts, itself included, sorted by id.
+    /// All members of the active membership, this one included, sorted by id.
     pub(crate) peers: Vec<Peer>,
-    /// Its own place among them, unless it was removed.
+    /// The position of this member among them, unless it was removed.
     pub(crate) own: Option<usize>,
-    /// The entry that opened this term. Only from here on does counting commit.
-    pub(crate) first_own: Index,
-    /// No membership change after this index is known to be possible: the newest
-    /// change of its own, or the end of what it inherited.
+    /// The first entry of this term. Only this and later entries are committed by counting
+    /// (thesis §3.6.2).
+    pub(crate) first_of_term: Index,
+    /// A membership change may be in progress up to this index: this leader's newest
+    /// change, or the end of the inherited log.
     pub(crate) change_pending: Index,
-    /// The step towards the goal that is due, and since when.
+    /// The due step towards the goal, and since when it is due.
     pub(crate) step: Option<GoalStep>,
     pub(crate) step_since: u64,
-    /// Where the log ended lately, to see who keeps pace.
-    pub(crate) pace: Pace,
-    /// Whom it asked to take over for a goal, and when it may ask again.
-    pub(crate) heir_tried: Option<MemberId>,
+    /// Where the log ended recently, to find out which peers keep up.
+    pub(crate) recent_log_end: RecentLogEnd,
+    /// The successor that was asked last for a goal, and when the next may be asked.
+    pub(crate) last_successor: Option<MemberId>,
     pub(crate) hand_over_after: u64,
     pub(crate) transfer: Option<Transfer>,
-    /// A TimeoutNow has left in this term: somebody may win an election without
+    /// A TimeoutNow was sent in this term: another member may win an election without
     /// waiting for the leader lease to end.
     pub(crate) lease_given_up: bool,
     pub(crate) reads: Reads,
     /// Payload bytes in the log that are not committed.
     pub(crate) uncommitted_bytes: u64,
-    /// What everybody is to be sent when the output is taken.
-    pub(crate) broadcast: Wanted,
-    /// Ticks since it won, counted from above any lease.
+    /// What all peers are to be sent when the output is taken.
+    pub(crate) broadcast: AppendNeeded,
+    /// Ticks since the election, counted from a value above any lease.
     pub(crate) clock: u64,
-    /// The clock when it won.
-    pub(crate) begun_at: u64,
-    /// The clock when the membership that counts began to.
-    pub(crate) followed_at: u64,
+    /// The clock at the election.
+    pub(crate) elected_at: u64,
+    /// The clock when the active membership began to count.
+    pub(crate) membership_since: u64,
 }
 
 impl Leader {
@@ -125,8 +126,8 @@ impl Leader {
         let peers = members.iter().map(|id| {
             let mut progress = Progress::new(last + 1, false, config);
             if id == config.id {
-                // Only what is durable counts, here as everywhere. What is still
-                // being written counts when it is.
+                // Only durable entries count, also on the leader. What is being written
+                // counts when it is saved.
                 progress.matched = saved;
                 progress.become_replicate();
                 progress.next = last + 1;
@@ -138,21 +139,21 @@ impl Leader {
         Self {
             own: peers.iter().position(|peer| peer.id == config.id),
             peers,
-            first_own: last + 1,
+            first_of_term: last + 1,
             change_pending: last,
             step: None,
             step_since: 0,
-            pace: Pace::new(last),
-            heir_tried: None,
+            recent_log_end: RecentLogEnd::new(last),
+            last_successor: None,
             hand_over_after: 0,
             transfer: None,
             lease_given_up: false,
             reads: Reads::default(),
             uncommitted_bytes: 0,
-            broadcast: Wanted::Nothing,
+            broadcast: AppendNeeded::No,
             clock,
-            begun_at: clock,
-            followed_at: clock,
+            elected_at: clock,
+            membership_since: clock,
         }
     }
 
@@ -168,22 +169,21 @@ impl Leader {
         self.peers.iter_mut().find(|peer| peer.id == id)
     }
 
-    /// What a quorum holds durably.
+    /// What a quorum holds durably (thesis §3.6.2).
     pub(crate) fn quorum_matched(&self, membership: &Membership) -> Index {
         membership.quorum(|id| self.peer(id).map_or(0, |peer| peer.progress.matched))
     }
 
-    /// A quorum was heard from lately.
+    /// A quorum has replied recently.
     pub(crate) fn quorum_active(&self, membership: &Membership) -> bool {
         let active = |id| self.peer(id).is_some_and(|peer| peer.progress.active);
         membership.quorum(active)
     }
 
-    /// Follows a membership that counts from now on. Who stays keeps its progress;
-    /// who comes starts from the end of the log and counts as heard from, so that
-    /// the next check of the quorum gives it time.
+    /// Switches to a new active membership. A staying peer keeps its progress; a new one
+    /// starts from the end of the log and counts as active until the next quorum check.
     pub(crate) fn follow(&mut self, membership: &Membership, last: Index, config: &Config) {
-        self.followed_at = self.clock;
+        self.membership_since = self.clock;
         let members = membership.members();
         self.peers.retain(|peer| members.contains(peer.id));
         for id in members.iter() {

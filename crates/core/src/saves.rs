@@ -1,9 +1,9 @@
 //! What waits for the disk.
 //!
-//! Promises ride in the save that makes them true. A save that is on its way is
-//! remembered with how much of the log it holds; when that part of the log is cut,
-//! the memory is cut too, so a late completion acknowledges nothing that was
-//! written since (scenarios/save_late_completion_of_truncated_tail.txt).
+//! A promise is sent with the save that makes it durable. For each save in flight this
+//! records how much of the log it covers; when the log is truncated, the record is too, so
+//! that a late completion does not acknowledge entries that were written since
+//! (scenarios/save_late_completion_of_truncated_tail.txt).
 
 use std::collections::VecDeque;
 
@@ -17,10 +17,10 @@ pub(crate) struct Saves {
     /// The id of the newest save handed out.
     pub(crate) newest: u64,
     pub(crate) in_flight: VecDeque<InFlight>,
-    /// What the next save makes true.
+    /// What becomes true with the next save.
     promises: Promises,
     /// The hard state as of the newest save.
-    pub(crate) handed: HardState,
+    pub(crate) submitted: HardState,
     /// The commit index that the disk holds.
     pub(crate) durable_commit: Index,
 }
@@ -28,21 +28,21 @@ pub(crate) struct Saves {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct InFlight {
     pub(crate) id: SaveId,
-    /// The log up to here is durable with this save; less when it was cut since.
+    /// The log up to here is durable with this save; less when it was truncated since.
     last: Index,
     commit: Index,
     promises: Promises,
     install: Option<EntryId>,
 }
 
-/// What this member promises others, and itself, once a save is durable.
+/// What this member promises to others, and to itself, once a save is durable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 struct Promises {
     send: Vec<Envelope>,
     /// A vote for itself, in this term.
     vote: Option<OwnVote>,
-    /// Own appends, each counted by itself. Kept only where every step shows;
-    /// otherwise the end of the saved log counts once.
+    /// The leader's own appends, one by one. Only with `every_reply_waits`; otherwise the
+    /// end of the saved log counts once.
     appends: Vec<Index>,
 }
 
@@ -53,16 +53,16 @@ pub(crate) struct OwnVote {
 }
 
 impl Saves {
-    pub(crate) fn new(handed: HardState) -> Self {
-        Self { handed, durable_commit: handed.commit, ..Self::default() }
+    pub(crate) fn new(submitted: HardState) -> Self {
+        Self { submitted, durable_commit: submitted.commit, ..Self::default() }
     }
 
-    /// Everything handed out is durable, and nothing is promised.
+    /// Every save is durable, and no promise is waiting.
     fn is_idle(&self) -> bool {
         self.in_flight.is_empty() && self.promises.is_empty()
     }
 
-    /// The log was cut from here on.
+    /// The log was truncated from here on.
     pub(crate) fn truncate(&mut self, from: Index) {
         for save in &mut self.in_flight {
             save.last = save.last.min(from - 1);
@@ -81,7 +81,8 @@ impl Raft {
         HardState { term: self.term, vote: self.vote, commit: self.log.commit }
     }
 
-    /// Sends a promise once what it rests on is durable; at once when it is.
+    /// Sends a promise once everything it depends on is durable; at once when it already
+    /// is.
     pub(crate) fn send_when_saved(&mut self, to: MemberId, term: Term, message: Message) {
         let envelope = self.config.envelope(to, term, message);
         let waits = self.config.etcd_compat.every_reply_waits || self.has_unsaved_promises();
@@ -89,32 +90,32 @@ impl Raft {
             self.out.send.push(envelope);
             return;
         }
-        // A follower that took several appends since the last output says so once.
+        // A follower that accepted several appends since the last output replies once.
         if self.config.etcd_compat.coalesce
             && let Some(last) = self.saves.promises.send.last_mut()
             && let (
-                Message::AppendReply(AppendReply::Matches { index: told, .. }),
+                Message::AppendReply(AppendReply::Matches { index: sent, .. }),
                 Message::AppendReply(AppendReply::Matches { index: now, .. }),
             ) = (&mut last.message, &envelope.message)
             && (last.to, last.term) == (envelope.to, envelope.term)
         {
-            *told = (*told).max(*now);
+            *sent = (*sent).max(*now);
             return;
         }
         self.saves.promises.send.push(envelope);
     }
 
     fn has_unsaved_promises(&self) -> bool {
-        let told = self.saves.handed;
+        let submitted = self.saves.submitted;
         !self.saves.is_idle()
             || self.log.has_unsaved()
             || self.installing.is_some()
-            || (told.term, told.vote) != (self.term, self.vote)
-            || self.memberships.any_between(told.commit, self.log.commit)
+            || (submitted.term, submitted.vote) != (self.term, self.vote)
+            || self.memberships.any_between(submitted.commit, self.log.commit)
     }
 
-    /// Votes for itself: counted when it is durable. A pre-vote promises nothing,
-    /// so with an idle disk it counts at once.
+    /// A candidate's own vote counts when it is durable. A pre-vote is not a promise, so it
+    /// counts at once.
     pub(crate) fn promise_own_vote(&mut self, vote: OwnVote) {
         if self.config.etcd_compat.every_reply_waits {
             let reply = self.vote_reply(true);
@@ -139,39 +140,41 @@ impl Raft {
 
     pub(crate) fn has_save(&self) -> bool {
         self.log.has_unsaved()
-            || self.installing.as_ref().is_some_and(|installing| !installing.handed)
+            || self.installing.as_ref().is_some_and(|installing| !installing.submitted)
             || !self.saves.promises.is_empty()
             || self.hard_state_must_be_saved()
     }
 
-    /// The commit index alone may be told again by the leader, so by itself it need
-    /// not be written; it rides along with whatever is. But a member must not wake
-    /// up two memberships behind: a commit that covers one is written at once.
+    /// The leader will send the commit index again, so alone it need not be saved; it is
+    /// written with the next save. But a member must not restart two memberships behind: a
+    /// commit that covers a membership is saved at once.
     fn hard_state_must_be_saved(&self) -> bool {
-        let (told, now) = (self.saves.handed, self.hard_state());
-        (told.term, told.vote) != (now.term, now.vote)
-            || told.commit != now.commit
+        let (submitted, now) = (self.saves.submitted, self.hard_state());
+        (submitted.term, submitted.vote) != (now.term, now.vote)
+            || submitted.commit != now.commit
                 && (self.config.etcd_compat.commit_saved_alone
-                    || self.memberships.any_between(told.commit, now.commit))
+                    || self.memberships.any_between(submitted.commit, now.commit))
     }
 
     pub(crate) fn take_save(&mut self) -> Option<Save> {
         if !self.has_save() {
             return None;
         }
-        let (told, now) = (self.saves.handed, self.hard_state());
+        let (submitted, now) = (self.saves.submitted, self.hard_state());
         let entries = self.log.take_unsaved();
-        let install = self.installing.as_mut().filter(|installing| !installing.handed).map(|new| {
-            new.handed = true;
-            new.meta.clone()
-        });
-        self.saves.handed = now;
+        let install =
+            self.installing.as_mut().filter(|installing| !installing.submitted).map(|new| {
+                new.submitted = true;
+                new.meta.clone()
+            });
+        self.saves.submitted = now;
         self.saves.newest += 1;
         let id = SaveId(self.saves.newest);
         let mut promises = std::mem::take(&mut self.saves.promises);
         let mut then_send = std::mem::take(&mut promises.send);
         for envelope in &mut then_send {
-            // By then this commit index is on disk, with this save or an earlier one.
+            // When this is sent, the commit index is on disk, with this save or an earlier
+            // one.
             if let Message::AppendReply(AppendReply::Matches { commit, .. }) = &mut envelope.message
             {
                 *commit = now.commit;
@@ -179,16 +182,16 @@ impl Raft {
         }
         let must_sync = !entries.is_empty()
             || install.is_some()
-            || (told.term, told.vote) != (now.term, now.vote)
-            || self.memberships.any_between(told.commit, now.commit);
+            || (submitted.term, submitted.vote) != (now.term, now.vote)
+            || self.memberships.any_between(submitted.commit, now.commit);
         self.saves.in_flight.push_back(InFlight {
             id,
-            last: self.log.handed(),
+            last: self.log.submitted(),
             commit: now.commit,
             promises,
             install: install.as_ref().map(|meta| meta.id),
         });
-        let hard_state = (told != now).then_some(now);
+        let hard_state = (submitted != now).then_some(now);
         Some(Save { id, hard_state, entries, install, must_sync, then_send })
     }
 
@@ -216,7 +219,7 @@ impl Raft {
         Ok(Accepted::Done)
     }
 
-    /// A leader's own disk has caught up: it counts like any follower's.
+    /// A leader's own disk counts like any follower's.
     fn on_own_saved(&mut self, index: Index) {
         if let Some(slot) = self.role.leader().and_then(|leader| leader.own) {
             self.on_matched(slot, index);
@@ -230,8 +233,8 @@ impl Raft {
         }
         if id.index > self.log.applied {
             self.log.applied_to(id.index);
-            self.duties_due = true;
-            self.leave_due = true;
+            self.membership_work_due = true;
+            self.leave_joint_due = true;
         }
     }
 }

@@ -1,29 +1,29 @@
-//! When the log does not reach back far enough: sending a snapshot, accepting one,
-//! and trimming the log behind one's own (thesis §5).
+//! Snapshots: sending and accepting them when the log does not reach back far enough, and
+//! trimming the log after one (thesis §5).
 //!
-//! Bytes of snapshots never pass through here; only what they say about the log.
+//! A snapshot's bytes never pass through here; only its last entry and membership.
 
 use std::sync::Arc;
 
-use crate::membership::history::History;
+use crate::membership::history::MembershipHistory;
 use crate::progress::Flow;
 use crate::role::Role;
 use crate::{Accepted, Dropped, EntryId, Index, MemberId, Message, Raft, SnapshotMeta};
 
-/// A snapshot that was accepted but is not durable yet.
+/// A snapshot that was accepted and is not durable yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Installing {
+pub(crate) struct PendingSnapshot {
     pub(crate) meta: SnapshotMeta,
-    /// A save holds it.
-    pub(crate) handed: bool,
+    /// A save contains it.
+    pub(crate) submitted: bool,
 }
 
 impl Raft {
-    /// The log before a peer's next entry is gone: our newest snapshot instead.
+    /// The entry before the peer's next one is trimmed: send the newest snapshot instead.
     pub(crate) fn emit_snapshot(&mut self, slot: usize) -> bool {
         let Role::Leader(leader) = &mut self.role else { return false };
         let peer = &mut leader.peers[slot];
-        // Who does not even answer heartbeats would not take a snapshot.
+        // A peer that does not answer heartbeats would not accept a snapshot.
         if !peer.progress.active || self.snapshot.id.index < self.log.base().index {
             return false;
         }
@@ -44,7 +44,7 @@ impl Raft {
             return Err(Dropped::SnapshotNotNeeded);
         }
         if self.log.holds(meta.id) {
-            // We have all of it: that it is committed is the only news.
+            // All of it is in this log: the only news is that it is committed.
             self.commit_to(index);
             self.reply_matches(from, index);
             return Err(Dropped::SnapshotNotNeeded);
@@ -54,8 +54,8 @@ impl Raft {
         Ok(Accepted::Done)
     }
 
-    /// A newcomer may be sent a snapshot from before the change that added it: its
-    /// role follows from the log after it. etcd refuses that.
+    /// A joining member may receive a snapshot from before the change that added it: its
+    /// role follows from the later log. etcd refuses that.
     /// Shown by scenarios/snapshot_older_than_joining_member.txt.
     fn is_member_of(&self, meta: &SnapshotMeta) -> bool {
         !self.config.etcd_compat.snapshot_must_name_receiver
@@ -65,16 +65,16 @@ impl Raft {
     fn restore(&mut self, meta: SnapshotMeta) {
         self.log.restore(meta.id);
         self.saves.truncate(meta.id.index + 1);
-        self.memberships = History::new(meta.id, Arc::clone(&meta.membership));
+        self.memberships = MembershipHistory::new(meta.id, Arc::clone(&meta.membership));
         self.snapshot = meta.clone();
-        self.installing = Some(Installing { meta, handed: false });
+        self.installing = Some(PendingSnapshot { meta, submitted: false });
         self.loading = false;
         self.out.loaded = crate::Entries::new();
-        self.trim_wanted = 0;
-        self.follow_membership();
+        self.pending_trim = 0;
+        self.update_active_membership();
     }
 
-    /// The transport is done with a snapshot, well or badly.
+    /// The transport reports whether a snapshot was delivered.
     pub(crate) fn on_snapshot_report(
         &mut self,
         id: MemberId,
@@ -95,7 +95,7 @@ impl Raft {
         Ok(Accepted::Done)
     }
 
-    /// The state machine was captured here.
+    /// The state machine took a snapshot here.
     pub(crate) fn on_snapshotted(&mut self, index: Index) -> Result<Accepted, Dropped> {
         let newest = self.snapshot.id.index;
         if index <= newest || index > self.log.applied {
@@ -107,20 +107,19 @@ impl Raft {
         let membership = self.membership_at(index);
         self.snapshot = SnapshotMeta { id: EntryId::new(term, index), membership };
         self.memberships.trim(index);
-        self.trim_wanted = index.saturating_sub(self.config.trim_keep_entries);
+        self.pending_trim = index.saturating_sub(self.config.trim_keep_entries);
         self.trim_if_free();
         Ok(Accepted::Done)
     }
 
-    /// Trims what the newest snapshot makes unnecessary, except what a peer that
-    /// answers is still being sent: trimming it away would start it over with a
-    /// snapshot again and again.
+    /// Trims what the newest snapshot covers, except what a live peer is still being sent:
+    /// otherwise it would have to start over with a snapshot again and again.
     /// Shown by scenarios/snapshot_in_flight_pins_the_log.txt.
     pub(crate) fn trim_if_free(&mut self) {
-        if self.trim_wanted <= self.log.base().index {
+        if self.pending_trim <= self.log.base().index {
             return;
         }
-        let to = self.trim_wanted.min(self.log_needed_after());
+        let to = self.pending_trim.min(self.log_needed_after());
         if to > self.log.base().index {
             self.trim(to);
         }
@@ -129,11 +128,11 @@ impl Raft {
     /// The oldest index after which some peer needs the log.
     fn log_needed_after(&self) -> Index {
         let Some(leader) = self.role.leader() else { return Index::MAX };
-        // Who has not answered for two election timeouts is not catching up.
+        // A peer that has not replied for two election timeouts is not catching up.
         let silent = leader.clock.saturating_sub(2 * u64::from(self.config.election_ticks));
         let needs = leader.peers.iter().filter_map(|peer| match peer.progress.flow {
             Flow::Snapshot(index) => Some(index),
-            _ if peer.answered_at > silent || peer.id == self.config.id => {
+            _ if peer.replied_at > silent || peer.id == self.config.id => {
                 Some(peer.progress.matched)
             }
             _ => None,
@@ -141,7 +140,7 @@ impl Raft {
         needs.min().unwrap_or(Index::MAX)
     }
 
-    /// Somebody who knows better wants the log gone up to here.
+    /// The caller wants the log trimmed up to here.
     pub(crate) fn on_trim(&mut self, index: Index) -> Result<Accepted, Dropped> {
         let newest = self.snapshot.id.index;
         if index > newest || index > self.log.applied {

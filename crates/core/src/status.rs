@@ -1,5 +1,5 @@
-//! A picture of one member, to look at: for consoles, tests and scenarios. Its
-//! `Display` is the line that scenarios print.
+//! The status of one member, for tools, tests and stories. Stories print its `Display`
+//! form.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::membership::Membership;
 use crate::role::Role;
 use crate::{Entry, EntryId, Index, MemberId, Raft, SnapshotMeta, Term};
 
-/// Follower, candidate or leader, without what they know.
+/// Follower, candidate or leader, without their state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -22,7 +22,7 @@ pub enum RoleKind {
     Leader,
 }
 
-/// Everything that can be seen of a member.
+/// Everything that a member reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Status {
@@ -32,22 +32,22 @@ pub struct Status {
     pub vote: Option<MemberId>,
     pub leader: Option<MemberId>,
     pub log: LogStatus,
-    /// The membership that counts now, and the entry that brought it.
+    /// The membership that counts now, and its entry.
     pub membership: Arc<Membership>,
     pub membership_id: EntryId,
     /// The newest membership in the log; it may not count yet.
     pub newest_membership_id: EntryId,
     /// Replies to a candidate so far.
     pub votes: Vec<(MemberId, bool)>,
-    /// How far each member is, itself included; only a leader knows.
+    /// The progress of each member, this one included; only on a leader.
     pub peers: Vec<PeerStatus>,
-    /// Whom a leader is handing over to.
+    /// The target of a transfer in progress.
     pub transfer: Option<MemberId>,
-    /// How a leader stands with the goal it pursues.
+    /// The progress of a leader's goal.
     pub goal: Option<GoalStatus>,
-    /// The index of the entry that brought the newest membership known to be settled.
+    /// The index of the newest settled membership's entry.
     pub settled: Index,
-    /// Linearizable reads that a leader has not answered yet.
+    /// Linearizable reads that wait at this leader.
     pub reads_waiting: usize,
     /// Ticks since the leader was heard, or since the last campaign.
     pub elapsed_ticks: u32,
@@ -55,11 +55,11 @@ pub struct Status {
     pub timeout_ticks: u32,
 }
 
-/// Where the log stands.
+/// The state of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LogStatus {
-    /// The newest entry that was trimmed away; the log begins after it.
+    /// The newest entry that was trimmed; the log begins after it.
     pub base: EntryId,
     /// The oldest index still in memory.
     pub tail_first: Index,
@@ -69,36 +69,36 @@ pub struct LogStatus {
     pub commit: Index,
     /// Handed to the state machine up to this index.
     pub applying: Index,
-    /// Run by the state machine up to this index.
+    /// Applied by the state machine up to this index.
     pub applied: Index,
-    /// The newest snapshot, of this member or installed from a peer.
+    /// The newest snapshot, taken by this member or installed from a peer.
     pub snapshot: EntryId,
     /// A snapshot is being installed.
     pub installing: bool,
 }
 
-/// How far a leader believes one member to be.
+/// The progress of one member as its leader sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PeerStatus {
     pub id: MemberId,
     pub learner: bool,
     pub flow: Flow,
-    /// Known to hold the leader's log up to here, durably.
+    /// Matches the leader's log up to here, durably.
     pub matched: Index,
     /// The first index to send next.
     pub next: Index,
-    /// Nothing is sent until the peer answers.
+    /// Nothing is sent until the peer replies.
     pub paused: bool,
-    /// Heard from since the last check of the quorum.
+    /// Has replied since the last quorum check.
     pub active: bool,
-    /// Appends with entries on their way.
+    /// Appends with entries in flight.
     pub inflight: usize,
     pub inflight_full: bool,
 }
 
 impl Raft {
-    /// Whom this member takes for the leader of its term.
+    /// The leader of this term, if this member knows one.
     pub fn leader(&self) -> Option<MemberId> {
         self.leader
     }
@@ -111,14 +111,14 @@ impl Raft {
         self.role.kind()
     }
 
-    /// Leads, and has committed an entry of its own term.
+    /// Whether this member leads and has committed an entry of its own term.
     pub fn has_own_commit(&self) -> bool {
-        self.role.leader().is_some_and(|leader| self.log.commit >= leader.first_own)
+        self.role.leader().is_some_and(|leader| self.log.commit >= leader.first_of_term)
     }
 
-    /// A picture of this member as it is now.
+    /// The present status of this member.
     pub fn status(&self) -> Status {
-        let counts = self.membership_known();
+        let counts = self.active_membership();
         Status {
             id: self.config.id,
             role: self.role.kind(),
@@ -158,9 +158,8 @@ impl Raft {
         &self.snapshot
     }
 
-    /// It refused a vote only because its own log is newer, and has heard of no leader
-    /// since: with a membership that counts before it is committed it may stand, voter
-    /// or not.
+    /// Whether this member refused a vote only because its own log is newer, and has not
+    /// heard a leader since: on append it may then campaign, voter or not.
     pub fn holds_newer_log(&self) -> bool {
         self.holds_newer_log
     }
@@ -191,7 +190,7 @@ impl fmt::Display for RoleKind {
     }
 }
 
-/// `m2 leader term=4 last=4.3 commit=3 applied=3 voters=(1 2 3) match=(m1:3 m3:2)`
+/// `0000000000000002 leader term=4 last=4.3 commit=3 applied=3 voters=(…) match=(…:3 …:2)`
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.id, self.role)?;
@@ -231,7 +230,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// `m3:7`, `m3:7 probe`, `m3:0 snapshot=12`, with `paused` and `silent` where true.
+/// The id and the matched index, then `probe` or `snapshot=12`, and `paused` if it is.
 impl fmt::Display for PeerStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.id, self.matched)?;

@@ -1,23 +1,25 @@
-//! The rules about terms: what a newer or an older one means, who leads the present
-//! one, and how the next begins (thesis §3.3).
+//! The rules about terms: what a newer or an older one means, which member leads the
+//! current one, and how the next begins (thesis §3.3).
 //!
-//! Who may start one, and who wins it, stands in [`election`](crate::election).
+//! Which member may start a term, and which one wins it, is defined in
+//! [`election`](crate::election).
 
 use crate::role::Role;
 use crate::{AppendReply, Dropped, EntryId, MemberId, Message, Raft, RoleKind, Term, VoteReply};
 
 impl Raft {
-    /// Somebody is in a newer term: so are we, unless the message says that the
-    /// newer term is only being asked about.
+    /// A message has a newer term: this member adopts it, unless the message only asks
+    /// about a possible election.
     pub(crate) fn on_newer_term(
         &mut self,
         from: MemberId,
         term: Term,
-        what: &Message,
+        message: &Message,
     ) -> Result<(), Dropped> {
-        match what {
-            // A leader that was just heard from is not deposed by somebody who was
-            // cut off, or removed and never told: neither vote nor term counts.
+        match message {
+            // A live leader is not deposed by a member that was partitioned, or that was
+            // removed without knowing it: neither the vote nor the term counts (thesis
+            // §4.2.3).
             Message::PreVote(vote) | Message::Vote(vote) if !vote.forced && self.leader_alive() => {
                 Err(Dropped::LeaderAlive { leader: self.leader })
             }
@@ -33,9 +35,8 @@ impl Raft {
         }
     }
 
-    /// There is a newer term, and nobody is known to lead it. That is no reason to wait
-    /// longer than one did: else those who ask for votes and cannot win them would keep
-    /// the one who can from standing, for as long as chance likes.
+    /// There is a newer term without a known leader. The election timeout is not restarted:
+    /// otherwise candidates that cannot win would delay the one that can, repeatedly.
     /// Shown by scenarios/election_losing_candidate_does_not_reset_timeout.txt.
     fn learn_of_term(&mut self, term: Term) {
         let (elapsed, timeout) = (self.timer.elapsed, self.timer.timeout);
@@ -46,75 +47,76 @@ impl Raft {
         }
     }
 
-    /// Somebody is in an older term. Its questions are answered where silence would
-    /// leave it stuck there; answers of an older term carry no news.
+    /// A message has an older term. Its sender gets a reply where it would otherwise stay
+    /// in that term; replies of an older term are dropped.
     pub(crate) fn on_older_term(
         &mut self,
         from: MemberId,
         term: Term,
-        what: &Message,
+        message: &Message,
     ) -> Result<(), Dropped> {
         let etcd_compat = self.config.etcd_compat;
-        match what {
-            // Who was cut off may have raised its term: its leader, still in the old
-            // term, must hear of the new one, or the two never talk again.
+        match message {
+            // A partitioned member may have raised its term: its leader, still in the old
+            // term, must learn of the new one, or the two stay separated.
             // Shown by scenarios/checkquorum_higher_term_rejoins.txt.
             Message::Append(_) | Message::Heartbeat(_)
                 if self.config.check_quorum
                     || self.config.pre_vote
-                    || !etcd_compat.old_term_silent =>
+                    || !etcd_compat.old_term_unanswered =>
             {
                 let reply = Message::AppendReply(AppendReply::OldTerm);
                 self.send_when_saved(from, self.term, reply);
             }
-            // A pre-candidate with an older term learns ours from the refusal.
+            // A pre-candidate with an older term learns the current one from the refusal.
             Message::PreVote(_) => {
                 let reply = Message::PreVoteReply(self.vote_reply(false));
                 self.send_when_saved(from, self.term, reply);
             }
-            // A candidate may be known to nobody who could tell it how far terms have
-            // gone: the others campaign under a membership without it. Then it would
-            // stay behind them for ever. With a leader there is nothing to win.
+            // A candidate may be unknown to all members that could tell it the current
+            // term: they campaign under a membership without it. Then it would stay behind
+            // forever. With a leader the candidate cannot win.
             // Shown by scenarios/election_stale_candidate_learns_the_term.txt.
             Message::Vote(vote) if self.leader.is_none() && !etcd_compat.old_votes_unanswered => {
-                self.give_way(vote.last);
+                self.yield_to_newer_log(vote.last);
                 let reply = Message::VoteReply(self.vote_reply(false));
                 self.send_when_saved(from, self.term, reply);
             }
-            // What was confirmed stays confirmed.
+            // A confirmed result stays valid.
             Message::ReadReply(..) | Message::ProposeReply(..) => return Ok(()),
             _ => {}
         }
         Err(Dropped::OldTerm { term, current: self.term })
     }
 
-    /// Somebody with a newer log stands, and cannot have our vote this time. It gets the
-    /// time to try again: our own campaign would only raise the term that it is behind.
+    /// A candidate with a newer log cannot have this member's vote in this term. This
+    /// member waits so that the candidate can try again: its own campaign would only raise
+    /// the term that the candidate lacks.
     /// Shown by scenarios/election_stale_candidate_learns_the_term.txt.
-    pub(crate) fn give_way(&mut self, last: EntryId) {
+    pub(crate) fn yield_to_newer_log(&mut self, last: EntryId) {
         let answered = !self.config.etcd_compat.old_votes_unanswered;
         if answered && !self.role.is_leader() && last > self.log.last() {
             self.timer.restart(&self.config);
         }
     }
 
-    /// A leader of our term speaks.
-    pub(crate) fn hear_leader(&mut self, from: MemberId) -> Result<(), Dropped> {
+    /// A message from the leader of this term.
+    pub(crate) fn on_leader_contact(&mut self, from: MemberId) -> Result<(), Dropped> {
         if let Some(leader) = self.leader.filter(|leader| *leader != from) {
             return Err(Dropped::SecondLeader { from, leader });
         }
         if self.role.kind() != RoleKind::Follower {
             self.become_follower(self.term, Some(from));
         }
-        self.timer.wait_again();
-        self.taught = false;
+        self.timer.reset();
+        self.informed_by_vote = false;
         self.holds_newer_log = false;
-        self.timer.loyal = self.config.loyal_ticks();
+        self.timer.lease_guard = self.config.lease_guard_ticks();
         self.set_leader(Some(from));
         Ok(())
     }
 
-    /// Starts a term, or the same one again, with nobody leading it.
+    /// Enters a term, or the same one again, without a known leader.
     pub(crate) fn enter_term(&mut self, term: Term) {
         if self.term != term {
             self.term = term;

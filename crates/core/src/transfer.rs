@@ -1,8 +1,8 @@
-//! Handing over leadership (thesis §3.10).
+//! Leadership transfer (thesis §3.10).
 //!
-//! The leader stops taking proposals, brings the target up to its own log, and asks
-//! it to campaign at once. If nothing comes of it within an election timeout, it
-//! goes on leading.
+//! The leader stops accepting proposals, brings the target up to date, and asks it to
+//! campaign at once. If the target does not take over within an election timeout, the
+//! leader continues.
 
 use crate::election::Campaign;
 use crate::event::AbortReason;
@@ -25,18 +25,18 @@ impl Raft {
             return Err(Dropped::NothingToDo);
         }
         let caught_up = leader.peers[slot].progress.matched == last;
-        let called_off = self.abort_transfer(AbortReason::Replaced);
+        let aborted = self.abort_transfer(AbortReason::Replaced);
         if to == self.config.id {
-            if !called_off {
+            if !aborted {
                 return Err(Dropped::NothingToDo);
             }
-            // What the transfer held up is due again.
+            // What the transfer delayed is due again.
             // Shown by scenarios/joint_left_after_aborted_transfer.txt.
-            self.duties_due = true;
-            self.leave_due = true;
+            self.membership_work_due = true;
+            self.leave_joint_due = true;
             return Ok(Accepted::Done);
         }
-        // It has one election timeout from now.
+        // The transfer has one election timeout from now.
         self.timer.elapsed = 0;
         if let Some(leader) = self.role.leader_mut() {
             leader.transfer = Some(Transfer { to });
@@ -60,7 +60,7 @@ impl Raft {
         }
     }
 
-    /// A peer got further; perhaps the target has everything now.
+    /// A peer made progress; the target may be up to date now.
     pub(crate) fn on_transfer_progress(&mut self, id: MemberId) {
         let last = self.log.last().index;
         let Some(leader) = self.role.leader() else { return };
@@ -79,22 +79,22 @@ impl Raft {
         self.send(to, Message::TimeoutNow);
     }
 
-    /// The leader wants us to lead.
+    /// The leader asks this member to take over.
     pub(crate) fn on_timeout_now(&mut self, from: MemberId) -> Result<Accepted, Dropped> {
         if self.role.kind() != RoleKind::Follower {
             return Err(Dropped::NotForRole);
         }
         if self.leader.is_some_and(|leader| leader != from) {
-            return Err(Dropped::Unsolicited); // Not from who leads this term.
+            return Err(Dropped::Unsolicited); // Not from the leader of this term.
         }
-        // Nobody is cut off here, so there is no need to ask first.
+        // The leader asked for this campaign, so no pre-vote is needed.
         self.campaign(Campaign::Forced)
     }
 
     pub(crate) fn on_transfer_timeout(&mut self) {
         if self.abort_transfer(AbortReason::TimedOut) {
-            self.duties_due = true;
-            self.leave_due = true;
+            self.membership_work_due = true;
+            self.leave_joint_due = true;
         }
     }
 
@@ -105,11 +105,11 @@ impl Raft {
         }
     }
 
-    fn abort_transfer(&mut self, why: AbortReason) -> bool {
+    fn abort_transfer(&mut self, reason: AbortReason) -> bool {
         let Some(open) = self.role.leader_mut().and_then(|leader| leader.transfer.take()) else {
             return false;
         };
-        self.out.events.push(Event::TransferAborted { to: open.to, why });
+        self.out.events.push(Event::TransferAborted { to: open.to, reason });
         true
     }
 }

@@ -1,8 +1,8 @@
-//! What no honest peer sends, and no intact disk holds, goes no further than here.
+//! Rejects messages that no correct member sends, and state that no intact disk holds.
 
 use crate::log::Log;
 use crate::membership::Membership;
-use crate::membership::history::History;
+use crate::membership::history::MembershipHistory;
 use crate::progress::{Peer, Progress};
 use crate::{
     Accepted, Activation, Append, AppendReply, Boot, BootError, Config, Dropped, Entries, EntryId,
@@ -12,7 +12,7 @@ use crate::{
 use crate::ids::NUMBER_MAX;
 
 impl Raft {
-    /// Refuses what could not be meant for us, or by anybody.
+    /// Rejects a message for another recipient or with impossible content.
     pub(crate) fn check_envelope(&self, envelope: &Envelope) -> Result<(), Dropped> {
         if envelope.to != self.config.id {
             return Err(Dropped::WrongRecipient { to: envelope.to });
@@ -53,28 +53,28 @@ impl Raft {
         Ok(())
     }
 
-    /// A promise counts only from the member that the membership means: another disk
-    /// has forgotten what was promised before, and a former member of the same id has
-    /// promised something else. It is told, so that somebody can add it anew.
+    /// A promise counts only from the member that the membership records: another disk has
+    /// lost its earlier promises, and a former member with the same id has made others. The
+    /// sender is told, so that an operator can add it again.
     /// Shown by scenarios/identity_wiped_member_does_not_count.txt and
     /// scenarios/identity_former_member_does_not_count.txt.
     pub(crate) fn check_identity(&mut self, envelope: &Envelope) -> Result<(), Dropped> {
         let (from, incarnation) = (envelope.from, envelope.incarnation);
-        if let Some(other) = self.other_than_known(envelope) {
+        if let Some(other) = self.identity_mismatch(envelope) {
             let known = self.membership().identity(from);
             self.send(from, Message::IdentityRejected(known));
             return Err(other);
         }
         if !envelope.message.is_reply() {
-            return Ok(()); // A request may have been passed on in its sender's name.
+            return Ok(()); // A request may have been forwarded in its sender's name.
         }
         let last = self.log.last().index;
         if let Some(peer) = self.role.leader_mut().and_then(|leader| leader.peer_mut(from)) {
             let swapped = peer.incarnation != 0 && peer.incarnation != incarnation;
             peer.incarnation = incarnation;
             if swapped {
-                // What the old disk acknowledged, the new one does not have.
-                let (learner, clock) = (peer.learner, peer.answered_at);
+                // The new disk does not have what the old one acknowledged.
+                let (learner, clock) = (peer.learner, peer.replied_at);
                 let progress = Progress::new(last + 1, true, &self.config);
                 *peer = Peer { incarnation, ..Peer::new(from, learner, progress, clock) };
             }
@@ -82,8 +82,8 @@ impl Raft {
         Ok(())
     }
 
-    /// What tells the sender of a promise from the member that the membership means.
-    fn other_than_known(&self, envelope: &Envelope) -> Option<Dropped> {
+    /// The difference between the sender of a promise and the recorded member, if any.
+    fn identity_mismatch(&self, envelope: &Envelope) -> Option<Dropped> {
         let Envelope { from, incarnation, joined_at, message, .. } = envelope;
         let (from, incarnation, joined_at) = (*from, *incarnation, *joined_at);
         let membership = self.membership();
@@ -92,8 +92,9 @@ impl Raft {
         }
         let known = membership.identity(from);
         if incarnation != 0 && joined_at != known.joined_at {
-            // Who was added after all that we know asks by a membership that has not
-            // reached us, and that one governs. Its answers would count by ours.
+            // A sender with a later join index belongs to a newer membership that has not
+            // arrived here, and that one decides. Its replies, however, would be counted by
+            // this member's membership.
             // Shown by scenarios/identity_lagging_voter_votes_for_newer_member.txt.
             let asks = matches!(message, Message::Vote(_) | Message::PreVote(_));
             let newer = asks && joined_at > known.joined_at;
@@ -103,20 +104,20 @@ impl Raft {
         other.then_some(Dropped::OtherIncarnation { from, incarnation })
     }
 
-    /// Somebody's membership knows another one as the member of our id.
-    pub(crate) fn on_disowned(
+    /// Another member's membership records another member under this id.
+    pub(crate) fn on_identity_rejected(
         &mut self,
         by: MemberId,
         known: Identity,
     ) -> Result<Accepted, Dropped> {
-        // Said by one that is behind, or answering what we were before a restart.
+        // From a lagging member, or about this member before a restart.
         let joined_at = self.config.joined_at;
         let joined = joined_at != Config::NEVER_JOINED;
         let behind = known.joined_at < joined_at && joined;
         if behind || self.config.is_known_as(known) {
             return Err(Dropped::Unsolicited);
         }
-        if self.reports.disowned.replace(known) != Some(known) {
+        if self.reports.identity_rejected.replace(known) != Some(known) {
             self.out.events.push(Event::IdentityRejected { by, known });
         }
         Ok(Accepted::Done)
@@ -137,8 +138,8 @@ fn check_append(term: Term, append: &Append, activation: Activation) -> Result<(
     check_entries(append.prev, &append.entries, term, activation)
 }
 
-/// Entries that follow `prev`, one after the other, with terms that never fall and
-/// are not above `term`, and with possible memberships.
+/// Entries must follow `prev` without gaps, with terms that never decrease and are not
+/// above `term`, and with valid memberships.
 pub(crate) fn check_entries(
     prev: EntryId,
     entries: &Entries,
@@ -167,7 +168,7 @@ pub(crate) fn check_entries(
     Ok(())
 }
 
-/// Possible, and of a cluster with the same rule about when memberships count.
+/// A valid membership with the cluster's activation rule.
 fn check_membership(membership: &Membership, activation: Activation) -> Result<(), Malformed> {
     if membership.check().is_err() {
         return Err(Malformed::BadMembership);
@@ -191,8 +192,11 @@ fn check_snapshot(
 }
 
 impl Boot {
-    /// Puts log and memberships together, if they fit.
-    pub(crate) fn check(&self, activation: Activation) -> Result<(Log, History), BootError> {
+    /// Builds the log and the membership history, if they are consistent.
+    pub(crate) fn check(
+        &self,
+        activation: Activation,
+    ) -> Result<(Log, MembershipHistory), BootError> {
         let in_range = |index: Index, term: Term| index < NUMBER_MAX && term < NUMBER_MAX;
         let last = self.tail.last().map_or(self.base, |entry| entry.id);
         if !in_range(last.index, last.term)
@@ -206,34 +210,39 @@ impl Boot {
             return Err(BootError::SnapshotBeforeLog { snapshot, base });
         }
         let mut log = Log::new(base, self.terms.clone(), &self.tail)
-            .map_err(|at| BootError::BrokenLog { at })?;
+            .map_err(|index| BootError::BrokenLog { index })?;
         if !log.holds(snapshot) {
-            return Err(BootError::BrokenLog { at: snapshot.index });
+            return Err(BootError::BrokenLog { index: snapshot.index });
         }
         let memberships = self.check_memberships(activation)?;
-        let kept = self.snapshot.membership.activation();
-        if !self.snapshot.membership.is_empty() && kept != activation {
-            return Err(BootError::OtherActivation { kept });
+        let recorded = self.snapshot.membership.activation();
+        if !self.snapshot.membership.is_empty() && recorded != activation {
+            return Err(BootError::OtherActivation { recorded });
         }
-        self.place_marks(&mut log)?;
+        self.set_marks(&mut log)?;
         if activation == Activation::OnApply {
-            // A leader proposes a membership only when the one before is applied, so
-            // a membership in the log proves that the one before is committed. Two
-            // behind, a member could elect a leader that the newest one knows nothing of.
+            // A leader proposes a membership only when the one before it is applied, so a
+            // membership in the log proves that the one before it is committed. A member
+            // that is two behind could elect a leader that conflicts with one elected by
+            // the newest.
             // Shown by scenarios/restart_never_two_memberships_behind.txt.
-            let proven = memberships.last_but_one().map_or(0, |known| known.id.index);
+            let proven = memberships.second_newest().map_or(0, |known| known.id.index);
             log.commit = log.commit.max(proven);
         }
         Ok((log, memberships))
     }
 
-    fn check_memberships(&self, activation: Activation) -> Result<History, BootError> {
-        let broken = |at| BootError::BrokenLog { at };
-        let mut history = History::new(self.snapshot.id, self.snapshot.membership.clone());
-        // Only who has not joined yet may know of nobody.
+    fn check_memberships(&self, activation: Activation) -> Result<MembershipHistory, BootError> {
+        let broken = |index| BootError::BrokenLog { index };
+        let mut history =
+            MembershipHistory::new(self.snapshot.id, self.snapshot.membership.clone());
+        // Only a member that has not joined yet may have an empty membership.
         if self.snapshot.id != EntryId::ZERO || !self.snapshot.membership.is_empty() {
-            let at = self.snapshot.id.index;
-            self.snapshot.membership.check().map_err(|why| BootError::Membership { at, why })?;
+            let index = self.snapshot.id.index;
+            self.snapshot
+                .membership
+                .check()
+                .map_err(|error| BootError::Membership { index, error })?;
         }
         let first_held = self.tail.first().map_or(Index::MAX, |entry| entry.id.index);
         let below = self.memberships.iter().map(|(id, membership)| (*id, membership));
@@ -242,9 +251,9 @@ impl Boot {
             .iter()
             .filter_map(|entry| entry.change().map(|change| (entry.id, &change.membership)));
         for (id, membership) in below.filter(|(id, _)| id.index < first_held).chain(held) {
-            membership.check().map_err(|why| BootError::Membership { at: id.index, why })?;
+            membership.check().map_err(|error| BootError::Membership { index: id.index, error })?;
             if membership.activation() != activation {
-                return Err(BootError::OtherActivation { kept: membership.activation() });
+                return Err(BootError::OtherActivation { recorded: membership.activation() });
             }
             if id.index > history.newest().id.index {
                 history.push(id, membership.clone());
@@ -255,7 +264,7 @@ impl Boot {
         Ok(history)
     }
 
-    fn place_marks(&self, log: &mut Log) -> Result<(), BootError> {
+    fn set_marks(&self, log: &mut Log) -> Result<(), BootError> {
         let last = log.last().index;
         let (commit, applied) = (self.hard_state.commit, self.applied);
         if commit > last {
@@ -267,7 +276,7 @@ impl Boot {
         if applied < log.base().index {
             return Err(BootError::AppliedBeforeLog { applied, base: log.base().index });
         }
-        // Only what is committed is ever applied or captured.
+        // Only committed entries are applied or contained in a snapshot.
         log.commit = commit.max(applied).max(self.snapshot.id.index);
         log.applied = applied;
         log.applying = applied;

@@ -528,7 +528,7 @@ fn a_leader_plans_without_acting() {
     assert_eq!(one, before);
     let steps: Vec<String> = plan.steps.iter().map(|planned| planned.step.to_string()).collect();
     // The learner never answered, so the plan begins by waiting for it.
-    assert_eq!(steps[0], "wait until (0000000000000003) caught up");
+    assert_eq!(steps[0], "wait until (0000000000000003) have caught up");
     assert_eq!(steps[1], "hand over to one of (0000000000000002)");
     let refused = one.plan(&set(&[1, 2]), &set(&[3]));
     assert_eq!(refused, Err(Refusal::Change(ChangeRefusal::AlreadyReached)));

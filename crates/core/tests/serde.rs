@@ -91,7 +91,7 @@ fn settings() {
 }
 
 #[test]
-fn what_a_config_leaves_out_has_its_default() {
+fn missing_config_fields_have_defaults() {
     let written = json!({"id": 3, "election_ticks": 20, "etcd_compat": {"coalesce": false}});
     let read: Config = serde_json::from_value(written).unwrap();
     let etcd_compat = EtcdCompat { coalesce: false, ..EtcdCompat::default() };
@@ -151,7 +151,7 @@ fn memberships() {
 }
 
 #[test]
-fn a_membership_is_read_in_any_order_and_in_part() {
+fn a_membership_may_be_partial_and_in_any_order() {
     let short = json!({
         "majorities": [[2, 1]],
         "infos": [[2, {"info": "b"}], [1, {"zone": "east"}]],
@@ -163,22 +163,22 @@ fn a_membership_is_read_in_any_order_and_in_part() {
 }
 
 #[test]
-fn an_impossible_membership_is_refused() {
+fn an_invalid_membership_is_refused() {
     let no_voters = "a majority has no voters";
     refused::<Membership>(
         json!({"majorities": [[1, 2]], "learners": [2]}),
         "0000000000000002 is both voter and learner",
     );
-    refused::<Membership>(json!({"majorities": [[0, 1]]}), "member id 0 names nobody");
+    refused::<Membership>(json!({"majorities": [[0, 1]]}), "member id 0 is not valid");
     refused::<Membership>(json!({"majorities": [[1], []]}), no_voters);
     refused::<Membership>(json!({"learners": [1]}), no_voters);
     refused::<Membership>(
         json!({"majorities": [[1]], "auto_leave": true}),
-        "auto-leave without a joint membership",
+        "auto-leave is set on a membership that is not joint",
     );
     refused::<Membership>(
         json!({"majorities": [[1]], "joined": [[1, 4], [1, 5]]}),
-        "0000000000000001 is named twice",
+        "0000000000000001 is listed twice",
     );
     refused::<Membership>(json!({"voters": [1]}), "unknown field `voters`");
     // The same door for what contains one.
@@ -235,7 +235,7 @@ fn changes() {
 }
 
 #[test]
-fn a_change_says_what_it_wants_and_no_condition_is_overlooked() {
+fn a_change_needs_a_kind_and_has_no_unknown_fields() {
     let short: Change = serde_json::from_value(json!({"kind": "cancel"})).unwrap();
     assert_eq!(short, Change::cancel());
     refused::<Change>(json!({"context": "nothing else"}), "missing field `kind`");
@@ -252,7 +252,7 @@ fn plans_and_steps() {
     let view = PlanContext {
         leader: id(1),
         caught_up: [1, 2, 3].into(),
-        coming: MemberSet::new(),
+        catching_up: MemberSet::new(),
         settled: true,
     };
     let way = plan(&now, &view, &[2, 3, 4].into(), &MemberSet::new()).unwrap();
@@ -327,7 +327,7 @@ fn parts_of_a_status() {
         json!({
             "step": "leave",
             "since_ticks": 4,
-            "held_up": {"not_carried": {"voters": 3, "quorum": 2, "live": 1}},
+            "held_up": {"quorum_not_ready": {"voters": 3, "quorum": 2, "live": 1}},
             "behind": [[2, 100, 1]],
         }),
     );
@@ -340,7 +340,7 @@ fn refusals() {
     both_ways(Refusal::LeaderRemoved, json!("leader_removed"));
     both_ways(
         Refusal::Change(ChangeRefusal::InvalidMembership(MembershipError::VoterAndLearner(id(3)))),
-        json!({"change": {"impossible": {"voter_and_learner": 3}}}),
+        json!({"change": {"invalid_membership": {"voter_and_learner": 3}}}),
     );
     both_ways(
         ChangeRefusal::Stale { newest: EntryId::new(2, 5) },
@@ -381,8 +381,8 @@ fn events() {
     });
     comes_back(Event::TransferBegan { to: id(2) });
     both_ways(
-        Event::TransferAborted { to: id(2), why: AbortReason::TimedOut },
-        json!({"transfer_aborted": {"to": 2, "why": "timed_out"}}),
+        Event::TransferAborted { to: id(2), reason: AbortReason::TimedOut },
+        json!({"transfer_aborted": {"to": 2, "reason": "timed_out"}}),
     );
     comes_back(Event::SnapshotInstalled(at));
 }

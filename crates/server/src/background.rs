@@ -6,7 +6,6 @@ use std::time::Duration;
 use quorate_kv::{Command, Quota};
 
 use crate::auto_compaction;
-use crate::bootstrap::hex;
 use crate::config::ServerConfig;
 use crate::context::ServiceContext;
 use crate::member_change::{MemberChange, MemberUpdate};
@@ -92,7 +91,7 @@ async fn promote_learners(context: &ServiceContext) {
                 && MemberChange::Promote(id).run(node).await.is_ok()
             {
                 let name = MemberDetails::of(&membership, id).name;
-                tracing::info!(member_id = hex(id.0), name, "promoted a learner");
+                tracing::info!(member_id = %id, name, "promoted a learner");
             }
         }
         tokio::time::sleep(POLL_INTERVAL).await;

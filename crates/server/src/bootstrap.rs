@@ -34,7 +34,7 @@ pub(crate) async fn prepare(
     let node = match (owner, config.initial_cluster_state) {
         (Some(identity), _) => {
             let node = NodeConfig::join(identity.cluster, identity.member.0, identity.joined_at);
-            tracing::info!(cluster_id = %hex(identity.cluster), member_id = %hex(identity.member.0),
+            tracing::info!(cluster_id = %hex(identity.cluster), member_id = %identity.member,
                 "restarting from the data directory; the initial cluster is ignored");
             node
         }
@@ -181,7 +181,7 @@ fn find_own(
     let unequal = |reason: &'static str| {
         let pair = |(name, urls): &(&str, String)| format!("{name}={urls}");
         let given = given.iter().map(pair).collect::<Vec<_>>().join(" ");
-        let pair = |(id, urls): &(MemberId, String)| format!("{}={urls}", hex(id.0));
+        let pair = |(id, urls): &(MemberId, String)| format!("{id}={urls}");
         let known = known.iter().map(pair).collect::<Vec<_>>().join(" ");
         BootstrapError::UnequalClusters { reason, given, known }
     };
@@ -250,7 +250,7 @@ fn first_bytes(hash: Sha1) -> u64 {
     hash.first_chunk::<8>().map_or(1, |bytes| u64::from_be_bytes(*bytes)).max(1)
 }
 
-/// A member or cluster id as it is printed everywhere: 16 hexadecimal digits.
+/// A cluster id as it is printed everywhere, like a member id: 16 hexadecimal digits.
 pub(crate) fn hex(id: u64) -> String {
     format!("{id:016x}")
 }

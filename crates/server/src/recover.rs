@@ -203,7 +203,7 @@ fn make_cluster(
     std::fs::rename(&new_directory, &directory).map_err(RecoverError::System)?;
     sync_parent(&directory).map_err(RecoverError::System)?;
     let uncommitted = last_index.saturating_sub(committed);
-    tracing::warn!(cluster_id = %hex(cluster), member_id = %hex(own.0), last_index, uncommitted,
+    tracing::warn!(cluster_id = %hex(cluster), member_id = %own, last_index, uncommitted,
         "made a new cluster with this member alone");
     Ok(Some(ForcedCluster {
         cluster_id: cluster,

@@ -153,7 +153,7 @@ impl RunningServer {
         }
         for address in &self.client_addresses {
             tracing::info!(address = %address, name = config.name,
-                member_id = %hex(self.node.id().0), cluster_id = %hex(self.context.cluster_id), "ready to serve client requests");
+                member_id = %self.node.id(), cluster_id = %hex(self.context.cluster_id), "ready to serve client requests");
         }
     }
 
@@ -195,9 +195,9 @@ impl RunningServer {
             was_member |= membership.contains(node.id());
             let has_left = was_member && !membership.contains(node.id());
             if has_left || membership.removed().contains(&node.id()) {
-                let member_id = hex(node.id().0);
+                let member_id = node.id();
                 let text = "the member has been permanently removed from the cluster";
-                tracing::error!(member_id, "{text}");
+                tracing::error!(%member_id, "{text}");
                 return;
             }
         }
@@ -229,7 +229,7 @@ impl RunningServer {
 
     /// Stops immediately, as if the process were killed: leadership is not transferred, and
     /// requests in progress are cut off.
-    pub async fn end(self) {
+    pub async fn stop_now(self) {
         self.background.abort();
         self.serving.iter().for_each(JoinHandle::abort);
         self.node.stop_now().await;

@@ -63,7 +63,7 @@ async fn learners_are_promoted_automatically() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     second.stop().await;
-    first.end().await;
+    first.stop_now().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -46,7 +46,7 @@ async fn a_member_is_added_and_another_removed_while_the_cluster_serves() {
     assert_eq!(names(&removed.into_inner().members), ["b", "c", "d"].into());
     // The removed member notices that it was removed.
     tokio::time::timeout(support::TEST_TIMEOUT, first.removed()).await.unwrap();
-    first.end().await;
+    first.stop_now().await;
     d.put_until_done("x", "3").await;
     assert_eq!(c.get("x").await.as_deref(), Some("3"));
 
@@ -135,7 +135,7 @@ async fn impossible_changes_are_refused_with_etcds_texts() {
     assert!(members.iter().any(|m| m.id == id && m.peer_urls.len() == 2));
     server.stop().await;
     for server in running {
-        server.end().await;
+        server.stop_now().await;
     }
 }
 
@@ -181,7 +181,7 @@ async fn a_write_through_a_follower_survives_the_death_of_the_leader() {
     let leader = running.iter().position(leads).unwrap();
     let follower = test_members[(leader + 1) % 3];
     let dead = running.remove(leader);
-    let ending = tokio::spawn(async move { dead.end().await });
+    let ending = tokio::spawn(async move { dead.stop_now().await });
     // Sent before the others notice the death: the request is retried with the next leader.
     follower.put("x", "1").await.unwrap();
     assert_eq!(follower.get("x").await.as_deref(), Some("1"));
@@ -222,7 +222,7 @@ async fn a_removal_that_leaves_no_live_quorum_is_refused_with_the_numbers() {
     let follower = running.iter().position(|server| !server.node().is_leader()).unwrap();
     let dead = running.remove(follower);
     let dead_id = dead.node().id().0;
-    dead.end().await;
+    dead.stop_now().await;
     let (survivor, id) = {
         let live: Vec<&&TestMember> = test_members
             .iter()

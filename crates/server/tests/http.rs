@@ -64,5 +64,5 @@ async fn a_member_without_a_leader_is_not_healthy() {
     let (line, body) = get(address, "/readyz/linearizable_read").await;
     assert_eq!(line, "HTTP/1.1 503 Service Unavailable");
     assert!(body.starts_with("[-]linearizable_read failed"), "{body}");
-    server.end().await;
+    server.stop_now().await;
 }

@@ -71,7 +71,7 @@ async fn requests_about_keys_and_leases_complete() {
     for id in [1, 2, 3] {
         lease.clone().lease_grant(granted(id)).await.unwrap();
     }
-    let ending = tokio::spawn(leader.end());
+    let ending = tokio::spawn(leader.stop_now());
     let mut pending = PendingRequests::default();
     macro_rules! send {
         ($client:ident, $call:ident, $request:expr) => {{
@@ -105,7 +105,7 @@ async fn requests_about_keys_and_leases_complete() {
     pending.all_succeed().await;
     ending.await.unwrap();
     for server in others {
-        server.end().await;
+        server.stop_now().await;
     }
 }
 
@@ -116,7 +116,7 @@ async fn membership_changes_complete() {
     let id = others[0].node().id().0;
     let moved = vec![follower.peer.to_string(), new.client.to_string()];
     let cluster = follower.cluster().await;
-    let ending = tokio::spawn(leader.end());
+    let ending = tokio::spawn(leader.stop_now());
     let mut pending = PendingRequests::default();
     let (mut add, mut update, mut list) = (cluster.clone(), cluster.clone(), cluster);
     let learner = MemberAddRequest { peer_urls: vec![new.peer.to_string()], is_learner: true };
@@ -132,7 +132,7 @@ async fn membership_changes_complete() {
     assert_eq!(members.len(), 4);
     assert!(members.iter().any(|member| member.id == id && member.peer_urls.len() == 2));
     for server in others {
-        server.end().await;
+        server.stop_now().await;
     }
 }
 
@@ -151,13 +151,13 @@ async fn goals_are_set() {
     let voters = ["a", "b", "c"].map(by_name).into_iter().chain([joining]).collect();
     let target = Some(v1::Target { voters, learners: Vec::new() });
     let goal = v1::SetGoalRequest { target, wait: false, expected: None };
-    let ending = tokio::spawn(leader.end());
+    let ending = tokio::spawn(leader.stop_now());
     let set = membership.set_goal(goal).await.unwrap().into_inner();
     let status = membership.status(v1::StatusRequest {}).await.unwrap().into_inner();
     assert_eq!(status.membership.unwrap().goal.unwrap().id, set.goal_id);
     membership.cancel(v1::CancelRequest { wait: false, expected: None }).await.unwrap();
     ending.await.unwrap();
     for server in others {
-        server.end().await;
+        server.stop_now().await;
     }
 }

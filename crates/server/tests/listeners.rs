@@ -32,7 +32,7 @@ async fn peers_and_clients_can_use_every_listener() {
         assert_eq!(http_get(*address, "/version").await.0, "HTTP/1.1 200 OK");
     }
     // Without c, b can write only if it reaches a at its second peer address.
-    running.pop().unwrap().end().await;
+    running.pop().unwrap().stop_now().await;
     b.put_until_done("x", "2").await;
     wait_for("a has it", async || a.get("x").await.as_deref() == Some("2")).await;
 
@@ -43,6 +43,6 @@ async fn peers_and_clients_can_use_every_listener() {
     let ServerError::Bind { url, .. } = &refused else { panic!("{refused}") };
     assert!(url.contains(&other.peer.to_string()), "{refused}");
     for server in running {
-        server.end().await;
+        server.stop_now().await;
     }
 }

@@ -68,7 +68,7 @@ async fn a_member_is_replaced_by_one_goal() {
     }
     let members = b.members_until(|members| names(members) == ["b", "c", "d"].into()).await;
     assert!(members.iter().all(|member| !member.is_learner));
-    running.remove(0).end().await;
+    running.remove(0).stop_now().await;
     d.put_until_done("x", "1").await;
     assert_eq!(b.get("x").await.as_deref(), Some("1"));
     for server in running {
@@ -106,7 +106,7 @@ async fn a_goal_continues_while_a_member_is_updated() {
         }
     }
     for server in running {
-        server.end().await;
+        server.stop_now().await;
     }
 }
 
@@ -133,7 +133,7 @@ async fn a_goal_that_waits_for_a_member_can_be_cancelled() {
     let same = membership.set_goal(goal(vec![by_name("a")])).await.unwrap().into_inner();
     assert_eq!(same.ended.unwrap().end(), v1::GoalEnd::Reached);
     let again = membership.cancel(cancel).await.unwrap_err();
-    assert!(again.message().contains("no change is under way"), "{again}");
+    assert!(again.message().contains("no change is in progress"), "{again}");
     for server in running {
         server.stop().await;
     }

@@ -115,8 +115,8 @@ async fn all_metrics_are_present() {
     }
     let first_count = call("grpc_server_handling_seconds_count", "etcdserverpb.KV/Put", "unary");
     assert!(value(&page, &first_count).unwrap() >= 1.0);
-    first.end().await;
-    second.end().await;
+    first.stop_now().await;
+    second.stop_now().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

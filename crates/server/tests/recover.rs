@@ -81,7 +81,7 @@ async fn one_member_of_three_continues_alone() {
     let lost = b.start(&test_members, ClusterState::New).await;
     a.put_until_done("x", "3").await;
     assert_eq!(lost.node().leader(), None);
-    lost.end().await;
+    lost.stop_now().await;
     alone.stop().await;
     assert_eq!(force_new_cluster(&config).unwrap(), None, "it is the only member already");
 

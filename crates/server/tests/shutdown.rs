@@ -79,7 +79,7 @@ async fn a_request_in_progress_is_finished() {
     })
     .await;
     a.members_until(|members| members.iter().all(|member| !member.client_urls.is_empty())).await;
-    second.end().await;
+    second.stop_now().await;
 
     let mut kv = a.kv().await;
     let put = tokio::spawn(async move { kv.put(support::put("x", "1")).await });
@@ -93,7 +93,7 @@ async fn a_request_in_progress_is_finished() {
     let second = start(&b).await;
     put.await.unwrap().unwrap();
     stop.await.unwrap();
-    second.end().await;
+    second.stop_now().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,9 +7,9 @@ pub(crate) const DISOWNED: &str = "disowned: remove this member and add it again
 /// In the log of a member that starts with a new disk under an old id.
 pub(crate) const OTHER_DISK: &str = "has already been bootstrapped on another disk";
 /// Refusal of a change while a goal is in progress.
-pub(crate) const GOAL_IN_PROGRESS: &str = "a goal is being pursued";
+pub(crate) const GOAL_IN_PROGRESS: &str = "a goal is in progress";
 /// Refusal of a cancel without a change.
-pub(crate) const NO_CHANGE: &str = "no change is under way";
+pub(crate) const NO_CHANGE: &str = "no change is in progress";
 /// Refusal to promote a member that has not started.
 pub(crate) const NOT_STARTED: &str = "the learner has not started yet";
 /// Reason for the refusal of another learner.

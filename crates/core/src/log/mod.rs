@@ -1,9 +1,9 @@
-//! The log as the core sees it: the terms of all of it, the entries of its newest
-//! part, and the four marks that run along it: saved, commit, applying, applied.
+//! The log as the core sees it: the terms of the whole log, the entries of its newest part,
+//! and its four marks: saved, commit, applying, applied.
 //!
-//! Terms change rarely, so the core remembers where each begins, for the whole log.
-//! Every question of "is this the same entry?" is answered without a disk; only
-//! entries themselves may have to be loaded.
+//! Terms change rarely, so the core keeps the first entry of each term of the whole log.
+//! Whether two entries are equal is decided without the disk; only entries themselves may
+//! have to be loaded.
 
 mod tail;
 
@@ -15,36 +15,36 @@ use crate::{Entries, Entry, EntryId, Index, Term};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Log {
-    /// The newest entry that was trimmed away.
+    /// The newest entry that was trimmed.
     base: EntryId,
     /// The first entry of every term after `base`. Index and term increase.
     terms: Vec<EntryId>,
     tail: Tail,
     last: EntryId,
-    /// Handed to the disk up to here.
-    handed: Index,
-    /// Durable here up to here.
+    /// Submitted to the disk up to here.
+    submitted: Index,
+    /// Durable up to here.
     saved: Index,
     pub(crate) commit: Index,
     /// Handed to the state machine up to here.
     pub(crate) applying: Index,
     pub(crate) applied: Index,
-    /// What was handed to the state machine and not reported applied: the last
-    /// index and the bytes of each batch.
+    /// The batches that were handed to the state machine and not reported as applied: the
+    /// last index and the bytes of each.
     batches: VecDeque<(Index, u64)>,
-    /// The limit on those was reached: nothing more until something is applied.
+    /// The limit on those is reached: nothing more until something is applied.
     apply_full: bool,
 }
 
-/// Entries wanted: at hand, or to be loaded first.
-pub(crate) enum Found {
-    Here(Entries),
+/// Requested entries: in memory, or to be loaded from disk first.
+pub(crate) enum LogRead {
+    InMemory(Entries),
     OnDisk,
 }
 
 impl Log {
-    /// A saved log: `terms` name the first entry of each term below the tail. The
-    /// error is the index where the log does not fit together.
+    /// A saved log: `terms` are the first entries of each term below the tail. The error is
+    /// the index at which the log is inconsistent.
     pub(crate) fn new(base: EntryId, terms: Vec<EntryId>, tail: &Entries) -> Result<Self, Index> {
         let first = tail.first().map_or(base.index + 1, |entry| entry.id.index);
         let mut log = Self {
@@ -52,7 +52,7 @@ impl Log {
             terms: Vec::new(),
             tail: Tail::new(first),
             last: base,
-            handed: base.index,
+            submitted: base.index,
             saved: base.index,
             commit: base.index,
             applying: base.index,
@@ -83,7 +83,7 @@ impl Log {
             log.note_term(entry.id);
         }
         log.tail.append(tail.clone());
-        log.handed = log.last.index;
+        log.submitted = log.last.index;
         log.saved = log.last.index;
         Ok(log)
     }
@@ -104,12 +104,12 @@ impl Log {
         self.tail.first()
     }
 
-    /// Something was appended that no save holds yet.
+    /// There are entries that no save contains yet.
     pub(crate) fn has_unsaved(&self) -> bool {
-        self.handed < self.last.index
+        self.submitted < self.last.index
     }
 
-    /// The term of the entry at this index; none where it is trimmed or not there.
+    /// The term of the entry at this index; none where it is trimmed or missing.
     pub(crate) fn term(&self, index: Index) -> Option<Term> {
         if index == self.last.index {
             return Some(self.last.term);
@@ -124,14 +124,14 @@ impl Log {
         self.terms.get(begun.wrapping_sub(1)).map(|start| start.term)
     }
 
-    /// This very entry is in the log, or just before it.
+    /// This entry is in the log, or is the last trimmed one.
     pub(crate) fn holds(&self, id: EntryId) -> bool {
         self.term(id.index) == Some(id.term)
     }
 
-    /// The newest entry not after `index` whose term is not above `term`, or is not
-    /// known; then it is given as 0. Where two logs differ at `index`, and the other
-    /// one has `term` there, they cannot agree anywhere between that and `index`.
+    /// The newest entry not after `index` whose term is not above `term`; with term 0 where
+    /// its term is unknown. If another log has `term` at `index` and differs there, the two
+    /// cannot match between that entry and `index`.
     pub(crate) fn newest_not_above(&self, index: Index, term: Term) -> EntryId {
         if index > self.last.index || index < self.base.index {
             return EntryId::new(0, index);
@@ -159,27 +159,31 @@ impl Log {
         self.tail.push(entry);
     }
 
-    /// Adds entries that follow the last one.
+    /// Appends entries that follow the last one.
     pub(crate) fn append(&mut self, entries: Entries) {
         let Some(last) = entries.last() else { return };
         if last.id.term == self.last.term && !self.terms.is_empty() {
-            self.last = last.id; // Terms never fall: they are all the same.
+            self.last = last.id; // Terms never decrease, so all are equal.
         } else {
             entries.iter().for_each(|entry| self.note_term(entry.id));
         }
         self.tail.append(entries);
     }
 
-    /// Cuts a tail that the leader does not have.
+    /// Truncates a conflicting tail.
     pub(crate) fn truncate(&mut self, from: Index) {
-        assert!(from > self.commit, "a committed entry is never cut: {from} <= {}", self.commit);
+        assert!(
+            from > self.commit,
+            "a committed entry is never truncated: {from} <= {}",
+            self.commit
+        );
         let Some(term) = self.term(from - 1) else {
-            unreachable!("what is cut lies in the log");
+            unreachable!("the truncated part is in the log");
         };
         self.terms.truncate(self.terms.partition_point(|start| start.index < from));
         self.tail.truncate(from);
         self.last = EntryId::new(term, from - 1);
-        self.handed = self.handed.min(from - 1);
+        self.submitted = self.submitted.min(from - 1);
         self.saved = self.saved.min(from - 1);
     }
 
@@ -208,7 +212,7 @@ impl Log {
         self.last = id;
         self.terms.clear();
         self.tail = Tail::new(id.index + 1);
-        self.handed = id.index;
+        self.submitted = id.index;
         self.saved = id.index;
         self.commit = id.index;
         self.applying = id.index;
@@ -216,31 +220,31 @@ impl Log {
         self.apply_full = false;
     }
 
-    /// What no save holds yet, for the next one.
+    /// The entries that no save contains yet.
     pub(crate) fn take_unsaved(&mut self) -> Entries {
         if !self.has_unsaved() {
             return Entries::new();
         }
-        let entries = self.tail.range(self.handed + 1, self.last.index + 1, u64::MAX);
-        self.handed = self.last.index;
+        let entries = self.tail.range(self.submitted + 1, self.last.index + 1, u64::MAX);
+        self.submitted = self.last.index;
         entries
     }
 
     /// The disk holds the log up to here.
     pub(crate) fn saved_to(&mut self, index: Index) {
-        debug_assert!(index <= self.handed);
+        debug_assert!(index <= self.submitted);
         self.saved = self.saved.max(index);
     }
 
     /// Entries from here on, for a message.
-    pub(crate) fn from(&mut self, index: Index, bytes_max: u64) -> Found {
+    pub(crate) fn from(&mut self, index: Index, bytes_max: u64) -> LogRead {
         if index > self.last.index {
-            return Found::Here(Entries::new());
+            return LogRead::InMemory(Entries::new());
         }
         if index < self.tail.first() {
-            return Found::OnDisk;
+            return LogRead::OnDisk;
         }
-        Found::Here(self.tail.range(index, self.last.index + 1, bytes_max))
+        LogRead::InMemory(self.tail.range(index, self.last.index + 1, bytes_max))
     }
 
     /// How far entries may be handed to the state machine.
@@ -248,7 +252,7 @@ impl Log {
         if unsaved_too { self.commit } else { self.commit.min(self.saved) }
     }
 
-    /// Entries are committed, not handed out, and may be.
+    /// There are committed entries to hand to the state machine.
     pub(crate) fn has_to_apply(&self, to: Index) -> bool {
         self.applying < to && !self.apply_full
     }
@@ -258,18 +262,18 @@ impl Log {
         self.applying + 1 < self.tail.first()
     }
 
-    /// The next entries for the state machine, not beyond `to`, until `bytes_max`
-    /// are out; one at least.
+    /// The next entries for the state machine, not beyond `to` and up to `bytes_max` in
+    /// progress, but at least one.
     pub(crate) fn take_to_apply(&mut self, to: Index, bytes_max: u64) -> Entries {
         let out: u64 = self.batches.iter().map(|(_, bytes)| bytes).sum();
         let left = bytes_max.saturating_sub(out);
         let entries = self.tail.range(self.applying + 1, to + 1, left);
-        self.handed_to_apply(&entries, out, bytes_max);
+        self.note_handed_out(&entries, out, bytes_max);
         self.apply_full |= self.applying < to;
         entries
     }
 
-    /// Loaded entries for the state machine: those that are next, not beyond `to`.
+    /// Loaded entries for the state machine: the next ones, not beyond `to`.
     pub(crate) fn take_loaded(&mut self, loaded: &Entries, to: Index, bytes_max: u64) -> Entries {
         let mut entries = Entries::new();
         for slice in loaded.slices() {
@@ -278,11 +282,11 @@ impl Log {
             }
         }
         let out: u64 = self.batches.iter().map(|(_, bytes)| bytes).sum();
-        self.handed_to_apply(&entries, out, bytes_max);
+        self.note_handed_out(&entries, out, bytes_max);
         entries
     }
 
-    fn handed_to_apply(&mut self, entries: &Entries, out: u64, bytes_max: u64) {
+    fn note_handed_out(&mut self, entries: &Entries, out: u64, bytes_max: u64) {
         if let Some(last) = entries.last() {
             let bytes = entries.bytes();
             self.applying = last.id.index;
@@ -305,7 +309,8 @@ impl Log {
         self.tail.payload_bytes(from + 1, to + 1)
     }
 
-    /// Keeps no more than this much of what is saved and handed out in memory.
+    /// Drops saved and handed-out entries from memory until at most this many bytes are
+    /// left.
     pub(crate) fn evict(&mut self, bytes_max: u64) {
         if self.tail.bytes() > bytes_max {
             self.tail.evict(bytes_max, self.saved.min(self.applying));
@@ -321,8 +326,8 @@ impl Log {
         &self.terms
     }
 
-    pub(crate) fn handed(&self) -> Index {
-        self.handed
+    pub(crate) fn submitted(&self) -> Index {
+        self.submitted
     }
 
     pub(crate) fn tail_next(&self) -> Index {

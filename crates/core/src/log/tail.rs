@@ -1,4 +1,4 @@
-//! The newest entries of the log, in memory, as slices that others share.
+//! The newest entries of the log, in memory, as shared slices.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -6,17 +6,16 @@ use std::hash::{Hash, Hasher};
 use crate::entry::Slice;
 use crate::{Entries, Entry, Index};
 
-/// A run of entries without gaps. New ones of our own are gathered in `open` and
-/// become one shared block when somebody first asks for them: one allocation for a
-/// whole batch of proposals.
+/// A run of entries without gaps. New proposals are collected in `open` and become one
+/// shared block when they are first read: one allocation for a whole batch of proposals.
 #[derive(Clone, Debug)]
 pub(super) struct Tail {
-    /// The index of the oldest entry held, or of the next to come.
+    /// The index of the oldest entry held, or of the next one.
     first: Index,
     slices: VecDeque<Slice>,
     open: Vec<Entry>,
     open_bytes: u64,
-    /// Of all entries held.
+    /// The bytes of all entries held.
     bytes: u64,
 }
 
@@ -56,28 +55,28 @@ impl Tail {
         }
     }
 
-    /// Entries from `from` up to but not including `to`, stopping before
-    /// `bytes_max` is passed but after one entry at least.
+    /// Entries from `from` up to but not including `to`, up to `bytes_max` but at least one
+    /// entry.
     pub(super) fn range(&mut self, from: Index, to: Index, bytes_max: u64) -> Entries {
         if to > self.open_first() {
             self.seal();
         }
-        let mut found = Entries::new();
+        let mut entries = Entries::new();
         let mut left = bytes_max;
         for slice in self.slices_from(from) {
             let Some(part) = slice.part(from, to) else { break };
             if part.bytes() <= left {
                 left -= part.bytes();
-                found.push(part);
+                entries.push(part);
                 continue;
             }
-            let to = fitting(&part, left, found.is_empty());
+            let to = fitting(&part, left, entries.is_empty());
             if let Some(part) = part.part(from, to) {
-                found.push(part);
+                entries.push(part);
             }
             break;
         }
-        found
+        entries
     }
 
     /// Bytes of payload in `from..to`, as far as they are held.
@@ -98,7 +97,7 @@ impl Tail {
         self.slices.iter().flat_map(|slice| slice.entries()).chain(&self.open)
     }
 
-    /// Forgets the entries from here on.
+    /// Drops the entries from here on.
     pub(super) fn truncate(&mut self, from: Index) {
         if from <= self.first {
             *self = Self::new(from);
@@ -115,7 +114,7 @@ impl Tail {
         }
     }
 
-    /// Forgets the entries before this one.
+    /// Drops the entries before this one.
     pub(super) fn drop_before(&mut self, index: Index) {
         if index >= self.next() {
             *self = Self::new(index);
@@ -134,8 +133,8 @@ impl Tail {
         }
     }
 
-    /// Forgets whole slices from the front until no more than `bytes_max` are held,
-    /// none with entries above `limit`.
+    /// Drops whole slices from the front until at most `bytes_max` are held, but none with
+    /// entries above `limit`.
     pub(super) fn evict(&mut self, bytes_max: u64, limit: Index) {
         while self.bytes > bytes_max {
             match self.slices.front() {
@@ -153,7 +152,7 @@ impl Tail {
         self.slices.back().map_or(self.first, |slice| slice.last_index() + 1)
     }
 
-    /// Makes the open entries a block that can be shared.
+    /// Turns the open entries into a shared block.
     fn seal(&mut self) {
         let bytes = std::mem::take(&mut self.open_bytes);
         if !self.open.is_empty() {
@@ -161,9 +160,9 @@ impl Tail {
         }
     }
 
-    /// The slices from the one that holds `from` on.
+    /// The slices from the one that contains `from` on.
     fn slices_from(&self, from: Index) -> impl Iterator<Item = &Slice> {
-        // Mostly the newest ones are wanted.
+        // Usually the newest ones are read.
         let before = |slice: &Slice| slice.last_index() < from;
         let count = self.slices.len();
         let at = match self.slices.get(count.wrapping_sub(2)) {
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn range_cuts_at_both_ends_and_at_the_limit() {
+    fn range_stops_at_both_ends_and_at_the_limit() {
         let mut tail = filled(5, 20);
         assert_eq!(indexes(&tail.range(7, 12, u64::MAX)), vec![7, 8, 9, 10, 11]);
         let one = entry(5).bytes();
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_keep_the_count_of_bytes() {
+    fn truncating_keeps_the_byte_count() {
         for first in 1..8 {
             for cut in 1..24 {
                 let mut tail = filled(first, 20);

@@ -21,8 +21,8 @@ fn terms_below_the_tail_come_from_the_boot() {
     assert_eq!(log.term(5), Some(1));
     assert_eq!(log.term(7), Some(2));
     assert_eq!(log.last(), EntryId::new(3, 8));
-    assert!(matches!(log.from(4, u64::MAX), Found::OnDisk));
-    assert!(matches!(log.from(8, u64::MAX), Found::Here(entries) if entries.len() == 1));
+    assert!(matches!(log.from(4, u64::MAX), LogRead::OnDisk));
+    assert!(matches!(log.from(8, u64::MAX), LogRead::InMemory(entries) if entries.len() == 1));
     // A conflict may reach below the tail.
     log.truncate(5);
     assert_eq!(log.last(), EntryId::new(1, 4));
@@ -32,7 +32,7 @@ fn terms_below_the_tail_come_from_the_boot() {
 }
 
 #[test]
-fn boot_refuses_a_log_with_gaps_or_falling_terms() {
+fn boot_refuses_a_log_with_gaps_or_decreasing_terms() {
     let entries = |ids: &[(Term, Index)]| {
         ids.iter().map(|(term, index)| Entry::command(*term, *index, "x")).collect::<Entries>()
     };
@@ -57,7 +57,7 @@ fn newest_not_above_slowly(log: &Log, index: Index, term: Term) -> EntryId {
 }
 
 #[test]
-fn the_conflict_hint_is_what_a_walk_would_find() {
+fn conflict_hint_equals_a_linear_search() {
     let logs = [
         log((0, 0), &[]),
         log((0, 0), &[(1, 1), (1, 2), (2, 3), (5, 4), (5, 5)]),
@@ -96,7 +96,7 @@ fn trimming_keeps_the_terms_of_what_is_left() {
 }
 
 #[test]
-fn a_truncated_save_is_saved_no_longer() {
+fn truncated_entries_are_not_saved() {
     let mut log = log((1, 2), &[(1, 3), (1, 4), (1, 5)]);
     assert_eq!(log.saved(), 5);
     log.truncate(4);

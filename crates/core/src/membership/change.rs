@@ -1,8 +1,8 @@
-//! Which changes of membership are possible, and what results from them.
+//! Which membership changes are possible, and what they result in.
 //!
-//! A change is resolved and checked once, by the leader, when it is proposed; what
-//! is logged is the change *with* its result. So a logged change cannot fail, and
-//! going back over it is a look at the entry before.
+//! A change is resolved and checked once, by the leader, when it is proposed; it is logged
+//! *with* its result. So a logged change cannot fail, and undoing it means going back to
+//! the entry before.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{ChangeRefusal, MemberInfo, Membership};
 use crate::config::EtcdCompat;
 use crate::{EntryId, MemberId, MemberSet};
 
-/// A wish to alter the membership.
+/// A request to change the membership.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
@@ -24,33 +24,33 @@ pub struct Change {
     pub context: Bytes,
     /// Refused unless the newest membership in the log is the one of this entry.
     pub expected: Option<EntryId>,
-    /// What to say about members from now on.
+    /// Info to record about members.
     #[cfg_attr(feature = "serde", serde(default))]
     pub infos: Vec<(MemberId, MemberInfo)>,
 }
 
-/// What is wished for.
+/// The kind of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case", deny_unknown_fields))]
 pub enum ChangeKind {
-    /// Done in order, all or none. No operations: leave the joint.
+    /// Operations in order, all or none. Without operations: leave the joint.
     Operations { operations: Vec<Operation>, transition: Transition },
-    /// The older form: one operation, never joint.
+    /// The older form: one operation, never through a joint.
     V1(Operation),
-    /// Where to go, as a list of majorities: any that may follow the present ones,
-    /// the incoming majority first.
+    /// A list of majorities, the incoming one first: any list that may follow the present
+    /// one.
     Majorities(Vec<MemberSet>),
     /// These become learners, if they are not members yet.
     AddLearners(MemberSet),
-    /// Exactly these voters. Who loses its vote stays as a learner with `retain`, and
-    /// goes in the end without it.
+    /// Exactly these voters. A voter that loses its vote stays as a learner with `retain`,
+    /// and is removed in the end without it.
     SetVoters { voters: MemberSet, retain: bool },
-    /// More voters, and fewer; as above.
+    /// Adds and removes voters; `retain` as above.
     EditVoters { add: MemberSet, remove: MemberSet, retain: bool },
-    /// Where to end. Whoever leads takes the steps.
+    /// The members to end with. The leader takes the steps.
     Goal { voters: MemberSet, learners: MemberSet },
-    /// Back to where the change under way began.
+    /// Returns to where the change in progress began.
     Cancel,
 }
 
@@ -64,30 +64,30 @@ impl Default for ChangeKind {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Operation {
-    /// Add as a voter, or make a learner one.
+    /// Add as a voter, or promote a learner.
     Voter(MemberId),
-    /// Add as a learner, or take a voter's vote away.
+    /// Add as a learner, or demote a voter.
     Learner(MemberId),
     Remove(MemberId),
-    /// Changes nothing here; carries a context about this member.
+    /// Changes only the info of this member.
     Update(MemberId),
 }
 
-/// Whether the way leads through a joint membership.
+/// Whether a change goes through a joint membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Transition {
-    /// In one step where that is safe, else through a joint that is left by itself.
+    /// In one step where that is safe, else through a joint that is left automatically.
     #[default]
     Auto,
-    /// Through a joint that is left by itself.
+    /// Through a joint that is left automatically.
     JointImplicit,
-    /// Into a joint that stays until told to leave.
+    /// Into a joint that stays until a change leaves it.
     JointExplicit,
 }
 
-/// A change as it stands in the log: with the membership that results from it.
+/// A change in the log, with the resulting membership.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LoggedChange {
     pub change: Change,
@@ -112,7 +112,7 @@ impl LoggedChange {
 }
 
 impl Change {
-    /// These operations, in the way that is safe with the least ado.
+    /// These operations, in one step if that is safe.
     pub fn new(operations: impl IntoIterator<Item = Operation>) -> Self {
         let operations = operations.into_iter().collect();
         ChangeKind::Operations { operations, transition: Transition::Auto }.into()
@@ -123,42 +123,43 @@ impl Change {
         ChangeKind::V1(operation).into()
     }
 
-    /// Out of a joint, to its incoming majority.
+    /// Leaves a joint for its incoming majority.
     pub fn leave() -> Self {
         Self::default()
     }
 
-    /// To these majorities, in one step: joint, extended (three and more), back to
-    /// an outgoing one. Voters that are in none of them become learners.
+    /// Changes to these majorities in one step: joint, extended (three and more), or back
+    /// to an outgoing one. Voters that are in none of them become learners.
     pub fn majorities(majorities: impl IntoIterator<Item = MemberSet>) -> Self {
         ChangeKind::Majorities(majorities.into_iter().collect()).into()
     }
 
-    /// Lets this one receive the log. Nothing happens to a member.
+    /// Adds a learner. No effect on a member.
     pub fn add_learner(id: MemberId) -> Self {
         ChangeKind::AddLearners([id].into_iter().collect()).into()
     }
 
-    /// Exactly these voters, all of them members already. Who loses its vote stays as
-    /// a learner, or goes once that is safe.
+    /// Exactly these voters, which must be members already. A voter that loses its vote
+    /// stays as a learner, or is removed once that is safe.
     pub fn set_voters(voters: impl IntoIterator<Item = MemberId>, retain: bool) -> Self {
         ChangeKind::SetVoters { voters: voters.into_iter().collect(), retain }.into()
     }
 
-    /// These learners get a vote.
+    /// Promotes these learners.
     pub fn add_voters(ids: impl IntoIterator<Item = MemberId>) -> Self {
         let (add, remove) = (ids.into_iter().collect(), MemberSet::new());
         ChangeKind::EditVoters { add, remove, retain: true }.into()
     }
 
-    /// These voters lose their vote; they stay as learners, or go once that is safe.
+    /// Demotes these voters; they stay as learners, or are removed once that is safe.
     pub fn remove_voters(ids: impl IntoIterator<Item = MemberId>, retain: bool) -> Self {
         let (add, remove) = (MemberSet::new(), ids.into_iter().collect());
         ChangeKind::EditVoters { add, remove, retain }.into()
     }
 
-    /// To end with these voters and learners. The leader, whoever it is, gets there. In
-    /// place of a goal that is under way only with [`Change::expecting`], outside a joint.
+    /// Sets a goal: the voters and learners to end with. The leader takes the steps, also
+    /// after a change of leader. It replaces a goal in progress only with
+    /// [`Change::expecting`], outside a joint.
     pub fn goal(
         voters: impl IntoIterator<Item = MemberId>,
         learners: impl IntoIterator<Item = MemberId>,
@@ -167,27 +168,28 @@ impl Change {
         ChangeKind::Goal { voters, learners }.into()
     }
 
-    /// Back to where the change under way began.
+    /// Returns to where the change in progress began.
     pub fn cancel() -> Self {
         ChangeKind::Cancel.into()
     }
 
-    /// Says where to reach a member, and in which zone it stands.
+    /// Records the info of a member: addresses and zone.
     pub fn with_info(mut self, id: MemberId, info: MemberInfo) -> Self {
         self.infos.push((id, info));
         self
     }
 
-    /// Only if nobody else changed the membership in between.
+    /// Refuse the change if the newest membership is not that of this entry (compare and
+    /// set).
     pub fn expecting(mut self, newest: EntryId) -> Self {
         self.expected = Some(newest);
         self
     }
 
-    /// The way for operations; other kinds have only one.
-    pub fn with_transition(mut self, wanted: Transition) -> Self {
+    /// The transition for operations; other kinds have only one.
+    pub fn with_transition(mut self, new: Transition) -> Self {
         if let ChangeKind::Operations { transition, .. } = &mut self.kind {
-            *transition = wanted;
+            *transition = new;
         }
         self
     }
@@ -201,7 +203,7 @@ impl Change {
         matches!(&self.kind, ChangeKind::Operations { operations, .. } if operations.is_empty())
     }
 
-    /// The operations, of a change that is made of them.
+    /// The operations of this change; none for other kinds.
     pub fn operations(&self) -> &[Operation] {
         match &self.kind {
             ChangeKind::Operations { operations, .. } => operations,
@@ -210,8 +212,8 @@ impl Change {
         }
     }
 
-    /// Members and votes stay as they are; only something is said about members.
-    pub fn only_describes(&self) -> bool {
+    /// Whether only the info of members changes.
+    pub fn only_updates_info(&self) -> bool {
         let operations = self.operations();
         let about = |operation: &Operation| matches!(operation, Operation::Update(_));
         !operations.is_empty() && operations.iter().all(about)
@@ -237,7 +239,7 @@ impl Operation {
 }
 
 impl Membership {
-    /// What a change makes of this membership, or why it is not possible.
+    /// The membership that a change results in, or why it is not possible.
     pub fn resolve(
         &self,
         change: &Change,
@@ -254,7 +256,7 @@ impl Membership {
             ChangeKind::Operations { operations, transition } => {
                 self.operations(operations, *transition, etcd_compat)
             }
-            ChangeKind::Majorities(majorities) => self.go_to(majorities),
+            ChangeKind::Majorities(majorities) => self.change_majorities(majorities),
             ChangeKind::AddLearners(ids) => {
                 let new = ids.iter().filter(|id| !self.contains(*id)).map(Operation::Learner);
                 let new: Vec<Operation> = new.collect();
@@ -265,15 +267,16 @@ impl Membership {
                 let stay = self.incoming().iter().filter(|id| !remove.contains(*id));
                 self.set_voters(&stay.chain(add.iter()).collect(), *retain)
             }
-            // Who says which goal it means to replace has looked at it.
+            // A caller that names the membership it expects has seen the goal that it
+            // replaces.
             ChangeKind::Goal { voters, learners } if change.expected.is_some() => {
-                self.aim(voters, learners)
+                self.with_new_goal(voters, learners)
             }
             ChangeKind::Goal { voters, learners } => self.set_goal(voters, learners),
             ChangeKind::Cancel => self.cancel_goal(),
         }?;
         for (id, info) in &change.infos {
-            if next.contains(*id) || next.aims_at(*id) {
+            if next.contains(*id) || next.goal_includes(*id) {
                 next = next.with_info(*id, info.clone());
             }
         }
@@ -320,19 +323,19 @@ impl Membership {
         }
     }
 
-    /// In one step: at most one voter comes or goes.
+    /// In one step: at most one voter changes (thesis §4.1).
     pub fn simple(&self, operations: &[Operation]) -> Result<Self, ChangeRefusal> {
         if self.is_joint() {
             return Err(ChangeRefusal::SimpleInJoint);
         }
-        let next = self.operate(operations)?;
+        let next = self.apply_operations(operations)?;
         if self.incoming().difference_count(next.incoming()) > 1 {
             return Err(ChangeRefusal::ManyVoters);
         }
         next.checked()
     }
 
-    /// Into the joint of what results and what was.
+    /// Enters the joint of the result and the present membership (thesis §4.3).
     pub fn enter_joint(
         &self,
         operations: &[Operation],
@@ -347,10 +350,10 @@ impl Membership {
         let mut joint = self.clone();
         joint.majorities.push(self.incoming().clone());
         joint.auto_leave = auto_leave;
-        joint.operate(operations)?.checked()
+        joint.apply_operations(operations)?.checked()
     }
 
-    /// Out of a joint, to the incoming majority alone.
+    /// Leaves a joint for the incoming majority.
     pub fn leave(&self) -> Result<Self, ChangeRefusal> {
         if !self.is_joint() {
             return Err(ChangeRefusal::NotJoint);
@@ -364,14 +367,15 @@ impl Membership {
         next.checked()
     }
 
-    /// To this list of majorities, if every quorum of it meets every quorum of now.
-    pub fn go_to(&self, majorities: &[MemberSet]) -> Result<Self, ChangeRefusal> {
+    /// Changes to this list of majorities, if every quorum of it overlaps every present
+    /// quorum.
+    pub fn change_majorities(&self, majorities: &[MemberSet]) -> Result<Self, ChangeRefusal> {
         let mut next = self.clone();
         next.majorities = majorities.to_vec();
         next.auto_leave = false;
         next.learners_next = MemberSet::new();
-        // Who loses its vote stays as a learner; who leaves with a majority that is
-        // on its way out becomes one when that goes.
+        // A voter that loses its vote stays as a learner; one that is only in an outgoing
+        // majority becomes a learner when that is dropped.
         for id in self.voters().iter().chain(next.voters().iter()) {
             if !next.is_voter(id) {
                 next.learners.insert(id);
@@ -383,27 +387,27 @@ impl Membership {
             }
         }
         let next = next.checked()?;
-        if self.may_become(&next) { Ok(next) } else { Err(ChangeRefusal::UnsafeTransition) }
+        if self.can_change_to(&next) { Ok(next) } else { Err(ChangeRefusal::UnsafeTransition) }
     }
 
-    /// Whether every quorum of this membership meets every quorum of `next`: some
-    /// majority of the one equals some majority of the other, or differs by one
-    /// voter. Majorities are compared with majorities, never with unions of them.
-    pub fn may_become(&self, next: &Self) -> bool {
+    /// Whether every quorum of this membership overlaps every quorum of `next`: some
+    /// majority of the one equals some majority of the other, or differs by one voter.
+    /// Majorities are compared with majorities, never with their unions.
+    pub fn can_change_to(&self, next: &Self) -> bool {
         self.majorities
             .iter()
             .any(|old| next.majorities.iter().any(|new| old.difference_count(new) <= 1))
     }
 
-    /// A voter that would go without having been a learner: by this step, or by the
-    /// exit from the joint that it leads into.
+    /// A voter that would be removed without having been a learner: by this step, or when
+    /// the joint that it enters is left.
     pub fn voter_removed_by(&self, next: &Self) -> Option<MemberId> {
         let gone = self.voters().iter().find(|id| !next.contains(*id));
         let stays = |id| next.incoming().contains(id) || next.learners_next.contains(id);
         gone.or_else(|| next.voters().iter().find(|id| !stays(*id)))
     }
 
-    fn operate(&self, operations: &[Operation]) -> Result<Self, ChangeRefusal> {
+    fn apply_operations(&self, operations: &[Operation]) -> Result<Self, ChangeRefusal> {
         let mut next = self.clone();
         if next.majorities.is_empty() {
             next.majorities.push(MemberSet::new());
@@ -430,8 +434,8 @@ impl Membership {
 
     fn make_learner(&mut self, id: MemberId) {
         self.majorities[0].remove(id);
-        // A voter of the outgoing majority still votes there: it becomes a learner
-        // when the joint is left, since nobody may be both at a time.
+        // A voter of the outgoing majority still votes there: it becomes a learner when the
+        // joint is left, since a member cannot be both.
         if self.leaves(id) {
             self.learners_next.insert(id);
         } else {
@@ -452,12 +456,12 @@ impl Membership {
     fn checked(self) -> Result<Self, ChangeRefusal> {
         match self.check() {
             Ok(()) => Ok(self),
-            Err(why) => Err(ChangeRefusal::InvalidMembership(why)),
+            Err(error) => Err(ChangeRefusal::InvalidMembership(error)),
         }
     }
 }
 
-/// `v1 l2 r3 u4`, `leave`, `(1 2)&&(2 3)`, `goal (1 2 3) learners (4)`, `cancel`.
+/// `v…  l… r… u…` with ids, `leave`, `(…)&&(…)`, `goal (…) learners (…)`, `cancel`.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {

@@ -1,73 +1,73 @@
-//! Where a change is to end, and the way there.
+//! Goals: the members to end with, and the steps to get there.
 //!
-//! A goal stands in the membership, so it is in the log and in snapshots, and
-//! whoever leads pursues it. [`next_step`] alone decides what to do next; a leader
-//! asks it to act, [`plan`] asks it to show the whole way beforehand.
+//! A goal is part of the membership, so it is in the log and in snapshots, and every leader
+//! pursues it. [`next_step`] alone decides what to do next; a leader acts on it, and
+//! [`plan`] lists all steps in advance.
 
 use std::fmt;
 
 use super::{ChangeKind, ChangeRefusal, Membership, Operation};
 use crate::{EntryId, MemberId, MemberSet};
 
-/// Voters and learners to end with, and those it began with.
+/// The voters and learners to end with, and those before.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Goal {
-    /// The entry that set it, by which it is known ever after; zero before it is logged.
+    /// The entry that set the goal, which identifies it; zero before it is logged.
     pub id: EntryId,
     pub voters: MemberSet,
     pub learners: MemberSet,
-    /// What cancelling goes back to.
+    /// What a cancel returns to.
     pub from_voters: MemberSet,
     pub from_learners: MemberSet,
-    /// It is the way back of a change that was cancelled.
+    /// Whether this goal undoes a cancelled one.
     pub cancels: bool,
 }
 
-/// What became of a goal.
+/// How a goal ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum GoalEnd {
-    /// The members are as wished.
+    /// The goal is reached.
     Reached,
-    /// It was called off. The way back is a goal of its own, known by the entry that
-    /// called it off.
+    /// It was cancelled. The way back is another goal, identified by the entry of the
+    /// cancel.
     Cancelled,
-    /// Another goal took its place.
+    /// Another goal replaced it.
     Replaced,
 }
 
-/// A goal that is pursued no more.
+/// A goal that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EndedGoal {
     /// The entry that set the goal.
     pub id: EntryId,
     pub end: GoalEnd,
-    /// The entry whose membership was the first without it.
+    /// The entry of the first membership without it.
     pub at: EntryId,
 }
 
-/// Ended goals that a membership remembers.
+/// How many ended goals a membership remembers.
 const ENDED_MAX: usize = 8;
 
 impl Goal {
-    /// A member when it is reached.
-    pub(super) fn wants(&self, id: MemberId) -> bool {
+    /// Whether this is a member once the goal is reached.
+    pub(super) fn includes(&self, id: MemberId) -> bool {
         self.voters.contains(id) || self.learners.contains(id)
     }
 }
 
-/// What a leader sees that the membership does not say.
+/// What a leader sees of its peers, as input for planning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PlanContext {
     pub leader: MemberId,
-    /// Live, and so near the end of the log that they can vote without harm.
+    /// Live, and near enough to the end of the log to vote without delaying commits.
     pub caught_up: MemberSet,
-    /// On their way to be caught up: worth waiting for.
-    pub coming: MemberSet,
+    /// Still catching up: worth waiting for.
+    pub catching_up: MemberSet,
     /// The membership is settled.
     pub settled: bool,
 }
@@ -77,30 +77,30 @@ pub struct PlanContext {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum GoalStep {
-    /// Let those receive the log who do not yet.
+    /// Add these members as learners.
     AddLearners(MemberSet),
-    /// Wait until these can vote without harm.
+    /// Wait until these have caught up.
     CatchUp(MemberSet),
-    /// The leader will have no vote: one of these takes over first.
+    /// The leader will lose its vote: one of these takes over first.
     HandOver(MemberSet),
-    /// Votes change hands, in one step or by entering a joint.
+    /// Promote and demote voters, in one step or by entering a joint.
     MoveVotes(Vec<Operation>),
-    /// Out of the joint.
+    /// Leave the joint.
     Leave,
     /// Wait until a quorum durably knows the new voters.
     Settle,
-    /// Those who have no vote any more may go.
+    /// Remove these learners.
     RemoveLearners(MemberSet),
 }
 
 impl GoalStep {
-    /// Nothing to be done but to wait.
+    /// Whether the step only waits.
     pub fn is_wait(&self) -> bool {
         matches!(self, Self::CatchUp(_) | Self::Settle)
     }
 }
 
-/// What to do next to reach the membership's goal; nothing when there is none.
+/// The next step towards the membership's goal; none without a goal.
 pub fn next_step(membership: &Membership, view: &PlanContext) -> Option<GoalStep> {
     let goal = membership.goal()?;
     if membership.is_joint() {
@@ -113,22 +113,23 @@ pub fn next_step(membership: &Membership, view: &PlanContext) -> Option<GoalStep
     }
     if *membership.incoming() != goal.voters {
         let step = toward_voters(membership, goal, view);
-        // Who came with this goal and is wanted no more does not wait for the others: its
-        // address may be needed for somebody else.
+        // A learner that was added for this goal and is no longer part of it is removed
+        // without waiting for the others: its address may be needed for another member.
         // Shown by scenarios/goal_continues_without_member_that_never_starts.txt.
         let began = |id| goal.from_voters.contains(id) || goal.from_learners.contains(id);
-        let unwanted = |id: &MemberId| !goal.wants(*id) && !began(*id);
-        let unwanted: MemberSet = membership.learners().iter().filter(unwanted).collect();
-        if matches!(step, GoalStep::CatchUp(_)) && view.settled && !unwanted.is_empty() {
-            return Some(GoalStep::RemoveLearners(unwanted));
+        let dropped = |id: &MemberId| !goal.includes(*id) && !began(*id);
+        let dropped: MemberSet = membership.learners().iter().filter(dropped).collect();
+        if matches!(step, GoalStep::CatchUp(_)) && view.settled && !dropped.is_empty() {
+            return Some(GoalStep::RemoveLearners(dropped));
         }
         return Some(step);
     }
     if !view.settled {
         return Some(GoalStep::Settle);
     }
-    let leavers: MemberSet = membership.learners().iter().filter(|id| !goal.wants(*id)).collect();
-    (!leavers.is_empty()).then_some(GoalStep::RemoveLearners(leavers))
+    let leaving_learners: MemberSet =
+        membership.learners().iter().filter(|id| !goal.includes(*id)).collect();
+    (!leaving_learners.is_empty()).then_some(GoalStep::RemoveLearners(leaving_learners))
 }
 
 fn toward_voters(membership: &Membership, goal: &Goal, view: &PlanContext) -> GoalStep {
@@ -136,28 +137,28 @@ fn toward_voters(membership: &Membership, goal: &Goal, view: &PlanContext) -> Go
     let joining = || goal.voters.iter().filter(|id| !voters.contains(*id));
     let ready: MemberSet = joining().filter(|id| view.caught_up.contains(*id)).collect();
     let lagging: MemberSet = joining().filter(|id| !view.caught_up.contains(*id)).collect();
-    let expected = lagging.iter().any(|id| view.coming.contains(id));
+    let expected = lagging.iter().any(|id| view.catching_up.contains(id));
     if expected || ready.is_empty() && !lagging.is_empty() {
         return GoalStep::CatchUp(lagging);
     }
     let leaving = leaving(voters, goal, view);
-    // One that never comes must not keep the others from their vote. Until it does, each
-    // that comes takes the place of one that goes, so that the cluster does not shrink.
+    // A member that never starts must not keep the others from their votes. Until it does,
+    // each new voter replaces a leaving one, so that the cluster does not shrink.
     // Shown by scenarios/goal_continues_without_member_that_never_starts.txt.
     let seats = if lagging.is_empty() { leaving.len() } else { ready.len().min(leaving.len()) };
     let demoted = &leaving[..seats];
     let stays = |id| goal.voters.contains(id) || voters.contains(id) && !demoted.contains(&id);
-    let heirs = goal.voters.iter().filter(|id| voters.contains(*id));
-    let heirs: MemberSet = heirs.filter(|id| view.caught_up.contains(*id)).collect();
-    if !stays(view.leader) && !heirs.is_empty() {
-        return GoalStep::HandOver(heirs);
+    let successors = goal.voters.iter().filter(|id| voters.contains(*id));
+    let successors: MemberSet = successors.filter(|id| view.caught_up.contains(*id)).collect();
+    if !stays(view.leader) && !successors.is_empty() {
+        return GoalStep::HandOver(successors);
     }
     let promotions = ready.iter().map(Operation::Voter);
     let demotions = voters.iter().filter(|id| demoted.contains(id)).map(Operation::Learner);
     GoalStep::MoveVotes(promotions.chain(demotions).collect())
 }
 
-/// Who is to lose its vote: first who is of no use, last who leads.
+/// The voters to demote: first those that are not caught up, last the leader.
 fn leaving(voters: &MemberSet, goal: &Goal, view: &PlanContext) -> Vec<MemberId> {
     let mut leaving: Vec<MemberId> =
         voters.iter().filter(|id| !goal.voters.contains(*id)).collect();
@@ -166,21 +167,22 @@ fn leaving(voters: &MemberSet, goal: &Goal, view: &PlanContext) -> Vec<MemberId>
 }
 
 impl Membership {
-    /// This membership with a goal, or why it cannot be one.
+    /// This membership with a goal, or why that is not possible.
     pub fn set_goal(
         &self,
         voters: &MemberSet,
         learners: &MemberSet,
     ) -> Result<Self, ChangeRefusal> {
-        // A way back may be left for another goal: who was to come back may be gone.
+        // A cancel may be replaced by another goal: the member that it waits for may be
+        // dead.
         if self.goal().is_some_and(|goal| !goal.cancels) {
             return Err(ChangeRefusal::GoalInProgress);
         }
-        self.aim(voters, learners)
+        self.with_new_goal(voters, learners)
     }
 
-    /// This membership with a goal, in place of the one that it may have.
-    pub(super) fn aim(
+    /// This membership with a goal that replaces its present one, if any.
+    pub(super) fn with_new_goal(
         &self,
         voters: &MemberSet,
         learners: &MemberSet,
@@ -199,7 +201,7 @@ impl Membership {
                 id,
             )));
         }
-        // Aimed anew, it began where the first aim began.
+        // A replaced goal keeps the starting point of the first one.
         let (from_voters, from_learners) = match self.goal().filter(|goal| !goal.cancels) {
             Some(goal) => (goal.from_voters.clone(), goal.from_learners.clone()),
             None => (self.incoming().clone(), self.learners().clone()),
@@ -217,12 +219,12 @@ impl Membership {
         if nothing { Err(ChangeRefusal::AlreadyReached) } else { Ok(next) }
     }
 
-    /// This membership on its way back to where its change began; out of a joint at once,
-    /// so that it takes no more than the majority that it came from, where that is enough.
+    /// This membership with its change cancelled; out of a joint at once, so that it needs
+    /// only the majority that it came from, where that is enough.
     /// Shown by scenarios/onappend_joint_not_left_for_dead_majority.txt.
     pub fn cancel_goal(&self) -> Result<Self, ChangeRefusal> {
         let goal = match (self.goal(), self.outgoing().first()) {
-            // Asked twice, because the first answer was lost: not back again.
+            // A retried cancel does not cancel the cancel.
             (Some(goal), _) if goal.cancels => {
                 return Err(ChangeRefusal::AlreadyCancelled);
             }
@@ -234,41 +236,41 @@ impl Membership {
                 from_learners: goal.learners.clone(),
                 cancels: true,
             },
-            // A joint that somebody entered by hand goes back to what it came from.
+            // A joint that was entered explicitly returns to its outgoing majority.
             (None, Some(old)) if self.outgoing().len() == 1 => Goal {
                 id: EntryId::ZERO,
                 voters: old.clone(),
-                // Nobody asked for anybody to go.
+                // No member is removed.
                 learners: self.members().iter().filter(|id| !old.contains(*id)).collect(),
                 from_voters: self.incoming().clone(),
                 from_learners: self.learners().clone(),
                 cancels: true,
             },
-            // Of several majorities on their way out, which one it began with is not
-            // known: name the way with a list.
+            // With several outgoing majorities the origin is not known: use a list of
+            // majorities.
             (None, _) => return Err(ChangeRefusal::NothingToCancel),
         };
         let turned = self.with_goal(Some(goal));
         let back = match self.outgoing().first() {
-            Some(old) => turned.go_to(std::slice::from_ref(old))?,
+            Some(old) => turned.change_majorities(std::slice::from_ref(old))?,
             None => turned,
         };
         Ok(back.without_reached_goal())
     }
 
-    /// It is on its way to a membership with this one. What was said about it when the
-    /// goal was set is kept until it comes.
+    /// Whether the goal includes this member. Its info is kept from when the goal was set
+    /// until it is added.
     /// Shown by scenarios/goal_keeps_info_of_joining_member.txt.
-    pub(super) fn aims_at(&self, id: MemberId) -> bool {
-        self.goal().is_some_and(|goal| goal.wants(id))
+    pub(super) fn goal_includes(&self, id: MemberId) -> bool {
+        self.goal().is_some_and(|goal| goal.includes(id))
     }
 
-    /// The goals that ended of late, the latest last.
+    /// The goals that ended recently, the latest last.
     pub fn ended_goals(&self) -> &[EndedGoal] {
         &self.ended
     }
 
-    /// Remembers that a goal ended; of many, the latest.
+    /// Records that a goal ended; only the latest are kept.
     pub fn with_ended_goal(mut self, ended: EndedGoal) -> Self {
         self.ended.push(ended);
         let excess = self.ended.len().saturating_sub(ENDED_MAX);
@@ -276,9 +278,14 @@ impl Membership {
         self
     }
 
-    /// This membership as the successor of `before`, brought by the entry `since`: a new
-    /// goal gets its name, and what became of an old one is remembered.
-    pub(super) fn keeping_goals(mut self, before: &Self, since: EntryId, by: &ChangeKind) -> Self {
+    /// This membership as the successor of `before`, logged as the entry `since`: a new
+    /// goal gets its id, and the end of an old one is recorded.
+    pub(super) fn with_goal_history(
+        mut self,
+        before: &Self,
+        since: EntryId,
+        by: &ChangeKind,
+    ) -> Self {
         let is_new = self.goal.is_some() && self.goal != before.goal;
         let aims = is_new || matches!(by, ChangeKind::Goal { .. } | ChangeKind::Cancel);
         let end = match before.goal() {
@@ -291,7 +298,7 @@ impl Membership {
             self = self.with_ended_goal(EndedGoal { id: goal.id, end, at: since });
         }
         if aims && self.goal.is_none() {
-            // There is nothing to do: it ends where it begins.
+            // Nothing to do: the goal ends at once.
             let end = GoalEnd::Reached;
             self = self.with_ended_goal(EndedGoal { id: since, end, at: since });
         }
@@ -301,7 +308,7 @@ impl Membership {
         self
     }
 
-    /// What a step makes of this membership. Waiting and handing over change nothing.
+    /// The membership after a step. Waiting and handing over change nothing.
     pub fn take_step(&self, step: &GoalStep) -> Result<Self, ChangeRefusal> {
         let learners = |ids: &MemberSet| ids.iter().map(Operation::Learner).collect::<Vec<_>>();
         let next = match step {
@@ -319,7 +326,7 @@ impl Membership {
         next.map(Self::without_reached_goal)
     }
 
-    /// A goal that is reached is a goal no more.
+    /// Drops the goal if it is reached.
     pub(super) fn without_reached_goal(self) -> Self {
         let reached = self.goal().is_some_and(|goal| {
             !self.is_joint() && *self.incoming() == goal.voters && *self.learners() == goal.learners
@@ -328,7 +335,7 @@ impl Membership {
     }
 }
 
-/// The whole way to a goal, before anything is done.
+/// All steps towards a goal, in advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Plan {
@@ -339,19 +346,18 @@ pub struct Plan {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PlannedStep {
     pub step: GoalStep,
-    /// What counts once the step is done.
+    /// The membership after the step.
     pub membership: Membership,
-    /// The least losses, of one or two members, after which nothing could be
-    /// committed.
+    /// The smallest losses, of one or two members, after which nothing can be committed.
     pub stops_commits: Vec<MemberSet>,
-    /// The least losses, of one or two members, after which nobody could be elected
-    /// before the step is settled: then the majorities before it count as well.
+    /// The smallest losses, of one or two members, after which no leader can be elected
+    /// before the step is settled: until then the majorities before it count as well.
     pub stops_elections: Vec<MemberSet>,
 }
 
-/// Lists the steps from this membership to these voters and learners, for a cluster
-/// that looks like this at the start. The same code that acts decides here; what has to
-/// be waited for is listed, and then taken to have happened.
+/// Lists the steps from this membership to these voters and learners, given the present
+/// state of the peers. It uses the same function as the leader; a step that waits is listed
+/// and then assumed to be done.
 pub fn plan(
     membership: &Membership,
     view: &PlanContext,
@@ -359,8 +365,8 @@ pub fn plan(
     learners: &MemberSet,
 ) -> Result<Plan, ChangeRefusal> {
     let mut now = membership.set_goal(voters, learners)?;
-    // Everybody is waited for.
-    let mut view = PlanContext { coming: voters.clone(), ..view.clone() };
+    // The plan waits for all joining members.
+    let mut view = PlanContext { catching_up: voters.clone(), ..view.clone() };
     let mut steps = Vec::new();
     while let Some(step) = next_step(&now, &view) {
         let next = now.take_step(&step)?;
@@ -368,7 +374,9 @@ pub fn plan(
             GoalStep::CatchUp(ids) => {
                 view.caught_up = view.caught_up.iter().chain(ids.iter()).collect()
             }
-            GoalStep::HandOver(heirs) => view.leader = heirs.iter().next().unwrap_or(view.leader),
+            GoalStep::HandOver(successors) => {
+                view.leader = successors.iter().next().unwrap_or(view.leader)
+            }
             GoalStep::Settle => view.settled = true,
             _ => view.settled = false,
         }
@@ -386,8 +394,8 @@ pub fn plan(
     Ok(Plan { steps })
 }
 
-/// Single members, and pairs of members of which neither is enough alone, whose loss
-/// leaves one of these memberships without a quorum.
+/// Single members, and pairs of members of which neither suffices alone, whose loss leaves
+/// one of these memberships without a quorum.
 fn stopping_losses(memberships: &[&Membership]) -> Vec<MemberSet> {
     let stops = |lost: &[MemberId]| {
         memberships.iter().any(|membership| !membership.quorum(|id| !lost.contains(&id)))
@@ -412,7 +420,7 @@ impl fmt::Display for GoalStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AddLearners(ids) => write!(f, "add learners ({ids})"),
-            Self::CatchUp(ids) => write!(f, "wait until ({ids}) caught up"),
+            Self::CatchUp(ids) => write!(f, "wait until ({ids}) have caught up"),
             Self::HandOver(ids) => write!(f, "hand over to one of ({ids})"),
             Self::MoveVotes(operations) => {
                 write!(f, "move votes")?;

@@ -8,7 +8,7 @@ fn set(mask: u32) -> MemberSet {
 
 /// What a leader sees to whom everything is settled and nobody is on its way.
 fn view(leader: MemberId, caught_up: MemberSet) -> PlanContext {
-    PlanContext { leader, caught_up, coming: MemberSet::new(), settled: true }
+    PlanContext { leader, caught_up, catching_up: MemberSet::new(), settled: true }
 }
 
 /// Takes steps as a leader would that always sees everybody caught up and every
@@ -19,10 +19,10 @@ fn walk(mut now: Membership, leader: MemberId) -> (Membership, usize) {
     while let Some(step) = next_step(&now, &view) {
         let next = now.take_step(&step).unwrap_or_else(|why| panic!("{now}: {step}: {why}"));
         assert_eq!(next.check(), Ok(()), "{now}: {step}");
-        assert!(now.may_become(&next), "{now}: {step}");
+        assert!(now.can_change_to(&next), "{now}: {step}");
         assert_eq!(now.voter_removed_by(&next), None, "{now}: {step}");
         match &step {
-            GoalStep::HandOver(heirs) => view.leader = heirs.iter().next().unwrap(),
+            GoalStep::HandOver(successors) => view.leader = successors.iter().next().unwrap(),
             GoalStep::Settle => view.settled = true,
             _ => {}
         }
@@ -64,8 +64,8 @@ fn a_goal_cancelled_at_any_step_ends_where_it_began() {
             while let Some(step) = next_step(&now, &view) {
                 let (end, _) = walk(now.cancel_goal().unwrap(), view.leader);
                 assert_eq!(end, start, "cancelled at {now}");
-                if let GoalStep::HandOver(heirs) = &step {
-                    view.leader = heirs.iter().next().unwrap();
+                if let GoalStep::HandOver(successors) = &step {
+                    view.leader = successors.iter().next().unwrap();
                 }
                 now = now.take_step(&step).unwrap();
                 view.caught_up = now.members();
@@ -81,10 +81,10 @@ fn walk_without(dead: &MemberSet, mut now: Membership, leader: MemberId) -> Memb
     for _ in 0..12 {
         let Some(step) = next_step(&now, &view).filter(|step| !step.is_wait()) else { return now };
         let next = now.take_step(&step).unwrap_or_else(|why| panic!("{now}: {step}: {why}"));
-        assert!(now.may_become(&next), "{now}: {step}");
+        assert!(now.can_change_to(&next), "{now}: {step}");
         assert_eq!(now.voter_removed_by(&next), None, "{now}: {step}");
-        if let GoalStep::HandOver(heirs) = &step {
-            view.leader = heirs.iter().next().unwrap();
+        if let GoalStep::HandOver(successors) = &step {
+            view.leader = successors.iter().next().unwrap();
         }
         // Called off anywhere on the way, it is back where it began as soon as all are there.
         let goal = now.goal().unwrap();
@@ -97,7 +97,7 @@ fn walk_without(dead: &MemberSet, mut now: Membership, leader: MemberId) -> Memb
 }
 
 #[test]
-fn who_never_comes_keeps_nobody_from_a_vote() {
+fn member_that_never_starts_does_not_block_other_voters() {
     for voters in 1u32..16 {
         for wanted in 1u32..32 {
             // Those who are to come; of the others, the lowest leads and the rest may be dead.
@@ -126,14 +126,14 @@ fn who_never_comes_keeps_nobody_from_a_vote() {
 }
 
 #[test]
-fn a_plan_shows_the_whole_way_and_what_would_stop_it() {
+fn plan_lists_all_steps_and_blocking_losses() {
     let start = Membership::new([1, 2, 3].map(MemberId), []);
     let view = view(MemberId(1), start.voters());
     let plan = plan(&start, &view, &MemberSet::from([2, 3, 4]), &MemberSet::new()).unwrap();
     let steps: Vec<String> = plan.steps.iter().map(|planned| short(&planned.step)).collect();
     let want = [
         "add learners (4)",
-        "wait until (4) caught up",
+        "wait until (4) have caught up",
         "hand over to one of (2 3)",
         "move votes v4 l1",
         "leave the joint",
@@ -154,7 +154,7 @@ fn a_plan_shows_the_whole_way_and_what_would_stop_it() {
 }
 
 #[test]
-fn voters_by_name_keep_or_lose_their_seat() {
+fn voters_given_as_a_set_stay_or_are_removed() {
     let now = Membership::new([1, 2, 3].map(MemberId), [4, 5, 6].map(MemberId));
     let resolve = |change: Change| now.resolve(&change, &EtcdCompat::default());
     let kept = resolve(Change::set_voters([3, 4, 5].map(MemberId), true)).unwrap();
@@ -189,7 +189,7 @@ fn a_zone_that_holds_half_of_the_voters_blocks() {
 }
 
 #[test]
-fn impossible_goals_are_refused() {
+fn invalid_goals_are_refused() {
     let now = Membership::new([1, 2, 3].map(MemberId), []);
     let none = MemberSet::new();
     assert_eq!(now.set_goal(&none, &none), Err(ChangeRefusal::NoVotersLeft));
@@ -211,7 +211,7 @@ fn logged(now: &Membership, change: Change, index: u64) -> Membership {
 }
 
 #[test]
-fn a_goal_aimed_anew_goes_back_to_the_very_beginning() {
+fn cancel_of_a_replaced_goal_returns_to_the_start_of_the_first() {
     let start = Membership::new([1, 2, 3].map(MemberId), []);
     let first = logged(&start, Change::goal([1, 2, 4].map(MemberId), []), 2);
     let came = logged(&first.with_goal(None), Change::add_learner(MemberId(4)), 3);
@@ -231,7 +231,7 @@ fn a_goal_aimed_anew_goes_back_to_the_very_beginning() {
 }
 
 #[test]
-fn what_is_remembered_is_bounded() {
+fn remembered_goals_and_ids_are_bounded() {
     let mut now = Membership::new([1, 2, 3].map(MemberId), []);
     for index in 2..200 {
         let id = MemberId(2 + index);
@@ -248,13 +248,13 @@ fn what_is_remembered_is_bounded() {
 }
 
 #[test]
-fn who_is_wanted_no_more_does_not_wait_for_those_who_are() {
+fn unwanted_learner_is_removed_without_waiting() {
     let id = |id| MemberId(id);
     let now = Membership::new([id(1)], []).set_goal(&set(0b111), &MemberSet::new()).unwrap();
     let view = view(id(1), set(0b1));
     let now = now.take_step(&next_step(&now, &view).unwrap()).unwrap();
     assert_eq!(next_step(&now, &view), Some(GoalStep::CatchUp(set(0b110))));
-    let now = now.aim(&set(0b101), &MemberSet::new()).unwrap();
+    let now = now.with_new_goal(&set(0b101), &MemberSet::new()).unwrap();
     assert_eq!(
         next_step(&now, &PlanContext { settled: false, ..view.clone() }),
         Some(GoalStep::CatchUp(set(0b100)))

@@ -1,72 +1,71 @@
 //! Which of the memberships in the log counts now.
 //!
-//! The log holds every membership since the newest snapshot; this keeps them at
-//! hand, oldest first. Which one counts is one question with two answers: the newest
-//! one handed to the state machine, or the newest one in the log.
+//! This holds every membership of the log since the newest snapshot, oldest first. The
+//! active one is the newest that was handed to the state machine (on apply), or the newest
+//! in the log (on append).
 
 use std::sync::Arc;
 
 use super::Membership;
 use crate::{EntryId, Index};
 
-/// The memberships of a log: that of its snapshot, and one per change since.
+/// The memberships of a log: that of its snapshot, and one for each change since.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct History {
+pub(crate) struct MembershipHistory {
     /// Never empty. Indexes increase.
-    known: Vec<Known>,
+    known: Vec<LoggedMembership>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Known {
+pub(crate) struct LoggedMembership {
     pub(crate) id: EntryId,
     pub(crate) membership: Arc<Membership>,
 }
 
-impl Known {
-    /// The entry that brought the membership. Where a snapshot stands for it, the
-    /// membership remembers.
+impl LoggedMembership {
+    /// The entry of the membership. After a snapshot the membership itself records it.
     pub(crate) fn since(&self) -> EntryId {
         if self.membership.since() == EntryId::ZERO { self.id } else { self.membership.since() }
     }
 }
 
-impl History {
+impl MembershipHistory {
     pub(crate) fn new(id: EntryId, membership: Arc<Membership>) -> Self {
-        Self { known: vec![Known { id, membership }] }
+        Self { known: vec![LoggedMembership { id, membership }] }
     }
 
-    /// The membership that counts for a member that has taken up the log to here.
-    pub(crate) fn counts(&self, taken: Index) -> &Known {
-        if self.newest().id.index <= taken {
+    /// The membership as of this index.
+    pub(crate) fn at(&self, index: Index) -> &LoggedMembership {
+        if self.newest().id.index <= index {
             return self.newest();
         }
-        let newer = self.known.partition_point(|known| known.id.index <= taken);
-        // What is older than the log's snapshot is forgotten, so the first one is
-        // the best answer for anything before it.
+        let newer = self.known.partition_point(|known| known.id.index <= index);
+        // Memberships older than the snapshot are dropped, so the first one is the best
+        // answer for anything before it.
         &self.known[newer.saturating_sub(1)]
     }
 
     /// The newest membership in the log, whether it counts or not.
-    pub(crate) fn newest(&self) -> &Known {
+    pub(crate) fn newest(&self) -> &LoggedMembership {
         &self.known[self.known.len() - 1]
     }
 
     pub(crate) fn push(&mut self, id: EntryId, membership: Arc<Membership>) {
         debug_assert!(self.newest().id.index < id.index);
-        self.known.push(Known { id, membership });
+        self.known.push(LoggedMembership { id, membership });
     }
 
-    /// The one before the newest, if both are known.
-    pub(crate) fn last_but_one(&self) -> Option<&Known> {
+    /// The membership before the newest, if both are known.
+    pub(crate) fn second_newest(&self) -> Option<&LoggedMembership> {
         self.known.len().checked_sub(2).and_then(|at| self.known.get(at))
     }
 
-    /// Whether a change stands in the log after `from`, up to and including `to`.
+    /// Whether the log contains a change after `from`, up to and including `to`.
     pub(crate) fn any_between(&self, from: Index, to: Index) -> bool {
         self.known.iter().any(|known| from < known.id.index && known.id.index <= to)
     }
 
-    /// The log lost its entries from here on.
+    /// The log was truncated from here on.
     pub(crate) fn truncate(&mut self, from: Index) {
         let keep = self.known.partition_point(|known| known.id.index < from);
         self.known.truncate(keep.max(1));

@@ -1,28 +1,29 @@
-//! Who a member is: not only by its id, but by the disk behind it.
+//! The identity of a member: its id, the incarnation of its disk, and the entry that added
+//! it.
 //!
-//! A voter whose disk was wiped, swapped or restored from a backup has forgotten
-//! promises. Under its old id it would vote, and acknowledge, as if it had not. So a
-//! membership names the incarnation of each voter, as far as it was seen, and of each
-//! member the entry that added it. An id is never used twice: those removed of late are
-//! remembered, and a member from before has not seen the entry that a newcomer must show.
+//! A voter whose disk was wiped, replaced or restored from a backup has lost its promises.
+//! Under its old id it would vote and acknowledge as if it had not. So a membership records
+//! the incarnation of each voter that was seen, and for each member the entry that added
+//! it. An id is never used twice: recently removed ids are remembered, and a former member
+//! does not know the entry that added the new one.
 
 use bytes::Bytes;
 
 use super::{Change, ChangeRefusal, MemberInfo, Membership, quorum_size};
 use crate::{EntryId, Identity, Index, MemberId};
 
-/// Removed ids that a membership remembers. An older one may be added again, but only a
-/// member that knows the entry that did so is taken for it.
+/// How many removed ids a membership remembers. An older one may be added again, but only a
+/// member that knows the entry that added it is accepted.
 const REMOVED_MAX: usize = 64;
 
 impl Membership {
-    /// The incarnation that counts as this member, if one was named.
+    /// The recorded incarnation of this member's disk, if any.
     pub fn incarnation(&self, id: MemberId) -> Option<u64> {
         let at = self.incarnations.binary_search_by_key(&id, |(named, _)| *named).ok()?;
         self.incarnations.get(at).map(|(_, incarnation)| *incarnation)
     }
 
-    /// Names the incarnation of a member, unless one is named already.
+    /// Records the incarnation of a member's disk, unless one is recorded already.
     pub fn with_incarnation(mut self, id: MemberId, incarnation: u64) -> Self {
         if let Err(at) = self.incarnations.binary_search_by_key(&id, |(named, _)| *named) {
             self.incarnations.insert(at, (id, incarnation));
@@ -36,7 +37,7 @@ impl Membership {
         at.and_then(|at| self.joined.get(at)).map_or(0, |(_, index)| *index)
     }
 
-    /// Says which entry added a member, in place of what was said before.
+    /// Records which entry added a member.
     pub fn with_joined(mut self, id: MemberId, index: Index) -> Self {
         match self.joined.binary_search_by_key(&id, |(named, _)| *named) {
             Ok(at) => self.joined[at].1 = index,
@@ -45,18 +46,18 @@ impl Membership {
         self
     }
 
-    /// Whom this membership means by an id.
+    /// The recorded identity of this id.
     pub fn identity(&self, id: MemberId) -> Identity {
         Identity { incarnation: self.incarnation(id), joined_at: self.joined_at(id) }
     }
 
-    /// What is known about a member.
+    /// The recorded info of a member.
     pub fn info(&self, id: MemberId) -> Option<&MemberInfo> {
         let at = self.infos.binary_search_by_key(&id, |(named, _)| *named).ok()?;
         self.infos.get(at).map(|(_, info)| info)
     }
 
-    /// Says something about a member, in place of what was said before.
+    /// Records the info of a member.
     pub fn with_info(mut self, id: MemberId, info: MemberInfo) -> Self {
         match self.infos.binary_search_by_key(&id, |(named, _)| *named) {
             Ok(at) => self.infos[at].1 = info,
@@ -65,8 +66,8 @@ impl Membership {
         self
     }
 
-    /// A zone without which some majority has no quorum; only where every voter's
-    /// zone is known.
+    /// A zone whose loss would leave some majority without a quorum; only when the zones of
+    /// all voters are known.
     pub fn blocking_zone(&self) -> Option<&Bytes> {
         let zone = |id| self.info(id).map(|info| &info.zone).filter(|zone| !zone.is_empty());
         self.majorities().iter().find_map(|majority| {
@@ -80,13 +81,13 @@ impl Membership {
         })
     }
 
-    /// Ids that were members lately and are no more, the latest last.
+    /// The ids that were removed recently, the latest last.
     pub fn removed(&self) -> &[MemberId] {
         &self.removed
     }
 
-    /// Whoever comes must not have been here before.
-    pub(crate) fn check_newcomers(&self, next: &Self) -> Result<(), ChangeRefusal> {
+    /// A joining member must not have an id that was removed recently.
+    pub(crate) fn check_joining_ids(&self, next: &Self) -> Result<(), ChangeRefusal> {
         let goal = next.goal().into_iter();
         let goal = goal.flat_map(|goal| goal.voters.iter().chain(goal.learners.iter()));
         let members = next.members();
@@ -97,9 +98,9 @@ impl Membership {
         }
     }
 
-    /// This membership as it stands in the log at `since`, where it follows `before` by
-    /// this change: who went is remembered, who came is known by the entry, the voters
-    /// that were seen are named, and so are goals.
+    /// This membership as it is logged at `since`, following `before` by this change: it
+    /// records removed ids, the entry of new members, the incarnations of voters that were
+    /// seen, and goals.
     pub fn logged(
         self,
         before: &Self,
@@ -107,10 +108,10 @@ impl Membership {
         since: EntryId,
         seen: impl Fn(MemberId) -> Option<u64>,
     ) -> Self {
-        self.following(before, since, seen).keeping_goals(before, since, &change.kind)
+        self.after(before, since, seen).with_goal_history(before, since, &change.kind)
     }
 
-    fn following(
+    fn after(
         mut self,
         before: &Self,
         since: EntryId,
@@ -125,7 +126,8 @@ impl Membership {
         self.removed.drain(..excess);
         self.incarnations.retain(|(id, _)| members.contains(*id));
         let infos = std::mem::take(&mut self.infos).into_iter();
-        self.infos = infos.filter(|(id, _)| members.contains(*id) || self.aims_at(*id)).collect();
+        self.infos =
+            infos.filter(|(id, _)| members.contains(*id) || self.goal_includes(*id)).collect();
         self.joined.retain(|(id, _)| members.contains(*id));
         for id in members.iter().filter(|id| !was.contains(*id)) {
             self = self.with_joined(id, since.index);

@@ -1,9 +1,9 @@
-//! Who is in the cluster and how they count.
+//! Memberships: which members vote, and how votes are counted (thesis §4).
 //!
-//! A [`Membership`] is plain data: no progress, no addresses, no time. What counts
-//! as agreement stands in [`quorum`], which changes are possible in [`change`], the way
-//! to a goal in [`goal`], who a member is in [`identity`], and which of several
-//! memberships counts now in [`history`].
+//! A [`Membership`] is plain data: no progress, no connections, no time. Its modules:
+//! `quorum` (what counts as agreement), `change` (which changes are possible), `goal` (the
+//! steps to a goal), `identity` (what identifies a member), `history` (which of several
+//! memberships counts now).
 
 mod change;
 mod goal;
@@ -27,42 +27,42 @@ pub use refusal::ChangeRefusal;
 
 use crate::{Activation, EntryId, Index, MemberId, MemberSet};
 
-/// Voters, learners, and how a joint membership will be left.
+/// The voters and learners of a cluster, and how a joint membership will be left.
 ///
-/// Usually there is one majority. While voters are being exchanged there are two,
-/// the incoming one first, and everything needs a majority of *each*.
+/// Usually there is one majority. While voters change there are two, the incoming one
+/// first, and every decision needs a majority of *each*.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(into = "MembershipParts"))]
 pub struct Membership {
-    /// The incoming majority, then those that are on their way out.
+    /// The incoming majority, then the outgoing ones.
     majorities: Vec<MemberSet>,
-    /// Receive the log, count nowhere.
+    /// Members that receive the log and do not vote.
     learners: MemberSet,
     /// Voters of an outgoing majority that become learners on leaving.
     learners_next: MemberSet,
-    /// The leader leaves the joint by itself once that is possible.
+    /// The leader leaves the joint automatically once that is possible.
     auto_leave: bool,
-    /// The entry that brought it; zero for the first one.
+    /// The entry of this membership; zero for the first one.
     since: EntryId,
     /// When this cluster's memberships begin to count.
     activation: Activation,
-    /// Where the members are going, if a change is under way.
+    /// The goal in progress, if any.
     goal: Option<Box<Goal>>,
     /// Goals that ended, the latest last.
     ended: Vec<EndedGoal>,
-    /// The disk behind each voter, as far as it was seen. Sorted by member.
+    /// The recorded incarnation of each voter's disk. Sorted by member.
     incarnations: Vec<(MemberId, u64)>,
-    /// The entry that added each member, by its index; not of the first ones. Sorted by
+    /// The index of the entry that added each member, except the first ones. Sorted by
     /// member.
     joined: Vec<(MemberId, Index)>,
-    /// Members of late, the latest last.
+    /// Members that were removed recently, the latest last.
     removed: Vec<MemberId>,
-    /// What is known about members beside how they count. Sorted by member.
+    /// Names, addresses and zones of members. Sorted by member.
     infos: Vec<(MemberId, MemberInfo)>,
 }
 
-/// What a membership says about one member, for those who show or reach it.
+/// What a membership records about one member besides its role.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
@@ -70,7 +70,7 @@ pub struct MemberInfo {
     /// Opaque to the core: name, addresses.
     #[cfg_attr(feature = "serde", serde(with = "crate::opaque"))]
     pub info: Bytes,
-    /// Where it stands. Members of one zone may fail together; empty for unknown.
+    /// Its failure zone. Members of one zone may fail together; empty for unknown.
     #[cfg_attr(feature = "serde", serde(with = "crate::opaque"))]
     pub zone: Bytes,
 }
@@ -94,7 +94,7 @@ impl Membership {
         Self { majorities, learners: learners.into_iter().collect(), ..Self::default() }
     }
 
-    /// All parts as they are. Use [`Membership::check`] on what comes from outside.
+    /// A membership from its parts. Use [`Membership::check`] on untrusted input.
     pub fn from_parts(
         majorities: Vec<MemberSet>,
         learners: MemberSet,
@@ -104,7 +104,7 @@ impl Membership {
         Self { majorities, learners, learners_next, auto_leave, ..Self::default() }
     }
 
-    /// The same for a cluster with another rule about when memberships count.
+    /// This membership with another activation rule.
     pub fn with_activation(mut self, activation: Activation) -> Self {
         self.activation = activation;
         self
@@ -114,18 +114,18 @@ impl Membership {
         self.activation
     }
 
-    pub(crate) fn brought_by(mut self, id: EntryId) -> Self {
+    pub(crate) fn logged_at(mut self, id: EntryId) -> Self {
         self.since = id;
         self
     }
 
-    /// The entry that brought it, also after a snapshot has replaced that entry; zero
+    /// The entry of this membership, also after a snapshot has replaced that entry; zero
     /// for the first membership of a cluster.
     pub fn since(&self) -> EntryId {
         self.since
     }
 
-    /// Where the members are going, if a change is under way.
+    /// The goal in progress, if any.
     pub fn goal(&self) -> Option<&Goal> {
         self.goal.as_deref()
     }
@@ -134,13 +134,13 @@ impl Membership {
         Self { goal: goal.map(Box::new), ..self.clone() }
     }
 
-    /// The voters that count alone once a joint is left.
+    /// The voters that remain once a joint is left.
     pub fn incoming(&self) -> &MemberSet {
-        static NOBODY: MemberSet = MemberSet::new();
-        self.majorities.first().unwrap_or(&NOBODY)
+        static NO_MEMBERS: MemberSet = MemberSet::new();
+        self.majorities.first().unwrap_or(&NO_MEMBERS)
     }
 
-    /// The majorities that a joint waits to drop; none when it is not joint.
+    /// The majorities that are dropped when a joint is left; none when it is not joint.
     pub fn outgoing(&self) -> &[MemberSet] {
         self.majorities.get(1..).unwrap_or(&[])
     }
@@ -161,17 +161,17 @@ impl Membership {
         self.auto_leave
     }
 
-    /// More than one majority has to agree.
+    /// Whether more than one majority has to agree.
     pub fn is_joint(&self) -> bool {
         self.majorities.len() > 1
     }
 
-    /// Nobody counts: the membership of a member that has yet to join.
+    /// Whether there are no voters: the membership of a member that has not joined yet.
     pub fn is_empty(&self) -> bool {
         self.majorities.is_empty()
     }
 
-    /// One voter decides alone.
+    /// Whether a single voter decides alone.
     pub fn is_single(&self) -> bool {
         !self.is_joint() && self.incoming().len() == 1
     }
@@ -188,18 +188,18 @@ impl Membership {
         self.is_voter(id) || self.is_learner(id)
     }
 
-    /// Every voter of every majority, once.
+    /// All voters of all majorities.
     pub fn voters(&self) -> MemberSet {
         self.majorities.iter().flat_map(MemberSet::iter).collect()
     }
 
-    /// Everybody who receives the log.
+    /// All members that receive the log.
     pub fn members(&self) -> MemberSet {
         self.majorities.iter().flat_map(MemberSet::iter).chain(self.learners.iter()).collect()
     }
 
-    /// Whether this could ever be the result of a change: what arrives from a peer
-    /// or a disk has to pass. The empty membership does not.
+    /// Whether this membership is valid: everything that arrives from a peer or a disk must
+    /// pass. The empty membership does not.
     pub fn check(&self) -> Result<(), MembershipError> {
         if self.incoming().is_empty() || self.majorities.iter().any(MemberSet::is_empty) {
             return Err(MembershipError::NoVoters);
@@ -225,7 +225,7 @@ impl Membership {
     }
 }
 
-/// `voters=(1 2)&&(2 3) learners=(4) learners_next=(3) autoleave`, empty parts left out.
+/// `voters=(…)&&(…) learners=(…) learners_next=(…) autoleave`, without the empty parts.
 impl fmt::Display for Membership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "voters=")?;
@@ -263,19 +263,19 @@ impl fmt::Debug for Membership {
     }
 }
 
-/// What makes a membership impossible.
+/// Why a membership is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum MembershipError {
-    /// A majority without voters agrees to everything.
+    /// A majority without voters would agree to everything.
     NoVoters,
     MemberZero,
     VoterAndLearner(MemberId),
-    /// Named as a learner to be, but it does not leave a majority.
+    /// Listed in `learners_next`, but not leaving a majority.
     NotLeaving(MemberId),
-    /// Marked to be left by itself, but not joint.
+    /// Marked for leaving automatically, but not joint.
     NothingToLeave,
 }
 
@@ -283,10 +283,12 @@ impl fmt::Display for MembershipError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoVoters => write!(f, "a majority has no voters"),
-            Self::MemberZero => write!(f, "member id 0 names nobody"),
+            Self::MemberZero => write!(f, "member id 0 is not valid"),
             Self::VoterAndLearner(id) => write!(f, "{id} is both voter and learner"),
-            Self::NotLeaving(id) => write!(f, "{id} is to become a learner but stays a voter"),
-            Self::NothingToLeave => write!(f, "auto-leave without a joint membership"),
+            Self::NotLeaving(id) => write!(f, "{id} is listed as a next learner but stays a voter"),
+            Self::NothingToLeave => {
+                write!(f, "auto-leave is set on a membership that is not joint")
+            }
         }
     }
 }

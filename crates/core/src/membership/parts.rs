@@ -1,13 +1,13 @@
-//! A membership taken apart, for those who turn it into bytes and back.
+//! A membership split into its parts, for encoders and decoders.
 //!
-//! Both ways name every field, so that a new one cannot be forgotten here, nor by
-//! whoever encodes the parts.
+//! Both directions name every field, so that a new one cannot be forgotten here, nor in an
+//! encoder.
 
 use super::{EndedGoal, Goal, MemberInfo, Membership};
 use crate::{Activation, EntryId, Index, MemberId, MemberSet};
 
-/// Everything a [`Membership`] is made of. Use [`Membership::check`] on what is put
-/// together from outside.
+/// Everything that a [`Membership`] consists of. Use [`Membership::check`] on untrusted
+/// input.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
@@ -82,7 +82,7 @@ impl From<MembershipParts> for Membership {
     }
 }
 
-/// In any order, but possible: what is written by hand has to pass as what a peer says.
+/// In any order, but valid: input written by hand is checked like a peer's.
 #[cfg(feature = "serde")]
 impl<'de> serde::Deserialize<'de> for Membership {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -91,10 +91,10 @@ impl<'de> serde::Deserialize<'de> for Membership {
         sort(&mut parts.incarnations).map_err(Error::custom)?;
         sort(&mut parts.joined).map_err(Error::custom)?;
         sort(&mut parts.infos).map_err(Error::custom)?;
-        let nobody = MembershipParts { activation: parts.activation, ..MembershipParts::default() };
-        // Of a member that has yet to join.
-        if parts == nobody {
-            return Ok(nobody.into());
+        let empty = MembershipParts { activation: parts.activation, ..MembershipParts::default() };
+        // The membership of a member that has not joined yet.
+        if parts == empty {
+            return Ok(empty.into());
         }
         let whole = Self::from(parts);
         whole.check().map_err(Error::custom)?;
@@ -106,7 +106,7 @@ impl<'de> serde::Deserialize<'de> for Membership {
 fn sort<T>(said: &mut [(MemberId, T)]) -> Result<(), String> {
     said.sort_by_key(|(id, _)| *id);
     match said.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        Some(pair) => Err(format!("{} is named twice, want it once", pair[0].0)),
+        Some(pair) => Err(format!("{} is listed twice", pair[0].0)),
         None => Ok(()),
     }
 }

@@ -1,11 +1,10 @@
-//! What counts as agreement. Every quorum decision in the system is
-//! [`Membership::quorum`]: over votes, match indexes, read rounds and lease clocks.
+//! What counts as agreement. Every quorum decision in the system uses
+//! [`Membership::quorum`]: for votes, match indexes, read rounds and leases.
 
 use super::Membership;
 use crate::{MemberId, MemberSet};
 
-/// Values that a quorum can agree on. `ALL` is what nobody could object to: the
-/// answer of a membership without voters.
+/// Values that a quorum can agree on. `ALL` is the result for a membership without voters.
 pub trait Quorum: Ord + Copy {
     const ALL: Self;
 }
@@ -18,8 +17,8 @@ impl Quorum for bool {
     const ALL: Self = true;
 }
 
-/// How an election stands. Ordered, so that a quorum of it is again a count: the
-/// best that a majority of voters still supports.
+/// The state of an election. Ordered, so that the quorum over it is the result: the best
+/// that a majority of voters still supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VoteResult {
     Lost,
@@ -31,20 +30,20 @@ impl Quorum for VoteResult {
     const ALL: Self = Self::Won;
 }
 
-/// How many of these voters make a quorum: more than half.
+/// The number of voters that form a quorum: more than half.
 pub const fn quorum_size(voters: usize) -> usize {
     voters / 2 + 1
 }
 
 impl Membership {
-    /// The greatest value that a majority of every majority reaches: for match
-    /// indexes what is committed, for votes how the election stands, for times how
-    /// long a quorum has been silent.
+    /// The greatest value that a majority of every majority reaches: for match indexes the
+    /// commit index, for votes the election result, for times how long a quorum has been
+    /// silent.
     pub fn quorum<T: Quorum>(&self, value: impl Fn(MemberId) -> T) -> T {
         self.majorities.iter().fold(T::ALL, |all, majority| all.min(one(majority, &value)))
     }
 
-    /// How an election stands, given each voter's reply so far.
+    /// The result of an election, given the replies so far.
     pub fn count(&self, vote: impl Fn(MemberId) -> Option<bool>) -> VoteResult {
         self.quorum(|id| match vote(id) {
             Some(true) => VoteResult::Won,
@@ -54,8 +53,8 @@ impl Membership {
     }
 }
 
-/// The value that a majority of these voters reaches: with n voters, the
-/// (n / 2 + 1)-th largest.
+/// The value that a majority of these voters reaches: with n voters, the (n / 2 + 1)-th
+/// largest.
 fn one<T: Quorum>(majority: &MemberSet, value: &impl Fn(MemberId) -> T) -> T {
     match majority.as_slice() {
         [] => T::ALL,
@@ -84,7 +83,7 @@ fn many<T: Quorum>(voters: &[MemberId], value: &impl Fn(MemberId) -> T) -> T {
     for (slot, id) in values.iter_mut().zip(voters) {
         *slot = value(*id);
     }
-    // Sorted upwards, a majority stands at or above this place.
+    // In ascending order, a majority has at least this value.
     let place = voters.len() - quorum_size(voters.len());
     *values.select_nth_unstable(place).1
 }

@@ -37,7 +37,7 @@ fn commit_of_one_majority() {
 }
 
 #[test]
-fn commit_of_a_joint_is_the_lower_one() {
+fn commit_of_a_joint_is_the_lower_of_both() {
     let acks = [(1, 9), (2, 9), (3, 4), (4, 4), (5, 1)];
     assert_eq!(commit(&two(&[1, 2, 3], &[3, 4, 5]), &acks), 4);
     assert_eq!(commit(&two(&[3, 4, 5], &[1, 2, 3]), &acks), 4);
@@ -105,7 +105,7 @@ fn quorum_agrees_with_brute_force() {
 }
 
 #[test]
-fn one_voter_of_difference_always_overlaps() {
+fn majorities_that_differ_by_one_voter_overlap() {
     for voters in 1u32..9 {
         let small = one(&(0..u64::from(voters)).collect::<Vec<_>>());
         let large = one(&(0..=u64::from(voters)).collect::<Vec<_>>());
@@ -118,7 +118,7 @@ fn one_voter_of_difference_always_overlaps() {
 }
 
 #[test]
-fn a_step_that_may_be_taken_keeps_every_two_quorums_overlapping() {
+fn quorums_overlap_across_every_allowed_change() {
     let sets: Vec<MemberSet> = (1u32..32)
         .map(|mask| (0..5).filter(|bit| mask & (1 << bit) != 0).map(MemberId).collect())
         .collect();
@@ -159,19 +159,19 @@ fn a_step_that_may_be_taken_keeps_every_two_quorums_overlapping() {
     let mut allowed = 0;
     for (from, old) in memberships.iter().enumerate() {
         for (to, new) in memberships.iter().enumerate() {
-            if old.may_become(new) {
+            if old.can_change_to(new) {
                 allowed += 1;
                 assert_eq!(quorums[from] & outside[to], 0, "{old} -> {new}");
             }
         }
     }
     assert!(allowed > 100_000);
-    assert!(!two(&[0, 1, 2], &[0, 1, 3]).may_become(&one(&[0, 1, 2, 3, 4])));
-    assert!(!one(&[0, 1, 2]).may_become(&two(&[0, 1, 3], &[0, 2, 3])));
+    assert!(!two(&[0, 1, 2], &[0, 1, 3]).can_change_to(&one(&[0, 1, 2, 3, 4])));
+    assert!(!one(&[0, 1, 2]).can_change_to(&two(&[0, 1, 3], &[0, 2, 3])));
 }
 
 #[test]
-fn every_resolved_change_may_be_taken_and_checks() {
+fn every_resolved_change_is_valid_and_safe() {
     use Operation::{Learner, Remove, Voter};
     let operations: Vec<Operation> =
         (1..5).map(MemberId).flat_map(|id| [Voter(id), Learner(id), Remove(id)]).collect();
@@ -196,7 +196,7 @@ fn every_resolved_change_may_be_taken_and_checks() {
         for change in &changes {
             if let Ok(next) = membership.resolve(change, &etcd_compat) {
                 assert_eq!(next.check(), Ok(()));
-                assert!(membership.may_become(&next), "{membership} {change} {next}");
+                assert!(membership.can_change_to(&next), "{membership} {change} {next}");
                 todo.push(next);
             }
         }
@@ -227,7 +227,7 @@ fn member_zero_is_refused_or_skipped() {
 }
 
 #[test]
-fn impossible_memberships_do_not_check() {
+fn invalid_memberships_fail_the_check() {
     let all = |majorities: Vec<MemberSet>, learners: &[u64], next: &[u64], auto: bool| {
         Membership::from_parts(majorities, ids(learners), ids(next), auto).check()
     };

@@ -53,7 +53,7 @@ impl SideMessage {
                     newest.encode(&mut bytes);
                     view.leader.encode(&mut bytes);
                     view.caught_up.encode(&mut bytes);
-                    view.coming.encode(&mut bytes);
+                    view.catching_up.encode(&mut bytes);
                     view.settled.encode(&mut bytes);
                 }
             }
@@ -86,7 +86,7 @@ impl SideMessage {
                 let view = PlanContext {
                     leader: MemberId::decode(&mut from)?,
                     caught_up: MemberSet::decode(&mut from)?,
-                    coming: MemberSet::decode(&mut from)?,
+                    catching_up: MemberSet::decode(&mut from)?,
                     settled: bool::decode(&mut from)?,
                 };
                 Self::ViewReply(number, Some(LeaderView { newest, view }))
@@ -177,7 +177,7 @@ mod tests {
         let view = PlanContext {
             leader: MemberId(3),
             caught_up: [1, 2, 3].map(MemberId).into_iter().collect(),
-            coming: [7].map(MemberId).into_iter().collect(),
+            catching_up: [7].map(MemberId).into_iter().collect(),
             settled: true,
         };
         let view = LeaderView { newest: EntryId::new(4, 9), view };

@@ -17,7 +17,6 @@ pub(crate) use methods::METHODS;
 pub(crate) use recorder::{ServerMetrics, ServiceCounters};
 pub(crate) use traffic::{MeteredConnection, Traffic};
 
-use crate::bootstrap::hex;
 use crate::context::ServiceContext;
 use crate::member_details::address_of;
 use calls::{CODES, CallCounters, MethodCounters};
@@ -80,7 +79,7 @@ async fn server(page: &mut MetricsPage, context: &ServiceContext, metrics: &Serv
         "Requests refused or with an unknown outcome.",
         failed,
     );
-    let id = format!("server_id=\"{}\"", hex(node.id().0));
+    let id = format!("server_id=\"{}\"", node.id());
     page.info("etcd_server_id", "The member id, in hexadecimal, as a label.", &id);
     let version = format!("server_version=\"{}\"", crate::ETCD_VERSION);
     page.info("etcd_server_version", "The etcd version of the API, as a label.", &version);
@@ -159,7 +158,7 @@ fn peers(page: &mut MetricsPage, context: &ServiceContext, metrics: &ServerMetri
     for id in membership.members().iter() {
         let address = membership.info(id).and_then(address_of);
         if let Some(times) = address.and_then(|address| metrics.round_trips(&address)) {
-            page.buckets(name, &format!("To=\"{}\"", hex(id.0)), &times);
+            page.buckets(name, &format!("To=\"{id}\""), &times);
         }
     }
     page.text.push_str(&node_metrics.to_prometheus());

@@ -1,6 +1,7 @@
 //! Members with their services over loopback, and waiting with a timeout.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use quorate_proto::etcdserverpb::lease_client::LeaseClient;
 use quorate_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use quorate_proto::etcdserverpb::watch_client::WatchClient;
 use quorate_proto::etcdserverpb::{PutRequest, RangeRequest, RangeResponse};
+use quorate_server::access::{AccessPolicy, AllowAll};
 use quorate_server::{ServiceContext, ServiceLimits, SharedStore, services};
 use tokio::task::JoinHandle;
 use tonic::transport::server::TcpIncoming;
@@ -33,11 +35,21 @@ impl ServiceMember {
         config: NodeConfig,
         limits: ServiceLimits,
     ) -> Self {
+        Self::start_with(network, config, limits, Arc::new(AllowAll)).await
+    }
+
+    async fn start_with(
+        network: &MemoryNetwork,
+        config: NodeConfig,
+        limits: ServiceLimits,
+        policy: Arc<dyn AccessPolicy>,
+    ) -> Self {
         let store = SharedStore::new(Kv::open(AnyTable::default()).unwrap());
         let config = config.with_tick(Duration::from_millis(20));
         let storage = MemoryStorage::new();
         let node = Node::start(config, storage, store.clone(), network.transport()).await.unwrap();
         let context = ServiceContext::new(node.clone(), store.clone(), CLUSTER, limits);
+        let context = context.with_policy(policy);
         let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = incoming.local_addr().unwrap();
         let server = Server::builder().add_routes(services(&context));
@@ -51,8 +63,12 @@ impl ServiceMember {
 
     /// A single-member cluster, once it has a leader.
     pub(crate) async fn single(limits: ServiceLimits) -> Self {
+        Self::single_with(limits, Arc::new(AllowAll)).await
+    }
+
+    pub(crate) async fn single_with(limits: ServiceLimits, policy: Arc<dyn AccessPolicy>) -> Self {
         let config = NodeConfig::first(CLUSTER, 1, [(1, "")]);
-        let member = Self::start(&MemoryNetwork::new(), config, limits).await;
+        let member = Self::start_with(&MemoryNetwork::new(), config, limits, policy).await;
         within("a leader", member.node.watch_leader().wait_for(Option::is_some)).await.unwrap();
         member
     }

@@ -16,13 +16,13 @@ use tonic::{Code, Request, Status, Streaming};
 use crate::support::{ServiceMember, text, wait_for, within};
 
 /// The client side of a stream.
-struct WatchClientStream {
+pub(crate) struct WatchClientStream {
     requests: mpsc::Sender<WatchRequest>,
     responses: Streaming<WatchResponse>,
 }
 
 impl WatchClientStream {
-    async fn open(member: &ServiceMember) -> Self {
+    pub(crate) async fn open(member: &ServiceMember) -> Self {
         let (requests, receiver) = mpsc::channel(16);
         let mut request = Request::new(ReceiverStream::new(receiver));
         request.metadata_mut().insert("hasleader", "true".parse().unwrap());
@@ -34,11 +34,11 @@ impl WatchClientStream {
         self.requests.send(WatchRequest { request_union: Some(union) }).await.unwrap();
     }
 
-    async fn next(&mut self) -> WatchResponse {
+    pub(crate) async fn next(&mut self) -> WatchResponse {
         within("a response", self.responses.message()).await.unwrap().unwrap()
     }
 
-    async fn create(&mut self, request: WatchCreateRequest) -> WatchResponse {
+    pub(crate) async fn create(&mut self, request: WatchCreateRequest) -> WatchResponse {
         self.send(RequestUnion::CreateRequest(request)).await;
         self.next().await
     }
@@ -48,7 +48,7 @@ impl WatchClientStream {
     }
 }
 
-fn watch_of(key: &str) -> WatchCreateRequest {
+pub(crate) fn watch_of(key: &str) -> WatchCreateRequest {
     WatchCreateRequest { key: key.to_owned().into(), ..Default::default() }
 }
 
@@ -57,7 +57,7 @@ fn all() -> WatchCreateRequest {
 }
 
 /// Each event as `put key=value` or `delete key`.
-fn events(response: &WatchResponse) -> Vec<String> {
+pub(crate) fn events(response: &WatchResponse) -> Vec<String> {
     let describe = |event: &quorate_proto::mvccpb::Event| {
         let kv = event.kv.as_ref().unwrap();
         match event.r#type {

@@ -69,7 +69,7 @@ impl ConfigSetting {
             "pre-flight" => config.pre_flight = switch(value)?,
             "incarnation" => config.incarnation = number(value)?,
             "joined-at" => config.joined_at = number(value)?,
-            "ids-return" => config.etcd_compat.ids_return = switch(value)?,
+            "ids-reusable" => config.etcd_compat.ids_reusable = switch(value)?,
             "settle" => config.liveness.settle = switch(value)?,
             _ => return self.put_manner(&mut config.etcd_compat),
         }
@@ -85,8 +85,8 @@ impl ConfigSetting {
             "refused-change-logs-empty" => etcd_compat.refused_change_logs_empty = switch,
             "auto-counts-operations" => etcd_compat.auto_counts_operations = switch,
             "ignore-member-zero" => etcd_compat.ignore_member_zero = switch,
-            "old-term-silent" => etcd_compat.old_term_silent = switch,
-            "forwarders-hear-nothing" => etcd_compat.forwarders_hear_nothing = switch,
+            "old-term-unanswered" => etcd_compat.old_term_unanswered = switch,
+            "forwards-unanswered" => etcd_compat.forwards_unanswered = switch,
             "snapshot-must-name-receiver" => etcd_compat.snapshot_must_name_receiver = switch,
             _ => return unknown("setting", &self.key, KEYS),
         }
@@ -124,7 +124,7 @@ const KEYS: &[&str] = &[
     "pre-flight",
     "incarnation",
     "joined-at",
-    "ids-return",
+    "ids-reusable",
     "settle",
     "coalesce",
     "every-reply-waits",
@@ -132,8 +132,8 @@ const KEYS: &[&str] = &[
     "refused-change-logs-empty",
     "auto-counts-operations",
     "ignore-member-zero",
-    "old-term-silent",
-    "forwarders-hear-nothing",
+    "old-term-unanswered",
+    "forwards-unanswered",
     "snapshot-must-name-receiver",
 ];
 

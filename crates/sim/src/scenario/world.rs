@@ -357,8 +357,8 @@ impl StoryWorld {
                 ));
             }
             Event::TransferBegan { to } => self.page.say(format!("{id} hands over to {to}")),
-            Event::TransferAborted { to, why } => {
-                self.page.say(format!("{id} stops handing over to {to}: {}", aborted(*why)));
+            Event::TransferAborted { to, reason } => {
+                self.page.say(format!("{id} stops handing over to {to}: {}", aborted(*reason)));
             }
             Event::SnapshotInstalled(entry) => {
                 self.page.say(format!("{id} installed snapshot {entry}"));

@@ -170,7 +170,7 @@ impl RandomCluster {
         let once = self
             .cluster
             .config(id)
-            .is_some_and(|config| !config.etcd_compat.forwarders_hear_nothing);
+            .is_some_and(|config| !config.etcd_compat.forwards_unanswered);
         for output in outputs.unwrap_or_else(|violation| panic!("{violation}\n{self}")) {
             self.requests.take(&output, once);
             self.counts.take(&output);

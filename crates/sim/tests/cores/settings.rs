@@ -47,7 +47,7 @@ pub(crate) fn draw(settings: Settings, random: &mut Random) -> Config {
             EtcdCompat { snapshot_must_name_receiver: false, ..EtcdCompat::etcd() };
     }
     config.pre_flight = coin();
-    config.etcd_compat.ids_return |= coin();
+    config.etcd_compat.ids_reusable |= coin();
     config.incarnation = if coin() { 0 } else { 10 };
     if any && coin() && coin() && coin() {
         config.liveness = Liveness::NONE;

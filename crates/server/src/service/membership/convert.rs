@@ -180,7 +180,7 @@ pub(super) fn view(from: &PlanContext) -> v1::LeaderView {
     v1::LeaderView {
         leader_id: from.leader.0,
         caught_up: ids(&from.caught_up),
-        coming: ids(&from.coming),
+        coming: ids(&from.catching_up),
         settled: from.settled,
     }
 }
