@@ -16,11 +16,11 @@ use crate::examples::{
 #[command(name = "quorate", version, arg_required_else_help = true, after_help = FIRST_STEPS)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 }
 
 #[derive(Subcommand, Debug)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Run a member. Takes etcd's flags; a program named `etcd` runs this command.
     #[command(disable_help_flag = true, after_help = SERVER_HELP)]
     Server {
@@ -235,7 +235,7 @@ pub(crate) struct DemoArguments {
 pub(crate) struct BenchArguments {
     /// The operation that each client repeats.
     #[arg(value_enum)]
-    pub(crate) operation: Operation,
+    pub(crate) operation: BenchOperation,
     /// Number of concurrent clients; each one waits for a reply before its next request.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) clients: u32,
@@ -266,7 +266,7 @@ pub(crate) struct BenchArguments {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Operation {
+pub(crate) enum BenchOperation {
     /// Write a key.
     Put,
     /// Read a key; all keys are written before the measurement.
@@ -398,7 +398,7 @@ mod tests {
     fn the_server_receives_all_flags_unchanged() {
         let given =
             ["quorate", "server", "--name", "a", "--help", "--initial-cluster=a=http://x:1"];
-        let Command::Server { arguments } = Arguments::try_parse_from(given).unwrap().command
+        let CliCommand::Server { arguments } = Arguments::try_parse_from(given).unwrap().command
         else {
             panic!("not a server");
         };
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn a_target_has_voters_and_learners() {
         let given = ["quorate", "member", "set", "a", "d=http://h:1", "--learners", "b,c"];
-        let Command::Member(MemberCommand::Set { target, .. }) =
+        let CliCommand::Member(MemberCommand::Set { target, .. }) =
             Arguments::try_parse_from(given).unwrap().command
         else {
             panic!("not a set");

@@ -10,13 +10,13 @@ const STEPS_LOG2: u32 = 6;
 const BUCKETS: usize = (STEPS as usize) * 37;
 
 #[derive(Clone)]
-pub(crate) struct Histogram {
+pub(crate) struct LatencyHistogram {
     counts: Vec<u64>,
     total: u64,
     longest: u64,
 }
 
-impl Histogram {
+impl LatencyHistogram {
     pub(crate) fn new() -> Self {
         Self { counts: vec![0; BUCKETS], total: 0, longest: 0 }
     }
@@ -97,12 +97,12 @@ mod tests {
 
     #[test]
     fn per_mille_values_are_exact_for_small_durations() {
-        let mut histogram = Histogram::new();
+        let mut histogram = LatencyHistogram::new();
         assert_eq!(histogram.per_mille(500), Duration::ZERO);
         (1..=50).for_each(|millis| histogram.record(Duration::from_micros(millis)));
         assert_eq!(histogram.per_mille(500), Duration::from_micros(25));
         assert_eq!(histogram.per_mille(990), Duration::from_micros(50));
-        let mut other = Histogram::new();
+        let mut other = LatencyHistogram::new();
         other.record(Duration::from_secs(1));
         histogram.add(&other);
         assert_eq!(histogram.total(), 51);

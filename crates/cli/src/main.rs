@@ -30,7 +30,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::arguments::{Arguments, Command};
+use crate::arguments::{Arguments, CliCommand};
 use crate::error::CliError;
 
 /// A request makes about forty allocations, most of them in the gRPC stack, and frees them on
@@ -59,18 +59,18 @@ fn etcd_arguments(arguments: &[OsString]) -> Option<&[OsString]> {
     (Path::new(program).file_stem()? == "etcd").then_some(rest)
 }
 
-fn run(command: Command) -> Result<(), CliError> {
+fn run(command: CliCommand) -> Result<(), CliError> {
     match command {
-        Command::Server { arguments } => command::server::run(&arguments),
-        Command::DemoMember { arguments } => command::demo_member::run(&arguments),
-        Command::Completions { shell } => command::completions::run(shell),
-        Command::Recover(arguments) => command::recover::run(&arguments),
-        Command::Man { directory } => command::man::run(&directory),
-        Command::Member(arguments) => in_runtime(command::member::run(arguments)),
-        Command::Status(arguments) => in_runtime(command::status::run(arguments)),
-        Command::Demo(arguments) => in_runtime(command::demo::run(arguments)),
-        Command::Bench(arguments) => in_runtime(command::bench::run(arguments)),
-        Command::Snapshot(arguments) => in_runtime(command::snapshot::run(arguments)),
+        CliCommand::Server { arguments } => command::server::run(&arguments),
+        CliCommand::DemoMember { arguments } => command::demo_member::run(&arguments),
+        CliCommand::Completions { shell } => command::completions::run(shell),
+        CliCommand::Recover(arguments) => command::recover::run(&arguments),
+        CliCommand::Man { directory } => command::man::run(&directory),
+        CliCommand::Member(arguments) => in_runtime(command::member::run(arguments)),
+        CliCommand::Status(arguments) => in_runtime(command::status::run(arguments)),
+        CliCommand::Demo(arguments) => in_runtime(command::demo::run(arguments)),
+        CliCommand::Bench(arguments) => in_runtime(command::bench::run(arguments)),
+        CliCommand::Snapshot(arguments) => in_runtime(command::snapshot::run(arguments)),
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::OnceLock;
 use tokio::sync::Notify;
 
 /// Rows under headings, with a frame of `+`, `-` and `|`.
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     headings: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     pub(crate) fn new(headings: &[&str]) -> Self {
         Self {
             headings: headings.iter().map(|text| (*text).to_string()).collect(),
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn tables_have_a_frame() {
-        let mut table = Table::new(&["ID", "NAME"]);
+        let mut table = TextTable::new(&["ID", "NAME"]);
         table.row(["1".to_string(), "first".to_string()]);
         table.row(["22".to_string()]);
         let expected = "+----+-------+\n\
@@ -138,14 +138,14 @@ mod tests {
 
     #[test]
     fn control_characters_are_replaced() {
-        let mut table = Table::new(&["NAME"]);
+        let mut table = TextTable::new(&["NAME"]);
         table.row(["a\n\x1b[2Jb".to_string()]);
         assert!(table.text().contains("| a??[2Jb |"));
     }
 
     #[test]
     fn width_counts_characters_not_bytes() {
-        let mut table = Table::new(&["N"]);
+        let mut table = TextTable::new(&["N"]);
         table.row(["zürich".to_string()]);
         assert!(table.text().starts_with("+--------+\n"));
     }

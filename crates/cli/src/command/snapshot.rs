@@ -14,7 +14,7 @@ use crate::arguments::{ClientArguments, RestoreArguments, SnapshotCommand, Write
 use crate::client::{Connection, connect};
 use crate::error::CliError;
 use crate::ids::hex_id;
-use crate::print::{self, Table, bytes};
+use crate::print::{self, TextTable, bytes};
 use crate::snapshot_checksum::{CHECKSUM_BYTES, ChecksumReader, check_file};
 
 pub(crate) async fn run(command: SnapshotCommand) -> Result<(), CliError> {
@@ -85,7 +85,7 @@ fn status(path: &Path, write_out: WriteOut) -> Result<(), CliError> {
         })),
         WriteOut::Table => {
             let mut table =
-                Table::new(&["SIZE", "REVISION", "APPLIED INDEX", "CLUSTER ID", "SHA-256"]);
+                TextTable::new(&["SIZE", "REVISION", "APPLIED INDEX", "CLUSTER ID", "SHA-256"]);
             let cell = |text: &dyn Fn(&SnapshotHeader) -> String| {
                 header.as_ref().map_or(String::new(), text)
             };

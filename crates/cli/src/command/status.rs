@@ -12,7 +12,7 @@ use crate::error::{CliError, status_text};
 use crate::goal_wait::progress_lines;
 use crate::ids::hex_id;
 use crate::membership_text::{self, MemberNames};
-use crate::print::{self, Table, bytes};
+use crate::print::{self, TextTable, bytes};
 use crate::tolerance::{self, VoterCount};
 
 /// One member and its reply to the status request.
@@ -146,7 +146,7 @@ fn print_table(
         "ENDPOINT",
         "ERRORS",
     ];
-    let mut table = Table::new(&headings);
+    let mut table = TextTable::new(&headings);
     for report in reports {
         let status = report.reply.as_ref().ok();
         let cell =

@@ -52,7 +52,7 @@ async fn assert_rejected(
     let (code, log) = cluster.wait_exit(wiped);
     assert_eq!(code, Some(1), "{log}");
     assert!(log.contains(OTHER_DISK), "{log}");
-    assert!(log.contains("remove it and add it anew"), "{log}");
+    assert!(log.contains("remove it and add it"), "{log}");
 }
 
 /// No other member is running when it starts. Together with a member that is behind it would be a

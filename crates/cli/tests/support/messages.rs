@@ -1,7 +1,7 @@
 //! Messages of the server that tests look for. Messages of the commands are in the tests.
 
 /// In the log of a member that connected to a member of another cluster.
-pub(crate) const WRONG_CLUSTER: &str = "no member of that cluster lives here";
+pub(crate) const WRONG_CLUSTER: &str = "no member of that cluster";
 /// In the log of a member whose disk is not the one of its id.
 pub(crate) const DISOWNED: &str = "disowned: remove this member and add it again under a new id";
 /// In the log of a member that starts with a new disk under an old id.

@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use crate::arguments::{BenchArguments, Operation};
+use crate::arguments::{BenchArguments, BenchOperation};
 use crate::error::{CliError, status_text};
 use crate::gaps::Gaps;
-use crate::histogram::Histogram;
+use crate::histogram::LatencyHistogram;
 
 /// Without this pause, a server that refuses immediately would be flooded with requests.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
@@ -31,7 +31,7 @@ pub(crate) struct BenchRun {
 
 /// The results of one client, or the sum of several.
 pub(crate) struct BenchResult {
-    pub(crate) times: Histogram,
+    pub(crate) times: LatencyHistogram,
     pub(crate) errors: BTreeMap<String, u64>,
     /// Events that watchers did not receive although their writes succeeded.
     pub(crate) missing: u64,
@@ -39,7 +39,7 @@ pub(crate) struct BenchResult {
 
 impl BenchResult {
     pub(crate) fn new() -> Self {
-        Self { times: Histogram::new(), errors: BTreeMap::new(), missing: 0 }
+        Self { times: LatencyHistogram::new(), errors: BTreeMap::new(), missing: 0 }
     }
 
     pub(crate) fn failed(&mut self, error: String) {
@@ -89,7 +89,7 @@ pub(crate) async fn run(number: u32, channel: Channel, run: Arc<BenchRun>) -> Be
             Ok(()) => {
                 result.times.record(now - started);
                 // For `watch`, the arrival of an event counts as a success, not the write.
-                if run.arguments.operation != Operation::Watch {
+                if run.arguments.operation != BenchOperation::Watch {
                     run.gaps.succeeded(now);
                 }
             }
@@ -108,13 +108,13 @@ async fn send(
     value: Bytes,
 ) -> Result<(), Status> {
     match arguments.operation {
-        Operation::Put | Operation::Watch => kv.put(put(key, value)).await.map(|_| ()),
-        Operation::Get => {
+        BenchOperation::Put | BenchOperation::Watch => kv.put(put(key, value)).await.map(|_| ()),
+        BenchOperation::Get => {
             let serializable = arguments.serializable;
             let request = etcd::RangeRequest { key, serializable, ..Default::default() };
             kv.range(request).await.map(|_| ())
         }
-        Operation::Txn => kv.txn(create_or_update(key, value)).await.map(|_| ()),
+        BenchOperation::Txn => kv.txn(create_or_update(key, value)).await.map(|_| ()),
     }
 }
 

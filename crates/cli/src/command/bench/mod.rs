@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 
 use self::client::{BenchResult, BenchRun};
 use self::report::BenchReport;
-use crate::arguments::{BenchArguments, Operation, WriteOut};
+use crate::arguments::{BenchArguments, BenchOperation, WriteOut};
 use crate::client::{connect_to, endpoints, open};
 use crate::cpu_time::cpu_time;
 use crate::error::CliError;
@@ -27,7 +27,7 @@ use crate::print;
 pub(crate) async fn run(arguments: BenchArguments) -> Result<(), CliError> {
     let channels = connect(&arguments).await?;
     let arguments = Arc::new(arguments);
-    if arguments.operation == Operation::Get {
+    if arguments.operation == BenchOperation::Get {
         client::fill(&channels, &arguments).await?;
     }
     let cpu_before = cpu_time(&arguments.pids)?;
@@ -39,7 +39,7 @@ pub(crate) async fn run(arguments: BenchArguments) -> Result<(), CliError> {
         gaps: Gaps::new(started),
     });
     let result = match arguments.operation {
-        Operation::Watch => watch::run(&channels, &run).await?,
+        BenchOperation::Watch => watch::run(&channels, &run).await?,
         _ => all_clients(&channels, &run).await,
     };
     let ended = Instant::now();

@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::client::BenchResult;
-use crate::arguments::Operation;
+use crate::arguments::BenchOperation;
 
 pub(crate) struct BenchReport {
-    pub(crate) operation: Operation,
+    pub(crate) operation: BenchOperation,
     pub(crate) clients: u32,
     pub(crate) connections: usize,
     pub(crate) took: Duration,
@@ -42,7 +42,7 @@ impl BenchReport {
         for (error, count) in &self.result.errors {
             text += &format!("    {count} x {error}\n");
         }
-        if self.operation == Operation::Watch {
+        if self.operation == BenchOperation::Watch {
             text += &format!("  events lost  {}\n", self.result.missing);
         }
         if let (Some(cpu), Some(cost)) = (self.server_cpu, self.cpu_per_100k()) {
@@ -76,10 +76,10 @@ impl BenchReport {
 
     fn name(&self) -> &'static str {
         match self.operation {
-            Operation::Put => "put",
-            Operation::Get => "get",
-            Operation::Txn => "txn",
-            Operation::Watch => "watch",
+            BenchOperation::Put => "put",
+            BenchOperation::Get => "get",
+            BenchOperation::Txn => "txn",
+            BenchOperation::Watch => "watch",
         }
     }
 
@@ -108,7 +108,7 @@ mod tests {
         (0..done).for_each(|_| result.times.record(Duration::from_millis(2)));
         result.failed("no leader".to_string());
         BenchReport {
-            operation: Operation::Put,
+            operation: BenchOperation::Put,
             clients: 4,
             connections: 2,
             took: Duration::from_secs(2),

@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 use crate::client;
 use crate::error::{CliError, status_text};
 use crate::gaps::Gaps;
-use crate::histogram::Histogram;
+use crate::histogram::LatencyHistogram;
 
 /// Each client pauses between its writes, so that the load is light.
 const WRITE_INTERVAL: Duration = Duration::from_millis(10);
@@ -37,9 +37,9 @@ struct LoadStats {
 }
 
 struct LoadResults {
-    times: Histogram,
+    times: LatencyHistogram,
     /// Since the last call of [`DemoLoad::take_recent`].
-    recent: Histogram,
+    recent: LatencyHistogram,
     errors: BTreeMap<String, u64>,
 }
 
@@ -47,7 +47,7 @@ struct LoadResults {
 type LastWrites = BTreeMap<String, u64>;
 
 pub(super) struct LoadSummary {
-    pub(super) times: Histogram,
+    pub(super) times: LatencyHistogram,
     pub(super) gap: Duration,
     pub(super) errors: BTreeMap<String, u64>,
     /// Keys that were read back, and those whose value is older than the acknowledged write.
@@ -64,8 +64,8 @@ impl LoadSummary {
 impl DemoLoad {
     pub(super) fn start(endpoints: Vec<String>, clients: u32) -> Self {
         let results = LoadResults {
-            times: Histogram::new(),
-            recent: Histogram::new(),
+            times: LatencyHistogram::new(),
+            recent: LatencyHistogram::new(),
             errors: BTreeMap::new(),
         };
         let stats =
@@ -85,9 +85,9 @@ impl DemoLoad {
     }
 
     /// The durations since the last call, and the number of all failures.
-    pub(super) fn take_recent(&self) -> (Histogram, u64) {
+    pub(super) fn take_recent(&self) -> (LatencyHistogram, u64) {
         let mut results = self.stats.results.lock().unwrap_or_else(PoisonError::into_inner);
-        let recent = std::mem::replace(&mut results.recent, Histogram::new());
+        let recent = std::mem::replace(&mut results.recent, LatencyHistogram::new());
         (recent, results.errors.values().sum())
     }
 

@@ -30,7 +30,7 @@ struct Screen {
 }
 
 /// A member and its status, if it answered.
-struct MemberView {
+struct DisplayedMember {
     name: String,
     status: Option<etcd::StatusResponse>,
 }
@@ -92,10 +92,10 @@ async fn draw(screen: Arc<Screen>, load: Arc<DemoLoad>, addresses: Vec<(String, 
 
 /// All at the same time: with one query after the other, the last member would look the most
 /// advanced.
-async fn query_all(addresses: &[(String, String)]) -> Vec<MemberView> {
+async fn query_all(addresses: &[(String, String)]) -> Vec<DisplayedMember> {
     let mut queries = JoinSet::new();
     for (name, address) in addresses.iter().cloned() {
-        queries.spawn(async move { MemberView { name, status: query(&address).await } });
+        queries.spawn(async move { DisplayedMember { name, status: query(&address).await } });
     }
     let mut members = queries.join_all().await;
     members.sort_by(|one, other| one.name.cmp(&other.name));
@@ -107,7 +107,7 @@ async fn query(address: &str) -> Option<etcd::StatusResponse> {
     connection.status().await.ok()
 }
 
-fn role(member: &MemberView) -> &'static str {
+fn role(member: &DisplayedMember) -> &'static str {
     match &member.status {
         None => "-",
         Some(status) if status.is_learner => "learner",
@@ -121,14 +121,14 @@ fn role(member: &MemberView) -> &'static str {
     }
 }
 
-fn furthest(members: &[MemberView]) -> u64 {
+fn furthest(members: &[DisplayedMember]) -> u64 {
     let indexes = members.iter().filter_map(|member| member.status.as_ref());
     indexes.map(|status| status.raft_index).max().unwrap_or(0)
 }
 
-fn block(members: &[MemberView]) -> Vec<String> {
+fn block(members: &[DisplayedMember]) -> Vec<String> {
     let furthest = furthest(members);
-    let row = |member: &MemberView| match &member.status {
+    let row = |member: &DisplayedMember| match &member.status {
         None => format!("{:4} {:9}", member.name, role(member)),
         Some(status) => {
             let behind = furthest.saturating_sub(status.raft_applied_index);
@@ -139,9 +139,9 @@ fn block(members: &[MemberView]) -> Vec<String> {
     members.iter().map(row).collect()
 }
 
-fn one_line(members: &[MemberView]) -> String {
+fn one_line(members: &[DisplayedMember]) -> String {
     let furthest = furthest(members);
-    let part = |member: &MemberView| {
+    let part = |member: &DisplayedMember| {
         let status = member.status.as_ref()?;
         let behind = furthest.saturating_sub(status.raft_applied_index);
         Some(format!("{} {} {behind} behind", member.name, role(member)))
@@ -163,9 +163,9 @@ mod tests {
             ..Default::default()
         };
         let members = [
-            MemberView { name: "m1".to_string(), status: Some(status(1, 50)) },
-            MemberView { name: "m2".to_string(), status: Some(status(2, 47)) },
-            MemberView { name: "m3".to_string(), status: None },
+            DisplayedMember { name: "m1".to_string(), status: Some(status(1, 50)) },
+            DisplayedMember { name: "m2".to_string(), status: Some(status(2, 47)) },
+            DisplayedMember { name: "m3".to_string(), status: None },
         ];
         assert_eq!(one_line(&members), "m1 leader 0 behind, m2 follower 3 behind");
         assert!(

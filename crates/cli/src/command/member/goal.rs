@@ -12,7 +12,7 @@ use crate::goal_wait::GoalWait;
 use crate::ids::{hex_ids, named_id};
 use crate::member_lookup;
 use crate::membership_text::{MemberNames, entry_id};
-use crate::print::{self, Table};
+use crate::print::{self, TextTable};
 
 pub(crate) async fn replace(
     client: &ClientArguments,
@@ -163,7 +163,7 @@ async fn finish(
 }
 
 fn plan_table(names: &MemberNames, plan: &wire::PlanReply) -> String {
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "#",
         "STEP",
         "VOTERS AFTER",

@@ -9,7 +9,7 @@ use crate::client::{Connection, connect};
 use crate::error::CliError;
 use crate::ids::hex_id;
 use crate::membership_text;
-use crate::print::{self, Table};
+use crate::print::{self, TextTable};
 
 pub(crate) async fn run(client: &ClientArguments) -> Result<(), CliError> {
     let connection = connect(client).await?;
@@ -35,7 +35,7 @@ pub(super) async fn print_members(
 
 fn table(members: &[etcd::Member], record: Option<&wire::MembershipRecord>) -> String {
     let mut table =
-        Table::new(&["ID", "STATUS", "NAME", "PEER ADDRS", "CLIENT ADDRS", "VOTING ROLE"]);
+        TextTable::new(&["ID", "STATUS", "NAME", "PEER ADDRS", "CLIENT ADDRS", "VOTING ROLE"]);
     for member in members {
         table.row([
             hex_id(member.id),

@@ -23,7 +23,7 @@ const RECONNECT_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(client: &ClientArguments) -> Result<(), CliError> {
     let connection = connect(client).await?;
-    let mut watch = MembershipWatch {
+    let mut watch = MembershipPrinter {
         write_out: client.write_out,
         names: MemberNames::default(),
         finder: LeaderFinder::new(&connection),
@@ -42,7 +42,7 @@ pub(crate) async fn run(client: &ClientArguments) -> Result<(), CliError> {
     }
 }
 
-struct MembershipWatch {
+struct MembershipPrinter {
     write_out: WriteOut,
     names: MemberNames,
     finder: LeaderFinder,
@@ -52,7 +52,7 @@ struct MembershipWatch {
     disconnected_since: Option<Instant>,
 }
 
-impl MembershipWatch {
+impl MembershipPrinter {
     /// Whether the watch may continue with another member: the first one must have worked.
     fn may_reconnect(&mut self, status: &Status) -> bool {
         let since = *self.disconnected_since.get_or_insert_with(Instant::now);
