@@ -137,7 +137,7 @@ impl CoreMember {
 
     /// Entries may be applied: with `apply_unsaved` they wait for the disk.
     pub(crate) fn may_apply(&self, config: &Config) -> bool {
-        !self.applies.is_empty() && !(config.apply_unsaved && !self.saves.is_empty())
+        !self.applies.is_empty() && (!config.apply_unsaved || self.saves.is_empty())
     }
 
     /// The machine runs its oldest entries, up to the index returned.

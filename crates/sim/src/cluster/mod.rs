@@ -32,6 +32,9 @@ struct ClusterMember {
     core: CoreMember,
 }
 
+/// What the core says of an input, if the member is up, and what it asked for.
+pub type StepResult = (Option<Result<Accepted, Dropped>>, Vec<Output>);
+
 /// What a member asked for after an input.
 pub type Outputs = Result<Vec<Output>, Violation>;
 
@@ -80,11 +83,7 @@ impl Cluster {
     }
 
     /// The same, with what the core says of the input.
-    pub fn try_step(
-        &mut self,
-        id: MemberId,
-        input: Input,
-    ) -> Result<(Option<Result<Accepted, Dropped>>, Vec<Output>), Violation> {
+    pub fn try_step(&mut self, id: MemberId, input: Input) -> Result<StepResult, Violation> {
         let up = self.members.get_mut(&id).filter(|member| member.core.raft.is_some());
         let Some(member) = up else { return Ok((None, Vec::new())) };
         let taken = member.core.step(input)?;

@@ -1,25 +1,25 @@
-//! What is done to a world from outside: faults, changes, wishes.
+//! What is done to a simulation from outside: faults, changes, requests.
 //!
-//! A run is a setting and a list of these. Each names its target in a way that still
-//! means something when others are left out, so that a list can be shortened.
+//! A run is a set of settings and a list of actions. Each action names its target in a way
+//! that stays valid when others are left out, so that a list can be shortened.
 
 use std::fmt;
 
 use super::setting::RunSettings;
 use crate::random::Random;
 
-/// A member, as the one who acts sees it.
+/// The member that an action is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionTarget {
     /// The leader of the newest term, else the first member that is up.
     Leader,
-    /// Counted over all members that ever were, round and round.
+    /// This number modulo the count of all members that ever were.
     Member(u64),
 }
 
 macro_rules! actions {
     ($($(#[$doc:meta])* $variant:ident, $name:literal, $odds:literal, $kind:ident;)*) => {
-        /// Something done to the world. The number means something to most of them.
+        /// Something done to the simulation. Most actions use the action's number.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum ActionKind {
             $($(#[$doc])* $variant,)*

@@ -296,8 +296,8 @@ impl Seed {
     }
 }
 
-/// The examples from their bad moment on, with the one who could help down: can anybody
-/// be elected, however long they try?
+/// The examples from their critical moment on, with the member that could help down: can
+/// a leader be elected, with any number of retries?
 fn stuck() -> Vec<Scope> {
     let one = "cluster m1 m2 m3 learners m4 term=2 PLAIN\n\
                log m1 2.2[v4 l3] 2.3 2.4 commit=2\nlog m3 2.2[v4 l3] 2.3 commit=2\n\

@@ -1,4 +1,4 @@
-//! A story read once and played often, for those who want to know how it fails.
+//! A story read once and played often, to find out how it fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct Complaint {
     pub steps: u64,
 }
 
-/// What noticed.
+/// What noticed the failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ComplaintKind {
     /// The invariant of this id.
