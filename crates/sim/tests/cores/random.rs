@@ -167,10 +167,8 @@ impl RandomCluster {
 
     /// Looks at what members asked for. A violation fails the test.
     fn take(&mut self, id: MemberId, outputs: Outputs) {
-        let once = self
-            .cluster
-            .config(id)
-            .is_some_and(|config| !config.etcd_compat.forwards_unanswered);
+        let once =
+            self.cluster.config(id).is_some_and(|config| !config.etcd_compat.forwards_unanswered);
         for output in outputs.unwrap_or_else(|violation| panic!("{violation}\n{self}")) {
             self.requests.take(&output, once);
             self.counts.take(&output);
