@@ -156,7 +156,7 @@ pub(crate) fn probes() -> Probes {
         beat: Box::new(move |times| {
             for _ in 0..times {
                 expect_ok("tick", beating.step(Input::Tick));
-                black_box(beating.take_output());
+                let _ = black_box(beating.take_output());
             }
         }),
         quorums: VOTERS.map(|(incoming, outgoing)| quorum(incoming, outgoing)),

@@ -64,7 +64,6 @@ impl Role {
 pub(crate) struct Tally(Vec<(MemberId, bool)>);
 
 impl Tally {
-    #[expect(clippy::single_match, reason = "a second reply is ignored on purpose")]
     pub(crate) fn record(&mut self, from: MemberId, granted: bool) {
         if let Err(at) = self.0.binary_search_by_key(&from, |(id, _)| *id) {
             self.0.insert(at, (from, granted));

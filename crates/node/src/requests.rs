@@ -417,10 +417,14 @@ fn may_be_retried(open: &OpenRequest) -> bool {
     if open.single_attempt {
         return false;
     }
-    match (&open.body, open.stage) {
-        (_, RequestStage::Waiting) => true,
-        (RequestBody::Command(_), RequestStage::Sent | RequestStage::Logged(_)) => true,
-        (RequestBody::Read(_) | RequestBody::Transfer(_), RequestStage::Sent) => true,
-        _ => false,
+    let stage = open.stage;
+    match open.body {
+        RequestBody::Change(_) => stage == RequestStage::Waiting,
+        RequestBody::Command(_) => {
+            matches!(stage, RequestStage::Waiting | RequestStage::Sent | RequestStage::Logged(_))
+        }
+        RequestBody::Read(_) | RequestBody::Transfer(_) => {
+            matches!(stage, RequestStage::Waiting | RequestStage::Sent)
+        }
     }
 }

@@ -147,7 +147,7 @@ impl TestCluster {
             key: Bytes::copy_from_slice(key.as_bytes()),
             value: Bytes::copy_from_slice(value.as_bytes()),
         };
-        let token = self.member(id).driver.propose(&command.encode());
+        let token = self.member(id).driver.propose(command.encode());
         self.settle();
         token
     }
@@ -307,7 +307,7 @@ fn a_forwarded_command_is_retried_with_the_next_leader_and_runs_once() {
         expected: value("0"),
         value: Bytes::from_static(b"1"),
     };
-    let token = cluster.member(2).driver.propose(&command.encode());
+    let token = cluster.member(2).driver.propose(command.encode());
     cluster.settle();
     cluster.ticks(15);
     cluster.elect(3);

@@ -146,10 +146,10 @@ fn a_stopped_member_leaves_no_task_and_no_thread() {
         node.stop().await;
         node
     });
-    let deadline = std::time::Instant::now() + TIMEOUT;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     // The task that reports the end, and the thread itself, may take a moment to be gone.
     while runtime.metrics().num_alive_tasks() > 0 {
-        assert!(std::time::Instant::now() < deadline, "tasks are left");
+        assert!(tokio::time::Instant::now() < deadline, "tasks are left");
         std::thread::sleep(Duration::from_millis(5));
     }
     drop(node);
