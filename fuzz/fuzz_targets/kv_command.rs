@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use quorate_kv::{Command, Kv, KvReply, MemoryTable, Query};
+use quorate_kv::{Command, Kv, KvCommandReply, MemoryTable, Query};
 
 fuzz_target!(|bytes: &[u8]| {
     let bytes = Bytes::copy_from_slice(bytes);
@@ -13,13 +13,13 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(Command::decode(&command.encode()), Some(command));
     }
     let applied = kv.apply_bytes(1, &bytes).expect("memory does not fail");
-    let reply = KvReply::decode(&applied.reply.encode());
+    let reply = KvCommandReply::decode(&applied.reply.encode());
     assert_eq!(reply, Some(applied.reply));
     if let Some(query) = Query::decode(&bytes) {
         assert_eq!(Query::decode(&query.encode()), Some(query.clone()));
         kv.query(&query).expect("memory does not fail");
     }
-    if let Some(reply) = KvReply::decode(&bytes) {
-        assert_eq!(KvReply::decode(&reply.encode()), Some(reply));
+    if let Some(reply) = KvCommandReply::decode(&bytes) {
+        assert_eq!(KvCommandReply::decode(&reply.encode()), Some(reply));
     }
 });

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::counting::Counts;
 use crate::library::Library;
 use crate::measure::{Spread, per_operation};
-use crate::table::TextTable;
+use crate::table::BenchTable;
 
 /// No election and no heartbeat is due before this many ticks.
 pub(crate) const IDLE_TICKS: u32 = 1 << 29;
@@ -42,9 +42,9 @@ pub(crate) struct Memory {
     pub(crate) leader: u64,
 }
 
-pub(crate) fn table(libraries: &[Library]) -> TextTable {
+pub(crate) fn table(libraries: &[Library]) -> BenchTable {
     let mut table =
-        TextTable::new(&["idle and small", "library", "ns", "allocs", "bytes", "ratio"]);
+        BenchTable::new(&["idle and small", "library", "ns", "allocs", "bytes", "ratio"]);
     let mut all: Vec<Probes> = libraries.iter().map(|library| library.probes()).collect();
     time(&mut table, "tick, follower", libraries, &mut all, |probes| &mut probes.tick_follower);
     time(&mut table, "tick, leader, no heartbeat", libraries, &mut all, |p| &mut p.tick_leader);
@@ -63,7 +63,7 @@ pub(crate) fn table(libraries: &[Library]) -> TextTable {
 
 /// Measures one probe of every library, alternating between them.
 fn time(
-    table: &mut TextTable,
+    table: &mut BenchTable,
     label: &str,
     libraries: &[Library],
     all: &mut [Probes],
@@ -115,7 +115,7 @@ fn calibrate(probe: &mut Probe, slice: Duration) -> u64 {
 }
 
 fn bytes(
-    table: &mut TextTable,
+    table: &mut BenchTable,
     label: &str,
     libraries: &[Library],
     all: &[Probes],

@@ -26,7 +26,7 @@ use std::time::Duration;
 use args::{BenchCommand, CoreArgs};
 use instructions::CountError;
 use measure::Spread;
-use table::TextTable;
+use table::BenchTable;
 
 #[global_allocator]
 static ALLOCATOR: counting::Counting = counting::Counting;
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
 fn time(core: &CoreArgs) {
     let libraries = core.libraries();
     let heads = ["cell", "library", "ns/op", "allocs/op", "bytes/op", "ratio", "ratio 10-90%"];
-    let mut table = TextTable::new(&heads);
+    let mut table = BenchTable::new(&heads);
     for shape in core.shapes() {
         let measured = measure::cell(&libraries, shape, Duration::from_secs(core.seconds));
         let nanos: Vec<_> = measured.iter().map(|library| library.nanos.clone()).collect();
@@ -97,7 +97,7 @@ fn time(core: &CoreArgs) {
 /// The table of instructions.
 fn count(core: &CoreArgs) -> Result<(), CountError> {
     instructions::check()?;
-    let mut table = TextTable::new(&["cell", "library", "instructions/op", "ratio"]);
+    let mut table = BenchTable::new(&["cell", "library", "instructions/op", "ratio"]);
     for shape in core.shapes() {
         let mut ours = None;
         for library in core.libraries() {

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 
 use crate::args::NodeArgs;
 use crate::raw;
-use crate::table::TextTable;
+use crate::table::BenchTable;
 
 /// The result for one number of proposers.
 struct NodeMeasurement {
@@ -38,7 +38,7 @@ struct NodeMeasurement {
 }
 
 /// The table of throughput and cost.
-pub(crate) fn table(args: &NodeArgs) -> Result<TextTable, Box<dyn std::error::Error>> {
+pub(crate) fn table(args: &NodeArgs) -> Result<BenchTable, Box<dyn std::error::Error>> {
     let directory = TempDirectory::new(args.directory.as_deref())?;
     let runtime = Builder::new_multi_thread().worker_threads(args.workers).enable_all().build()?;
     let heads = [
@@ -53,7 +53,7 @@ pub(crate) fn table(args: &NodeArgs) -> Result<TextTable, Box<dyn std::error::Er
         "raw ops/s",
         "of raw",
     ];
-    let mut table = TextTable::new(&heads);
+    let mut table = BenchTable::new(&heads);
     let cluster = runtime.block_on(NodeCluster::start(&directory.0))?;
     for proposers in args.proposers() {
         let length = Duration::from_secs(args.seconds);

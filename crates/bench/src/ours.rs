@@ -16,11 +16,11 @@ use crate::counting::Counts;
 use crate::idle::{IDLE_TICKS, Memory, Probe, Probes, VOTERS};
 
 pub(crate) struct Ours {
-    members: [CoreMember; MEMBERS],
+    members: [BenchMember; MEMBERS],
     requests: u64,
 }
 
-struct CoreMember {
+struct BenchMember {
     raft: Box<Raft>,
     inbox: Vec<Envelope>,
     /// The saved log: blocks shared with the core.
@@ -35,7 +35,7 @@ impl Ours {
     }
 
     fn with(adjust: impl Fn(&mut Config)) -> Self {
-        let members = [1, 2, 3].map(|id| CoreMember::new(MemberId(id), &adjust));
+        let members = [1, 2, 3].map(|id| BenchMember::new(MemberId(id), &adjust));
         let mut cluster = Self { members, requests: 0 };
         expect_ok("campaign", cluster.members[0].raft.step(Input::Campaign));
         cluster.settle();
@@ -78,7 +78,7 @@ impl Ours {
     }
 }
 
-impl CoreMember {
+impl BenchMember {
     fn new(id: MemberId, adjust: &impl Fn(&mut Config)) -> Self {
         let mut config = Config::new(id);
         config.append_bytes_max = APPEND_BYTES_MAX;

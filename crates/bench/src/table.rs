@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-pub(crate) struct TextTable {
+pub(crate) struct BenchTable {
     rows: Vec<Vec<String>>,
 }
 
-impl TextTable {
+impl BenchTable {
     pub(crate) fn new(heads: &[&str]) -> Self {
         Self { rows: vec![heads.iter().map(ToString::to_string).collect()] }
     }
@@ -21,7 +21,7 @@ impl TextTable {
     }
 }
 
-impl fmt::Display for TextTable {
+impl fmt::Display for BenchTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, row) in self.rows.iter().enumerate() {
             let mut line = String::new();
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let mut table = TextTable::new(&["what", "library", "ns"]);
+        let mut table = BenchTable::new(&["what", "library", "ns"]);
         table.row(&["a".into(), "ours".into(), "1234.5".into()]);
         table.row(&["longer".into(), "x".into(), "7".into()]);
         let want = "\

@@ -3,12 +3,12 @@
 /// A counter with a mixing function (splitmix64): small, uniform, and the same on every
 /// machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Random {
+pub(crate) struct SeededRandom {
     seed: u64,
     drawn: u64,
 }
 
-impl Random {
+impl SeededRandom {
     pub(crate) fn new(seed: u64) -> Self {
         Self { seed, drawn: 0 }
     }
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn draws_stay_below_the_bound_and_reach_all_of_it() {
-        let mut random = Random::new(7);
+        let mut random = SeededRandom::new(7);
         let mut seen = [0; 10];
         for _ in 0..10_000 {
             seen[random.below(10) as usize] += 1;

@@ -1,7 +1,7 @@
 //! Election and heartbeat timers, in ticks.
 
 use crate::Config;
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 /// The timers of one member. A tick without consequences changes only these.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,12 +18,12 @@ pub(crate) struct Timer {
     /// With leader-lease reads: for this many ticks a leader may rely on this member,
     /// whether the member still knows that leader or not.
     pub(crate) lease_guard: u32,
-    random: Random,
+    random: SeededRandom,
 }
 
 impl Timer {
     pub(crate) fn new(config: &Config, seed: u64, lease_guard: u32) -> Self {
-        let random = Random::new(seed);
+        let random = SeededRandom::new(seed);
         let mut timer = Self {
             elapsed: 0,
             heartbeat_elapsed: 0,

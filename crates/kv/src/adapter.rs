@@ -11,13 +11,13 @@ use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity}
 use crate::command::Query;
 use crate::error::KvError;
 use crate::machine::{Applied, Kv};
-use crate::reply::{KvOutcome, KvReply, LeaseOutcome};
+use crate::reply::{KvCommandReply, KvOutcome, LeaseOutcome};
 use crate::snapshot::{KvSnapshotError, SnapshotDecoder};
 use crate::table::{Table, TableError};
 use crate::watch::{PollLimits, WakeFn, WatchHub, WatchPoll, WatchRequest, WatcherId};
 
 /// Commands are encoded [`Command`](crate::Command)s, queries encoded [`Query`]s, and replies
-/// encoded [`KvReply`]s.
+/// encoded [`KvCommandReply`]s.
 ///
 /// When the table fails, the member stops: one that missed a write must not answer.
 ///
@@ -40,7 +40,9 @@ impl<T: Table> Machine for Kv<T> {
     fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
         let reply = match Query::decode(query) {
             Some(query) => Self::query(self, &query)?,
-            None => KvReply { revision: self.revision(), result: Err(KvError::UnknownCommand) },
+            None => {
+                KvCommandReply { revision: self.revision(), result: Err(KvError::UnknownCommand) }
+            }
         };
         Ok(reply.encode())
     }

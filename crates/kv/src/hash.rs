@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::error::KvError;
 use crate::machine::{CommandError, Kv};
-use crate::reply::{HashOutcome, KvOutcome, KvReply};
+use crate::reply::{HashOutcome, KvCommandReply, KvOutcome};
 use crate::revision::{RowKey, RowKind, RowWrite, read_row};
 use crate::table::{RowReader, Table, TableError};
 
@@ -25,8 +25,8 @@ pub struct IncrementalHash {
 impl IncrementalHash {
     /// The reply to the hash query. Complete once [`Kv::continue_hash`] returned `false`.
     #[must_use]
-    pub fn finish(self) -> KvReply {
-        KvReply { revision: self.revision, result: Ok(KvOutcome::Hash(self.partial)) }
+    pub fn finish(self) -> KvCommandReply {
+        KvCommandReply { revision: self.revision, result: Ok(KvOutcome::Hash(self.partial)) }
     }
 }
 

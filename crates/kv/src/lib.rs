@@ -95,7 +95,7 @@ pub use lease::{LEASE_TTL_MAX, Lease};
 pub use machine::{Applied, BatchConfig, Kv};
 pub use range::IncrementalRange;
 pub use reply::{
-    DeleteRangeOutcome, HashOutcome, KeyValue, KvOutcome, KvReply, LeaseOutcome, PutOutcome,
+    DeleteRangeOutcome, HashOutcome, KeyValue, KvCommandReply, KvOutcome, LeaseOutcome, PutOutcome,
     RangeOutcome, TxnOperationReply, TxnOutcome,
 };
 pub use revision::{Revision, RowKey};

@@ -10,7 +10,7 @@ use crate::check;
 use crate::command::{Command, LeaseCheckpoint, LeaseGrant, Query, Quota};
 use crate::error::KvError;
 use crate::lease::Lease;
-use crate::reply::{KvOutcome, KvReply, LeaseOutcome};
+use crate::reply::{KvCommandReply, KvOutcome, LeaseOutcome};
 use crate::revision::{RowKey, row_bytes};
 use crate::state::KvState;
 use crate::table::{Table, TableError};
@@ -64,7 +64,7 @@ impl Default for BatchConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     /// The reply to the proposer.
-    pub reply: KvReply,
+    pub reply: KvCommandReply,
     /// What the command wrote, for [`WatchHub::publish`](crate::WatchHub::publish).
     pub events: Vec<WatchEvent>,
 }
@@ -176,7 +176,7 @@ impl<T: Table> Kv<T> {
     }
 
     /// Answers a query from the current state.
-    pub fn query(&self, query: &Query) -> Result<KvReply, TableError> {
+    pub fn query(&self, query: &Query) -> Result<KvCommandReply, TableError> {
         let now = self.state.revision;
         let result = match query {
             Query::Revision => Ok(KvOutcome::Done),
@@ -204,8 +204,8 @@ impl<T: Table> Kv<T> {
         Applied { reply: self.reply(result), events }
     }
 
-    fn reply(&self, result: Result<KvOutcome, KvError>) -> KvReply {
-        KvReply { revision: self.state.revision, result }
+    fn reply(&self, result: Result<KvOutcome, KvError>) -> KvCommandReply {
+        KvCommandReply { revision: self.state.revision, result }
     }
 
     /// Makes all applied commands durable.

@@ -7,7 +7,7 @@ use crate::command::{KeyRange, Range, SortOrder, SortTarget};
 use crate::error::KvError;
 use crate::index::KeyVersion;
 use crate::machine::{CommandError, Kv};
-use crate::reply::{KeyValue, KvOutcome, KvReply, RangeOutcome};
+use crate::reply::{KeyValue, KvCommandReply, KvOutcome, RangeOutcome};
 use crate::revision::{RowKey, RowWrite, read_row};
 use crate::table::{Table, TableError};
 
@@ -37,10 +37,10 @@ impl IncrementalRange {
 
     /// The reply to the range query. Complete once [`Kv::continue_range`] returned `false`.
     #[must_use]
-    pub fn finish(self) -> KvReply {
+    pub fn finish(self) -> KvCommandReply {
         let Self { range, revision, mut found, .. } = self;
         range.finish(&mut found);
-        KvReply { revision, result: Ok(KvOutcome::Range(found)) }
+        KvCommandReply { revision, result: Ok(KvOutcome::Range(found)) }
     }
 }
 

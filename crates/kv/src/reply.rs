@@ -12,7 +12,7 @@ use crate::error::KvError;
 
 /// The reply to one command or query.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KvReply {
+pub struct KvCommandReply {
     /// The revision of the store after the command. etcd returns it in response headers.
     pub revision: i64,
     /// What the command did or the query found, or why it was refused.
@@ -131,7 +131,7 @@ pub struct HashOutcome {
 
 const FORMAT: u8 = 1;
 
-impl KvReply {
+impl KvCommandReply {
     /// The reply as bytes; `docs/formats.md` describes them.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(16);

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use quorate_kv::{
     Alarm, AlarmKind, Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange,
-    KeyRange, Kv, KvError, KvOutcome, KvReply, LeaseGrant, MemoryTable, PollLimits, Put, Query,
-    Quota, Range, RangeOutcome, Txn, TxnOperation, WatchEvent, WatchEventKind, WatchHub, WatchPoll,
-    WatchRequest, check,
+    KeyRange, Kv, KvCommandReply, KvError, KvOutcome, LeaseGrant, MemoryTable, PollLimits, Put,
+    Query, Quota, Range, RangeOutcome, Txn, TxnOperation, WatchEvent, WatchEventKind, WatchHub,
+    WatchPoll, WatchRequest, check,
 };
 
 struct TestStore {
@@ -24,14 +24,14 @@ impl TestStore {
         Self { kv: Kv::open(MemoryTable::default()).unwrap(), index: 0, hub: WatchHub::new(1) }
     }
 
-    fn run(&mut self, command: Command) -> KvReply {
+    fn run(&mut self, command: Command) -> KvCommandReply {
         self.index += 1;
         let applied = self.kv.apply(self.index, &command).unwrap();
         self.hub.publish(applied.events);
         applied.reply
     }
 
-    fn put(&mut self, key: &'static str, value: &'static str) -> KvReply {
+    fn put(&mut self, key: &'static str, value: &'static str) -> KvCommandReply {
         self.run(put(key, value, 0))
     }
 
@@ -410,8 +410,8 @@ fn refusals_have_etcds_texts() {
     ];
     for (error, text) in words {
         assert_eq!(error.to_string(), text);
-        let reply = KvReply { revision: 9, result: Err(error) };
-        assert_eq!(KvReply::decode(&reply.encode()), Some(reply));
+        let reply = KvCommandReply { revision: 9, result: Err(error) };
+        assert_eq!(KvCommandReply::decode(&reply.encode()), Some(reply));
     }
 }
 

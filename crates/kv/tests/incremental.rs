@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
 
 use quorate_kv::{
-    Command, Compact, DeleteRange, KeyRange, Kv, KvError, KvReply, MemoryTable, Put, Query, Range,
-    SortOrder,
+    Command, Compact, DeleteRange, KeyRange, Kv, KvCommandReply, KvError, MemoryTable, Put, Query,
+    Range, SortOrder,
 };
 
 struct TestKv {
@@ -23,7 +23,7 @@ impl TestKv {
         test
     }
 
-    fn apply(&mut self, command: &Command) -> KvReply {
+    fn apply(&mut self, command: &Command) -> KvCommandReply {
         self.applied += 1;
         self.kv.apply(self.applied, command).unwrap().reply
     }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use quorate::{FileDisk, Machine, MemberId, StoreIdentity};
 use quorate_kv::{
-    AnyTable, Command, Compact, KeyRange, Kv, KvReply, MemoryTable, PollLimits, Put, Query, Range,
-    RedbTable, SharedKv, WatchEventKind, WatchPoll, WatchRequest, WatcherId,
+    AnyTable, Command, Compact, KeyRange, Kv, KvCommandReply, MemoryTable, PollLimits, Put, Query,
+    Range, RedbTable, SharedKv, WatchEventKind, WatchPoll, WatchRequest, WatcherId,
 };
 
 type SharedMemoryKv = SharedKv<MemoryTable>;
@@ -26,9 +26,9 @@ fn put(
     index: u64,
     key: &'static str,
     value: impl Into<Bytes>,
-) -> KvReply {
+) -> KvCommandReply {
     let put = Put { key: key.into(), value: value.into(), ..Put::default() };
-    KvReply::decode(&machine.apply(index, &Command::Put(put).encode()).unwrap()).unwrap()
+    KvCommandReply::decode(&machine.apply(index, &Command::Put(put).encode()).unwrap()).unwrap()
 }
 
 fn revisions(machine: &SharedMemoryKv, id: WatcherId) -> Vec<i64> {
@@ -61,9 +61,10 @@ fn server_sees_what_the_node_applies() {
     assert_eq!(machine.read().applied(), 5);
     let range = Range { keys: KeyRange::single("a"), ..Range::default() };
     let query = Query::Range(range);
-    let reply = KvReply::decode(&machine.query(&query.encode()).unwrap()).unwrap();
+    let reply = KvCommandReply::decode(&machine.query(&query.encode()).unwrap()).unwrap();
     assert_eq!(reply, machine.read().query(&query).unwrap());
-    let invalid = KvReply::decode(&machine.query(&Bytes::from_static(b"?")).unwrap()).unwrap();
+    let invalid =
+        KvCommandReply::decode(&machine.query(&Bytes::from_static(b"?")).unwrap()).unwrap();
     assert!(invalid.result.is_err());
     assert!(machine.cancel_watch(id));
     assert_eq!(machine.watchers(), 0);

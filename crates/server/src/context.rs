@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::{CommandBuffer, Node};
-use quorate_kv::{AnyTable, Command, KvError, KvReply, Query, SharedKv, check};
+use quorate_kv::{AnyTable, Command, KvCommandReply, KvError, Query, SharedKv, check};
 use quorate_proto::etcdserverpb::ResponseHeader;
 use tokio::sync::watch;
 use tonic::Request;
@@ -147,7 +147,7 @@ impl ServiceContext {
     }
 
     /// Runs a command on every member, once, and decodes the reply of the data model.
-    pub(crate) async fn run(&self, command: &Command) -> Result<KvReply, ServiceError> {
+    pub(crate) async fn run(&self, command: &Command) -> Result<KvCommandReply, ServiceError> {
         let command = CommandBuffer::encode(|out| command.encode_into(out));
         if command.len() > self.limits.request_bytes_max {
             return Err(ServiceError::Kv(KvError::RequestTooLarge));
@@ -161,13 +161,13 @@ impl ServiceContext {
         &self,
         term: u64,
         command: &Command,
-    ) -> Result<KvReply, ServiceError> {
+    ) -> Result<KvCommandReply, ServiceError> {
         let command = CommandBuffer::encode(|out| command.encode_into(out));
         decode(&self.node.propose_in(term, command).await?)
     }
 
     /// Queries the store as it is, which may be stale.
-    pub(crate) fn look_up(&self, question: &Query) -> Result<KvReply, ServiceError> {
+    pub(crate) fn look_up(&self, question: &Query) -> Result<KvCommandReply, ServiceError> {
         accepted(self.store.read().query(question)?)
     }
 
@@ -222,11 +222,11 @@ impl ServiceContext {
     }
 }
 
-fn decode(reply: &quorate::CommandReply) -> Result<KvReply, ServiceError> {
-    accepted(KvReply::decode(&reply.bytes).ok_or(ServiceError::UnexpectedReply)?)
+fn decode(reply: &quorate::CommandReply) -> Result<KvCommandReply, ServiceError> {
+    accepted(KvCommandReply::decode(&reply.bytes).ok_or(ServiceError::UnexpectedReply)?)
 }
 
-fn accepted(reply: KvReply) -> Result<KvReply, ServiceError> {
+fn accepted(reply: KvCommandReply) -> Result<KvCommandReply, ServiceError> {
     match reply.result {
         Ok(_) => Ok(reply),
         Err(error) => Err(ServiceError::Kv(error)),

@@ -2,7 +2,8 @@
 
 use quorate_core::config::Activation;
 use quorate_sim::model::{
-    Checks, Expects, ModelReport, NetworkModel, Scope, ScopeBounds, SearchLimits, run, scopes,
+    Checks, ModelReport, NetworkModel, Scope, ScopeBounds, ScopeExpectation, SearchLimits, run,
+    scopes,
 };
 
 fn scope(name: &str) -> Scope {
@@ -24,7 +25,7 @@ fn is_as_expected(scope: &Scope) {
         let story = report.broken.as_ref().map(|broken| broken.story.as_str());
         let story = story.unwrap_or("no violation");
         assert!(report.is_as_expected(scope.expects), "{name} {activation:?}: {story}");
-        let broken = matches!(scope.expects, Expects::Broken(_));
+        let broken = matches!(scope.expects, ScopeExpectation::Broken(_));
         assert!(broken || report.exhausted, "{name} {activation:?} is not exhausted");
     }
 }
@@ -55,14 +56,14 @@ fn changes_of_one_and_two_voters() {
 
 #[test]
 fn without_a_condition_somebody_is_stuck() {
-    for scope in scopes().iter().filter(|scope| scope.expects == Expects::Broken("L1")) {
+    for scope in scopes().iter().filter(|scope| scope.expects == ScopeExpectation::Broken("L1")) {
         is_as_expected(scope);
     }
 }
 
 #[test]
 fn from_the_bad_moments_on() {
-    let moments = [Expects::Leader, Expects::NoLeader];
+    let moments = [ScopeExpectation::Leader, ScopeExpectation::NoLeader];
     let scopes: Vec<Scope> =
         scopes().into_iter().filter(|scope| moments.contains(&scope.expects)).collect();
     assert!(scopes.len() >= 10);

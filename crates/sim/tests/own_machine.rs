@@ -7,7 +7,7 @@ use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 use quorate_core::Index;
 use quorate_sim::checkers::Violation;
 use quorate_sim::explore::{
-    ClientReply, ClientRequest, Exchange, Judgement, MachineTrial, Workload, try_machine,
+    ClientReply, Exchange, Judgement, MachineTrial, Workload, WorkloadRequest, try_machine,
 };
 use quorate_sim::random::Random;
 
@@ -81,7 +81,7 @@ impl Workload for Takers {
     fn judge(&self, history: &[Exchange]) -> Judgement {
         let mut given = BTreeSet::new();
         for exchange in history {
-            if let (ClientRequest::Command(name), ClientReply::Reply(ticket)) =
+            if let (WorkloadRequest::Command(name), ClientReply::Reply(ticket)) =
                 (&exchange.ask, &exchange.heard)
                 && !given.insert((name, ticket))
             {

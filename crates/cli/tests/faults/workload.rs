@@ -16,7 +16,7 @@ use quorate_proto::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, ResponseHeader, TxnRequest,
 };
 use quorate_sim::checkers::linearizable::{
-    Call, History, Operation, STEPS_MAX, Seen, Verdict, check,
+    Call, ClientOperation, History, STEPS_MAX, Seen, Verdict, check,
 };
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
@@ -38,7 +38,7 @@ struct WorkloadState {
 
 #[derive(Clone)]
 struct RecordedOperation {
-    operation: Operation,
+    operation: ClientOperation,
     /// The revision in the header of the reply.
     revision: Option<i64>,
 }
@@ -122,15 +122,15 @@ fn assert_revisions_rise(recorded: &[RecordedOperation]) {
 }
 
 /// A read after all operations that returns an overwritten value.
-fn stale_read(history: &History) -> Operation {
-    let acknowledged: Vec<&Operation> = history
+fn stale_read(history: &History) -> ClientOperation {
+    let acknowledged: Vec<&ClientOperation> = history
         .operations
         .iter()
         .filter(|one| matches!(one.call, Call::Put(..)) && one.seen == Seen::Done)
         .collect();
     let overwritten = acknowledged.iter().find_map(|first| {
         let Call::Put(key, value) = &first.call else { return None };
-        let again = |later: &&&Operation| {
+        let again = |later: &&&ClientOperation| {
             later.client == first.client
                 && later.called > first.called
                 && later.call.keys() == first.call.keys()
@@ -138,7 +138,7 @@ fn stale_read(history: &History) -> Operation {
         acknowledged.iter().find(again).map(|_| (key.clone(), value.clone()))
     });
     let (key, value) = overwritten.unwrap();
-    Operation {
+    ClientOperation {
         client: u64::MAX,
         called: u64::MAX - 2,
         returned: Some(u64::MAX - 1),
@@ -209,7 +209,7 @@ async fn record(
     // An operation without a change comes after the change that created its revision.
     let applied = revision.map(|revision| revision as u64 * 2 + u64::from(!changed));
     let result = revision.map(|_| (key, seen.clone())).ok_or(());
-    let operation = Operation { client, called, returned, call, seen, applied };
+    let operation = ClientOperation { client, called, returned, call, seen, applied };
     state.operations.lock().unwrap().push(RecordedOperation { operation, revision });
     result
 }
@@ -286,7 +286,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(4);
 #[test]
 fn a_history_with_a_stale_read_is_rejected() {
     let (key, one, two) = (Bytes::from("k"), Bytes::from("1"), Bytes::from("2"));
-    let operation = |time: u64, call: Call, seen: Seen| Operation {
+    let operation = |time: u64, call: Call, seen: Seen| ClientOperation {
         client: time,
         called: time * 2,
         returned: Some(time * 2 + 1),
@@ -304,10 +304,11 @@ fn a_history_with_a_stale_read_is_rejected() {
         operation(time, Call::CompareAndSet { key, expected, new }, Seen::Swapped(done))
     };
     let delete = |time| operation(time, Call::Delete(key.clone()), Seen::Done);
-    let passes =
-        |operations: &[Operation]| is_linearizable(&History { operations: operations.to_vec() });
+    let passes = |operations: &[ClientOperation]| {
+        is_linearizable(&History { operations: operations.to_vec() })
+    };
     let begin = [put(0, &one), put(1, &two)];
-    let then = |last: Operation| [&begin[..], &[last]].concat();
+    let then = |last: ClientOperation| [&begin[..], &[last]].concat();
     assert!(passes(&then(read(2, Some(&two)))));
     assert!(!passes(&then(read(2, Some(&one)))));
     assert!(passes(&then(swap(2, Some(&two), true))));

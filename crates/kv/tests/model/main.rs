@@ -17,9 +17,9 @@ use bytes::Bytes;
 use disk::MemoryDisk;
 use generate::Generator;
 use quorate_kv::{
-    BatchConfig, Command, Kv, KvOutcome, KvReply, KvSnapshotError, MemoryTable, PollLimits, Query,
-    RedbTable, Table, WatchEvent, WatchEventKind, WatchHub, WatchPoll, WatchRequest, WatcherId,
-    split_events,
+    BatchConfig, Command, Kv, KvCommandReply, KvOutcome, KvSnapshotError, MemoryTable, PollLimits,
+    Query, RedbTable, Table, WatchEvent, WatchEventKind, WatchHub, WatchPoll, WatchRequest,
+    WatcherId, split_events,
 };
 use reference::{ReferenceKv, within};
 
@@ -105,7 +105,7 @@ impl ModelTest {
         let redb = self.redb().apply_bytes(index, &bytes).unwrap();
         assert_eq!(memory.reply, expected, "{command:?}");
         assert_eq!(redb, memory, "{command:?}");
-        assert_eq!(KvReply::decode(&expected.encode()), Some(expected.clone()));
+        assert_eq!(KvCommandReply::decode(&expected.encode()), Some(expected.clone()));
         assert_eq!(self.memory.bytes_in_use(), self.redb().bytes_in_use());
         match expected.result {
             Ok(_) => self.counts.done += 1,

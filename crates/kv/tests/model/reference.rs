@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use quorate_kv::{
     Alarm, AlarmKind, Command, Compare, CompareOperator, CompareTarget, DeleteRange,
-    DeleteRangeOutcome, KeyRange, KeyValue, KvError, KvOutcome, KvReply, LeaseOutcome, Put,
+    DeleteRangeOutcome, KeyRange, KeyValue, KvCommandReply, KvError, KvOutcome, LeaseOutcome, Put,
     PutOutcome, Query, Quota, Range, RangeOutcome, SortOrder, SortTarget, Txn, TxnOperation,
     TxnOperationReply, TxnOutcome, check,
 };
@@ -46,7 +46,7 @@ impl ReferenceKv {
     }
 
     /// `bytes_in_use` comes from the machine: the size of rows is not modelled.
-    pub(crate) fn apply(&mut self, command: &Command, bytes_in_use: u64) -> KvReply {
+    pub(crate) fn apply(&mut self, command: &Command, bytes_in_use: u64) -> KvCommandReply {
         let before = self.clone();
         let result = self.run(command, bytes_in_use);
         if result.is_err() {
@@ -55,7 +55,7 @@ impl ReferenceKv {
         }
         let written = self.writes.last().map_or(1, |written| written.revision);
         self.revision = self.revision.max(written);
-        KvReply { revision: self.revision, result }
+        KvCommandReply { revision: self.revision, result }
     }
 
     fn run(&mut self, command: &Command, bytes_in_use: u64) -> Result<KvOutcome> {
@@ -336,7 +336,7 @@ impl ReferenceKv {
     }
 
     /// `None` for queries that the reference does not model.
-    pub(crate) fn query(&mut self, query: &Query) -> Option<KvReply> {
+    pub(crate) fn query(&mut self, query: &Query) -> Option<KvCommandReply> {
         let result = match query {
             Query::Revision => Ok(KvOutcome::Done),
             Query::Range(range) => {
@@ -355,7 +355,7 @@ impl ReferenceKv {
             Query::Leases => Ok(KvOutcome::Leases(self.leases.keys().copied().collect())),
             Query::Alarms => Ok(KvOutcome::Alarms(self.alarms.clone())),
         };
-        Some(KvReply { revision: self.revision, result })
+        Some(KvCommandReply { revision: self.revision, result })
     }
 }
 

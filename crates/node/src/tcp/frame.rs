@@ -101,7 +101,7 @@ impl FrameBody {
 
 /// Why reading from a connection failed.
 #[derive(Debug)]
-pub(crate) enum ReadError {
+pub(crate) enum FrameReadError {
     /// The peer closed it, between two frames.
     Closed,
     /// The peer closed it within a frame.
@@ -114,7 +114,7 @@ pub(crate) enum ReadError {
     Io(io::Error),
 }
 
-impl ReadError {
+impl FrameReadError {
     /// The counter for it.
     pub(crate) fn counter(&self) -> Option<TcpCounter> {
         match self {
@@ -129,7 +129,7 @@ impl ReadError {
     }
 }
 
-impl std::fmt::Display for ReadError {
+impl std::fmt::Display for FrameReadError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Closed => "closed by the peer",
@@ -174,34 +174,34 @@ impl FrameHeader {
 }
 
 /// The header of the first frame in these bytes; none while it is incomplete.
-fn peek(bytes: &[u8], frame_bytes_max: usize) -> Result<Option<FrameHeader>, ReadError> {
+fn peek(bytes: &[u8], frame_bytes_max: usize) -> Result<Option<FrameHeader>, FrameReadError> {
     let Some(header) = bytes.first_chunk::<HEADER_BYTES>().map(FrameHeader::decode) else {
         return Ok(None);
     };
     if header.frame_bytes() > frame_bytes_max {
-        return Err(ReadError::Oversized);
+        return Err(FrameReadError::Oversized);
     }
     Ok(Some(header))
 }
 
 /// Checks a complete frame.
-fn check(header: &FrameHeader, bytes: &[u8]) -> Result<FrameKind, ReadError> {
+fn check(header: &FrameHeader, bytes: &[u8]) -> Result<FrameKind, FrameReadError> {
     let (head, body) = bytes[HEADER_BYTES..].split_at(header.head_bytes);
     let checksum = crc32c_append(crc32c(&bytes[..HEADER_BYTES - 4]), head);
     if checksum != header.checksum || crc32c(body) != header.body_checksum {
-        return Err(ReadError::BadChecksum);
+        return Err(FrameReadError::BadChecksum);
     }
     if bytes[1..4] != [0; 3] {
-        return Err(ReadError::Malformed);
+        return Err(FrameReadError::Malformed);
     }
-    FrameKind::from_number(header.kind).ok_or(ReadError::UnknownKind)
+    FrameKind::from_number(header.kind).ok_or(FrameReadError::UnknownKind)
 }
 
 /// Takes the first frame out of a buffer; none while it is incomplete.
 pub(crate) fn take_frame(
     buffer: &mut BytesMut,
     frame_bytes_max: usize,
-) -> Result<Option<Frame>, ReadError> {
+) -> Result<Option<Frame>, FrameReadError> {
     let Some(header) = peek(buffer, frame_bytes_max)? else { return Ok(None) };
     let length = header.frame_bytes();
     if buffer.len() < length {
@@ -237,7 +237,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     /// The next frame that is already in the buffer.
-    pub(crate) fn take(&mut self) -> Result<Option<Frame>, ReadError> {
+    pub(crate) fn take(&mut self) -> Result<Option<Frame>, FrameReadError> {
         take_frame(&mut self.buffer, self.frame_bytes_max)
     }
 
@@ -249,7 +249,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     /// Waits for more bytes, and reads all that are available.
-    pub(crate) async fn fill(&mut self, limit: Duration) -> Result<usize, ReadError> {
+    pub(crate) async fn fill(&mut self, limit: Duration) -> Result<usize, FrameReadError> {
         // Room for the rest of a long frame, but never much more than has arrived: its length
         // is not to be trusted.
         let known = peek(&self.buffer, self.frame_bytes_max)?.map_or(0, |h| h.frame_bytes());
@@ -257,16 +257,16 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         let room = missing.clamp(READ_BYTES / 4, self.buffer.len().max(READ_BYTES));
         self.buffer.reserve(room);
         match timeout(limit, self.reader.read_buf(&mut self.buffer)).await {
-            Err(_) => Err(ReadError::Silent),
-            Ok(Err(why)) => Err(ReadError::Io(why)),
-            Ok(Ok(0)) if self.buffer.is_empty() => Err(ReadError::Closed),
-            Ok(Ok(0)) => Err(ReadError::Truncated),
+            Err(_) => Err(FrameReadError::Silent),
+            Ok(Err(why)) => Err(FrameReadError::Io(why)),
+            Ok(Ok(0)) if self.buffer.is_empty() => Err(FrameReadError::Closed),
+            Ok(Ok(0)) => Err(FrameReadError::Truncated),
             Ok(Ok(count)) => Ok(count),
         }
     }
 
     /// Waits for the next frame.
-    pub(crate) async fn next(&mut self, limit: Duration) -> Result<Frame, ReadError> {
+    pub(crate) async fn next(&mut self, limit: Duration) -> Result<Frame, FrameReadError> {
         loop {
             if let Some(frame) = self.take()? {
                 return Ok(frame);

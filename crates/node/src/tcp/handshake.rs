@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::config::TcpConfig;
 use super::counters::{TcpCounter, TcpCounters};
-use super::frame::{FrameBatch, FrameKind, FrameReader, HEADER_BYTES, NO_TIMEOUT, ReadError};
+use super::frame::{FrameBatch, FrameKind, FrameReadError, FrameReader, HEADER_BYTES, NO_TIMEOUT};
 use super::message::MalformedMessage;
 use super::security::PeerStream;
 use crate::runtime::{Introduction, MemberKey, RejectReason};
@@ -180,8 +180,8 @@ pub(crate) enum HandshakeError {
     Lost,
 }
 
-impl From<ReadError> for HandshakeError {
-    fn from(why: ReadError) -> Self {
+impl From<FrameReadError> for HandshakeError {
+    fn from(why: FrameReadError) -> Self {
         why.counter().map_or(Self::Lost, Self::TcpCounter)
     }
 }

@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 use super::connections::{ConnectionSlot, IncomingConnections, PendingRejections};
 use super::counters::TcpCounter;
 use super::discovery;
-use super::frame::{Frame, FrameBatch, FrameKind, FrameReader, NO_TIMEOUT, ReadError};
+use super::frame::{Frame, FrameBatch, FrameKind, FrameReadError, FrameReader, NO_TIMEOUT};
 use super::handshake::{
     HandshakeError, IntroduceHead, PeerHello, Purpose, Reader, RefusedHead, Writer, answer_hello,
 };
@@ -68,8 +68,8 @@ pub(crate) enum Disconnect {
     Lost,
 }
 
-impl From<ReadError> for Disconnect {
-    fn from(why: ReadError) -> Self {
+impl From<FrameReadError> for Disconnect {
+    fn from(why: FrameReadError) -> Self {
         why.counter().map_or(Self::Lost, Self::TcpCounter)
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tracing::{Instrument, debug, info, info_span, warn};
 
 use super::counters::TcpCounter;
-use super::frame::{Frame, FrameBatch, FrameKind, ReadError};
+use super::frame::{Frame, FrameBatch, FrameKind, FrameReadError};
 use super::handshake::{IntroduceHead, Purpose, Reader, RefusedHead, Writer, dial};
 use super::incoming::close_gracefully;
 use super::message::EmptyHead;
@@ -310,7 +310,7 @@ impl OutgoingConnection<'_> {
         }
     }
 
-    fn on_frame(&mut self, frame: Result<Frame, ReadError>) -> Result<(), String> {
+    fn on_frame(&mut self, frame: Result<Frame, FrameReadError>) -> Result<(), String> {
         let frame = frame.map_err(|why| {
             why.counter().into_iter().for_each(|what| self.shared.counts.one(what));
             why.to_string()

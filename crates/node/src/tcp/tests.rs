@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use quorate_core::message::{Append, Heartbeat, HeartbeatReply, Proposal};
 use quorate_core::{Entry, EntryId, Payload, RequestId};
 
-use super::frame::{Frame, FrameBatch, FrameKind, ReadError, take_frame};
+use super::frame::{Frame, FrameBatch, FrameKind, FrameReadError, take_frame};
 use super::message::MalformedMessage;
 use super::*;
 use crate::testkit::random_values::{MESSAGE_KINDS, RandomValues};
@@ -32,7 +32,7 @@ fn encode(envelope: &Envelope) -> Vec<u8> {
     batch.to_bytes()
 }
 
-fn take(bytes: &[u8]) -> Result<Option<Frame>, ReadError> {
+fn take(bytes: &[u8]) -> Result<Option<Frame>, FrameReadError> {
     take_frame(&mut BytesMut::from(bytes), MAX)
 }
 

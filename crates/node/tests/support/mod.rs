@@ -23,7 +23,7 @@ use quorate::{
 };
 use quorate_core::{Index, MemberId};
 use quorate_sim::checkers::linearizable::{
-    Call, History, Operation, STEPS_MAX, Seen, Verdict, check,
+    Call, ClientOperation, History, STEPS_MAX, Seen, Verdict, check,
 };
 use tokio::task::JoinHandle;
 
@@ -242,7 +242,7 @@ pub(crate) struct Clients<S> {
 struct Recorder {
     clock: AtomicU64,
     stop: AtomicBool,
-    operations: Mutex<Vec<Operation>>,
+    operations: Mutex<Vec<ClientOperation>>,
     failures: Mutex<Vec<String>>,
     done: AtomicU64,
 }
@@ -340,7 +340,7 @@ async fn one_call<S: Service>(
             (Seen::Nothing, None, None)
         }
     };
-    let operation = Operation { client, called, returned, call, seen, applied };
+    let operation = ClientOperation { client, called, returned, call, seen, applied };
     recorder.operations.lock().unwrap().push(operation);
 }
 

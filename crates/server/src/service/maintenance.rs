@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use quorate::MemberId;
-use quorate_kv::{Alarm, AlarmKind, Command, HashOutcome, KvOutcome, KvReply, Query, TableError};
+use quorate_kv::{
+    Alarm, AlarmKind, Command, HashOutcome, KvCommandReply, KvOutcome, Query, TableError,
+};
 use quorate_proto::etcdserverpb::alarm_request::AlarmAction;
 use quorate_proto::etcdserverpb::maintenance_server::Maintenance;
 use quorate_proto::etcdserverpb::{
@@ -243,7 +245,7 @@ impl Maintenance for MaintenanceService {
 }
 
 /// Hashes in pieces, so that commands run between them.
-fn hash_kv(store: &SharedStore, revision: i64) -> Result<KvReply, ServiceError> {
+fn hash_kv(store: &SharedStore, revision: i64) -> Result<KvCommandReply, ServiceError> {
     let mut hashing = store.read().start_hash(revision)?;
     loop {
         if !store.read().continue_hash(&mut hashing, ROWS_AT_ONCE)?? {

@@ -28,7 +28,7 @@ struct MachineProgress {
 
 /// What a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestKind {
+pub enum CheckedRequest {
     /// A command for the log.
     Command,
     /// To read: never applied.
@@ -47,7 +47,7 @@ pub enum ReplyKind {
 
 #[derive(Clone, Copy, Debug)]
 struct RequestRecord {
-    wish: RequestKind,
+    wish: CheckedRequest,
     answer: Option<ReplyKind>,
     applied: Option<Index>,
 }
@@ -58,7 +58,7 @@ impl ReplyChecker {
     }
 
     /// A client sends a request, under an id that is its own.
-    pub fn asked(&mut self, id: RequestId, wish: RequestKind) -> Result<(), ReplyViolation> {
+    pub fn asked(&mut self, id: RequestId, wish: CheckedRequest) -> Result<(), ReplyViolation> {
         let request = RequestRecord { wish, answer: None, applied: None };
         match self.requests.insert(id, request) {
             Some(_) => Err(ReplyViolation::AskedTwice(id)),
@@ -131,7 +131,7 @@ impl ReplyChecker {
         let request = self.requests.get(&id)?;
         match (request.answer, request.wish, request.applied) {
             (None, ..) => Some(ReplyViolation::NeverAnswered(id)),
-            (Some(ReplyKind::Done), RequestKind::Command, None) => {
+            (Some(ReplyKind::Done), CheckedRequest::Command, None) => {
                 Some(ReplyViolation::DoneButNeverApplied(id))
             }
             _ => None,
@@ -154,7 +154,7 @@ fn note_effect(
     let Some(request) = requests.get_mut(&id) else {
         return Err(ReplyViolation::AppliedUnasked { id, index });
     };
-    if request.wish == RequestKind::Read {
+    if request.wish == CheckedRequest::Read {
         return Err(ReplyViolation::AppliedRead { id, index });
     }
     if let Some(first) = request.applied {
@@ -291,7 +291,7 @@ mod tests {
     fn three_asked() -> ReplyChecker {
         let mut answers = ReplyChecker::new();
         for id in [A, B, C] {
-            answers.asked(id, RequestKind::Command).unwrap();
+            answers.asked(id, CheckedRequest::Command).unwrap();
         }
         answers
     }
@@ -311,11 +311,11 @@ mod tests {
     fn an_honest_run_passes() {
         let mut answers = three_done();
         let (read, refused, unknown) = (RequestId(4), RequestId(5), RequestId(6));
-        answers.asked(read, RequestKind::Read).unwrap();
+        answers.asked(read, CheckedRequest::Read).unwrap();
         answers.answered(read, ReplyKind::Done).unwrap();
-        answers.asked(refused, RequestKind::Command).unwrap();
+        answers.asked(refused, CheckedRequest::Command).unwrap();
         answers.answered(refused, ReplyKind::Refused).unwrap();
-        answers.asked(unknown, RequestKind::Command).unwrap();
+        answers.asked(unknown, CheckedRequest::Command).unwrap();
         answers.answered(unknown, ReplyKind::Unknown).unwrap();
         assert_eq!(answers.finish(&[M1, M2]), []);
         // A request with an unknown result may still happen.
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(second.to_string(), "request 1 was answered unknown, and then done");
         let stranger = answers.answered(RequestId(9), ReplyKind::Done);
         assert_eq!(stranger, Err(ReplyViolation::AnsweredUnasked(RequestId(9))));
-        assert_eq!(answers.asked(B, RequestKind::Command), Err(ReplyViolation::AskedTwice(B)));
+        assert_eq!(answers.asked(B, CheckedRequest::Command), Err(ReplyViolation::AskedTwice(B)));
     }
 
     #[test]
@@ -366,7 +366,7 @@ mod tests {
         );
         let invented = answers.applied(M1, 3, RequestId(9)).unwrap_err();
         assert_eq!(invented.to_string(), "request 9 was applied at index 3 but never asked");
-        answers.asked(RequestId(4), RequestKind::Read).unwrap();
+        answers.asked(RequestId(4), CheckedRequest::Read).unwrap();
         let read = answers.applied(M1, 3, RequestId(4));
         assert_eq!(read, Err(ReplyViolation::AppliedRead { id: RequestId(4), index: 3 }));
     }

@@ -6,7 +6,7 @@ use quorate_core::config::ReadMode;
 use quorate_core::{Config, EntryId, Index, MemberId, Membership, SnapshotMeta};
 
 use super::file::{Argument, number};
-use super::interaction::CommandError;
+use super::interaction::TraceCommandError;
 use super::member::TraceMember;
 use super::world::TraceWorld;
 
@@ -29,10 +29,10 @@ const MEMBERS_MAX: u64 = 100;
 const ELECTION_TICKS: u32 = 3;
 const HEARTBEAT_TICKS: u32 = 1;
 
-pub(super) fn add(world: &mut TraceWorld, arguments: &[Argument]) -> Result<(), CommandError> {
+pub(super) fn add(world: &mut TraceWorld, arguments: &[Argument]) -> Result<(), TraceCommandError> {
     let arrival = Arrival::parse(arguments)?;
     if arrival.count + world.ids().len() as u64 > MEMBERS_MAX {
-        return Err(CommandError::Stops(format!("want at most {MEMBERS_MAX} members")));
+        return Err(TraceCommandError::Stops(format!("want at most {MEMBERS_MAX} members")));
     }
     let snapshot = arrival.snapshot()?;
     let content = world.contents.entry(snapshot.id);
@@ -105,14 +105,14 @@ impl Arrival {
     }
 
     /// What the members start from; at index 0 from nothing.
-    fn snapshot(&self) -> Result<SnapshotMeta, CommandError> {
+    fn snapshot(&self) -> Result<SnapshotMeta, TraceCommandError> {
         let empty = self.voters.is_empty() && self.learners.is_empty() && self.content.is_empty();
         if self.index == 0 && empty {
             return Ok(SnapshotMeta::default());
         }
         if self.index <= 1 {
             let text = "index must be specified as > 1 due to bootstrap";
-            return Err(CommandError::Prints(text.to_owned()));
+            return Err(TraceCommandError::Prints(text.to_owned()));
         }
         let membership = Membership::new(self.voters.clone(), self.learners.clone());
         Ok(SnapshotMeta { id: EntryId::new(1, self.index), membership: Arc::new(membership) })

@@ -21,7 +21,7 @@ pub(super) struct Interaction {
 }
 
 /// Why a command ended early.
-pub(super) enum CommandError {
+pub(super) enum TraceCommandError {
     /// The recorded system refuses too: the text is part of the trace, and not even
     /// silence keeps it back.
     Prints(String),
@@ -29,7 +29,7 @@ pub(super) enum CommandError {
     Stops(String),
 }
 
-impl From<String> for CommandError {
+impl From<String> for TraceCommandError {
     fn from(why: String) -> Self {
         Self::Stops(why)
     }
@@ -45,8 +45,8 @@ impl Interaction {
         let mut lines = self.world.transcript.take();
         match result {
             Ok(()) => {}
-            Err(CommandError::Prints(text)) => lines.push(text),
-            Err(CommandError::Stops(why)) => return Err(why),
+            Err(TraceCommandError::Prints(text)) => lines.push(text),
+            Err(TraceCommandError::Stops(why)) => return Err(why),
         }
         if lines.is_empty() {
             lines.push("ok".to_owned());
@@ -54,7 +54,7 @@ impl Interaction {
         Ok(lines)
     }
 
-    fn dispatch(&mut self, command: &TraceCommand) -> Result<(), CommandError> {
+    fn dispatch(&mut self, command: &TraceCommand) -> Result<(), TraceCommandError> {
         // Its text is taken literally, not as arguments.
         if command.name == "propose" {
             return self.propose(&command.rest);
@@ -100,17 +100,17 @@ impl Interaction {
             "raft-state" => self.raft_state(&arguments),
             "status" => self.status(&arguments),
             "log-level" => self.log_level(bare(&arguments)?),
-            other => Err(CommandError::Stops(format!("unknown command `{other}`"))),
+            other => Err(TraceCommandError::Stops(format!("unknown command `{other}`"))),
         }
     }
 
     /// Steps a member; what it drops without a word, it drops here too.
-    fn input(&mut self, id: MemberId, input: Input) -> Result<(), CommandError> {
+    fn input(&mut self, id: MemberId, input: Input) -> Result<(), TraceCommandError> {
         let _dropped = self.world.member(id)?.step(input);
         Ok(())
     }
 
-    fn step(&mut self, arguments: &[Argument], input: Input) -> Result<(), CommandError> {
+    fn step(&mut self, arguments: &[Argument], input: Input) -> Result<(), TraceCommandError> {
         self.input(one_id(arguments)?, input)
     }
 
@@ -119,7 +119,7 @@ impl Interaction {
         RequestId(self.requests)
     }
 
-    fn propose(&mut self, rest: &str) -> Result<(), CommandError> {
+    fn propose(&mut self, rest: &str) -> Result<(), TraceCommandError> {
         let (id, text) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
         let (id, text) = (MemberId(number(id)?), text.trim());
         let request = self.request();
@@ -131,7 +131,7 @@ impl Interaction {
         &mut self,
         arguments: &[Argument],
         input: &[String],
-    ) -> Result<(), CommandError> {
+    ) -> Result<(), TraceCommandError> {
         let (id, named) = id_and_named(arguments)?;
         let operations = operations(&input.join(" "))?;
         let (mut v1, mut way) = (false, Transition::Auto);
@@ -147,29 +147,29 @@ impl Interaction {
             (true, Transition::Auto, [operation]) => Change::v1(*operation),
             _ => {
                 let text = "v1 conf change can only have one operation and no transition";
-                return Err(CommandError::Prints(text.to_owned()));
+                return Err(TraceCommandError::Prints(text.to_owned()));
             }
         };
         let request = self.request();
         proposed(self.world.member(id)?.step(Input::Change(request, change)))
     }
 
-    fn set_timeout(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
+    fn set_timeout(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
         let (id, named) = id_and_named(arguments)?;
         let [argument] = named else {
-            return Err(CommandError::Stops("want the argument `timeout`".to_owned()));
+            return Err(TraceCommandError::Stops("want the argument `timeout`".to_owned()));
         };
         if argument.key != "timeout" {
             return Err(argument.unknown().into());
         }
         match u32::try_from(argument.number()?) {
             Ok(ticks) if ticks > 0 => self.world.member(id)?.set_timeout_ticks(ticks),
-            _ => return Err(CommandError::Stops("timeout is out of range".to_owned())),
+            _ => return Err(TraceCommandError::Stops("timeout is out of range".to_owned())),
         }
         Ok(())
     }
 
-    fn transfer(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
+    fn transfer(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
         let (mut from, mut to) = (None, None);
         for argument in arguments {
             match argument.key.as_str() {
@@ -179,7 +179,7 @@ impl Interaction {
             }
         }
         let (Some(from), Some(to)) = (from, to) else {
-            return Err(CommandError::Stops("want the arguments `from` and `to`".to_owned()));
+            return Err(TraceCommandError::Stops("want the arguments `from` and `to`".to_owned()));
         };
         self.world.member(to)?;
         self.input(from, Input::Transfer(to))
@@ -191,7 +191,7 @@ impl Interaction {
         arguments: &[Argument],
         title: &str,
         work: impl Fn(&mut TraceWorld, MemberId) -> Result<(), String>,
-    ) -> Result<(), CommandError> {
+    ) -> Result<(), TraceCommandError> {
         let ids = ids(arguments)?;
         if let [id] = ids[..] {
             return Ok(work(&mut self.world, id)?);
@@ -202,7 +202,7 @@ impl Interaction {
         Ok(())
     }
 
-    fn deliver(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
+    fn deliver(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
         let mut recipients: Vec<Recipient> = Vec::new();
         let mut kind = None;
         for argument in arguments {
@@ -217,7 +217,7 @@ impl Interaction {
             }
         }
         if let Some(kind) = kind.filter(|kind| !KINDS.contains(kind)) {
-            return Err(CommandError::Stops(format!("unknown message type `{kind}`")));
+            return Err(TraceCommandError::Stops(format!("unknown message type `{kind}`")));
         }
         let mut any = false;
         for recipient in recipients {
@@ -232,7 +232,7 @@ impl Interaction {
         Ok(())
     }
 
-    fn stabilize(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
+    fn stabilize(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
         let mut ids = Vec::new();
         for argument in arguments {
             match (argument.key.as_str(), &argument.values) {
@@ -247,22 +247,22 @@ impl Interaction {
         Ok(self.world.stabilize(&ids)?)
     }
 
-    fn compact(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
+    fn compact(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
         let [id, MemberId(index)] = two_ids(arguments)?;
         let member = self.world.member(id)?;
         match member.trim(index) {
             Ok(()) => {}
             Err(Trim::Storage(TrimError::Trimmed)) => {
                 let text = "requested index is unavailable due to compaction";
-                return Err(CommandError::Prints(text.to_owned()));
+                return Err(TraceCommandError::Prints(text.to_owned()));
             }
             Err(Trim::Storage(TrimError::BeyondLog { last })) => {
-                return Err(CommandError::Stops(format!(
+                return Err(TraceCommandError::Stops(format!(
                     "cannot trim at {index}: log ends at {last}"
                 )));
             }
             Err(Trim::Core(dropped)) => {
-                return Err(CommandError::Stops(format!(
+                return Err(TraceCommandError::Stops(format!(
                     "the core does not trim at {index}: {dropped}"
                 )));
             }
@@ -272,7 +272,7 @@ impl Interaction {
         Ok(())
     }
 
-    fn send_snapshot(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
+    fn send_snapshot(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
         let [from, to] = two_ids(arguments)?;
         let parcel = TraceMessage::Message(self.world.member(from)?.snapshot_to(to));
         self.world.transcript.line(&parcel.line().to_string());
@@ -280,7 +280,7 @@ impl Interaction {
         Ok(())
     }
 
-    fn raft_state(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
+    fn raft_state(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
         if let Some(argument) = arguments.first() {
             return Err(argument.unknown().into());
         }
@@ -290,26 +290,26 @@ impl Interaction {
         Ok(())
     }
 
-    fn status(&mut self, arguments: &[Argument]) -> Result<(), CommandError> {
+    fn status(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
         let status = self.world.member(one_id(arguments)?)?.status();
         let lines: Vec<String> = status.peers.iter().map(notation::progress).collect();
         self.world.transcript.lines(&lines);
         Ok(())
     }
 
-    fn log_level(&mut self, level: &str) -> Result<(), CommandError> {
+    fn log_level(&mut self, level: &str) -> Result<(), TraceCommandError> {
         let level = level.to_ascii_lowercase();
         if !["debug", "info", "warn", "error", "fatal", "none"].contains(&level.as_str()) {
-            return Err(CommandError::Stops(format!("unknown log level `{level}`")));
+            return Err(TraceCommandError::Stops(format!("unknown log level `{level}`")));
         }
         self.world.transcript.silent = level == "none";
         Ok(())
     }
 }
 
-fn proposed(result: Result<(), Dropped>) -> Result<(), CommandError> {
+fn proposed(result: Result<(), Dropped>) -> Result<(), TraceCommandError> {
     match result {
-        Err(Dropped::Refused(_)) => Err(CommandError::Prints(PROPOSAL_DROPPED.to_owned())),
+        Err(Dropped::Refused(_)) => Err(TraceCommandError::Prints(PROPOSAL_DROPPED.to_owned())),
         _ => Ok(()),
     }
 }

@@ -19,13 +19,13 @@ pub(crate) struct Admin {
     pub(crate) timeout: u64,
     open: HashMap<Asked, u64>,
     /// Every change asked for, by the number in its context.
-    changes: BTreeMap<u64, MemberHealth>,
+    changes: BTreeMap<u64, ChangeRecord>,
     next: u64,
 }
 
 /// What is known of a change.
 #[derive(Clone, Debug, Default)]
-struct MemberHealth {
+struct ChangeRecord {
     applied: Option<Index>,
     refused: bool,
 }
@@ -99,7 +99,7 @@ impl Admin {
     /// Numbers a change, so that it is known again in the log.
     pub(crate) fn number(&mut self, change: Change) -> (u64, Change) {
         self.next += 1;
-        self.changes.insert(self.next, MemberHealth::default());
+        self.changes.insert(self.next, ChangeRecord::default());
         let context = Bytes::copy_from_slice(&self.next.to_le_bytes());
         (self.next, change.with_context(context))
     }

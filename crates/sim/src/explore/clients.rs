@@ -8,8 +8,8 @@ use quorate_core::RequestId;
 
 use super::machine::numbered;
 use super::setting::{RunSettings, TICK};
-use super::workload::{ClientReply, ClientRequest, Exchange, Workload};
-use crate::checkers::replies::{ReplyChecker, ReplyKind as Said, RequestKind};
+use super::workload::{ClientReply, Exchange, Workload, WorkloadRequest};
+use crate::checkers::replies::{CheckedRequest, ReplyChecker, ReplyKind as Said};
 use crate::random::Random;
 
 /// Which answer belongs to which request: where it was asked, in which run of that
@@ -67,29 +67,29 @@ impl SimClients {
     }
 
     /// A client makes up something to ask. The request is open until answered.
-    pub(crate) fn ask(&mut self, client: usize) -> (usize, ClientRequest) {
+    pub(crate) fn ask(&mut self, client: usize) -> (usize, WorkloadRequest) {
         let ask = self.workload.next(&mut self.random);
         self.push(client, ask)
     }
 
-    pub(crate) fn ask_question(&mut self, client: usize) -> (usize, ClientRequest) {
-        let ask = ClientRequest::Question(self.workload.question(&mut self.random));
+    pub(crate) fn ask_question(&mut self, client: usize) -> (usize, WorkloadRequest) {
+        let ask = WorkloadRequest::Question(self.workload.question(&mut self.random));
         self.push(client, ask)
     }
 
-    pub(crate) fn give_command(&mut self, client: usize) -> (usize, ClientRequest) {
-        let ask = ClientRequest::Command(self.workload.command(&mut self.random));
+    pub(crate) fn give_command(&mut self, client: usize) -> (usize, WorkloadRequest) {
+        let ask = WorkloadRequest::Command(self.workload.command(&mut self.random));
         self.push(client, ask)
     }
 
     /// Its number, and what to hand to a driver.
-    fn push(&mut self, client: usize, ask: ClientRequest) -> (usize, ClientRequest) {
+    fn push(&mut self, client: usize, ask: WorkloadRequest) -> (usize, WorkloadRequest) {
         let number = self.history.len();
         let handed = match &ask {
-            ClientRequest::Command(command) => {
-                ClientRequest::Command(numbered(number as u64, command))
+            WorkloadRequest::Command(command) => {
+                WorkloadRequest::Command(numbered(number as u64, command))
             }
-            ClientRequest::Question(question) => ClientRequest::Question(question.clone()),
+            WorkloadRequest::Question(question) => WorkloadRequest::Question(question.clone()),
         };
         self.moment += 1;
         self.history.push(Exchange {
@@ -107,8 +107,8 @@ impl SimClients {
     pub(crate) fn asked(&mut self, asked: Asked, number: usize) -> Result<(), String> {
         self.open.insert(asked, number);
         let wish = match self.history[number].ask {
-            ClientRequest::Question(_) => RequestKind::Read,
-            ClientRequest::Command(_) => RequestKind::Command,
+            WorkloadRequest::Question(_) => CheckedRequest::Read,
+            WorkloadRequest::Command(_) => CheckedRequest::Command,
         };
         self.answers.asked(RequestId(number as u64), wish).map_err(|why| why.to_string())
     }

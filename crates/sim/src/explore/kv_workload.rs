@@ -4,9 +4,9 @@ use bytes::Bytes;
 use quorate::{KvCommand, KvReply};
 
 use super::setting::RunSettings;
-use super::workload::{ClientReply, ClientRequest, Exchange, Judgement, Workload};
+use super::workload::{ClientReply, Exchange, Judgement, Workload, WorkloadRequest};
 use crate::checkers::Violation;
-use crate::checkers::linearizable::{self, Call, History, Operation, Seen, Verdict};
+use crate::checkers::linearizable::{self, Call, ClientOperation, History, Seen, Verdict};
 use crate::random::Random;
 
 /// What was asked so far, in order.
@@ -27,7 +27,7 @@ impl KvWorkload {
         Self { keys: setting.keys.max(1), value_bytes, calls: Vec::new() }
     }
 
-    fn ask(&mut self, call: Call) -> ClientRequest {
+    fn ask(&mut self, call: Call) -> WorkloadRequest {
         let ask = match &call {
             Call::Put(key, value) => {
                 command(&KvCommand::Put { key: key.clone(), value: value.clone() })
@@ -37,9 +37,9 @@ impl KvWorkload {
                 let (key, expected, value) = (key.clone(), expected.clone(), new.clone());
                 command(&KvCommand::CompareAndSet { key, expected, value })
             }
-            Call::Get(key) => ClientRequest::Question(key.clone()),
+            Call::Get(key) => WorkloadRequest::Question(key.clone()),
             Call::GetSeveral(keys) => {
-                ClientRequest::Question(keys.first().cloned().unwrap_or_default())
+                WorkloadRequest::Question(keys.first().cloned().unwrap_or_default())
             }
         };
         self.calls.push(call);
@@ -70,13 +70,13 @@ impl KvWorkload {
     }
 }
 
-fn command(command: &KvCommand) -> ClientRequest {
-    ClientRequest::Command(command.encode())
+fn command(command: &KvCommand) -> WorkloadRequest {
+    WorkloadRequest::Command(command.encode())
 }
 
-fn bytes(ask: ClientRequest) -> Bytes {
+fn bytes(ask: WorkloadRequest) -> Bytes {
     match ask {
-        ClientRequest::Command(bytes) | ClientRequest::Question(bytes) => bytes,
+        WorkloadRequest::Command(bytes) | WorkloadRequest::Question(bytes) => bytes,
     }
 }
 
@@ -90,7 +90,7 @@ impl Workload for KvWorkload {
         bytes(self.ask(Call::Get(FIRST_KEY)))
     }
 
-    fn next(&mut self, random: &mut Random) -> ClientRequest {
+    fn next(&mut self, random: &mut Random) -> WorkloadRequest {
         let key = self.key(random);
         let call = match random.below(10) {
             0..4 => Call::Put(key, self.value()),
@@ -103,7 +103,7 @@ impl Workload for KvWorkload {
 
     /// Linearizability once more, found out from what clients saw alone: without the log.
     fn judge(&self, history: &[Exchange]) -> Judgement {
-        let operations = history.iter().zip(&self.calls).map(|(exchange, call)| Operation {
+        let operations = history.iter().zip(&self.calls).map(|(exchange, call)| ClientOperation {
             client: exchange.client as u64,
             called: exchange.called,
             returned: exchange.returned,

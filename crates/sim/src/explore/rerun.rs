@@ -11,7 +11,7 @@ use bytes::Bytes;
 use quorate::Machine;
 use quorate_core::{Index, MemberId, Membership};
 
-use super::workload::{ClientReply, ClientRequest, Exchange};
+use super::workload::{ClientReply, Exchange, WorkloadRequest};
 use crate::checkers::Violation;
 
 /// Where a member's machine is, and what it captured there.
@@ -39,7 +39,7 @@ pub(crate) fn check(
     rerun.compare(reached, Index::MAX)
 }
 
-enum Step<'a> {
+enum RerunStep<'a> {
     Command(usize, &'a Bytes),
     Membership(&'a Membership),
 }
@@ -47,12 +47,12 @@ enum Step<'a> {
 fn steps<'a>(
     history: &'a [Exchange],
     memberships: &'a [(Index, Arc<Membership>)],
-) -> Vec<(Index, Step<'a>)> {
+) -> Vec<(Index, RerunStep<'a>)> {
     let commands = history.iter().enumerate().filter_map(|(number, exchange)| {
-        let ClientRequest::Command(command) = &exchange.ask else { return None };
-        Some((exchange.ran_at?, Step::Command(number, command)))
+        let WorkloadRequest::Command(command) = &exchange.ask else { return None };
+        Some((exchange.ran_at?, RerunStep::Command(number, command)))
     });
-    let changes = memberships.iter().map(|(index, known)| (*index, Step::Membership(known)));
+    let changes = memberships.iter().map(|(index, known)| (*index, RerunStep::Membership(known)));
     let mut steps: Vec<_> = commands.chain(changes).collect();
     steps.sort_by_key(|(index, _)| *index);
     steps
@@ -62,7 +62,7 @@ fn steps<'a>(
 fn commands_keep_their_order(history: &[Exchange]) -> Result<(), Violation> {
     for (number, before) in floors(history).into_iter().enumerate() {
         let exchange = &history[number];
-        if let (ClientRequest::Command(_), Some(index)) = (&exchange.ask, exchange.ran_at)
+        if let (WorkloadRequest::Command(_), Some(index)) = (&exchange.ask, exchange.ran_at)
             && index <= before
         {
             let what = format!("command {number} ran at {index}, after {before} was answered");
@@ -114,7 +114,7 @@ fn open_questions(history: &[Exchange]) -> Vec<Question> {
         let returned = exchange.returned.filter(|_| answered)?;
         let later = history.partition_point(|other| other.called <= returned);
         let (called, from, before) = (exchange.called, floors[number], first[later]);
-        matches!(exchange.ask, ClientRequest::Question(_)).then_some(Question {
+        matches!(exchange.ask, WorkloadRequest::Question(_)).then_some(Question {
             number,
             called,
             returned,
@@ -137,11 +137,11 @@ struct Rerun<'a> {
 }
 
 impl Rerun<'_> {
-    fn run(&mut self, index: Index, step: Step<'_>) -> Result<(), Violation> {
+    fn run(&mut self, index: Index, step: RerunStep<'_>) -> Result<(), Violation> {
         self.at = index;
         let (number, command) = match step {
-            Step::Command(number, command) => (number, command),
-            Step::Membership(membership) => {
+            RerunStep::Command(number, command) => (number, command),
+            RerunStep::Membership(membership) => {
                 self.machine.on_membership(index, membership);
                 return Ok(());
             }
@@ -175,7 +175,7 @@ impl Rerun<'_> {
             let exchange = &history[question.number];
             let explained = possible
                 && match (&exchange.ask, &exchange.heard) {
-                    (ClientRequest::Question(asked), ClientReply::Reply(reply)) => {
+                    (WorkloadRequest::Question(asked), ClientReply::Reply(reply)) => {
                         machine.query(asked).is_ok_and(|again| again == *reply)
                     }
                     _ => true,
@@ -243,7 +243,7 @@ mod tests {
     }
 
     fn exchange(
-        ask: ClientRequest,
+        ask: WorkloadRequest,
         called: u64,
         returned: u64,
         reply: u8,
@@ -254,11 +254,11 @@ mod tests {
     }
 
     fn command(called: u64, returned: u64, reply: u8, ran_at: u64) -> Exchange {
-        exchange(ClientRequest::Command(Bytes::new()), called, returned, reply, Some(ran_at))
+        exchange(WorkloadRequest::Command(Bytes::new()), called, returned, reply, Some(ran_at))
     }
 
     fn question(called: u64, returned: u64, reply: u8) -> Exchange {
-        exchange(ClientRequest::Question(Bytes::new()), called, returned, reply, None)
+        exchange(WorkloadRequest::Question(Bytes::new()), called, returned, reply, None)
     }
 
     fn rule(history: &[Exchange], reached: &[Reached]) -> Option<&'static str> {

@@ -25,7 +25,7 @@ use super::report::RunReport;
 use super::setting::{RunSettings, TICK};
 use super::shared_disk::SharedDisk;
 use super::trial::MakeMachine;
-use super::workload::{ClientRequest, Workload};
+use super::workload::{Workload, WorkloadRequest};
 use crate::checkers::{Checked, Invariants, Violation};
 use crate::random::Random;
 
@@ -440,12 +440,12 @@ impl Simulation {
         self.ask(place, number, request)
     }
 
-    pub(crate) fn ask(&mut self, place: usize, number: usize, request: ClientRequest) -> Checked {
+    pub(crate) fn ask(&mut self, place: usize, number: usize, request: WorkloadRequest) -> Checked {
         let run = self.members[place].run;
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         let ticket = match request {
-            ClientRequest::Command(command) => process.driver.propose(&command),
-            ClientRequest::Question(question) => process.driver.read(question),
+            WorkloadRequest::Command(command) => process.driver.propose(&command),
+            WorkloadRequest::Question(question) => process.driver.read(question),
         };
         let asked = self.clients.asked((place, run, ticket), number);
         asked.map_err(|why| Violation::new("R2", why))?;

@@ -20,11 +20,11 @@ pub trait Workload {
     fn question(&mut self, random: &mut Random) -> Bytes;
 
     /// What a client wants next: as many commands as questions, unless said otherwise.
-    fn next(&mut self, random: &mut Random) -> ClientRequest {
+    fn next(&mut self, random: &mut Random) -> WorkloadRequest {
         if random.below(2) == 0 {
-            ClientRequest::Command(self.command(random))
+            WorkloadRequest::Command(self.command(random))
         } else {
-            ClientRequest::Question(self.question(random))
+            WorkloadRequest::Question(self.question(random))
         }
     }
 
@@ -37,7 +37,7 @@ pub trait Workload {
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClientRequest {
+pub enum WorkloadRequest {
     /// For [`Machine::apply`](quorate::Machine::apply).
     Command(Bytes),
     /// For [`Machine::query`](quorate::Machine::query).
@@ -48,7 +48,7 @@ pub enum ClientRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
     pub client: usize,
-    pub ask: ClientRequest,
+    pub ask: WorkloadRequest,
     /// Counts calls and returns of all clients: a clock finer than the world's.
     pub called: u64,
     /// When the client was answered; never, if the member it asked died.

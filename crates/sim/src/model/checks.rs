@@ -1,7 +1,7 @@
 //! Asks the checkers what only several members together show, each question once.
 
 use super::intern::{fingerprint, pair};
-use super::state::ClusterState;
+use super::state::ModelState;
 use super::transitions::Transitions;
 use crate::checkers::electable::{self, Elector};
 use crate::checkers::{
@@ -24,7 +24,7 @@ impl Transitions {
     /// I10 and I13, against the disks of all other members.
     pub(super) fn check_disks(
         &self,
-        state: &ClusterState,
+        state: &ModelState,
         at: usize,
         outcome: u32,
     ) -> Result<(), Violation> {
@@ -45,7 +45,7 @@ impl Transitions {
     }
 
     /// I2, one log against all others.
-    pub(super) fn check_logs(&mut self, state: &ClusterState, at: usize) -> Result<(), Violation> {
+    pub(super) fn check_logs(&mut self, state: &ModelState, at: usize) -> Result<(), Violation> {
         for other in (0..self.count()).filter(|other| *other != at) {
             let (ours, theirs) = (self.facts(state, at), self.facts(state, other));
             let key = pair(ours.log.min(theirs.log), ours.log.max(theirs.log));
@@ -60,7 +60,7 @@ impl Transitions {
     }
 
     /// L1 for this state.
-    pub(super) fn check_electable(&mut self, state: &ClusterState) -> Result<(), Violation> {
+    pub(super) fn check_electable(&mut self, state: &ModelState) -> Result<(), Violation> {
         let places = 0..self.count();
         let words = places.map(|at| self.facts(state, at).elector).chain([state.history]);
         let ups = (0..self.count()).map(|at| u32::from(self.facts(state, at).view.up));
@@ -76,7 +76,7 @@ impl Transitions {
     }
 
     /// All members, and those that run, as electors.
-    pub(super) fn electors(&self, state: &ClusterState) -> (Vec<Elector>, Vec<Elector>) {
+    pub(super) fn electors(&self, state: &ModelState) -> (Vec<Elector>, Vec<Elector>) {
         let elector = |at| Elector::clone(self.electors.value(self.facts(state, at).elector));
         let all = (0..self.count()).map(elector).collect();
         let live = (0..self.count()).filter(|at| self.facts(state, *at).view.up).map(elector);

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use quorate_core::config::Activation;
 
-use super::scope::{Checks, Expects, NetworkModel, Scope, ScopeActions, ScopeBounds};
+use super::scope::{Checks, NetworkModel, Scope, ScopeActions, ScopeBounds, ScopeExpectation};
 use super::trace::activation_name;
 use super::{ModelReport, SearchLimits, run, run_from, scopes};
 use crate::scenario::stage;
@@ -203,7 +203,7 @@ fn scope_after(story: &str, activation: Activation, depth: u32) -> Result<Scope,
         },
         may: ScopeActions { propose: true, beat: true, forget: true, ..ScopeActions::default() },
         checks: Checks { electable: true, executed: false },
-        expects: Expects::Clean,
+        expects: ScopeExpectation::Clean,
     })
 }
 
@@ -214,10 +214,10 @@ fn summary(scope: &Scope, report: &ModelReport) -> String {
         (None, false) => "cut".to_owned(),
     };
     let leader = match scope.expects {
-        Expects::Leader | Expects::NoLeader if report.with_new_leader == 0 => {
+        ScopeExpectation::Leader | ScopeExpectation::NoLeader if report.with_new_leader == 0 => {
             "\n  no leader is reachable"
         }
-        Expects::Leader | Expects::NoLeader => "\n  a leader is reachable",
+        ScopeExpectation::Leader | ScopeExpectation::NoLeader => "\n  a leader is reachable",
         _ => "",
     };
     let executed = match report.executed {

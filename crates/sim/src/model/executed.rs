@@ -7,7 +7,7 @@ use quorate_core::message::Message;
 use quorate_core::{Envelope, Term};
 
 use super::intern::fingerprint;
-use super::state::ClusterState;
+use super::state::ModelState;
 use super::transitions::{CAMPAIGN, MESSAGES, TICK, Transitions};
 use crate::checkers::Violation;
 use crate::checkers::electable::{can_elect, members_of, sets};
@@ -15,7 +15,7 @@ use crate::checkers::electable::{can_elect, members_of, sets};
 impl Transitions {
     /// For every set of live members: the oracle says that one can be elected exactly
     /// if the cores elect one. Answers how many sets were tried.
-    pub(super) fn check_executed(&mut self, state: &ClusterState) -> Result<u64, Violation> {
+    pub(super) fn check_executed(&mut self, state: &ModelState) -> Result<u64, Violation> {
         let up: Vec<usize> =
             (0..self.count()).filter(|at| self.facts(state, *at).view.up).collect();
         let key = fingerprint(up.iter().map(|at| state.members[*at]));
@@ -52,7 +52,7 @@ impl Transitions {
 
     /// Whether these, left alone, come to have a new leader that commits an entry of its
     /// term.
-    fn elects(&mut self, state: &ClusterState, places: &[usize]) -> Result<bool, Violation> {
+    fn elects(&mut self, state: &ModelState, places: &[usize]) -> Result<bool, Violation> {
         let mut members = state.members;
         let terms = places.iter().map(|at| self.facts[members[*at] as usize].view.term);
         let known = terms.max().unwrap_or(0);

@@ -24,7 +24,7 @@ mod visited;
 use quorate_core::config::Activation;
 
 pub use cli::main;
-pub use scope::{Checks, Expects, NetworkModel, Scope, ScopeActions, ScopeBounds};
+pub use scope::{Checks, NetworkModel, Scope, ScopeActions, ScopeBounds, ScopeExpectation};
 pub use scopes::all as scopes;
 use search::ModelSearch;
 pub use search::{FoundViolation, ModelReport, SearchLimits};
@@ -72,13 +72,15 @@ fn explore(
 
 impl ModelReport {
     /// Whether the run ended as the scope says that it does.
-    pub fn is_as_expected(&self, expects: Expects) -> bool {
+    pub fn is_as_expected(&self, expects: ScopeExpectation) -> bool {
         let rule = self.broken.as_ref().map(|broken| broken.violation.rule);
         match expects {
-            Expects::Clean => rule.is_none(),
-            Expects::Broken(expected) => rule == Some(expected),
-            Expects::Leader => rule.is_none() && self.with_new_leader > 0,
-            Expects::NoLeader => rule.is_none() && self.exhausted && self.with_new_leader == 0,
+            ScopeExpectation::Clean => rule.is_none(),
+            ScopeExpectation::Broken(expected) => rule == Some(expected),
+            ScopeExpectation::Leader => rule.is_none() && self.with_new_leader > 0,
+            ScopeExpectation::NoLeader => {
+                rule.is_none() && self.exhausted && self.with_new_leader == 0
+            }
         }
     }
 }

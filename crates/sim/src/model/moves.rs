@@ -4,7 +4,7 @@ use quorate_core::message::{AppendReply, Message};
 use quorate_core::status::RoleKind;
 
 use super::scope::NetworkModel;
-use super::state::ClusterState;
+use super::state::ModelState;
 use super::transitions::{
     APPLIED, CAMPAIGN, CHANGES, FORGET, MESSAGES, PROPOSE, RESTART, RESTART_LOST, SAVED, SNAPSHOT,
     TICK, TRANSFERS, Transitions,
@@ -27,7 +27,7 @@ pub(super) enum Move {
 /// A step that was taken, and where it may lead.
 pub(super) struct Successors {
     pub(super) moves: Vec<(Move, usize)>,
-    pub(super) states: Vec<ClusterState>,
+    pub(super) states: Vec<ModelState>,
 }
 
 impl Successors {
@@ -36,7 +36,7 @@ impl Successors {
     }
 
     /// Every state with the move that leads to it.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Move, &ClusterState)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Move, &ModelState)> {
         let mut from = 0;
         self.moves.iter().flat_map(move |(step, to)| {
             let states = &self.states[from..*to];
@@ -50,7 +50,7 @@ impl Transitions {
     /// All states one step away. A violation comes with the step that leads to it.
     pub(super) fn expand(
         &mut self,
-        state: &ClusterState,
+        state: &ModelState,
         found: &mut Successors,
     ) -> Result<(), (Move, Violation)> {
         found.moves.clear();
@@ -81,7 +81,7 @@ impl Transitions {
     fn take(
         &mut self,
         step: Move,
-        state: &ClusterState,
+        state: &ModelState,
         found: &mut Successors,
     ) -> Result<(), (Move, Violation)> {
         self.follow(step, state, &mut found.states).map_err(|violation| (step, violation))?;
@@ -93,8 +93,8 @@ impl Transitions {
     pub(super) fn follow(
         &mut self,
         step: Move,
-        state: &ClusterState,
-        next: &mut Vec<ClusterState>,
+        state: &ModelState,
+        next: &mut Vec<ModelState>,
     ) -> Result<(), Violation> {
         match step {
             Move::Deliver(message) => {
@@ -129,7 +129,7 @@ impl Transitions {
         }
     }
 
-    fn moves_of(&self, state: &ClusterState, at: usize, moves: &mut Vec<Move>) {
+    fn moves_of(&self, state: &ModelState, at: usize, moves: &mut Vec<Move>) {
         let (facts, may, bounds) = (self.facts(state, at), &self.scope.may, self.scope.bounds);
         let place = at as u8;
         let mut act = |act| moves.push(Move::Act(place, act));
@@ -162,7 +162,7 @@ impl Transitions {
         }
     }
 
-    fn moves_of_leader(&self, state: &ClusterState, at: usize, moves: &mut Vec<Move>) {
+    fn moves_of_leader(&self, state: &ModelState, at: usize, moves: &mut Vec<Move>) {
         let (facts, may, bounds) = (self.facts(state, at), &self.scope.may, self.scope.bounds);
         let place = at as u8;
         let others = (0..self.count()).filter(|other| *other != at);
@@ -187,10 +187,10 @@ impl Transitions {
     /// answer comes back. What else they lead to is sent as usual.
     fn beat(
         &mut self,
-        state: &ClusterState,
+        state: &ModelState,
         from: usize,
         to: usize,
-        next: &mut Vec<ClusterState>,
+        next: &mut Vec<ModelState>,
     ) -> Result<(), Violation> {
         let mut state = *state;
         let outcome = self.outcome(from, state.members[from], TICK)?;
@@ -225,7 +225,7 @@ impl Transitions {
 
     /// The first message in the queue takes its time. Only so many may: one of those
     /// that do is lost for it.
-    fn delay(&self, mut state: ClusterState, message: u32, next: &mut Vec<ClusterState>) {
+    fn delay(&self, mut state: ModelState, message: u32, next: &mut Vec<ModelState>) {
         let NetworkModel::Prompt { delayed } = self.scope.bounds.network else { return };
         let to = usize::from(self.links[message as usize].to);
         state.pop_fresh();

@@ -3,12 +3,12 @@
 use quorate_core::message::Message;
 
 use super::scope::NetworkModel;
-use super::state::ClusterState;
+use super::state::ModelState;
 use super::transitions::Transitions;
 
 impl Transitions {
     /// Sends messages. Where a link is full, one of those on it or the new one is lost.
-    pub(super) fn send(&self, state: ClusterState, sends: &[u32], next: &mut Vec<ClusterState>) {
+    pub(super) fn send(&self, state: ModelState, sends: &[u32], next: &mut Vec<ModelState>) {
         let first = next.len();
         next.push(state);
         for message in sends {
@@ -26,7 +26,7 @@ impl Transitions {
         }
     }
 
-    fn send_on_link(&self, at: usize, message: u32, room: usize, next: &mut Vec<ClusterState>) {
+    fn send_on_link(&self, at: usize, message: u32, room: usize, next: &mut Vec<ModelState>) {
         let (state, link) = (next[at], self.links[message as usize]);
         let on_link = || state.messages().iter().filter(|one| self.links[**one as usize] == link);
         if on_link().count() < room {
@@ -63,7 +63,7 @@ impl Transitions {
         }
     }
 
-    pub(super) fn forget_dead(&self, state: &mut ClusterState, at: usize) {
+    pub(super) fn forget_dead(&self, state: &mut ModelState, at: usize) {
         let receiver = state.members[at];
         let dead = |message: u32| {
             usize::from(self.links[message as usize].to) == at && self.is_dead(message, receiver)

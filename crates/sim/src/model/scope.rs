@@ -15,7 +15,7 @@ pub struct Scope {
     pub bounds: ScopeBounds,
     pub may: ScopeActions,
     pub checks: Checks,
-    pub expects: Expects,
+    pub expects: ScopeExpectation,
 }
 
 /// How far. A state beyond a bound is not explored further.
@@ -77,7 +77,7 @@ pub struct Checks {
 
 /// What a run is known to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Expects {
+pub enum ScopeExpectation {
     /// No violation.
     #[default]
     Clean,

@@ -3,7 +3,7 @@
 use quorate_core::Term;
 use quorate_core::config::Activation;
 
-use super::scope::{Checks, Expects, NetworkModel, Scope, ScopeActions, ScopeBounds};
+use super::scope::{Checks, NetworkModel, Scope, ScopeActions, ScopeBounds, ScopeExpectation};
 
 /// Settings under which a member keeps nothing but what elections, logs and memberships
 /// need: no clocks, no windows, no limits.
@@ -32,7 +32,7 @@ fn scope(name: &str, about: &str, stage: &str) -> Scope {
         bounds: ScopeBounds::default(),
         may: ScopeActions { beat: true, ..ScopeActions::default() },
         checks: Checks::default(),
-        expects: Expects::Clean,
+        expects: ScopeExpectation::Clean,
     }
 }
 
@@ -290,7 +290,7 @@ impl Seed {
         let (name, about) = (format!("{}-without", self.name), "the same without the condition");
         Scope {
             may: ScopeActions { propose: true, ..may_change(&[self.without]) },
-            expects: Expects::Broken("L1"),
+            expects: ScopeExpectation::Broken("L1"),
             ..self.scope().renamed(&name, about, &stage)
         }
     }
@@ -319,17 +319,27 @@ fn stuck() -> Vec<Scope> {
     for (number, stage) in rows {
         let off = stage.replace("PLAIN", "PLAIN votes-tell-commit=off");
         let name = format!("stuck-{number}");
-        scopes.push(moment(&name, "from the bad moment on, m1 down", stage, Expects::Leader));
+        scopes.push(moment(
+            &name,
+            "from the bad moment on, m1 down",
+            stage,
+            ScopeExpectation::Leader,
+        ));
         let name = format!("{name}-without");
-        scopes.push(moment(&name, "the same, votes tell no commit", &off, Expects::NoLeader));
+        scopes.push(moment(
+            &name,
+            "the same, votes tell no commit",
+            &off,
+            ScopeExpectation::NoLeader,
+        ));
     }
     let about = "committed, not settled, and the only one who knows is down";
-    scopes.push(moment("stuck-promotion", about, promotion, Expects::NoLeader));
-    scopes.push(moment("stuck-removal", about, removal, Expects::NoLeader));
+    scopes.push(moment("stuck-promotion", about, promotion, ScopeExpectation::NoLeader));
+    scopes.push(moment("stuck-removal", about, removal, ScopeExpectation::NoLeader));
     scopes
 }
 
-fn moment(name: &str, about: &str, stage: &str, expects: Expects) -> Scope {
+fn moment(name: &str, about: &str, stage: &str, expects: ScopeExpectation) -> Scope {
     Scope {
         activations: vec![Activation::OnApply],
         bounds: ScopeBounds { terms: 5, log: 4, ..ScopeBounds::default() },

@@ -10,7 +10,7 @@ use quorate_core::config::Activation;
 use super::intern::fingerprint;
 use super::moves::{Move, Successors};
 use super::scope::Scope;
-use super::state::ClusterState;
+use super::state::ModelState;
 use super::transitions::Transitions;
 use super::visited::VisitedStates;
 use crate::checkers::Violation;
@@ -64,7 +64,7 @@ pub struct FoundViolation {
 
 pub(super) struct ModelSearch {
     pub(super) transitions: Transitions,
-    first: ClusterState,
+    first: ModelState,
     visited: VisitedStates,
     /// Of each state, in the order they were found.
     found: Vec<FoundState>,
@@ -153,7 +153,7 @@ impl ModelSearch {
         while at < level.len() && self.visited.len() < limits.states {
             let (number, len) = (level[at], level[at + 1] as usize);
             let state =
-                ClusterState::from_words(self.transitions.count(), &level[at + 2..at + 2 + len]);
+                ModelState::from_words(self.transitions.count(), &level[at + 2..at + 2 + len]);
             at += 2 + len;
             if let Err((step, violation)) = self.transitions.expand(&state, found) {
                 let mut moves = self.way_to(number);
@@ -171,7 +171,7 @@ impl ModelSearch {
     }
 
     /// Takes a state in, if it is new, and checks what only whole states show.
-    fn enter(&mut self, state: &ClusterState, parent: u32, next: &mut Level) -> Result<(), Path> {
+    fn enter(&mut self, state: &ModelState, parent: u32, next: &mut Level) -> Result<(), Path> {
         let mark = fingerprint(state.words());
         if !self.visited.insert(mark) {
             return Ok(());
@@ -184,7 +184,7 @@ impl ModelSearch {
         self.check(state).map_err(|violation| Path { moves: self.way_to(number), violation })
     }
 
-    fn check(&mut self, state: &ClusterState) -> Result<(), Violation> {
+    fn check(&mut self, state: &ModelState) -> Result<(), Violation> {
         let checks = self.transitions.scope.checks;
         if checks.electable {
             self.transitions.check_electable(state)?;
@@ -195,7 +195,7 @@ impl ModelSearch {
         Ok(())
     }
 
-    fn has_new_leader(&self, state: &ClusterState) -> bool {
+    fn has_new_leader(&self, state: &ModelState) -> bool {
         (0..self.transitions.count()).any(|at| {
             let facts = self.transitions.facts(state, at);
             facts.leads && facts.view.term > self.leaders_known

@@ -3,7 +3,7 @@
 /// Members, messages in flight, what was seen before, and what was spent of bounds
 /// that no member knows of.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ClusterState {
+pub(super) struct ModelState {
     pub(super) members: [u32; MEMBERS_MAX],
     count: u8,
     pub(super) history: u32,
@@ -18,7 +18,7 @@ pub(super) struct ClusterState {
 pub(super) const MEMBERS_MAX: usize = 6;
 const FLIGHT_MAX: usize = 48;
 
-impl ClusterState {
+impl ModelState {
     pub(super) fn new(count: usize) -> Self {
         assert!(count <= MEMBERS_MAX, "at most {MEMBERS_MAX} members");
         Self {
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_order_of_sending_does_not_show() {
-        let mut state = ClusterState::new(3);
+        let mut state = ModelState::new(3);
         state.members[..3].copy_from_slice(&[7, 8, 9]);
         [5, 2, 9, 2].into_iter().for_each(|message| state.insert(message));
         assert_eq!(state.messages(), [2, 5, 9]);
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!((state.fresh(), state.messages()), (&[3][..], &[2, 9][..]));
         let words: Vec<u32> = state.words().collect();
         assert_eq!(words.len(), state.len());
-        assert_eq!(ClusterState::from_words(3, &words).messages(), state.messages());
-        assert!(state.words().eq(ClusterState::from_words(3, &words).words()));
+        assert_eq!(ModelState::from_words(3, &words).messages(), state.messages());
+        assert!(state.words().eq(ModelState::from_words(3, &words).words()));
     }
 }

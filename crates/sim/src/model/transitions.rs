@@ -14,7 +14,7 @@ use super::intern::{Interner, Pairs, pair};
 use super::member::{Act, ActResult, Fixed};
 use super::moves::Move;
 use super::scope::Scope;
-use super::state::ClusterState;
+use super::state::ModelState;
 use crate::checkers::electable::{Elector, Rules};
 use crate::checkers::{ClusterHistory, DiskRecord, MemberView, RaisedCommit, Violation};
 use crate::cluster::{CoreMember, LogView};
@@ -84,7 +84,7 @@ impl Transitions {
     pub(super) fn new(
         scope: Scope,
         stage: &StagedCluster,
-    ) -> Result<(Self, ClusterState), Violation> {
+    ) -> Result<(Self, ModelState), Violation> {
         let words = &scope.may.changes;
         let changes: Result<Vec<Change>, String> =
             words.iter().map(|words| stage::change(words)).collect();
@@ -124,8 +124,8 @@ impl Transitions {
         Ok((transitions, state))
     }
 
-    fn first_state(&mut self, stage: &StagedCluster) -> Result<ClusterState, Violation> {
-        let mut state = ClusterState::new(stage.members.len());
+    fn first_state(&mut self, stage: &StagedCluster) -> Result<ModelState, Violation> {
+        let mut state = ModelState::new(stage.members.len());
         state.history = self.histories.number(ClusterHistory::default()).0;
         for (at, member) in stage.members.iter().enumerate() {
             let mut local = member.core.clone();
@@ -154,7 +154,7 @@ impl Transitions {
         self.fixed.iter().position(|fixed| fixed.config.id == id)
     }
 
-    pub(super) fn facts(&self, state: &ClusterState, at: usize) -> &MemberFacts {
+    pub(super) fn facts(&self, state: &ModelState, at: usize) -> &MemberFacts {
         &self.facts[state.members[at] as usize]
     }
 
@@ -162,10 +162,10 @@ impl Transitions {
     /// than one where a link is full and something has to be lost.
     pub(super) fn happen(
         &mut self,
-        from: &ClusterState,
+        from: &ModelState,
         at: usize,
         act: u32,
-        next: &mut Vec<ClusterState>,
+        next: &mut Vec<ModelState>,
     ) -> Result<(), Violation> {
         let outcome = self.outcome(at, from.members[at], act)?;
         let mut state = *from;
@@ -178,7 +178,7 @@ impl Transitions {
     }
 
     /// The member is where the scope does not reach.
-    pub(super) fn is_beyond(&self, state: &ClusterState, at: usize) -> bool {
+    pub(super) fn is_beyond(&self, state: &ModelState, at: usize) -> bool {
         let (facts, bounds) = (self.facts(state, at), self.scope.bounds);
         facts.view.term > bounds.terms || facts.saves > bounds.saves
     }
@@ -186,7 +186,7 @@ impl Transitions {
     /// Puts the member where the outcome leaves it, and checks what that touches.
     pub(super) fn change_member(
         &mut self,
-        state: &mut ClusterState,
+        state: &mut ModelState,
         at: usize,
         outcome: u32,
     ) -> Result<(), Violation> {

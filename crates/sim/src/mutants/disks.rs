@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::hunt::{Effort, Hunter, Kill};
 use super::mutant::{Means, Mutant};
-use crate::storage_check::{Violation, damage, explore, walk};
+use crate::storage_check::{StorageViolation, damage, explore, walk};
 
 pub struct Disks;
 
@@ -33,7 +33,7 @@ impl Hunter for Disks {
 const SEGMENT_BYTES: [u64; 2] = [2_560, 4_096];
 const STEPS: u32 = 200;
 
-fn look(place: &str, check: impl FnOnce() -> Result<(), Violation>) -> Option<Kill> {
+fn look(place: &str, check: impl FnOnce() -> Result<(), StorageViolation>) -> Option<Kill> {
     let (checker, detail, events) = match catch_unwind(AssertUnwindSafe(check)) {
         Ok(Ok(())) => return None,
         Ok(Err(violation)) => {
@@ -53,7 +53,7 @@ fn look(place: &str, check: impl FnOnce() -> Result<(), Violation>) -> Option<Ki
 
 /// The rule that is broken: damage that is not noticed (D4), a disk that does not open (D5), or
 /// one that does not hold what was promised (D1, D2).
-fn rule(place: &str, violation: &Violation) -> &'static str {
+fn rule(place: &str, violation: &StorageViolation) -> &'static str {
     match place {
         "damage" => "D4",
         _ if violation.what.starts_with("cannot open") => "D5",

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 pub use disks::Disks;
 pub use explore::Explore;
 pub use hunt::{Effort, HuntResult, Hunter, Kill, hunt_all, may_notice};
-pub use model::Model;
+pub use model::ModelHunter;
 pub use mutant::{Edit, Expected, Means, Mutant, mutants_folder, parse_mutants, read_mutants};
 pub use rewrite::rewrite;
 pub use stories::{CoveredRow, Stories, stories_folder};
@@ -152,7 +152,7 @@ impl<'a> MutantsRequest<'a> {
     fn hunters(&self) -> Result<Vec<Box<dyn Hunter>>, String> {
         let is_chosen = |means: Means| self.means.is_empty() || self.means.contains(&means);
         let mut hunters: Vec<Box<dyn Hunter>> =
-            vec![Box::new(Model::new()), Box::new(Disks), Box::new(Explore)];
+            vec![Box::new(ModelHunter::new()), Box::new(Disks), Box::new(Explore)];
         hunters.retain(|hunter| is_chosen(hunter.means()));
         if is_chosen(Means::Stories) {
             hunters.insert(0, Box::new(Stories::read(&stories_folder())?));

@@ -6,27 +6,27 @@ use quorate_core::config::Activation;
 
 use super::hunt::{Effort, Hunter, Kill};
 use super::mutant::{Means, Mutant};
-use crate::model::{Expects, Scope, SearchLimits, run, scopes};
+use crate::model::{Scope, ScopeExpectation, SearchLimits, run, scopes};
 
-pub struct Model {
+pub struct ModelHunter {
     /// Those in which no rule is broken without a mutant.
     scopes: Vec<Scope>,
 }
 
-impl Model {
+impl ModelHunter {
     pub fn new() -> Self {
-        let clean = |scope: &Scope| scope.expects == Expects::Clean;
+        let clean = |scope: &Scope| scope.expects == ScopeExpectation::Clean;
         Self { scopes: scopes().into_iter().filter(clean).collect() }
     }
 }
 
-impl Default for Model {
+impl Default for ModelHunter {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Hunter for Model {
+impl Hunter for ModelHunter {
     fn means(&self) -> Means {
         Means::Model
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::hunt::{Effort, Hunter, hunt_all};
 use super::mutant::Mutant;
 use super::stories::{Stories, stories_folder};
-use super::{Disks, Explore, Model};
+use super::{Disks, Explore, ModelHunter};
 
 /// Hunts all mutants. Returns a line for each that is not noticed as its entry says.
 pub(super) fn hunt_short(mutants: &[Mutant]) -> Result<Vec<String>, String> {
@@ -15,7 +15,7 @@ pub(super) fn hunt_short(mutants: &[Mutant]) -> Result<Vec<String>, String> {
         (Box::new(stories), Effort::Short),
         (Box::new(Disks), Effort::Full),
         (Box::new(Explore), Effort::Full),
-        (Box::new(Model::new()), Effort::Full),
+        (Box::new(ModelHunter::new()), Effort::Full),
     ];
     for (hunter, effort) in hunters {
         let means = hunter.means();

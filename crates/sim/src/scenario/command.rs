@@ -8,33 +8,33 @@ use super::expect::Expectation;
 use super::grammar as read;
 use super::message::ByHand;
 use super::network::Filter;
-use super::notation::{self, Draft, MembershipParts};
+use super::notation::{self, Draft, MembershipText};
 use super::setting::ConfigSetting;
-use super::words::{LineWords, MemberNames, Parsed, number, unknown};
+use super::words::{LineWords, NamedMembers, Parsed, number, unknown};
 
 #[derive(Clone, Debug)]
 pub(super) enum StoryCommand {
     Cluster(ClusterCommand),
     Empty(Vec<MemberId>),
-    Log(MemberNames, LogByHand),
-    Config(MemberNames, Vec<ConfigSetting>),
+    Log(NamedMembers, LogByHand),
+    Config(NamedMembers, Vec<ConfigSetting>),
     Hide(Vec<&'static str>),
     Show(Vec<&'static str>),
     /// Hands each of these members one input.
-    Tell(MemberNames, &'static str, Input),
-    Tick(MemberNames, u32),
-    Timeout(MemberNames, u32),
+    Tell(NamedMembers, &'static str, Input),
+    Tick(NamedMembers, u32),
+    Timeout(NamedMembers, u32),
     Propose(MemberId, Vec<Bytes>),
     Change(MemberId, Change),
     Read(MemberId),
     /// At this index, or at what is applied.
     Snapshot(MemberId, Option<Index>),
-    Crash(MemberNames, Unsynced),
-    Restart(MemberNames, Restart),
-    Wipe(MemberNames),
-    HoldWork(WorkKind, MemberNames),
-    Complete(WorkKind, MemberNames, usize),
-    ReleaseWork(WorkKind, MemberNames),
+    Crash(NamedMembers, Unsynced),
+    Restart(NamedMembers, Restart),
+    Wipe(NamedMembers),
+    HoldWork(WorkKind, NamedMembers),
+    Complete(WorkKind, NamedMembers, usize),
+    ReleaseWork(WorkKind, NamedMembers),
     Partition(Vec<Vec<MemberId>>),
     Cut(Filter),
     Heal(Filter),
@@ -47,9 +47,9 @@ pub(super) enum StoryCommand {
     Settle(Ticks),
     Inject(Box<ByHand>),
     Expect(Box<Expectation>),
-    Status(MemberNames),
-    Logs(MemberNames),
-    Disks(MemberNames),
+    Status(NamedMembers),
+    Logs(NamedMembers),
+    Disks(NamedMembers),
     Messages,
 }
 
@@ -57,7 +57,7 @@ pub(super) enum StoryCommand {
 pub(super) struct ClusterCommand {
     pub(super) voters: Vec<MemberId>,
     pub(super) learners: Vec<MemberId>,
-    pub(super) parts: MembershipParts,
+    pub(super) parts: MembershipText,
     pub(super) term: Option<Term>,
     pub(super) settings: Vec<ConfigSetting>,
 }
@@ -72,7 +72,7 @@ pub(super) struct LogByHand {
     pub(super) applied: Option<Index>,
     pub(super) base: Option<EntryId>,
     pub(super) snapshot: Option<EntryId>,
-    pub(super) parts: Option<MembershipParts>,
+    pub(super) parts: Option<MembershipText>,
 }
 
 /// What a crash does to writes that were not synced.
@@ -192,7 +192,7 @@ impl StoryCommand {
             "campaign" => (words.who()?, "campaign", Input::Campaign),
             "forget-leader" => (words.who()?, "forget-leader", Input::ForgetLeader),
             "transfer" => {
-                let at = MemberNames::These(vec![words.member()?]);
+                let at = NamedMembers::These(vec![words.member()?]);
                 words.take("to");
                 (at, "transfer", Input::Transfer(words.member()?))
             }
@@ -202,7 +202,7 @@ impl StoryCommand {
                 (at, "trim", Input::Trim(number(&words.want("an index")?)?))
             }
             "report" => {
-                let at = MemberNames::These(vec![words.member()?]);
+                let at = NamedMembers::These(vec![words.member()?]);
                 let (what, input) = read::report(words)?;
                 (at, what, input)
             }

@@ -11,7 +11,9 @@ use super::message::{envelope_text, goal_end_text};
 use super::network::Filter;
 use super::notation::{entry_id, majorities, member_set};
 use super::requests::{REQUEST_KINDS, RequestState};
-use super::words::{LineWords, MemberNames, Parsed, key_value, looks_like_member, number, unknown};
+use super::words::{
+    LineWords, NamedMembers, Parsed, key_value, looks_like_member, number, unknown,
+};
 use super::world::{CommandResult, StoryWorld};
 
 #[derive(Clone, Debug)]
@@ -23,13 +25,13 @@ pub(super) struct Expectation {
 
 #[derive(Clone, Debug)]
 enum Claim {
-    Members(MemberNames, Vec<Fact>),
+    Members(NamedMembers, Vec<Fact>),
     /// One of these leads; one of all members when none is named.
     Leader(Vec<MemberId>),
     NoLeader(Vec<MemberId>),
-    Log(MemberNames, Vec<EntryId>),
-    Disk(MemberNames, Vec<EntryId>),
-    SameLogs(MemberNames),
+    Log(NamedMembers, Vec<EntryId>),
+    Disk(NamedMembers, Vec<EntryId>),
+    SameLogs(NamedMembers),
     Refused(String),
     Dropped(String),
     Request(RequestId, &'static str, ExpectedReply),
@@ -319,7 +321,7 @@ impl StoryWorld {
         Ok(format!("{goal}:{}", end.flatten().map_or("none", goal_end_text)))
     }
 
-    fn logs_are(&self, who: &MemberNames, want: &[EntryId], durable: bool) -> CommandResult {
+    fn logs_are(&self, who: &NamedMembers, want: &[EntryId], durable: bool) -> CommandResult {
         for id in self.ids(who)? {
             let member = self.member(id)?;
             let log = if durable { member.core.disk.log.clone() } else { member.view().log };
@@ -334,7 +336,7 @@ impl StoryWorld {
         Ok(())
     }
 
-    fn same_logs(&self, who: &MemberNames) -> CommandResult {
+    fn same_logs(&self, who: &NamedMembers) -> CommandResult {
         let ids = self.ids(who)?;
         let Some((first, rest)) = ids.split_first() else { return Ok(()) };
         let ours = self.member(*first)?.view().log;

@@ -9,7 +9,7 @@ use super::network::arrow;
 use super::notation::{self, entry_id, looks_like_entry};
 use super::setting::ConfigSetting;
 use super::words::{
-    LineWords, MemberNames, Parsed, key_value, looks_like_member, member, number, text, unknown,
+    LineWords, NamedMembers, Parsed, key_value, looks_like_member, member, number, text, unknown,
 };
 
 pub(super) fn some_members(words: &mut LineWords) -> Parsed<Vec<MemberId>> {
@@ -173,7 +173,7 @@ pub(super) fn work(word: &str) -> Parsed<WorkKind> {
 }
 
 /// `saves m1 m2`, as opposed to a filter of messages.
-pub(super) fn held_work(words: &mut LineWords) -> Parsed<Option<(WorkKind, MemberNames)>> {
+pub(super) fn held_work(words: &mut LineWords) -> Parsed<Option<(WorkKind, NamedMembers)>> {
     let is_work = |word: &str| word.starts_with(|c: char| c.is_ascii_lowercase());
     let Some(word) = words.peek().filter(|word| is_work(word) && !word.contains("->")) else {
         return Ok(None);
@@ -229,7 +229,7 @@ pub(super) fn inject(words: &mut LineWords) -> Parsed<StoryCommand> {
         });
         return Ok(StoryCommand::Inject(Box::new(ByHand::parse(from?, to?, words)?)));
     }
-    let at = MemberNames::These(vec![member(&word)?]);
+    let at = NamedMembers::These(vec![member(&word)?]);
     let completion = words.want("`-> m2` or a completion such as saved=7")?;
     let known = &["saved=7", "applied=7", "snapshotted=7"];
     let (what, input) = match key_value(&completion) {

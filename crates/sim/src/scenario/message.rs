@@ -10,7 +10,7 @@ use quorate_core::message::{
 use quorate_core::{EntryId, Envelope, Index, MemberId, Membership, RequestId, SnapshotMeta, Term};
 
 use super::notation::{
-    self, Draft, MembershipParts, PARTS, change_text, entries_text, entry_id, looks_like_entry,
+    self, Draft, MembershipText, PARTS, change_text, entries_text, entry_id, looks_like_entry,
 };
 use super::words::{LineWords, Parsed, key_value, member, number, text, unknown};
 
@@ -184,7 +184,7 @@ struct Fields {
     joined_at: Index,
     member: Option<MemberId>,
     drafts: Vec<Draft>,
-    parts: MembershipParts,
+    parts: MembershipText,
     text: Option<String>,
 }
 

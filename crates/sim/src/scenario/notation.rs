@@ -23,7 +23,7 @@ enum Body {
     Command(Bytes),
     Change(Change),
     /// A change whose result the author dictates, however impossible.
-    Dictated(Change, MembershipParts),
+    Dictated(Change, MembershipText),
 }
 
 pub(super) fn entry_id(word: &str) -> Parsed<EntryId> {
@@ -66,7 +66,7 @@ fn change_body(inner: &str) -> Parsed<Body> {
     };
     let wish = change(&mut LineWords::of(wish)?)?;
     let mut words = LineWords::of(result)?;
-    let mut parts = MembershipParts::default();
+    let mut parts = MembershipText::default();
     while let Some(word) = words.next() {
         if !parts.take(&word)? {
             return unknown("part of a membership", &word, PARTS);
@@ -207,7 +207,7 @@ fn operation(word: &str) -> Option<Operation> {
 
 /// The parts of a membership, as far as they were named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct MembershipParts {
+pub(super) struct MembershipText {
     pub(super) majorities: Option<Vec<MemberSet>>,
     pub(super) learners: MemberSet,
     learners_next: MemberSet,
@@ -224,7 +224,7 @@ pub(super) const PARTS: &[&str] = &[
     "activation=on-append",
 ];
 
-impl MembershipParts {
+impl MembershipText {
     /// Takes a word that is a part of a membership; false when it is not one.
     pub(super) fn take(&mut self, word: &str) -> Parsed<bool> {
         match key_value(word) {

@@ -9,7 +9,7 @@ use super::command::{StoryCommand, Ticks, WorkKind};
 use super::message::{ByHand, envelope_text, shown_as};
 use super::network::Filter;
 use super::notation::entries_text;
-use super::words::MemberNames;
+use super::words::NamedMembers;
 use super::world::{CommandResult, STEPS_MAX, StoryWorld};
 
 impl StoryWorld {
@@ -89,7 +89,7 @@ impl StoryWorld {
         }
     }
 
-    fn tell_each(&mut self, who: &MemberNames, what: &str, input: &Input) -> CommandResult {
+    fn tell_each(&mut self, who: &NamedMembers, what: &str, input: &Input) -> CommandResult {
         for id in self.ids_up(who)? {
             self.tell(id, what, input.clone())?;
         }
@@ -97,7 +97,7 @@ impl StoryWorld {
     }
 
     /// One tick for each in turn, as often as asked.
-    pub(super) fn tick(&mut self, who: &MemberNames, count: u32) -> CommandResult {
+    pub(super) fn tick(&mut self, who: &NamedMembers, count: u32) -> CommandResult {
         for _ in 0..count {
             self.tell_each(who, "tick", &Input::Tick)?;
         }
@@ -151,14 +151,14 @@ impl StoryWorld {
         self.drain(id)
     }
 
-    fn hold_work(&mut self, work: WorkKind, who: &MemberNames) -> CommandResult {
+    fn hold_work(&mut self, work: WorkKind, who: &NamedMembers) -> CommandResult {
         for id in self.ids(who)? {
             self.member_mut(id)?.hold(work, true);
         }
         Ok(())
     }
 
-    fn complete_work(&mut self, work: WorkKind, who: &MemberNames, count: usize) -> CommandResult {
+    fn complete_work(&mut self, work: WorkKind, who: &NamedMembers, count: usize) -> CommandResult {
         for id in self.ids_up(who)? {
             for _ in 0..count {
                 self.complete(id, work)?;
@@ -168,7 +168,7 @@ impl StoryWorld {
         Ok(())
     }
 
-    fn release_work(&mut self, work: WorkKind, who: &MemberNames) -> CommandResult {
+    fn release_work(&mut self, work: WorkKind, who: &NamedMembers) -> CommandResult {
         for id in self.ids(who)? {
             for _ in 0..STEPS_MAX {
                 if !self.member(id)?.has_work(work) {
@@ -226,7 +226,7 @@ impl StoryWorld {
         };
         self.deliver_all()?;
         for _ in 0..count {
-            self.tick(&MemberNames::All, 1)?;
+            self.tick(&NamedMembers::All, 1)?;
             self.deliver_all()?;
         }
         Ok(())

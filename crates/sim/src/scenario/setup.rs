@@ -8,7 +8,7 @@ use super::command::{ClusterCommand, LogByHand, Restart, Unsynced};
 use super::member::StoryMember;
 use super::notation;
 use super::setting::ConfigSetting;
-use super::words::MemberNames;
+use super::words::NamedMembers;
 use super::world::{CommandResult, StoryWorld, text};
 use crate::cluster::{DiskState, LogView};
 
@@ -91,7 +91,7 @@ impl StoryWorld {
     }
 
     /// Writes members' disks by hand and starts them from there.
-    pub(super) fn log(&mut self, who: &MemberNames, log: &LogByHand) -> CommandResult {
+    pub(super) fn log(&mut self, who: &NamedMembers, log: &LogByHand) -> CommandResult {
         for id in self.ids(who)? {
             let member = self.member(id)?;
             if member.stepped {
@@ -107,10 +107,10 @@ impl StoryWorld {
 
     pub(super) fn config(
         &mut self,
-        who: &MemberNames,
+        who: &NamedMembers,
         settings: &[ConfigSetting],
     ) -> CommandResult {
-        if *who == MemberNames::All {
+        if *who == NamedMembers::All {
             self.settings.extend_from_slice(settings);
         }
         for id in self.ids(who)? {
@@ -126,7 +126,7 @@ impl StoryWorld {
         Ok(())
     }
 
-    pub(super) fn crash(&mut self, who: &MemberNames, unsynced: Unsynced) -> CommandResult {
+    pub(super) fn crash(&mut self, who: &NamedMembers, unsynced: Unsynced) -> CommandResult {
         for id in self.ids_up(who)? {
             let member = self.member_mut(id)?;
             let lost = member.saves.texts.clone();
@@ -143,10 +143,10 @@ impl StoryWorld {
     }
 
     /// Starts members again from their disks, crashing those that run.
-    pub(super) fn restart(&mut self, who: &MemberNames, restart: &Restart) -> CommandResult {
+    pub(super) fn restart(&mut self, who: &NamedMembers, restart: &Restart) -> CommandResult {
         for id in self.ids(who)? {
             if self.is_up(id) {
-                self.crash(&MemberNames::These(vec![id]), Unsynced::Kept)?;
+                self.crash(&NamedMembers::These(vec![id]), Unsynced::Kept)?;
             }
             let member = self.member_mut(id)?;
             for setting in &restart.settings {
@@ -161,7 +161,7 @@ impl StoryWorld {
     }
 
     /// Replaces the disk of a member that is down by an empty one.
-    pub(super) fn wipe(&mut self, who: &MemberNames) -> CommandResult {
+    pub(super) fn wipe(&mut self, who: &NamedMembers) -> CommandResult {
         for id in self.ids(who)? {
             if self.is_up(id) {
                 return Err(format!("{id} is running; crash it before you wipe its disk"));
@@ -174,7 +174,7 @@ impl StoryWorld {
     }
 
     /// Ticks until a follower or candidate campaigns, given to it by hand.
-    pub(super) fn timeout(&mut self, who: &MemberNames, ticks: u32) -> CommandResult {
+    pub(super) fn timeout(&mut self, who: &NamedMembers, ticks: u32) -> CommandResult {
         for id in self.ids_up(who)? {
             let raft: &mut Raft = self.running(id)?;
             raft.set_timeout_ticks(ticks);

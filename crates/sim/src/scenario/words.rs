@@ -108,16 +108,16 @@ impl LineWords {
     }
 
     /// As many members as follow, or `all`.
-    pub(super) fn who(&mut self) -> Parsed<MemberNames> {
+    pub(super) fn who(&mut self) -> Parsed<NamedMembers> {
         if self.take("all") {
-            return Ok(MemberNames::All);
+            return Ok(NamedMembers::All);
         }
         let ids = self.members()?;
         if ids.is_empty() {
             let found = self.peek().map_or("nothing".to_owned(), |word| format!("`{word}`"));
             return Err(format!("found {found}, want members such as `m1 m2`, or `all`"));
         }
-        Ok(MemberNames::These(ids))
+        Ok(NamedMembers::These(ids))
     }
 
     /// As many members as follow, maybe none.
@@ -131,14 +131,14 @@ impl LineWords {
     }
 
     /// As [`LineWords::who`], but all members when none is named.
-    pub(super) fn who_or_all(&mut self) -> Parsed<MemberNames> {
-        if self.peek().is_none() { Ok(MemberNames::All) } else { self.who() }
+    pub(super) fn who_or_all(&mut self) -> Parsed<NamedMembers> {
+        if self.peek().is_none() { Ok(NamedMembers::All) } else { self.who() }
     }
 }
 
 /// The members that a command speaks to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum MemberNames {
+pub(super) enum NamedMembers {
     All,
     These(Vec<MemberId>),
 }

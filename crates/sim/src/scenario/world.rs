@@ -24,7 +24,7 @@ use super::notation::entries_text;
 use super::page::TranscriptPage;
 use super::requests::StoryRequests;
 use super::setting::ConfigSetting;
-use super::words::MemberNames;
+use super::words::NamedMembers;
 use crate::checkers::{Invariants, Violation};
 
 /// How a command went; an error fails the story.
@@ -77,17 +77,19 @@ impl StoryWorld {
         self.members.get(&id).is_some_and(|member| member.core.raft.is_some())
     }
 
-    pub(super) fn ids(&self, who: &MemberNames) -> Result<Vec<MemberId>, String> {
+    pub(super) fn ids(&self, who: &NamedMembers) -> Result<Vec<MemberId>, String> {
         match who {
-            MemberNames::All => Ok(self.members.keys().copied().collect()),
-            MemberNames::These(ids) => ids.iter().map(|id| self.member(*id).map(|_| *id)).collect(),
+            NamedMembers::All => Ok(self.members.keys().copied().collect()),
+            NamedMembers::These(ids) => {
+                ids.iter().map(|id| self.member(*id).map(|_| *id)).collect()
+            }
         }
     }
 
     /// Those that run: all of them, or these, of which none may be down.
-    pub(super) fn ids_up(&mut self, who: &MemberNames) -> Result<Vec<MemberId>, String> {
+    pub(super) fn ids_up(&mut self, who: &NamedMembers) -> Result<Vec<MemberId>, String> {
         let ids = self.ids(who)?;
-        if *who == MemberNames::All {
+        if *who == NamedMembers::All {
             return Ok(ids.into_iter().filter(|id| self.is_up(*id)).collect());
         }
         ids.iter().try_for_each(|id| self.running(*id).map(|_| ()))?;

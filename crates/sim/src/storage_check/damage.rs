@@ -10,14 +10,14 @@ use std::fmt;
 
 use quorate_storage::{OpenError, Store};
 
-use super::Violation;
-use super::member::{Ended, Member};
-use super::model::{EXPECTED, IDENTITY, Model, Work, config, first_boot};
+use super::StorageViolation;
+use super::member::{Ended, StoredMember};
+use super::model::{DiskModel, EXPECTED, IDENTITY, Work, config, first_boot};
 use crate::faulty_disk::{Fault, FaultyDisk};
 
 /// What came of all the damage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct DamageReport {
     /// Refused as corrupt, with its place.
     pub noticed: u64,
     /// Refused for another reason: a damaged version or file.
@@ -28,13 +28,13 @@ pub struct Report {
     pub taken_for_torn: u64,
 }
 
-impl Report {
+impl DamageReport {
     pub fn cases(&self) -> u64 {
         self.noticed + self.refused + self.harmless + self.taken_for_torn
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for DamageReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -50,9 +50,9 @@ impl fmt::Display for Report {
 }
 
 /// Everything is synced, and the mark says so.
-pub fn explore() -> Result<Report, Violation> {
+pub fn explore() -> Result<DamageReport, StorageViolation> {
     let Victim { disk, model, .. } = Victim::new()?;
-    let mut breaker = Breaker { report: Report::default(), disk, model, before_last: None };
+    let mut breaker = Breaker { report: DamageReport::default(), disk, model, before_last: None };
     breaker.all()?;
     Ok(breaker.report)
 }
@@ -60,20 +60,20 @@ pub fn explore() -> Result<Report, Violation> {
 /// Small damage to a disk whose mark is lost: of the records after the last one that
 /// tells of a sync nobody knows whether they were durable. Exactly those may be lost.
 /// Damage so large that it takes those who tell with it can hide more.
-pub fn explore_unmarked() -> Result<Report, Violation> {
+pub fn explore_unmarked() -> Result<DamageReport, StorageViolation> {
     let Victim { mut disk, model, before_last } = Victim::new()?;
     disk.damage("synced", |bytes| bytes.fill(0));
     let before_last = Some(before_last);
-    let mut breaker = Breaker { report: Report::default(), disk, model, before_last };
+    let mut breaker = Breaker { report: DamageReport::default(), disk, model, before_last };
     breaker.small()?;
     Ok(breaker.report)
 }
 
 struct Victim {
     disk: FaultyDisk,
-    model: Model,
+    model: DiskModel,
     /// As it was before the last sync.
-    before_last: Model,
+    before_last: DiskModel,
 }
 
 /// A few saves fill a segment.
@@ -103,19 +103,19 @@ const WORKS: [Work; 18] = [
 ];
 
 impl Victim {
-    fn new() -> Result<Self, Violation> {
-        Self::build().map_err(|what| Violation { works: WORKS.to_vec(), what })
+    fn new() -> Result<Self, StorageViolation> {
+        Self::build().map_err(|what| StorageViolation { works: WORKS.to_vec(), what })
     }
 
     fn build() -> Result<Self, String> {
         let mut disk = FaultyDisk::new();
         Store::create(&mut disk, IDENTITY, &first_boot(), &config(SEGMENT_BYTES))
             .map_err(|why| why.to_string())?;
-        let mut model = Model::new(&first_boot());
+        let mut model = DiskModel::new(&first_boot());
         let mut opened =
             Store::open(disk, EXPECTED, &config(SEGMENT_BYTES)).map_err(|why| why.to_string())?;
         model.opened(&mut opened)?;
-        let mut member = Member {
+        let mut member = StoredMember {
             store: opened.store,
             model,
             config: config(SEGMENT_BYTES),
@@ -127,7 +127,7 @@ impl Victim {
             };
             member = *done;
         }
-        let Member { store, mut model, .. } = member;
+        let StoredMember { store, mut model, .. } = member;
         let before_last = model.clone();
         let disk = store.close().map_err(|why| why.to_string())?;
         model.synced();
@@ -136,15 +136,15 @@ impl Victim {
 }
 
 struct Breaker {
-    report: Report,
+    report: DamageReport,
     disk: FaultyDisk,
-    model: Model,
+    model: DiskModel,
     /// What may be left of the model's last batch.
-    before_last: Option<Model>,
+    before_last: Option<DiskModel>,
 }
 
 impl Breaker {
-    fn all(&mut self) -> Result<(), Violation> {
+    fn all(&mut self) -> Result<(), StorageViolation> {
         let files = self.files();
         for (name, bytes) in &files {
             self.alter_bytes(name, bytes)?;
@@ -157,7 +157,7 @@ impl Breaker {
     }
 
     /// The disk is as it was, but one read of it goes wrong.
-    fn misread(&mut self) -> Result<(), Violation> {
+    fn misread(&mut self) -> Result<(), StorageViolation> {
         for fault in [Fault::ReadError, Fault::FlippedRead, Fault::StaleRead] {
             for skip in 0.. {
                 let mut disk = self.disk.clone();
@@ -174,7 +174,7 @@ impl Breaker {
         Ok(())
     }
 
-    fn small(&mut self) -> Result<(), Violation> {
+    fn small(&mut self) -> Result<(), StorageViolation> {
         let files = self.files();
         for (name, bytes) in &files {
             self.alter_bytes(name, bytes)?;
@@ -189,7 +189,7 @@ impl Breaker {
     }
 
     /// Every bit of what was written; where there are only zeros, some.
-    fn alter_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<(), Violation> {
+    fn alter_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<(), StorageViolation> {
         let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         for at in 0..bytes.len() {
             let zeros = bytes.len() > 4096 && bytes[at..].iter().take(512).all(|byte| *byte == 0);
@@ -202,7 +202,12 @@ impl Breaker {
         Ok(())
     }
 
-    fn alter_regions(&mut self, name: &str, len: usize, sizes: &[usize]) -> Result<(), Violation> {
+    fn alter_regions(
+        &mut self,
+        name: &str,
+        len: usize,
+        sizes: &[usize],
+    ) -> Result<(), StorageViolation> {
         for size in sizes {
             for at in (0..len).step_by(*size) {
                 let end = (at + size).min(len);
@@ -213,7 +218,7 @@ impl Breaker {
         Ok(())
     }
 
-    fn swap_sectors(&mut self, name: &str, len: usize) -> Result<(), Violation> {
+    fn swap_sectors(&mut self, name: &str, len: usize) -> Result<(), StorageViolation> {
         for size in [64, 512] {
             for one in (0..len - len % size).step_by(size) {
                 for other in (one + size..len + 1 - size).step_by(size * 3) {
@@ -230,7 +235,7 @@ impl Breaker {
         Ok(())
     }
 
-    fn cut(&mut self, name: &str, len: usize) -> Result<(), Violation> {
+    fn cut(&mut self, name: &str, len: usize) -> Result<(), StorageViolation> {
         for end in (0..len).step_by(16) {
             self.damage(name, format!("cut at {end}"), |bytes| bytes.truncate(end))?;
         }
@@ -241,7 +246,7 @@ impl Breaker {
         &mut self,
         name: &str,
         files: &BTreeMap<String, Vec<u8>>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), StorageViolation> {
         let mut disk = self.disk.clone();
         disk.replace(name, None);
         self.open(disk, &format!("{name} removed"))?;
@@ -258,13 +263,13 @@ impl Breaker {
         name: &str,
         what: String,
         damage: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<(), Violation> {
+    ) -> Result<(), StorageViolation> {
         let mut disk = self.disk.clone();
         disk.damage(name, damage);
         self.open(disk, &format!("{name}: {what}"))
     }
 
-    fn open(&mut self, disk: FaultyDisk, what: &str) -> Result<(), Violation> {
+    fn open(&mut self, disk: FaultyDisk, what: &str) -> Result<(), StorageViolation> {
         match Store::open(disk, EXPECTED, &config(SEGMENT_BYTES)) {
             Err(OpenError::Corrupt(_)) => self.report.noticed += 1,
             Err(_) => self.report.refused += 1,
@@ -277,7 +282,7 @@ impl Breaker {
                     let torn = torn.is_some_and(|mut model| model.opened(&mut opened).is_ok());
                     if !torn {
                         let what = format!("{what}: {why}");
-                        return Err(Violation { works: Vec::new(), what });
+                        return Err(StorageViolation { works: Vec::new(), what });
                     }
                     self.report.taken_for_torn += 1;
                 }

@@ -10,15 +10,15 @@ use std::fmt;
 
 use quorate_storage::{OpenError, OpenedStore, Store, StoreConfig};
 
-use super::Violation;
-use super::member::{Ended, Member};
-use super::model::{EXPECTED, IDENTITY, Model, Work, config, first_boot};
+use super::StorageViolation;
+use super::member::{Ended, StoredMember};
+use super::model::{DiskModel, EXPECTED, IDENTITY, Work, config, first_boot};
 use crate::faulty_disk::FaultyDisk;
 use crate::random::Random;
 
 /// What was looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct CrashReport {
     /// Sequences of work, up to the wanted length.
     pub workloads: u64,
     /// Moments at which the process was stopped.
@@ -31,7 +31,7 @@ pub struct Report {
     pub second_crashes: u64,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for CrashReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -43,23 +43,23 @@ impl fmt::Display for Report {
 }
 
 /// Goes through all workloads of up to so many pieces, with segments of this size.
-pub fn explore(length: usize, segment_bytes: u64) -> Result<Report, Violation> {
+pub fn explore(length: usize, segment_bytes: u64) -> Result<CrashReport, StorageViolation> {
     let config = config(segment_bytes);
-    let mut explorer = Explorer { report: Report::default(), works: Vec::new(), config };
+    let mut explorer = Explorer { report: CrashReport::default(), works: Vec::new(), config };
     let first = explorer.explore_creation()?;
     explorer.explore_from(&first, length)?;
     Ok(explorer.report)
 }
 
 struct Explorer {
-    report: Report,
+    report: CrashReport,
     works: Vec<Work>,
     config: StoreConfig,
 }
 
 impl Explorer {
     /// A store that is being made is there afterwards or can be made again.
-    fn explore_creation(&mut self) -> Result<Member, Violation> {
+    fn explore_creation(&mut self) -> Result<StoredMember, StorageViolation> {
         for operations in 0.. {
             let mut disk = FaultyDisk::new();
             disk.stop_after(Some(operations));
@@ -79,19 +79,23 @@ impl Explorer {
                     }
                     opened => opened,
                 };
-                self.check(opened, &mut Model::new(&first_boot()))?;
+                self.check(opened, &mut DiskModel::new(&first_boot()))?;
             }
             self.report.ways += images.tried();
             if done {
-                let mut model = Model::new(&first_boot());
+                let mut model = DiskModel::new(&first_boot());
                 let store = self.check(Store::open(disk, EXPECTED, &self.config), &mut model)?;
-                return Ok(Member { store, model, config: self.config, unmade: Vec::new() });
+                return Ok(StoredMember { store, model, config: self.config, unmade: Vec::new() });
             }
         }
         unreachable!("creation ends");
     }
 
-    fn explore_from(&mut self, member: &Member, length: usize) -> Result<(), Violation> {
+    fn explore_from(
+        &mut self,
+        member: &StoredMember,
+        length: usize,
+    ) -> Result<(), StorageViolation> {
         if length == 0 {
             return Ok(());
         }
@@ -106,7 +110,11 @@ impl Explorer {
     }
 
     /// Stops the process after every operation of this work, until it gets through.
-    fn explore_work(&mut self, member: &Member, work: Work) -> Result<Member, Violation> {
+    fn explore_work(
+        &mut self,
+        member: &StoredMember,
+        work: Work,
+    ) -> Result<StoredMember, StorageViolation> {
         for operations in 0.. {
             let mut stopping = member.clone();
             stopping.store.disk_mut().stop_after(Some(operations));
@@ -124,7 +132,11 @@ impl Explorer {
         unreachable!("every work ends");
     }
 
-    fn explore_crash(&mut self, disk: &FaultyDisk, model: &Model) -> Result<(), Violation> {
+    fn explore_crash(
+        &mut self,
+        disk: &FaultyDisk,
+        model: &DiskModel,
+    ) -> Result<(), StorageViolation> {
         self.report.crashes += 1;
         let mut images = disk.crash_images();
         for image in images.by_ref() {
@@ -136,8 +148,12 @@ impl Explorer {
             match number % 8 {
                 0 => self.crash_while_opening(image, model.clone(), number)?,
                 1 => {
-                    let member =
-                        Member { store, model: seen, config: self.config, unmade: Vec::new() };
+                    let member = StoredMember {
+                        store,
+                        model: seen,
+                        config: self.config,
+                        unmade: Vec::new(),
+                    };
                     for work in [Work::Append, Work::AppendLarge] {
                         self.go_on(member.clone(), work, number)?;
                     }
@@ -153,9 +169,9 @@ impl Explorer {
     fn crash_while_opening(
         &mut self,
         mut disk: FaultyDisk,
-        mut model: Model,
+        mut model: DiskModel,
         seed: u64,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), StorageViolation> {
         let mut random = Random::new(seed);
         for _ in 0..2 {
             disk.stop_after(Some(random.below(8)));
@@ -172,7 +188,12 @@ impl Explorer {
 
     /// Goes on after a crash, then crashes again. With records as long as those that
     /// were cut off, what stood behind them is reached once more.
-    fn go_on(&mut self, mut member: Member, work: Work, seed: u64) -> Result<(), Violation> {
+    fn go_on(
+        &mut self,
+        mut member: StoredMember,
+        work: Work,
+        seed: u64,
+    ) -> Result<(), StorageViolation> {
         let mut random = Random::new(seed);
         for work in [work, Work::Sync] {
             match member.play(work).map_err(|what| self.violation(what))? {
@@ -180,7 +201,7 @@ impl Explorer {
                 Ended::Stopped(..) => unreachable!("nothing stops it"),
             }
         }
-        let Member { store, mut model, .. } = member;
+        let StoredMember { store, mut model, .. } = member;
         let mut disk = store.into_disk();
         disk.crash(&mut random);
         self.report.second_crashes += 1;
@@ -191,14 +212,14 @@ impl Explorer {
     fn check(
         &self,
         opened: Result<OpenedStore<FaultyDisk>, OpenError>,
-        model: &mut Model,
-    ) -> Result<Store<FaultyDisk>, Violation> {
+        model: &mut DiskModel,
+    ) -> Result<Store<FaultyDisk>, StorageViolation> {
         let mut opened = opened.map_err(|why| self.violation(format!("cannot open: {why}")))?;
         model.opened(&mut opened).map_err(|what| self.violation(what))?;
         Ok(opened.store)
     }
 
-    fn violation(&self, what: String) -> Violation {
-        Violation { works: self.works.clone(), what }
+    fn violation(&self, what: String) -> StorageViolation {
+        StorageViolation { works: self.works.clone(), what }
     }
 }

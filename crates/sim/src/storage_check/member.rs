@@ -3,14 +3,14 @@
 use quorate_core::{EntryId, SnapshotMeta};
 use quorate_storage::{Store, StoreConfig, StoreError};
 
-use super::model::{EXPECTED, Model, Work, meta};
+use super::model::{DiskModel, EXPECTED, Work, meta};
 use crate::faulty_disk::{Fault, FaultyDisk};
 
 /// A store, and what it should hold.
 #[derive(Clone, Debug)]
-pub(super) struct Member {
+pub(super) struct StoredMember {
     pub(super) store: Store<FaultyDisk>,
-    pub(super) model: Model,
+    pub(super) model: DiskModel,
     pub(super) config: StoreConfig,
     /// Installed, and no machine was made of them yet.
     pub(super) unmade: Vec<EntryId>,
@@ -18,7 +18,7 @@ pub(super) struct Member {
 
 /// How a piece of work ended.
 pub(super) enum Ended {
-    Done(Box<Member>),
+    Done(Box<StoredMember>),
     /// The process stopped.
     Stopped(Box<Left>),
 }
@@ -26,16 +26,16 @@ pub(super) enum Ended {
 /// What a process left, and what it should have.
 pub(super) struct Left {
     pub(super) disk: FaultyDisk,
-    pub(super) model: Model,
+    pub(super) model: DiskModel,
 }
 
 impl Ended {
-    pub(super) fn stopped(disk: FaultyDisk, model: Model) -> Self {
+    pub(super) fn stopped(disk: FaultyDisk, model: DiskModel) -> Self {
         Self::Stopped(Box::new(Left { disk, model }))
     }
 }
 
-impl Member {
+impl StoredMember {
     /// Does one piece of work. The error is a broken promise.
     pub(super) fn play(mut self, work: Work) -> Result<Ended, String> {
         let done = match work {
@@ -154,13 +154,13 @@ impl Member {
 /// A new process on a disk that has lost nothing of what memory showed.
 pub(super) fn reopen(
     mut disk: FaultyDisk,
-    mut model: Model,
+    mut model: DiskModel,
     config: StoreConfig,
 ) -> Result<Ended, String> {
     match Store::open(disk.clone(), EXPECTED, &config) {
         Ok(mut opened) => {
             model.opened(&mut opened)?;
-            Ok(Ended::Done(Box::new(Member {
+            Ok(Ended::Done(Box::new(StoredMember {
                 store: opened.store,
                 model,
                 config,

@@ -13,21 +13,21 @@ mod walk;
 
 use std::fmt;
 
-pub use explore::{Report, explore};
+pub use explore::{CrashReport, explore};
 pub use model::Work;
 pub use walk::{WalkReport, walk};
 
 /// A promise was broken: what was done, and how it shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
+pub struct StorageViolation {
     pub works: Vec<Work>,
     pub what: String,
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for StorageViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "after {:?}: {}", self.works, self.what)
     }
 }
 
-impl std::error::Error for Violation {}
+impl std::error::Error for StorageViolation {}

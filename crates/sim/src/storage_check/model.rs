@@ -100,7 +100,7 @@ impl State {
 
 /// Every state that a disk went through, and what of it must survive.
 #[derive(Clone, Debug)]
-pub(super) struct Model {
+pub(super) struct DiskModel {
     states: Vec<State>,
     /// This state, or a later one, has to be there after a crash.
     synced: usize,
@@ -117,7 +117,7 @@ pub(super) struct Model {
     restarted: bool,
 }
 
-impl Model {
+impl DiskModel {
     pub(super) fn new(boot: &Boot) -> Self {
         let first =
             State { hard_state: boot.hard_state, base: boot.snapshot.id, entries: Vec::new() };

@@ -2,9 +2,9 @@
 
 use quorate_storage::{Store, StoreConfig};
 
-use super::Violation;
+use super::StorageViolation;
 use super::member::{Ended, reopen};
-use super::model::{IDENTITY, Model, Work, config, first_boot};
+use super::model::{DiskModel, IDENTITY, Work, config, first_boot};
 use crate::faulty_disk::{Fault, FaultyDisk};
 use crate::random::Random;
 
@@ -19,10 +19,10 @@ pub struct WalkReport {
 
 /// Plays so many pieces of work; now and then the disk fails, or power is lost, also in
 /// the midst of one.
-pub fn walk(seed: u64, steps: u32) -> Result<WalkReport, Violation> {
+pub fn walk(seed: u64, steps: u32) -> Result<WalkReport, StorageViolation> {
     let mut walker = Walker::new(seed)?;
     for _ in 0..steps {
-        walker.step().map_err(|what| Violation { works: walker.works.clone(), what })?;
+        walker.step().map_err(|what| StorageViolation { works: walker.works.clone(), what })?;
     }
     Ok(walker.report)
 }
@@ -41,18 +41,18 @@ struct Walker {
 }
 
 impl Walker {
-    fn new(seed: u64) -> Result<Self, Violation> {
+    fn new(seed: u64) -> Result<Self, StorageViolation> {
         let mut random = Random::new(seed);
         let config = config(2048 + random.below(4096));
         let mut disk = FaultyDisk::new();
         Store::create(&mut disk, IDENTITY, &first_boot(), &config)
-            .map_err(|why| Violation { works: Vec::new(), what: why.to_string() })?;
-        let process = Ended::stopped(disk, Model::new(&first_boot()));
+            .map_err(|why| StorageViolation { works: Vec::new(), what: why.to_string() })?;
+        let process = Ended::stopped(disk, DiskModel::new(&first_boot()));
         Ok(Self { random, config, report: WalkReport::default(), works: Vec::new(), process })
     }
 
     fn step(&mut self) -> Result<(), String> {
-        let nobody = Ended::stopped(FaultyDisk::new(), Model::new(&first_boot()));
+        let nobody = Ended::stopped(FaultyDisk::new(), DiskModel::new(&first_boot()));
         let mut process = std::mem::replace(&mut self.process, nobody);
         if let Ended::Stopped(left) = process {
             process = reopen(left.disk, left.model, self.config)?;
@@ -84,7 +84,7 @@ impl Walker {
     }
 
     /// With the process the machine may end too.
-    fn end(&mut self, mut disk: FaultyDisk, model: Model) {
+    fn end(&mut self, mut disk: FaultyDisk, model: DiskModel) {
         if disk.has_stopped() || self.random.below(2) == 0 {
             disk.crash(&mut self.random);
             self.report.crashes += 1;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use quorate_kv::{
-    Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, KeyRange, KvOutcome,
-    KvReply, LeaseGrant, Put, Query, Range, Txn, TxnOperation,
+    Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, KeyRange,
+    KvCommandReply, KvOutcome, LeaseGrant, Put, Query, Range, Txn, TxnOperation,
 };
 use quorate_sim::checkers::Violation;
-use quorate_sim::explore::{ClientReply, ClientRequest, Exchange, Judgement, Workload};
+use quorate_sim::explore::{ClientReply, Exchange, Judgement, Workload, WorkloadRequest};
 use quorate_sim::random::Random;
 
 #[derive(Default)]
@@ -96,11 +96,11 @@ impl Workload for EtcdClients {
         let mut revisions = BTreeMap::new();
         for exchange in history {
             let ClientReply::Reply(bytes) = &exchange.heard else { continue };
-            let Some(reply) = KvReply::decode(bytes) else {
+            let Some(reply) = KvCommandReply::decode(bytes) else {
                 return broken(format!("{bytes:?} is no reply to {:?}", exchange.ask));
             };
             let is_put = matches!(reply.result, Ok(KvOutcome::Put(_)));
-            if let (ClientRequest::Command(_), Some(index), true) =
+            if let (WorkloadRequest::Command(_), Some(index), true) =
                 (&exchange.ask, exchange.ran_at, is_put)
             {
                 revisions.insert(index, reply.revision);

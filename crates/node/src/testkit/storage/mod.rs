@@ -26,7 +26,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::Storage;
-use trial::Violation;
+use trial::SuiteViolation;
 
 /// The data of a storage, and how to open it.
 pub struct StorageUnderTest {
@@ -77,7 +77,7 @@ pub fn check(
         }
         match run(&case, subject) {
             Ok(()) => passed.cases.push(case.name),
-            Err(Violation(why)) => failed.push(FailedCase { case: case.name, why }),
+            Err(SuiteViolation(why)) => failed.push(FailedCase { case: case.name, why }),
         }
     }
     if failed.is_empty() { Ok(passed) } else { Err(StorageSuiteFailure { cases: failed }) }
@@ -88,14 +88,17 @@ struct StorageCase {
     name: &'static str,
     /// Needs a storage that can crash.
     crashes: bool,
-    run: fn(StorageUnderTest) -> Result<(), Violation>,
+    run: fn(StorageUnderTest) -> Result<(), SuiteViolation>,
 }
 
-fn run(case: &StorageCase, subject: StorageUnderTest) -> Result<(), Violation> {
+fn run(case: &StorageCase, subject: StorageUnderTest) -> Result<(), SuiteViolation> {
     catch_unwind(AssertUnwindSafe(|| (case.run)(subject))).unwrap_or_else(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-        Err(Violation(format!("the storage panicked: {}", text.unwrap_or("without a message"))))
+        Err(SuiteViolation(format!(
+            "the storage panicked: {}",
+            text.unwrap_or("without a message")
+        )))
     })
 }
 

@@ -9,7 +9,7 @@ use quorate_core::{
     Save, SnapshotMeta, Term,
 };
 
-use super::trial::{CaseResult, Violation, same};
+use super::trial::{CaseResult, SuiteViolation, same};
 
 /// The member whose storage it is.
 pub(super) const MEMBER: MemberId = MemberId(7);
@@ -89,19 +89,19 @@ impl StorageModel {
         let base_max = trimmed.min(snapshot.id.index).max(self.floor.id.index);
         if base.index > base_max || !self.holds(base) {
             let why = format!("the log begins after {base}, expected at most index {base_max}");
-            return Err(Violation(why));
+            return Err(SuiteViolation(why));
         }
         let tail: Vec<&Entry> = boot.tail.iter().collect();
         let kept = (self.last().index - base.index) as usize;
         let expected: Vec<&Entry> = self.entries.iter().rev().take(tail.len()).rev().collect();
         same("the tail of the log", &tail, &expected)?;
         if tail.len() > kept || (kept > 0 && tail.is_empty()) {
-            return Err(Violation(format!("the tail has {} of {kept} entries", tail.len())));
+            return Err(SuiteViolation(format!("the tail has {} of {kept} entries", tail.len())));
         }
         self.check_below_tail(boot)?;
         match Raft::new(Config::new(MEMBER), boot.clone()) {
             Ok(_) => Ok(()),
-            Err(why) => Err(Violation(format!("no member can start from it: {why}"))),
+            Err(why) => Err(SuiteViolation(format!("no member can start from it: {why}"))),
         }
     }
 

@@ -4,7 +4,7 @@ use quorate_core::{EntryId, HardState, MemberId};
 
 use super::StorageUnderTest;
 use super::model::{entry, meta_of_peer};
-use super::trial::{CaseResult, End, StorageTrial, Violation};
+use super::trial::{CaseResult, End, StorageTrial, SuiteViolation};
 use crate::testkit::random_values::RandomValues;
 
 /// Several runs on the same storage: each continues where the previous one ended.
@@ -14,8 +14,8 @@ pub(super) fn random_runs(subject: StorageUnderTest) -> CaseResult {
         let mut random = RandomValues::new(seed);
         for number in 0..ACTIONS {
             let action = random.below(WEIGHTS);
-            trial = act(trial, action, &mut random).map_err(|Violation(why)| {
-                Violation(format!("seed {seed}, action {number}: {why}"))
+            trial = act(trial, action, &mut random).map_err(|SuiteViolation(why)| {
+                SuiteViolation(format!("seed {seed}, action {number}: {why}"))
             })?;
         }
         trial.check_all()?;
@@ -97,7 +97,8 @@ fn capture(trial: &mut StorageTrial, random: &mut RandomValues) -> CaseResult {
         let meta = trial.now().meta_at(index);
         let mut sink = trial.begin_snapshot(&meta)?;
         let appended = sink.append(b"abandoned");
-        return appended.map_err(|why| Violation(format!("appending to a snapshot failed: {why}")));
+        return appended
+            .map_err(|why| SuiteViolation(format!("appending to a snapshot failed: {why}")));
     }
     trial.capture(index, random.below(5000) as usize).map(drop)
 }

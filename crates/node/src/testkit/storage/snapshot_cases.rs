@@ -5,7 +5,7 @@ use std::thread;
 use quorate_core::{EntryId, HardState};
 
 use super::model::{content, entry, meta_of_peer};
-use super::trial::{CaseResult, End, StorageTrial, Violation, check_content, fill};
+use super::trial::{CaseResult, End, StorageTrial, SuiteViolation, check_content, fill};
 use super::{StorageCase, StorageUnderTest};
 
 pub(super) fn all() -> impl Iterator<Item = StorageCase> {
@@ -47,7 +47,7 @@ fn beside_saves(subject: StorageUnderTest) -> CaseResult {
             trial.append(3, first..=first)?;
             trial.sync()?;
         }
-        writing.join().unwrap_or_else(|_| Err(Violation("writing a snapshot panicked".into())))
+        writing.join().unwrap_or_else(|_| Err(SuiteViolation("writing a snapshot panicked".into())))
     })?;
     trial.adopt(&meta, SNAPSHOT_BYTES)?;
     trial.check_all()?;
@@ -58,7 +58,7 @@ fn beside_saves(subject: StorageUnderTest) -> CaseResult {
             trial.append(3, first..=first)?;
             trial.sync()?;
         }
-        reading.join().unwrap_or_else(|_| Err(Violation("reading a snapshot panicked".into())))
+        reading.join().unwrap_or_else(|_| Err(SuiteViolation("reading a snapshot panicked".into())))
     })?;
     trial.reopen(End::Drop)?.reopen(End::Crash).map(drop)
 }
@@ -182,11 +182,14 @@ fn dropped_sink(subject: StorageUnderTest) -> CaseResult {
     let meta = trial.now().meta_at(8);
     let mut sink = trial.begin_snapshot(&meta)?;
     let appended = sink.append(&content(meta.id, SNAPSHOT_BYTES));
-    appended.map_err(|why| Violation(format!("appending to a snapshot failed: {why}")))?;
+    appended.map_err(|why| SuiteViolation(format!("appending to a snapshot failed: {why}")))?;
     drop(sink);
     trial.check_all()?;
     if trial.storage.open_snapshot(meta.id).is_ok() {
-        return Err(Violation(format!("snapshot {} was given up, and can be opened", meta.id)));
+        return Err(SuiteViolation(format!(
+            "snapshot {} was given up, and can be opened",
+            meta.id
+        )));
     }
     // A storage that has failed is not used any more, but for opening it again.
     trial.reopen(End::Drop).map(drop)
@@ -198,7 +201,7 @@ fn dropped_second_sink(subject: StorageUnderTest) -> CaseResult {
     let meta = trial.now().meta_at(8);
     let mut sink = trial.begin_snapshot(&meta)?;
     let appended = sink.append(b"something else");
-    appended.map_err(|why| Violation(format!("appending to a snapshot failed: {why}")))?;
+    appended.map_err(|why| SuiteViolation(format!("appending to a snapshot failed: {why}")))?;
     drop(sink);
     trial.check_snapshot(id)?;
     trial.reopen(End::Drop).map(drop)

@@ -14,9 +14,9 @@ use super::model::{MEMBER, StorageModel, content, entry};
 use crate::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 
 /// What is wrong with a storage, in words.
-pub(super) struct Violation(pub(super) String);
+pub(super) struct SuiteViolation(pub(super) String);
 
-pub(super) type CaseResult<T = ()> = Result<T, Violation>;
+pub(super) type CaseResult<T = ()> = Result<T, SuiteViolation>;
 
 /// The mark of an empty storage.
 pub(super) const MARK: StoreIdentity =
@@ -106,7 +106,9 @@ impl StorageTrial {
         let mut trial = self.ended(End::Close)?;
         match trial.storage.open(mark, &Boot::empty()) {
             Err(_) => trial.ended(End::Drop),
-            Ok(_) => Err(Violation(format!("{mark:?} was let in to what belongs to {MARK:?}"))),
+            Ok(_) => {
+                Err(SuiteViolation(format!("{mark:?} was let in to what belongs to {MARK:?}")))
+            }
         }
     }
 
@@ -130,7 +132,7 @@ impl StorageTrial {
         same("the identity of the storage", &opened.identity, &self.identity)?;
         if opened.boots <= self.boots {
             let why = format!("opens were counted up to {}, now {}", self.boots, opened.boots);
-            return Err(Violation(why));
+            return Err(SuiteViolation(why));
         }
         self.boots = opened.boots;
         let states = std::mem::take(&mut self.unsynced);
@@ -142,9 +144,11 @@ impl StorageTrial {
             let fits = |state: &&StorageModel| self.check_boot(state, &opened.boot).is_ok();
             match states.iter().rev().find(fits) {
                 Some(state) => self.synced = state.clone(),
-                None => oldest.map_err(|Violation(why)| {
+                None => oldest.map_err(|SuiteViolation(why)| {
                     let count = states.len();
-                    Violation(format!("not as any of the {count} writes since the sync: {why}"))
+                    SuiteViolation(format!(
+                        "not as any of the {count} writes since the sync: {why}"
+                    ))
                 })?,
             }
         }
@@ -198,12 +202,12 @@ impl StorageTrial {
         let (first_kept, last) = (self.first_kept(), self.now().last().index);
         let is_kept = (first_kept..=last).contains(&range.start);
         if is_kept && !range.is_empty() && found.is_empty() {
-            return Err(Violation(format!("{what} gave nothing of a log up to {last}")));
+            return Err(SuiteViolation(format!("{what} gave nothing of a log up to {last}")));
         }
         let mut bytes = 0;
         for (index, entry) in (range.start..).zip(found.iter()) {
             if index >= range.end || (index > range.start && bytes >= bytes_max) {
-                return Err(Violation(format!("{what} went on to {}", entry.id)));
+                return Err(SuiteViolation(format!("{what} went on to {}", entry.id)));
             }
             same(&what, &Some(entry), &self.now().entry(index))?;
             bytes += entry.bytes();
@@ -309,7 +313,7 @@ impl StorageTrial {
     pub(super) fn check_snapshot(&mut self, id: EntryId) -> CaseResult {
         let source = self.open_snapshot(id)?;
         let Some(captured) = self.snapshots.get(&id) else {
-            return Err(Violation(format!("snapshot {id} was never adopted")));
+            return Err(SuiteViolation(format!("snapshot {id} was never adopted")));
         };
         same("the meta of a snapshot", source.meta(), &captured.meta)?;
         check_content(source, &captured.content)
@@ -348,11 +352,11 @@ pub(super) fn check_content(mut source: Box<dyn SnapshotSource>, content: &[u8])
         found.iter().zip(content).take_while(|(found, expected)| found == expected).count();
     let (found, expected) = (found.len(), content.len());
     let sizes = format!("{found} bytes were read, {expected} written");
-    Err(Violation(format!("snapshot {id} differs from byte {common} on: {sizes}")))
+    Err(SuiteViolation(format!("snapshot {id} differs from byte {common} on: {sizes}")))
 }
 
 pub(super) fn check_ok<T>(what: &str, result: Result<T, StorageError>) -> CaseResult<T> {
-    result.map_err(|why| Violation(format!("{what} failed: {why}")))
+    result.map_err(|why| SuiteViolation(format!("{what} failed: {why}")))
 }
 
 pub(super) fn same<T: PartialEq + fmt::Debug + ?Sized>(
@@ -363,7 +367,7 @@ pub(super) fn same<T: PartialEq + fmt::Debug + ?Sized>(
     if found == expected {
         return Ok(());
     }
-    Err(Violation(format!("{what}: found {found:?}, expected {expected:?}")))
+    Err(SuiteViolation(format!("{what}: found {found:?}, expected {expected:?}")))
 }
 
 const PIECE_BYTES: usize = 1000;

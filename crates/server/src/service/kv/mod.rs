@@ -10,8 +10,8 @@ use std::iter::Peekable;
 use std::vec::IntoIter;
 
 use quorate_kv::{
-    Command, Compact, IncrementalRange, Kv as KvStore, KvError, KvOutcome, KvReply, Query, Range,
-    RangeOutcome, Table, check,
+    Command, Compact, IncrementalRange, Kv as KvStore, KvCommandReply, KvError, KvOutcome, Query,
+    Range, RangeOutcome, Table, check,
 };
 use quorate_proto::etcdserverpb::kv_server::Kv;
 use quorate_proto::etcdserverpb::{
@@ -61,7 +61,7 @@ impl KvService {
             tokio::task::yield_now().await;
             more = read_piece(&store.read(), &mut reading)?;
         }
-        let KvReply { revision, result } = finish(reading).await?;
+        let KvCommandReply { revision, result } = finish(reading).await?;
         match result? {
             KvOutcome::Range(found) => Ok((revision, found)),
             _ => Err(ServiceError::UnexpectedReply),
@@ -112,7 +112,7 @@ impl Kv for KvService {
         self.context.admit(&request, &ClientAction::Put(request.get_ref()))?;
         let put = convert::put(request.into_inner());
         check::put(&put).map_err(ServiceError::Kv)?;
-        let KvReply { revision, result } = self.context.run(&Command::Put(put)).await?;
+        let KvCommandReply { revision, result } = self.context.run(&Command::Put(put)).await?;
         match result {
             Ok(KvOutcome::Put(done)) => {
                 let header = Some(self.context.header(revision));
@@ -129,7 +129,7 @@ impl Kv for KvService {
         self.context.admit(&request, &ClientAction::DeleteRange(request.get_ref()))?;
         let deletion = convert::delete_range(request.into_inner());
         check::delete_range(&deletion).map_err(ServiceError::Kv)?;
-        let KvReply { revision, result } =
+        let KvCommandReply { revision, result } =
             self.context.run(&Command::DeleteRange(deletion)).await?;
         match result {
             Ok(KvOutcome::DeleteRange(done)) => {
@@ -145,7 +145,7 @@ impl Kv for KvService {
         let serializable = is_serializable(request.get_ref());
         let txn = convert::txn(request.into_inner()).map_err(ServiceError::Kv)?;
         check::txn(&txn, self.context.limits.txn_requests_max).map_err(ServiceError::Kv)?;
-        let KvReply { revision, result } = if txn.is_read_only() {
+        let KvCommandReply { revision, result } = if txn.is_read_only() {
             if !serializable {
                 self.context.catch_up().await?;
             }
@@ -186,7 +186,7 @@ fn read_piece(
 }
 
 /// Sorting many keys takes too long for a thread that other requests wait for.
-async fn finish(reading: IncrementalRange) -> Result<KvReply, ServiceError> {
+async fn finish(reading: IncrementalRange) -> Result<KvCommandReply, ServiceError> {
     if reading.len() <= KEYS_AT_ONCE {
         return Ok(reading.finish());
     }

@@ -11,11 +11,11 @@ pub type Value = Bytes;
 /// Operations in any order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    pub operations: Vec<Operation>,
+    pub operations: Vec<ClientOperation>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct ClientOperation {
     pub client: u64,
     /// Times of one clock that all clients share. One operation comes before another
     /// when it returned at an earlier time than the other was called: equal times
@@ -66,7 +66,7 @@ pub enum Seen {
     Nothing,
 }
 
-impl Operation {
+impl ClientOperation {
     /// It is unknown whether this happened.
     pub fn is_unknown(&self) -> bool {
         self.returned.is_none() || self.seen == Seen::Nothing
@@ -104,7 +104,7 @@ impl Call {
 }
 
 /// One line: times, client, what it asked, what it saw.
-impl fmt::Display for Operation {
+impl fmt::Display for ClientOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let returned = self.returned.map_or("?".to_owned(), |at| at.to_string());
         let Self { client, called, call, .. } = self;

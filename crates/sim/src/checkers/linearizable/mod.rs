@@ -21,9 +21,9 @@ mod violation;
 mod tests;
 
 use objects::{Catalogue, Object};
-use search::{Outcome, Stuck};
+use search::{Outcome, SearchStuck};
 
-pub use history::{Call, History, Key, Operation, Seen, Value};
+pub use history::{Call, ClientOperation, History, Key, Seen, Value};
 pub use violation::Violation;
 
 /// Far more than a history with a handful of clients per key needs. A search that uses
@@ -74,7 +74,7 @@ struct Findings<'a> {
     by_search: usize,
     steps: u64,
     /// The one that shows first: what comes later may only follow from it.
-    stuck: Option<(&'a Object, Stuck)>,
+    stuck: Option<(&'a Object, SearchStuck)>,
     undecided: Vec<&'a Object>,
 }
 
@@ -90,12 +90,12 @@ impl<'a> Findings<'a> {
         match outcome {
             Outcome::Found => {}
             Outcome::OutOfSteps => self.undecided.push(object),
-            Outcome::Stuck(stuck) => self.note_stuck(object, stuck),
+            Outcome::SearchStuck(stuck) => self.note_stuck(object, stuck),
         }
     }
 
-    fn note_stuck(&mut self, object: &'a Object, stuck: Stuck) {
-        let shown_at = |object: &Object, stuck: &Stuck| object.steps[stuck.step].returned;
+    fn note_stuck(&mut self, object: &'a Object, stuck: SearchStuck) {
+        let shown_at = |object: &Object, stuck: &SearchStuck| object.steps[stuck.step].returned;
         let at = shown_at(object, &stuck);
         if self.stuck.as_ref().is_none_or(|(other, first)| at < shown_at(other, first)) {
             self.stuck = Some((object, stuck));

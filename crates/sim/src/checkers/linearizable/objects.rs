@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::history::{Call, History, Key, Operation, Seen, Value};
+use super::history::{Call, ClientOperation, History, Key, Seen, Value};
 
 /// Where in an object's state a key stands.
 pub(super) type Place = u32;
@@ -141,7 +141,7 @@ pub(super) fn split(history: &History) -> (Catalogue<'_>, Vec<Object>) {
     (catalogue, objects)
 }
 
-fn matters(operation: &Operation) -> bool {
+fn matters(operation: &ClientOperation) -> bool {
     match operation.is_unknown() {
         true => !operation.call.is_read(),
         false => operation.seen != Seen::Refused,
@@ -160,7 +160,7 @@ impl<'a> Catalogue<'a> {
 
     /// A step, still with key numbers for places, and the first key it touches. None
     /// when it touches no key.
-    fn step(&mut self, at: usize, operation: &'a Operation) -> Option<(u32, Step)> {
+    fn step(&mut self, at: usize, operation: &'a ClientOperation) -> Option<(u32, Step)> {
         let first = self.key_number(operation.call.keys().first()?);
         let mut rule = self.rule(operation);
         let is_unknown = operation.is_unknown();
@@ -179,7 +179,7 @@ impl<'a> Catalogue<'a> {
         Some((first, step))
     }
 
-    fn rule(&mut self, operation: &'a Operation) -> Rule {
+    fn rule(&mut self, operation: &'a ClientOperation) -> Rule {
         let is_unknown = operation.is_unknown();
         let done_or_unknown = is_unknown || operation.seen == Seen::Done;
         let blind = if done_or_unknown { Expects::Anything } else { Expects::Impossible };

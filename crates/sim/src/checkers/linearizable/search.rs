@@ -18,13 +18,13 @@ use super::timeline::{Timeline, Turn};
 pub(super) enum Outcome {
     Found,
     /// There is no order.
-    Stuck(Stuck),
+    SearchStuck(SearchStuck),
     OutOfSteps,
 }
 
 /// Where every attempt ended, at the latest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stuck {
+pub(super) struct SearchStuck {
     /// The first step whose answer cannot be explained along with those before it.
     pub(super) step: usize,
     /// States in which the search met it, a few of them.
@@ -43,7 +43,7 @@ struct Search<'a> {
     timeline: &'a Timeline<'a>,
     now: Configuration,
     /// Configurations with choices not yet tried.
-    frames: Vec<Frame>,
+    frames: Vec<SearchFrame>,
     /// What the frames come back to, and their choices, each in one row.
     saved: Vec<u32>,
     choices: Vec<u32>,
@@ -56,7 +56,7 @@ struct Search<'a> {
 }
 
 #[derive(Clone, Copy)]
-struct Frame {
+struct SearchFrame {
     saved_start: usize,
     choices_start: usize,
 }
@@ -96,7 +96,7 @@ impl<'a> Search<'a> {
                 self.branch();
             }
             let Some(step) = self.next_choice() else {
-                return Outcome::Stuck(self.stuck());
+                return Outcome::SearchStuck(self.stuck());
             };
             self.happen(step);
         }
@@ -182,7 +182,7 @@ impl<'a> Search<'a> {
             };
             self.choices[choices_start..].sort_by_key(brings);
         }
-        self.frames.push(Frame { saved_start: self.saved.len(), choices_start });
+        self.frames.push(SearchFrame { saved_start: self.saved.len(), choices_start });
         self.saved.extend_from_slice(&self.now.words);
     }
 
@@ -246,9 +246,9 @@ impl<'a> Search<'a> {
         })
     }
 
-    fn stuck(&self) -> Stuck {
+    fn stuck(&self) -> SearchStuck {
         let Furthest { phase, states } = &self.furthest;
-        Stuck {
+        SearchStuck {
             step: self.timeline.returns(*phase) as usize,
             states: states.chunks(self.now.places).map(<[u32]>::to_vec).collect(),
         }

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use super::history::{Found, History, Key, Operation, Text, Value};
+use super::history::{ClientOperation, Found, History, Key, Text, Value};
 use super::objects::{Catalogue, Number, Object, SPOILED};
-use super::search::Stuck;
+use super::search::SearchStuck;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
@@ -13,7 +13,7 @@ pub struct Violation {
     pub keys: Vec<Key>,
     /// Everything that clients did to these keys up to the answer that cannot be
     /// explained, by time of call. Without that answer, all the ones before it can be.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<ClientOperation>,
     /// Which of the operations got that answer.
     pub unexplained: usize,
     /// What the keys, in their order, may have held when it was due; a few of the
@@ -26,11 +26,11 @@ impl Violation {
         history: &History,
         catalogue: &Catalogue<'_>,
         object: &Object,
-        stuck: &Stuck,
+        stuck: &SearchStuck,
     ) -> Self {
         let step = &object.steps[stuck.step];
         let keys: HashSet<&Key> = object.keys.iter().map(|key| catalogue.key(*key)).collect();
-        let touches = |operation: &Operation| {
+        let touches = |operation: &ClientOperation| {
             operation.called <= step.returned
                 && operation.call.keys().iter().any(|key| keys.contains(key))
         };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 
 pub(super) fn is_linearizable(history: &History) -> bool {
-    let operations: Vec<&Operation> = history
+    let operations: Vec<&ClientOperation> = history
         .operations
         .iter()
         .filter(|operation| operation.is_unknown() || operation.seen != Seen::Refused)
@@ -13,13 +13,13 @@ pub(super) fn is_linearizable(history: &History) -> bool {
     some_order_explains(&operations, &BTreeMap::new())
 }
 
-fn some_order_explains(left: &[&Operation], state: &BTreeMap<Key, Value>) -> bool {
+fn some_order_explains(left: &[&ClientOperation], state: &BTreeMap<Key, Value>) -> bool {
     if left.iter().all(|operation| operation.is_unknown()) {
         return true;
     }
     (0..left.len()).any(|at| {
         let next = left[at];
-        let comes_too_late = |other: &&&Operation| {
+        let comes_too_late = |other: &&&ClientOperation| {
             !other.is_unknown() && other.returned.is_some_and(|returned| returned < next.called)
         };
         if left.iter().any(|other| comes_too_late(&other)) {

@@ -63,7 +63,7 @@ fn operation(
     at: u64,
     state: &mut BTreeMap<Key, Value>,
     random: &mut Random,
-) -> Operation {
+) -> ClientOperation {
     /// Time from one effect to the next.
     const STRIDE: u64 = 10;
     let call = call(shape, at, state, random);
@@ -76,7 +76,7 @@ fn operation(
     let called = (at * STRIDE).saturating_sub(random.below(reach));
     let returned = at * STRIDE + random.below(reach);
     let index = if call.is_read() { at - 1 } else { at };
-    Operation {
+    ClientOperation {
         client: at % 7,
         called,
         returned: (!unknown).then_some(returned),

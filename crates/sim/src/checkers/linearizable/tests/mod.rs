@@ -35,7 +35,7 @@ impl Story {
 
     fn at(&mut self, called: u64, returned: Option<u64>, call: Call, seen: Seen) -> &mut Self {
         let client = self.history.operations.len() as u64;
-        let operation = Operation { client, called, returned, call, seen, applied: None };
+        let operation = ClientOperation { client, called, returned, call, seen, applied: None };
         self.history.operations.push(operation);
         self.now = self.now.max(returned.unwrap_or(called));
         self

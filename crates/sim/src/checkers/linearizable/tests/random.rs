@@ -62,7 +62,7 @@ fn small(seed: u64) -> History {
     history
 }
 
-fn tamper(operation: &mut Operation, random: &mut Random) {
+fn tamper(operation: &mut ClientOperation, random: &mut Random) {
     let other = Some(Bytes::from(format!("v{}", random.below(3)))).filter(|_| random.percent(80));
     operation.applied = operation.applied.map(|index| index + random.below(3));
     match &mut operation.seen {
