@@ -109,7 +109,7 @@ impl CoreMember {
         let machine = pending.max(self.disk.applied);
         if first.id.index > machine + 1 {
             let text = format!("entry {} is to be applied, the machine is at {machine}", first.id);
-            return Err(Violation::new("own", text));
+            return Err(Violation::new("assert", text));
         }
         Ok(())
     }

@@ -46,8 +46,8 @@ impl Means {
 /// What the checkers must make of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Noticed by this checker: the id of an invariant, `claim` for what a story expects, `own`
-    /// for what a member checks of itself, `assert` for a panic.
+    /// Noticed by this checker: the id of an invariant, `claim` for what a story expects, `assert`
+    /// for a panic or a failed check of a member's own state.
     Noticed { means: Means, checker: String },
     /// Not noticed, because it does no harm; with the reason.
     Equivalent(String),
