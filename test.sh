@@ -3,7 +3,7 @@
 # the checkers notice wrong rules. Needs Rust (stable) and a C compiler, nothing else.
 set -euo pipefail
 cd "$(dirname "$0")"
-features=quorate-core/serde,quorate/serde,quorate-cli/etcd-client
+features=quorate-core/serde,quorate/serde,quorate/typed,quorate-cli/etcd-client
 # The build script of the crate `etcd-client`, our second client, calls protoc. An example of ours
 # implements as much of it as is needed.
 cargo build --workspace --locked --features "$features" --example protoc

@@ -25,6 +25,12 @@ const RULES: &[Rule] = &[
         instead: "quorums are counted in crates/core/src/membership/quorum.rs only",
     },
     Rule {
+        texts: &["tonic::Status::", "(Status::", " Status::", "!Status::"],
+        within: &["crates/server/src"],
+        owners: &["crates/server/src/status"],
+        instead: "gRPC errors are made in crates/server/src/status.rs only",
+    },
+    Rule {
         texts: &["mutant"],
         within: &["crates/core/src", "crates/node/src", "crates/storage/src", "crates/kv/src"],
         owners: &[],
