@@ -53,9 +53,9 @@ mod tests {
         table.row(&["longer".into(), "x".into(), "7".into()]);
         let want = "\
 what    library      ns
---------------------
-a       ours  1234.5
-longer  x          7
+-----------------------
+a       ours     1234.5
+longer  x             7
 ";
         assert_eq!(table.to_string(), want);
     }

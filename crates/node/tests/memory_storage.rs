@@ -128,7 +128,7 @@ fn what_does_not_continue_the_log_is_refused() {
     storage.write(&save(EntryId::new(2, 1))).unwrap();
     for id in [EntryId::new(2, 3), EntryId::new(1, 2), EntryId::new(2, 0)] {
         let why = storage.write(&save(id)).unwrap_err().to_string();
-        assert_eq!(why, "entries do not continue a log up to 2.1", "{id}");
+        assert_eq!(why, "entries do not continue the log, which ends at 2.1", "{id}");
     }
     assert_eq!(
         storage.trim(1).unwrap_err().to_string(),

@@ -140,6 +140,12 @@ impl Lessor {
             answer = self.look_up(context, term, query).await?;
         }
         context.catch_up().await.ok()?;
+        // The requester may have seen a revocation that this member had not applied before.
+        let (LeaseQuery::Renew(id) | LeaseQuery::TimeLeft(id)) = query;
+        if context.store.read().lease(id).is_none() {
+            self.forget(context, id);
+            answer = None;
+        }
         let leads = context.node.is_leader() && context.node.term() == term;
         (leads && self.term() == Some(term)).then_some(answer)
     }
