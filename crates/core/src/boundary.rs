@@ -36,7 +36,8 @@ pub enum Input {
     Read(RequestId),
     /// Makes this member the leader. A follower forwards the request to its leader.
     Transfer(MemberId),
-    /// The disk holds this save and every one before it.
+    /// The disk holds this save and every one before it; of a save with `install`, the state
+    /// machine holds the snapshot too.
     Saved(SaveId),
     /// The state machine has applied every entry up to here.
     Applied(Index),
