@@ -109,6 +109,10 @@ impl Service for MembershipService {
                 ChangeRefusal::AlreadyReached,
             )))) => {
                 let id = self.membership().since();
+                // Reached, but perhaps not settled yet: "done" means settled.
+                if wait {
+                    self.context.node.wait_settled(id).await.map_err(ServiceError::Request)?;
+                }
                 (id, Some(EndedGoal { id, end: GoalEnd::Reached, at: id }))
             }
             Err(error) => return Err(ServiceError::Request(error).into()),
