@@ -1,17 +1,17 @@
-//! The recorded traces of etcd-io/raft, and a few traces of our own that test the
-//! runner where the recorded ones are missing.
+//! The recorded traces of etcd-io/raft, and a few local traces that test the runner where
+//! the recorded ones are not available.
 
 use std::io::Write;
 use std::path::Path;
 
 use quorate_sim::conformance::{self, TraceFailure};
 
-/// The recorded traces are data, kept beside the project and not in it.
+/// The recorded traces are data outside this repository.
 #[test]
 fn recorded_traces() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/conformance");
     if !dir.is_dir() {
-        // Written past the test harness, which shows nothing of a test that passes.
+        // Written directly to stderr: the test harness hides the output of passing tests.
         let text = format!("SKIPPED recorded_traces: no folder {}\n", dir.display());
         std::io::stderr().write_all(text.as_bytes()).unwrap();
         return;
@@ -21,7 +21,7 @@ fn recorded_traces() {
     assert_eq!(report.failed(), 0, "\n{report}");
 }
 
-fn play(path: &str, trace: &str) -> Result<(), TraceFailure> {
+fn run_trace(path: &str, trace: &str) -> Result<(), TraceFailure> {
     conformance::run_text(Path::new(path), trace)
 }
 
@@ -145,52 +145,52 @@ status 1
 "#;
 
 #[test]
-fn the_kind_is_told_by_the_folder_or_by_the_commands() {
+fn the_folder_or_the_commands_select_the_kind_of_trace() {
     for path in ["quorum/own.txt", "traces/own.txt", "own.txt"] {
-        assert_eq!(play(path, QUORUM), Ok(()));
+        assert_eq!(run_trace(path, QUORUM), Ok(()));
     }
     for path in ["confchange/own.txt", "elsewhere/own.txt"] {
-        assert_eq!(play(path, ALGEBRA), Ok(()));
+        assert_eq!(run_trace(path, ALGEBRA), Ok(()));
     }
     for path in ["interaction/own.txt", "own.txt"] {
-        assert_eq!(play(path, INTERACTION), Ok(()));
+        assert_eq!(run_trace(path, INTERACTION), Ok(()));
     }
-    // In the wrong folder the commands mean nothing.
-    assert!(play("interaction/own.txt", QUORUM).is_err());
+    // In the wrong folder the commands are unknown.
+    assert!(run_trace("interaction/own.txt", QUORUM).is_err());
 }
 
 #[test]
 fn a_trace_that_differs_fails_with_a_diff() {
     let wrong = INTERACTION.replace("Vote:1 Commit:5", "Vote:2 Commit:5");
-    let failure = play("interaction/own.txt", &wrong).unwrap_err();
+    let failure = run_trace("interaction/own.txt", &wrong).unwrap_err();
     assert_eq!((failure.line, failure.command.as_str()), (14, "process-ready 1 2"));
     let diff = failure.to_string();
     assert!(diff.contains("-   HardState Term:1 Vote:2 Commit:5"), "{diff}");
     assert!(diff.contains("+   HardState Term:1 Vote:1 Commit:5"), "{diff}");
-    assert!(play("quorum/own.txt", &QUORUM.replace("VoteLost", "VotePending")).is_err());
-    assert!(play("confchange/own.txt", &ALGEBRA.replace("next=2 learner", "next=2")).is_err());
+    assert!(run_trace("quorum/own.txt", &QUORUM.replace("VoteLost", "VotePending")).is_err());
+    assert!(run_trace("confchange/own.txt", &ALGEBRA.replace("next=2 learner", "next=2")).is_err());
 }
 
 #[test]
-fn a_trace_that_makes_no_sense_fails_and_says_why() {
+fn an_invalid_trace_fails_with_a_reason() {
     let broken = [
         ("", "holds no command"),
         ("campaign 1\nok\n", "no ---- follows"),
         ("campaign 1\n----\nok\n", "there is no member 1"),
         ("campaign 0\n----\nok\n", "there is no member 0"),
         ("campaign\n----\nok\n", "want one member id"),
-        ("dance 1\n----\nok\n", "unknown command `dance`"),
+        ("bogus 1\n----\nok\n", "unknown command `bogus`"),
         ("add-nodes 1 voters=(1\n----\nok\n", "no closing parenthesis"),
         ("add-nodes 1 voters=(1) index=3 colour=red\n----\nok\n", "unknown argument `colour`"),
         ("add-nodes 18446744073709551615\n----\nok\n", "at most 100 members"),
         ("add-nodes 1 voters=(1) index=18446744073709551615\n----\nok\n", "cannot start"),
-        ("deliver-msgs type=MsgDance\n----\nok\n", "unknown message type"),
+        ("deliver-msgs type=MsgBogus\n----\nok\n", "unknown message type"),
         ("vote cfg=(1,2) votes=(y)\n----\nVoteWon\n", "1 values for 2 voters"),
         ("simple\nw1\n----\nok\n", "operation `w1`"),
         ("simple\né\n----\nok\n", "operation `é`"),
     ];
     for (trace, why) in broken {
-        let failure = play("own.txt", trace).unwrap_err();
+        let failure = run_trace("own.txt", trace).unwrap_err();
         assert!(failure.what.contains(why), "{trace}: {}", failure.what);
     }
 }

@@ -1,4 +1,4 @@
-//! Every disk that a crash of a short workload can leave, and long ones by chance.
+//! Every disk image that a crash of a short workload can leave, and long random workloads.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,9 +8,10 @@ use quorate_sim::storage_check::{explore, walk};
 use quorate_storage::{OpenedStore, Store, StoreConfig, StoreIdentity, StoreOwner};
 
 #[test]
-fn every_crash_of_every_short_workload_leaves_a_good_disk() {
+fn every_crash_of_every_short_workload_leaves_a_valid_disk() {
     let mut images = 0;
-    // One large save fills the first; the second takes several before a sync.
+    // One large save fills a segment of the first size; the second size takes several
+    // saves before a sync.
     for segment_bytes in [2560, 4096] {
         let report = explore(3, segment_bytes).unwrap_or_else(|violation| panic!("{violation}"));
         println!("segments of {segment_bytes} bytes: {report}");
@@ -21,25 +22,25 @@ fn every_crash_of_every_short_workload_leaves_a_good_disk() {
 
 #[test]
 fn long_workloads_survive_crashes_at_any_moment() {
-    let (mut works, mut crashes, mut faults) = (0, 0, 0);
+    let (mut actions, mut crashes, mut faults) = (0, 0, 0);
     for seed in 0..300 {
         let report = walk(seed, 200).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
-        works += report.works;
+        actions += report.actions;
         crashes += report.crashes;
         faults += report.faults;
     }
-    println!("{works} pieces of work, {crashes} crashes, {faults} failures survived");
+    println!("{actions} actions, {crashes} crashes, {faults} failures survived");
     assert!(crashes > 5_000 && faults > 500, "{crashes} {faults}");
 }
 
-/// Small: every image is a copy.
+/// Small segments, because every image is a copy.
 const CONFIG: StoreConfig = StoreConfig::new().segment_bytes(8 << 10).tail_bytes_max(8 << 10);
 
-/// Two saves are written and not synced. The first is torn, the second is whole. Then
-/// the first place is written again, with a record of the same length: the second must
-/// not follow it.
+/// Two saves are written and not synced. The first is torn, the second is whole. Then a
+/// new record of the same length replaces the first: the old second record must not be
+/// read after it.
 #[test]
-fn what_stands_behind_a_torn_write_never_comes_back() {
+fn records_after_a_torn_write_never_reappear() {
     let expected = StoreOwner { cluster: 1, member: MemberId(1) };
     let open = |disk| Store::open(disk, expected, &CONFIG).unwrap();
     let OpenedStore { mut store, .. } = open(created());

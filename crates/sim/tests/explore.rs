@@ -1,13 +1,13 @@
-//! A few random worlds with fixed seeds, and that a seed is a run.
+//! A few random simulations with fixed seeds; the same seed gives the same run.
 //!
-//! The long hunt is `cargo run --release -p quorate-sim -- explore`.
+//! The long search is `cargo run --release -p quorate-sim -- explore`.
 
 use quorate_sim::explore::{RunReplay, RunReport, run};
 
 const SEEDS: u64 = 150;
 
 #[test]
-fn no_world_breaks_a_rule() {
+fn no_simulation_breaks_a_rule() {
     let mut all = RunReport::default();
     for seed in 0..SEEDS {
         let replay = RunReplay::of_seed(seed);
@@ -18,12 +18,12 @@ fn no_world_breaks_a_rule() {
         all.add(&outcome.report);
     }
     println!("{all}");
-    // Worlds in which nothing happens would break no rule either.
+    // Simulations in which nothing happens would break no rule either.
     assert!(all.healed > SEEDS * 9 / 10, "{all}");
     assert!(all.elections > SEEDS && all.goals_reached > 50 && all.changes_done > 50, "{all}");
     assert!(all.snapshots_installed > 20 && all.interrupted > 5 && all.cancels > 20, "{all}");
-    let happened = |what: &str| all.counts.get(what).copied().unwrap_or(0);
-    for what in [
+    let count = |event: &str| all.counts.get(event).copied().unwrap_or(0);
+    for event in [
         "crash",
         "crash-in-write",
         "member ended by its disk",
@@ -39,7 +39,7 @@ fn no_world_breaks_a_rule() {
         "jump-clock",
         "transfer",
     ] {
-        assert!(happened(what) > 0, "no {what} in {all}");
+        assert!(count(event) > 0, "no {event} in {all}");
     }
 }
 
@@ -54,18 +54,18 @@ fn hints_break_no_rule() {
         }
         all.add(&outcome.report);
     }
-    let happened = |what: &str| all.counts.get(what).copied().unwrap_or(0);
-    assert!(happened("hint that a member died") > 50 && happened("false hint") > 50, "{all}");
+    let count = |event: &str| all.counts.get(event).copied().unwrap_or(0);
+    assert!(count("hint that a member died") > 50 && count("false hint") > 50, "{all}");
     assert!(all.healed > SEEDS * 9 / 10, "{all}");
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
+fn the_same_seed_gives_the_same_run() {
     for seed in 1_000..1_030 {
         let replay = RunReplay::of_seed(seed);
-        let once = run(&replay.setting, &replay.actions).report;
+        let first = run(&replay.setting, &replay.actions).report;
         let read = RunReplay::parse(&replay.to_string()).unwrap();
-        let again = run(&read.setting, &read.actions).report;
-        assert_eq!(once, again, "seed {seed}");
+        let second = run(&read.setting, &read.actions).report;
+        assert_eq!(first, second, "seed {seed}");
     }
 }

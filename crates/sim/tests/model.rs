@@ -1,4 +1,4 @@
-//! Explores the small scopes to the end, and shows that the explorer finds what is wrong.
+//! Explores the small scopes exhaustively, and shows that the explorer finds violations.
 
 use quorate_core::config::Activation;
 use quorate_sim::model::{
@@ -7,19 +7,19 @@ use quorate_sim::model::{
 };
 
 fn scope(name: &str) -> Scope {
-    let found = scopes().into_iter().find(|scope| scope.name == name);
-    found.unwrap_or_else(|| panic!("no scope {name}"))
+    let scope = scopes().into_iter().find(|scope| scope.name == name);
+    scope.unwrap_or_else(|| panic!("no scope {name}"))
 }
 
 fn explore(scope: &Scope) -> Vec<ModelReport> {
-    let explored = |one: &Activation| {
-        run(scope, *one, SearchLimits::default())
+    let explore_with = |activation: &Activation| {
+        run(scope, *activation, SearchLimits::default())
             .unwrap_or_else(|why| panic!("{}: {why}", scope.name))
     };
-    scope.activations.iter().map(explored).collect()
+    scope.activations.iter().map(explore_with).collect()
 }
 
-fn is_as_expected(scope: &Scope) {
+fn assert_as_expected(scope: &Scope) {
     for report in explore(scope) {
         let (name, activation) = (&scope.name, report.activation);
         let story = report.broken.as_ref().map(|broken| broken.story.as_str());
@@ -41,36 +41,36 @@ fn names_are_used_once() {
 
 #[test]
 fn elections_of_two_and_three() {
-    is_as_expected(&scope("two-voters"));
+    assert_as_expected(&scope("two-voters"));
     let mut three = scope("three-voters");
     three.bounds.terms = 2;
-    is_as_expected(&three);
+    assert_as_expected(&three);
 }
 
 #[test]
 fn changes_of_one_and_two_voters() {
     for name in ["demote-of-two", "move-of-one", "promote-of-two"] {
-        is_as_expected(&scope(name));
+        assert_as_expected(&scope(name));
     }
 }
 
 #[test]
-fn without_a_condition_somebody_is_stuck() {
+fn without_a_condition_members_are_stuck() {
     for scope in scopes().iter().filter(|scope| scope.expects == ScopeExpectation::Broken("L1")) {
-        is_as_expected(scope);
+        assert_as_expected(scope);
     }
 }
 
 #[test]
-fn from_the_bad_moments_on() {
-    let moments = [ScopeExpectation::Leader, ScopeExpectation::NoLeader];
+fn exploration_from_known_hard_states() {
+    let expectations = [ScopeExpectation::Leader, ScopeExpectation::NoLeader];
     let scopes: Vec<Scope> =
-        scopes().into_iter().filter(|scope| moments.contains(&scope.expects)).collect();
+        scopes().into_iter().filter(|scope| expectations.contains(&scope.expects)).collect();
     assert!(scopes.len() >= 10);
-    scopes.iter().for_each(is_as_expected);
+    scopes.iter().for_each(assert_as_expected);
 }
 
-/// In every state, for every set of members: the oracle says what the cores then do.
+/// In every state, for every set of members, the oracle predicts what the cores do.
 #[test]
 fn the_oracle_agrees_with_the_cores() {
     for name in ["demote-of-two", "problem-2-promotion"] {
@@ -85,7 +85,7 @@ fn the_oracle_agrees_with_the_cores() {
 }
 
 #[test]
-fn the_same_states_every_time() {
+fn exploration_is_deterministic() {
     let scope = scope("move-of-one");
     let count = |report: &ModelReport| (report.states, report.transitions, report.depth);
     let runs = [explore(&scope), explore(&scope)];
@@ -96,7 +96,7 @@ fn the_same_states_every_time() {
 }
 
 #[test]
-fn what_is_found_is_told_as_a_story() {
+fn a_violation_is_reported_as_a_story() {
     let report =
         run(&scope("problem-2-promotion-without"), Activation::OnApply, SearchLimits::default());
     let broken = report.unwrap().broken.unwrap();
@@ -106,13 +106,13 @@ fn what_is_found_is_told_as_a_story() {
 }
 
 #[test]
-fn a_limit_cuts_a_run() {
+fn a_limit_stops_a_run() {
     let scope = scope("two-voters");
-    let cut =
+    let limited =
         run(&scope, Activation::OnApply, SearchLimits { states: 1000, progress: false }).unwrap();
-    assert!(!cut.exhausted && cut.states >= 1000 && cut.states < 1100);
+    assert!(!limited.exhausted && limited.states >= 1000 && limited.states < 1100);
     let mut shallow = scope;
     shallow.bounds = ScopeBounds { depth: 3, ..shallow.bounds };
-    let cut = run(&shallow, Activation::OnApply, SearchLimits::default()).unwrap();
-    assert!(!cut.exhausted && cut.depth == 3);
+    let limited = run(&shallow, Activation::OnApply, SearchLimits::default()).unwrap();
+    assert!(!limited.exhausted && limited.depth == 3);
 }

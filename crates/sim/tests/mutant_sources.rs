@@ -1,4 +1,4 @@
-//! Every mutant still quotes the source text as it is. Fast: nothing is built.
+//! Every mutant still quotes the current source text. Fast, because nothing is built.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,19 +10,19 @@ fn every_quote_matches_the_source_exactly_once() {
     let mutants = read_mutants(&mutants_folder()).unwrap();
     let crates = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut quotes: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut wrong = Vec::new();
+    let mut mismatches = Vec::new();
     for mutant in &mutants {
-        // One at a time, so that all that do not match are listed.
+        // One mutant at a time, so that all mismatches are listed.
         for edit in &mutant.edits {
             *quotes.entry(&edit.file).or_default() += 1;
             let text = std::fs::read_to_string(crates.join(&edit.file));
             let text = text.unwrap_or_else(|why| panic!("{}: {}: {why}", mutant.name, edit.file));
             let alone = std::slice::from_ref(mutant);
-            wrong.extend(rewrite(&edit.file, &text, alone, "is_on").err());
+            mismatches.extend(rewrite(&edit.file, &text, alone, "is_on").err());
         }
     }
-    wrong.dedup();
-    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    mismatches.dedup();
+    assert!(mismatches.is_empty(), "\n{}", mismatches.join("\n"));
     for file in quotes.keys() {
         let text = std::fs::read_to_string(crates.join(file)).unwrap();
         rewrite(file, &text, &mutants, "is_on").unwrap();
@@ -31,7 +31,7 @@ fn every_quote_matches_the_source_exactly_once() {
 }
 
 #[test]
-fn every_mutant_says_what_must_notice_it() {
+fn every_mutant_names_the_checker_that_must_detect_it() {
     const CHECKERS: &[&str] = &["claim", "assert", "endless"];
     for mutant in read_mutants(&mutants_folder()).unwrap() {
         match &mutant.expected {

@@ -1,4 +1,4 @@
-//! A machine of one's own in simulated worlds: one that is right, and some that are not.
+//! User-defined state machines in simulated clusters: a correct one, and several broken ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,8 +13,8 @@ use quorate_sim::random::Random;
 
 const SEEDS: std::ops::Range<u64> = 0..40;
 
-/// Hands out numbers: each command takes the next one of a queue, each question asks which
-/// was taken last. A queue is named by one byte.
+/// Hands out numbers: each command takes the next number of a queue, each query returns the
+/// last number taken. A queue is named by one byte.
 #[derive(Default)]
 struct Tickets {
     last: BTreeMap<u8, u64>,
@@ -32,7 +32,7 @@ fn reply(number: u64) -> Bytes {
     Bytes::copy_from_slice(&number.to_le_bytes())
 }
 
-/// A chunk for each queue, in the order in which they come.
+/// One chunk per queue, in iteration order.
 fn capture<'a>(queues: impl Iterator<Item = (&'a u8, &'a u64)>) -> SnapshotChunks {
     let chunks: Vec<Bytes> =
         queues.map(|(name, last)| [&[*name][..], &last.to_le_bytes()].concat().into()).collect();
@@ -65,10 +65,10 @@ impl Machine for Tickets {
     }
 }
 
-/// Clients that take tickets of a few queues.
-struct Takers;
+/// Clients that take tickets from a few queues.
+struct TicketClients;
 
-impl Workload for Takers {
+impl Workload for TicketClients {
     fn command(&mut self, random: &mut Random) -> Bytes {
         Bytes::from(vec![random.below(6) as u8])
     }
@@ -77,16 +77,16 @@ impl Workload for Takers {
         self.command(random)
     }
 
-    /// No ticket is given to two clients.
+    /// No ticket goes to two clients.
     fn judge(&self, history: &[Exchange]) -> Judgement {
-        let mut given = BTreeSet::new();
+        let mut issued = BTreeSet::new();
         for exchange in history {
             if let (WorkloadRequest::Command(name), ClientReply::Reply(ticket)) =
                 (&exchange.ask, &exchange.heard)
-                && !given.insert((name, ticket))
+                && !issued.insert((name, ticket))
             {
-                let what = format!("{ticket:?} of queue {name:?} was given twice");
-                return Judgement::Broken(Violation::new("one owner", what));
+                let message = format!("{ticket:?} of queue {name:?} was issued twice");
+                return Judgement::Broken(Violation::new("one owner", message));
             }
         }
         Judgement::Passed
@@ -94,21 +94,21 @@ impl Workload for Takers {
 }
 
 #[test]
-fn a_machine_that_is_right_passes() {
-    let report = try_machine(SEEDS, Tickets::default, || Takers).unwrap();
-    // It was put to the test: it ran, was captured, lost and restored.
+fn a_correct_machine_passes() {
+    let report = try_machine(SEEDS, Tickets::default, || TicketClients).unwrap();
+    // The machine ran, was captured, lost and restored.
     assert!(report.requests_done > 1_000, "{report}");
     assert!(report.snapshots_installed > 5 && report.elections > 40, "{report}");
-    // The same seeds are the same runs.
-    let again = try_machine(SEEDS, Tickets::default, || Takers).unwrap();
+    // The same seeds give the same runs.
+    let again = try_machine(SEEDS, Tickets::default, || TicketClients).unwrap();
     assert_eq!(report, again);
 }
 
-/// Writes its snapshot in the order of a hash map, another one in each process.
+/// Writes its snapshot in the order of a hash map, which differs between processes.
 #[derive(Default)]
-struct Shuffled(HashMap<u8, u64>);
+struct UnorderedTickets(HashMap<u8, u64>);
 
-impl Machine for Shuffled {
+impl Machine for UnorderedTickets {
     fn apply(&mut self, _index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         let last = self.0.entry(queue(command)).or_default();
         *last += 1;
@@ -130,20 +130,20 @@ impl Machine for Shuffled {
 }
 
 #[test]
-fn the_order_of_a_hash_map_is_noticed() {
-    let failure = try_machine(SEEDS, Shuffled::default, || Takers).unwrap_err();
+fn a_snapshot_in_hash_map_order_is_detected() {
+    let failure = try_machine(SEEDS, UnorderedTickets::default, || TicketClients).unwrap_err();
     let rule = failure.violation.rule;
     assert!(["I5", "replay", "restore"].contains(&rule), "{failure}");
 }
 
-/// Counts from where its process began: what it says depends on when that was.
+/// Counts commands since its process started, so replies depend on when that was.
 #[derive(Default)]
-struct Forgetful {
+struct ProcessLocalTickets {
     tickets: Tickets,
     since_start: u64,
 }
 
-impl Machine for Forgetful {
+impl Machine for ProcessLocalTickets {
     fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         self.since_start += 1;
         self.tickets.apply(index, command)?;
@@ -164,21 +164,21 @@ impl Machine for Forgetful {
 }
 
 #[test]
-fn what_only_one_process_knows_is_noticed_and_shortened() {
-    let failure = try_machine(SEEDS, Forgetful::default, || Takers).unwrap_err();
+fn process_local_state_is_detected_and_the_run_is_shrunk() {
+    let failure = try_machine(SEEDS, ProcessLocalTickets::default, || TicketClients).unwrap_err();
     assert_eq!(failure.violation.rule, "replay", "{failure}");
-    // What is left of the run still shows it.
+    // The shrunk run still shows the violation.
     let replay = &failure.replay;
-    let trial = MachineTrial::new(Forgetful::default, || Takers);
+    let trial = MachineTrial::new(ProcessLocalTickets::default, || TicketClients);
     let violation = trial.run(&replay.setting, &replay.actions).violation.unwrap();
     assert_eq!(violation.rule, "replay");
 }
 
-/// Forgets a queue when it is made of a snapshot.
+/// Loses a queue when it is restored from a snapshot.
 #[derive(Default)]
-struct Leaky(Tickets);
+struct LossyTickets(Tickets);
 
-impl Machine for Leaky {
+impl Machine for LossyTickets {
     fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         self.0.apply(index, command)
     }
@@ -199,16 +199,16 @@ impl Machine for Leaky {
 }
 
 #[test]
-fn a_snapshot_that_loses_something_is_noticed() {
-    let failure = try_machine(SEEDS, Leaky::default, || Takers).unwrap_err();
+fn a_snapshot_that_loses_data_is_detected() {
+    let failure = try_machine(SEEDS, LossyTickets::default, || TicketClients).unwrap_err();
     assert_eq!(failure.violation.rule, "restore", "{failure}");
 }
 
-/// Does the same everywhere, and does it wrong: the workload knows better.
+/// Deterministic, but wrong: only the workload's own check can detect it.
 #[derive(Default)]
-struct Generous(Tickets);
+struct DuplicateTickets(Tickets);
 
-impl Machine for Generous {
+impl Machine for DuplicateTickets {
     fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         if index.is_multiple_of(7) { self.0.query(command) } else { self.0.apply(index, command) }
     }
@@ -227,7 +227,7 @@ impl Machine for Generous {
 }
 
 #[test]
-fn the_workload_has_the_last_word() {
-    let failure = try_machine(SEEDS, Generous::default, || Takers).unwrap_err();
+fn the_workload_detects_a_deterministic_error() {
+    let failure = try_machine(SEEDS, DuplicateTickets::default, || TicketClients).unwrap_err();
     assert_eq!(failure.violation.rule, "one owner", "{failure}");
 }

@@ -1,11 +1,11 @@
-//! Plays every story of the core and compares transcripts; `UPDATE=1` rewrites them.
+//! Runs every story of the core and compares transcripts; `UPDATE=1` rewrites them.
 
 use std::path::PathBuf;
 
 use quorate_sim::scenario::{StoryResult, check, find, update_wanted};
 
 #[test]
-fn stories_of_the_core() {
+fn stories_of_the_core_pass() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../core/tests/scenarios");
     let files = find(&[folder]).unwrap();
     assert!(!files.is_empty(), "no stories found");
@@ -19,7 +19,7 @@ fn stories_of_the_core() {
 }
 
 #[test]
-fn stories_play_the_same_way_twice() {
+fn stories_are_deterministic() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../core/tests/scenarios");
     for path in find(&[folder]).unwrap() {
         assert_eq!(check(&path, false), check(&path, false), "{}", path.display());

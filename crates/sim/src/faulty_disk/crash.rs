@@ -1,4 +1,4 @@
-//! What a crash leaves: one possibility by chance, or all of them.
+//! The disk contents after a crash: one possible image at random, or all of them.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use super::{Fault, FaultyDisk, NameChange};
 use crate::random::Random;
 
 impl FaultyDisk {
-    /// Power is lost. Chance decides what of the unsynced is left: sometimes all,
-    /// sometimes nothing, mostly some.
+    /// Simulates a power loss. The random generator decides which unsynced writes
+    /// survive: sometimes all, sometimes none, usually some.
     pub fn crash(&mut self, random: &mut Random) {
         match random.below(4) {
             0 => self.crash_with(|_| 0),
@@ -17,15 +17,15 @@ impl FaultyDisk {
         self.faults.count(Fault::Crash);
     }
 
-    /// Every disk that a crash at this moment could leave.
+    /// Every disk image that a crash at this moment could leave.
     pub fn crash_images(&self) -> CrashImages<'_> {
         CrashImages { disk: self, path: Some(Vec::new()), seen: BTreeSet::new(), tried: 0 }
     }
 
-    /// Power is lost; `choose` decides, of so many possibilities each time. The first
-    /// is always "as it was synced", the last "as it was written".
+    /// Simulates a power loss. `choose` gets a number of options and returns the one to
+    /// take. The first option is always the synced state, the last the written state.
     fn crash_with(&mut self, mut choose: impl FnMut(u32) -> u32) {
-        let mut names = std::mem::take(&mut self.names_durable);
+        let mut names = std::mem::take(&mut self.durable_names);
         for change in std::mem::take(&mut self.pending) {
             if choose(2) == 0 {
                 continue;
@@ -35,11 +35,11 @@ impl FaultyDisk {
                     names.insert(name, inode);
                 }
                 NameChange::Rename(from, to, inode) => {
-                    names.retain(|name, held| *name != from || *held != inode);
+                    names.retain(|name, target| *name != from || *target != inode);
                     names.insert(to, inode);
                 }
                 NameChange::Remove(name, inode) => {
-                    names.retain(|held_name, held| *held_name != name || *held != inode);
+                    names.retain(|other, target| *other != name || *target != inode);
                 }
             }
         }
@@ -47,24 +47,24 @@ impl FaultyDisk {
         self.inodes.retain(|id, _| linked.contains(id));
         self.inodes.values_mut().for_each(|inode| inode.choose(&mut choose));
         self.names.clone_from(&names);
-        self.names_durable = names;
+        self.durable_names = names;
         self.operations_left = None;
     }
 }
 
-/// All disks that a crash could leave, each once. Goes through the tree of choices
-/// depth first; images that are the same in every byte are merged.
+/// Enumerates all disk images that a crash could leave. Walks the tree of choices depth
+/// first and returns byte-identical images only once.
 #[derive(Debug)]
 pub struct CrashImages<'a> {
     disk: &'a FaultyDisk,
-    /// The choices to make next, with how many there were; none when all are made.
+    /// The next path: each choice with its number of options. None at the end.
     path: Option<Vec<(u32, u32)>>,
     seen: BTreeSet<u64>,
     tried: u64,
 }
 
 impl CrashImages<'_> {
-    /// How many ways led to the images so far, the merged ones included.
+    /// The number of paths tried so far, including those with identical images.
     pub fn tried(&self) -> u64 {
         self.tried
     }
@@ -105,12 +105,12 @@ impl Iterator for CrashImages<'_> {
     }
 }
 
-/// Tells disks apart. Made for speed: it runs over every byte of every image.
+/// A hash of names and contents. Optimized for speed: it reads every byte of every image.
 fn fingerprint(disk: &FaultyDisk) -> u64 {
-    let mut print = 0u64;
+    let mut hash = 0u64;
     let mut add = |word: u64| {
-        print = (print ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        print ^= print >> 29;
+        hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash ^= hash >> 29;
     };
     for (name, bytes) in disk.files() {
         add(name.len() as u64);
@@ -123,5 +123,5 @@ fn fingerprint(disk: &FaultyDisk) -> u64 {
             words.remainder().iter().for_each(|byte| add(u64::from(*byte)));
         }
     }
-    print
+    hash
 }

@@ -1,31 +1,32 @@
-//! What goes wrong, how often, and how often it did.
+//! The faults of a disk: which kinds exist, when they occur, and how often they did.
 
 use crate::random::Random;
 
-/// A way in which a disk fails or lies.
+/// A kind of disk failure or corruption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
-    /// A write fails; nothing of it was done.
+    /// A write fails without effect.
     WriteError,
-    /// A write fails after half of it.
+    /// A write fails after half of its bytes are written.
     ShortWrite,
-    /// No room to create or write.
+    /// No space to create or write a file.
     NoSpace,
-    /// A sync fails, and what was to be synced is gone from memory too.
+    /// A sync fails, and the unsynced data are lost from the page cache too.
     SyncError,
-    /// A sync fails; memory still shows what was to be synced, no later sync writes it.
+    /// A sync fails. The page cache still shows the unsynced data, but no later sync
+    /// writes them.
     SyncErrorUnseen,
     SyncDirError,
     ReadError,
-    /// A read returns what a sector held before.
+    /// A read returns an older version of a sector.
     StaleRead,
     /// A read returns one wrong bit.
     FlippedRead,
-    /// A bit on the disk is no longer what it was.
+    /// A bit on the disk is flipped.
     BitFlip,
-    /// Power was lost: what was not synced may be there or not.
+    /// A power loss: unsynced data may or may not survive.
     Crash,
-    /// The whole disk is gone.
+    /// All data are lost.
     DiskLost,
 }
 
@@ -48,12 +49,12 @@ impl Fault {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
-    /// Nothing is to go wrong: the usual case, decided at once.
+    /// False if no fault is possible: a fast path for the usual case.
     armed: bool,
-    /// Something has gone wrong since the disk was well.
+    /// A fault has occurred since the disk was created or healed.
     struck: bool,
     injected: Vec<(Fault, u32)>,
-    /// By fault, how often in a million.
+    /// The rate of each fault, per million operations.
     rates: [u32; Fault::ALL.len()],
     random: Option<Random>,
     counts: [u64; Fault::ALL.len()],
@@ -78,12 +79,12 @@ impl Faults {
         *self = Self { counts: self.counts, ..Self::default() };
     }
 
-    /// An operation of the kind that this fault hits: does it, this time?
+    /// Whether this fault occurs in the current operation.
     pub(super) fn strikes(&mut self, fault: Fault) -> bool {
         if !self.armed {
             return false;
         }
-        let struck = self.strikes_injected(fault) || self.strikes_by_chance(fault);
+        let struck = self.strikes_injected(fault) || self.strikes_at_random(fault);
         if struck {
             self.struck = true;
             self.count(fault);
@@ -92,19 +93,20 @@ impl Faults {
     }
 
     fn strikes_injected(&mut self, fault: Fault) -> bool {
-        let Some(at) = self.injected.iter().position(|(injected, _)| *injected == fault) else {
+        let Some(position) = self.injected.iter().position(|(injected, _)| *injected == fault)
+        else {
             return false;
         };
-        let skip = &mut self.injected[at].1;
+        let skip = &mut self.injected[position].1;
         if *skip > 0 {
             *skip -= 1;
             return false;
         }
-        self.injected.remove(at);
+        self.injected.remove(position);
         true
     }
 
-    fn strikes_by_chance(&mut self, fault: Fault) -> bool {
+    fn strikes_at_random(&mut self, fault: Fault) -> bool {
         let rate = self.rates[fault as usize];
         rate > 0 && self.random.as_mut().is_some_and(|random| random.per_million(u64::from(rate)))
     }

@@ -1,4 +1,4 @@
-//! One file: what a process sees of it, and what would be left of that.
+//! One file: the content that a process sees, and what survives a crash.
 
 use std::io;
 use std::sync::Arc;
@@ -8,31 +8,31 @@ use super::SECTOR_BYTES;
 #[derive(Clone, Debug)]
 pub(super) struct Inode {
     open: Arc<()>,
-    /// As a process sees it.
+    /// The content that a process sees.
     bytes: Vec<u8>,
-    /// Sectors as they were before each write since the last sync, oldest first.
-    undo: Vec<Before>,
-    /// The same, of the sync before: what a stale read finds.
-    stale: Vec<Before>,
-    /// Sectors that memory shows and no sync will ever write, as the disk has them.
-    unseen: Vec<Before>,
-    /// The length that the disk knows, where it differs.
-    len_durable: Option<usize>,
-    /// What was cut off the end since the last sync.
+    /// The previous version of a sector for each write since the last sync, oldest first.
+    undo: Vec<SectorVersion>,
+    /// The same for the previous sync: returned by a stale read.
+    stale: Vec<SectorVersion>,
+    /// The durable versions of sectors that differ in memory and that no sync will write.
+    unsyncable: Vec<SectorVersion>,
+    /// The durable length, if it differs.
+    durable_len: Option<usize>,
+    /// The bytes removed from the end since the last sync.
     cut: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
-struct Before {
+struct SectorVersion {
     sector: usize,
     bytes: [u8; SECTOR_BYTES],
 }
 
 impl Inode {
-    /// A new file of zeros. The disk knows nothing of it yet, not even its length.
+    /// A new file of zeros. Nothing of it is durable yet, not even its length.
     pub(super) fn new(bytes: u64) -> Self {
-        let len_durable = (bytes > 0).then_some(0);
-        Self { len_durable, ..Self::durable(vec![0; bytes as usize]) }
+        let durable_len = (bytes > 0).then_some(0);
+        Self { durable_len, ..Self::durable(vec![0; bytes as usize]) }
     }
 
     pub(super) fn durable(bytes: Vec<u8>) -> Self {
@@ -41,8 +41,8 @@ impl Inode {
             bytes,
             undo: Vec::new(),
             stale: Vec::new(),
-            unseen: Vec::new(),
-            len_durable: None,
+            unsyncable: Vec::new(),
+            durable_len: None,
             cut: Vec::new(),
         }
     }
@@ -51,7 +51,7 @@ impl Inode {
         Arc::clone(&self.open)
     }
 
-    /// Somebody holds it open.
+    /// Whether a process has it open.
     pub(super) fn is_open(&self) -> bool {
         Arc::strong_count(&self.open) > 1
     }
@@ -61,21 +61,20 @@ impl Inode {
     }
 
     pub(super) fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        let found = usize::try_from(offset).ok();
-        let found = found.and_then(|at| self.bytes.get(at..at.checked_add(into.len())?));
-        let found = found.ok_or(io::ErrorKind::UnexpectedEof)?;
-        into.copy_from_slice(found);
+        let start = usize::try_from(offset).ok();
+        let bytes = start.and_then(|start| self.bytes.get(start..start.checked_add(into.len())?));
+        into.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 
-    /// The same read, but of sectors as they were before they were last written.
+    /// Overwrites the result of a read with the previous versions of the sectors.
     pub(super) fn read_stale(&self, offset: u64, into: &mut [u8]) {
-        for before in self.stale.iter().chain(&self.undo) {
-            let start = before.sector * SECTOR_BYTES;
-            for (at, byte) in before.bytes.iter().enumerate() {
-                let place = (start + at).checked_sub(offset as usize);
-                if let Some(seen) = place.and_then(|place| into.get_mut(place)) {
-                    *seen = *byte;
+        for version in self.stale.iter().chain(&self.undo) {
+            let start = version.sector * SECTOR_BYTES;
+            for (index, byte) in version.bytes.iter().enumerate() {
+                let target = (start + index).checked_sub(offset as usize);
+                if let Some(target) = target.and_then(|target| into.get_mut(target)) {
+                    *target = *byte;
                 }
             }
         }
@@ -87,12 +86,12 @@ impl Inode {
         }
         let start = offset as usize;
         let end = start + bytes.len();
-        self.remember_cut();
+        self.record_cut();
         for sector in start / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES) {
-            self.remember(sector);
+            self.record_version(sector);
         }
         if end > self.bytes.len() {
-            self.len_durable.get_or_insert(self.bytes.len());
+            self.durable_len.get_or_insert(self.bytes.len());
             self.bytes.resize(end, 0);
         }
         self.bytes[start..end].copy_from_slice(bytes);
@@ -103,8 +102,8 @@ impl Inode {
         if len == self.bytes.len() {
             return;
         }
-        self.remember_cut();
-        self.len_durable.get_or_insert(self.bytes.len());
+        self.record_cut();
+        self.durable_len.get_or_insert(self.bytes.len());
         if len < self.bytes.len() {
             self.cut = self.bytes.split_off(len);
         } else {
@@ -112,8 +111,8 @@ impl Inode {
         }
     }
 
-    /// The file grows again over what was cut: from now on that is dirty like the rest.
-    fn remember_cut(&mut self) {
+    /// Before the file grows over removed bytes: records them as previous versions.
+    fn record_cut(&mut self) {
         if self.cut.is_empty() {
             return;
         }
@@ -122,53 +121,53 @@ impl Inode {
         let mut whole = self.bytes.clone();
         whole.extend_from_slice(&cut);
         for sector in cut_at / SECTOR_BYTES..whole.len().div_ceil(SECTOR_BYTES) {
-            self.undo.push(Before { sector, bytes: sector_of(&whole, sector) });
+            self.undo.push(SectorVersion { sector, bytes: sector_of(&whole, sector) });
         }
     }
 
-    fn remember(&mut self, sector: usize) {
-        let unseen = self.unseen.iter().position(|before| before.sector == sector);
-        let before = match unseen {
-            Some(at) => self.unseen.swap_remove(at),
-            None => Before { sector, bytes: sector_of(&self.bytes, sector) },
+    fn record_version(&mut self, sector: usize) {
+        let unsyncable = self.unsyncable.iter().position(|version| version.sector == sector);
+        let version = match unsyncable {
+            Some(position) => self.unsyncable.swap_remove(position),
+            None => SectorVersion { sector, bytes: sector_of(&self.bytes, sector) },
         };
-        self.undo.push(before);
+        self.undo.push(version);
     }
 
     pub(super) fn sync(&mut self) {
         std::mem::swap(&mut self.stale, &mut self.undo);
         self.undo.clear();
-        self.len_durable = None;
+        self.durable_len = None;
         self.cut.clear();
     }
 
-    /// A failed sync: memory goes back to what the disk has.
+    /// A failed sync: memory returns to the durable state.
     pub(super) fn drop_dirty(&mut self) {
         self.choose(|_| 0);
     }
 
-    /// A failed sync: memory stays, and is no longer known to differ from the disk.
+    /// A failed sync: memory keeps its content, but it is no longer marked dirty.
     pub(super) fn forget_dirty(&mut self) {
-        for before in std::mem::take(&mut self.undo) {
-            if self.unseen.iter().all(|known| known.sector != before.sector) {
-                self.unseen.push(before);
+        for version in std::mem::take(&mut self.undo) {
+            if self.unsyncable.iter().all(|known| known.sector != version.sector) {
+                self.unsyncable.push(version);
             }
         }
     }
 
-    /// What a crash leaves. For each thing that may have come out in several ways
-    /// `choose` says which one did, of so many; the first is how the disk had it
-    /// at the last sync, the last one is how memory had it.
+    /// Applies a crash. For each part with several possible results, `choose` gets the
+    /// number of options and returns one; the first is the durable state at the last
+    /// sync, the last is the state in memory.
     pub(super) fn choose(&mut self, mut choose: impl FnMut(u32) -> u32) {
-        let lost = std::mem::take(&mut self.unseen);
-        self.put_back(lost.iter());
+        let lost = std::mem::take(&mut self.unsyncable);
+        self.restore(lost.iter());
         let mut undo = std::mem::take(&mut self.undo);
-        undo.sort_by_key(|before| before.sector);
+        undo.sort_by_key(|version| version.sector);
         for versions in undo.chunk_by(|one, other| one.sector == other.sector) {
             let chosen = choose(versions.len() as u32 + 1) as usize;
-            self.put_back(versions.get(chosen).into_iter());
+            self.restore(versions.get(chosen).into_iter());
         }
-        if let Some(len) = self.len_durable.take()
+        if let Some(len) = self.durable_len.take()
             && choose(2) == 0
         {
             let cut = std::mem::take(&mut self.cut);
@@ -179,11 +178,11 @@ impl Inode {
         self.stale.clear();
     }
 
-    fn put_back<'a>(&mut self, befores: impl Iterator<Item = &'a Before>) {
-        for before in befores {
-            let start = (before.sector * SECTOR_BYTES).min(self.bytes.len());
+    fn restore<'a>(&mut self, versions: impl Iterator<Item = &'a SectorVersion>) {
+        for version in versions {
+            let start = (version.sector * SECTOR_BYTES).min(self.bytes.len());
             let end = (start + SECTOR_BYTES).min(self.bytes.len());
-            self.bytes[start..end].copy_from_slice(&before.bytes[..end - start]);
+            self.bytes[start..end].copy_from_slice(&version.bytes[..end - start]);
         }
     }
 
@@ -193,11 +192,11 @@ impl Inode {
     }
 }
 
-/// A whole sector; zeros where the file ends before.
+/// A whole sector, padded with zeros after the end of the file.
 fn sector_of(bytes: &[u8], sector: usize) -> [u8; SECTOR_BYTES] {
     let mut whole = [0; SECTOR_BYTES];
     let start = (sector * SECTOR_BYTES).min(bytes.len());
-    let found = &bytes[start..bytes.len().min(start + SECTOR_BYTES)];
-    whole[..found.len()].copy_from_slice(found);
+    let part = &bytes[start..bytes.len().min(start + SECTOR_BYTES)];
+    whole[..part.len()].copy_from_slice(part);
     whole
 }

@@ -1,12 +1,12 @@
-//! A disk in memory that does what real ones do on their worst days.
+//! An in-memory disk that simulates crashes, I/O errors and silent corruption.
 //!
-//! Writes land in 512-byte sectors of a page cache; a sync makes them durable. A crash
-//! keeps any of the versions that each unsynced sector has had, and any of the
-//! directory's changes since it was synced; the caller's chance decides, or
-//! [`CrashImages`] goes through all of it. What goes wrong otherwise is a [`Fault`].
+//! Writes go to 512-byte sectors of a page cache; a sync makes them durable. A crash
+//! keeps any version that each unsynced sector has had since the last sync, and any
+//! subset of the unsynced directory changes. The caller's random generator picks one
+//! result, or [`CrashImages`] enumerates all of them. Every other failure is a [`Fault`].
 //!
-//! The model grants what journalling file systems do: a sector is written whole or not
-//! at all, a rename happens or does not, and a name never leads to nowhere.
+//! The model guarantees what journalling file systems guarantee: a sector is written
+//! whole or not at all, a rename is atomic, and a name never points to a missing file.
 
 mod crash;
 mod fault;
@@ -24,28 +24,28 @@ use fault::Faults;
 use inode::Inode;
 use quorate_storage::Disk;
 
-/// The smallest part that a disk writes at once.
+/// The unit that a disk writes atomically.
 pub const SECTOR_BYTES: usize = 512;
 
 /// A flat directory of files, all in memory. Clones are separate disks.
 #[derive(Clone, Debug, Default)]
 pub struct FaultyDisk {
     inodes: BTreeMap<u64, Inode>,
-    inodes_made: u64,
+    inodes_created: u64,
     /// The directory as a process sees it.
     names: BTreeMap<String, u64>,
     /// The directory as of its last sync.
-    names_durable: BTreeMap<String, u64>,
-    /// What was done to the directory since.
+    durable_names: BTreeMap<String, u64>,
+    /// Directory changes since the last sync, oldest first.
     pending: Vec<NameChange>,
     faults: Faults,
-    /// All files together may not take more.
+    /// The maximum total size of all files, in bytes.
     capacity: Option<u64>,
-    /// After so many more operations that change something, none is done any more.
+    /// How many more modifying operations succeed; after that all of them fail.
     operations_left: Option<u64>,
 }
 
-/// One change of the directory. Each is done whole or not at all.
+/// One change of the directory. Each is atomic.
 #[derive(Clone, Debug)]
 enum NameChange {
     Set(String, u64),
@@ -57,7 +57,7 @@ enum NameChange {
 #[derive(Clone, Debug)]
 pub struct FaultyFile {
     inode: u64,
-    /// As long as somebody has it open, a file without a name stays.
+    /// Keeps the inode of a removed file while the file is open.
     _open: Arc<()>,
 }
 
@@ -66,49 +66,49 @@ impl FaultyDisk {
         Self::default()
     }
 
-    /// The next operation of its kind goes wrong in this way, after `skip` that do not.
+    /// Injects a fault into one operation of the matching kind, after `skip` that succeed.
     pub fn inject(&mut self, fault: Fault, skip: u32) {
         self.faults.inject(fault, skip);
     }
 
-    /// From now on every operation goes wrong so many times in a million, by chance.
+    /// From now on operations fail at random, at these rates per million.
     pub fn set_rates(&mut self, rates: &[(Fault, u32)], random: Random) {
         self.faults.set_rates(rates, random);
     }
 
-    /// Nothing goes wrong any more.
+    /// Removes all faults and the capacity limit.
     pub fn heal(&mut self) {
         self.faults.heal();
         self.capacity = None;
     }
 
-    /// Some operation went wrong since the disk was made or healed.
+    /// Whether a fault occurred since the disk was created or healed.
     pub fn has_struck(&self) -> bool {
         self.faults.has_struck()
     }
 
-    /// How often something went wrong, by kind.
+    /// The number of faults so far, by kind.
     pub fn fault_counts(&self) -> impl Iterator<Item = (Fault, u64)> + '_ {
         self.faults.counts()
     }
 
-    /// All files together may not take more bytes than this.
+    /// Limits the total size of all files.
     pub fn set_capacity(&mut self, bytes: Option<u64>) {
         self.capacity = bytes;
     }
 
-    /// The process ends after so many more operations that change something: from then
-    /// on every one fails, and does nothing.
+    /// Simulates that the process stops after this many more modifying operations: from
+    /// then on each of them fails without effect.
     pub fn stop_after(&mut self, operations: Option<u64>) {
         self.operations_left = operations;
     }
 
-    /// The process ended before it had done everything.
+    /// Whether the limit of [`FaultyDisk::stop_after`] was reached.
     pub fn has_stopped(&self) -> bool {
         self.operations_left == Some(0)
     }
 
-    fn operate(&mut self) -> io::Result<()> {
+    fn count_operation(&mut self) -> io::Result<()> {
         match &mut self.operations_left {
             None => Ok(()),
             Some(0) => Err(error(IO_ERROR)),
@@ -119,14 +119,14 @@ impl FaultyDisk {
         }
     }
 
-    /// The whole disk is gone; an empty one is in its place.
+    /// Loses all data: an empty disk replaces this one.
     pub fn lose(&mut self) {
         self.faults.count(Fault::DiskLost);
         let faults = std::mem::take(&mut self.faults);
         *self = Self { faults, ..Self::default() };
     }
 
-    /// One bit of some file is no longer what it was. Tells where.
+    /// Flips a random bit of a random file. Returns the file and the byte offset.
     pub fn flip_bit(&mut self, random: &mut Random) -> Option<(String, u64)> {
         let total: u64 = self.files().map(|(_, bytes)| bytes.len() as u64).sum();
         if total == 0 {
@@ -144,10 +144,10 @@ impl FaultyDisk {
         Some((name, offset))
     }
 
-    /// Everything that was written is durable, as after a while without trouble.
+    /// Makes everything written so far durable, as the operating system does in time.
     pub fn flush(&mut self) {
         self.inodes.values_mut().for_each(Inode::sync);
-        self.names_durable.clone_from(&self.names);
+        self.durable_names.clone_from(&self.names);
         self.pending.clear();
     }
 
@@ -157,7 +157,7 @@ impl FaultyDisk {
         files.filter_map(|(name, inode)| Some((name.as_str(), self.inodes.get(inode)?.bytes())))
     }
 
-    /// Alters a file behind everybody's back, durably.
+    /// Changes a file durably without a disk operation.
     pub fn damage(&mut self, name: &str, damage: impl FnOnce(&mut Vec<u8>)) {
         let inode = self.names.get(name).and_then(|inode| self.inodes.get_mut(inode));
         if let Some(inode) = inode {
@@ -165,21 +165,21 @@ impl FaultyDisk {
         }
     }
 
-    /// Takes a name away, or gives it to other bytes, behind everybody's back.
+    /// Removes a file, or replaces its content, without a disk operation.
     pub fn replace(&mut self, name: &str, bytes: Option<Vec<u8>>) {
         self.names.remove(name);
         if let Some(bytes) = bytes {
             let inode = self.add_inode(Inode::durable(bytes));
             self.names.insert(name.to_string(), inode);
         }
-        self.names_durable.clone_from(&self.names);
+        self.durable_names.clone_from(&self.names);
         self.pending.clear();
     }
 
     fn add_inode(&mut self, inode: Inode) -> u64 {
-        self.inodes_made += 1;
-        self.inodes.insert(self.inodes_made, inode);
-        self.inodes_made
+        self.inodes_created += 1;
+        self.inodes.insert(self.inodes_created, inode);
+        self.inodes_created
     }
 
     fn inode(&mut self, file: &FaultyFile) -> io::Result<&mut Inode> {
@@ -192,8 +192,8 @@ impl FaultyDisk {
         if used + more > capacity { Err(error(NO_SPACE)) } else { Ok(()) }
     }
 
-    /// Files that no name leads to, now or after a crash, and nobody reads.
-    fn forget_unlinked(&mut self) {
+    /// Removes files that have no name, neither now nor after a crash, and are not open.
+    fn remove_unlinked(&mut self) {
         let names = &self.names;
         let linked = |inode: &u64| names.values().any(|named| named == inode);
         self.inodes.retain(|id, inode| inode.is_open() || linked(id));
@@ -203,7 +203,7 @@ impl FaultyDisk {
 impl Disk for FaultyDisk {
     type File = FaultyFile;
 
-    /// Two processes on one disk are two disks here: nobody is ever locked out.
+    /// Always succeeds: each process has its own copy of the disk.
     fn lock(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -213,7 +213,7 @@ impl Disk for FaultyDisk {
     }
 
     fn create(&mut self, name: &str, bytes: u64) -> io::Result<FaultyFile> {
-        self.operate()?;
+        self.count_operation()?;
         if self.faults.strikes(Fault::NoSpace) {
             return Err(error(NO_SPACE));
         }
@@ -235,7 +235,7 @@ impl Disk for FaultyDisk {
     }
 
     fn set_len(&mut self, file: &FaultyFile, bytes: u64) -> io::Result<()> {
-        self.operate()?;
+        self.count_operation()?;
         self.inode(file)?.set_len(bytes);
         Ok(())
     }
@@ -258,7 +258,7 @@ impl Disk for FaultyDisk {
     }
 
     fn write_at(&mut self, file: &FaultyFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.operate()?;
+        self.count_operation()?;
         if self.faults.strikes(Fault::WriteError) {
             return Err(error(IO_ERROR));
         }
@@ -277,7 +277,7 @@ impl Disk for FaultyDisk {
     }
 
     fn sync(&mut self, file: &FaultyFile) -> io::Result<()> {
-        self.operate()?;
+        self.count_operation()?;
         if self.faults.strikes(Fault::SyncError) {
             self.inode(file)?.drop_dirty();
             return Err(error(IO_ERROR));
@@ -291,7 +291,7 @@ impl Disk for FaultyDisk {
     }
 
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
-        self.operate()?;
+        self.count_operation()?;
         let inode = self.names.remove(from).ok_or_else(|| error(NO_FILE))?;
         self.names.insert(to.to_string(), inode);
         self.pending.push(NameChange::Rename(from.to_string(), to.to_string(), inode));
@@ -299,25 +299,25 @@ impl Disk for FaultyDisk {
     }
 
     fn remove(&mut self, name: &str) -> io::Result<()> {
-        self.operate()?;
+        self.count_operation()?;
         let inode = self.names.remove(name).ok_or_else(|| error(NO_FILE))?;
         self.pending.push(NameChange::Remove(name.to_string(), inode));
         Ok(())
     }
 
     fn sync_dir(&mut self) -> io::Result<()> {
-        self.operate()?;
+        self.count_operation()?;
         if self.faults.strikes(Fault::SyncDirError) {
             return Err(error(IO_ERROR));
         }
-        self.names_durable.clone_from(&self.names);
+        self.durable_names.clone_from(&self.names);
         self.pending.clear();
-        self.forget_unlinked();
+        self.remove_unlinked();
         Ok(())
     }
 }
 
-/// The operating system's numbers.
+/// Error codes of the operating system.
 const NO_FILE: i32 = 2;
 const IO_ERROR: i32 = 5;
 const NO_SPACE: i32 = 28;

@@ -37,7 +37,7 @@ fn look(place: &str, check: impl FnOnce() -> Result<(), StorageViolation>) -> Op
     let (checker, detail, events) = match catch_unwind(AssertUnwindSafe(check)) {
         Ok(Ok(())) => return None,
         Ok(Err(violation)) => {
-            (rule(place, &violation), violation.to_string(), violation.works.len())
+            (rule(place, &violation), violation.to_string(), violation.actions.len())
         }
         Err(_) => ("assert", "the store panics".to_owned(), 0),
     };
@@ -56,7 +56,7 @@ fn look(place: &str, check: impl FnOnce() -> Result<(), StorageViolation>) -> Op
 fn rule(place: &str, violation: &StorageViolation) -> &'static str {
     match place {
         "damage" => "D4",
-        _ if violation.what.starts_with("cannot open") => "D5",
+        _ if violation.message.starts_with("cannot open") => "D5",
         _ => "D1",
     }
 }

@@ -1,9 +1,9 @@
-//! Damage to what is on disk, piece by piece: noticed, or harmless.
+//! Corruption of single parts of the disk: it is detected, or it is harmless.
 //!
-//! A store that holds a bit of everything is closed in good order. Then each byte of
-//! each file is altered, regions are zeroed, swapped and doubled, files are cut,
-//! removed and exchanged: one damage at a time. Whatever opens afterwards has to hold
-//! exactly what was there; everything else has to be refused.
+//! A store with every kind of record is closed gracefully. Then each byte of each file
+//! is changed, regions are zeroed, swapped and duplicated, files are truncated, removed
+//! and replaced: one change at a time. A store that opens afterwards must hold exactly
+//! the original data; otherwise it must refuse to open.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,26 +11,26 @@ use std::fmt;
 use quorate_storage::{OpenError, Store};
 
 use super::StorageViolation;
-use super::member::{Ended, StoredMember};
-use super::model::{DiskModel, EXPECTED, IDENTITY, Work, config, first_boot};
+use super::member::{ActionResult, StoredMember};
+use super::model::{DiskModel, EXPECTED, IDENTITY, StoreAction, config, first_boot};
 use crate::faulty_disk::{Fault, FaultyDisk};
 
-/// What came of all the damage.
+/// The results of all damage cases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DamageReport {
-    /// Refused as corrupt, with its place.
-    pub noticed: u64,
+    /// Refused as corrupt, with the position of the damage.
+    pub detected: u64,
     /// Refused for another reason: a damaged version or file.
     pub refused: u64,
-    /// Opened, with everything that was ever there.
+    /// Opened, with all data intact.
     pub harmless: u64,
-    /// Only in [`explore_unmarked`]: the last batch was taken for torn.
-    pub taken_for_torn: u64,
+    /// Only in [`explore_unmarked`]: the last batch was treated as a torn write.
+    pub treated_as_torn: u64,
 }
 
 impl DamageReport {
     pub fn cases(&self) -> u64 {
-        self.noticed + self.refused + self.harmless + self.taken_for_torn
+        self.detected + self.refused + self.harmless + self.treated_as_torn
     }
 }
 
@@ -38,73 +38,74 @@ impl fmt::Display for DamageReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} cases: {} noticed with their place, {} refused otherwise, {} harmless, \
-             {} taken for a torn write",
+            "{} cases: {} detected with their position, {} refused otherwise, {} harmless, \
+             {} treated as a torn write",
             self.cases(),
-            self.noticed,
+            self.detected,
             self.refused,
             self.harmless,
-            self.taken_for_torn
+            self.treated_as_torn
         )
     }
 }
 
-/// Everything is synced, and the mark says so.
+/// Damages a disk on which everything is synced, as its sync mark says.
 pub fn explore() -> Result<DamageReport, StorageViolation> {
-    let Victim { disk, model, .. } = Victim::new()?;
-    let mut breaker = Breaker { report: DamageReport::default(), disk, model, before_last: None };
-    breaker.all()?;
-    Ok(breaker.report)
+    let DamageTarget { disk, model, .. } = DamageTarget::new()?;
+    let mut runner =
+        DamageRunner { report: DamageReport::default(), disk, model, before_last: None };
+    runner.run_all()?;
+    Ok(runner.report)
 }
 
-/// Small damage to a disk whose mark is lost: of the records after the last one that
-/// tells of a sync nobody knows whether they were durable. Exactly those may be lost.
-/// Damage so large that it takes those who tell with it can hide more.
+/// Small damage to a disk whose sync mark is lost. Records after the last one that proves
+/// a sync may not have been durable: exactly those may be lost. Larger damage, which
+/// destroys the proving records too, can hide more and is not tried.
 pub fn explore_unmarked() -> Result<DamageReport, StorageViolation> {
-    let Victim { mut disk, model, before_last } = Victim::new()?;
+    let DamageTarget { mut disk, model, before_last } = DamageTarget::new()?;
     disk.damage("synced", |bytes| bytes.fill(0));
     let before_last = Some(before_last);
-    let mut breaker = Breaker { report: DamageReport::default(), disk, model, before_last };
-    breaker.small()?;
-    Ok(breaker.report)
+    let mut runner = DamageRunner { report: DamageReport::default(), disk, model, before_last };
+    runner.run_small()?;
+    Ok(runner.report)
 }
 
-struct Victim {
+struct DamageTarget {
     disk: FaultyDisk,
     model: DiskModel,
-    /// As it was before the last sync.
+    /// The model before the last sync.
     before_last: DiskModel,
 }
 
-/// A few saves fill a segment.
+/// Small, so that a few saves fill a segment.
 const SEGMENT_BYTES: u64 = 3 << 10;
 
-/// Several segments, a snapshot with entries before and after it, changes of
-/// membership, records with and without a hard state.
-const WORKS: [Work; 18] = [
-    Work::Append,
-    Work::Sync,
-    Work::AppendLarge,
-    Work::Sync,
-    Work::Append,
-    Work::Capture,
-    Work::Append,
-    Work::AppendLarge,
-    Work::Sync,
-    Work::Replace,
-    Work::Restart,
-    Work::Append,
-    Work::Sync,
-    Work::Vote,
-    Work::Append,
-    Work::Sync,
-    Work::Append,
-    Work::Append,
+/// Produces several segments, a snapshot with entries before and after it, membership
+/// changes, and records with and without a hard state.
+const ACTIONS: [StoreAction; 18] = [
+    StoreAction::Append,
+    StoreAction::Sync,
+    StoreAction::AppendLarge,
+    StoreAction::Sync,
+    StoreAction::Append,
+    StoreAction::Capture,
+    StoreAction::Append,
+    StoreAction::AppendLarge,
+    StoreAction::Sync,
+    StoreAction::Replace,
+    StoreAction::Restart,
+    StoreAction::Append,
+    StoreAction::Sync,
+    StoreAction::Vote,
+    StoreAction::Append,
+    StoreAction::Sync,
+    StoreAction::Append,
+    StoreAction::Append,
 ];
 
-impl Victim {
+impl DamageTarget {
     fn new() -> Result<Self, StorageViolation> {
-        Self::build().map_err(|what| StorageViolation { works: WORKS.to_vec(), what })
+        Self::build().map_err(|message| StorageViolation { actions: ACTIONS.to_vec(), message })
     }
 
     fn build() -> Result<Self, String> {
@@ -119,11 +120,11 @@ impl Victim {
             store: opened.store,
             model,
             config: config(SEGMENT_BYTES),
-            unmade: Vec::new(),
+            unread_snapshots: Vec::new(),
         };
-        for work in WORKS {
-            let Ended::Done(done) = member.play(work)? else {
-                unreachable!("nothing stops it");
+        for action in ACTIONS {
+            let ActionResult::Done(done) = member.run(action)? else {
+                unreachable!("no stop is configured");
             };
             member = *done;
         }
@@ -135,28 +136,28 @@ impl Victim {
     }
 }
 
-struct Breaker {
+struct DamageRunner {
     report: DamageReport,
     disk: FaultyDisk,
     model: DiskModel,
-    /// What may be left of the model's last batch.
+    /// The state without the last batch, if losing that batch is allowed.
     before_last: Option<DiskModel>,
 }
 
-impl Breaker {
-    fn all(&mut self) -> Result<(), StorageViolation> {
+impl DamageRunner {
+    fn run_all(&mut self) -> Result<(), StorageViolation> {
         let files = self.files();
         for (name, bytes) in &files {
-            self.alter_bytes(name, bytes)?;
-            self.alter_regions(name, bytes.len(), &[8, 32, 512, 4096])?;
+            self.change_bytes(name, bytes)?;
+            self.change_regions(name, bytes.len(), &[8, 32, 512, 4096])?;
             self.swap_sectors(name, bytes.len())?;
-            self.cut(name, bytes.len())?;
-            self.replace_by(name, &files)?;
+            self.truncate(name, bytes.len())?;
+            self.replace_file(name, &files)?;
         }
         self.misread()
     }
 
-    /// The disk is as it was, but one read of it goes wrong.
+    /// The disk is undamaged, but one read fails or returns wrong data.
     fn misread(&mut self) -> Result<(), StorageViolation> {
         for fault in [Fault::ReadError, Fault::FlippedRead, Fault::StaleRead] {
             for skip in 0.. {
@@ -174,11 +175,11 @@ impl Breaker {
         Ok(())
     }
 
-    fn small(&mut self) -> Result<(), StorageViolation> {
+    fn run_small(&mut self) -> Result<(), StorageViolation> {
         let files = self.files();
         for (name, bytes) in &files {
-            self.alter_bytes(name, bytes)?;
-            self.alter_regions(name, bytes.len(), &[8, 32])?;
+            self.change_bytes(name, bytes)?;
+            self.change_regions(name, bytes.len(), &[8, 32])?;
         }
         Ok(())
     }
@@ -188,31 +189,41 @@ impl Breaker {
         files.map(|(name, bytes)| (name.to_string(), bytes.to_vec())).collect()
     }
 
-    /// Every bit of what was written; where there are only zeros, some.
-    fn alter_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<(), StorageViolation> {
+    /// Flips every bit of the written data, and one mask per byte where all bytes are zero.
+    fn change_bytes(&mut self, name: &str, bytes: &[u8]) -> Result<(), StorageViolation> {
         let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        for at in 0..bytes.len() {
-            let zeros = bytes.len() > 4096 && bytes[at..].iter().take(512).all(|byte| *byte == 0);
-            let masks: &[u8] =
-                if at >= written || zeros { &[0xff] } else { &[1, 2, 4, 8, 16, 32, 64, 128, 255] };
+        for offset in 0..bytes.len() {
+            let zeros =
+                bytes.len() > 4096 && bytes[offset..].iter().take(512).all(|byte| *byte == 0);
+            let masks: &[u8] = if offset >= written || zeros {
+                &[0xff]
+            } else {
+                &[1, 2, 4, 8, 16, 32, 64, 128, 255]
+            };
             for mask in masks {
-                self.damage(name, format!("byte {at} ^ {mask:02x}"), |bytes| bytes[at] ^= mask)?;
+                self.damage(name, format!("byte {offset} ^ {mask:02x}"), |bytes| {
+                    bytes[offset] ^= mask
+                })?;
             }
         }
         Ok(())
     }
 
-    fn alter_regions(
+    fn change_regions(
         &mut self,
         name: &str,
         len: usize,
         sizes: &[usize],
     ) -> Result<(), StorageViolation> {
         for size in sizes {
-            for at in (0..len).step_by(*size) {
-                let end = (at + size).min(len);
-                self.damage(name, format!("{at}..{end} zeroed"), |bytes| bytes[at..end].fill(0))?;
-                self.damage(name, format!("{at}..{end} ones"), |bytes| bytes[at..end].fill(0xff))?;
+            for start in (0..len).step_by(*size) {
+                let end = (start + size).min(len);
+                self.damage(name, format!("{start}..{end} zeroed"), |bytes| {
+                    bytes[start..end].fill(0)
+                })?;
+                self.damage(name, format!("{start}..{end} ones"), |bytes| {
+                    bytes[start..end].fill(0xff)
+                })?;
             }
         }
         Ok(())
@@ -226,7 +237,7 @@ impl Breaker {
                         let (head, tail) = bytes.split_at_mut(other);
                         head[one..one + size].swap_with_slice(&mut tail[..size]);
                     })?;
-                    self.damage(name, format!("{one} doubled at {other}"), |bytes| {
+                    self.damage(name, format!("{one} copied to {other}"), |bytes| {
                         bytes.copy_within(one..one + size, other);
                     })?;
                 }
@@ -235,14 +246,14 @@ impl Breaker {
         Ok(())
     }
 
-    fn cut(&mut self, name: &str, len: usize) -> Result<(), StorageViolation> {
+    fn truncate(&mut self, name: &str, len: usize) -> Result<(), StorageViolation> {
         for end in (0..len).step_by(16) {
-            self.damage(name, format!("cut at {end}"), |bytes| bytes.truncate(end))?;
+            self.damage(name, format!("truncated at {end}"), |bytes| bytes.truncate(end))?;
         }
-        self.damage(name, "lengthened".to_string(), |bytes| bytes.extend([0x5a; 700]))
+        self.damage(name, "extended".to_string(), |bytes| bytes.extend([0x5a; 700]))
     }
 
-    fn replace_by(
+    fn replace_file(
         &mut self,
         name: &str,
         files: &BTreeMap<String, Vec<u8>>,
@@ -261,30 +272,30 @@ impl Breaker {
     fn damage(
         &mut self,
         name: &str,
-        what: String,
+        description: String,
         damage: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), StorageViolation> {
         let mut disk = self.disk.clone();
         disk.damage(name, damage);
-        self.open(disk, &format!("{name}: {what}"))
+        self.open(disk, &format!("{name}: {description}"))
     }
 
-    fn open(&mut self, disk: FaultyDisk, what: &str) -> Result<(), StorageViolation> {
+    fn open(&mut self, disk: FaultyDisk, description: &str) -> Result<(), StorageViolation> {
         match Store::open(disk, EXPECTED, &config(SEGMENT_BYTES)) {
-            Err(OpenError::Corrupt(_)) => self.report.noticed += 1,
+            Err(OpenError::Corrupt(_)) => self.report.detected += 1,
             Err(_) => self.report.refused += 1,
             Ok(mut opened) => match self.model.clone().opened(&mut opened) {
                 Ok(()) => self.report.harmless += 1,
-                // Found when the snapshot or an old entry was read.
-                Err(_) if opened.store.failed().is_some() => self.report.noticed += 1,
+                // Detected when the snapshot or an old entry was read.
+                Err(_) if opened.store.failed().is_some() => self.report.detected += 1,
                 Err(why) => {
                     let torn = self.before_last.clone();
                     let torn = torn.is_some_and(|mut model| model.opened(&mut opened).is_ok());
                     if !torn {
-                        let what = format!("{what}: {why}");
-                        return Err(StorageViolation { works: Vec::new(), what });
+                        let message = format!("{description}: {why}");
+                        return Err(StorageViolation { actions: Vec::new(), message });
                     }
-                    self.report.taken_for_torn += 1;
+                    self.report.treated_as_torn += 1;
                 }
             },
         }

@@ -1,33 +1,33 @@
 //! Every crash of every short workload.
 //!
-//! A workload is played one piece of work after the other. Within each piece the
-//! process is stopped after every single disk operation, and of each such moment every
-//! disk that a power loss could leave is opened and compared with the model. Some of
-//! them are crashed again while they are being opened, and some go on: what was cut
-//! off must not come back when the log is written further.
+//! A workload is a sequence of actions. Within each action the process is stopped after
+//! every single disk operation, and every disk image that a power loss could leave at
+//! that point is opened and compared with the model. Some images crash again while they
+//! are being opened, and some continue with more actions: truncated records must not
+//! reappear when the log grows again.
 
 use std::fmt;
 
 use quorate_storage::{OpenError, OpenedStore, Store, StoreConfig};
 
 use super::StorageViolation;
-use super::member::{Ended, StoredMember};
-use super::model::{DiskModel, EXPECTED, IDENTITY, Work, config, first_boot};
+use super::member::{ActionResult, StoredMember};
+use super::model::{DiskModel, EXPECTED, IDENTITY, StoreAction, config, first_boot};
 use crate::faulty_disk::FaultyDisk;
 use crate::random::Random;
 
-/// What was looked at.
+/// What was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrashReport {
-    /// Sequences of work, up to the wanted length.
+    /// Sequences of actions, up to the given length.
     pub workloads: u64,
-    /// Moments at which the process was stopped.
+    /// Points at which the process was stopped.
     pub crashes: u64,
-    /// Disks that differ in some byte or name.
+    /// Distinct disk images.
     pub images: u64,
-    /// Ways to lose power, those that left the same disk counted each.
+    /// Combinations of surviving writes, including those with identical images.
     pub ways: u64,
-    /// Disks crashed again while they were opened or written further.
+    /// Images that crashed again while they were opened or written.
     pub second_crashes: u64,
 }
 
@@ -42,10 +42,10 @@ impl fmt::Display for CrashReport {
     }
 }
 
-/// Goes through all workloads of up to so many pieces, with segments of this size.
+/// Checks all workloads of up to `length` actions, with segments of this size.
 pub fn explore(length: usize, segment_bytes: u64) -> Result<CrashReport, StorageViolation> {
     let config = config(segment_bytes);
-    let mut explorer = Explorer { report: CrashReport::default(), works: Vec::new(), config };
+    let mut explorer = Explorer { report: CrashReport::default(), actions: Vec::new(), config };
     let first = explorer.explore_creation()?;
     explorer.explore_from(&first, length)?;
     Ok(explorer.report)
@@ -53,18 +53,18 @@ pub fn explore(length: usize, segment_bytes: u64) -> Result<CrashReport, Storage
 
 struct Explorer {
     report: CrashReport,
-    works: Vec<Work>,
+    actions: Vec<StoreAction>,
     config: StoreConfig,
 }
 
 impl Explorer {
-    /// A store that is being made is there afterwards or can be made again.
+    /// After a crash during creation the store exists or can be created again.
     fn explore_creation(&mut self) -> Result<StoredMember, StorageViolation> {
         for operations in 0.. {
             let mut disk = FaultyDisk::new();
             disk.stop_after(Some(operations));
-            let made = Store::create(&mut disk, IDENTITY, &first_boot(), &self.config);
-            let done = made.is_ok() && !disk.has_stopped();
+            let created = Store::create(&mut disk, IDENTITY, &first_boot(), &self.config);
+            let done = created.is_ok() && !disk.has_stopped();
             disk.stop_after(None);
             self.report.crashes += 1;
             let mut images = disk.crash_images();
@@ -72,7 +72,7 @@ impl Explorer {
                 self.report.images += 1;
                 let opened = Store::open(image.clone(), EXPECTED, &self.config);
                 let opened = match opened {
-                    Err(OpenError::NotCreated) if made.is_err() => {
+                    Err(OpenError::NotCreated) if created.is_err() => {
                         Store::create(&mut image, IDENTITY, &first_boot(), &self.config)
                             .map_err(|why| self.violation(format!("create again: {why}")))?;
                         Store::open(image, EXPECTED, &self.config)
@@ -85,10 +85,15 @@ impl Explorer {
             if done {
                 let mut model = DiskModel::new(&first_boot());
                 let store = self.check(Store::open(disk, EXPECTED, &self.config), &mut model)?;
-                return Ok(StoredMember { store, model, config: self.config, unmade: Vec::new() });
+                return Ok(StoredMember {
+                    store,
+                    model,
+                    config: self.config,
+                    unread_snapshots: Vec::new(),
+                });
             }
         }
-        unreachable!("creation ends");
+        unreachable!("creation takes a finite number of operations");
     }
 
     fn explore_from(
@@ -99,37 +104,39 @@ impl Explorer {
         if length == 0 {
             return Ok(());
         }
-        for work in Work::ALL {
-            self.works.push(work);
+        for action in StoreAction::ALL {
+            self.actions.push(action);
             self.report.workloads += 1;
-            let next = self.explore_work(member, work)?;
+            let next = self.explore_action(member, action)?;
             self.explore_from(&next, length - 1)?;
-            self.works.pop();
+            self.actions.pop();
         }
         Ok(())
     }
 
-    /// Stops the process after every operation of this work, until it gets through.
-    fn explore_work(
+    /// Stops the process after every operation of this action, until the action completes.
+    fn explore_action(
         &mut self,
         member: &StoredMember,
-        work: Work,
+        action: StoreAction,
     ) -> Result<StoredMember, StorageViolation> {
         for operations in 0.. {
             let mut stopping = member.clone();
             stopping.store.disk_mut().stop_after(Some(operations));
-            match stopping.play(work).map_err(|what| self.violation(what))? {
-                Ended::Stopped(left) => self.explore_crash(&left.disk, &left.model)?,
-                Ended::Done(member) if member.store.disk().has_stopped() => {
+            match stopping.run(action).map_err(|message| self.violation(message))? {
+                ActionResult::Stopped(stopped) => {
+                    self.explore_crash(&stopped.disk, &stopped.model)?
+                }
+                ActionResult::Done(member) if member.store.disk().has_stopped() => {
                     self.explore_crash(member.store.disk(), &member.model)?;
                 }
-                Ended::Done(mut member) => {
+                ActionResult::Done(mut member) => {
                     member.store.disk_mut().stop_after(None);
                     return Ok(*member);
                 }
             }
         }
-        unreachable!("every work ends");
+        unreachable!("every action takes a finite number of operations");
     }
 
     fn explore_crash(
@@ -143,19 +150,19 @@ impl Explorer {
             self.report.images += 1;
             let number = self.report.images;
             let opened = Store::open(image.clone(), EXPECTED, &self.config);
-            let mut seen = model.clone();
-            let store = self.check(opened, &mut seen)?;
+            let mut opened_model = model.clone();
+            let store = self.check(opened, &mut opened_model)?;
             match number % 8 {
                 0 => self.crash_while_opening(image, model.clone(), number)?,
                 1 => {
                     let member = StoredMember {
                         store,
-                        model: seen,
+                        model: opened_model,
                         config: self.config,
-                        unmade: Vec::new(),
+                        unread_snapshots: Vec::new(),
                     };
-                    for work in [Work::Append, Work::AppendLarge] {
-                        self.go_on(member.clone(), work, number)?;
+                    for action in [StoreAction::Append, StoreAction::AppendLarge] {
+                        self.continue_after_crash(member.clone(), action, number)?;
                     }
                 }
                 _ => {}
@@ -165,7 +172,7 @@ impl Explorer {
         Ok(())
     }
 
-    /// The next process does not get far either.
+    /// The next process crashes while it opens the store.
     fn crash_while_opening(
         &mut self,
         mut disk: FaultyDisk,
@@ -186,19 +193,19 @@ impl Explorer {
         Ok(())
     }
 
-    /// Goes on after a crash, then crashes again. With records as long as those that
-    /// were cut off, what stood behind them is reached once more.
-    fn go_on(
+    /// Continues after a crash, then crashes again. New records of the same length as the
+    /// truncated ones end exactly where an old record may still follow.
+    fn continue_after_crash(
         &mut self,
         mut member: StoredMember,
-        work: Work,
+        action: StoreAction,
         seed: u64,
     ) -> Result<(), StorageViolation> {
         let mut random = Random::new(seed);
-        for work in [work, Work::Sync] {
-            match member.play(work).map_err(|what| self.violation(what))? {
-                Ended::Done(done) => member = *done,
-                Ended::Stopped(..) => unreachable!("nothing stops it"),
+        for action in [action, StoreAction::Sync] {
+            match member.run(action).map_err(|message| self.violation(message))? {
+                ActionResult::Done(done) => member = *done,
+                ActionResult::Stopped(..) => unreachable!("no stop is configured"),
             }
         }
         let StoredMember { store, mut model, .. } = member;
@@ -215,11 +222,11 @@ impl Explorer {
         model: &mut DiskModel,
     ) -> Result<Store<FaultyDisk>, StorageViolation> {
         let mut opened = opened.map_err(|why| self.violation(format!("cannot open: {why}")))?;
-        model.opened(&mut opened).map_err(|what| self.violation(what))?;
+        model.opened(&mut opened).map_err(|message| self.violation(message))?;
         Ok(opened.store)
     }
 
-    fn violation(&self, what: String) -> StorageViolation {
-        StorageViolation { works: self.works.clone(), what }
+    fn violation(&self, message: String) -> StorageViolation {
+        StorageViolation { actions: self.actions.clone(), message }
     }
 }

@@ -1,85 +1,88 @@
-//! A member that does nothing but use its disk.
+//! A member reduced to its store: it runs one action after the other on the disk.
 
 use quorate_core::{EntryId, SnapshotMeta};
 use quorate_storage::{Store, StoreConfig, StoreError};
 
-use super::model::{DiskModel, EXPECTED, Work, meta};
+use super::model::{DiskModel, EXPECTED, StoreAction, meta};
 use crate::faulty_disk::{Fault, FaultyDisk};
 
-/// A store, and what it should hold.
+/// A store, and the model of its expected content.
 #[derive(Clone, Debug)]
 pub(super) struct StoredMember {
     pub(super) store: Store<FaultyDisk>,
     pub(super) model: DiskModel,
     pub(super) config: StoreConfig,
-    /// Installed, and no machine was made of them yet.
-    pub(super) unmade: Vec<EntryId>,
+    /// Installed snapshots that no state machine has read yet.
+    pub(super) unread_snapshots: Vec<EntryId>,
 }
 
-/// How a piece of work ended.
-pub(super) enum Ended {
+/// The result of an action.
+pub(super) enum ActionResult {
     Done(Box<StoredMember>),
-    /// The process stopped.
-    Stopped(Box<Left>),
+    /// The process stopped during the action.
+    Stopped(Box<StoppedProcess>),
 }
 
-/// What a process left, and what it should have.
-pub(super) struct Left {
+/// The disk that a stopped process left, and the model of its expected content.
+pub(super) struct StoppedProcess {
     pub(super) disk: FaultyDisk,
     pub(super) model: DiskModel,
 }
 
-impl Ended {
+impl ActionResult {
     pub(super) fn stopped(disk: FaultyDisk, model: DiskModel) -> Self {
-        Self::Stopped(Box::new(Left { disk, model }))
+        Self::Stopped(Box::new(StoppedProcess { disk, model }))
     }
 }
 
 impl StoredMember {
-    /// Does one piece of work. The error is a broken promise.
-    pub(super) fn play(mut self, work: Work) -> Result<Ended, String> {
-        let done = match work {
-            Work::Vote | Work::Append | Work::AppendLarge | Work::Replace => self.write(work),
-            Work::Sync => self.sync(),
-            Work::Capture => self.capture(),
-            Work::Install => self.install(),
-            Work::Restart => return reopen(self.store.into_disk(), self.model, self.config),
-            Work::FailedSync => return self.fail_to_sync(Fault::SyncError),
-            Work::UnseenFailedSync => return self.fail_to_sync(Fault::SyncErrorUnseen),
+    /// Runs one action. The error describes a broken guarantee.
+    pub(super) fn run(mut self, action: StoreAction) -> Result<ActionResult, String> {
+        let done = match action {
+            StoreAction::Vote
+            | StoreAction::Append
+            | StoreAction::AppendLarge
+            | StoreAction::Replace => self.write(action),
+            StoreAction::Sync => self.sync(),
+            StoreAction::Capture => self.capture(),
+            StoreAction::Install => self.install(),
+            StoreAction::Restart => return reopen(self.store.into_disk(), self.model, self.config),
+            StoreAction::FailedSync => return self.fail_to_sync(Fault::SyncError),
+            StoreAction::UnseenFailedSync => return self.fail_to_sync(Fault::SyncErrorUnseen),
         };
         match done {
-            Ok(()) if self.store.disk().has_stopped() => Ok(Ended::Done(Box::new(self))),
-            Ok(()) => self.with_snapshots(),
+            Ok(()) if self.store.disk().has_stopped() => Ok(ActionResult::Done(Box::new(self))),
+            Ok(()) => self.check_unread_snapshots(),
             Err(why) => self.end(why),
         }
     }
 
-    /// Snapshots that a machine is still to be made of are there.
-    fn with_snapshots(mut self) -> Result<Ended, String> {
-        for id in &self.unmade {
+    /// Checks that unread installed snapshots still exist.
+    fn check_unread_snapshots(mut self) -> Result<ActionResult, String> {
+        for id in &self.unread_snapshots {
             let opened = self.store.open_snapshot(*id);
             if matches!(opened, Err(StoreError::NoSuchSnapshot { .. })) {
                 return Err(format!("snapshot {id} is gone before it was read"));
             }
         }
-        Ok(Ended::Done(Box::new(self)))
+        Ok(ActionResult::Done(Box::new(self)))
     }
 
-    /// The first failure is the last thing that happens.
-    fn end(mut self, why: StoreError) -> Result<Ended, String> {
+    /// After its first failure the store must refuse every operation.
+    fn end(mut self, why: StoreError) -> Result<ActionResult, String> {
         if self.store.sync() != Err(why) || self.store.load(1..2, 1) != Err(why) {
-            return Err(format!("goes on after: {why}"));
+            return Err(format!("continues after: {why}"));
         }
         let mut disk = self.store.into_disk();
         if !disk.has_stopped() && !disk.has_struck() {
             return Err(format!("failed without a reason: {why}"));
         }
         disk.heal();
-        Ok(Ended::stopped(disk, self.model))
+        Ok(ActionResult::stopped(disk, self.model))
     }
 
-    fn write(&mut self, work: Work) -> Result<(), StoreError> {
-        let Some(save) = self.model.save_for(work) else { return Ok(()) };
+    fn write(&mut self, action: StoreAction) -> Result<(), StoreError> {
+        let Some(save) = self.model.save_for(action) else { return Ok(()) };
         self.model.save(&save);
         self.store.write(&save)
     }
@@ -95,8 +98,8 @@ impl StoredMember {
         if id.index <= self.store.newest_snapshot().index {
             return Ok(());
         }
-        // Who captures a state has it.
-        for id in self.unmade.drain(..) {
+        // A machine that captures its state has read the installed snapshots.
+        for id in self.unread_snapshots.drain(..) {
             self.store.release_snapshot(id);
         }
         self.write_snapshot(meta(id))?;
@@ -106,13 +109,13 @@ impl StoredMember {
     }
 
     fn install(&mut self) -> Result<(), StoreError> {
-        let Some(save) = self.model.save_for(Work::Install) else { return Ok(()) };
+        let Some(save) = self.model.save_for(StoreAction::Install) else { return Ok(()) };
         if let Some(meta) = save.install.clone() {
             self.write_snapshot(meta)?;
         }
         self.model.save(&save);
         self.store.write(&save)?;
-        self.unmade.extend(save.install.map(|meta| meta.id));
+        self.unread_snapshots.extend(save.install.map(|meta| meta.id));
         Ok(())
     }
 
@@ -128,20 +131,20 @@ impl StoredMember {
         Ok(())
     }
 
-    fn fail_to_sync(mut self, fault: Fault) -> Result<Ended, String> {
+    fn fail_to_sync(mut self, fault: Fault) -> Result<ActionResult, String> {
         self.store.disk_mut().inject(fault, 0);
         let synced = self.sync();
         let stopped = self.store.disk().has_stopped();
         match synced {
-            // There was nothing to sync, or the failure went unnoticed: the model knows.
+            // There was nothing to sync, or the failure was ignored: the model detects it.
             Ok(()) => {
                 self.store.disk_mut().heal();
-                Ok(Ended::Done(Box::new(self)))
+                Ok(ActionResult::Done(Box::new(self)))
             }
             Err(why) if stopped => self.end(why),
             Err(why) => {
                 if self.store.sync() != Err(why) {
-                    return Err(format!("goes on after: {why}"));
+                    return Err(format!("continues after: {why}"));
                 }
                 let mut disk = self.store.into_disk();
                 disk.heal();
@@ -151,27 +154,27 @@ impl StoredMember {
     }
 }
 
-/// A new process on a disk that has lost nothing of what memory showed.
+/// Starts a new process on the disk, without a power loss.
 pub(super) fn reopen(
     mut disk: FaultyDisk,
     mut model: DiskModel,
     config: StoreConfig,
-) -> Result<Ended, String> {
+) -> Result<ActionResult, String> {
     match Store::open(disk.clone(), EXPECTED, &config) {
         Ok(mut opened) => {
             model.opened(&mut opened)?;
-            Ok(Ended::Done(Box::new(StoredMember {
+            Ok(ActionResult::Done(Box::new(StoredMember {
                 store: opened.store,
                 model,
                 config,
-                unmade: Vec::new(),
+                unread_snapshots: Vec::new(),
             })))
         }
         Err(why) => {
-            // The same once more, to have the disk that it left.
+            // Open again in place, to get the disk that the failed attempt left.
             let again = Store::open(&mut disk, EXPECTED, &config).map(|_| ());
             if again == Err(why) && disk.has_stopped() {
-                return Ok(Ended::stopped(disk, model));
+                return Ok(ActionResult::stopped(disk, model));
             }
             Err(format!("cannot open: {why}"))
         }

@@ -1,9 +1,9 @@
-//! Whether the store keeps its promise: whatever a crash leaves can be opened, holds a
-//! prefix of what was written with all that was synced, and never anything else; and
-//! whatever is damaged is noticed.
+//! Checks the durability guarantees of the store: after any crash it opens and holds a
+//! prefix of the writes that includes all synced ones, and nothing else; and corruption
+//! is detected.
 //!
-//! [`explore`] goes through every crash of every short workload, [`walk`] plays long
-//! ones by chance, [`damage`] breaks what is on disk, piece by piece.
+//! [`explore`] tries every crash of every short workload, [`walk`] runs long random
+//! workloads, [`damage`] corrupts the files one change at a time.
 
 pub mod damage;
 mod explore;
@@ -14,19 +14,19 @@ mod walk;
 use std::fmt;
 
 pub use explore::{CrashReport, explore};
-pub use model::Work;
+pub use model::StoreAction;
 pub use walk::{WalkReport, walk};
 
-/// A promise was broken: what was done, and how it shows.
+/// A guarantee that the store broke: the actions before, and a description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorageViolation {
-    pub works: Vec<Work>,
-    pub what: String,
+    pub actions: Vec<StoreAction>,
+    pub message: String,
 }
 
 impl fmt::Display for StorageViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "after {:?}: {}", self.works, self.what)
+        write!(f, "after {:?}: {}", self.actions, self.message)
     }
 }
 

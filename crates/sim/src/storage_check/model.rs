@@ -1,4 +1,4 @@
-//! What a store should hold, written down a second time, in the simplest way.
+//! The expected content of a store: a second, much simpler implementation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,36 +16,36 @@ pub(super) const IDENTITY: StoreIdentity =
     StoreIdentity { cluster: 5, member: MemberId(1), incarnation: 0x5eed, joined_at: 0 };
 pub(super) const EXPECTED: StoreOwner = StoreOwner { cluster: 5, member: MemberId(1) };
 
-/// Segments of this size, and most of the log below the tail.
+/// Segments of this size, and a short tail, so that most of the log is read from disk.
 pub(super) fn config(segment_bytes: u64) -> StoreConfig {
     StoreConfig::new().segment_bytes(segment_bytes).tail_bytes_max(200)
 }
 
-/// One thing that a member does to its disk.
+/// One action of a member on its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum StoreAction {
     /// A new term and a vote in it.
     Vote,
     /// A command and a membership change, with a commit index.
     Append,
     /// One large command and nothing else.
     AppendLarge,
-    /// Other entries in place of those that are not committed.
+    /// Replaces the uncommitted entries.
     Replace,
     Sync,
-    /// A snapshot of this member's own state; then the log before it goes.
+    /// Saves a snapshot of this member's own state, then trims the log before it.
     Capture,
-    /// A snapshot from a peer takes the place of the log, and an entry follows it.
+    /// Installs a peer's snapshot, which replaces the log; one entry follows.
     Install,
-    /// The process ends, the machine does not; it starts again.
+    /// The process restarts without a power loss.
     Restart,
-    /// A sync fails and its data are gone; the process starts again.
+    /// A sync fails and drops its data; the process restarts.
     FailedSync,
-    /// A sync fails and memory does not show it; the process starts again.
+    /// A sync fails and memory still shows the data; the process restarts.
     UnseenFailedSync,
 }
 
-impl Work {
+impl StoreAction {
     pub const ALL: [Self; 10] = [
         Self::Vote,
         Self::Append,
@@ -60,7 +60,7 @@ impl Work {
     ];
 }
 
-/// What a member knows at one moment.
+/// The state of a store at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
     hard_state: HardState,
@@ -98,11 +98,11 @@ impl State {
     }
 }
 
-/// Every state that a disk went through, and what of it must survive.
+/// All states that a crash may leave, and which of them must survive.
 #[derive(Clone, Debug)]
 pub(super) struct DiskModel {
     states: Vec<State>,
-    /// This state, or a later one, has to be there after a crash.
+    /// This state or a later one must exist after a crash.
     synced: usize,
     /// Snapshots that were begun, with their bytes.
     snapshots: BTreeMap<EntryId, Vec<u8>>,
@@ -110,9 +110,9 @@ pub(super) struct DiskModel {
     finished: Vec<EntryId>,
     boots: u64,
     saves: u64,
-    /// Known to be committed, because it is in a snapshot.
+    /// The highest index known to be committed because a snapshot covers it.
     captured: u64,
-    /// No term has two leaders: after a restart the next one begins a new term.
+    /// The highest term used. A restart begins a new one, as no term has two leaders.
     term_max: u64,
     restarted: bool,
 }
@@ -148,7 +148,7 @@ impl DiskModel {
         self.states.push(next);
     }
 
-    /// Everything written so far has to survive.
+    /// Everything written so far must survive.
     pub(super) fn synced(&mut self) {
         self.synced = self.states.len() - 1;
         self.states.drain(..self.synced);
@@ -156,7 +156,8 @@ impl DiskModel {
     }
 
     pub(super) fn begun(&mut self, meta: &SnapshotMeta) -> Vec<u8> {
-        let bytes: Vec<u8> = (0..700u32).map(|at| (at as u64 + meta.id.index) as u8).collect();
+        let bytes: Vec<u8> =
+            (0..700u32).map(|offset| (offset as u64 + meta.id.index) as u8).collect();
         self.snapshots.insert(meta.id, bytes.clone());
         bytes
     }
@@ -168,34 +169,37 @@ impl DiskModel {
         }
     }
 
-    /// The save that this work writes, if it writes one.
-    pub(super) fn save_for(&mut self, work: Work) -> Option<Save> {
+    /// The save that this action writes, if it writes one.
+    pub(super) fn save_for(&mut self, action: StoreAction) -> Option<Save> {
         self.saves += 1;
         let last = self.now().last();
         let HardState { mut term, vote, mut commit } = self.now().hard_state;
         commit = commit.max(self.captured);
-        let same_term = matches!(work, Work::Append | Work::AppendLarge) && !self.restarted;
+        let same_term =
+            matches!(action, StoreAction::Append | StoreAction::AppendLarge) && !self.restarted;
         if !same_term {
             self.term_max += 1;
             term = self.term_max;
         }
         let hard_state = HardState { term, vote: None, commit };
-        let save = match work {
-            Work::Vote => save(HardState { vote: Some(MemberId(2)), ..hard_state }, Vec::new()),
-            Work::Append => {
+        let save = match action {
+            StoreAction::Vote => {
+                save(HardState { vote: Some(MemberId(2)), ..hard_state }, Vec::new())
+            }
+            StoreAction::Append => {
                 let entries =
                     vec![self.command(term, last.index + 1, 100), change(term, last.index + 2)];
                 save(HardState { term, vote, commit: last.index }, entries)
             }
-            Work::AppendLarge => {
+            StoreAction::AppendLarge => {
                 let mut save = save(hard_state, vec![self.command(term, last.index + 1, 1900)]);
                 if same_term {
                     save.hard_state = None;
                 }
                 save
             }
-            Work::Replace => save(hard_state, vec![self.command(term, commit + 1, 200)]),
-            Work::Install => {
+            StoreAction::Replace => save(hard_state, vec![self.command(term, commit + 1, 200)]),
+            StoreAction::Install => {
                 let id = EntryId::new(term, last.index + 10);
                 let hard_state = HardState { commit: id.index, ..hard_state };
                 let mut save = save(hard_state, vec![self.command(term, id.index + 1, 50)]);
@@ -208,15 +212,15 @@ impl DiskModel {
         Some(save)
     }
 
-    /// No two commands are the same.
+    /// A command unlike all others.
     fn command(&self, term: u64, index: u64, bytes: usize) -> Entry {
         let mut command = vec![self.saves as u8; bytes];
         command.extend_from_slice(&self.saves.to_le_bytes());
         Entry::command(term, index, command)
     }
 
-    /// Checks a store that was opened after a crash. From then on what it said has to
-    /// survive.
+    /// Checks a store that was opened after a crash. The state that it reported must
+    /// survive from then on.
     pub(super) fn opened(&mut self, opened: &mut OpenedStore<FaultyDisk>) -> Result<(), String> {
         let OpenedStore { store, boot, boots, identity } = opened;
         if *identity != IDENTITY {
@@ -237,12 +241,13 @@ impl DiskModel {
             return Err(format!("tail {:?} is not the end of {entries:?}", boot.tail));
         }
         if let Err(why) = Raft::new(Config::new(MemberId(1)), boot.clone()) {
-            return Err(format!("the core refuses it: {why}"));
+            return Err(format!("the core rejects it: {why}"));
         }
-        let known = self.states[self.synced..].iter().rposition(|known| known.is(&state));
+        let known = self.states[self.synced..].iter().rposition(|known| known.matches(&state));
         let Some(known) = known else {
             let oldest = &self.states[self.synced];
-            return Err(format!("found {state:?}, synced was {oldest:?}, now {:?}", self.now()));
+            let newest = self.now();
+            return Err(format!("holds {state:?}, expected {oldest:?} up to {newest:?}"));
         };
         self.check_snapshot(opened, &state)?;
         self.states = vec![self.states[self.synced + known].clone()];
@@ -260,31 +265,31 @@ impl DiskModel {
         state: &State,
     ) -> Result<(), String> {
         let id = opened.boot.snapshot.id;
-        let held = |id: &&EntryId| state.id_at(id.index) == Some(**id);
-        let newest = self.finished.iter().filter(held).map(|id| id.index).max().unwrap_or(0);
+        let in_log = |id: &&EntryId| state.id_at(id.index) == Some(**id);
+        let newest = self.finished.iter().filter(in_log).map(|id| id.index).max().unwrap_or(0);
         if id.index < newest {
-            return Err(format!("snapshot {id}, but one at {newest} was finished"));
+            return Err(format!("snapshot {id}, but a newer one at {newest} was finished"));
         }
         let Some(bytes) = self.snapshots.get(&id) else {
             return Err(format!("snapshot {id} was never begun"));
         };
-        let told = |why| format!("snapshot {id}: {why}");
-        let mut reader = opened.store.open_snapshot(id).map_err(told)?;
-        let mut found = Vec::new();
-        while let Some(chunk) = opened.store.read_snapshot(&mut reader).map_err(told)? {
-            found.extend_from_slice(&chunk);
+        let describe = |why| format!("snapshot {id}: {why}");
+        let mut reader = opened.store.open_snapshot(id).map_err(describe)?;
+        let mut read = Vec::new();
+        while let Some(chunk) = opened.store.read_snapshot(&mut reader).map_err(describe)? {
+            read.extend_from_slice(&chunk);
         }
-        if found == *bytes { Ok(()) } else { Err(format!("snapshot {id} has other bytes")) }
+        if read == *bytes { Ok(()) } else { Err(format!("snapshot {id} has different bytes")) }
     }
 }
 
 impl State {
-    /// The same, but for old entries that were trimmed.
-    fn is(&self, found: &Self) -> bool {
-        let kept = self.entries.iter().filter(|entry| entry.id.index > found.base.index);
-        self.hard_state == found.hard_state
-            && self.id_at(found.base.index) == Some(found.base)
-            && kept.eq(found.entries.iter())
+    /// Equal except for old entries that were trimmed.
+    fn matches(&self, opened: &Self) -> bool {
+        let kept = self.entries.iter().filter(|entry| entry.id.index > opened.base.index);
+        self.hard_state == opened.hard_state
+            && self.id_at(opened.base.index) == Some(opened.base)
+            && kept.eq(opened.entries.iter())
     }
 }
 
