@@ -36,8 +36,7 @@ pub enum Input {
     Read(RequestId),
     /// Makes this member the leader. A follower forwards the request to its leader.
     Transfer(MemberId),
-    /// The disk holds this save and every one before it; of a save with `install`, the state
-    /// machine holds the snapshot too.
+    /// The disk holds this save and every one before it, with the snapshot of `Save::install`.
     Saved(SaveId),
     /// The state machine has applied every entry up to here.
     Applied(Index),
@@ -121,8 +120,11 @@ pub struct Save {
     pub hard_state: Option<HardState>,
     /// Replaces the saved log from the first of these indexes on.
     pub entries: Entries,
-    /// A peer's snapshot to install in place of the state machine's state and of the whole
-    /// log before it. `Input::Saved` then means that the snapshot is installed.
+    /// A peer's snapshot that replaces the whole log before it. `Input::Saved` means that the
+    /// snapshot is durable. The caller then installs it in the state machine before it applies
+    /// any entry of a later output; a member that restarts in between installs it at start. The
+    /// core does not wait for the installation, which may take long: the member can vote and
+    /// lead meanwhile.
     pub install: Option<SnapshotMeta>,
     /// False when a crash may lose this save without breaking a promise to another member.
     pub must_sync: bool,

@@ -97,11 +97,12 @@ impl CommandBuffer {
     /// The command that the closure appends to the buffer. It must append only.
     ///
     /// # Panics
-    /// When the closure removes bytes that it did not append.
+    /// When the closure changes bytes that it did not append.
     pub fn encode(append: impl FnOnce(&mut BytesMut)) -> Self {
         let mut buffer = Self::new();
         append(&mut buffer.0);
-        assert!(buffer.0.len() >= HEADER_BYTES_MAX, "the room for the header was removed");
+        let room = buffer.0.get(..HEADER_BYTES_MAX);
+        assert!(room == Some(&[0; HEADER_BYTES_MAX]), "the room for the header was changed");
         buffer
     }
 

@@ -136,13 +136,6 @@ pub struct Driver {
     capturing: bool,
     /// Saves in progress, with the messages and snapshots that wait for them.
     saving: VecDeque<SaveInProgress>,
-    /// The newest save that the disk holds.
-    durable: u64,
-    /// The newest save that the core was told of.
-    reported: u64,
-    /// Snapshots that the disk holds and the machine does not, with the saves that carried
-    /// them.
-    installs: VecDeque<(SaveId, EntryId)>,
     /// Parts of the next output.
     pub(crate) jobs: Vec<MachineJob>,
     send: Vec<Envelope>,
@@ -190,9 +183,6 @@ impl Driver {
             captured,
             capturing: false,
             saving: VecDeque::new(),
-            durable: 0,
-            reported: 0,
-            installs: VecDeque::new(),
             jobs: Vec::new(),
             send: Vec::new(),
             outcomes: Vec::new(),
@@ -289,9 +279,9 @@ impl Driver {
 
     /// The disk holds this save and every one before it.
     ///
-    /// The core hears of a save with a snapshot, and of those after it, once the machine holds
-    /// that snapshot: until then the member runs no entries and does not campaign. What a save
-    /// lets it send leaves at once, because that needs the disk only.
+    /// A snapshot that came with it is installed in the machine next, before any entry after it.
+    /// The member may vote and lead meanwhile: that needs the disk only, and an installation may
+    /// take minutes.
     pub fn saved(&mut self, id: SaveId) {
         while self.saving.front().is_some_and(|save| save.id <= id) {
             let Some(save) = self.saving.pop_front() else { break };
@@ -299,31 +289,11 @@ impl Driver {
             if let Some(meta) = save.install {
                 self.handed = meta.id;
                 self.captured = self.captured.max(meta.id.index);
-                self.installs.push_back((save.id, meta.id));
                 self.jobs.push(MachineJob::Install(meta));
             }
         }
-        self.durable = self.durable.max(id.0);
-        self.report_saved();
+        let _ = self.step(Input::Saved(id));
         self.run_confirmed_reads();
-    }
-
-    /// Tells the core of the saves that are durable and, if they carry a snapshot, installed.
-    fn report_saved(&mut self) {
-        let before_install = self.installs.front().map(|(save, _)| save.0 - 1);
-        let newest = self.durable.min(before_install.unwrap_or(u64::MAX));
-        if newest > self.reported {
-            self.reported = newest;
-            let _ = self.step(Input::Saved(SaveId(newest)));
-        }
-    }
-
-    /// The machine holds this snapshot, and with it every earlier one.
-    fn on_snapshot_installed(&mut self, meta: &SnapshotMeta) {
-        while self.installs.front().is_some_and(|(_, id)| *id <= meta.id) {
-            self.installs.pop_front();
-        }
-        self.report_saved();
     }
 
     /// The machine did a job.
@@ -345,10 +315,7 @@ impl Driver {
             // The runtime writes it to the disk and then calls `snapshot_saved`.
             MachineJobDone::Captured { .. } => {}
             MachineJobDone::TooLate(_) => self.snapshot_given_up(),
-            MachineJobDone::Installed { meta, dedup } => {
-                self.on_snapshot_installed(&meta);
-                self.on_installed(&meta, &dedup);
-            }
+            MachineJobDone::Installed { meta, dedup } => self.on_installed(&meta, &dedup),
         }
     }
 

@@ -59,7 +59,7 @@ use quorate_storage::StoreIdentity;
 /// A command that is invalid is not a failure: return a reply that says so, the same on every
 /// member. Return an error only when this member cannot continue, for example because the
 /// machine's own disk failed. The member then stops, and reports the error to open requests
-/// and through `Node::ended`. No command runs on the machine after an error.
+/// and through `Node::wait_stopped`. No command runs on the machine after an error.
 pub trait Machine {
     /// A member starts. `owner` identifies it; the returned index is the newest entry whose
     /// effect the machine has already. Called once, before everything else.

@@ -73,7 +73,7 @@ pub(crate) struct OpenRequest {
     pub(crate) ticks: u64,
 }
 
-/// OpenRequest requests by token.
+/// Open requests by token.
 ///
 /// Commands and reads are many and end soon: their tokens grow by one, so a queue serves as a
 /// map. Changes and transfers are few and may take long, so they have a separate map and

@@ -274,7 +274,11 @@ mod node {
 
         /// Runs a command: see [`Node::propose`].
         pub async fn propose(&self, command: &M::Command) -> Result<M::Reply, TypedRequestError> {
-            let reply = self.node.propose(encode_command(command)?).await?;
+            let buffer = encode_command(command)?;
+            // Checked before it is logged: a command that cannot be decoded would stop every
+            // member, on every start.
+            decode::<M::Command>(buffer.as_slice())?;
+            let reply = self.node.propose(buffer).await?;
             Ok(decode(&reply.bytes)?)
         }
 

@@ -228,17 +228,18 @@ async fn write_capture(
     user: DiskUse,
 ) -> Result<(), StorageError> {
     let id = meta.id;
-    let mut sink = disk.begin_snapshot(meta).await.ok_or(StopReason::Stopped)??;
+    let sink = disk.begin_snapshot(meta).await.ok_or(StopReason::Stopped)??;
     let written = spawn_blocking(move || -> Result<(), StorageError> {
+        // Ends after the sink, which removes its file when it is dropped unfinished.
+        let user = user;
+        let mut sink = sink;
         for chunk in chunks {
             if user.is_cancelled() {
                 return Err(StopReason::Stopped.into());
             }
             sink.append(&chunk)?;
         }
-        let finished = sink.finish();
-        drop(user);
-        finished
+        sink.finish()
     });
     written.await??;
     disk.adopt_snapshot(id).await.ok_or(StopReason::Stopped)?;

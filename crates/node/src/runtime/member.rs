@@ -368,7 +368,8 @@ impl Member {
             }
             Control::Trim(index) => self.driver.trim(index),
             Control::Campaign => self.driver.campaign(),
-            Control::Stop => self.state.ended = Some(StopReason::Stopped),
+            // A failure in the same batch is the reason that callers should see.
+            Control::Stop => _ = self.state.ended.get_or_insert(StopReason::Stopped),
         }
     }
 

@@ -159,7 +159,7 @@ impl Node {
         }
     }
 
-    /// Runs a query on this member's machine as it is, without queries the leader: fast, and
+    /// Runs a query on this member's machine as it is, without asking the leader: fast, and
     /// possible without a quorum. The reply may be stale; [`LocalRead::index`] is the newest
     /// entry whose effect it shows. Later local reads of the same member never show less, until
     /// it is restarted.

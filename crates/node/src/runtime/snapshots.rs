@@ -52,6 +52,7 @@ impl OutgoingSnapshot {
     pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, StorageError> {
         let (mut source, user) = self.source.take().ok_or(SnapshotReadAborted)?;
         if user.is_cancelled() {
+            drop(source); // Closes its file before the disk counts as unused.
             return Err(SnapshotReadAborted.into());
         }
         let read = spawn_blocking(move || (source.next_chunk(), source, user)).await;
@@ -115,6 +116,7 @@ impl IncomingSnapshot {
     pub async fn append(&mut self, bytes: Bytes) -> Result<(), SnapshotReceiveError> {
         let (mut sink, user) = self.sink.take().ok_or(SnapshotReceiveError::Stopped)?;
         if user.is_cancelled() {
+            drop(sink); // Removes its file before the disk counts as unused.
             return Err(SnapshotReceiveError::Stopped);
         }
         self.bytes += bytes.len() as u64;
