@@ -110,7 +110,7 @@ impl SimClients {
             WorkloadRequest::Question(_) => CheckedRequest::Read,
             WorkloadRequest::Command(_) => CheckedRequest::Command,
         };
-        self.answers.asked(RequestId(number as u64), wish).map_err(|why| why.to_string())
+        self.answers.request_sent(RequestId(number as u64), wish).map_err(|why| why.to_string())
     }
 
     /// A driver replies. Returns the client, which may continue.
@@ -126,7 +126,7 @@ impl SimClients {
             Err(RequestError::Unknown(_)) => Said::Unknown,
         };
         let id = RequestId(number as u64);
-        self.answers.answered(id, said).map_err(|why| why.to_string())?;
+        self.answers.reply_received(id, said).map_err(|why| why.to_string())?;
         self.moment += 1;
         let exchange = &mut self.history[number];
         exchange.returned = Some(self.moment);
@@ -175,7 +175,7 @@ impl SimClients {
         for (_, number) in lost {
             self.unknown += 1;
             let id = RequestId(number as u64);
-            self.answers.answered(id, Said::Unknown).map_err(|why| why.to_string())?;
+            self.answers.reply_received(id, Said::Unknown).map_err(|why| why.to_string())?;
             clients.push(self.history[number].client);
         }
         Ok(clients)
