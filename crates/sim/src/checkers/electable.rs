@@ -1,11 +1,11 @@
-//! L1: whenever enough members live, one of them can be elected.
+//! L1: whenever enough members are up, one of them can be elected.
 //!
-//! Brute force over what members hold and know, without the core's election code: for
-//! every set of live members that holds the quorums it is promised to suffice, spread
-//! what the votes of its candidates would tell until nothing changes; then a member
-//! of the set must win with the votes of the set. That is electability under fair
-//! retries, not a bound on time: terms do not matter, since a campaigner that was
-//! refused for its term asks again in a newer one.
+//! Brute force over the logs and commit indexes of the members, without the core's
+//! election code. For every set of live members that must suffice, the commit information
+//! in vote requests and replies is exchanged until nothing changes; then a member of the
+//! set must win with the votes of the set. This is electability under fair retries, not a
+//! bound on time. Terms do not matter, because a candidate that was rejected for its term
+//! retries in a newer one.
 
 use std::sync::Arc;
 
@@ -14,22 +14,22 @@ use quorate_core::{EntryId, Index, MemberId, Membership};
 
 use super::{ClusterHistory, DiskRecord, MemberView, Violation, has_quorum};
 
-/// What of the rules matters for elections.
+/// The protocol settings that matter for elections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub activation: Activation,
-    /// Votes and their answers tell the last membership known to be committed.
+    /// Vote requests and replies carry the last membership known to be committed.
     pub votes_tell_commit: bool,
-    /// A change is called done when it is settled; otherwise as soon as it is committed,
-    /// and from then on the new membership is relied on alone.
+    /// A change is done when it is settled. Otherwise it is done as soon as it is
+    /// committed, and from then on only the new membership is required.
     pub settles: bool,
 }
 
-/// What an election needs to know of one member.
+/// The facts about one member that matter for an election.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Elector {
     pub id: MemberId,
-    /// Its log, by the ids of its entries, from the one before the first on.
+    /// The entry ids of its log, starting with the entry before the first.
     log: Vec<EntryId>,
     last: EntryId,
     commit: Index,
@@ -37,7 +37,7 @@ pub struct Elector {
     memberships: Vec<(EntryId, Arc<Membership>)>,
     joined_at: Index,
     holds_newer_log: bool,
-    /// The newest membership that its disk knows to be committed.
+    /// The newest membership that is known to be committed from its disk alone.
     disk_knows: Index,
 }
 
@@ -61,8 +61,8 @@ impl Elector {
         }
     }
 
-    /// The membership that it counts by once all it knows is applied.
-    fn counts_by(&self, rules: Rules) -> Option<&(EntryId, Arc<Membership>)> {
+    /// The membership that is active once all committed entries are applied.
+    fn active_membership(&self, rules: Rules) -> Option<&(EntryId, Arc<Membership>)> {
         match rules.activation {
             Activation::OnApply => self.committed(),
             Activation::OnAppend => self.memberships.last(),
@@ -75,30 +75,30 @@ impl Elector {
         self.memberships.iter().rev().find(committed).or(self.memberships.first())
     }
 
-    fn may_stand(&self, rules: Rules) -> bool {
+    fn may_campaign(&self, rules: Rules) -> bool {
         let joined = match rules.activation {
             Activation::OnApply => self.commit >= self.joined_at,
             Activation::OnAppend => self.last.index >= self.joined_at,
         };
-        let by_right = rules.activation == Activation::OnAppend && self.holds_newer_log;
-        let membership = self.counts_by(rules).map(|(_, membership)| membership);
+        let newer_log = rules.activation == Activation::OnAppend && self.holds_newer_log;
+        let membership = self.active_membership(rules).map(|(_, membership)| membership);
         joined
             && membership.is_some_and(|membership| {
-                membership.is_voter(self.id) || by_right && !membership.is_empty()
+                membership.is_voter(self.id) || newer_log && !membership.is_empty()
             })
     }
 
-    /// Another member says that this membership is committed. True when that is new here.
-    fn is_told(&mut self, told: EntryId) -> bool {
-        let news = told.index > self.commit && self.log.contains(&told);
-        if news {
-            self.commit = told.index;
+    /// Learns from another member that this entry is committed. True if that is new.
+    fn learn_committed(&mut self, entry: EntryId) -> bool {
+        let is_new = entry.index > self.commit && self.log.contains(&entry);
+        if is_new {
+            self.commit = entry.index;
         }
-        news
+        is_new
     }
 }
 
-/// Members that should be able to elect a leader, and cannot.
+/// Members that should be able to elect a leader but cannot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
     pub members: Vec<MemberId>,
@@ -108,11 +108,11 @@ impl From<Stuck> for Violation {
     fn from(stuck: Stuck) -> Self {
         let names: Vec<String> = stuck.members.iter().map(ToString::to_string).collect();
         let names = names.join(" ");
-        Self::new("L1", format!("no leader is reachable with {names} alive, which should suffice"))
+        Self::new("L1", format!("{names} are up, which should suffice, but cannot elect a leader"))
     }
 }
 
-/// Every set of live members that should suffice can elect a leader.
+/// Checks that every set of live members that should suffice can elect a leader.
 pub fn check(
     live: &[Elector],
     all: &[Elector],
@@ -130,31 +130,32 @@ pub fn check(
 
 /// All subsets of this many members, as bits.
 pub fn sets(count: usize) -> std::ops::Range<u32> {
-    assert!(count <= 20, "tries all subsets: too many members for that");
+    assert!(count <= 20, "too many members to try all subsets");
     1..1 << count
 }
 
 pub fn members_of(live: &[Elector], chosen: u32) -> Vec<Elector> {
     live.iter()
         .enumerate()
-        .filter(|(at, _)| chosen >> at & 1 == 1)
-        .map(|(_, one)| one.clone())
+        .filter(|(index, _)| chosen >> index & 1 == 1)
+        .map(|(_, elector)| elector.clone())
         .collect()
 }
 
-/// Whether these members were promised to be enough. On apply: a quorum of the newest
-/// committed membership, and of the one before until the newest is settled. On append: a
-/// quorum of the newest committed one, and of every newer one that one of them counts by.
+/// Whether these members must be able to elect a leader. With activation on apply: a
+/// quorum of the newest committed membership, and of the previous one until the newest is
+/// settled. With activation on append: a quorum of the newest committed membership, and of
+/// every newer one that is active at one of them.
 pub fn should_suffice(
     set: &[Elector],
     all: &[Elector],
     history: &ClusterHistory,
     rules: Rules,
 ) -> bool {
-    let inside = |id: MemberId| set.iter().any(|elector| elector.id == id);
+    let in_set = |id: MemberId| set.iter().any(|elector| elector.id == id);
     let mut committed = history.memberships().rev();
     let Some((newest, membership)) = committed.next() else { return false };
-    if !has_quorum(membership, inside) {
+    if !has_quorum(membership, in_set) {
         return false;
     }
     match rules.activation {
@@ -163,58 +164,59 @@ pub fn should_suffice(
                 all.iter().any(|elector| elector.id == id && elector.disk_knows >= newest.index)
             };
             let done = !rules.settles || has_quorum(membership, knows);
-            done || committed.next().is_none_or(|(_, before)| has_quorum(before, inside))
+            done || committed.next().is_none_or(|(_, before)| has_quorum(before, in_set))
         }
         Activation::OnAppend => {
-            let newer = set.iter().filter_map(|elector| elector.counts_by(rules));
+            let newer = set.iter().filter_map(|elector| elector.active_membership(rules));
             let mut newer = newer.filter(|(id, _)| id.index > newest.index);
-            newer.all(|(_, membership)| has_quorum(membership, inside))
+            newer.all(|(_, membership)| has_quorum(membership, in_set))
         }
     }
 }
 
-/// Whether one of these can win with the votes of these alone.
+/// Whether a member of the set can win with the votes of the set alone.
 pub fn can_elect(set: &[Elector], rules: Rules) -> bool {
     let mut set = set.to_vec();
-    while spread(&mut set, rules) {}
-    set.iter().any(|candidate| candidate.may_stand(rules) && wins(candidate, &set, rules))
+    while exchange_commits(&mut set, rules) {}
+    set.iter().any(|candidate| candidate.may_campaign(rules) && wins(candidate, &set, rules))
 }
 
 fn wins(candidate: &Elector, set: &[Elector], rules: Rules) -> bool {
-    let Some((_, membership)) = candidate.counts_by(rules) else { return false };
+    let Some((_, membership)) = candidate.active_membership(rules) else { return false };
     has_quorum(membership, |id| {
         set.iter().any(|voter| voter.id == id && voter.last <= candidate.last)
     })
 }
 
-/// One round of campaigns: every member that may campaigns once, and every message
-/// arrives. True when a member learned something.
-fn spread(set: &mut [Elector], rules: Rules) -> bool {
-    let mut news = false;
-    for at in 0..set.len() {
-        let Some(candidate) = set.get(at).filter(|one| one.may_stand(rules)).cloned() else {
+/// One round of campaigns: every eligible member campaigns once, and every message
+/// arrives. True if a member learned something.
+fn exchange_commits(set: &mut [Elector], rules: Rules) -> bool {
+    let mut changed = false;
+    for index in 0..set.len() {
+        let Some(candidate) = set.get(index).filter(|member| member.may_campaign(rules)).cloned()
+        else {
             continue;
         };
-        let Some((_, membership)) = candidate.counts_by(rules) else { continue };
-        let told = candidate.committed().map(|(id, _)| *id);
+        let Some((_, membership)) = candidate.active_membership(rules) else { continue };
+        let announced = candidate.committed().map(|(id, _)| *id);
         for other in 0..set.len() {
             let Some(voter) = set.get_mut(other) else { continue };
-            if other == at || !membership.is_voter(voter.id) {
+            if other == index || !membership.is_voter(voter.id) {
                 continue;
             }
             if !voter.holds_newer_log && voter.last > candidate.last {
                 voter.holds_newer_log = true;
-                news = true;
+                changed = true;
             }
             if !rules.votes_tell_commit {
                 continue;
             }
-            news |= told.is_some_and(|told| voter.is_told(told));
-            let answer = voter.committed().map(|(id, _)| *id);
-            if let (Some(answer), Some(candidate)) = (answer, set.get_mut(at)) {
-                news |= candidate.is_told(answer);
+            changed |= announced.is_some_and(|entry| voter.learn_committed(entry));
+            let reply = voter.committed().map(|(id, _)| *id);
+            if let (Some(reply), Some(candidate)) = (reply, set.get_mut(index)) {
+                changed |= candidate.learn_committed(reply);
             }
         }
     }
-    news
+    changed
 }

@@ -1,6 +1,6 @@
 //! I2: logs that hold the same entry are equal up to it.
 //!
-//! Checked entry by entry: the same id means the same payload and the same id before it.
+//! Checked entry by entry: the same id implies the same payload and the same previous id.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,7 +10,7 @@ use quorate_core::{Entry, EntryId, MemberId, Payload, Term};
 use super::{Checked, ensure};
 use crate::cluster::LogView;
 
-/// Every entry that was ever logged.
+/// All entries logged so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EntryRegister {
     entries: HashMap<EntryId, RegisteredEntry>,
@@ -19,21 +19,23 @@ pub(crate) struct EntryRegister {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RegisteredEntry {
     payload: u64,
-    /// The term of the entry before it.
-    before: Term,
+    /// The term of the previous entry.
+    previous: Term,
 }
 
 impl EntryRegister {
-    /// A member logs an entry after one of term `before`.
-    pub(crate) fn log(&mut self, member: MemberId, entry: &Entry, before: Term) -> Checked {
-        let logged = RegisteredEntry { payload: payload_hash(entry), before };
+    /// A member logs an entry whose previous entry has term `previous`.
+    pub(crate) fn log(&mut self, member: MemberId, entry: &Entry, previous: Term) -> Checked {
+        let logged = RegisteredEntry { payload: payload_hash(entry), previous };
         let first = *self.entries.entry(entry.id).or_insert(logged);
         ensure(first == logged, "I2", || {
-            format!("{member} holds {entry:?} after term {before}, another log has a different one")
+            format!(
+                "{member} holds {entry:?} after term {previous}, another log has a different entry"
+            )
         })
     }
 
-    /// The hash of an entry's payload; 0 of an entry that was never logged.
+    /// The hash of an entry's payload; 0 if the entry was never logged.
     pub(crate) fn payload(&self, id: EntryId) -> u64 {
         self.entries.get(&id).map_or(0, |entry| entry.payload)
     }
@@ -43,10 +45,10 @@ impl EntryRegister {
 pub fn logs_match(a: (MemberId, &LogView), b: (MemberId, &LogView)) -> Checked {
     let mut register = EntryRegister::default();
     for (member, log) in [a, b] {
-        let mut before = log.base.term;
+        let mut previous = log.base.term;
         for entry in &log.entries {
-            register.log(member, entry, before)?;
-            before = entry.id.term;
+            register.log(member, entry, previous)?;
+            previous = entry.id.term;
         }
     }
     Ok(())

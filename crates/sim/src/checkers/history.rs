@@ -1,7 +1,7 @@
-//! What is known of the whole cluster: I1, one leader per term; I4, a leader holds what
-//! was committed before its term; I5, what is committed never changes; I10, what a leader
-//! commits is of its own term and on the disks of a quorum; I13, what is reported as
-//! settled is known to the disks of a quorum.
+//! The invariants of the whole cluster: I1, one leader per term; I4, a leader holds all
+//! entries committed before its term; I5, committed entries never change; I10, a leader
+//! commits by an entry of its own term that is on the disks of a quorum; I13, a change
+//! reported as settled is known to be committed on the disks of a quorum.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::{Checked, MemberView, ensure, has_quorum};
 pub struct ClusterHistory {
     elected: BTreeMap<Term, MemberId>,
     committed: BTreeMap<Index, CommittedEntry>,
-    /// The committed memberships, by the entry that brought each.
+    /// The committed memberships, by the index of their entry.
     memberships: BTreeMap<Index, (EntryId, Arc<Membership>)>,
 }
 
@@ -29,12 +29,12 @@ struct CommittedEntry {
     id: EntryId,
     /// The hash of its payload.
     payload: u64,
-    /// The term of the first member that knew it.
+    /// The term of the first member that knew it to be committed.
     in_term: Term,
 }
 
 impl ClusterHistory {
-    /// Takes in all that a member knows, and checks it against everything known before.
+    /// Adds all that a member knows, and checks it against the history so far.
     pub fn note(&mut self, view: &MemberView) -> Checked {
         let leads = view.role == RoleKind::Leader;
         if leads {
@@ -61,7 +61,7 @@ impl ClusterHistory {
         self.memberships.values()
     }
 
-    /// The highest term that a member won.
+    /// The highest term with a leader.
     pub fn newest_term(&self) -> Term {
         self.elected.keys().next_back().copied().unwrap_or(0)
     }
@@ -81,7 +81,7 @@ impl ClusterHistory {
         ensure(winner == id, "I1", || format!("{} and {} both lead term {term}", winner, id))
     }
 
-    /// I4: a leader of this term holds everything that was committed in terms before it.
+    /// I4: a leader of this term holds all entries that were committed in earlier terms.
     pub(crate) fn leader_is_complete(
         &self,
         id: MemberId,
@@ -98,8 +98,8 @@ impl ClusterHistory {
         }
     }
 
-    /// I5: a member in this term knows this entry to be committed. True if no member knew
-    /// that before.
+    /// I5: a member in this term considers this entry committed. True if it is the first
+    /// member to do so.
     pub(crate) fn committed(
         &mut self,
         id: MemberId,
@@ -112,12 +112,12 @@ impl ClusterHistory {
             return Ok(true);
         };
         ensure((known.id, known.payload) == (entry, payload), "I5", || {
-            format!("{id} takes {entry} for committed, {} was committed before", known.id)
+            format!("{id} considers {entry} committed, but {} was committed before", known.id)
         })?;
         Ok(false)
     }
 
-    /// I5: a machine is given this entry.
+    /// I5: a member applies this entry.
     pub(crate) fn applied(&self, id: MemberId, entry: EntryId) -> Checked {
         let known = self.committed.get(&entry.index);
         ensure(known.is_some_and(|known| known.id == entry), "I5", || {
@@ -133,7 +133,7 @@ impl ClusterHistory {
         }
         if let Some(known) = self.committed.get(&at.index) {
             ensure(known.id == at, "I5", || {
-                format!("{} has a snapshot at {at}, committed is {}", id, known.id)
+                format!("{} has a snapshot at {at}, but {} is committed", id, known.id)
             })?;
         }
         let since = if membership.since() == EntryId::ZERO { at } else { membership.since() };
@@ -146,8 +146,8 @@ impl ClusterHistory {
         self.memberships.entry(since.index).or_insert_with(known);
     }
 
-    /// I10: a leader commits by an entry of its own term. An older one may be on a quorum
-    /// and still be replaced; runs in which that happens are too rare to wait for.
+    /// I10: a leader commits by an entry of its own term. An older entry may be on a quorum
+    /// and still be replaced; that is too rare in random runs, so the rule is checked itself.
     pub(crate) fn commit_is_of_own_term(&self, raised: &RaisedCommit) -> Checked {
         let RaisedCommit { by, term, entry, .. } = raised;
         let counted = raised.led_before && entry.index > self.commit();
@@ -157,8 +157,8 @@ impl ClusterHistory {
     }
 }
 
-/// I10: on the disks of a quorum, also of members that are down, of the membership that
-/// counts or of the one that counted when the leader looked.
+/// I10: a committed entry is on the disks of a quorum, including members that are down. The
+/// quorum is of the active membership, or of the one that was active before this step.
 pub(crate) fn commit_is_on_quorum<'a>(
     raised: &RaisedCommit,
     disk: impl Fn(MemberId) -> Option<&'a DiskRecord>,
@@ -174,8 +174,8 @@ pub(crate) fn commit_is_on_quorum<'a>(
     })
 }
 
-/// I13, where memberships count when they are applied: a quorum knows it committed, also
-/// after a restart (T5). Otherwise committed is settled.
+/// I13, with activation on apply: a quorum knows that the entry is committed, also after a
+/// restart (T5). With activation on append, a committed change is settled.
 pub(crate) fn settled_is_known<'a>(
     by: MemberId,
     entry: EntryId,
@@ -185,6 +185,9 @@ pub(crate) fn settled_is_known<'a>(
     let knows = |id| disk(id).is_some_and(|disk| disk.knows_committed(entry.index));
     let on_append = membership.activation() == Activation::OnAppend;
     ensure(on_append || has_quorum(membership, knows), "I13", || {
-        format!("{} reports {entry} as settled, no quorum of disks knows it", by)
+        format!(
+            "{} reports {entry} as settled, but no quorum of disks knows that it is committed",
+            by
+        )
     })
 }

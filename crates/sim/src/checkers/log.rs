@@ -1,5 +1,5 @@
-//! A log as the invariants see it: the term of each entry, and which entries change the
-//! membership.
+//! The part of a log that the invariants need: the term of each entry, and which entries
+//! change the membership.
 
 use quorate_core::{Boot, Entries, EntryId, Index, SnapshotMeta, Term};
 
@@ -8,11 +8,11 @@ use crate::cluster::LogView;
 /// The terms of a log's entries, and which of them change the membership.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LogRecord {
-    /// The newest entry before the first one held.
+    /// The entry before the first one in the log.
     base: EntryId,
     terms: Vec<Term>,
-    /// The entry of the snapshot's membership (zero where a cluster begins), then the
-    /// changes after the snapshot.
+    /// The entry of the snapshot's membership (zero for the first membership of a cluster),
+    /// then the changes after the snapshot.
     changes: Vec<EntryId>,
 }
 
@@ -54,7 +54,7 @@ impl LogRecord {
         self.terms.get(offset).map(|term| EntryId::new(*term, index))
     }
 
-    /// Holds this entry, or a snapshot that covers it.
+    /// Whether the log or the snapshot before it contains this entry.
     pub(crate) fn covers(&self, id: EntryId) -> bool {
         id.index < self.base.index || self.id_at(id.index) == Some(id)
     }

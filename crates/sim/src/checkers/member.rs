@@ -1,8 +1,9 @@
-//! What is known of one member, and the invariants that one member can break alone: I1,
-//! one vote per term; I3, a leader's log only grows; I6, neighbouring memberships
-//! overlap; I7, one change pending; I8, the membership that counts is in the log; I9,
-//! marks are in order and never fall; I11, which members may campaign and lead; I12, no
-//! promise before its save; D1 and D2, a disk keeps what it has saved.
+//! The recorded state of one member, and the invariants that a single member can break:
+//! I1, one vote per term; I3, a leader's log only grows; I6, quorums of consecutive
+//! memberships overlap; I7, at most one change is pending; I8, the active membership is in
+//! the log; I9, indexes are in order and never decrease; I11, which members may campaign
+//! and lead; I12, no message before the save that it depends on; D1 and D2, a disk keeps
+//! what it has saved.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -20,41 +21,41 @@ use super::log::LogRecord;
 use super::{Checked, MemberView, Violation, ensure, quorums_meet};
 use crate::cluster::DiskState;
 
-/// One member, kept up to date as things happen to it.
+/// One member, updated with every event.
 #[derive(Clone, Debug)]
 pub(crate) struct MemberRecord {
     id: MemberId,
     activation: Activation,
-    /// A candidate asks for votes only when its disk holds its candidacy. With etcd's
-    /// behaviour it does not wait.
+    /// A candidate requests votes only after its own vote is saved. With etcd's behaviour
+    /// it does not wait.
     votes_wait: bool,
     /// A change is reported as done when it is settled.
     settles: bool,
     /// The entry that added it, if it joined later.
     joined_at: Index,
-    /// Its log as it asked for it to be saved.
+    /// Its log according to its save requests.
     pub(crate) requested: LogRecord,
     disk: DiskRecord,
-    /// Saves that are written, but that a crash may still undo.
+    /// Saves that are written but not synced: a crash may undo them.
     unsynced: Vec<UnsyncedSave>,
-    /// What a disk held that is lost. Its promises counted as long as it was there, and an
-    /// empty one under the same id makes no promise until the member is added again.
+    /// The content of a lost disk. The cluster relied on it while it existed, and does not
+    /// rely on an empty disk under the same id until the member is added again.
     lost_disk: Option<DiskRecord>,
     term: Term,
     commit: Index,
-    /// Given to the machine up to here.
+    /// The last index passed to the machine.
     applying: Index,
     applied: Index,
     /// The term it leads.
     leads: Option<Term>,
     membership: Option<Arc<Membership>>,
-    /// Reported as settled up to here, since it was started.
+    /// The last index reported as settled since the start.
     settled: Index,
-    /// Goals that it reported as ended since then.
+    /// Goals reported as ended since the start.
     ended_goals: Vec<EntryId>,
 }
 
-/// What a disk holds.
+/// The content of a disk.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DiskRecord {
     pub(crate) log: LogRecord,
@@ -69,25 +70,25 @@ struct UnsyncedSave {
     entries: Entries,
 }
 
-/// What a member claims by its new state, to be checked against the rest of the cluster.
+/// What a member's new state implies, to be checked against the rest of the cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    /// It leads this term since the last look.
+    /// The term of which it became leader in this step.
     pub(crate) elected: Option<Term>,
-    /// It takes these for committed.
+    /// The indexes that it newly considers committed.
     pub(crate) committed: Option<RangeInclusive<Index>>,
     pub(crate) raised: Option<RaisedCommit>,
 }
 
-/// A leader's commit index has moved.
+/// An increase of a leader's commit index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RaisedCommit {
     pub(crate) by: MemberId,
     pub(crate) term: Term,
     pub(crate) entry: EntryId,
-    /// It led the same term before: what it learned as a candidate does not count.
+    /// It led the same term before this step: what it learned as a candidate is excluded.
     pub(crate) led_before: bool,
-    /// What counted before, and what counts after: it may have counted by either.
+    /// The active memberships before and after the step: it may have used either.
     pub(crate) memberships: [Arc<Membership>; 2],
 }
 
@@ -143,7 +144,7 @@ impl MemberRecord {
         self.commit
     }
 
-    /// What can be said to be on this member's disk.
+    /// The disk content that the cluster may rely on.
     pub(crate) fn disk(&self) -> &DiskRecord {
         self.lost_disk.as_ref().unwrap_or(&self.disk)
     }
@@ -153,11 +154,11 @@ impl MemberRecord {
         let id = config.id;
         let log = LogRecord::of_boot(boot);
         if self.lost_disk.is_none() {
-            let (saved, found) = (self.disk.hard_state, boot.hard_state);
-            let kept = saved.term < found.term
-                || saved.term == found.term && (saved.vote.is_none() || saved.vote == found.vote);
-            ensure(kept, "D2", || format!("{id} saved {saved:?} and starts with {found:?}"))?;
-            // A later request may have replaced it without being known to be durable.
+            let (saved, loaded) = (self.disk.hard_state, boot.hard_state);
+            let kept = saved.term < loaded.term
+                || saved.term == loaded.term && (saved.vote.is_none() || saved.vote == loaded.vote);
+            ensure(kept, "D2", || format!("{id} saved {saved:?} and starts with {loaded:?}"))?;
+            // A later save, not known to be durable, may have replaced it.
             let newest = self.disk.log.last();
             let kept = log.covers(newest) || !self.requested.covers(newest);
             ensure(kept, "D1", || format!("{id} saved {newest} and starts without it"))?;
@@ -188,7 +189,7 @@ impl MemberRecord {
         }
         let Some(first) = save.entries.first() else { return Ok(()) };
         let grows = self.leads != Some(raft.term()) || first.id.index > self.requested.last().index;
-        ensure(grows, "I3", || format!("{} leads and replaces its own {first:?}", self.id))?;
+        ensure(grows, "I3", || format!("{} is leader and overwrites its own {first:?}", self.id))?;
         self.requested.write(&save.entries);
         for entry in save.entries.chunks().flatten() {
             if let Some(change) = entry.change() {
@@ -196,7 +197,7 @@ impl MemberRecord {
                 let next = &change.membership;
                 ensure(quorums_meet(&before, next), "I6", || {
                     let (id, entry) = (self.id, entry.id);
-                    format!("{id}'s log goes from {before} to {next} at {entry}")
+                    format!("{id}'s log changes from {before} to {next} at {entry}")
                 })?;
                 self.one_change_is_pending(raft)?;
             }
@@ -237,7 +238,7 @@ impl MemberRecord {
         let old = std::mem::replace(&mut disk.hard_state, new);
         ensure(old.term <= new.term, "I9", || {
             let id = self.id;
-            format!("{id}'s disk goes back from term {} to {}", old.term, new.term)
+            format!("{id}'s disk returns from term {} to {}", old.term, new.term)
         })?;
         let same_vote = old.term < new.term || old.vote.is_none() || old.vote == new.vote;
         ensure(same_vote, "I1", || {
@@ -250,8 +251,8 @@ impl MemberRecord {
         })
     }
 
-    /// A message leaves the member (I12): a vote that is granted, an entry that is
-    /// acknowledged and a candidacy are on its disk.
+    /// A message leaves the member (I12): a granted vote, an acknowledged entry and the
+    /// vote of a candidate are on its disk.
     pub(crate) fn sent(&self, envelope: &Envelope) -> Checked {
         let HardState { term, vote, commit } = self.disk.hard_state;
         let (newer, same) = (term > envelope.term, term == envelope.term);
@@ -260,36 +261,37 @@ impl MemberRecord {
             Message::VoteReply(reply) if reply.granted => {
                 newer || same && vote == Some(envelope.to)
             }
-            // After a crash it could ask again in the same term with less.
-            Message::Vote(asked) if self.votes_wait => {
-                newer || same && vote == Some(envelope.from) && log.covers(asked.last)
+            // After a crash it could otherwise campaign again in the same term with a
+            // shorter log.
+            Message::Vote(request) if self.votes_wait => {
+                newer || same && vote == Some(envelope.from) && log.covers(request.last)
             }
-            // A commit index may be told before it is durable, but not that of a
-            // membership: what is settled rests on it.
-            Message::AppendReply(AppendReply::Matches { index, commit: told }) => {
+            // A commit index may be sent before it is durable, except for that of a
+            // membership: settling depends on it.
+            Message::AppendReply(AppendReply::Matches { index, commit: sent }) => {
                 let known = commit.max(log.base().index).max(self.disk.snapshot);
                 let settles = self.activation == Activation::OnApply;
-                let change = self.requested.change_at(*told).index;
-                // What was accepted in an older term was accepted before this one: it may
-                // be told although a later leader has replaced it since.
+                let change = self.requested.change_at(*sent).index;
+                // An entry accepted in an older term may be acknowledged although a later
+                // leader has replaced it since.
                 (*index <= log.last().index || newer) && (!settles || change <= known)
             }
             _ => true,
         };
         ensure(kept, "I12", || {
             let (from, to, message) = (envelope.from, envelope.to, &envelope.message);
-            let (said, last) = (envelope.term, log.last());
+            let (term, last) = (envelope.term, log.last());
             let disk = format!("its disk holds {last}, {:?}", self.disk.hard_state);
             format!(
-                "{from} tells {to} in term {said} what its disk does not hold: {message:?}; {disk}"
+                "{from} sends {to} in term {term} what its disk does not hold: {message:?}; {disk}"
             )
         })
     }
 
-    /// The member is in a new state. Its outputs were taken, and what they ask to be saved
-    /// was shown to [`MemberRecord::save_requested`].
+    /// The member is in a new state. Its outputs were taken, and their saves were passed to
+    /// [`MemberRecord::save_requested`].
     pub(crate) fn stepped(&mut self, raft: &Raft) -> Result<Claims, Violation> {
-        self.marks_are_right(raft)?;
+        self.indexes_are_valid(raft)?;
         role_is_allowed(raft)?;
         let (term, log) = (raft.term(), raft.log_status());
         let leads = (raft.role() == RoleKind::Leader).then_some(term);
@@ -314,33 +316,33 @@ impl MemberRecord {
                 });
             }
         }
-        let counts = raft.membership();
-        if self.membership.as_ref().is_none_or(|known| !Arc::ptr_eq(known, counts)) {
-            self.membership = Some(Arc::clone(counts));
+        let active = raft.membership();
+        if self.membership.as_ref().is_none_or(|known| !Arc::ptr_eq(known, active)) {
+            self.membership = Some(Arc::clone(active));
             self.membership_is_logged(raft)?;
         }
         (self.term, self.commit, self.applied) = (term, log.commit, log.applied);
         Ok(claims)
     }
 
-    /// I9: snapshot ≤ applied ≤ applying ≤ commit ≤ last, what is trimmed is in the
-    /// snapshot, and no mark falls while the member runs.
-    fn marks_are_right(&self, raft: &Raft) -> Checked {
+    /// I9: snapshot ≤ applied ≤ applying ≤ commit ≤ last, trimmed entries are in the
+    /// snapshot, and no index decreases while the member runs.
+    fn indexes_are_valid(&self, raft: &Raft) -> Checked {
         let (id, term, log) = (self.id, raft.term(), raft.log_status());
-        let falls = term < self.term || log.commit < self.commit || log.applied < self.applied;
+        let decreases = term < self.term || log.commit < self.commit || log.applied < self.applied;
         let in_order = log.base.index <= log.snapshot.index
             && (log.snapshot.index <= log.applied || log.installing)
             && log.applied <= log.applying
             && log.applying <= log.commit
             && log.commit <= log.last.index;
-        ensure(!falls && in_order, "I9", || {
+        ensure(!decreases && in_order, "I9", || {
             let (was, commit, applied) = (self.term, self.commit, self.applied);
             let before = format!("term {was}, commit {commit}, applied {applied}");
             format!("{} is in term {term} with {log:?} after {before}", id)
         })
     }
 
-    /// I7: of the changes in a leader's log, all but the newest are committed.
+    /// I7: all changes in a leader's log except the newest are committed.
     fn one_change_is_pending(&self, raft: &Raft) -> Checked {
         let pending = self.requested.changes_after(raft.log_status().commit);
         ensure(raft.role() != RoleKind::Leader || pending.len() <= 1, "I7", || {
@@ -348,21 +350,21 @@ impl MemberRecord {
         })
     }
 
-    /// I8: the membership that counts is that of the newest change in the log, or the
-    /// newest one given to the machine.
+    /// I8: the active membership is that of the newest change in the log, or of the newest
+    /// change passed to the machine.
     fn membership_is_logged(&self, raft: &Raft) -> Checked {
         let log = raft.log_status();
         let limit = match self.activation {
             Activation::OnApply => log.applying,
             Activation::OnAppend => Index::MAX,
         };
-        let (counts, newest) = (raft.membership().since(), self.requested.change_at(limit));
-        ensure(log.installing || counts == newest, "I8", || {
-            format!("{} counts by {counts}, its log says {newest}", self.id)
+        let (active, newest) = (raft.membership().since(), self.requested.change_at(limit));
+        ensure(log.installing || active == newest, "I8", || {
+            format!("{} uses the membership of {active}, its log has {newest}", self.id)
         })
     }
 
-    /// The machine is given entries: all of them, in order (I5).
+    /// The machine gets all entries, in order (I5).
     pub(crate) fn applying(&mut self, entry: EntryId) -> Checked {
         ensure(entry.index == self.applying + 1, "I5", || {
             format!("{} applies {entry} after {}", self.id, self.applying)
@@ -371,7 +373,7 @@ impl MemberRecord {
         Ok(())
     }
 
-    /// The machine is to continue from a snapshot.
+    /// The machine will continue from a snapshot.
     pub(crate) fn installing(&mut self, index: Index) {
         self.applying = index;
     }
@@ -380,15 +382,15 @@ impl MemberRecord {
         self.settled = entry.index;
     }
 
-    /// The member reports how a goal ended: once in each of its runs, and when the
-    /// membership in which it ended is settled (I13).
+    /// The member reports how a goal ended: once per start, and only when the membership
+    /// in which it ended is settled (I13).
     pub(crate) fn goal_ended(&mut self, ended: EndedGoal) -> Checked {
         let (id, settled) = (self.id, self.settled);
         ensure(ended.at.index <= settled || !self.settles, "I13", || {
-            format!("{id} reports {ended:?}, settled is {settled}")
+            format!("{id} reports {ended:?}, but only {settled} is settled")
         })?;
         ensure(!self.ended_goals.contains(&ended.id), "R2", || {
-            format!("{id} reports twice: {ended:?}")
+            format!("{id} reports a goal twice: {ended:?}")
         })?;
         self.ended_goals.push(ended.id);
         Ok(())
@@ -404,8 +406,9 @@ impl DiskRecord {
         }
     }
 
-    /// Would know after a restart that this entry is committed: the commit index was
-    /// saved, or a later membership is in the log, which proves the one before it.
+    /// Whether a restart from this disk would show that this entry is committed: its
+    /// commit index is saved, or the log holds a later change, which proves that the change
+    /// before it is committed.
     pub(crate) fn knows_committed(&self, index: Index) -> bool {
         let proven = self.log.change_before_newest().index;
         let saved = self.hard_state.commit.max(self.log.base().index).max(self.snapshot);
@@ -413,10 +416,11 @@ impl DiskRecord {
     }
 }
 
-/// I11: a voter of the membership it counts by may campaign and lead. Two exceptions:
-/// where a membership counts before it is committed, a member that refused a vote because
-/// it alone has a newer log may campaign and win; and a leader that lost its vote leads
-/// until that is settled, or longer where it is configured not to step down. A member that joined later holds the entry that added it.
+/// I11: a voter of the active membership may campaign and lead. Two exceptions: with
+/// activation on append, a member that refused a vote because it alone has a newer log may
+/// campaign and win; and a leader that is no longer a voter leads until that is settled, or
+/// longer if it is configured not to step down. A member that joined later must hold the
+/// entry that added it.
 fn role_is_allowed(raft: &Raft) -> Checked {
     let (id, role) = (raft.config().id, raft.role());
     if role == RoleKind::Follower {
@@ -426,21 +430,25 @@ fn role_is_allowed(raft: &Raft) -> Checked {
     let on_append = raft.config().activation == Activation::OnAppend;
     let leads = role == RoleKind::Leader;
     let allowed = membership.is_voter(id)
-        || may_without_vote(leads, on_append, || {
+        || may_act_without_vote(leads, on_append, || {
             let settled = raft.config().step_down_on_removal
                 && raft.status().settled >= membership.since().index;
             (raft.holds_newer_log(), settled)
         });
     let reached = if on_append { log.last.index } else { log.commit };
     ensure(allowed && (leads || reached >= raft.config().joined_at), "I11", || {
-        let does = if leads { "leads" } else { "campaigns" };
-        format!("{} {does} under {membership} with {log:?}", id)
+        let action = if leads { "leads" } else { "campaigns" };
+        format!("{} {action} under {membership} with {log:?}", id)
     })
 }
 
 /// The exceptions of I11. `facts`: whether it holds a newer log than a member that asked
 /// for its vote, and whether the membership without it is settled.
-fn may_without_vote(leads: bool, on_append: bool, facts: impl FnOnce() -> (bool, bool)) -> bool {
+fn may_act_without_vote(
+    leads: bool,
+    on_append: bool,
+    facts: impl FnOnce() -> (bool, bool),
+) -> bool {
     match (leads, on_append) {
         (true, true) => true,
         (true, false) => !facts().1,
@@ -456,7 +464,7 @@ mod tests {
     #[test]
     fn i11_members_without_a_vote() {
         let may = |leads, on_append, newer_log, settled| {
-            may_without_vote(leads, on_append, || (newer_log, settled))
+            may_act_without_vote(leads, on_append, || (newer_log, settled))
         };
         assert!(!may(false, false, true, false));
         assert!(!may(false, true, false, false) && may(false, true, true, false));

@@ -1,11 +1,11 @@
-//! What must hold of a cluster in every execution: the invariants I1 to I13, the
-//! electability of leaders (L1), the replies to clients, linearizability.
+//! The properties that must hold in every execution: the invariants I1 to I13, the
+//! electability of leaders (L1), correct replies to clients, linearizability.
 //!
-//! Each invariant is written once. [`member`](self) has those that one member can break
-//! alone, [`ClusterHistory`] those of the whole cluster, `entries` that of the logs. The tracker
-//! feeds them event by event, for simulated clusters; the model checker feeds them with
-//! single steps and whole states. Nothing here knows how the members are driven, and
-//! nothing uses the core's own counting of quorums or its election code: a mistake there
+//! Each invariant is written once. `member` has those that a single member can break,
+//! [`ClusterHistory`] those of the whole cluster, `entries` that of the logs. The tracker
+//! checks them event by event in simulated clusters; the model checker checks them on
+//! single steps and whole states. The checkers do not depend on how the members are
+//! driven, and do not use the core's quorum counting or election code: an error there
 //! must not hide itself.
 
 pub mod electable;
@@ -42,7 +42,7 @@ pub struct Violation {
     pub what: String,
 }
 
-/// Whether a rule holds.
+/// The result of checking a rule.
 pub type Checked = Result<(), Violation>;
 
 impl Violation {
@@ -62,13 +62,13 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What is checked while a bare core is driven.
+/// The checks to run while a core is driven directly.
 pub(crate) trait MemberChecks {
     /// A member was started from its disk.
     fn started(&mut self, raft: &Raft, boot: &Boot) -> Checked;
 
-    /// All that a core asks for at once. What is to be sent after a save is shown to
-    /// [`MemberChecks::sent`] when it is.
+    /// One output of a core. Messages that wait for a save are passed to
+    /// [`MemberChecks::sent`] when they are sent.
     fn output(&mut self, raft: &Raft, output: &Output) -> Checked;
 
     /// A disk has written a save.
@@ -77,7 +77,7 @@ pub(crate) trait MemberChecks {
     /// A message leaves a member.
     fn sent(&mut self, envelope: &Envelope) -> Checked;
 
-    /// Something happened to a member, and all that it asked for was shown here.
+    /// A member processed an input, and all its outputs were passed to this checker.
     fn stepped(&mut self, raft: &Raft) -> Checked;
 }
 

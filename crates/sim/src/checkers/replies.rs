@@ -1,15 +1,16 @@
-//! Every request gets one answer, and the answer is true. (R2, R3, L5)
+//! Every request gets exactly one reply, and the reply is correct. (R2, R3, L5)
 //!
-//! Told what clients asked, what they were answered and what members applied, as it
-//! happens. All members apply the same requests in the same order; the first one to
-//! get somewhere says which, the others are held to it. What a state machine keeps in
-//! its keys is not looked at here: see `linearizable`.
+//! The checker gets all requests, replies and applied requests as events. All members must
+//! apply the same requests in the same order: the first member to apply an index defines
+//! the order for the others. The content of the state machine is not checked here: see
+//! `linearizable`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use quorate_core::{Index, MemberId, RequestId};
 
+/// Checks all requests and replies of one run.
 #[derive(Clone, Debug, Default)]
 pub struct ReplyChecker {
     requests: HashMap<RequestId, RequestRecord>,
@@ -18,37 +19,38 @@ pub struct ReplyChecker {
     machines: BTreeMap<MemberId, MachineProgress>,
 }
 
-/// How far a member's state machine is.
+/// The progress of a member's state machine.
 #[derive(Clone, Copy, Debug, Default)]
 struct MachineProgress {
     last: Index,
-    /// How many of `order` it contains.
+    /// How many requests of `order` it contains.
     contained: usize,
 }
 
-/// What a client wants.
+/// The kind of a client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckedRequest {
     /// A command for the log.
     Command,
-    /// To read: never applied.
+    /// A read, which is never applied.
     Read,
 }
 
+/// What a reply tells its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyKind {
-    /// It happened.
+    /// The request took effect.
     Done,
-    /// It did not happen and never will.
+    /// The request had no effect and never will.
     Refused,
-    /// It may have happened, or may still happen.
+    /// The request may have taken effect, or may still do so.
     Unknown,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct RequestRecord {
-    wish: CheckedRequest,
-    answer: Option<ReplyKind>,
+    kind: CheckedRequest,
+    reply: Option<ReplyKind>,
     applied: Option<Index>,
 }
 
@@ -57,34 +59,42 @@ impl ReplyChecker {
         Self::default()
     }
 
-    /// A client sends a request, under an id that is its own.
-    pub fn asked(&mut self, id: RequestId, wish: CheckedRequest) -> Result<(), ReplyViolation> {
-        let request = RequestRecord { wish, answer: None, applied: None };
+    /// A client sends a request with a unique id.
+    pub fn request_sent(
+        &mut self,
+        id: RequestId,
+        kind: CheckedRequest,
+    ) -> Result<(), ReplyViolation> {
+        let request = RequestRecord { kind, reply: None, applied: None };
         match self.requests.insert(id, request) {
-            Some(_) => Err(ReplyViolation::AskedTwice(id)),
+            Some(_) => Err(ReplyViolation::SentTwice(id)),
             None => Ok(()),
         }
     }
 
     /// A client gets the reply to its request.
-    pub fn answered(&mut self, id: RequestId, answer: ReplyKind) -> Result<(), ReplyViolation> {
+    pub fn reply_received(
+        &mut self,
+        id: RequestId,
+        reply: ReplyKind,
+    ) -> Result<(), ReplyViolation> {
         let Some(request) = self.requests.get_mut(&id) else {
-            return Err(ReplyViolation::AnsweredUnasked(id));
+            return Err(ReplyViolation::ReplyWithoutRequest(id));
         };
-        if let Some(first) = request.answer {
-            return Err(ReplyViolation::AnsweredTwice { id, first, second: answer });
+        if let Some(first) = request.reply {
+            return Err(ReplyViolation::TwoReplies { id, first, second: reply });
         }
-        request.answer = Some(answer);
+        request.reply = Some(reply);
         match request.applied {
-            Some(index) if answer == ReplyKind::Refused => {
+            Some(index) if reply == ReplyKind::Refused => {
                 Err(ReplyViolation::RefusedButApplied { id, index })
             }
             _ => Ok(()),
         }
     }
 
-    /// A request took effect on a member's state machine. An entry that the machine
-    /// recognises as a repetition and skips is not reported.
+    /// A member's state machine applied a request. An entry that the machine skips as a
+    /// duplicate is not reported.
     pub fn applied(
         &mut self,
         member: MemberId,
@@ -96,9 +106,13 @@ impl ReplyChecker {
             return Err(ReplyViolation::AppliedBackwards { member, last: machine.last, index });
         }
         match self.order.get(machine.contained) {
-            Some(due) if *due == (index, id) => {}
-            Some(&due) => {
-                return Err(ReplyViolation::AppliedOther { member, due, found: (index, id) });
+            Some(expected) if *expected == (index, id) => {}
+            Some(&expected) => {
+                return Err(ReplyViolation::AppliedOther {
+                    member,
+                    expected,
+                    applied: (index, id),
+                });
             }
             None => {
                 note_effect(&mut self.requests, index, id)?;
@@ -110,15 +124,15 @@ impl ReplyChecker {
     }
 
     /// A member's state machine now contains everything up to this index and nothing
-    /// beyond: it restarted there, or installed a snapshot. What it contains was
-    /// reported as applied before, by whomever.
+    /// beyond: it restarted there, or installed a snapshot. A member has reported all of it
+    /// as applied before.
     pub fn resumed(&mut self, member: MemberId, at: Index) {
         let contained = self.order.partition_point(|(index, _)| *index <= at);
         self.machines.insert(member, MachineProgress { last: at, contained });
     }
 
-    /// The run is over, and these members had the time to catch up. Everything that
-    /// is left to complain about, the oldest requests first.
+    /// The run has ended, and these members had time to catch up. Returns all remaining
+    /// violations, the oldest requests first.
     pub fn finish(&self, caught_up: &[MemberId]) -> Vec<ReplyViolation> {
         let mut ids: Vec<&RequestId> = self.requests.keys().collect();
         ids.sort();
@@ -129,8 +143,8 @@ impl ReplyChecker {
 
     fn finish_request(&self, id: RequestId) -> Option<ReplyViolation> {
         let request = self.requests.get(&id)?;
-        match (request.answer, request.wish, request.applied) {
-            (None, ..) => Some(ReplyViolation::NeverAnswered(id)),
+        match (request.reply, request.kind, request.applied) {
+            (None, ..) => Some(ReplyViolation::NoReply(id)),
             (Some(ReplyKind::Done), CheckedRequest::Command, None) => {
                 Some(ReplyViolation::DoneButNeverApplied(id))
             }
@@ -145,42 +159,43 @@ impl ReplyChecker {
     }
 }
 
-/// The first member applies this request.
+/// A request is applied by a member for the first time.
 fn note_effect(
     requests: &mut HashMap<RequestId, RequestRecord>,
     index: Index,
     id: RequestId,
 ) -> Result<(), ReplyViolation> {
     let Some(request) = requests.get_mut(&id) else {
-        return Err(ReplyViolation::AppliedUnasked { id, index });
+        return Err(ReplyViolation::AppliedWithoutRequest { id, index });
     };
-    if request.wish == CheckedRequest::Read {
+    if request.kind == CheckedRequest::Read {
         return Err(ReplyViolation::AppliedRead { id, index });
     }
     if let Some(first) = request.applied {
         return Err(ReplyViolation::AppliedTwice { id, first, second: index });
     }
-    if request.answer == Some(ReplyKind::Refused) {
+    if request.reply == Some(ReplyKind::Refused) {
         return Err(ReplyViolation::RefusedButApplied { id, index });
     }
     request.applied = Some(index);
     Ok(())
 }
 
+/// A broken rule about replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyViolation {
-    /// Two requests under one id: a mistake of the test itself.
-    AskedTwice(RequestId),
-    AnsweredUnasked(RequestId),
-    AnsweredTwice {
+    /// Two requests with one id: an error of the test itself.
+    SentTwice(RequestId),
+    ReplyWithoutRequest(RequestId),
+    TwoReplies {
         id: RequestId,
         first: ReplyKind,
         second: ReplyKind,
     },
     /// A client never gets a reply. (L5)
-    NeverAnswered(RequestId),
-    /// An effect out of nothing.
-    AppliedUnasked {
+    NoReply(RequestId),
+    /// A request was applied that no client sent.
+    AppliedWithoutRequest {
         id: RequestId,
         index: Index,
     },
@@ -188,7 +203,7 @@ pub enum ReplyViolation {
         id: RequestId,
         index: Index,
     },
-    /// One request, two effects. (R2)
+    /// A request was applied twice. (R2)
     AppliedTwice {
         id: RequestId,
         first: Index,
@@ -198,21 +213,21 @@ pub enum ReplyViolation {
         id: RequestId,
         index: Index,
     },
-    /// A promise without an effect. (R3)
+    /// A request was reported as done but not applied. (R3)
     DoneButNeverApplied(RequestId),
-    /// A member applies what it has already applied.
+    /// A member applies an index again.
     AppliedBackwards {
         member: MemberId,
         last: Index,
         index: Index,
     },
-    /// A member skips a request that others applied, or applies another one instead.
+    /// A member skips a request that others applied, or applies a different one.
     AppliedOther {
         member: MemberId,
-        due: (Index, RequestId),
-        found: (Index, RequestId),
+        expected: (Index, RequestId),
+        applied: (Index, RequestId),
     },
-    /// A member had the time to catch up, and has not.
+    /// A member had time to catch up and did not.
     AppliedNotByAll {
         member: MemberId,
         index: Index,
@@ -223,36 +238,37 @@ pub enum ReplyViolation {
 impl fmt::Display for ReplyViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AskedTwice(RequestId(id)) => write!(f, "request {id} was asked twice"),
-            Self::AnsweredUnasked(RequestId(id)) => {
-                write!(f, "request {id} was answered but never asked")
+            Self::SentTwice(RequestId(id)) => write!(f, "request {id} was sent twice"),
+            Self::ReplyWithoutRequest(RequestId(id)) => {
+                write!(f, "request {id} got a reply but was never sent")
             }
-            Self::AnsweredTwice { id: RequestId(id), first, second } => {
-                write!(f, "request {id} was answered {first}, and then {second}")
+            Self::TwoReplies { id: RequestId(id), first, second } => {
+                write!(f, "request {id} got the reply {first}, then {second}")
             }
-            Self::NeverAnswered(RequestId(id)) => write!(f, "request {id} was never answered"),
-            Self::AppliedUnasked { id: RequestId(id), index } => {
-                write!(f, "request {id} was applied at index {index} but never asked")
+            Self::NoReply(RequestId(id)) => write!(f, "request {id} never got a reply"),
+            Self::AppliedWithoutRequest { id: RequestId(id), index } => {
+                write!(f, "request {id} was applied at index {index} but never sent")
             }
             Self::AppliedRead { id: RequestId(id), index } => {
-                write!(f, "request {id} only reads, and was applied at index {index}")
+                write!(f, "request {id} is a read but was applied at index {index}")
             }
             Self::AppliedTwice { id: RequestId(id), first, second } => {
                 write!(f, "request {id} was applied at index {first} and again at {second}")
             }
             Self::RefusedButApplied { id: RequestId(id), index } => {
-                write!(f, "request {id} was refused, and applied at index {index}")
+                write!(f, "request {id} was refused but applied at index {index}")
             }
             Self::DoneButNeverApplied(RequestId(id)) => {
-                write!(f, "request {id} was answered done, and no member applied it")
+                write!(f, "request {id} got the reply done, but no member applied it")
             }
             Self::AppliedBackwards { member, last, index } => {
                 write!(f, "m{} applied index {index} after {last}", member.0)
             }
-            Self::AppliedOther { member, due, found } => {
-                let ((due_index, RequestId(due)), (index, RequestId(id))) = (due, found);
-                write!(f, "m{} applied request {id} at index {index}, where others ", member.0)?;
-                write!(f, "applied request {due} at index {due_index}")
+            Self::AppliedOther { member, expected, applied } => {
+                let ((expected_index, RequestId(expected)), (index, RequestId(id))) =
+                    (expected, applied);
+                write!(f, "m{} applied request {id} at index {index}, but others ", member.0)?;
+                write!(f, "applied request {expected} at index {expected_index}")
             }
             Self::AppliedNotByAll { member, index, id: RequestId(id) } => {
                 write!(
@@ -287,118 +303,121 @@ mod tests {
     const B: RequestId = RequestId(2);
     const C: RequestId = RequestId(3);
 
-    /// Three commands were asked.
-    fn three_asked() -> ReplyChecker {
-        let mut answers = ReplyChecker::new();
+    /// Three commands were sent.
+    fn three_sent() -> ReplyChecker {
+        let mut checker = ReplyChecker::new();
         for id in [A, B, C] {
-            answers.asked(id, CheckedRequest::Command).unwrap();
+            checker.request_sent(id, CheckedRequest::Command).unwrap();
         }
-        answers
+        checker
     }
 
-    /// Three commands, done, and applied by two members.
+    /// Three commands that are done and applied by two members.
     fn three_done() -> ReplyChecker {
-        let mut answers = three_asked();
+        let mut checker = three_sent();
         for (index, id) in [(1, A), (2, B), (4, C)] {
-            answers.applied(M1, index, id).unwrap();
-            answers.answered(id, ReplyKind::Done).unwrap();
-            answers.applied(M2, index, id).unwrap();
+            checker.applied(M1, index, id).unwrap();
+            checker.reply_received(id, ReplyKind::Done).unwrap();
+            checker.applied(M2, index, id).unwrap();
         }
-        answers
+        checker
     }
 
     #[test]
-    fn an_honest_run_passes() {
-        let mut answers = three_done();
+    fn a_correct_run_passes() {
+        let mut checker = three_done();
         let (read, refused, unknown) = (RequestId(4), RequestId(5), RequestId(6));
-        answers.asked(read, CheckedRequest::Read).unwrap();
-        answers.answered(read, ReplyKind::Done).unwrap();
-        answers.asked(refused, CheckedRequest::Command).unwrap();
-        answers.answered(refused, ReplyKind::Refused).unwrap();
-        answers.asked(unknown, CheckedRequest::Command).unwrap();
-        answers.answered(unknown, ReplyKind::Unknown).unwrap();
-        assert_eq!(answers.finish(&[M1, M2]), []);
-        // A request with an unknown result may still happen.
-        answers.applied(M2, 5, unknown).unwrap();
-        answers.applied(M1, 5, unknown).unwrap();
-        assert_eq!(answers.finish(&[M1, M2]), []);
+        checker.request_sent(read, CheckedRequest::Read).unwrap();
+        checker.reply_received(read, ReplyKind::Done).unwrap();
+        checker.request_sent(refused, CheckedRequest::Command).unwrap();
+        checker.reply_received(refused, ReplyKind::Refused).unwrap();
+        checker.request_sent(unknown, CheckedRequest::Command).unwrap();
+        checker.reply_received(unknown, ReplyKind::Unknown).unwrap();
+        assert_eq!(checker.finish(&[M1, M2]), []);
+        // A request with an unknown result may still take effect.
+        checker.applied(M2, 5, unknown).unwrap();
+        checker.applied(M1, 5, unknown).unwrap();
+        assert_eq!(checker.finish(&[M1, M2]), []);
     }
 
     #[test]
-    fn a_restart_applies_again_and_a_snapshot_leaps() {
-        let mut answers = three_done();
-        answers.resumed(M1, 1);
+    fn a_restart_applies_again_and_a_snapshot_skips_entries() {
+        let mut checker = three_done();
+        checker.resumed(M1, 1);
         assert_eq!(
-            answers.finish(&[M1]),
+            checker.finish(&[M1]),
             [ReplyViolation::AppliedNotByAll { member: M1, index: 2, id: B }]
         );
-        answers.applied(M1, 2, B).unwrap();
+        checker.applied(M1, 2, B).unwrap();
         let m3 = MemberId(3);
-        answers.resumed(m3, 3);
-        answers.applied(m3, 4, C).unwrap();
-        answers.resumed(M1, 4);
-        assert_eq!(answers.finish(&[M1, M2, m3]), []);
+        checker.resumed(m3, 3);
+        checker.applied(m3, 4, C).unwrap();
+        checker.resumed(M1, 4);
+        assert_eq!(checker.finish(&[M1, M2, m3]), []);
     }
 
     #[test]
-    fn one_answer_and_no_other() {
-        let mut answers = three_asked();
-        assert_eq!(answers.finish(&[]).len(), 3);
-        assert_eq!(answers.finish(&[])[0], ReplyViolation::NeverAnswered(A));
-        answers.answered(A, ReplyKind::Unknown).unwrap();
-        let second = answers.answered(A, ReplyKind::Done).unwrap_err();
-        assert_eq!(second.to_string(), "request 1 was answered unknown, and then done");
-        let stranger = answers.answered(RequestId(9), ReplyKind::Done);
-        assert_eq!(stranger, Err(ReplyViolation::AnsweredUnasked(RequestId(9))));
-        assert_eq!(answers.asked(B, CheckedRequest::Command), Err(ReplyViolation::AskedTwice(B)));
+    fn each_request_gets_exactly_one_reply() {
+        let mut checker = three_sent();
+        assert_eq!(checker.finish(&[]).len(), 3);
+        assert_eq!(checker.finish(&[])[0], ReplyViolation::NoReply(A));
+        checker.reply_received(A, ReplyKind::Unknown).unwrap();
+        let second = checker.reply_received(A, ReplyKind::Done).unwrap_err();
+        assert_eq!(second.to_string(), "request 1 got the reply unknown, then done");
+        let unknown_request = checker.reply_received(RequestId(9), ReplyKind::Done);
+        assert_eq!(unknown_request, Err(ReplyViolation::ReplyWithoutRequest(RequestId(9))));
+        assert_eq!(
+            checker.request_sent(B, CheckedRequest::Command),
+            Err(ReplyViolation::SentTwice(B))
+        );
     }
 
     #[test]
-    fn one_effect_and_no_other() {
-        let mut answers = three_asked();
-        answers.applied(M1, 1, A).unwrap();
-        let again = answers.applied(M1, 3, A).unwrap_err();
+    fn each_request_is_applied_at_most_once() {
+        let mut checker = three_sent();
+        checker.applied(M1, 1, A).unwrap();
+        let again = checker.applied(M1, 3, A).unwrap_err();
         assert_eq!(again.to_string(), "request 1 was applied at index 1 and again at 3");
-        let same_entry = answers.applied(M1, 1, A);
+        let same_entry = checker.applied(M1, 1, A);
         assert_eq!(
             same_entry,
             Err(ReplyViolation::AppliedBackwards { member: M1, last: 1, index: 1 })
         );
-        let invented = answers.applied(M1, 3, RequestId(9)).unwrap_err();
-        assert_eq!(invented.to_string(), "request 9 was applied at index 3 but never asked");
-        answers.asked(RequestId(4), CheckedRequest::Read).unwrap();
-        let read = answers.applied(M1, 3, RequestId(4));
+        let never_sent = checker.applied(M1, 3, RequestId(9)).unwrap_err();
+        assert_eq!(never_sent.to_string(), "request 9 was applied at index 3 but never sent");
+        checker.request_sent(RequestId(4), CheckedRequest::Read).unwrap();
+        let read = checker.applied(M1, 3, RequestId(4));
         assert_eq!(read, Err(ReplyViolation::AppliedRead { id: RequestId(4), index: 3 }));
     }
 
     #[test]
-    fn an_answer_is_true() {
-        let mut answers = three_asked();
-        answers.answered(A, ReplyKind::Done).unwrap();
-        answers.answered(B, ReplyKind::Refused).unwrap();
-        answers.applied(M1, 2, C).unwrap();
-        let refused_late = answers.answered(C, ReplyKind::Refused);
+    fn a_reply_is_correct() {
+        let mut checker = three_sent();
+        checker.reply_received(A, ReplyKind::Done).unwrap();
+        checker.reply_received(B, ReplyKind::Refused).unwrap();
+        checker.applied(M1, 2, C).unwrap();
+        let refused_late = checker.reply_received(C, ReplyKind::Refused);
         assert_eq!(refused_late, Err(ReplyViolation::RefusedButApplied { id: C, index: 2 }));
-        let refused_before = answers.applied(M1, 3, B).unwrap_err();
-        assert_eq!(refused_before.to_string(), "request 2 was refused, and applied at index 3");
-        assert_eq!(answers.finish(&[M1]), [ReplyViolation::DoneButNeverApplied(A)]);
+        let refused_before = checker.applied(M1, 3, B).unwrap_err();
+        assert_eq!(refused_before.to_string(), "request 2 was refused but applied at index 3");
+        assert_eq!(checker.finish(&[M1]), [ReplyViolation::DoneButNeverApplied(A)]);
     }
 
     #[test]
-    fn members_apply_the_same() {
-        let mut answers = three_done();
+    fn members_apply_the_same_requests() {
+        let mut checker = three_done();
         let m3 = MemberId(3);
-        answers.applied(m3, 1, A).unwrap();
-        let mut skips = answers.clone();
+        checker.applied(m3, 1, A).unwrap();
+        let mut skips = checker.clone();
         let skipped = skips.applied(m3, 4, C).unwrap_err();
-        let text = "m3 applied request 3 at index 4, where others applied request 2 at index 2";
+        let text = "m3 applied request 3 at index 4, but others applied request 2 at index 2";
         assert_eq!(skipped.to_string(), text);
-        let other_place = answers.applied(m3, 3, B).unwrap_err();
+        let other_index = checker.applied(m3, 3, B).unwrap_err();
         assert_eq!(
-            other_place,
-            ReplyViolation::AppliedOther { member: m3, due: (2, B), found: (3, B) }
+            other_index,
+            ReplyViolation::AppliedOther { member: m3, expected: (2, B), applied: (3, B) }
         );
-        let behind = answers.finish(&[M1, m3])[0];
+        let behind = checker.finish(&[M1, m3])[0];
         assert_eq!(behind.to_string(), "m3 never applied request 2, which others did at index 2");
     }
 }

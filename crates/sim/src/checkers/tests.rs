@@ -1,4 +1,4 @@
-//! Every checker can fail: one planted mistake each, next to a state that is right.
+//! Every checker can fail: each test has one planted error next to a correct state.
 
 use std::sync::Arc;
 
@@ -31,11 +31,11 @@ fn change(term: Term, index: Index, to: &Membership) -> Entry {
     Entry { id: EntryId::new(term, index), payload: Payload::Change(Arc::new(logged)) }
 }
 
-/// A follower of a cluster of three, everything on disk and nothing wrong.
+/// A correct follower of a cluster of three, with everything on disk.
 fn view(id: u64, entries: Vec<Entry>, commit: Index) -> MemberView {
     let first = EntryId::new(1, 1);
-    let counting = Arc::new(membership(&[&[1, 2, 3]], &[4]));
-    let snapshot = SnapshotMeta { id: first, membership: Arc::clone(&counting) };
+    let active = Arc::new(membership(&[&[1, 2, 3]], &[4]));
+    let snapshot = SnapshotMeta { id: first, membership: Arc::clone(&active) };
     let term = entries.last().map_or(1, |entry| entry.id.term);
     let log = LogView { base: first, entries };
     let hard_state = HardState { term, vote: None, commit };
@@ -56,7 +56,7 @@ fn view(id: u64, entries: Vec<Entry>, commit: Index) -> MemberView {
         applying: commit,
         applied: commit,
         installing: false,
-        membership: counting,
+        membership: active,
         settled: 0,
         holds_newer_log: false,
         joined_at: 0,
@@ -85,7 +85,7 @@ fn save(hard_state: Option<HardState>, entries: Vec<Entry>) -> Save {
     Save { id, hard_state, entries: entries.into(), install: None, must_sync: true, then_send }
 }
 
-/// The only member of a cluster, which leads term 2, and what is known of it.
+/// The only member of a cluster, which leads term 2, and its record.
 fn leader() -> (Raft, MemberRecord) {
     let (config, boot) =
         (Config::new(MemberId(1)), Boot::first(Membership::new([MemberId(1)], [])));
@@ -126,10 +126,10 @@ fn i1_a_second_vote_in_one_term() {
 
 #[test]
 fn i2_logs_that_differ_below_a_shared_entry() {
-    let ours = view(1, vec![command(1, 2), command(2, 3)], 1);
-    let compare = |theirs: Vec<Entry>| {
-        let theirs = view(2, theirs, 1);
-        rule(logs_match((ours.id, &ours.log), (theirs.id, &theirs.log)))
+    let first = view(1, vec![command(1, 2), command(2, 3)], 1);
+    let compare = |entries: Vec<Entry>| {
+        let second = view(2, entries, 1);
+        rule(logs_match((first.id, &first.log), (second.id, &second.log)))
     };
     assert_eq!(compare(vec![command(2, 2)]), "fine");
     assert_eq!(compare(vec![command(2, 2), command(2, 3)]), "I2");
@@ -154,7 +154,7 @@ fn i4_a_leader_without_a_committed_entry() {
     let mut history = ClusterHistory::default();
     assert_eq!(rule(history.note(&view(1, vec![command(2, 2)], 2))), "fine");
     let lacks = view(3, vec![command(1, 2)], 1);
-    // A leader of the same term or before need not have it.
+    // A leader of the same or an earlier term need not have it.
     assert_eq!(rule(history.clone().note(&leading(lacks.clone(), 2))), "fine");
     assert_eq!(rule(history.note(&leading(lacks, 3))), "I4");
 }
@@ -168,7 +168,7 @@ fn i5_another_entry_is_committed() {
 }
 
 #[test]
-fn i6_neighbours_that_do_not_meet() {
+fn i6_consecutive_memberships_without_a_common_quorum() {
     let next = |majorities: &[&[u64]]| {
         let (raft, mut record) = leader();
         let entry = change(2, 3, &membership(majorities, &[]));
@@ -204,16 +204,16 @@ fn i8_a_membership_that_is_not_in_the_log() {
 }
 
 #[test]
-fn i9_marks_that_fall() {
+fn i9_indexes_that_decrease() {
     let (raft, record) = leader();
     assert_eq!(rule(record.clone().stepped(&raft)), "fine");
-    for spoil in [
+    for corrupt in [
         (|view| view.term = 3) as fn(&mut MemberView),
         |view| view.commit = 4,
         |view| view.applied = 4,
     ] {
         let mut wrong = view(1, vec![command(2, 2), command(2, 3), command(2, 4)], 1);
-        spoil(&mut wrong);
+        corrupt(&mut wrong);
         let mut wrong = MemberRecord::of_view(raft.config(), &wrong);
         assert_eq!(rule(wrong.stepped(&raft)), "I9");
     }
@@ -227,13 +227,13 @@ fn i10_a_commit_on_too_few_disks() {
         let view = view(id, vec![command(2, 2)], 1);
         (view.id, DiskRecord::of_view(&view.durable))
     });
-    let counting = Arc::new(membership(&[&[1, 2, 3]], &[]));
+    let active = Arc::new(membership(&[&[1, 2, 3]], &[]));
     let raised = RaisedCommit {
         by: MemberId(1),
         term: 2,
         entry: EntryId::new(2, 2),
         led_before: true,
-        memberships: [Arc::clone(&counting), counting],
+        memberships: [Arc::clone(&active), active],
     };
     let on = |count: u64| {
         let disks = &disks;
@@ -248,24 +248,24 @@ fn i10_a_commit_on_too_few_disks() {
 #[test]
 fn i10_a_commit_of_an_older_term() {
     let mut history = ClusterHistory::default();
-    let counting = Arc::new(membership(&[&[1, 2, 3]], &[]));
+    let active = Arc::new(membership(&[&[1, 2, 3]], &[]));
     let entry = EntryId::new(2, 2);
     let raised = |term| RaisedCommit {
         by: MemberId(1),
         term,
         entry,
         led_before: true,
-        memberships: [Arc::clone(&counting), Arc::clone(&counting)],
+        memberships: [Arc::clone(&active), Arc::clone(&active)],
     };
     assert_eq!(rule(history.commit_is_of_own_term(&raised(2))), "fine");
     assert_eq!(rule(history.commit_is_of_own_term(&raised(3))), "I10");
-    // It was known before: the leader has only learned it.
+    // Another member knew it before: the leader only learned it.
     history.note(&view(2, vec![command(2, 2)], 2)).unwrap();
     assert_eq!(rule(history.commit_is_of_own_term(&raised(3))), "fine");
 }
 
 #[test]
-fn i12_promises_before_they_are_kept() {
+fn i12_messages_before_their_save() {
     let sent = |term, message| {
         let (from, to) = (MemberId(1), MemberId(2));
         Envelope { from, to, term, incarnation: 0, joined_at: 0, message }
@@ -288,18 +288,18 @@ fn i12_promises_before_they_are_kept() {
 }
 
 #[test]
-fn i12_a_membership_told_as_committed_before_it_is_durable() {
+fn i12_a_membership_sent_as_committed_before_it_is_durable() {
     let mut member = view(1, vec![change(2, 2, &membership(&[&[1, 2]], &[]))], 2);
     let message = Message::AppendReply(AppendReply::Matches { index: 2, commit: 2 });
     let (from, to) = (MemberId(1), MemberId(2));
-    let told = Envelope { from, to, term: 2, incarnation: 0, joined_at: 0, message };
-    assert_eq!(rule(record(&member).sent(&told)), "fine");
+    let reply = Envelope { from, to, term: 2, incarnation: 0, joined_at: 0, message };
+    assert_eq!(rule(record(&member).sent(&reply)), "fine");
     Arc::make_mut(&mut member.durable).hard_state.commit = 1;
-    assert_eq!(rule(record(&member).sent(&told)), "I12");
+    assert_eq!(rule(record(&member).sent(&reply)), "I12");
 }
 
 #[test]
-fn d1_d2_a_disk_that_forgets() {
+fn d1_d2_a_disk_that_loses_saved_state() {
     let saved = view(1, vec![command(2, 2)], 1);
     let config = Config::new(saved.id);
     let starts = |hard_state, tail: Vec<Entry>| {
@@ -321,7 +321,7 @@ fn d1_d2_a_disk_that_forgets() {
 }
 
 #[test]
-fn i13_settled_that_too_few_disks_know() {
+fn i13_settled_on_too_few_disks() {
     let next = membership(&[&[1, 2, 3, 4]], &[]);
     let disks = [1, 2, 3, 4].map(|id| {
         let view = view(id, vec![change(2, 2, &next)], if id < 4 { 2 } else { 1 });
@@ -337,9 +337,9 @@ fn i13_settled_that_too_few_disks_know() {
     assert_eq!((from(1), from(2)), ("fine", "I13"));
 }
 
-/// The second example of the seeds: m4 was promoted, m3 alone knows it, m1 is down.
+/// m4 was promoted, only m3 knows that this is committed, m1 is down.
 #[test]
-fn l1_a_promoted_member_that_no_member_tells() {
+fn l1_a_promoted_member_that_does_not_learn_of_its_promotion() {
     let next = membership(&[&[1, 2, 3, 4]], &[]);
     let log = |count| [change(2, 2, &next), command(2, 3), command(2, 4)][..count].to_vec();
     let views = [view(1, log(3), 2), view(2, log(0), 1), view(3, log(2), 2), view(4, log(3), 1)];
@@ -349,8 +349,8 @@ fn l1_a_promoted_member_that_no_member_tells() {
     let live = &all[1..];
     let rules = Rules { activation: Activation::OnApply, votes_tell_commit: true, settles: true };
     assert_eq!(electable::check(live, &all, &history, rules), Ok(()));
-    let silent = Rules { votes_tell_commit: false, ..rules };
-    let stuck = electable::check(live, &all, &history, silent).unwrap_err();
+    let without_commit = Rules { votes_tell_commit: false, ..rules };
+    let stuck = electable::check(live, &all, &history, without_commit).unwrap_err();
     assert_eq!(stuck.members, [2, 3, 4].map(MemberId));
 }
 
@@ -373,7 +373,7 @@ fn l1_a_learner_with_the_newest_log() {
 }
 
 #[test]
-fn quorums_by_hand_agree_with_those_of_the_core() {
+fn quorums_agree_with_those_of_the_core() {
     let sets: Vec<Vec<u64>> = (1..16_u64)
         .map(|bits| (0..4).filter(|at| bits >> at & 1 == 1).map(|at| at + 1).collect())
         .collect();

@@ -1,7 +1,7 @@
-//! All invariants of a cluster, checked as things happen.
+//! All invariants of a cluster, checked event by event.
 //!
-//! Everything is kept up to date event by event, so that a check costs what the event
-//! changed and not what the cluster holds. The rules themselves are those of
+//! The records are updated incrementally, so that the cost of a check depends on the event
+//! and not on the size of the cluster. The rules themselves are in
 //! [`MemberRecord`], [`ClusterHistory`] and [`EntryRegister`], which the model checker uses on
 //! whole states.
 
@@ -18,18 +18,18 @@ use super::history::{commit_is_on_quorum, settled_is_known};
 use super::member::{DiskRecord, MemberRecord};
 use super::{Checked, ClusterHistory, MemberChecks, ensure};
 
-/// What happened in a cluster so far.
+/// The records of all members and of the cluster so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Invariants {
     history: ClusterHistory,
     entries: EntryRegister,
-    /// The hashes of machines' states, by the index at which they were captured.
+    /// The hashes of captured machine states, by index.
     states: HashMap<Index, u64>,
     members: BTreeMap<MemberId, MemberRecord>,
 }
 
 impl Invariants {
-    /// The newest committed membership that a machine was given.
+    /// The newest committed membership passed to a machine.
     pub(crate) fn membership(&self) -> Option<&(EntryId, Arc<Membership>)> {
         self.memberships().next()
     }
@@ -79,7 +79,7 @@ impl Invariants {
         }
     }
 
-    /// The member's disk was laid out by hand: what was known of it counts no longer.
+    /// The member's disk was set up by hand: its old record is no longer valid.
     pub(crate) fn forget_member(&mut self, id: MemberId) {
         self.members.remove(&id);
     }
@@ -113,7 +113,7 @@ impl Invariants {
         self.members.get(&envelope.from).map_or(Ok(()), |member| member.sent(envelope))
     }
 
-    /// Something happened to a member, and all that it asked for was shown here.
+    /// A member processed an input, and all its outputs were passed to this checker.
     pub(crate) fn stepped(&mut self, raft: &Raft) -> Checked {
         let id = raft.config().id;
         let Some(member) = self.members.get_mut(&id) else { return Ok(()) };
@@ -126,13 +126,13 @@ impl Invariants {
             self.history.commit_is_of_own_term(raised)?;
             commit_is_on_quorum(raised, |id| self.disk(id))?;
         }
-        let mut news = false;
+        let mut is_new = false;
         for index in claims.committed.into_iter().flatten() {
             let Some(entry) = self.members[&id].requested.id_at(index) else { continue };
             let payload = self.entries.payload(entry);
-            news |= self.history.committed(id, raft.term(), entry, payload)?;
+            is_new |= self.history.committed(id, raft.term(), entry, payload)?;
         }
-        if news {
+        if is_new {
             self.members.keys().try_for_each(|id| self.leader_is_complete(*id))?;
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Invariants {
         self.history.leader_is_complete(id, term, |entry| log.covers(entry))
     }
 
-    /// A machine is given entries.
+    /// A machine gets entries to apply.
     pub(crate) fn applying(&mut self, id: MemberId, entries: &Entries) -> Checked {
         let Some(member) = self.members.get_mut(&id) else { return Ok(()) };
         for entry in entries.chunks().flatten() {
@@ -158,7 +158,7 @@ impl Invariants {
         Ok(())
     }
 
-    /// A machine is to continue from a snapshot.
+    /// A machine will continue from a snapshot.
     pub(crate) fn installing(&mut self, id: MemberId, index: Index) {
         if let Some(member) = self.members.get_mut(&id) {
             member.installing(index);
@@ -185,8 +185,8 @@ impl Invariants {
         self.members.get_mut(&id).map_or(Ok(()), |member| member.goal_ended(ended))
     }
 
-    /// A machine's state was captured: machines that have run the same entries are in the
-    /// same state (I5).
+    /// A machine's state was captured: machines that applied the same entries have the same
+    /// state (I5).
     pub(crate) fn captured(&mut self, id: MemberId, index: Index, hash: u64) -> Checked {
         let first = *self.states.entry(index).or_insert(hash);
         ensure(first == hash, "I5", || {

@@ -1,4 +1,4 @@
-//! What the checkers see of one member.
+//! The state of one member as the checkers see it.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use quorate_core::{EntryId, Index, MemberId, Membership, Raft, SnapshotMeta, Ter
 
 use crate::cluster::{DiskState, LogView};
 
-/// One member at one moment: what it believes, and what its disk holds. Of a member
-/// that is down, what it would believe after a start is not shown: it has the role of
-/// a follower and the marks of its disk.
+/// One member at one moment: its state in memory, and the content of its disk. A member
+/// that is down appears as a follower with the indexes from its disk, not with the state
+/// that it would have after a start.
 #[derive(Clone, Debug)]
 pub struct MemberView {
     pub id: MemberId,
@@ -25,7 +25,7 @@ pub struct MemberView {
     pub applied: Index,
     pub snapshot: SnapshotMeta,
     pub installing: bool,
-    /// The membership that it counts by.
+    /// The active membership.
     pub membership: Arc<Membership>,
     /// The newest membership that it knows to be settled, as a leader.
     pub settled: Index,
@@ -33,13 +33,12 @@ pub struct MemberView {
     pub holds_newer_log: bool,
     /// The entry that it waits for before it campaigns, if it joined later.
     pub joined_at: Index,
-    /// What a power failure would leave.
+    /// The state that survives a power failure.
     pub durable: Arc<DiskState>,
 }
 
 impl MemberView {
-    /// A member that runs. Entries that it no longer keeps in memory are taken from
-    /// its disk.
+    /// A running member. Entries that it no longer keeps in memory are taken from its disk.
     pub fn of(raft: &Raft, durable: Arc<DiskState>) -> Self {
         let status = raft.status();
         let first = status.log.tail_first;
@@ -94,7 +93,7 @@ impl MemberView {
     }
 
     /// The memberships of its log, oldest first: that of the snapshot, and one per
-    /// change since, each with the entry that brought it.
+    /// change since, each with its entry.
     pub fn memberships(&self) -> Vec<(EntryId, Arc<Membership>)> {
         memberships(&self.snapshot, &self.log)
     }

@@ -1,4 +1,4 @@
-//! Actions as they are done to the world.
+//! Executes actions on a simulation.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -73,13 +73,13 @@ impl Simulation {
         }
         let until = self.now + ticks * TICK;
         member.paused_until = until;
-        // Time has passed: the clock ticks before anything else is done.
+        // Time has passed: on resume the clock ticks before any other event.
         let (run, ticks) = (member.run, ticks.min(limit));
         self.schedule(until, SimEvent::Resumes { place, run, ticks });
         true
     }
 
-    /// Leader leases trust clocks: there they do not jump.
+    /// Clocks do not jump in runs with lease reads, because leader leases rely on clocks.
     fn jump_clock(&mut self, place: usize, number: u64) -> Result<bool, Violation> {
         if self.setting.lease_reads == 1 {
             return Ok(false);
@@ -94,12 +94,12 @@ impl Simulation {
         Ok(true)
     }
 
-    fn cut(&mut self, what: ActionKind, place: usize, number: u64) -> bool {
+    fn cut(&mut self, kind: ActionKind, place: usize, number: u64) -> bool {
         let count = self.members.len();
         let other = number as usize % count;
         let side = |place: usize| number >> (place % 16) & 1;
         let network = &mut self.network;
-        match what {
+        match kind {
             ActionKind::Isolate => {
                 network.cut_where(count, |from, to| from == place || to == place)
             }
@@ -115,19 +115,19 @@ impl Simulation {
         true
     }
 
-    fn spoil_disk(&mut self, what: ActionKind, place: usize, number: u64) -> bool {
+    fn spoil_disk(&mut self, kind: ActionKind, place: usize, number: u64) -> bool {
         let member = &mut self.members[place];
         if !member.is_up() {
             return false;
         }
-        if what == ActionKind::SlowDisk {
+        if kind == ActionKind::SlowDisk {
             member.disk_delay = (member.disk_delay * 10).min(20 * TICK);
             return true;
         }
         member.spoiled = true;
         let mut disk = member.disk.inner();
         let skip = (number / 8 % 6) as u32;
-        let fault = match (what, number % 2) {
+        let fault = match (kind, number % 2) {
             (ActionKind::FailWrite, 0) => Fault::WriteError,
             (ActionKind::FailWrite, _) => Fault::ShortWrite,
             (ActionKind::FailSync, 0) => Fault::SyncError,
@@ -143,21 +143,22 @@ impl Simulation {
         true
     }
 
-    /// What no cluster survives is not done to it: a quorum of good disks is left.
-    fn damage(&mut self, what: ActionKind, place: usize, number: u64) -> Result<bool, Violation> {
+    /// Damages a disk, unless no quorum of good disks would be left.
+    fn damage(&mut self, kind: ActionKind, place: usize, number: u64) -> Result<bool, Violation> {
         if self.members[place].health != MemberHealth::Healthy {
             return Ok(false);
         }
-        if what == ActionKind::SwapDisks {
+        if kind == ActionKind::SwapDisks {
             return self.swap_disks(place, number as usize % self.members.len());
         }
         if !self.quorums_survive(place) {
             return Ok(false);
         }
-        match what {
+        match kind {
             ActionKind::FlipBit => {
-                // The power stays on: of a log whose last write was damaged while the
-                // power failed, it was possibly never durable.
+                // The process stops without a power loss, and all writes are durable. After
+                // a power loss the store could not tell damage to the last write from a torn
+                // write.
                 if !self.kill(place)? {
                     return Ok(false);
                 }
@@ -166,7 +167,7 @@ impl Simulation {
                 let flipped = member.disk.inner().flip_bit(&mut member.random);
                 let Some((file, offset)) = flipped else { return Ok(false) };
                 member.flipped = true;
-                self.say(|| format!("-- flips a bit of {file}, byte {offset}"));
+                self.say(|| format!("-- flip a bit of {file}, byte {offset}"));
             }
             ActionKind::LoseDisk => {
                 self.crash(place)?;
@@ -181,7 +182,7 @@ impl Simulation {
         Ok(true)
     }
 
-    /// Every membership that counts or may come to count somewhere.
+    /// All memberships that are active, or may become active, at a member.
     pub(crate) fn memberships_in_use(&self) -> Vec<Arc<Membership>> {
         let known = self.invariants.memberships().take(3).map(|(_, membership)| membership.clone());
         let newest = self.invariants.membership().map_or(0, |(id, _)| id.index);
@@ -191,22 +192,22 @@ impl Simulation {
     }
 
     fn quorums_survive(&self, without: usize) -> bool {
-        let lost = self.members[without].id;
-        let stays = |id: MemberId| id != lost && !self.is_lost(id) && !self.is_flipped(id);
-        self.memberships_in_use().iter().all(|membership| has_quorum(membership, stays))
+        let damaged = self.members[without].id;
+        let is_good = |id: MemberId| id != damaged && !self.is_lost(id) && !self.is_flipped(id);
+        self.memberships_in_use().iter().all(|membership| has_quorum(membership, is_good))
     }
 
     fn is_flipped(&self, id: MemberId) -> bool {
         self.members.get(place_of(id)).is_some_and(|member| member.flipped)
     }
 
-    fn operate(&mut self, what: ActionKind, place: usize, number: u64) -> Result<bool, Violation> {
+    fn operate(&mut self, kind: ActionKind, place: usize, number: u64) -> Result<bool, Violation> {
         if !self.is_awake(place) {
             return Ok(false);
         }
         let target = MemberId(1 + number % self.members.len() as u64);
         let Some(process) = &mut self.members[place].process else { return Ok(false) };
-        match what {
+        match kind {
             ActionKind::Transfer => {
                 process.driver.transfer(target);
             }
@@ -229,31 +230,31 @@ impl Simulation {
 
     fn change_members(
         &mut self,
-        what: ActionKind,
+        kind: ActionKind,
         place: usize,
         number: u64,
     ) -> Result<bool, Violation> {
         if !self.is_awake(place) {
             return Ok(false);
         }
-        let wanted = match what {
+        let new_members = match kind {
             ActionKind::AddLearner | ActionKind::AddGhost => 1,
             ActionKind::GoalWithNew => 1 + number % 2,
             _ => 0,
         };
-        if self.members.len() + wanted as usize > MEMBERS_MAX {
+        if self.members.len() + new_members as usize > MEMBERS_MAX {
             return Ok(false);
         }
-        let new: Vec<MemberId> = (0..wanted).map(|_| self.add_place(what)).collect();
+        let new: Vec<MemberId> = (0..new_members).map(|_| self.add_place(kind)).collect();
         let leader = self.leader().map(|place| self.members[place].id);
         let now = self.membership();
         let lost: BTreeSet<MemberId> =
             now.members().iter().filter(|id| self.is_lost(*id)).collect();
-        let well = |id: MemberId| !lost.contains(&id);
-        let Some(change) = self.admin.change(what, number, &now, leader, &new, &well) else {
+        let is_healthy = |id: MemberId| !lost.contains(&id);
+        let Some(change) = self.admin.change(kind, number, &now, leader, &new, &is_healthy) else {
             return Ok(false);
         };
-        self.report.cancels += u64::from(what == ActionKind::Cancel);
+        self.report.cancels += u64::from(kind == ActionKind::Cancel);
         self.ask_change(place, change)?;
         Ok(true)
     }
@@ -262,11 +263,11 @@ impl Simulation {
         let (number, change) = self.admin.number(change);
         let (run, timeout) = (self.members[place].run, self.admin.timeout);
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
-        let ticket = process.driver.change(change, timeout);
-        self.admin.asked((place, run, ticket), number);
+        let token = process.driver.change(change, timeout);
+        self.admin.asked((place, run, token), number);
         self.pump(place)
     }
 }
 
-/// Places in one world.
+/// The maximum number of members in one simulation, including removed ones.
 const MEMBERS_MAX: usize = 24;

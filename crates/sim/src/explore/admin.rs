@@ -1,4 +1,4 @@
-//! The operator that changes the members of a simulated cluster, and the results.
+//! The operator of a simulated cluster: requests membership changes and checks the results.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use quorate_core::membership::{Operation, Transition};
 use quorate_core::{Change, Index, MemberId, Membership};
 
 use super::action::ActionKind;
-use super::clients::Asked;
+use super::clients::RequestKey;
 use super::report::RunReport;
 use super::setting::RunSettings;
 use crate::random::Random;
@@ -17,13 +17,13 @@ use crate::random::Random;
 pub(crate) struct Admin {
     /// How long a change may take before it ends as unknown.
     pub(crate) timeout: u64,
-    open: HashMap<Asked, u64>,
-    /// Every change asked for, by the number in its context.
+    open: HashMap<RequestKey, u64>,
+    /// All requested changes, by the number in their context.
     changes: BTreeMap<u64, ChangeRecord>,
     next: u64,
 }
 
-/// What is known of a change.
+/// The recorded state of a change.
 #[derive(Clone, Debug, Default)]
 struct ChangeRecord {
     applied: Option<Index>,
@@ -40,36 +40,36 @@ impl Admin {
         }
     }
 
-    /// The change that this action stands for, if it makes sense now.
+    /// The change that this action requests, if it is possible now.
     pub(crate) fn change(
         &mut self,
-        what: ActionKind,
+        kind: ActionKind,
         number: u64,
         now: &Membership,
         leader: Option<MemberId>,
         new: &[MemberId],
-        well: &dyn Fn(MemberId) -> bool,
+        is_healthy: &dyn Fn(MemberId) -> bool,
     ) -> Option<Change> {
         let mut random = Random::stream(number, self.next);
         let members: Vec<MemberId> = now.members().iter().collect();
-        let living: Vec<MemberId> = members.iter().copied().filter(|id| well(*id)).collect();
-        let change = match what {
+        let healthy: Vec<MemberId> = members.iter().copied().filter(|id| is_healthy(*id)).collect();
+        let change = match kind {
             ActionKind::AddLearner | ActionKind::AddGhost => Change::add_learner(*new.first()?),
             ActionKind::Goal => {
-                let voters = some_of(&mut random, &living);
-                let learners: Vec<MemberId> = (living.iter().copied())
+                let voters = random_subset(&mut random, &healthy);
+                let learners: Vec<MemberId> = (healthy.iter().copied())
                     .filter(|id| !voters.contains(id) && random.per_mille(200))
                     .collect();
                 (!voters.is_empty()).then(|| Change::goal(voters, learners))?
             }
             ActionKind::GoalWithNew => {
-                let mut voters = some_of(&mut random, &living);
+                let mut voters = random_subset(&mut random, &healthy);
                 voters.extend(new);
                 Change::goal(voters, [])
             }
             ActionKind::GoalWithoutLeader => {
                 let voters: Vec<MemberId> =
-                    living.iter().copied().filter(|id| Some(*id) != leader).collect();
+                    healthy.iter().copied().filter(|id| Some(*id) != leader).collect();
                 (!voters.is_empty()).then(|| Change::goal(voters, []))?
             }
             ActionKind::Cancel => Change::cancel(),
@@ -81,14 +81,14 @@ impl Admin {
                 let count = random.between(1, 3);
                 let operations: Vec<Operation> =
                     (0..count).filter_map(|_| operation(&mut random, &members)).collect();
-                let explicit = what == ActionKind::JointExplicit;
-                let wanted =
+                let explicit = kind == ActionKind::JointExplicit;
+                let transition =
                     if explicit { Transition::JointExplicit } else { Transition::JointImplicit };
-                Change::new(operations).with_transition(wanted)
+                Change::new(operations).with_transition(transition)
             }
             ActionKind::LeaveJoint => Change::leave(),
             ActionKind::SetVoters => {
-                let voters = some_of(&mut random, &living);
+                let voters = random_subset(&mut random, &healthy);
                 (!voters.is_empty()).then(|| Change::set_voters(voters, random.per_mille(500)))?
             }
             _ => return None,
@@ -96,7 +96,7 @@ impl Admin {
         Some(if random.per_mille(100) { change.expecting(now.since()) } else { change })
     }
 
-    /// Numbers a change, so that it is known again in the log.
+    /// Adds a number to the context of a change, to identify it in the log.
     pub(crate) fn number(&mut self, change: Change) -> (u64, Change) {
         self.next += 1;
         self.changes.insert(self.next, ChangeRecord::default());
@@ -104,22 +104,22 @@ impl Admin {
         (self.next, change.with_context(context))
     }
 
-    pub(crate) fn asked(&mut self, asked: Asked, number: u64) {
-        self.open.insert(asked, number);
+    pub(crate) fn asked(&mut self, key: RequestKey, number: u64) {
+        self.open.insert(key, number);
     }
 
     pub(crate) fn open(&self) -> usize {
         self.open.len()
     }
 
-    /// A change is committed. What was refused must never be.
+    /// A change is committed. A refused change must never be.
     pub(crate) fn applied(&mut self, index: Index, context: &[u8]) -> Result<(), String> {
         let Ok(number) = context.try_into().map(u64::from_le_bytes) else { return Ok(()) };
-        let Some(health) = self.changes.get_mut(&number) else { return Ok(()) };
-        if health.refused {
-            return Err(format!("change {number} was refused and is committed at {index}"));
+        let Some(record) = self.changes.get_mut(&number) else { return Ok(()) };
+        if record.refused {
+            return Err(format!("change {number} was refused but is committed at {index}"));
         }
-        match health.applied.replace(index) {
+        match record.applied.replace(index) {
             Some(first) if first != index => {
                 Err(format!("change {number} is committed at {first} and at {index}"))
             }
@@ -127,29 +127,31 @@ impl Admin {
         }
     }
 
-    /// The answer to a change, or not one of ours.
+    /// The reply to a change; None if the request is not a change of this operator.
     pub(crate) fn answered(
         &mut self,
-        asked: Asked,
-        answer: &RequestOutcome,
+        key: RequestKey,
+        outcome: &RequestOutcome,
         report: &mut RunReport,
     ) -> Option<Result<(), String>> {
-        let number = self.open.remove(&asked)?;
-        let health = self.changes.entry(number).or_default();
-        Some(match answer {
+        let number = self.open.remove(&key)?;
+        let record = self.changes.entry(number).or_default();
+        Some(match outcome {
             Ok(RequestReply::Changed { .. } | RequestReply::GoalEnded(_)) => {
                 report.changes_done += 1;
-                match health.applied {
+                match record.applied {
                     Some(_) => Ok(()),
-                    None => Err(format!("change {number} is done and not committed")),
+                    None => Err(format!("change {number} is done but not committed")),
                 }
             }
             Ok(_) => Ok(()),
             Err(RequestError::Refused(_)) => {
                 report.changes_refused += 1;
-                health.refused = true;
-                match health.applied {
-                    Some(at) => Err(format!("change {number} is refused and committed at {at}")),
+                record.refused = true;
+                match record.applied {
+                    Some(index) => {
+                        Err(format!("change {number} is refused but committed at {index}"))
+                    }
                     None => Ok(()),
                 }
             }
@@ -162,18 +164,18 @@ impl Admin {
 
     /// A member died: the operator gets no reply.
     pub(crate) fn lost(&mut self, place: usize, run: u64) {
-        self.open.retain(|asked, _| (asked.0, asked.1) != (place, run));
+        self.open.retain(|key, _| (key.0, key.1) != (place, run));
     }
 }
 
-fn some_of(random: &mut Random, from: &[MemberId]) -> Vec<MemberId> {
-    let wanted = random.between(1, 5) as usize;
+fn random_subset(random: &mut Random, from: &[MemberId]) -> Vec<MemberId> {
+    let count = random.between(1, 5) as usize;
     let mut left = from.to_vec();
-    let mut some = Vec::new();
-    while some.len() < wanted && !left.is_empty() {
-        some.push(left.swap_remove(random.below(left.len() as u64) as usize));
+    let mut chosen = Vec::new();
+    while chosen.len() < count && !left.is_empty() {
+        chosen.push(left.swap_remove(random.below(left.len() as u64) as usize));
     }
-    some
+    chosen
 }
 
 fn operation(random: &mut Random, members: &[MemberId]) -> Option<Operation> {

@@ -1,4 +1,4 @@
-//! Clients: what they ask, what they are told, and the history of both.
+//! The simulated clients: their requests, the replies, and the history of both.
 
 use std::collections::HashMap;
 
@@ -9,20 +9,19 @@ use quorate_core::RequestId;
 use super::machine::numbered;
 use super::setting::{RunSettings, TICK};
 use super::workload::{ClientReply, Exchange, Workload, WorkloadRequest};
-use crate::checkers::replies::{CheckedRequest, ReplyChecker, ReplyKind as Said};
+use crate::checkers::replies::{CheckedRequest, ReplyChecker, ReplyKind};
 use crate::random::Random;
 
-/// Which answer belongs to which request: where it was asked, in which run of that
-/// member, under which ticket.
-pub(crate) type Asked = (usize, u64, RequestToken);
+/// Identifies an open request: the member's position, its run, and the driver's token.
+pub(crate) type RequestKey = (usize, u64, RequestToken);
 
 pub(crate) struct SimClients {
     random: Random,
     pub(crate) workload: Box<dyn Workload>,
     think: u64,
     clients: usize,
-    open: HashMap<Asked, usize>,
-    /// Counts calls and returns: a clock finer than the world's.
+    open: HashMap<RequestKey, usize>,
+    /// Counts calls and returns: a more precise clock than that of the simulation.
     moment: u64,
     pub(crate) history: Vec<Exchange>,
     pub(crate) answers: ReplyChecker,
@@ -56,17 +55,17 @@ impl SimClients {
         self.open.len()
     }
 
-    /// How long a client waits before it asks again.
+    /// The time that a client waits before its next request.
     pub(crate) fn pause(&mut self) -> u64 {
         1 + self.random.below(self.think)
     }
 
-    /// A number below `bound`, for choices that clients make.
+    /// A random number below `bound`, for choices of clients.
     pub(crate) fn draw(&mut self, bound: u64) -> u64 {
         self.random.below(bound)
     }
 
-    /// A client makes up something to ask. The request is open until answered.
+    /// Creates the next request of a client. It is open until it gets a reply.
     pub(crate) fn ask(&mut self, client: usize) -> (usize, WorkloadRequest) {
         let ask = self.workload.next(&mut self.random);
         self.push(client, ask)
@@ -82,10 +81,10 @@ impl SimClients {
         self.push(client, ask)
     }
 
-    /// Its number, and what to hand to a driver.
+    /// Records a request. Returns its number and the request to pass to a driver.
     fn push(&mut self, client: usize, ask: WorkloadRequest) -> (usize, WorkloadRequest) {
         let number = self.history.len();
-        let handed = match &ask {
+        let driver_request = match &ask {
             WorkloadRequest::Command(command) => {
                 WorkloadRequest::Command(numbered(number as u64, command))
             }
@@ -100,37 +99,37 @@ impl SimClients {
             heard: ClientReply::Nothing,
             ran_at: None,
         });
-        (number, handed)
+        (number, driver_request)
     }
 
-    /// The driver at this place took the request under this ticket.
-    pub(crate) fn asked(&mut self, asked: Asked, number: usize) -> Result<(), String> {
-        self.open.insert(asked, number);
-        let wish = match self.history[number].ask {
+    /// A driver accepted the request and returned a token.
+    pub(crate) fn asked(&mut self, key: RequestKey, number: usize) -> Result<(), String> {
+        self.open.insert(key, number);
+        let kind = match self.history[number].ask {
             WorkloadRequest::Question(_) => CheckedRequest::Read,
             WorkloadRequest::Command(_) => CheckedRequest::Command,
         };
-        self.answers.asked(RequestId(number as u64), wish).map_err(|why| why.to_string())
+        self.answers.request_sent(RequestId(number as u64), kind).map_err(|why| why.to_string())
     }
 
     /// A driver replies. Returns the client, which may continue.
     pub(crate) fn answered(
         &mut self,
-        asked: Asked,
-        answer: &RequestOutcome,
+        key: RequestKey,
+        outcome: &RequestOutcome,
     ) -> Result<Option<usize>, String> {
-        let Some(number) = self.open.remove(&asked) else { return Ok(None) };
-        let said = match answer {
-            Ok(_) => Said::Done,
-            Err(RequestError::Refused(_)) => Said::Refused,
-            Err(RequestError::Unknown(_)) => Said::Unknown,
+        let Some(number) = self.open.remove(&key) else { return Ok(None) };
+        let kind = match outcome {
+            Ok(_) => ReplyKind::Done,
+            Err(RequestError::Refused(_)) => ReplyKind::Refused,
+            Err(RequestError::Unknown(_)) => ReplyKind::Unknown,
         };
         let id = RequestId(number as u64);
-        self.answers.answered(id, said).map_err(|why| why.to_string())?;
+        self.answers.reply_received(id, kind).map_err(|why| why.to_string())?;
         self.moment += 1;
         let exchange = &mut self.history[number];
         exchange.returned = Some(self.moment);
-        match answer {
+        match outcome {
             Ok(done) => {
                 self.done += 1;
                 exchange.note(done);
@@ -144,29 +143,30 @@ impl SimClients {
         Ok(Some(exchange.client))
     }
 
-    /// A command ran at this index, whether its client learns of it or not.
+    /// A command was applied at this index, whether its client gets a reply or not.
     pub(crate) fn ran(&mut self, number: u64, index: u64) {
         if let Some(exchange) = self.history.get_mut(number as usize) {
             exchange.ran_at = Some(index);
         }
     }
 
-    /// A request that ran up to this index and is open in this run of a member.
-    pub(crate) fn waits_for(&self, at: (usize, u64), index: u64) -> Option<usize> {
+    /// The first request that was applied up to this index and is still open in this run of
+    /// a member.
+    pub(crate) fn waits_for(&self, process: (usize, u64), index: u64) -> Option<usize> {
         let ran = |number: usize| self.history[number].ran_at;
-        let here = self.open.iter().filter(|(asked, _)| (asked.0, asked.1) == at);
-        let mut late = here.map(|(_, number)| *number).collect::<Vec<usize>>();
+        let open = self.open.iter().filter(|(key, _)| (key.0, key.1) == process);
+        let mut late = open.map(|(_, number)| *number).collect::<Vec<usize>>();
         late.retain(|number| ran(*number).is_some_and(|ran| ran <= index));
         late.into_iter().min()
     }
 
-    /// A member died: the clients that waited for it get no reply.
+    /// A member died: its waiting clients get no reply.
     pub(crate) fn lost(&mut self, place: usize, run: u64) -> Result<Vec<usize>, String> {
-        let mut lost: Vec<(Asked, usize)> = Vec::new();
-        self.open.retain(|asked, number| {
-            let stays = (asked.0, asked.1) != (place, run);
+        let mut lost: Vec<(RequestKey, usize)> = Vec::new();
+        self.open.retain(|key, number| {
+            let stays = (key.0, key.1) != (place, run);
             if !stays {
-                lost.push((*asked, *number));
+                lost.push((*key, *number));
             }
             stays
         });
@@ -175,7 +175,7 @@ impl SimClients {
         for (_, number) in lost {
             self.unknown += 1;
             let id = RequestId(number as u64);
-            self.answers.answered(id, Said::Unknown).map_err(|why| why.to_string())?;
+            self.answers.reply_received(id, ReplyKind::Unknown).map_err(|why| why.to_string())?;
             clients.push(self.history[number].client);
         }
         Ok(clients)

@@ -1,8 +1,8 @@
-//! The second half of a run: faults stop, and the remaining members have to recover.
+//! The second half of a run: faults stop, and the remaining members must recover.
 //!
 //! Some members are restarted, connected and given working disks; the others stay down.
-//! If those that run hold a quorum of every membership that may count for a member, they
-//! have to elect a leader, finish the change in progress, reach a new goal, serve all
+//! If the running members have a quorum of every membership that may be active at a member,
+//! they must elect a leader, finish the change in progress, reach a new goal, serve all
 //! clients and agree (L1, L2, L4, L5).
 
 use std::collections::BTreeSet;
@@ -19,12 +19,12 @@ use super::simulation::{SimEvent, Simulation, place_of};
 use super::workload::Judgement;
 use crate::checkers::{Checked, Violation, has_quorum};
 
-/// Within so many election timeouts.
+/// Time limits, in election timeouts.
 const ELECTED_WITHIN: u64 = 20;
 const CHANGED_WITHIN: u64 = 60;
 const CAUGHT_UP_WITHIN: u64 = 40;
 /// Longer than the timeout of a request.
-const ANSWERED_WITHIN: u64 = 50;
+const REPLIED_WITHIN: u64 = 50;
 
 impl Simulation {
     /// Ends the faults and requires that the cluster recovers.
@@ -35,20 +35,23 @@ impl Simulation {
         let names: Vec<String> = stays.iter().map(ToString::to_string).collect();
         self.say(|| format!("== healed: {}", names.join(" ")));
         self.bring_back(&stays)?;
-        // A leader may still count on members that stay down in what it begins: the cluster is
-        // judged once the leader can know that they are down.
+        // A leader may start a change that needs members that stay down. The cluster is checked
+        // only after the leader can know that they are down.
         self.run_until(self.now + 3 * self.election())?;
-        // Some may have joined meanwhile. A member that came back with an empty disk has not:
-        // it does not count before it is added again.
+        // Members may have joined meanwhile. A member with an empty disk is excluded until it is
+        // added again.
         let joined = |member: &&SimMember| member.is_up() && member.health == MemberHealth::Healthy;
         stays.extend(self.members.iter().filter(joined).map(|member| member.id));
         if !self.can_continue(&stays) {
             self.report.not_judged += 1;
             return self.finish(&stays, false);
         }
-        self.wait_for("L1", ELECTED_WITHIN, "no leader commits an entry of its term", |world| {
-            world.has_working_leader()
-        })?;
+        self.wait_for(
+            "L1",
+            ELECTED_WITHIN,
+            "no leader commits an entry of its term",
+            |simulation| simulation.has_working_leader(),
+        )?;
         self.reach_goal(&stays)?;
         self.serve(&stays)?;
         self.report.healed += 1;
@@ -66,16 +69,16 @@ impl Simulation {
             .collect();
         for _ in 0..self.setting.absent {
             let all: Vec<MemberId> = stays.iter().copied().collect();
-            let Some(away) = self.random.pick(&all).copied() else { break };
-            stays.remove(&away);
+            let Some(down) = self.random.pick(&all).copied() else { break };
+            stays.remove(&down);
             if !self.can_continue(&stays) {
-                stays.insert(away);
+                stays.insert(down);
             }
         }
         stays
     }
 
-    /// These hold a quorum of every membership that counts or may come to count.
+    /// Whether these have a quorum of every membership that is or may become active.
     fn can_continue(&self, stays: &BTreeSet<MemberId>) -> bool {
         let memberships = self.memberships_in_use();
         !memberships.is_empty()
@@ -109,19 +112,19 @@ impl Simulation {
         &mut self,
         rule: &'static str,
         elections: u64,
-        otherwise: &str,
-        so: impl Fn(&Self) -> bool,
+        failure: &str,
+        condition: impl Fn(&Self) -> bool,
     ) -> Checked {
         let end = self.now + elections * self.election();
         while self.now < end {
-            if so(self) {
+            if condition(self) {
                 return Ok(());
             }
             self.run_until(self.now + TICK)?;
         }
         let membership = self.membership();
-        let what = format!("{otherwise} within {elections} election timeouts; {membership}");
-        Err(Violation::new(rule, what))
+        let message = format!("{failure} within {elections} election timeouts; {membership}");
+        Err(Violation::new(rule, message))
     }
 
     fn has_working_leader(&self) -> bool {
@@ -129,8 +132,8 @@ impl Simulation {
         process.is_some_and(|process| process.driver.raft().has_own_commit())
     }
 
-    /// The operator asks for exactly the members that run, and retries until the membership
-    /// is that.
+    /// The operator requests exactly the running members as a goal, and retries until the
+    /// membership matches.
     fn reach_goal(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
         let end = self.now + CHANGED_WITHIN * self.election();
         while self.now < end {
@@ -152,7 +155,7 @@ impl Simulation {
         }
         let now = self.membership();
         let names: Vec<String> = stays.iter().map(ToString::to_string).collect();
-        Err(Violation::new("L2", format!("not only {} are members: {now}", names.join(" "))))
+        Err(Violation::new("L2", format!("the members are not exactly {}: {now}", names.join(" "))))
     }
 
     /// A write and a read at every member get replies, and all members catch up.
@@ -165,20 +168,20 @@ impl Simulation {
             self.ask(place_of(*id), number, request)?;
         }
         self.stop_clients();
-        self.wait_for("L5", ANSWERED_WITHIN, "a request has no answer", |world| {
-            world.clients.open() == 0 && world.admin.open() == 0
+        self.wait_for("L5", REPLIED_WITHIN, "a request has no reply", |simulation| {
+            simulation.clients.open() == 0 && simulation.admin.open() == 0
         })?;
-        self.wait_for("L4", CAUGHT_UP_WITHIN, "a member does not catch up", |world| {
-            let commit = world.invariants.commit();
-            let now = world.membership();
+        self.wait_for("L4", CAUGHT_UP_WITHIN, "a member does not catch up", |simulation| {
+            let commit = simulation.invariants.commit();
+            let now = simulation.membership();
             stays.iter().filter(|id| now.contains(**id)).all(|id| {
-                let process = world.members[place_of(*id)].process.as_ref();
+                let process = simulation.members[place_of(*id)].process.as_ref();
                 process.is_some_and(|process| process.applier.applied() == commit)
             })
         })
     }
 
-    /// Looks at what clients saw and at what the machines hold.
+    /// Checks the replies to clients and the states of the machines.
     fn finish(&mut self, stays: &BTreeSet<MemberId>, judged: bool) -> Checked {
         self.stop_clients();
         for place in 0..self.members.len() {
@@ -192,7 +195,7 @@ impl Simulation {
         if let Some(violation) = self.clients.answers.finish(&caught_up).first() {
             return Err(Violation::new("R3", violation.to_string()));
         }
-        self.run_log_again()?;
+        self.check_replay()?;
         match self.clients.workload.judge(&self.clients.history) {
             Judgement::Passed => Ok(()),
             Judgement::Broken(violation) => Err(violation),
@@ -203,8 +206,8 @@ impl Simulation {
         }
     }
 
-    /// What clients were told and where the machines are follows from the log alone.
-    fn run_log_again(&self) -> Checked {
+    /// Replays the log: it must produce the replies to clients and the machines' states.
+    fn check_replay(&self) -> Checked {
         let reached = self.members.iter().filter_map(|member| {
             let applier = &member.process.as_ref()?.applier;
             let chunks = applier.machine().snapshot().collect();
@@ -218,7 +221,7 @@ impl Simulation {
     }
 }
 
-/// Members that run and are not removed: voters, and learners if there are many.
+/// The running members that are not removed: five voters, and learners beyond that.
 fn goal_for(now: &Membership, stays: &BTreeSet<MemberId>) -> (MemberSet, MemberSet) {
     // A removed member does not come back under its old id.
     let members: Vec<MemberId> = stays.iter().copied().filter(|id| now.contains(*id)).collect();
@@ -226,7 +229,7 @@ fn goal_for(now: &Membership, stays: &BTreeSet<MemberId>) -> (MemberSet, MemberS
     (voters.iter().copied().collect(), learners.iter().copied().collect())
 }
 
-/// The next change to ask for; none while it is in progress.
+/// The next change to request; none while it is in progress.
 fn next_change(now: &Membership, voters: MemberSet, learners: MemberSet) -> Option<Change> {
     match now.goal() {
         Some(goal) if goal.voters == voters && goal.learners == learners => None,
@@ -239,6 +242,6 @@ fn next_change(now: &Membership, voters: MemberSet, learners: MemberSet) -> Opti
 impl Simulation {
     fn stop_clients(&mut self) {
         self.quiet = true;
-        self.drop_events(|what| matches!(what, SimEvent::Client(_)));
+        self.drop_events(|event| matches!(event, SimEvent::Client(_)));
     }
 }

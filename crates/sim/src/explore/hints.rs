@@ -1,28 +1,29 @@
-//! What a transport may tell of connections, true or not: a process that dies closes them,
-//! and some break by themselves.
+//! Connection-lost hints from the transport, true or false: a process that dies closes its
+//! connections, and a connection may also break while both processes run.
 
 use quorate_core::status::RoleKind;
 
 use super::simulation::{SimEvent, Simulation};
 
 impl Simulation {
-    /// A process died. Some of the others see their connection to it close.
+    /// A process died. Some of the other members see their connection to it close.
     pub(crate) fn hint_of_death(&mut self, place: usize) {
         if self.setting.hints == 0 {
             return;
         }
-        let gone = self.members[place].id;
+        let dead = self.members[place].id;
         for peer in 0..self.members.len() {
             if self.members[peer].is_up() && self.hints.per_mille(self.setting.hints) {
-                let at = self.now + 1 + self.hints.below(self.setting.delay);
+                let time = self.now + 1 + self.hints.below(self.setting.delay);
                 let run = self.members[peer].run;
-                self.schedule(at, SimEvent::ConnectionLost { place: peer, run, to: gone });
+                self.schedule(time, SimEvent::ConnectionLost { place: peer, run, to: dead });
                 self.report.count("hint that a member died");
             }
         }
     }
 
-    /// At a tick of this member: its connection to the leader breaks, and the leader lives.
+    /// At a tick of this member: its connection to the leader may break although the leader
+    /// is running.
     pub(crate) fn hint_falsely(&mut self, place: usize) {
         if self.setting.hints == 0 || self.healed {
             return;

@@ -1,4 +1,4 @@
-//! The work of a member's disk and of its machine: threads in a real member, events here.
+//! The work of a member's disk and state machine: threads in a real member, events here.
 
 use bytes::Bytes;
 use quorate::driver::{MachineJob, MachineJobDone};
@@ -11,7 +11,7 @@ use super::simulation::{SimEvent, Simulation};
 use crate::checkers::{Checked, Violation};
 
 impl Simulation {
-    /// Gives everything that waits to the disk, if it is idle.
+    /// Starts all queued disk work, if the disk is idle.
     pub(super) fn begin_disk(&mut self, place: usize) -> Checked {
         let member = &mut self.members[place];
         let Some(process) = &mut member.process else { return Ok(()) };
@@ -34,9 +34,9 @@ impl Simulation {
         if let Err(why) = written {
             return self.end(place, &why.to_string());
         }
-        let at = self.now + 1 + member.random.below(member.disk_delay);
+        let time = self.now + 1 + member.random.below(member.disk_delay);
         let run = member.run;
-        self.schedule(at, SimEvent::DiskDone { place, run });
+        self.schedule(time, SimEvent::DiskDone { place, run });
         Ok(())
     }
 
@@ -63,7 +63,7 @@ impl Simulation {
         self.pump(place)
     }
 
-    /// The inner error is the disk's.
+    /// The inner error is a failure of the disk.
     fn finish_disk_work(
         &mut self,
         place: usize,
@@ -108,9 +108,9 @@ impl Simulation {
             return;
         }
         process.machine_busy = true;
-        let at = self.now + 1 + member.random.below(delay);
+        let time = self.now + 1 + member.random.below(delay);
         let run = member.run;
-        self.schedule(at, SimEvent::MachineDone { place, run });
+        self.schedule(time, SimEvent::MachineDone { place, run });
     }
 
     pub(super) fn on_machine_done(&mut self, place: usize, run: u64) -> Checked {
@@ -131,18 +131,20 @@ impl Simulation {
             }
         }
         self.pump(place)?;
-        installed.map_or(Ok(()), |meta| self.clients_get_replies(place, &meta))
+        installed.map_or(Ok(()), |meta| self.check_no_client_waits(place, &meta))
     }
 
-    /// No client waits for a request that an installed snapshot shows to have run (L5).
-    fn clients_get_replies(&self, place: usize, meta: &SnapshotMeta) -> Checked {
+    /// No client still waits for a request that an installed snapshot contains (L5).
+    fn check_no_client_waits(&self, place: usize, meta: &SnapshotMeta) -> Checked {
         let member = &self.members[place];
         let waits = self.clients.waits_for((place, member.run), meta.id.index);
         match waits.filter(|_| meta.membership.contains(member.id)) {
             None => Ok(()),
             Some(number) => {
-                let (id, at) = (member.id, meta.id);
-                Err(Violation::new("L5", format!("{id} installed {at}: request {number} waits")))
+                let (id, snapshot) = (member.id, meta.id);
+                let message =
+                    format!("{id} installed {snapshot}, but request {number} still waits");
+                Err(Violation::new("L5", message))
             }
         }
     }
@@ -181,16 +183,16 @@ impl Simulation {
             }
             done => process.driver.job_done(done),
         }
-        self.note_what_ran(place)
+        self.record_applied_commands(place)
     }
 
-    fn note_what_ran(&mut self, place: usize) -> Result<Result<(), String>, Violation> {
+    fn record_applied_commands(&mut self, place: usize) -> Result<Result<(), String>, Violation> {
         let id = self.members[place].id;
         let Some(process) = &mut self.members[place].process else { return Ok(Ok(())) };
         for (index, operation) in process.applier.machine_mut().ran.drain(..) {
             let request = RequestId(operation);
-            let noted = self.clients.answers.applied(id, index, request);
-            noted.map_err(|why| Violation::new("R2", why.to_string()))?;
+            let recorded = self.clients.answers.applied(id, index, request);
+            recorded.map_err(|why| Violation::new("R2", why.to_string()))?;
             self.clients.ran(operation, index);
         }
         Ok(Ok(()))
@@ -212,7 +214,7 @@ fn write_snapshot(
 fn hash_of(chunks: &[Bytes]) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
-    // How a state is cut into chunks is part of it: all members cut alike.
+    // The chunk boundaries are part of the hash: they must be the same at all members.
     chunks.hash(&mut hasher);
     hasher.finish()
 }

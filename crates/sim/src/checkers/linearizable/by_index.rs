@@ -1,24 +1,24 @@
-//! The short way: replay an object in the order of its log indexes.
+//! The fast path: replay an object in the order of its log indexes.
 //!
-//! Why a yes can be trusted whatever the indexes say: an order is an explanation when
-//! it holds every known operation, keeps the order of time, and each answer fits the
-//! state that the steps before it left. All three are checked here, so a wrong index
-//! can only spoil the attempt. Why a no means nothing: another order may still do.
-//! That is then for the search to say.
+//! A positive result is correct whatever the indexes are: an order explains the replies if
+//! it contains every known operation, respects real time, and each reply fits the state
+//! after the previous steps. All three are checked here, so wrong indexes can only make
+//! the replay fail. A negative result proves nothing, because another order may exist: the
+//! search then decides.
 
 use std::collections::HashMap;
 
-use super::objects::{ABSENT, Number, Object, Place, Step};
+use super::objects::{ABSENT, KeyPosition, Object, Step, ValueNumber};
 
-/// Whether the log indexes are an explanation of every answer.
+/// Whether the order of the log indexes explains every reply.
 pub(super) fn explains(object: &Object) -> bool {
     let Some(order) = order(&object.steps) else { return false };
     let mut replay = Replay::new(object);
-    order.into_iter().all(|step| replay.takes(step))
+    order.into_iter().all(|step| replay.apply(step))
 }
 
-/// All steps with an index, in its order; a read at the same index as a write saw it.
-/// None when the index of a known step is missing.
+/// All steps with an index, ordered by it; a read at the same index comes after the write.
+/// None if a known step has no index.
 fn order(steps: &[Step]) -> Option<Vec<&Step>> {
     let mut order = Vec::with_capacity(steps.len());
     for step in steps {
@@ -33,60 +33,62 @@ fn order(steps: &[Step]) -> Option<Vec<&Step>> {
 }
 
 struct Replay<'a> {
-    state: Vec<Number>,
-    /// The latest call among the steps taken.
+    state: Vec<ValueNumber>,
+    /// The latest call time among the applied steps.
     called_max: u64,
-    /// Unknown steps without an index, by what they write, not yet taken.
-    spare: HashMap<(Place, Number), Vec<&'a Step>>,
+    /// Unknown steps without an index that are not yet applied, by the value they write.
+    unapplied: HashMap<(KeyPosition, ValueNumber), Vec<&'a Step>>,
 }
 
 impl<'a> Replay<'a> {
     fn new(object: &'a Object) -> Self {
-        let mut spare: HashMap<_, Vec<&Step>> = HashMap::new();
-        // Backwards, so that the one called first is the first to be taken.
+        let mut unapplied: HashMap<_, Vec<&Step>> = HashMap::new();
+        // In reverse, so that the step called first is popped first.
         for step in object.steps.iter().rev() {
             if let (true, None, Some(write)) = (step.is_unknown(), step.applied, step.rule.writes) {
-                spare.entry(write).or_default().push(step);
+                unapplied.entry(write).or_default().push(step);
             }
         }
-        Self { state: vec![ABSENT; object.keys.len()], called_max: 0, spare }
+        Self { state: vec![ABSENT; object.keys.len()], called_max: 0, unapplied }
     }
 
-    fn takes(&mut self, step: &Step) -> bool {
+    fn apply(&mut self, step: &Step) -> bool {
         if !step.rule.fits(&self.state) {
             if step.is_unknown() {
-                // A compare-and-set that did not swap.
+                // A compare-and-set that failed.
                 return true;
             }
-            self.take_what_helps(step);
+            self.apply_unknown_writers(step);
         }
         self.append(step)
     }
 
-    /// A client saw what a step of unknown outcome wrote: so it did happen, before.
-    fn take_what_helps(&mut self, step: &Step) {
-        for write in step.rule.wanted() {
+    /// A client saw a value that a step of unknown outcome wrote, so that step took effect
+    /// before: applies it.
+    fn apply_unknown_writers(&mut self, step: &Step) {
+        for write in step.rule.required_values() {
             if self.state[write.0 as usize] == write.1 {
                 continue;
             }
             let state = &self.state;
-            let spare = self.spare.get_mut(write);
-            let fitting = spare.and_then(|spare| spare.pop_if(|step| step.rule.fits(state)));
+            let unapplied = self.unapplied.get_mut(write);
+            let fitting =
+                unapplied.and_then(|unapplied| unapplied.pop_if(|step| step.rule.fits(state)));
             if let Some(unknown) = fitting {
                 self.append(unknown);
             }
         }
     }
 
-    /// Puts a step behind those taken, if it fits there and none of them was called
-    /// after it had returned.
+    /// Appends a step to the order if it fits the state and returned after all earlier steps
+    /// were called.
     fn append(&mut self, step: &Step) -> bool {
         if !step.rule.fits(&self.state) || step.returned < self.called_max {
             return false;
         }
         self.called_max = self.called_max.max(step.called);
-        if let Some((place, value)) = step.rule.writes {
-            self.state[place as usize] = value;
+        if let Some((position, value)) = step.rule.writes {
+            self.state[position as usize] = value;
         }
         true
     }

@@ -1,5 +1,5 @@
-//! What clients asked and what they were told: the checker's input. It knows nothing
-//! of logs, members or the wire; the driver of the clients fills it in.
+//! The requests and replies of clients: the checker's input. It is independent of logs,
+//! members and the network; the test that drives the clients fills it in.
 
 use std::fmt;
 
@@ -14,25 +14,27 @@ pub struct History {
     pub operations: Vec<ClientOperation>,
 }
 
+/// One call of a client and its reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientOperation {
     pub client: u64,
-    /// Times of one clock that all clients share. One operation comes before another
-    /// when it returned at an earlier time than the other was called: equal times
-    /// prove no order, so a recorder that counts events shows more than one that
-    /// counts ticks.
+    /// The time of the call, from a clock that all clients share. One operation precedes
+    /// another if it returned at an earlier time than the other was called. Equal times
+    /// prove no order, so a clock that counts events is more precise than one that counts
+    /// ticks.
     pub called: u64,
-    /// None: the client never learned the result. It may take effect at any
-    /// time after the call, or never.
+    /// The time of the reply. None if the client never got one: the operation may take
+    /// effect at any time after the call, or never.
     pub returned: Option<u64>,
     pub call: Call,
     pub seen: Seen,
     /// The log index at which a write was applied or a read was served, where it is
-    /// known; also of an operation whose client never learned its outcome. A hint at an
-    /// order to try first: wrong or missing, it costs time and changes no verdict.
+    /// known, also for an operation of unknown outcome. Only a hint for the order to try
+    /// first: a wrong or missing index costs time and does not change the verdict.
     pub applied: Option<u64>,
 }
 
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     Put(Key, Value),
@@ -44,35 +46,34 @@ pub enum Call {
         expected: Option<Value>,
         new: Value,
     },
-    /// Reads several keys at one moment.
+    /// Reads several keys atomically.
     GetSeveral(Vec<Key>),
 }
 
-/// What the client was told. An answer that does not fit its call is one that no
-/// machine gives, and so a violation.
+/// The reply that a client got. A reply of the wrong kind for its call is a violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// A put or delete happened.
+    /// A put or delete took effect.
     Done,
-    /// The value that a get found, or that there was none.
+    /// The value of a key; None if the key is absent.
     Value(Option<Value>),
-    /// As many as were asked for, in the same order.
+    /// One value per requested key, in the same order.
     Values(Vec<Option<Value>>),
-    /// Whether a compare-and-set found what it expected, and so happened.
+    /// Whether a compare-and-set found the expected value and took effect.
     Swapped(bool),
-    /// It did not happen and never will.
+    /// The operation had no effect and never will.
     Refused,
-    /// Nothing: the outcome is unknown, also when there is a time of return.
+    /// No reply: the outcome is unknown, even if there is a return time.
     Nothing,
 }
 
 impl ClientOperation {
-    /// It is unknown whether this happened.
+    /// Whether the outcome is unknown.
     pub fn is_unknown(&self) -> bool {
         self.returned.is_none() || self.seen == Seen::Nothing
     }
 
-    /// Every value that was written, expected or seen.
+    /// All values that it wrote, expected or returned.
     pub(super) fn values(&self) -> Vec<Option<&Value>> {
         let mut values = match &self.call {
             Call::Put(_, value) => vec![Some(value)],
@@ -103,7 +104,7 @@ impl Call {
     }
 }
 
-/// One line: times, client, what it asked, what it saw.
+/// One line: times, client, call, reply.
 impl fmt::Display for ClientOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let returned = self.returned.map_or("?".to_owned(), |at| at.to_string());
@@ -124,15 +125,21 @@ impl fmt::Display for ClientOperation {
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Put(key, value) => write!(f, "put {} = {}", Text(key), Text(value)),
-            Self::Get(key) => write!(f, "get {}", Text(key)),
-            Self::Delete(key) => write!(f, "delete {}", Text(key)),
+            Self::Put(key, value) => write!(f, "put {} = {}", EscapedText(key), EscapedText(value)),
+            Self::Get(key) => write!(f, "get {}", EscapedText(key)),
+            Self::Delete(key) => write!(f, "delete {}", EscapedText(key)),
             Self::CompareAndSet { key, expected, new } => {
-                write!(f, "set {} from {} to {}", Text(key), Found(expected), Text(new))
+                write!(
+                    f,
+                    "set {} from {} to {}",
+                    EscapedText(key),
+                    ValueText(expected),
+                    EscapedText(new)
+                )
             }
             Self::GetSeveral(keys) => {
                 f.write_str("get")?;
-                keys.iter().try_for_each(|key| write!(f, " {}", Text(key)))
+                keys.iter().try_for_each(|key| write!(f, " {}", EscapedText(key)))
             }
         }
     }
@@ -142,10 +149,10 @@ impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done => f.write_str("done"),
-            Self::Value(value) => write!(f, "saw {}", Found(value)),
+            Self::Value(value) => write!(f, "saw {}", ValueText(value)),
             Self::Values(values) => {
                 f.write_str("saw")?;
-                values.iter().try_for_each(|value| write!(f, " {}", Found(value)))
+                values.iter().try_for_each(|value| write!(f, " {}", ValueText(value)))
             }
             Self::Swapped(true) => f.write_str("swapped"),
             Self::Swapped(false) => f.write_str("found another value"),
@@ -155,21 +162,22 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Bytes as a person reads them.
-pub(super) struct Text<'a>(pub(super) &'a [u8]);
+/// Bytes with escapes.
+pub(super) struct EscapedText<'a>(pub(super) &'a [u8]);
 
-impl fmt::Display for Text<'_> {
+impl fmt::Display for EscapedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.escape_ascii())
     }
 }
 
-pub(super) struct Found<'a>(pub(super) &'a Option<Value>);
+/// A value or its absence, as text.
+pub(super) struct ValueText<'a>(pub(super) &'a Option<Value>);
 
-impl fmt::Display for Found<'_> {
+impl fmt::Display for ValueText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(value) => write!(f, "'{}'", Text(value)),
+            Some(value) => write!(f, "'{}'", EscapedText(value)),
             None => f.write_str("none"),
         }
     }

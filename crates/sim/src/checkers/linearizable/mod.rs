@@ -1,13 +1,12 @@
-//! Could one machine, doing one thing at a time, have given these answers? (R1)
+//! Linearizability: could a sequential machine have given these replies? (R1)
 //!
-//! Keys that no operation reads together are independent: a history is linearizable
-//! when its part on each object is (the property is local: Herlihy and Wing). An
-//! object whose operations carry log indexes is mostly settled by replaying them in
-//! that order (`by_index`); what is left is searched, after Wing, Gong and Lowe
-//! (`search`).
+//! Keys that no operation reads together are independent: a history is linearizable if
+//! its restriction to each object is (the property is local: Herlihy and Wing). Most
+//! objects whose operations have log indexes are decided by replaying them in that order
+//! (`by_index`); the others are searched, after Wing, Gong and Lowe (`search`).
 //!
-//! Effort is counted in steps, never in time, so a verdict is the same on every
-//! machine. Running out of steps is an own verdict: none is ever a guess.
+//! Effort is limited in steps and not in time, so a verdict is the same on every computer.
+//! Running out of steps is a separate verdict: the checker never guesses.
 
 mod by_index;
 mod history;
@@ -21,65 +20,66 @@ mod violation;
 mod tests;
 
 use objects::{Catalogue, Object};
-use search::{Outcome, SearchStuck};
+use search::{SearchOutcome, SearchStuck};
 
 pub use history::{Call, ClientOperation, History, Key, Seen, Value};
 pub use violation::Violation;
 
-/// Far more than a history with a handful of clients per key needs. A search that uses
-/// it up takes about a gigabyte of memory.
+/// Far more than a history with a few clients per key needs. A search that takes all these
+/// steps uses about a gigabyte of memory.
 pub const STEPS_MAX: u64 = 10_000_000;
 
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Some order explains every answer.
+    /// A sequential order explains every reply.
     Linearizable,
-    /// No order does.
+    /// No order explains every reply.
     Violation(Box<Violation>),
-    /// The steps ran out before either was shown. These keys are open; the others
-    /// are fine.
+    /// The steps ran out before a result. These keys are undecided; the others are
+    /// linearizable.
     Undecided(Vec<Key>),
 }
 
-/// A verdict, and what it took to reach it.
+/// A verdict and the effort of the check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Report {
     pub verdict: Verdict,
-    /// Objects whose log indexes explained every answer.
+    /// Objects decided by their log indexes.
     pub by_index: usize,
-    /// Objects that were searched.
+    /// Objects that needed a search.
     pub by_search: usize,
-    /// Steps that the searches took together.
+    /// The total steps of all searches.
     pub steps: u64,
 }
 
 /// Checks a history that begins with every key absent.
 pub fn check(history: &History, steps_max: u64) -> Report {
     let (catalogue, mut objects) = objects::split(history);
-    // Small ones first: what they leave of their share goes to the hard ones.
+    // Small objects first: their unused steps go to the larger ones.
     objects.sort_by_key(|object| object.steps.len());
     let mut findings = Findings::default();
-    for (at, object) in objects.iter().enumerate() {
-        let objects_left = (objects.len() - at) as u64;
-        findings.look_at(object, steps_max.saturating_sub(findings.steps) / objects_left);
+    for (index, object) in objects.iter().enumerate() {
+        let objects_left = (objects.len() - index) as u64;
+        findings.check_object(object, steps_max.saturating_sub(findings.steps) / objects_left);
     }
     findings.report(history, &catalogue)
 }
 
-/// What was found so far.
+/// The results so far.
 #[derive(Default)]
 struct Findings<'a> {
     by_index: usize,
     by_search: usize,
     steps: u64,
-    /// The one that shows first: what comes later may only follow from it.
+    /// The earliest violation: later ones may only be consequences of it.
     stuck: Option<(&'a Object, SearchStuck)>,
     undecided: Vec<&'a Object>,
 }
 
 impl<'a> Findings<'a> {
-    fn look_at(&mut self, object: &'a Object, steps_max: u64) {
+    fn check_object(&mut self, object: &'a Object, steps_max: u64) {
         if by_index::explains(object) {
             self.by_index += 1;
             return;
@@ -88,16 +88,16 @@ impl<'a> Findings<'a> {
         let (outcome, steps) = search::search(object, steps_max);
         self.steps += steps;
         match outcome {
-            Outcome::Found => {}
-            Outcome::OutOfSteps => self.undecided.push(object),
-            Outcome::SearchStuck(stuck) => self.note_stuck(object, stuck),
+            SearchOutcome::Found => {}
+            SearchOutcome::OutOfSteps => self.undecided.push(object),
+            SearchOutcome::Stuck(stuck) => self.note_stuck(object, stuck),
         }
     }
 
     fn note_stuck(&mut self, object: &'a Object, stuck: SearchStuck) {
         let shown_at = |object: &Object, stuck: &SearchStuck| object.steps[stuck.step].returned;
-        let at = shown_at(object, &stuck);
-        if self.stuck.as_ref().is_none_or(|(other, first)| at < shown_at(other, first)) {
+        let returned = shown_at(object, &stuck);
+        if self.stuck.as_ref().is_none_or(|(other, first)| returned < shown_at(other, first)) {
             self.stuck = Some((object, stuck));
         }
     }

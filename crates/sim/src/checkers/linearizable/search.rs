@@ -1,38 +1,39 @@
-//! The search for an order that explains every answer, depth first.
+//! A depth-first search for an order that explains every reply.
 //!
-//! In each phase it lets open steps happen until the one that returns has. What keeps
-//! it small loses no order that exists:
-//! - nothing is looked at twice, nor again with fewer unknown steps to come;
-//! - a step that fits and writes nothing happens at once: it hinders no other step;
-//! - of two moves that do the same, the one that returns first goes first;
-//! - a step of unknown outcome happens only right before a step that looks at what it
-//!   wrote: later is as good as now, and overwritten unseen is as good as never;
-//! - only what is near the step that returns is a choice (see `timeline`).
+//! In each phase it applies open steps until the step that returns is applied. These rules
+//! reduce the search without losing an existing order:
+//! - no configuration is visited twice, nor again with fewer unknown steps left;
+//! - a step that fits and writes nothing is applied at once: it affects no other step;
+//! - of two steps with the same effect, the one that returns first is applied first;
+//! - a step of unknown outcome is applied only right before a step that reads its value:
+//!   a later time is equivalent, and a value that is overwritten unread has no effect;
+//! - only steps related to the returning step are choices (see `timeline`).
 
 use std::collections::HashMap;
 
-use super::objects::{ABSENT, Expects, Number, Object, Place};
-use super::timeline::{Timeline, Turn};
+use super::objects::{ABSENT, KeyPosition, Object, StateCondition, ValueNumber};
+use super::timeline::{PhaseChange, Timeline};
 
+/// The result of a search.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum SearchOutcome {
     Found,
     /// There is no order.
-    SearchStuck(SearchStuck),
+    Stuck(SearchStuck),
     OutOfSteps,
 }
 
-/// Where every attempt ended, at the latest.
+/// The latest phase that any attempt reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SearchStuck {
-    /// The first step whose answer cannot be explained along with those before it.
+    /// The first step whose reply cannot be explained together with the earlier ones.
     pub(super) step: usize,
-    /// States in which the search met it, a few of them.
-    pub(super) states: Vec<Vec<Number>>,
+    /// A few of the states in which the search reached it.
+    pub(super) states: Vec<Vec<ValueNumber>>,
 }
 
-/// Looks for an order; says also how many steps that took.
-pub(super) fn search(object: &Object, steps_max: u64) -> (Outcome, u64) {
+/// Searches for an order. Returns also the number of steps taken.
+pub(super) fn search(object: &Object, steps_max: u64) -> (SearchOutcome, u64) {
     let timeline = Timeline::new(&object.steps);
     let mut search = Search::new(&timeline, object.keys.len());
     let outcome = search.run(steps_max);
@@ -44,14 +45,14 @@ struct Search<'a> {
     now: Configuration,
     /// Configurations with choices not yet tried.
     frames: Vec<SearchFrame>,
-    /// What the frames come back to, and their choices, each in one row.
+    /// The saved configurations and the choices of all frames, each in one vector.
     saved: Vec<u32>,
     choices: Vec<u32>,
     visited: Visited,
     furthest: Furthest,
     steps_taken: u64,
-    /// Steps of a wide object count for more, so that a number of steps is also a limit
-    /// of memory.
+    /// A step of an object with many keys costs more, so that the step limit also limits
+    /// memory.
     step_cost: u64,
 }
 
@@ -61,7 +62,7 @@ struct SearchFrame {
     choices_start: usize,
 }
 
-/// The latest phase that was reached, and states it was reached with.
+/// The latest phase reached so far, and states at that phase.
 #[derive(Default)]
 struct Furthest {
     phase: usize,
@@ -69,8 +70,8 @@ struct Furthest {
 }
 
 impl<'a> Search<'a> {
-    fn new(timeline: &'a Timeline<'a>, places: usize) -> Self {
-        let now = Configuration::first(places, timeline);
+    fn new(timeline: &'a Timeline<'a>, positions: usize) -> Self {
+        let now = Configuration::first(positions, timeline);
         Self {
             timeline,
             step_cost: 1 + (now.words.len() / WORDS_PER_STEP) as u64,
@@ -84,11 +85,11 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn run(&mut self, steps_max: u64) -> Outcome {
+    fn run(&mut self, steps_max: u64) -> SearchOutcome {
         self.enter(0);
         while !self.advance() {
             if self.steps_taken >= steps_max {
-                return Outcome::OutOfSteps;
+                return SearchOutcome::OutOfSteps;
             }
             self.steps_taken += self.step_cost;
             self.furthest.note(&self.now);
@@ -96,17 +97,17 @@ impl<'a> Search<'a> {
                 self.branch();
             }
             let Some(step) = self.next_choice() else {
-                return Outcome::SearchStuck(self.stuck());
+                return SearchOutcome::Stuck(self.stuck());
             };
-            self.happen(step);
+            self.apply(step);
         }
-        Outcome::Found
+        SearchOutcome::Found
     }
 
-    /// Continues until a choice is due. True when nothing is left to explain.
+    /// Continues until a choice is needed. True if every reply is explained.
     fn advance(&mut self) -> bool {
         while self.now.phase() < self.timeline.len() {
-            self.read_what_fits();
+            self.apply_fitting_reads();
             let phase = self.now.phase();
             if self.is_left(self.timeline.returns(phase)) {
                 return false;
@@ -121,11 +122,11 @@ impl<'a> Search<'a> {
         if phase == self.timeline.len() {
             return;
         }
-        for turn in self.timeline.turns(phase) {
-            match *turn {
-                Turn::Clear { bit } => self.now.clear(bit),
-                Turn::Add { counter } => *self.now.counter(counter) += 1,
-                Turn::Close { counter, successor } => {
+        for change in self.timeline.changes(phase) {
+            match *change {
+                PhaseChange::Clear { bit } => self.now.clear(bit),
+                PhaseChange::Add { counter } => *self.now.counter(counter) += 1,
+                PhaseChange::Close { counter, successor } => {
                     let left = std::mem::take(self.now.counter(counter));
                     if let Some(successor) = successor {
                         *self.now.counter(successor) += left;
@@ -135,18 +136,18 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn read_what_fits(&mut self) {
+    fn apply_fitting_reads(&mut self) {
         let timeline = self.timeline;
         for &number in timeline.open(self.now.phase()) {
             let rule = timeline.rule(number);
             if rule.writes.is_none() && rule.fits(self.now.state()) && self.is_left(number) {
                 self.now.set(timeline.slot(number));
-                self.now.owe_look(None);
+                self.now.set_pending_read(None);
             }
         }
     }
 
-    /// A known step that has not happened, or a class of which there is one left.
+    /// Whether a known step is not yet applied, or a class has steps left.
     fn is_left(&self, number: u32) -> bool {
         let slot = self.timeline.slot(number);
         match self.timeline.class(number) {
@@ -155,20 +156,20 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A configuration met while no choice is open is not met again: every later one
-    /// follows from it, and steps only ever happen.
+    /// Without open choices a configuration cannot recur, because every later one follows
+    /// from it and no step is undone.
     fn is_new(&mut self) -> bool {
         self.frames.is_empty() || self.visited.add(&self.now)
     }
 
-    /// Notes the choices that there are now, the best guess last.
+    /// Records the current choices, the most promising last.
     fn branch(&mut self) {
         let choices_start = self.choices.len();
         let phase = self.now.phase();
         let open = self.timeline.open(phase);
-        for at in (0..open.len()).rev() {
-            if self.may_happen(open[at]) && !self.has_twin(open[at], &open[..at]) {
-                self.choices.push(open[at]);
+        for index in (0..open.len()).rev() {
+            if self.may_apply(open[index]) && !self.has_equivalent(open[index], &open[..index]) {
+                self.choices.push(open[index]);
             }
         }
         if self.choices.len() == choices_start {
@@ -177,39 +178,44 @@ impl<'a> Search<'a> {
         let timeline = self.timeline;
         let waiting = timeline.rule(timeline.returns(phase));
         if !waiting.fits(self.now.state()) {
-            let brings = |number: &u32| {
-                timeline.rule(*number).writes.is_some_and(|it| waiting.wanted().contains(&it))
+            let writes_required = |number: &u32| {
+                timeline
+                    .rule(*number)
+                    .writes
+                    .is_some_and(|write| waiting.required_values().contains(&write))
             };
-            self.choices[choices_start..].sort_by_key(brings);
+            self.choices[choices_start..].sort_by_key(writes_required);
         }
         self.frames.push(SearchFrame { saved_start: self.saved.len(), choices_start });
         self.saved.extend_from_slice(&self.now.words);
     }
 
-    fn may_happen(&self, number: u32) -> bool {
+    fn may_apply(&self, number: u32) -> bool {
         let rule = self.timeline.rule(number);
-        let Some((place, value)) = rule.writes else { return false };
+        let Some((position, value)) = rule.writes else { return false };
         if !self.is_left(number) || !rule.fits(self.now.state()) {
             return false;
         }
-        // What changes nothing and may be left out is left out.
+        // An optional step without effect is skipped.
         let is_optional = self.timeline.class(number).is_some();
-        if is_optional && self.now.state()[place as usize] == value {
+        if is_optional && self.now.state()[position as usize] == value {
             return false;
         }
-        match self.now.owed_look() {
-            Some(owed) => matches!(rule.expects, Expects::Equal((place, _)) if place == owed),
+        match self.now.pending_read() {
+            Some(pending) => {
+                matches!(rule.condition, StateCondition::Equal((position, _)) if position == pending)
+            }
             None => true,
         }
     }
 
-    fn has_twin(&self, number: u32, more_urgent: &[u32]) -> bool {
+    fn has_equivalent(&self, number: u32, earlier: &[u32]) -> bool {
         let rule = self.timeline.rule(number);
-        more_urgent.iter().any(|other| self.timeline.rule(*other) == rule && self.is_left(*other))
+        earlier.iter().any(|other| self.timeline.rule(*other) == rule && self.is_left(*other))
     }
 
-    /// Goes back to the last configuration with a choice left. The last choice of one
-    /// takes its frame away, so a run without real choices needs no memory.
+    /// Returns to the last configuration with a choice left. The last choice removes the
+    /// frame, so a run without alternatives needs no memory.
     fn next_choice(&mut self) -> Option<u32> {
         let frame = *self.frames.last()?;
         let choice = self.choices.pop();
@@ -221,7 +227,7 @@ impl<'a> Search<'a> {
         choice
     }
 
-    fn happen(&mut self, number: u32) {
+    fn apply(&mut self, number: u32) {
         let slot = self.timeline.slot(number);
         let is_optional = self.timeline.class(number).is_some();
         if is_optional {
@@ -229,19 +235,19 @@ impl<'a> Search<'a> {
         } else {
             self.now.set(slot);
         }
-        if let Some((place, value)) = self.timeline.rule(number).writes {
-            self.now.write(place, value);
-            let owes = is_optional && !self.waits_with_others((place, value));
-            self.now.owe_look(owes.then_some(place));
+        if let Some((position, value)) = self.timeline.rule(number).writes {
+            self.now.write(position, value);
+            let must_be_read = is_optional && !self.needed_by_multi_read((position, value));
+            self.now.set_pending_read(must_be_read.then_some(position));
         }
     }
 
-    /// A step that reads several places wants this one as it is now. It may have to wait
-    /// for the others, so what was written here need not be looked at next.
-    fn waits_with_others(&self, write: (Place, Number)) -> bool {
+    /// Whether an open step reads several keys and needs this value. It may have to wait for
+    /// the other keys, so the value need not be read next.
+    fn needed_by_multi_read(&self, write: (KeyPosition, ValueNumber)) -> bool {
         self.timeline.open(self.now.phase()).iter().any(|number| {
-            let expects = &self.timeline.rule(*number).expects;
-            matches!(expects, Expects::AllEqual(all) if all.contains(&write))
+            let condition = &self.timeline.rule(*number).condition;
+            matches!(condition, StateCondition::AllEqual(all) if all.contains(&write))
                 && self.is_left(*number)
         })
     }
@@ -250,21 +256,21 @@ impl<'a> Search<'a> {
         let Furthest { phase, states } = &self.furthest;
         SearchStuck {
             step: self.timeline.returns(*phase) as usize,
-            states: states.chunks(self.now.places).map(<[u32]>::to_vec).collect(),
+            states: states.chunks(self.now.positions).map(<[u32]>::to_vec).collect(),
         }
     }
 }
 
-/// Configurations that were looked at: all but their counters, and for each of these
-/// the counters it had. More steps that may happen but need not are never worse, so
-/// one with at most as many of them as another leads nowhere that the other does not.
+/// Visited configurations: all fields except the counters, mapped to the counters seen.
+/// More optional steps are never worse, so a configuration with at most as many of them as
+/// a visited one leads to no new result.
 #[derive(Default)]
 struct Visited {
     counters: HashMap<Box<[u32]>, Vec<u32>>,
 }
 
 impl Visited {
-    /// False when there is nothing new to find.
+    /// False if a visited configuration covers this one.
     fn add(&mut self, now: &Configuration) -> bool {
         let (rest, counters) = now.words.split_at(now.counters_start);
         let Some(known) = self.counters.get_mut(rest) else {
@@ -282,66 +288,66 @@ impl Visited {
 
 impl Furthest {
     fn note(&mut self, now: &Configuration) {
-        if now.phase() < self.phase || now.owed_look().is_some() {
+        if now.phase() < self.phase || now.pending_read().is_some() {
             return;
         }
         if now.phase() > self.phase {
             self.phase = now.phase();
             self.states.clear();
         }
-        let is_full = self.states.len() >= STATES_MAX * now.places;
-        if !is_full && !self.states.chunks(now.places).any(|state| state == now.state()) {
+        let is_full = self.states.len() >= STATES_MAX * now.positions;
+        if !is_full && !self.states.chunks(now.positions).any(|state| state == now.state()) {
             self.states.extend_from_slice(now.state());
         }
     }
 }
 
-/// So wide a configuration is twice the work of the smallest.
+/// A configuration of this size costs two steps instead of one.
 const WORDS_PER_STEP: usize = 32;
 
-/// States of a violation that a reader is shown.
+/// The number of states shown in a violation.
 const STATES_MAX: usize = 4;
 
-/// Where the search stands, in one row of words so that it is copied and hashed as
-/// one: the phase, the look that is owed, the state, the bits of known steps, the
-/// counters of classes.
+/// The position of the search, in one vector so that it is copied and hashed as a whole:
+/// the phase, the pending read, the state, the bits of known steps, the counters of
+/// classes.
 struct Configuration {
     words: Vec<u32>,
-    places: usize,
+    positions: usize,
     counters_start: usize,
 }
 
 const PHASE: usize = 0;
-const OWED: usize = 1;
+const PENDING_READ: usize = 1;
 const STATE: usize = 2;
 
 impl Configuration {
-    fn first(places: usize, timeline: &Timeline<'_>) -> Self {
+    fn first(positions: usize, timeline: &Timeline<'_>) -> Self {
         let bit_words = timeline.bit_count.div_ceil(u32::BITS) as usize;
-        let counters_start = STATE + places + bit_words;
+        let counters_start = STATE + positions + bit_words;
         let words = vec![ABSENT; counters_start + timeline.counter_count as usize];
-        Self { words, places, counters_start }
+        Self { words, positions, counters_start }
     }
 
     fn phase(&self) -> usize {
         self.words[PHASE] as usize
     }
 
-    /// The place that an unknown step has just written, until a client looks there.
-    fn owed_look(&self) -> Option<Place> {
-        self.words[OWED].checked_sub(1)
+    /// The key that an unknown step has just written, until a client reads it.
+    fn pending_read(&self) -> Option<KeyPosition> {
+        self.words[PENDING_READ].checked_sub(1)
     }
 
-    fn owe_look(&mut self, place: Option<Place>) {
-        self.words[OWED] = place.map_or(0, |place| place + 1);
+    fn set_pending_read(&mut self, position: Option<KeyPosition>) {
+        self.words[PENDING_READ] = position.map_or(0, |position| position + 1);
     }
 
-    fn state(&self) -> &[Number] {
-        &self.words[STATE..STATE + self.places]
+    fn state(&self) -> &[ValueNumber] {
+        &self.words[STATE..STATE + self.positions]
     }
 
-    fn write(&mut self, place: Place, value: Number) {
-        self.words[STATE + place as usize] = value;
+    fn write(&mut self, position: KeyPosition, value: ValueNumber) {
+        self.words[STATE + position as usize] = value;
     }
 
     fn left(&self, counter: u32) -> u32 {
@@ -353,15 +359,15 @@ impl Configuration {
     }
 
     fn has(&self, bit: u32) -> bool {
-        self.words[STATE + self.places + (bit / u32::BITS) as usize] & mask(bit) != 0
+        self.words[STATE + self.positions + (bit / u32::BITS) as usize] & mask(bit) != 0
     }
 
     fn set(&mut self, bit: u32) {
-        self.words[STATE + self.places + (bit / u32::BITS) as usize] |= mask(bit);
+        self.words[STATE + self.positions + (bit / u32::BITS) as usize] |= mask(bit);
     }
 
     fn clear(&mut self, bit: u32) {
-        self.words[STATE + self.places + (bit / u32::BITS) as usize] &= !mask(bit);
+        self.words[STATE + self.positions + (bit / u32::BITS) as usize] &= !mask(bit);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The definition of linearizability and nothing else: tries every order.
+//! A direct implementation of the definition of linearizability: tries every order.
 
 use std::collections::BTreeMap;
 
@@ -17,23 +17,23 @@ fn some_order_explains(left: &[&ClientOperation], state: &BTreeMap<Key, Value>) 
     if left.iter().all(|operation| operation.is_unknown()) {
         return true;
     }
-    (0..left.len()).any(|at| {
-        let next = left[at];
-        let comes_too_late = |other: &&&ClientOperation| {
+    (0..left.len()).any(|index| {
+        let next = left[index];
+        let must_precede = |other: &&&ClientOperation| {
             !other.is_unknown() && other.returned.is_some_and(|returned| returned < next.called)
         };
-        if left.iter().any(|other| comes_too_late(&other)) {
+        if left.iter().any(|other| must_precede(&other)) {
             return false;
         }
         let mut state = state.clone();
-        let answer = run(&next.call, &mut state);
+        let reply = run(&next.call, &mut state);
         let mut left = left.to_vec();
-        left.remove(at);
-        (next.is_unknown() || answer == next.seen) && some_order_explains(&left, &state)
+        left.remove(index);
+        (next.is_unknown() || reply == next.seen) && some_order_explains(&left, &state)
     })
 }
 
-/// One machine that does one thing at a time.
+/// A sequential machine.
 pub(super) fn run(call: &Call, state: &mut BTreeMap<Key, Value>) -> Seen {
     match call {
         Call::Put(key, value) => {

@@ -1,5 +1,5 @@
-//! Histories as an honest cluster would leave them: everything happens in one order,
-//! and the calls and returns around it overlap.
+//! Histories of a correct cluster: operations take effect in one order, and their calls and
+//! returns overlap.
 
 use std::collections::BTreeMap;
 
@@ -27,10 +27,10 @@ impl Random {
 pub(super) struct Shape {
     pub(super) operations: usize,
     pub(super) keys: u64,
-    /// How many different values are written; 0 makes every one unique.
+    /// The number of different values written; 0 makes every value unique.
     pub(super) values: u64,
-    /// How long before and after it takes effect an operation may be open, in
-    /// operations: about as many others overlap it.
+    /// How long an operation may be open before and after it takes effect, in operations.
+    /// About that many others overlap it.
     pub(super) overlap: u64,
     pub(super) unknown_percent: u64,
     pub(super) refused_percent: u64,
@@ -69,9 +69,9 @@ fn operation(
     let call = call(shape, at, state, random);
     let refused = random.percent(shape.refused_percent);
     let unknown = !refused && random.percent(shape.unknown_percent);
-    let lost = unknown && random.percent(50);
-    let happens = !refused && !lost;
-    let effect = if happens { run(&call, state) } else { Seen::Nothing };
+    let has_no_effect = unknown && random.percent(50);
+    let takes_effect = !refused && !has_no_effect;
+    let effect = if takes_effect { run(&call, state) } else { Seen::Nothing };
     let reach = shape.overlap * STRIDE + 1;
     let called = (at * STRIDE).saturating_sub(random.below(reach));
     let returned = at * STRIDE + random.below(reach);

@@ -13,8 +13,8 @@ fn word(text: &'static str) -> Bytes {
     Bytes::from_static(text.as_bytes())
 }
 
-/// Writes a history line by line. Times are those of a clock that ticks once a line,
-/// unless a test says otherwise.
+/// Builds a history operation by operation. The clock ticks once per call or return, unless a
+/// test gives the times.
 #[derive(Default)]
 struct Story {
     history: History,
@@ -41,7 +41,7 @@ impl Story {
         self
     }
 
-    /// The same with and without log indexes, here those of a log in order of calls.
+    /// The verdict, which must be the same with log indexes in order of calls.
     fn verdict(&self) -> Verdict {
         let verdict = check(&self.history, STEPS).verdict;
         let mut indexed = self.history.clone();
@@ -59,13 +59,13 @@ impl Story {
         assert_eq!(self.verdict(), Verdict::Linearizable);
     }
 
-    /// The operation with this number gets an answer that nothing explains.
+    /// The operation with this number has the unexplained reply.
     #[track_caller]
     fn fails_at(&self, number: u64) -> Violation {
         match self.verdict() {
             Verdict::Violation(violation) => {
-                let culprit = &violation.operations[violation.unexplained];
-                assert_eq!(culprit.client, number, "{violation}");
+                let unexplained = &violation.operations[violation.unexplained];
+                assert_eq!(unexplained.client, number, "{violation}");
                 *violation
             }
             other => panic!("{other:?}"),

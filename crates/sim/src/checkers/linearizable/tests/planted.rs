@@ -1,5 +1,5 @@
-//! Errors that a broken cluster makes, each of which must be noticed, next to the
-//! honest history that looks most like it.
+//! Errors of a broken cluster, each of which must be detected, next to the most similar
+//! correct history.
 
 use super::*;
 
@@ -46,7 +46,11 @@ fn a_refused_write_seen() {
     let mut story = Story::default();
     story.alone(put("x", "1"), Seen::Refused).passes();
     let violation = story.alone(get("x"), saw("1")).fails_at(1);
-    assert_eq!(violation.operations[0].seen, Seen::Refused, "the witness shows it");
+    assert_eq!(
+        violation.operations[0].seen,
+        Seen::Refused,
+        "the violation includes the refused write"
+    );
 }
 
 #[test]
@@ -56,8 +60,7 @@ fn a_refused_swap_that_took_effect() {
     story.alone(swap("x", "1", "3"), Seen::Swapped(false)).fails_at(2);
 }
 
-/// A counter from 1 to 3 by compare-and-set: the step from 1 to 2, applied once more
-/// after another client had put it back, loses that.
+/// The swap from 1 to 2 is applied again after another client has restored 1.
 #[test]
 fn a_swap_applied_twice() {
     let mut story = Story::default();
@@ -107,7 +110,7 @@ fn an_unknown_swap_appears_once() {
     story.alone(get("x"), saw("2")).fails_at(4);
 }
 
-/// Unknown writes that only other unknown writes look at.
+/// Unknown writes that only other unknown writes observe.
 #[test]
 fn a_chain_of_unknown_swaps() {
     let mut story = Story::default();
@@ -124,18 +127,18 @@ fn an_unknown_delete() {
     story.alone(get("x"), saw("1")).fails_at(4);
 }
 
-/// No client sees the unknown value itself, only that the old one is gone.
+/// No client sees the unknown value itself, only that the old value disappeared.
 #[test]
 fn an_unknown_write_explains_a_failed_swap() {
     let mut story = Story::default();
     story.alone(put("x", "1"), Seen::Done);
-    let mut honest = Story { history: story.history.clone(), now: story.now };
-    honest.unknown(put("x", "2")).alone(swap("x", "1", "3"), Seen::Swapped(false)).passes();
+    let mut correct = Story { history: story.history.clone(), now: story.now };
+    correct.unknown(put("x", "2")).alone(swap("x", "1", "3"), Seen::Swapped(false)).passes();
     story.unknown(put("x", "1")).alone(swap("x", "1", "3"), Seen::Swapped(false)).fails_at(2);
 }
 
 #[test]
-fn a_read_of_several_keys_is_one_moment() {
+fn a_read_of_several_keys_is_atomic() {
     let both = || Call::GetSeveral(vec![word("x"), word("y")]);
     let saw_both = |x, y| Seen::Values(vec![Some(word(x)), Some(word(y))]);
     let mut story = Story::default();
@@ -155,9 +158,9 @@ fn two_unknown_writes_seen_together() {
     story.alone(both(), Seen::Values(vec![None, Some(word("1"))])).fails_at(4);
 }
 
-/// The first look could be explained by the unknown write, but then the last could not.
+/// The unknown write could explain the first read, but then not the last one.
 #[test]
-fn an_unknown_write_is_kept_for_when_it_is_needed() {
+fn an_unknown_write_is_used_only_where_it_is_needed() {
     let mut story = Story::default();
     story.unknown(put("x", "a"));
     story.at(2, Some(20), put("x", "b"), Seen::Done);
@@ -168,7 +171,7 @@ fn an_unknown_write_is_kept_for_when_it_is_needed() {
 }
 
 #[test]
-fn a_late_error_is_found_after_a_fine_beginning() {
+fn a_late_error_is_found_after_a_correct_prefix() {
     let mut story = Story::default();
     for _ in 0..1000 {
         story.alone(put("x", "1"), Seen::Done).alone(get("x"), saw("1"));
@@ -181,14 +184,14 @@ fn a_late_error_is_found_after_a_fine_beginning() {
 }
 
 #[test]
-fn of_several_violations_the_first_is_told() {
+fn the_first_of_several_violations_is_reported() {
     let mut story = Story::default();
     story.alone(put("x", "1"), Seen::Done).alone(put("y", "1"), Seen::Done);
     story.alone(get("y"), SAW_NONE).alone(get("x"), SAW_NONE).fails_at(2);
 }
 
 #[test]
-fn an_answer_that_does_not_fit_its_call() {
+fn a_reply_of_the_wrong_kind_is_a_violation() {
     let mut story = Story::default();
     story.alone(put("x", "1"), saw("1")).fails_at(0);
     let mut story = Story::default();
@@ -207,13 +210,13 @@ fn running_out_of_steps_is_reported() {
 }
 
 #[test]
-fn a_violation_reads_like_this() {
+fn a_violation_is_readable() {
     let mut story = Story::default();
     story.alone(put("x", "1"), Seen::Done).unknown(put("x", "2"));
     story.alone(delete("x"), Seen::Refused).alone(swap("x", "1", "3"), Seen::Swapped(true));
     story.history.operations[3].applied = Some(7);
     let violation = story.alone(get("x"), saw("1")).fails_at(4);
-    let wanted = "\
+    let expected = "\
 not linearizable: x
          1 .. 2        client 0    put x = 1                        done
          3 .. ?        client 1    put x = 2                        unknown
@@ -221,5 +224,5 @@ not linearizable: x
          6 .. 7        client 3    set x from '1' to 3              swapped (at index 7)
 =>       8 .. 9        client 4    get x                            saw '1'
 no order explains that client 4 saw '1'; x may have been '3'";
-    assert_eq!(violation.to_string(), wanted);
+    assert_eq!(violation.to_string(), expected);
 }

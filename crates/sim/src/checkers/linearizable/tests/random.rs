@@ -1,11 +1,11 @@
-//! Random histories: honest ones pass, and small ones are judged as by brute force.
+//! Random histories: correct ones pass, and small ones get the same verdict as by brute force.
 
 use super::brute_force::is_linearizable;
 use super::generate::{Random, Shape, TYPICAL, history};
 use super::*;
 
 #[test]
-fn honest_histories_pass() {
+fn correct_histories_pass() {
     for seed in 0..300 {
         let mut random = Random(seed);
         let shape = Shape {
@@ -25,7 +25,7 @@ fn honest_histories_pass() {
 }
 
 #[test]
-fn indexes_settle_honest_histories() {
+fn indexes_decide_correct_histories() {
     let shape = Shape { operations: 20_000, overlap: 100, with_index: true, ..TYPICAL };
     let report = check(&history(&shape, &mut Random(1)), STEPS_MAX);
     assert_eq!(report.verdict, Verdict::Linearizable);
@@ -44,7 +44,7 @@ const SMALL: Shape = Shape {
     with_index: false,
 };
 
-/// Small histories, about half of them with an answer that was tampered with.
+/// Small histories, about half of them with a changed reply.
 fn small(seed: u64) -> History {
     let mut random = Random(seed);
     let shape = Shape {
@@ -56,8 +56,8 @@ fn small(seed: u64) -> History {
     };
     let mut history = history(&shape, &mut random);
     if random.percent(60) {
-        let at = random.below(history.operations.len() as u64) as usize;
-        tamper(&mut history.operations[at], &mut random);
+        let index = random.below(history.operations.len() as u64) as usize;
+        tamper(&mut history.operations[index], &mut random);
     }
     history
 }
@@ -75,7 +75,7 @@ fn tamper(operation: &mut ClientOperation, random: &mut Random) {
 }
 
 #[test]
-fn small_histories_are_judged_as_by_brute_force() {
+fn small_histories_get_the_same_verdict_as_by_brute_force() {
     let (mut right, mut wrong) = (0, 0);
     for seed in 0..60_000 {
         let history = small(seed);
@@ -94,7 +94,7 @@ fn small_histories_are_judged_as_by_brute_force() {
     assert!(right > 10_000 && wrong > 10_000, "{right} right, {wrong} wrong");
 }
 
-/// The witness is a violation by itself, and none without the answer it ends with.
+/// The reported operations are a violation, and without the unexplained reply they are not.
 fn assert_minimal(violation: &Violation, seed: u64) {
     let mut history = History { operations: violation.operations.clone() };
     assert!(!is_linearizable(&history), "seed {seed}: {violation}");
@@ -108,7 +108,7 @@ fn assert_minimal(violation: &Violation, seed: u64) {
     assert!(is_linearizable(&history), "seed {seed}: {violation}");
 }
 
-/// Indexes that are nonsense cost the short way, and nothing else.
+/// Wrong indexes disable the fast path and do not change the verdict.
 #[test]
 fn wrong_indexes_change_no_verdict() {
     for seed in 0..5_000 {
@@ -118,7 +118,7 @@ fn wrong_indexes_change_no_verdict() {
         for operation in &mut history.operations {
             operation.applied = random.percent(90).then(|| random.below(8));
         }
-        let with_nonsense = check(&history, STEPS).verdict == Verdict::Linearizable;
-        assert_eq!(with_nonsense, verdict, "seed {seed}: {history:#?}");
+        let with_wrong_indexes = check(&history, STEPS).verdict == Verdict::Linearizable;
+        assert_eq!(with_wrong_indexes, verdict, "seed {seed}: {history:#?}");
     }
 }
