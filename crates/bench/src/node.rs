@@ -114,7 +114,7 @@ impl NodeCluster {
         let mut nodes = Vec::new();
         for (id, transport) in (1..).zip(transports) {
             let config = NodeConfig::first(0xbe, id, members.clone());
-            let storage = DirectoryStorage::at(directory.join(id.to_string()))?;
+            let storage = DirectoryStorage::new(directory.join(id.to_string()))?;
             nodes.push(Node::start(config, storage, SumMachine::default(), transport).await?);
         }
         nodes[0].campaign();

@@ -6,7 +6,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity};
+use quorate::storage::StoreIdentity;
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 
 use crate::command::Query;
 use crate::error::KvError;

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate::{FileDisk, Machine, MemberId, StoreIdentity};
+use quorate::storage::{FileDisk, StoreIdentity};
+use quorate::{Machine, MemberId};
 use quorate_kv::{
     AnyTable, Command, Compact, KeyRange, Kv, KvCommandReply, MemoryTable, PollLimits, Put, Query,
     Range, RedbTable, SharedKv, WatchEventKind, WatchPoll, WatchRequest, WatcherId,

@@ -10,9 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use quorate::membership::MembershipEvent;
 use quorate::{
-    DirectoryStorage, KvCommand, KvReply, MemberId, MemberInfo, MembershipEvent, MemoryKv, Node,
-    NodeConfig, TcpConfig, TcpTransport,
+    DirectoryStorage, KvCommand, KvReply, MemberId, MemberInfo, MemoryKv, Node, NodeConfig,
+    TcpConfig, TcpTransport,
 };
 use tokio::time::Instant;
 
@@ -123,7 +124,7 @@ async fn start(
     directory: &Path,
     transport: TcpTransport,
 ) -> Result<Node, AnyError> {
-    let storage = DirectoryStorage::at(directory.join(config.raft.id.to_string()))?;
+    let storage = DirectoryStorage::new(directory.join(config.raft.id.to_string()))?;
     Ok(Node::start(config, storage, MemoryKv::default(), transport).await?)
 }
 

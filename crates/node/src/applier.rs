@@ -29,6 +29,7 @@ pub enum MachineJob {
 }
 
 /// The result of a job, for [`Driver::job_done`](crate::driver::Driver::job_done).
+#[must_use = "the driver waits for `Driver::job_done`"]
 pub enum MachineJobDone {
     /// Everything up to `index` has run.
     Applied {
@@ -72,6 +73,7 @@ pub enum MachineJobDone {
 
 /// The outcome of a command that this member proposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "the reply belongs to the request that proposed the command"]
 pub enum CommandOutcome {
     /// It ran.
     Ran {
@@ -124,7 +126,7 @@ impl<M: Machine> Applier<M> {
     }
 
     /// Starts with a machine in any state, as if this snapshot had been installed on it.
-    pub(crate) fn at(machine: M, id: CommandId, meta: &SnapshotMeta) -> Self {
+    pub(crate) fn from_snapshot(machine: M, id: CommandId, meta: &SnapshotMeta) -> Self {
         let membership = Arc::clone(&meta.membership);
         Self { applied: meta.id.index, membership, ..Self::new(machine, id) }
     }

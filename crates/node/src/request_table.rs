@@ -8,6 +8,7 @@ use quorate_core::{Change, EntryId, Index, MemberId, Refusal, RequestId};
 /// Identifies a request to its caller until it ends. A driver uses each token once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[must_use = "the outcome of the request is reported under this token"]
 pub struct RequestToken(pub u64);
 
 impl RequestToken {
@@ -54,11 +55,19 @@ pub(crate) enum RequestStage {
     Querying,
 }
 
+/// How often a request is proposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RetryPolicy {
+    /// Once: never forwarded and never retried.
+    SingleAttempt,
+    /// Until it is accepted, or until its deadline.
+    UntilDeadline,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct OpenRequest {
     pub(crate) body: RequestBody,
-    /// Never forwarded and never retried.
-    pub(crate) single_attempt: bool,
+    pub(crate) retries: RetryPolicy,
     pub(crate) stage: RequestStage,
     /// How many attempts may have been accepted.
     pub(crate) open_attempts: u32,
@@ -194,11 +203,11 @@ mod tests {
 
     fn open_request(body: RequestBody) -> OpenRequest {
         let stage = RequestStage::Waiting;
-        let (single_attempt, attempt, refusal) = (false, None, None);
+        let (retries, attempt, refusal) = (RetryPolicy::UntilDeadline, None, None);
         let open_attempts = 0;
         OpenRequest {
             body,
-            single_attempt,
+            retries,
             stage,
             open_attempts,
             attempt,

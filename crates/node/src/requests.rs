@@ -16,12 +16,12 @@ use crate::applier::{CommandOutcome, MachineJob};
 use crate::command_id::{CommandDedup, CommandId};
 use crate::driver::Driver;
 use crate::outcome::{OutcomeUnknown, RequestOutcome, RequestRefused, RequestReply, is_transient};
-use crate::request_table::{OpenRequest, RequestBody, RequestStage, RequestToken};
+use crate::request_table::{OpenRequest, RequestBody, RequestStage, RequestToken, RetryPolicy};
 
 impl Driver {
     pub(crate) fn request(&mut self, body: RequestBody, ticks: u64) -> RequestToken {
         let refused = self.refuse_early(&body);
-        self.open_request(body, ticks, false, refused)
+        self.open_request(body, ticks, RetryPolicy::UntilDeadline, refused)
     }
 
     /// A command that only the leader of this term may log, and only if it is this member.
@@ -31,20 +31,22 @@ impl Driver {
         let leads = leader == Some(self.own.member) && self.raft.term() == term;
         let elsewhere = RequestRefused::ByLeader(Refusal::NotLeader { leader });
         let refused = if leads { self.refuse_early(&body) } else { Some(elsewhere) };
-        self.open_request(body, self.options.request_ticks, true, refused)
+        let ticks = self.options.request_ticks;
+        self.open_request(body, ticks, RetryPolicy::SingleAttempt, refused)
     }
 
     /// A query that needs no leader: it goes to the machine at once.
     pub(crate) fn request_locally(&mut self, query: Bytes) -> RequestToken {
         let body = RequestBody::Read(None);
         let refused = self.refuse_early(&body).filter(|why| *why != RequestRefused::NotMember);
-        let (single_attempt, stage, attempt, refusal) = (true, RequestStage::Querying, None, None);
+        let (stage, attempt, refusal) = (RequestStage::Querying, None, None);
+        let retries = RetryPolicy::SingleAttempt;
         let ticks = self.options.request_ticks;
         let deadline = self.now.saturating_add(ticks.max(1));
         let (open_attempts, retry_at) = (0, deadline);
         let open = OpenRequest {
             body,
-            single_attempt,
+            retries,
             stage,
             open_attempts,
             attempt,
@@ -68,7 +70,7 @@ impl Driver {
         &mut self,
         body: RequestBody,
         ticks: u64,
-        single_attempt: bool,
+        retries: RetryPolicy,
         refused: Option<RequestRefused>,
     ) -> RequestToken {
         // A longer deadline begins when a change is committed: until then the request may be lost.
@@ -78,7 +80,7 @@ impl Driver {
         let open_attempts = 0;
         let open = OpenRequest {
             body,
-            single_attempt,
+            retries,
             stage,
             open_attempts,
             attempt,
@@ -215,7 +217,7 @@ impl Driver {
         if certain {
             open.stage = RequestStage::Waiting;
             open.open_attempts = 0;
-            if open.single_attempt || !is_transient(&refusal) {
+            if open.retries == RetryPolicy::SingleAttempt || !is_transient(&refusal) {
                 self.finish(token, Err(RequestRefused::ByLeader(refusal).into()));
                 return;
             }
@@ -414,7 +416,7 @@ impl Driver {
 /// Commands, reads and transfers may be sent again; a change only while no leader can have
 /// logged it.
 fn may_be_retried(open: &OpenRequest) -> bool {
-    if open.single_attempt {
+    if open.retries == RetryPolicy::SingleAttempt {
         return false;
     }
     let stage = open.stage;

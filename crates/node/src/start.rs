@@ -57,7 +57,7 @@ pub fn start<D: Disk, M: Machine>(
         opened.map_err(StartError::Open)?;
     let mut starting = StartingMember::new(config, identity, starts, boot, machine);
     if starting.boot.snapshot.id.index > 0 {
-        install(&mut store, &mut starting.applier, &starting.boot.snapshot)?;
+        let _ = install(&mut store, &mut starting.applier, &starting.boot.snapshot)?;
     }
     let (driver, applier, boot) = starting.finish(options).map_err(StartError::Boot)?;
     Ok(StartedMember { driver, applier, store, boot })
@@ -85,7 +85,7 @@ pub fn seed<D: Disk, M: Machine>(
     first.hard_state.term = id.term;
     let StoreIdentity { member, incarnation, .. } = identity;
     let id = CommandId { member, incarnation, start: 0, sequence: 0, open_from: 0 };
-    let chunks = Applier::at(machine, id, &meta).capture_chunks();
+    let chunks = Applier::from_snapshot(machine, id, &meta).capture_chunks();
     Store::create_from_snapshot(disk, identity, &first, chunks, config)
 }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate::driver::{Applier, CommandId, MachineJobDone, MemberStartup, StartError, start};
+use quorate::storage::StoreIdentity;
 use quorate::{
     BadSnapshot, Config, DriverOptions, EntryId, Index, Machine, MachineError, MemberId,
-    Membership, SnapshotChunks, StoreIdentity,
+    Membership, SnapshotChunks,
 };
 use quorate_core::{BootError, Entries, Entry, Payload, SnapshotMeta};
 use quorate_storage::{FileDisk, StoreConfig};
@@ -81,7 +82,7 @@ fn resumed(kept: Index) -> Applier<Runs> {
     let machine = Runs { kept, ..Runs::default() };
     let mut applier = Applier::new(machine, command_id(2, 0));
     applier.resume(&OWNER);
-    applier.install(&meta(1), std::iter::empty()).unwrap();
+    let _ = applier.install(&meta(1), std::iter::empty()).unwrap();
     applier
 }
 
@@ -97,7 +98,7 @@ fn commands(indexes: impl IntoIterator<Item = Index>) -> Entries {
 #[test]
 fn entries_up_to_the_resumed_index_do_not_run_again() {
     let mut applier = resumed(5);
-    applier.apply(&commands(2..=7)).unwrap();
+    let _ = applier.apply(&commands(2..=7)).unwrap();
     assert_eq!((applier.applied(), applier.resumed()), (7, 5));
     assert_eq!(applier.machine().ran, [6, 7]);
     // That the others ran is known, though it was not seen.
@@ -107,12 +108,12 @@ fn entries_up_to_the_resumed_index_do_not_run_again() {
 #[test]
 fn there_is_no_snapshot_of_a_state_that_is_past() {
     let mut applier = resumed(5);
-    applier.apply(&commands(2..=4)).unwrap();
+    let _ = applier.apply(&commands(2..=4)).unwrap();
     assert!(
         matches!(applier.capture(meta(4)).unwrap(), MachineJobDone::TooLate(at) if at.id.index == 4)
     );
     assert_eq!(applier.machine().saved, 0);
-    applier.apply(&commands(5..=5)).unwrap();
+    let _ = applier.apply(&commands(5..=5)).unwrap();
     assert!(matches!(applier.capture(meta(5)).unwrap(), MachineJobDone::Captured { .. }));
     assert_eq!(applier.machine().saved, 1);
 }
@@ -121,14 +122,14 @@ fn there_is_no_snapshot_of_a_state_that_is_past() {
 fn only_a_newer_snapshot_is_installed() {
     let capture = |index| {
         let mut applier = resumed(0);
-        applier.apply(&commands(2..=index)).unwrap();
+        let _ = applier.apply(&commands(2..=index)).unwrap();
         let MachineJobDone::Captured { chunks, .. } = applier.capture(meta(index)).unwrap() else {
             panic!()
         };
         chunks.collect::<Vec<_>>()
     };
     let mut applier = resumed(5);
-    applier.install(&meta(4), capture(4).into_iter()).unwrap();
+    let _ = applier.install(&meta(4), capture(4).into_iter()).unwrap();
     assert_eq!(applier.machine().ran, []);
     // What the snapshot says beside the machine's state counts: a request that ran before it
     // does not run again, in whatever entry it comes.
@@ -136,18 +137,19 @@ fn only_a_newer_snapshot_is_installed() {
         id: EntryId::new(1, 6),
         payload: Payload::Command(command_id(1, 3).prepend_to(b"command")),
     };
-    applier.apply(&commands(5..=5)).unwrap();
-    applier.apply(&Entries::from(vec![again])).unwrap();
-    applier.apply(&commands(7..=7)).unwrap();
+    let _ = applier.apply(&commands(5..=5)).unwrap();
+    let _ = applier.apply(&Entries::from(vec![again])).unwrap();
+    let _ = applier.apply(&commands(7..=7)).unwrap();
     assert_eq!(applier.machine().ran, [7]);
-    applier.install(&meta(9), capture(9).into_iter()).unwrap();
+    let _ = applier.install(&meta(9), capture(9).into_iter()).unwrap();
     assert_eq!(applier.machine().ran, (2..=9).collect::<Vec<_>>());
     assert_eq!(applier.machine().memberships, [1, 4, 9]);
 }
 
 fn startup(apply_unsaved: bool) -> MemberStartup {
-    let config =
-        Config { incarnation: OWNER.incarnation, apply_unsaved, ..Config::new(OWNER.member) };
+    let mut config = Config::new(OWNER.member);
+    config.incarnation = OWNER.incarnation;
+    config.apply_unsaved = apply_unsaved;
     MemberStartup {
         cluster: OWNER.cluster,
         config,

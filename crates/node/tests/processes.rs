@@ -17,9 +17,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use quorate::storage::{FileDisk, StoreConfig};
 use quorate::{
-    DirectoryStorage, FileDisk, KvCommand, KvReply, MemberInfo, MemoryKv, Node, NodeConfig,
-    StoreConfig, TcpConfig, TcpTransport,
+    DirectoryStorage, KvCommand, KvReply, MemberInfo, MemoryKv, Node, NodeConfig, TcpConfig,
+    TcpTransport,
 };
 use quorate_core::MemberId;
 use quorate_sim::checkers::linearizable::{Call, Seen};
@@ -66,7 +67,7 @@ async fn run_member(spec: &str) -> Result<(), Box<dyn std::error::Error + Send +
     };
     let transport = TcpTransport::bind(TcpConfig::new(listen.parse()?)).await?;
     let store = StoreConfig::new().segment_bytes(256 << 10);
-    let storage = DirectoryStorage::on(FileDisk::open(directory)?, store);
+    let storage = DirectoryStorage::with_disk(FileDisk::open(directory)?, store);
     let machine = MemoryKv::default();
     let node = Node::start(config.with_tick(TICK), storage, machine, transport).await?;
     say("0 started");

@@ -6,11 +6,9 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+use quorate::storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 use quorate::testkit::storage::{FailedCase, StorageSuiteFailure, StorageUnderTest, check};
-use quorate::{
-    DirectoryStorage, MemoryStorage, SnapshotSink, SnapshotSource, Storage, StorageError,
-    StoredState,
-};
+use quorate::{DirectoryStorage, MemoryStorage};
 use quorate_core::{Boot, Entries, EntryId, HardState, Index, Save, SnapshotMeta};
 use quorate_storage::{FileDisk, StoreConfig, StoreIdentity};
 
@@ -40,7 +38,7 @@ fn directory_passes(config: StoreConfig) {
     let passed = check(|| {
         let dir = tempfile::tempdir().unwrap();
         StorageUnderTest::new(move || {
-            DirectoryStorage::on(FileDisk::open(dir.path().join("data")).unwrap(), config)
+            DirectoryStorage::with_disk(FileDisk::open(dir.path().join("data")).unwrap(), config)
         })
     });
     // A test cannot cut the power of a real disk.

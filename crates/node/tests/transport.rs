@@ -7,10 +7,11 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use quorate::testkit::transport::{TransportUnderTest, check};
-use quorate::{
-    Inbox, MemberId, MemberInfo, MemberKey, MemoryNetwork, MemoryTransport, OutgoingSnapshot,
-    PeerMessage, RejectReason, TcpConfig, TcpTransport, Transport, TransportError,
+use quorate::transport::{
+    Inbox, MemberKey, MemoryTransport, OutgoingSnapshot, PeerMessage, RejectReason, Transport,
+    TransportError,
 };
+use quorate::{MemberId, MemberInfo, MemoryNetwork, TcpConfig, TcpTransport};
 
 const CHECKS: usize = 11;
 

@@ -6,9 +6,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use quorate::membership::{ChangeRefusal, MembershipEvent, Operation};
 use quorate::{
-    Change, ChangeRefusal, EntryId, MemberId, MemberInfo, MemberSet, Membership, MembershipEvent,
-    Node, Operation, OutcomeUnknown, Refusal, RequestError, RequestRefused,
+    Change, EntryId, MemberId, MemberInfo, MemberSet, Membership, Node, OutcomeUnknown, Refusal,
+    RequestError, RequestRefused,
 };
 use tokio::time::Instant;
 

@@ -10,10 +10,9 @@ use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
 use quorate::driver::{Applier, MemberStartup, StartError, StartedMember, seed, start};
-use quorate::{
-    ChangeRefusal, DriverOptions, FileDisk, MachineFailed, MemberId, MemberSet, Membership,
-    StoreConfig,
-};
+use quorate::membership::ChangeRefusal;
+use quorate::storage::{FileDisk, StoreConfig};
+use quorate::{DriverOptions, MachineFailed, MemberId, MemberSet, Membership};
 use quorate_kv::{Kv, KvSnapshotError, MemoryTable, TableError};
 use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
 

@@ -3,7 +3,8 @@
 /// In the log of a member that connected to a member of another cluster.
 pub(crate) const WRONG_CLUSTER: &str = "no member of that cluster";
 /// In the log of a member whose disk is not the one of its id.
-pub(crate) const DISOWNED: &str = "disowned: remove this member and add it again under a new id";
+pub(crate) const IDENTITY_REJECTED: &str =
+    "identity rejected: remove this member and add it again under a new id";
 /// In the log of a member that starts with a new disk under an old id.
 pub(crate) const OTHER_DISK: &str = "has already been bootstrapped on another disk";
 /// Refusal of a change while a goal is in progress.

@@ -79,7 +79,7 @@ impl Cluster {
         let id = config.raft.id.0;
         let mut config = config.with_tick(TICK);
         (self.adjust)(&mut config);
-        let storage = DirectoryStorage::at(self.path(id)).unwrap();
+        let storage = DirectoryStorage::new(self.path(id)).unwrap();
         let node = Node::start(config, storage, MemoryKv::default(), transport).await?;
         self.nodes.insert(id, node.clone());
         Ok(node)

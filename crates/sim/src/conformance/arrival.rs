@@ -38,7 +38,8 @@ pub(super) fn add(world: &mut TraceWorld, arguments: &[Argument]) -> Result<(), 
     let content = world.contents.entry(snapshot.id);
     let content = content.or_insert_with(|| arrival.content.clone().into_bytes()).clone();
     for _ in 0..arrival.count {
-        let config = Config { id: world.next_id(), ..arrival.config.clone() };
+        let mut config = arrival.config.clone();
+        config.id = world.next_id();
         let member = TraceMember::new(config, arrival.threads, snapshot.clone(), content.clone())?;
         world.add(member);
     }
@@ -50,6 +51,9 @@ impl Arrival {
         let Some((count, named)) = arguments.split_first() else {
             return Err("want a number of members".to_owned());
         };
+        let mut config = Config::etcd(MemberId(1));
+        config.election_ticks = ELECTION_TICKS;
+        config.heartbeat_ticks = HEARTBEAT_TICKS;
         let mut arrival = Self {
             count: number(&count.key)?,
             voters: Vec::new(),
@@ -57,11 +61,7 @@ impl Arrival {
             index: 0,
             content: String::new(),
             threads: false,
-            config: Config {
-                election_ticks: ELECTION_TICKS,
-                heartbeat_ticks: HEARTBEAT_TICKS,
-                ..Config::etcd(MemberId(1))
-            },
+            config,
         };
         for argument in named {
             arrival.read(argument)?;

@@ -190,7 +190,7 @@ fn kind(message: &Message) -> &'static str {
         Message::Propose(..) => "MsgProp",
         // The recorded system has neither, so batches leave them out.
         Message::ProposeReply(..) => "ProposeReply",
-        Message::IdentityRejected(_) => "Disowned",
+        Message::IdentityRejected(_) => "IdentityRejected",
         Message::Read(_) => "MsgReadIndex",
         Message::ReadReply(..) => "MsgReadIndexResp",
         Message::Transfer(_) => "MsgTransferLeader",

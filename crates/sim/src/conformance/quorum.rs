@@ -85,7 +85,7 @@ impl QuorumQuestion {
     fn answer(&self, ask: impl Fn(&Membership) -> String) -> Result<Vec<String>, String> {
         let first: MemberSet = self.first.iter().copied().collect();
         let of = |majorities: Vec<MemberSet>| {
-            ask(&Membership::from_parts(majorities, MemberSet::new(), MemberSet::new(), false))
+            ask(&Membership::from_parts(majorities, MemberSet::new(), MemberSet::new()))
         };
         let Some(second) = &self.second else {
             let answer = ask(&Membership::new(self.first.iter().copied(), []));

@@ -209,7 +209,7 @@ impl Simulation {
         let Some(process) = &mut self.members[place].process else { return Ok(false) };
         match kind {
             ActionKind::Transfer => {
-                process.driver.transfer(target);
+                let _ = process.driver.transfer(target);
             }
             ActionKind::Campaign => process.driver.campaign(),
             ActionKind::Trim => {

@@ -1,7 +1,8 @@
 //! The machine of simulated members: the one that is tried, and a note of what ran.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity};
+use quorate::storage::StoreIdentity;
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 use quorate_core::{Index, Membership};
 
 use crate::checkers::Violation;

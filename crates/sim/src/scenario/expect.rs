@@ -82,7 +82,7 @@ const FACTS: &[&str] = &[
     "membership",
     "newest",
     "settled",
-    "disowned",
+    "identity-rejected-by",
     "ended",
     "transfer",
     "reads",
@@ -295,8 +295,8 @@ impl StoryWorld {
             (_, "settled") => {
                 self.member(id)?.settled.map_or("none".to_owned(), |entry| entry.to_string())
             }
-            (_, "disowned") => {
-                self.member(id)?.disowned.map_or("none".to_owned(), |by| by.to_string())
+            (_, "identity-rejected-by") => {
+                self.member(id)?.identity_rejected_by.map_or("none".to_owned(), |by| by.to_string())
             }
             (Some(status), _) => found(status, key, value),
         };

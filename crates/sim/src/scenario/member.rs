@@ -24,7 +24,7 @@ pub(super) struct StoryMember {
     /// The newest membership that it reported as settled since it was started.
     pub(super) settled: Option<EntryId>,
     /// Who told it last that it is not the member of its id.
-    pub(super) disowned: Option<MemberId>,
+    pub(super) identity_rejected_by: Option<MemberId>,
 }
 
 /// How the transcript describes work in progress, oldest first.
@@ -43,8 +43,10 @@ impl WorkTexts {
 
 impl StoryMember {
     pub(super) fn new(id: MemberId, disk: DiskState) -> Self {
+        let mut config = Config::new(id);
+        config.seed = id.0;
         Self {
-            config: Config { seed: id.0, ..Config::new(id) },
+            config,
             core: CoreMember::new(id, disk),
             boot: Boot::empty(),
             saves: WorkTexts::default(),
@@ -53,7 +55,7 @@ impl StoryMember {
             stepped: false,
             commit_shown: 0,
             settled: None,
-            disowned: None,
+            identity_rejected_by: None,
         }
     }
 
@@ -62,7 +64,7 @@ impl StoryMember {
         self.core.raft = None;
         self.stepped = false;
         self.settled = None;
-        self.disowned = None;
+        self.identity_rejected_by = None;
         self.boot = self.core.start(&self.config, tail).map_err(|why| why.to_string())?;
         self.commit_shown = self.core.raft.as_ref().map_or(0, |raft| raft.log_status().commit);
         Ok(())

@@ -31,7 +31,7 @@ pub(super) const KINDS: &[&str] = &[
     "Read",
     "ReadReply",
     "Transfer",
-    "Disowned",
+    "IdentityRejected",
 ];
 
 pub(super) fn kind(message: &Message) -> &'static str {
@@ -51,7 +51,7 @@ pub(super) fn kind(message: &Message) -> &'static str {
         Message::Read(_) => "Read",
         Message::ReadReply(..) => "ReadReply",
         Message::Transfer(_) => "Transfer",
-        Message::IdentityRejected(_) => "Disowned",
+        Message::IdentityRejected(_) => "IdentityRejected",
     }
 }
 
@@ -284,7 +284,7 @@ impl ByHand {
             "ProposeReply" => Message::ProposeReply(request, Ok(f.id)),
             "Read" => Message::Read(request),
             "ReadReply" => Message::ReadReply(request, Ok(f.index)),
-            "Disowned" => Message::IdentityRejected(Identity {
+            "IdentityRejected" => Message::IdentityRejected(Identity {
                 incarnation: (f.incarnation != 0).then_some(f.incarnation),
                 joined_at: f.joined_at,
             }),

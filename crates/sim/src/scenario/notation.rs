@@ -239,13 +239,13 @@ impl MembershipText {
     }
 
     pub(super) fn membership(&self, cluster: Activation) -> Membership {
-        Membership::from_parts(
+        let membership = Membership::from_parts(
             self.majorities.clone().unwrap_or_default(),
             self.learners.clone(),
             self.learners_next.clone(),
-            self.auto_leave,
         )
-        .with_activation(self.activation.unwrap_or(cluster))
+        .with_activation(self.activation.unwrap_or(cluster));
+        if self.auto_leave { membership.with_auto_leave() } else { membership }
     }
 }
 

@@ -138,12 +138,14 @@ const KEYS: &[&str] = &[
 ];
 
 fn preset(value: &str, now: &Config) -> Parsed<Config> {
-    let preset = match value {
+    let mut preset = match value {
         "etcd" => Config::etcd(now.id),
         "quorate" => Config::new(now.id),
         _ => return unknown("preset", value, &["etcd", "quorate"]),
     };
-    Ok(Config { seed: now.seed, activation: now.activation, ..preset })
+    preset.seed = now.seed;
+    preset.activation = now.activation;
+    Ok(preset)
 }
 
 /// `quorum`, `lease`, or `lease:DRIFT`.

@@ -352,9 +352,9 @@ impl StoryWorld {
                 }
             }
             Event::IdentityRejected { by, known } => {
-                self.member_mut(id)?.disowned = Some(*by);
+                self.member_mut(id)?.identity_rejected_by = Some(*by);
                 self.page.say(format!(
-                    "{id} is disowned by {by}, which knows {}",
+                    "{id} is rejected by {by}, which knows the identity {}",
                     identity_text(*known)
                 ));
             }
@@ -393,7 +393,8 @@ fn aborted(why: quorate_core::event::AbortReason) -> &'static str {
     match why {
         TimedOut => "it did not take over in time",
         TargetLeft => "it is no longer a voter",
-        Replaced => "another transfer was asked for",
+        Replaced => "another transfer was requested",
+        _ => "for another reason",
     }
 }
 

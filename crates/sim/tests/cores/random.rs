@@ -68,7 +68,9 @@ impl RandomCluster {
         for id in (1..=voters + 2).map(MemberId) {
             let boot = if id.0 > voters { Boot::empty() } else { Boot::first(membership.clone()) };
             let incarnation = if config.incarnation == 0 { 0 } else { config.incarnation + id.0 };
-            let config = Config { id, incarnation, ..config.clone() };
+            let mut config = config.clone();
+            config.id = id;
+            config.incarnation = incarnation;
             cluster.add(config, DiskState::of_boot(&boot)).unwrap();
         }
         Self {
@@ -252,7 +254,9 @@ impl RandomCluster {
                 continue;
             }
             let incarnation = config.incarnation + 100;
-            let config = Config { joined_at, incarnation, ..config.clone() };
+            let mut config = config.clone();
+            config.joined_at = joined_at;
+            config.incarnation = incarnation;
             let outputs = self.cluster.replace(config);
             self.take(id, outputs);
             self.counts.replaced += 1;

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity};
+use quorate::storage::StoreIdentity;
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 use quorate_kv::{AnyTable, BatchConfig, Kv, RedbTable};
 use quorate_sim::explore::{Workload, try_machine};
 use quorate_sim::faulty_disk::FaultyDisk;
