@@ -62,7 +62,7 @@
 //!         KvCommand::Put { key, value: "v".into() }.encode()
 //!     }
 //!
-//!     fn question(&mut self, random: &mut Random) -> Bytes {
+//!     fn query(&mut self, random: &mut Random) -> Bytes {
 //!         Bytes::from(vec![random.below(5) as u8])
 //!     }
 //! }

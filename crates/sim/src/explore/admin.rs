@@ -112,7 +112,7 @@ impl Admin {
         (self.next, change.with_context(context))
     }
 
-    pub(crate) fn asked(&mut self, key: RequestKey, number: u64) {
+    pub(crate) fn on_submitted(&mut self, key: RequestKey, number: u64) {
         self.open.insert(key, number);
     }
 

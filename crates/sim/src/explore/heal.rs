@@ -16,7 +16,7 @@ use super::member::{MemberHealth, SimMember};
 use super::rerun::{self, Reached};
 use super::setting::TICK;
 use super::simulation::{SimEvent, Simulation, place_of};
-use super::workload::Judgement;
+use super::workload::WorkloadVerdict;
 use crate::checkers::{Checked, Violation, has_quorum};
 
 /// Time limits, in election timeouts.
@@ -162,10 +162,10 @@ impl Simulation {
     fn serve(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
         for id in stays {
             let client = self.clients.count() + 2;
-            let (number, request) = self.clients.ask_question(client);
-            self.ask(place_of(*id), number, request)?;
-            let (number, request) = self.clients.give_command(client);
-            self.ask(place_of(*id), number, request)?;
+            let (number, request) = self.clients.next_query(client);
+            self.submit(place_of(*id), number, request)?;
+            let (number, request) = self.clients.next_command(client);
+            self.submit(place_of(*id), number, request)?;
         }
         self.stop_clients();
         self.wait_for("L5", REPLIED_WITHIN, "a request has no reply", |simulation| {
@@ -196,10 +196,10 @@ impl Simulation {
             return Err(Violation::new("R3", violation.to_string()));
         }
         self.check_replay()?;
-        match self.clients.workload.judge(&self.clients.history) {
-            Judgement::Passed => Ok(()),
-            Judgement::Broken(violation) => Err(violation),
-            Judgement::Undecided => {
+        match self.clients.workload.check(&self.clients.history) {
+            WorkloadVerdict::Passed => Ok(()),
+            WorkloadVerdict::Broken(violation) => Err(violation),
+            WorkloadVerdict::Undecided => {
                 self.report.undecided += 1;
                 Ok(())
             }

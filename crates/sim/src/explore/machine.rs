@@ -58,8 +58,8 @@ impl Machine for RecordingMachine {
         self.inner.apply(index, &command)
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        self.inner.query(question)
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        self.inner.query(query)
     }
 
     fn on_membership(&mut self, index: Index, membership: &Membership) {

@@ -35,7 +35,7 @@ pub use replay::RunReplay;
 pub use report::RunReport;
 pub use setting::RunSettings;
 pub use trial::{MachineTrial, TrialFailure, try_machine};
-pub use workload::{ClientReply, Exchange, Judgement, Workload, WorkloadRequest};
+pub use workload::{ClientReply, Exchange, Workload, WorkloadRequest, WorkloadVerdict};
 
 use crate::checkers::Violation;
 

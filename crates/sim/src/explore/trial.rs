@@ -75,7 +75,7 @@ pub struct MachineTrial {
 ///         Bytes::from(vec![random.below(100) as u8])
 ///     }
 ///
-///     fn question(&mut self, _random: &mut Random) -> Bytes {
+///     fn query(&mut self, _random: &mut Random) -> Bytes {
 ///         Bytes::new()
 ///     }
 /// }

@@ -80,8 +80,8 @@ impl Machine for Kept {
         Machine::apply(&mut self.kv, index, command)
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        Machine::query(&self.kv, question)
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        Machine::query(&self.kv, query)
     }
 
     fn snapshot(&self) -> SnapshotChunks {
@@ -191,7 +191,7 @@ impl Workload for Steps {
         Bytes::from_static(b"one more")
     }
 
-    fn question(&mut self, _random: &mut Random) -> Bytes {
+    fn query(&mut self, _random: &mut Random) -> Bytes {
         Bytes::new()
     }
 }

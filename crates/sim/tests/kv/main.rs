@@ -70,8 +70,8 @@ impl Machine for Either {
         self.0.apply(index, command)
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        self.0.query(question)
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        self.0.query(query)
     }
 
     fn snapshot(&self) -> SnapshotChunks {
