@@ -91,7 +91,7 @@
 //! In the repository, under `crates/node/examples`, each runs with
 //! `cargo run -p quorate --example NAME`: `memory_kv` (a replicated map in under 100 lines),
 //! `disk_kv` (on disk, over TCP, with three processes), `replace_a_node` (replaces a member while
-//! clients write) and `many_groups` (many clusters in one process). Guides for users of other
+//! clients write) and `many_clusters` (many clusters in one process). Guides for users of other
 //! libraries are `docs/from-openraft.md` and `docs/from-raft-rs.md`.
 
 #![forbid(unsafe_code)]

@@ -285,11 +285,11 @@ impl Machine for PanickingMachine {
         self.0.query(question)
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         self.0.snapshot()
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.0.install(chunks)
     }
 }

@@ -110,8 +110,8 @@ const FAULTS: [(Fault, &str); 17] = [
     (Fault::IgnoresInstall, "an_installed_snapshot_replaces_the_log"),
     (Fault::DropsEntriesOfInstall, "an_installed_snapshot_replaces_the_log"),
     (Fault::ReleasesAtOnce, "an_installed_snapshot_is_kept_until_released"),
-    (Fault::CutsSnapshots, "a_snapshot_is_written_while_saves_go_on"),
-    (Fault::SwapsSnapshotChunks, "a_snapshot_is_written_while_saves_go_on"),
+    (Fault::CutsSnapshots, "a_snapshot_is_written_while_saves_continue"),
+    (Fault::SwapsSnapshotChunks, "a_snapshot_is_written_while_saves_continue"),
     (Fault::FinishesDroppedSinks, "a_dropped_sink_leaves_nothing"),
 ];
 

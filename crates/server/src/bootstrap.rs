@@ -34,7 +34,7 @@ pub(crate) async fn prepare(
     let node = match (owner, config.initial_cluster_state) {
         (Some(identity), _) => {
             let node = NodeConfig::join(identity.cluster, identity.member.0, identity.joined_at);
-            tracing::info!(cluster_id = %hex(identity.cluster), member_id = %identity.member,
+            tracing::info!(cluster = %hex(identity.cluster), member = %identity.member,
                 "restarting from the data directory; the initial cluster is ignored");
             node
         }

@@ -152,7 +152,7 @@ impl RunningServer {
         }
         for address in &self.client_addresses {
             tracing::info!(address = %address, name = config.name,
-                member_id = %self.node.id(), cluster_id = %hex(self.context.cluster_id), "ready to serve client requests");
+                member_id = %self.node.id(), cluster = %hex(self.context.cluster_id), "ready to serve client requests");
         }
     }
 
@@ -196,7 +196,7 @@ impl RunningServer {
             if has_left || membership.removed().contains(&node.id()) {
                 let member_id = node.id();
                 let text = "the member has been permanently removed from the cluster";
-                tracing::error!(%member_id, "{text}");
+                tracing::error!(member = %member_id, "{text}");
                 return;
             }
         }

@@ -42,7 +42,7 @@ impl Random {
         parts > 0 && self.below(1_000_000) < parts
     }
 
-    /// One of them; nothing of nothing.
+    /// One of them; none if there is none.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         from.get(self.below(from.len() as u64) as usize)
     }

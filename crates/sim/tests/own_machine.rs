@@ -55,11 +55,11 @@ impl Machine for Tickets {
         Ok(reply(self.last.get(&queue(query)).copied().unwrap_or_default()))
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
-        capture(self.last.iter())
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        Ok(capture(self.last.iter()))
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.last = restore(chunks)?.into_iter().collect();
         Ok(())
     }
@@ -119,11 +119,11 @@ impl Machine for UnorderedTickets {
         Ok(reply(self.0.get(&queue(query)).copied().unwrap_or_default()))
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
-        capture(self.0.iter())
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        Ok(capture(self.0.iter()))
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.0 = restore(chunks)?.into_iter().collect();
         Ok(())
     }
@@ -154,11 +154,11 @@ impl Machine for ProcessLocalTickets {
         self.tickets.query(query)
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         self.tickets.snapshot()
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.tickets.install(chunks)
     }
 }
@@ -187,11 +187,11 @@ impl Machine for LossyTickets {
         self.0.query(query)
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         self.0.snapshot()
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.0.install(chunks)?;
         self.0.last.pop_last();
         Ok(())
@@ -217,11 +217,11 @@ impl Machine for DuplicateTickets {
         self.0.query(query)
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         self.0.snapshot()
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.0.install(chunks)
     }
 }

@@ -24,4 +24,4 @@ pub(crate) const DAMAGED_SNAPSHOT: &str = "truncated or damaged";
 /// Error for a file that is not a snapshot.
 pub(crate) const FOREIGN_SNAPSHOT: &str = "not a snapshot of this program";
 /// Error of a recovery without the member itself.
-pub(crate) const NOT_IN_MEMBERS: &str = "this is the disk of a, want it among the members";
+pub(crate) const NOT_IN_MEMBERS: &str = "this is the disk of a, which is not among the members";

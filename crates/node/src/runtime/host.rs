@@ -178,7 +178,8 @@ fn open_member<M: Machine>(
     let (mark, first) = first_identity(config.cluster, &config.raft, first);
     let StoredState { identity, boots, boot } =
         storage.open(mark, &first).map_err(NodeError::Storage)?;
-    let mut starting = StartingMember::new(config.raft, identity, boots, boot, machine);
+    let starting = StartingMember::new(config.raft, identity, boots, boot, machine);
+    let mut starting = starting.map_err(NodeError::Machine)?;
     let snapshot = starting.boot.snapshot.clone();
     if snapshot.id.index > 0 {
         let source = storage.open_snapshot(snapshot.id).map_err(NodeError::Storage)?;

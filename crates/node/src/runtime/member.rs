@@ -515,10 +515,11 @@ impl Member {
         let member = self.key.member;
         match event {
             Event::Role { from, to, term } => {
-                info!(%member, term, ?from, ?to, "role changed");
+                info!(%member, term, %from, %to, "role changed");
             }
             Event::Leader { leader, term } => {
-                info!(%member, term, ?leader, "leader changed");
+                let name = leader.map_or("none".to_owned(), |leader| leader.to_string());
+                info!(%member, term, leader = name, "leader changed");
                 // A reader that sees the leader also sees its term.
                 self.shared.term.store(*term, Ordering::Release);
                 self.shared.leader.send_replace(*leader);
@@ -534,7 +535,9 @@ impl Member {
                 write(&self.local.filter).removed = membership.removed().to_vec();
             }
             Event::GoalStep { step } => info!(%member, %step, "next step of the goal"),
-            Event::GoalEnded(ended) => info!(%member, goal = %ended.id, "goal ended"),
+            Event::GoalEnded(ended) => {
+                info!(%member, goal = %ended.id, end = ?ended.end, "goal ended")
+            }
             Event::IdentityRejected { by, known } => {
                 warn!(%member, %by, "identity rejected: remove this member and add it again under a new id");
                 self.state.identity_rejected = Some((*by, *known));

@@ -159,7 +159,7 @@ fn peers(page: &mut MetricsPage, context: &ServiceContext, metrics: &ServerMetri
     }
     let cluster = format!("{:016x}", context.cluster_id);
     let member = context.node.id().to_string();
-    let labels = [("cluster_id", cluster.as_str()), ("member_id", member.as_str())];
+    let labels = [("cluster", cluster.as_str()), ("member", member.as_str())];
     page.text.push_str(&node_metrics.to_prometheus(&labels));
 }
 

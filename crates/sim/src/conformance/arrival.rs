@@ -32,7 +32,7 @@ const HEARTBEAT_TICKS: u32 = 1;
 pub(super) fn add(world: &mut TraceWorld, arguments: &[Argument]) -> Result<(), TraceCommandError> {
     let arrival = Arrival::parse(arguments)?;
     if arrival.count + world.ids().len() as u64 > MEMBERS_MAX {
-        return Err(TraceCommandError::Stops(format!("want at most {MEMBERS_MAX} members")));
+        return Err(TraceCommandError::Stops(format!("expected at most {MEMBERS_MAX} members")));
     }
     let snapshot = arrival.snapshot()?;
     let content = world.contents.entry(snapshot.id);
@@ -49,7 +49,7 @@ pub(super) fn add(world: &mut TraceWorld, arguments: &[Argument]) -> Result<(), 
 impl Arrival {
     fn parse(arguments: &[Argument]) -> Result<Self, String> {
         let Some((count, named)) = arguments.split_first() else {
-            return Err("want a number of members".to_owned());
+            return Err("expected a number of members".to_owned());
         };
         let mut config = Config::etcd(MemberId(1));
         config.election_ticks = ELECTION_TICKS;
@@ -96,7 +96,9 @@ impl Arrival {
                 config.reads = match argument.value()? {
                     "safe" => ReadMode::Quorum,
                     "lease-based" => ReadMode::LeaderLease { drift_ticks: 0 },
-                    other => return Err(format!("read-only `{other}`, want safe or lease-based")),
+                    other => {
+                        return Err(format!("read-only `{other}`, expected safe or lease-based"));
+                    }
                 }
             }
             _ => return Err(argument.unknown()),

@@ -41,7 +41,7 @@ pub(super) fn run(command: &TraceCommand) -> Result<Vec<String>, String> {
                 "y" => votes.insert(*id, true),
                 "n" => votes.insert(*id, false),
                 "_" => None,
-                other => return Err(format!("vote `{other}`, want y, n or _")),
+                other => return Err(format!("vote `{other}`, expected y, n or _")),
             };
         }
         let vote = |id| votes.get(&id).copied();
@@ -77,7 +77,7 @@ impl QuorumQuestion {
         }
         if voters.len() != self.values.len() {
             let (values, voters) = (self.values.len(), voters.len());
-            return Err(format!("{values} values for {voters} voters, want one for each"));
+            return Err(format!("{values} values for {voters} voters, expected one for each"));
         }
         Ok(voters.into_iter().zip(self.values.iter().cloned()).collect())
     }

@@ -208,12 +208,15 @@ impl Simulation {
 
     /// Replays the log: it must produce the replies to clients and the machines' states.
     fn check_replay(&self) -> Checked {
-        let reached = self.members.iter().filter_map(|member| {
-            let applier = &member.process.as_ref()?.applier;
-            let chunks = applier.machine().snapshot().collect();
-            Some(Reached { member: member.id, applied: applier.applied(), chunks })
-        });
-        let reached: Vec<Reached> = reached.collect();
+        let mut reached = Vec::new();
+        for member in &self.members {
+            let Some(process) = &member.process else { continue };
+            let applier = &process.applier;
+            let chunks = applier.machine().snapshot();
+            let chunks = chunks.map_err(|error| Violation::new("replay", error.to_string()))?;
+            let (applied, chunks) = (applier.applied(), chunks.collect());
+            reached.push(Reached { member: member.id, applied, chunks });
+        }
         let memberships = self.invariants.memberships();
         let memberships: Vec<_> =
             memberships.map(|(id, known)| (id.index, Arc::clone(known))).collect();

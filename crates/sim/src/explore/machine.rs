@@ -2,7 +2,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quorate::storage::StoreIdentity;
-use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
+use quorate::{Machine, MachineError, SnapshotChunks};
 use quorate_core::{Index, Membership};
 
 use crate::checkers::Violation;
@@ -29,12 +29,13 @@ impl RecordingMachine {
 
     /// A machine that is made of a snapshot is the one that was captured.
     pub(crate) fn survives_capture(&self, mut fresh: Box<dyn Machine>) -> Result<(), Violation> {
-        let chunks: Vec<Bytes> = self.inner.snapshot().collect();
+        let failed = |error: MachineError| Violation::new("restore", error.to_string());
+        let chunks: Vec<Bytes> = self.inner.snapshot().map_err(failed)?.collect();
         let refused = fresh.install(&mut chunks.iter().cloned());
         if refused.is_err() {
             return Err(Violation::new("restore", "a machine refuses its own snapshot"));
         }
-        if fresh.snapshot().eq(chunks) {
+        if fresh.snapshot().map_err(failed)?.eq(chunks) {
             return Ok(());
         }
         Err(Violation::new("restore", "a machine made of a snapshot captures another one"))
@@ -42,7 +43,7 @@ impl RecordingMachine {
 }
 
 impl Machine for RecordingMachine {
-    fn resume(&mut self, owner: &StoreIdentity) -> Index {
+    fn resume(&mut self, owner: &StoreIdentity) -> Result<Index, MachineError> {
         self.inner.resume(owner)
     }
 
@@ -66,11 +67,11 @@ impl Machine for RecordingMachine {
         self.inner.on_membership(index, membership);
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         self.inner.snapshot()
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.inner.install(chunks)
     }
 }

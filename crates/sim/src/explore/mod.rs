@@ -39,7 +39,7 @@ pub use workload::{ClientReply, Exchange, Workload, WorkloadRequest, WorkloadVer
 
 use crate::checkers::Violation;
 
-/// What came of one run.
+/// The result of one run.
 pub struct RunOutcome {
     pub report: RunReport,
     pub violation: Option<Violation>,

@@ -164,8 +164,9 @@ impl Rerun<'_> {
         }
     }
 
-    /// Explains what can be explained here; the rest must not have to be, unless it can be
-    /// later. As early as possible: that leaves most room for those that came after.
+    /// Matches open queries with the state at this index. A query is matched as early as
+    /// possible, which leaves the most choices for later ones; one that can no longer be matched
+    /// is a violation.
     fn answer_before(&mut self, next: Index) -> Result<(), Violation> {
         let mut unexplained_since = u64::MAX;
         let (machine, at, history) = (&self.machine, self.at, self.history);
@@ -201,7 +202,9 @@ impl Rerun<'_> {
         if here.peek().is_none() {
             return Ok(());
         }
-        let chunks: Vec<Bytes> = self.machine.snapshot().collect();
+        let chunks = self.machine.snapshot();
+        let chunks = chunks.map_err(|error| Violation::new("replay", error.to_string()))?;
+        let chunks: Vec<Bytes> = chunks.collect();
         match here.find(|reached| reached.chunks != chunks) {
             None => Ok(()),
             Some(Reached { member, applied, .. }) => {
@@ -233,12 +236,15 @@ mod tests {
             Ok(Bytes::from(vec![self.0]))
         }
 
-        fn snapshot(&self) -> SnapshotChunks {
-            Box::new(std::iter::once(Bytes::from(vec![self.0])))
+        fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+            Ok(Box::new(std::iter::once(Bytes::from(vec![self.0]))))
         }
 
-        fn install(&mut self, _chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
-            Err(BadSnapshot)
+        fn install(
+            &mut self,
+            _chunks: &mut dyn Iterator<Item = Bytes>,
+        ) -> Result<(), MachineError> {
+            Err(BadSnapshot.into())
         }
     }
 

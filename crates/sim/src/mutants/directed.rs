@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate::driver::{Applier, CommandId};
-use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
+use quorate::{Machine, MachineError, SnapshotChunks};
 use quorate_core::{Entries, Entry, EntryId, Index, MemberId, Membership, SnapshotMeta};
 
 /// Counts the commands that it runs.
@@ -22,11 +22,11 @@ impl Machine for Counter {
         Ok(Bytes::new())
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
-        Box::new(std::iter::empty())
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        Ok(Box::new(std::iter::empty()))
     }
 
-    fn install(&mut self, _: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, _: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         Ok(())
     }
 }

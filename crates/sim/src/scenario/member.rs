@@ -17,13 +17,13 @@ pub(super) struct StoryMember {
     pub(super) saves: WorkTexts,
     pub(super) applies: WorkTexts,
     pub(super) loads: WorkTexts,
-    /// It has been told something since it was started.
+    /// It has processed an input since it was started.
     pub(super) stepped: bool,
     /// The commit index that the transcript has shown.
     pub(super) commit_shown: Index,
     /// The newest membership that it reported as settled since it was started.
     pub(super) settled: Option<EntryId>,
-    /// Who told it last that it is not the member of its id.
+    /// The member that last rejected its identity.
     pub(super) identity_rejected_by: Option<MemberId>,
 }
 
@@ -70,7 +70,7 @@ impl StoryMember {
         Ok(())
     }
 
-    /// Loses the work in progress, and what was not synced if so said.
+    /// Loses the work in progress and, with `unsynced`, what was not synced.
     pub(super) fn crash(&mut self, unsynced: Unsynced) {
         self.core.crash(unsynced == Unsynced::Lost);
         for work in [&mut self.saves, &mut self.applies, &mut self.loads] {

@@ -191,7 +191,7 @@ struct Fields {
 impl ByHand {
     /// `m1 -> m2 KIND FIELDS… term=3`, after the arrow has been read.
     pub(super) fn parse(from: MemberId, at: MemberId, words: &mut LineWords) -> Parsed<Self> {
-        let kind = kind_named(&words.want("a kind of message such as Vote")?)?;
+        let kind = kind_named(&words.expect_word("a kind of message such as Vote")?)?;
         let mut hand = Self { from, at, to: at, term: 0, kind, fields: Fields::default() };
         while let Some(word) = words.next() {
             hand.field(&word)?;

@@ -82,7 +82,7 @@ impl RandomCluster {
         }
     }
 
-    /// Lets so many things happen.
+    /// Performs this many random actions.
     pub(crate) fn run(&mut self, events: u64, random: &mut Random) {
         let ids = self.cluster.ids();
         for _ in 0..random.below(events) {
@@ -327,7 +327,7 @@ impl RandomCluster {
         let Some(proposed) = self.cluster.raft(id).map(|raft| raft.log_status().last) else {
             return false;
         };
-        self.calm(8);
+        self.run_without_faults(8);
         let applied = |id| self.cluster.raft(id).map(|raft| raft.log_status().applied);
         membership.voters().iter().all(|id| applied(id) >= Some(proposed.index))
     }
@@ -360,12 +360,12 @@ impl RandomCluster {
             |raft: &Raft| raft.config().id == id && raft.log_status().last.index > before.index;
         let accepted = self.leader().is_some_and(logged);
         // An entry that never leaves its leader may be lost: let it spread.
-        self.calm(1);
+        self.run_without_faults(1);
         accepted.then_some((voters, learners))
     }
 
     /// For so many ticks everything is delivered and completed.
-    pub(crate) fn calm(&mut self, ticks: usize) {
+    pub(crate) fn run_without_faults(&mut self, ticks: usize) {
         let ids = self.cluster.ids();
         for _ in 0..ticks {
             self.replace_readded();
