@@ -247,7 +247,7 @@ fn a_goal_replaces_a_member_and_ends_when_it_is_reached() {
     }
     cluster.members.remove(&3);
     let goal = Change::goal([1, 2, 4].map(MemberId), []);
-    // Sent to a follower: it hears of the end as well.
+    // Sent to a follower: it learns the end as well.
     let token = cluster.member(2).driver.change(goal, 1_000);
     cluster.ticks(2);
     let added = cluster.member(1).driver.raft().membership().joined_at(MemberId(4));

@@ -194,7 +194,7 @@ impl SendQueue {
         self.waiting.is_empty() && self.leaving.is_empty()
     }
 
-    /// Takes the next frames, until they have so many bytes.
+    /// Takes the next frames, until they have this many bytes.
     pub(crate) fn take(&mut self, bytes_max: usize, into: &mut Vec<QueuedFrame>) {
         let mut bytes = 0;
         while bytes < bytes_max {

@@ -118,7 +118,7 @@ pub(crate) async fn stranger(service: &Service) -> (Node, TempDir) {
     (Node::start(config, disk, MemoryKv::default(), transport).await.unwrap(), storage)
 }
 
-/// Whether this process may have so many files open; asks for it, too.
+/// Whether this process may have this many files open; asks for it, too.
 pub(crate) fn may_open_files(count: u64) -> bool {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= count) {

@@ -49,7 +49,7 @@ impl CoreMember {
         self.synced = Arc::clone(&self.disk);
     }
 
-    /// Starts from what the disk holds, and returns that. With `tail` only so many of the
+    /// Starts from what the disk holds, and returns that. With `tail` only this many of the
     /// newest entries are in memory.
     pub(crate) fn start(
         &mut self,

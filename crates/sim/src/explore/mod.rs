@@ -56,7 +56,7 @@ pub fn run(setting: &RunSettings, actions: &[Action]) -> RunOutcome {
 }
 
 /// Leaves out of such a run whatever is not needed for the same rule to be broken, in at
-/// most so many tries.
+/// most this many tries.
 pub fn shrink(replay: &RunReplay, rule: &'static str, tries_max: usize) -> RunReplay {
     MachineTrial::kv().shrink(replay, rule, tries_max)
 }

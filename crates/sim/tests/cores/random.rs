@@ -364,7 +364,7 @@ impl RandomCluster {
         accepted.then_some((voters, learners))
     }
 
-    /// For so many ticks everything is delivered and completed.
+    /// For this many ticks everything is delivered and completed.
     pub(crate) fn run_without_faults(&mut self, ticks: usize) {
         let ids = self.cluster.ids();
         for _ in 0..ticks {
