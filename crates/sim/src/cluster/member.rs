@@ -49,7 +49,7 @@ impl CoreMember {
         self.synced = Arc::clone(&self.disk);
     }
 
-    /// Starts from what the disk holds, and returns that. With `tail` only so many of the
+    /// Starts from what the disk holds, and returns that. With `tail` only this many of the
     /// newest entries are in memory.
     pub(crate) fn start(
         &mut self,
@@ -61,7 +61,7 @@ impl CoreMember {
         Ok(boot)
     }
 
-    /// Loses all work in progress. What was not synced is lost as well if so said.
+    /// Loses all work in progress and, if `unsynced_lost`, what was not synced.
     pub(crate) fn crash(&mut self, unsynced_lost: bool) {
         self.raft = None;
         self.saves.clear();

@@ -226,8 +226,11 @@ impl TraceMember {
     }
 
     /// Takes what was delivered; the answer is what the recorded system would print.
-    pub(super) fn receive(&mut self, parcel: TraceMessage) -> Result<Option<&'static str>, String> {
-        match parcel {
+    pub(super) fn receive(
+        &mut self,
+        message: TraceMessage,
+    ) -> Result<Option<&'static str>, String> {
+        match message {
             TraceMessage::Message(envelope) => {
                 let proposes = matches!(envelope.message, Message::Propose(..));
                 Ok(match self.step(Input::Received(envelope)) {
@@ -297,7 +300,7 @@ impl TraceMember {
     }
 }
 
-/// Who would not trim.
+/// Which part refused to trim.
 pub(super) enum Trim {
     Storage(TrimError),
     Core(Dropped),
@@ -309,7 +312,7 @@ pub(super) const PROPOSAL_DROPPED: &str = "raft proposal dropped";
 impl Worked {
     fn new(line: String, released: Vec<TraceMessage>) -> Self {
         let mut lines = vec!["Processing:".to_owned(), line, "Responses:".to_owned()];
-        lines.extend(released.iter().map(|parcel| parcel.line().to_string()));
+        lines.extend(released.iter().map(|message| message.line().to_string()));
         Self { lines, released }
     }
 

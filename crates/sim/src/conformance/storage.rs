@@ -1,4 +1,4 @@
-//! What a member of a trace has on its disk: the saved log, and nothing cleverer.
+//! What a member of a trace has on its disk: the saved log.
 
 use quorate_core::{Entries, Entry, EntryId, Index, SnapshotMeta};
 

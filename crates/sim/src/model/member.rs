@@ -17,7 +17,7 @@ use crate::cluster::CoreMember;
 
 /// What never changes about a member.
 #[derive(Clone, Debug)]
-pub(super) struct Fixed {
+pub(super) struct ModelConstants {
     pub(super) config: Config,
     pub(super) holds_saves: bool,
     pub(super) holds_applies: bool,
@@ -33,7 +33,7 @@ pub(super) enum Act {
     Change(Change),
     Transfer(MemberId),
     Tick,
-    /// Crashes and starts again from its disk, without what was not synced if so said.
+    /// Crashes and starts again from its disk; if `unsynced_lost`, without what was not synced.
     Restart {
         unsynced_lost: bool,
     },
@@ -61,8 +61,12 @@ impl CoreMember {
         }
     }
 
-    /// Lets this happen. A panic of the core is a violation like any other.
-    pub(super) fn perform(&self, fixed: &Fixed, act: &Act) -> Result<ActResult, Violation> {
+    /// Performs an action. A panic of the core is a violation like any other.
+    pub(super) fn perform(
+        &self,
+        fixed: &ModelConstants,
+        act: &Act,
+    ) -> Result<ActResult, Violation> {
         let performed = catch_unwind(AssertUnwindSafe(|| {
             let mut performed = self.perform_as_is(fixed, act)?;
             performed.local.make_canonical();
@@ -71,8 +75,8 @@ impl CoreMember {
         performed.unwrap_or_else(|panic| Err(Violation::of_panic(panic.as_ref())))
     }
 
-    /// Lets this happen, and leaves clocks and numbers as they are then.
-    fn perform_as_is(&self, fixed: &Fixed, act: &Act) -> Result<ActResult, Violation> {
+    /// Performs an action, without normalizing clocks and numbers.
+    fn perform_as_is(&self, fixed: &ModelConstants, act: &Act) -> Result<ActResult, Violation> {
         let mut run = MemberRun::new(self, fixed);
         run.act(act)?;
         run.drain()?;
@@ -144,13 +148,13 @@ impl MemberChecks for LocalChecks {
 /// A member while something happens to it.
 struct MemberRun<'a> {
     local: CoreMember,
-    fixed: &'a Fixed,
+    fixed: &'a ModelConstants,
     checks: LocalChecks,
     sends: Vec<Envelope>,
 }
 
 impl<'a> MemberRun<'a> {
-    fn new(local: &CoreMember, fixed: &'a Fixed) -> Self {
+    fn new(local: &CoreMember, fixed: &'a ModelConstants) -> Self {
         let record = MemberRecord::of_view(&fixed.config, &local.view(&fixed.config));
         let checks = LocalChecks { record, raised: Vec::new(), settled: Vec::new() };
         Self { local: local.clone(), fixed, checks, sends: Vec::new() }
@@ -251,8 +255,8 @@ mod tests {
     use super::*;
 
     /// Where an act leads from here, brought into the one form of all that are alike.
-    /// The clock of a heartbeat is its sender's business.
-    fn led(local: &CoreMember, fixed: &Fixed, act: &Act) -> (CoreMember, Vec<Envelope>) {
+    /// Only the sender of a heartbeat uses its clock.
+    fn led(local: &CoreMember, fixed: &ModelConstants, act: &Act) -> (CoreMember, Vec<Envelope>) {
         let ActResult { mut local, mut sends, .. } = local.perform_as_is(fixed, act).unwrap();
         local.make_canonical();
         for envelope in &mut sends {

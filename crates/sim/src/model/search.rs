@@ -261,7 +261,7 @@ impl ModelReport {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::member::{Act, Fixed};
+    use super::super::member::{Act, ModelConstants};
     use super::super::transitions::{CAMPAIGN, MESSAGES, PROPOSE, TICK};
     use super::super::{scopes, trace};
     use super::*;
@@ -280,7 +280,7 @@ pub(super) mod tests {
 
     /// Members that were seen and what may happen to them, by their places.
     pub(in super::super) struct ExploredMembers {
-        pub(in super::super) fixed: Vec<Fixed>,
+        pub(in super::super) fixed: Vec<ModelConstants>,
         pub(in super::super) locals: Vec<(usize, CoreMember)>,
         pub(in super::super) acts: Vec<(usize, Act)>,
     }

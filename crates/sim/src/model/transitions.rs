@@ -11,7 +11,7 @@ use quorate_core::status::RoleKind;
 use quorate_core::{Change, EntryId, Envelope, Index, MemberId, Membership, Term};
 
 use super::intern::{Interner, Pairs, pair};
-use super::member::{Act, ActResult, Fixed};
+use super::member::{Act, ActResult, ModelConstants};
 use super::moves::Move;
 use super::scope::Scope;
 use super::state::ModelState;
@@ -23,7 +23,7 @@ use crate::scenario::stage::{self, StagedCluster};
 pub(super) struct Transitions {
     pub(super) scope: Scope,
     pub(super) rules: Rules,
-    pub(super) fixed: Vec<Fixed>,
+    pub(super) fixed: Vec<ModelConstants>,
     pub(super) changes: Vec<Change>,
     pub(super) locals: Interner<CoreMember>,
     pub(super) facts: Vec<MemberFacts>,
@@ -95,7 +95,7 @@ impl Transitions {
             votes_tell_commit: configs.clone().all(|config| config.liveness.votes_tell_commit),
             settles: configs.clone().all(|config| config.liveness.settle),
         };
-        let fixed = stage.members.iter().map(|member| Fixed {
+        let fixed = stage.members.iter().map(|member| ModelConstants {
             config: member.config.clone(),
             holds_saves: member.holds_saves,
             holds_applies: member.holds_applies,

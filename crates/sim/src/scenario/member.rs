@@ -17,14 +17,14 @@ pub(super) struct StoryMember {
     pub(super) saves: WorkTexts,
     pub(super) applies: WorkTexts,
     pub(super) loads: WorkTexts,
-    /// It has been told something since it was started.
+    /// It has processed an input since it was started.
     pub(super) stepped: bool,
     /// The commit index that the transcript has shown.
     pub(super) commit_shown: Index,
     /// The newest membership that it reported as settled since it was started.
     pub(super) settled: Option<EntryId>,
-    /// Who told it last that it is not the member of its id.
-    pub(super) disowned: Option<MemberId>,
+    /// The member that last rejected its identity.
+    pub(super) identity_rejected_by: Option<MemberId>,
 }
 
 /// How the transcript describes work in progress, oldest first.
@@ -43,8 +43,10 @@ impl WorkTexts {
 
 impl StoryMember {
     pub(super) fn new(id: MemberId, disk: DiskState) -> Self {
+        let mut config = Config::new(id);
+        config.seed = id.0;
         Self {
-            config: Config { seed: id.0, ..Config::new(id) },
+            config,
             core: CoreMember::new(id, disk),
             boot: Boot::empty(),
             saves: WorkTexts::default(),
@@ -53,7 +55,7 @@ impl StoryMember {
             stepped: false,
             commit_shown: 0,
             settled: None,
-            disowned: None,
+            identity_rejected_by: None,
         }
     }
 
@@ -62,13 +64,13 @@ impl StoryMember {
         self.core.raft = None;
         self.stepped = false;
         self.settled = None;
-        self.disowned = None;
+        self.identity_rejected_by = None;
         self.boot = self.core.start(&self.config, tail).map_err(|why| why.to_string())?;
         self.commit_shown = self.core.raft.as_ref().map_or(0, |raft| raft.log_status().commit);
         Ok(())
     }
 
-    /// Loses the work in progress, and what was not synced if so said.
+    /// Loses the work in progress and, with `unsynced`, what was not synced.
     pub(super) fn crash(&mut self, unsynced: Unsynced) {
         self.core.crash(unsynced == Unsynced::Lost);
         for work in [&mut self.saves, &mut self.applies, &mut self.loads] {

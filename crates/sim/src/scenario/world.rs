@@ -101,7 +101,12 @@ impl StoryWorld {
     }
 
     /// Hands a member one input and carries out what it asks for.
-    pub(super) fn tell(&mut self, id: MemberId, what: &str, input: Input) -> CommandResult {
+    pub(super) fn step_and_drain(
+        &mut self,
+        id: MemberId,
+        what: &str,
+        input: Input,
+    ) -> CommandResult {
         self.step(id, what, input).map(drop)?;
         self.drain(id)
     }
@@ -143,11 +148,11 @@ impl StoryWorld {
         let refused = matches!(dropped, Dropped::Refused(_));
         let why = short_ids(&dropped.to_string());
         if refused {
-            self.page.tell("requests", format!("{id} {what} refused: {why}"));
+            self.page.print_about("requests", format!("{id} {what} refused: {why}"));
         } else if is_late(dropped, what) && !self.close_up {
-            self.page.tell("late", format!("{id} drops {what}: {why}"));
+            self.page.print_about("late", format!("{id} drops {what}: {why}"));
         } else {
-            self.page.tell("drops", format!("{id} drops {what}: {why}"));
+            self.page.print_about("drops", format!("{id} drops {what}: {why}"));
         }
         self.drops.push(Drop { refused, name: dropped.name(), why });
     }
@@ -155,7 +160,7 @@ impl StoryWorld {
     /// Hands a member a message that has arrived.
     pub(super) fn receive(&mut self, at: MemberId, envelope: Envelope) -> CommandResult {
         let what = format!("{} from {}", kind(&envelope.message), envelope.from);
-        self.tell(at, &what, Input::Received(envelope))
+        self.step_and_drain(at, &what, Input::Received(envelope))
     }
 
     /// Carries out what a member asks for, until it asks for nothing more.
@@ -205,7 +210,7 @@ impl StoryWorld {
         let Some(save) = save else { return Ok(None) };
         let words = member.saves.texts.pop_front().unwrap_or_default();
         if member.saves.held {
-            self.page.tell("saves", format!("{id} saved {words}"));
+            self.page.print_about("saves", format!("{id} saved {words}"));
         }
         save.then_send.into_iter().for_each(|envelope| self.send(envelope));
         self.step(id, "saved", Input::Saved(save.id)).map(|_| Some(words))
@@ -219,7 +224,7 @@ impl StoryWorld {
         let Some(last) = member.core.run_apply() else { return Ok(None) };
         let words = member.applies.texts.pop_front().unwrap_or_default();
         if member.applies.held {
-            self.page.tell("applies", format!("{id} applied {words}"));
+            self.page.print_about("applies", format!("{id} applied {words}"));
         }
         self.step(id, "applied", Input::Applied(last)).map(|_| Some(words))
     }
@@ -230,7 +235,7 @@ impl StoryWorld {
         let words = member.loads.texts.pop_front().unwrap_or_default();
         if let (true, Input::Loaded(_, entries)) = (member.loads.held, &loaded) {
             let line = format!("{id} loaded {}", entries_text(entries.iter()));
-            self.page.tell("loads", line);
+            self.page.print_about("loads", line);
         }
         self.step(id, "loaded", loaded).map(|_| Some(words))
     }
@@ -260,14 +265,16 @@ impl StoryWorld {
         if let Some(save) = output.save {
             let text = member.save_text(&save);
             if !text.is_empty() {
-                self.page.tell("saves", format!("{id} save {text}{}", member.saves.suffix()));
+                self.page
+                    .print_about("saves", format!("{id} save {text}{}", member.saves.suffix()));
             }
             member.saves.texts.push_back(text);
             member.core.saves.push_back(save);
         }
         if !output.apply.is_empty() {
             let text = entries_text(output.apply.iter());
-            self.page.tell("applies", format!("{id} apply {text}{}", member.applies.suffix()));
+            self.page
+                .print_about("applies", format!("{id} apply {text}{}", member.applies.suffix()));
             member.applies.texts.push_back(text);
             member.core.applies.push_back(output.apply);
         }
@@ -277,20 +284,20 @@ impl StoryWorld {
                 LoadTarget::Machine => "its machine".to_owned(),
             };
             let text = format!("{}..{} for {reader}", load.range.start, load.range.end);
-            self.page.tell("loads", format!("{id} load {text}{}", member.loads.suffix()));
+            self.page.print_about("loads", format!("{id} load {text}{}", member.loads.suffix()));
             member.loads.texts.push_back(text);
             member.core.loads.push_back(load);
         }
         if let Some(to) = output.trim {
             member.core.trim(to);
-            self.page.tell("trims", format!("{id} trim to {to}"));
+            self.page.print_about("trims", format!("{id} trim to {to}"));
         }
         Ok(())
     }
 
     fn say_request(&mut self, id: MemberId, request: RequestId, what: String) {
         let line = format!("{id} {} {what}", self.requests.name(request));
-        self.page.tell("requests", line);
+        self.page.print_about("requests", line);
     }
 
     /// A leader's commit index is news; a follower's shows in what it applies.
@@ -299,7 +306,7 @@ impl StoryWorld {
         let Some(status) = member.core.raft.as_ref().map(Raft::status) else { return Ok(()) };
         let commit = status.log.commit;
         if status.role == RoleKind::Leader && commit > member.commit_shown {
-            self.page.tell("commits", format!("{id} commit={commit}"));
+            self.page.print_about("commits", format!("{id} commit={commit}"));
         }
         member.commit_shown = commit;
         Ok(())
@@ -323,38 +330,39 @@ impl StoryWorld {
     fn on_event(&mut self, id: MemberId, event: &Event) -> CommandResult {
         match event {
             Event::Role { from, to, term } => {
-                self.page.tell("roles", format!("{id} {from} => {to} term={term}"));
+                self.page.print_about("roles", format!("{id} {from} => {to} term={term}"));
             }
             Event::Leader { leader: Some(leader), .. } if *leader == id => {}
             Event::Leader { leader: Some(leader), term } => {
-                self.page.tell("leaders", format!("{id} follows {leader} term={term}"));
+                self.page.print_about("leaders", format!("{id} follows {leader} term={term}"));
             }
             Event::Leader { leader: None, term } => {
-                self.page.tell("leaders", format!("{id} follows nobody term={term}"));
+                self.page.print_about("leaders", format!("{id} follows no leader term={term}"));
             }
             Event::Membership { id: entry, membership } => {
-                self.page.tell("memberships", format!("{id} membership {entry} {membership}"));
+                self.page
+                    .print_about("memberships", format!("{id} membership {entry} {membership}"));
             }
             Event::GoalStep { step } => {
-                self.page.tell("memberships", format!("{id} step: {step}"));
+                self.page.print_about("memberships", format!("{id} step: {step}"));
             }
             Event::GoalEnded(ended) => {
                 let end = goal_end_text(ended.end);
                 let line = format!("{id} goal {} {end} at {}", ended.id, ended.at);
-                self.page.tell("memberships", line);
+                self.page.print_about("memberships", line);
             }
             Event::Settled { id: entry, evidence, .. } => {
                 self.member_mut(id)?.settled = Some(*entry);
                 // That the first membership is known needs no line in every story.
                 if entry.index > 1 {
                     let line = format!("{id} settled {entry} {}", evidence_text(evidence));
-                    self.page.tell("memberships", line);
+                    self.page.print_about("memberships", line);
                 }
             }
             Event::IdentityRejected { by, known } => {
-                self.member_mut(id)?.disowned = Some(*by);
+                self.member_mut(id)?.identity_rejected_by = Some(*by);
                 self.page.say(format!(
-                    "{id} is disowned by {by}, which knows {}",
+                    "{id} is rejected by {by}, which knows the identity {}",
                     identity_text(*known)
                 ));
             }
@@ -393,7 +401,8 @@ fn aborted(why: quorate_core::event::AbortReason) -> &'static str {
     match why {
         TimedOut => "it did not take over in time",
         TargetLeft => "it is no longer a voter",
-        Replaced => "another transfer was asked for",
+        Replaced => "another transfer was requested",
+        _ => "for another reason",
     }
 }
 

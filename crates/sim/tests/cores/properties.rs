@@ -15,7 +15,7 @@ fn faults_break_no_invariant() {
     for_seeds(250, |random| {
         let mut cluster = RandomCluster::new(Settings::Any, random);
         cluster.run(2_000, random);
-        cluster.calm(12);
+        cluster.run_without_faults(12);
     });
 }
 
@@ -26,10 +26,10 @@ fn no_change_leaves_the_cluster_without_a_leader() {
     for_seeds(250, |random| {
         let mut cluster = RandomCluster::new(Settings::Recoverable, random);
         cluster.run(1_000, random);
-        cluster.calm(80);
+        cluster.run_without_faults(80);
         // Majorities of two may need many elections.
         if !cluster.works() {
-            cluster.calm(800);
+            cluster.run_without_faults(800);
             assert!(cluster.works(), "{cluster}");
         }
     });
@@ -43,9 +43,9 @@ fn a_majority_of_old_and_new_elects() {
         let mut cluster = RandomCluster::new(Settings::Recoverable, random);
         cluster.run(800, random);
         cluster.lose_minority(random.next_u64());
-        cluster.calm(200);
+        cluster.run_without_faults(200);
         if !cluster.elects() {
-            cluster.calm(1_000);
+            cluster.run_without_faults(1_000);
         }
         if !cluster.reached_dead_end() {
             assert!(cluster.elects(), "{cluster}");
@@ -53,7 +53,7 @@ fn a_majority_of_old_and_new_elects() {
                 cluster.cluster.rafts().map(|raft| raft.log_status().last.index).collect()
             };
             let before = lasts(&cluster);
-            cluster.calm(60);
+            cluster.run_without_faults(60);
             assert_eq!(before, lasts(&cluster), "{cluster}");
         }
     });
@@ -66,11 +66,11 @@ fn a_goal_is_reached_through_any_faults() {
     for_seeds(250, |random| {
         let mut cluster = RandomCluster::new(Settings::Recoverable, random);
         cluster.no_changes = true;
-        cluster.calm(40);
+        cluster.run_without_faults(40);
         let voters = random.between(1, 127);
         let goal = cluster.set_goal(voters, random.below(128) & !voters);
         cluster.run(1_200, random);
-        cluster.calm(200);
+        cluster.run_without_faults(200);
         if let Some((voters, learners)) = goal {
             assert!(cluster.works(), "{cluster}");
             let membership = cluster.leader_membership();
@@ -91,11 +91,11 @@ fn a_member_that_never_starts_does_not_keep_others_out() {
         let count = cluster.cluster.ids().len() as u64;
         let (joins, absent) = (MemberId(count - 1), MemberId(count));
         cluster.lose(absent);
-        cluster.calm(40);
+        cluster.run_without_faults(40);
         let joining = 0b11 << (count - 2);
         let goal = cluster.set_goal(random.between(1, 31) & (joining - 1) | joining, 0);
         cluster.run(800, random);
-        cluster.calm(300);
+        cluster.run_without_faults(300);
         if goal.is_some() {
             let membership = cluster.leader_membership();
             assert!(membership.is_voter(joins), "{cluster}");
@@ -112,7 +112,7 @@ fn after_the_faults_the_cluster_works_again() {
         let mut cluster = RandomCluster::new(Settings::Any, random);
         cluster.no_changes = true;
         cluster.run(1_000, random);
-        cluster.calm(60);
+        cluster.run_without_faults(60);
         assert!(cluster.works(), "{cluster}");
     });
 }
@@ -124,7 +124,7 @@ fn a_replay_is_equal_and_hashes_equal() {
         let mut random = Random::new(3);
         let mut cluster = RandomCluster::new(Settings::Any, &mut random);
         cluster.run(2_000, &mut random);
-        cluster.calm(5);
+        cluster.run_without_faults(5);
         cluster.cluster.rafts().cloned().collect::<Vec<Raft>>()
     };
     let hash = |raft: &Raft| {

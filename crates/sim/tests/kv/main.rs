@@ -6,14 +6,14 @@
 mod crashes;
 mod damage;
 mod disk;
-mod kept;
+mod resumed_machine;
 mod workload;
 
 use std::cell::Cell;
 
 use bytes::Bytes;
 use disk::SharedDisk;
-use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
+use quorate::{Machine, MachineError, SnapshotChunks};
 use quorate_kv::{BatchConfig, Kv, MemoryTable, RedbTable};
 use quorate_sim::explore::{RunReport, try_machine};
 use workload::EtcdClients;
@@ -29,7 +29,7 @@ fn redb() -> Kv<RedbTable> {
     Kv::open(table).unwrap().with_batch_config(BatchConfig::default().commands(7).durable_every(3))
 }
 
-fn was_put_to_the_test(report: &RunReport) {
+fn assert_enough_happened(report: &RunReport) {
     assert!(report.requests_done > 800, "{report}");
     assert!(report.snapshots_installed > 5 && report.elections > 30, "{report}");
 }
@@ -37,7 +37,7 @@ fn was_put_to_the_test(report: &RunReport) {
 #[test]
 fn in_memory() {
     let report = try_machine(SEEDS, memory, EtcdClients::default).unwrap();
-    was_put_to_the_test(&report);
+    assert_enough_happened(&report);
     // The same seeds are the same runs.
     assert_eq!(try_machine(SEEDS, memory, EtcdClients::default).unwrap(), report);
 }
@@ -45,7 +45,7 @@ fn in_memory() {
 #[test]
 fn on_redb() {
     let report = try_machine(SEEDS, redb, EtcdClients::default).unwrap();
-    was_put_to_the_test(&report);
+    assert_enough_happened(&report);
     // What happens does not depend on the table.
     assert_eq!(try_machine(SEEDS, memory, EtcdClients::default).unwrap(), report);
 }
@@ -60,7 +60,7 @@ fn on_both_at_once() {
         if started.get() % 2 == 0 { Either(Box::new(memory())) } else { Either(Box::new(redb())) }
     };
     let report = try_machine(SEEDS, either, EtcdClients::default).unwrap();
-    was_put_to_the_test(&report);
+    assert_enough_happened(&report);
 }
 
 struct Either(Box<dyn Machine>);
@@ -70,15 +70,15 @@ impl Machine for Either {
         self.0.apply(index, command)
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        self.0.query(question)
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        self.0.query(query)
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         self.0.snapshot()
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.0.install(chunks)
     }
 }
