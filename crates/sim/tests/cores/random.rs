@@ -10,7 +10,7 @@ use quorate_core::{
     Accepted, Boot, Change, Config, Dropped, Entry, EntryId, Index, Input, MemberId, MemberSet,
     Membership, Output, Payload, Raft, RequestId,
 };
-use quorate_sim::cluster::{Cluster, DiskState, Outputs};
+use quorate_sim::cluster::{Cluster, DiskState, Outputs, WorkKind};
 use quorate_sim::random::Random;
 
 use crate::pick;
@@ -151,17 +151,17 @@ impl RandomCluster {
     }
 
     fn complete_save(&mut self, id: MemberId) {
-        let outputs = self.cluster.complete_save(id);
+        let outputs = self.cluster.complete(id, WorkKind::Saves);
         self.take(id, outputs);
     }
 
     fn complete_apply(&mut self, id: MemberId) {
-        let outputs = self.cluster.complete_apply(id);
+        let outputs = self.cluster.complete(id, WorkKind::Applies);
         self.take(id, outputs);
     }
 
     fn complete_load(&mut self, id: MemberId) {
-        let outputs = self.cluster.complete_load(id);
+        let outputs = self.cluster.complete(id, WorkKind::Loads);
         self.take(id, outputs);
     }
 
