@@ -125,7 +125,7 @@ impl CoreMember {
     }
 
     /// Gives the core an input. A member that is down ignores it.
-    pub(super) fn step(
+    pub(crate) fn step(
         &mut self,
         input: Input,
     ) -> Result<Option<Result<Accepted, Dropped>>, Violation> {
@@ -137,7 +137,7 @@ impl CoreMember {
 
     /// Takes what the core asks for. Nothing when it asks for nothing; then its state is
     /// checked.
-    pub(super) fn take_output(
+    pub(crate) fn take_output(
         &mut self,
         checks: &mut impl MemberChecks,
     ) -> Result<Option<Output>, Violation> {
@@ -153,20 +153,24 @@ impl CoreMember {
     }
 
     /// Puts the work of an output where it waits.
-    pub(super) fn queue(&mut self, output: Output) {
+    pub(crate) fn queue(&mut self, output: Output) {
         let Output { save, apply, load, trim, .. } = output;
         self.saves.extend(save);
         self.applies.extend((!apply.is_empty()).then_some(apply));
         self.loads.extend(load);
         if let Some(to) = trim {
-            Arc::make_mut(&mut self.disk).trim(to);
-            Arc::make_mut(&mut self.synced).trim(to);
+            self.trim(to);
         }
+    }
+
+    pub(crate) fn trim(&mut self, to: Index) {
+        Arc::make_mut(&mut self.disk).trim(to);
+        Arc::make_mut(&mut self.synced).trim(to);
     }
 
     /// Does the oldest work of this kind. Returns what the core is told, and the messages
     /// that waited for it.
-    pub(super) fn do_work(
+    pub(crate) fn do_work(
         &mut self,
         work: WorkKind,
         checks: &mut impl MemberChecks,
