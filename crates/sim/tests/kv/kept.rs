@@ -9,10 +9,9 @@ use bytes::Bytes;
 use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity};
 use quorate_kv::{AnyTable, BatchConfig, Kv, RedbTable};
 use quorate_sim::explore::{Workload, try_machine};
-use quorate_sim::faulty_disk::FaultyDisk;
+use quorate_sim::faulty_disk::{FaultyDisk, SharedDisk};
 use quorate_sim::random::Random;
 
-use crate::disk::SharedDisk;
 use crate::workload::EtcdClients;
 use crate::{memory, was_put_to_the_test};
 
