@@ -138,8 +138,8 @@ pub use tcp::{
 // What is asked for and answered with, so that most users need no other crate.
 pub use quorate_core::config::{Activation, ReadMode};
 pub use quorate_core::membership::{
-    ChangeRefusal, EndedGoal, GoalEnd, GoalStep, MemberInfo, Operation, Plan, PlanContext,
-    PlannedStep, Transition,
+    ChangeKind, ChangeRefusal, EndedGoal, GoalEnd, GoalStep, MemberInfo, Operation, Plan,
+    PlanContext, PlannedStep, Transition,
 };
 pub use quorate_core::status::RoleKind;
 pub use quorate_core::{
