@@ -43,18 +43,13 @@ impl KnownTests {
                 faults.push(format!("{document}:{}: no {kind} {test}", number + 1));
             };
             for quoted in line.split('`').skip(1).step_by(2) {
-                match quoted.strip_suffix(".txt") {
-                    Some(story) if is_story_name(story) => {
-                        if !self.stories.contains(story) {
-                            missing("story", quoted);
-                        }
-                    }
-                    _ if is_mutant_name(quoted) && says_mutant(line) => {
-                        if !self.mutants.contains(quoted) {
-                            missing("mutant", quoted);
-                        }
-                    }
-                    _ => {}
+                let story = quoted.strip_suffix(".txt").filter(|story| is_story_name(story));
+                if story.is_some_and(|story| !self.stories.contains(story)) {
+                    missing("story", quoted);
+                }
+                let mutant = is_mutant_name(quoted) && says_mutant(line);
+                if mutant && !self.mutants.contains(quoted) {
+                    missing("mutant", quoted);
                 }
             }
             if document != HUNT_TABLE {
