@@ -76,7 +76,8 @@ pub enum Event {
         /// Why.
         reason: AbortReason,
     },
-    /// A peer's snapshot replaced this member's log and state.
+    /// A peer's snapshot is durable and replaces this member's log. The state machine may not
+    /// have it yet.
     SnapshotInstalled(EntryId),
 }
 

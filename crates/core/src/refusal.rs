@@ -191,8 +191,8 @@ pub enum CampaignBlocked {
     /// A committed membership is not applied yet: counting votes by an older one could
     /// elect a second leader.
     MembershipNotApplied,
-    /// A snapshot is not installed yet.
-    SnapshotNotInstalled,
+    /// A peer's snapshot is not durable yet.
+    SnapshotNotSaved,
     /// A leader may be relying on this member for its lease.
     LeaderHoldsLease,
     /// No terms are left.
@@ -316,7 +316,7 @@ impl fmt::Display for CampaignBlocked {
             Self::IdentityMismatch => "the membership records another member under this id",
             Self::NotJoinedYet => "the entry that added it has not arrived",
             Self::MembershipNotApplied => "a committed membership is not applied yet",
-            Self::SnapshotNotInstalled => "a snapshot is not installed yet",
+            Self::SnapshotNotSaved => "a snapshot is not saved yet",
             Self::LeaderHoldsLease => "a leader may hold its lease",
             Self::TermsExhausted => "no terms are left",
         })

@@ -84,11 +84,12 @@ pub struct LogStatus {
     pub commit: Index,
     /// Handed to the state machine up to this index.
     pub applying: Index,
-    /// Applied by the state machine up to this index.
+    /// Applied by the state machine up to this index, or covered by a durable snapshot that the
+    /// state machine gets next.
     pub applied: Index,
     /// The newest snapshot, taken by this member or installed from a peer.
     pub snapshot: EntryId,
-    /// A snapshot is being installed.
+    /// A peer's snapshot is not durable yet.
     pub installing: bool,
 }
 

@@ -145,8 +145,8 @@ pub mod membership {
     #[cfg(feature = "runtime")]
     pub use crate::runtime::{MembershipEvent, MembershipWatch};
     pub use quorate_core::membership::{
-        ChangeRefusal, EndedGoal, GoalEnd, GoalStep, Operation, Plan, PlanContext, PlannedStep,
-        RemovedVoters, Transition,
+        ChangeKind, ChangeRefusal, EndedGoal, GoalEnd, GoalStep, Operation, Plan, PlanContext,
+        PlannedStep, RemovedVoters, Transition,
     };
 }
 

@@ -101,6 +101,37 @@ pub trait Machine {
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError>;
 }
 
+/// A machine that is chosen when the program runs.
+impl<M: Machine + ?Sized> Machine for Box<M> {
+    fn resume(&mut self, owner: &StoreIdentity) -> Result<Index, MachineError> {
+        (**self).resume(owner)
+    }
+
+    fn save(&mut self) -> Result<(), MachineError> {
+        (**self).save()
+    }
+
+    fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
+        (**self).apply(index, command)
+    }
+
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        (**self).query(query)
+    }
+
+    fn on_membership(&mut self, index: Index, membership: &Membership) {
+        (**self).on_membership(index, membership);
+    }
+
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        (**self).snapshot()
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
+        (**self).install(chunks)
+    }
+}
+
 /// Why a machine cannot continue. Any error, or a text: `Err("disk is full".into())`.
 pub type MachineError = Box<dyn Error + Send + Sync>;
 

@@ -177,6 +177,29 @@ async fn a_stuck_disk_makes_clients_wait_within_bounds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_end_although_the_disks_never_return() {
+    let members = Members::start(MemoryKv::default).await;
+    let leader = members.leader().await;
+    let node = members.nodes[leader].clone();
+    until_done("a write", async || node.propose(put("a", "1")).await).await;
+    for faults in &members.troubles {
+        faults.set_stuck(true);
+    }
+    // More than the member accepts and its queue holds.
+    let mut tasks = Vec::new();
+    for number in 0..100 {
+        let node = node.clone();
+        tasks.push(tokio::spawn(async move { node.propose(put("a", &number.to_string())).await }));
+    }
+    for task in tasks {
+        assert!(in_time("an answer", task).await.unwrap().is_err());
+    }
+    for faults in &members.troubles {
+        faults.set_stuck(false);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_disk_stops_its_member_with_the_reason() {
     let members = Members::start(MemoryKv::default).await;
     let leader = members.leader().await;

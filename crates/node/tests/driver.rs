@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use quorate::driver::{
-    Applier, Driver, MachineJob, MachineJobDone, MemberStartup, RequestOutcome, RequestReply,
-    RequestToken, install, start,
+    Applier, ChangeWait, Driver, MachineJob, MachineJobDone, MemberStartup, RequestOutcome,
+    RequestReply, RequestToken, install, start,
 };
 use quorate::{
     DriverOptions, KvCommand, KvReply, MemoryKv, OutcomeUnknown, RequestError, RequestRefused,
@@ -247,8 +247,8 @@ fn a_goal_replaces_a_member_and_ends_when_it_is_reached() {
     }
     cluster.members.remove(&3);
     let goal = Change::goal([1, 2, 4].map(MemberId), []);
-    // Sent to a follower: it learns the end as well.
-    let token = cluster.member(2).driver.change(goal, 1_000);
+    // Sent to a follower: it hears of the end as well.
+    let token = cluster.member(2).driver.change(goal, ChangeWait::Settled { ticks: 1_000 });
     cluster.ticks(2);
     let added = cluster.member(1).driver.raft().membership().joined_at(MemberId(4));
     cluster.start(4, added);
@@ -262,6 +262,44 @@ fn a_goal_replaces_a_member_and_ends_when_it_is_reached() {
     let now = cluster.member(4).driver.raft().membership().clone();
     assert!(now.incoming().iter().eq([1, 2, 4].map(MemberId)), "{now}");
     assert_eq!(cluster.get(4, "k11"), value("v"));
+}
+
+#[test]
+fn each_of_two_changes_is_reported_at_its_own_commit() {
+    let mut cluster = TestCluster::new("committed", &[1, 2, 3], DriverOptions::default());
+    cluster.elect(1);
+    let add = |id| Change::add_learner(MemberId(id));
+    let tokens = [2, 3].map(|at| {
+        let change = add(10 + at);
+        (at, cluster.member(at).driver.change(change, ChangeWait::Committed))
+    });
+    cluster.ticks(10);
+    let [first, second] = tokens.map(|key| match &cluster.outcomes[&key] {
+        Ok(RequestReply::ChangeCommitted { id }) => *id,
+        other => panic!("{other:?}"),
+    });
+    let now = cluster.member(2).driver.raft().membership().clone();
+    assert_eq!(first.index, now.joined_at(MemberId(12)));
+    assert_eq!(second.index, now.joined_at(MemberId(13)));
+}
+
+#[test]
+fn a_change_that_a_lost_leader_did_not_acknowledge_is_soon_unknown() {
+    let mut options = DriverOptions::default();
+    options.request_ticks = 1_000;
+    options.retry_ticks = 10;
+    let mut cluster = TestCluster::new("lost-change", &[1, 2, 3], options);
+    cluster.elect(1);
+    cluster.ticks(2);
+    cluster.members.remove(&1);
+    let change = Change::add_learner(MemberId(4));
+    let token = cluster.member(2).driver.change(change, ChangeWait::Committed);
+    cluster.ticks(60);
+    let leader = cluster.member(2).driver.raft().leader();
+    assert!(leader.is_some_and(|leader| leader != MemberId(1)), "{leader:?}");
+    assert_eq!(cluster.outcomes[&(2, token)], Err(RequestError::Unknown(OutcomeUnknown::TimedOut)));
+    // The caller sees that it did not happen.
+    assert!(!cluster.member(2).driver.raft().membership().contains(MemberId(4)));
 }
 
 #[test]

@@ -127,7 +127,7 @@ impl ServiceContext {
         if needs_leader && self.node.leader().is_none() {
             return Err(ServiceError::NoLeader);
         }
-        let client = ClientIdentity::from_connection(request.remote_addr());
+        let client = ClientIdentity::of(request);
         self.authorize(&client, action)?;
         Ok(client)
     }

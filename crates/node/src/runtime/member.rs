@@ -93,6 +93,11 @@ const IN_PROGRESS_FOR_CLIENTS: usize = 16;
 /// It is slow when the last of them has taken so long. Otherwise clients wait for it even if
 /// nothing else is in progress: their requests then make one batch instead of several.
 const SLOW_AFTER: Duration = Duration::from_millis(10);
+/// It hangs when the last of them has taken so long. Then some requests are accepted all the
+/// same, so that they end at their deadline instead of waiting in the queue without one: a
+/// snapshot may take minutes to install, and a disk may never return.
+/// Few enough at a time that the memory they take is bounded.
+const HANGS_AFTER: Duration = Duration::from_secs(1);
 /// So many before peers have to wait. A correct leader stops earlier: this is beyond the
 /// number of appends that it has in flight.
 const IN_PROGRESS_FOR_PEERS: usize = 2_048;
@@ -136,8 +141,9 @@ impl Member {
     /// Waits until there is something to do, then takes what is in the mailbox.
     async fn receive_batch(&mut self) {
         let in_progress = self.state.saves_waiting.max(self.state.jobs_waiting);
-        let slow = in_progress > 0 && self.state.dispatched_at.elapsed() >= SLOW_AFTER;
-        let clients = in_progress == 0 || (slow && in_progress < IN_PROGRESS_FOR_CLIENTS);
+        let since = self.state.dispatched_at.elapsed();
+        let slow = since >= SLOW_AFTER && in_progress < IN_PROGRESS_FOR_CLIENTS;
+        let clients = in_progress == 0 || slow || since >= HANGS_AFTER;
         // The core bounds the machine's work for peers.
         let peers = self.state.saves_waiting < IN_PROGRESS_FOR_PEERS;
         let (state, mailbox) = (&mut self.state, &mut self.mailbox);
@@ -208,7 +214,7 @@ impl Member {
                 counters.reads.add(1);
                 self.driver.barrier()
             }
-            RequestKind::Change(change, ticks) => self.driver.change(*change, ticks),
+            RequestKind::Change(change, wait) => self.driver.change(*change, wait),
             RequestKind::Transfer(to) => self.driver.transfer(to),
         };
         self.state.waiting.insert(token, request.reply);
@@ -349,7 +355,10 @@ impl Member {
                 self.driver.snapshot_lost(envelope.to);
             }
             Completion::Control(control) => self.on_control(control),
-            Completion::Ended(why) => self.state.ended = Some(why),
+            Completion::Ended(why) => {
+                // What failed first is the reason; the rest may follow from it.
+                self.state.ended.get_or_insert(why);
+            }
         }
     }
 
@@ -598,6 +607,17 @@ impl Member {
         self.shared.leader.send_replace(None);
         self.jobs.push(ApplyCommand::Stop);
         let _ = self.applying.await;
+        // A job that was queued before the stop may have failed.
+        let mut completions = Vec::new();
+        self.mailbox.done.take_all(&mut completions);
+        let failed = completions.into_iter().find_map(|completion| match completion {
+            Completion::Ended(failed) => Some(failed),
+            _ => None,
+        });
+        let why = match (why, failed) {
+            (StopReason::Stopped, Some(failed)) => failed,
+            (why, _) => why,
+        };
         self.jobs.close();
         self.mailbox.done.close();
         let released = self.local.disk_uses.cancel();

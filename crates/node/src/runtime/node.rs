@@ -30,6 +30,7 @@ use super::transport::{MemberKey, Transport};
 use crate::command_id::CommandBuffer;
 use crate::machine::Machine;
 use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply};
+use crate::request_table::ChangeWait;
 
 /// A running member. Clones are handles on the same member; it runs until it is stopped, also
 /// when all handles are dropped.
@@ -214,12 +215,22 @@ impl Node {
     /// [`DriverOptions::request_ticks`](crate::DriverOptions::request_ticks). A leader
     /// that has just won, or has just seen the disk of a member, logs a change itself.
     pub async fn change(&self, change: Change) -> Result<EntryId, RequestError> {
-        match self.request_change(change, Self::CHANGE_TIMEOUT_TICKS).await? {
+        let wait = ChangeWait::Settled { ticks: Self::CHANGE_TIMEOUT_TICKS };
+        match self.request_change(change, wait).await? {
             RequestReply::Changed { id } => Ok(id),
             RequestReply::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
             RequestReply::GoalEnded(ended) => {
                 Err(RequestError::Unknown(OutcomeUnknown::GoalAbandoned(ended)))
             }
+            _ => Err(MISMATCH),
+        }
+    }
+
+    /// As [`Node::change`], but returns as soon as the change is committed. Its entry identifies
+    /// the membership, and the goal if it set one: [`Node::wait_settled`] waits for the rest.
+    pub async fn begin_change(&self, change: Change) -> Result<EntryId, RequestError> {
+        match self.request_change(change, ChangeWait::Committed).await? {
+            RequestReply::ChangeCommitted { id } => Ok(id),
             _ => Err(MISMATCH),
         }
     }
@@ -239,13 +250,13 @@ impl Node {
         for (id, info) in infos {
             change = change.with_info(id, info);
         }
-        match self.request_change(change, u64::MAX).await {
+        match self.request_change(change, ChangeWait::Settled { ticks: u64::MAX }).await {
             Ok(RequestReply::GoalEnded(ended)) => Ok(ended),
             // The goal is reached already, but perhaps not settled.
             Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
                 ChangeRefusal::AlreadyReached,
             )))) => {
-                let id = self.leader_view().await?.newest;
+                let id = self.newest_membership().await?;
                 self.wait_settled(id).await?;
                 Ok(EndedGoal { id, end: GoalEnd::Reached, at: id })
             }
@@ -303,6 +314,11 @@ impl Node {
     /// The state of this member. Answered also when its disk hangs.
     pub async fn status(&self) -> Result<NodeStatus, RequestError> {
         self.control(Control::Status).await.map(|status| *status)
+    }
+
+    /// The newest membership in the leader's log, as its entry. It may not be committed yet.
+    pub async fn newest_membership(&self) -> Result<EntryId, RequestError> {
+        self.leader_view().await.map(|leader| leader.newest)
     }
 
     /// What the leader knows of its members.
@@ -454,9 +470,9 @@ impl Node {
     async fn request_change(
         &self,
         change: Change,
-        ticks: u64,
+        wait: ChangeWait,
     ) -> Result<RequestReply, RequestError> {
-        self.request(RequestKind::Change(Box::new(change), ticks)).await
+        self.request(RequestKind::Change(Box::new(change), wait)).await
     }
 
     async fn request(&self, kind: RequestKind) -> Result<RequestReply, RequestError> {

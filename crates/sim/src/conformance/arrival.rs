@@ -35,12 +35,13 @@ pub(super) fn add(world: &mut TraceWorld, arguments: &[Argument]) -> Result<(), 
         return Err(TraceCommandError::Stops(format!("expected at most {MEMBERS_MAX} members")));
     }
     let snapshot = arrival.snapshot()?;
-    let content = world.contents.entry(snapshot.id);
-    let content = content.or_insert_with(|| arrival.content.clone().into_bytes()).clone();
+    let content = || arrival.content.clone().into_bytes();
+    world.shared.contents.entry(snapshot.id).or_insert_with(content);
     for _ in 0..arrival.count {
         let mut config = arrival.config.clone();
         config.id = world.next_id();
-        let member = TraceMember::new(config, arrival.threads, snapshot.clone(), content.clone())?;
+        let (threads, snapshot) = (arrival.threads, snapshot.clone());
+        let member = TraceMember::new(config, threads, snapshot, &mut world.shared)?;
         world.add(member);
     }
     Ok(())

@@ -7,10 +7,9 @@ use quorate_core::{Change, Dropped, Input, MemberId, RequestId};
 use super::algebra::operations;
 use super::arrival;
 use super::file::{Argument, TraceCommand, number};
-use super::member::{PROPOSAL_DROPPED, Trim};
+use super::member::{PROPOSAL_DROPPED, TraceMember, Trim};
 use super::message::TraceMessage;
 use super::notation::{self, KINDS};
-use super::storage::TrimError;
 use super::world::{Recipient, TraceWorld};
 
 #[derive(Default)]
@@ -64,14 +63,8 @@ impl Interaction {
             "add-nodes" => arrival::add(&mut self.world, &arguments),
             "campaign" => self.step(&arguments, Input::Campaign),
             "forget-leader" => self.step(&arguments, Input::ForgetLeader),
-            "tick-heartbeat" => {
-                self.world.member(one_id(&arguments)?)?.tick_heartbeat();
-                Ok(())
-            }
-            "tick-election" => {
-                self.world.member(one_id(&arguments)?)?.tick_election();
-                Ok(())
-            }
+            "tick-heartbeat" => Ok(self.world.member(one_id(&arguments)?)?.tick_heartbeat()?),
+            "tick-election" => Ok(self.world.member(one_id(&arguments)?)?.tick_election()?),
             "set-randomized-election-timeout" => self.set_timeout(&arguments),
             "propose-conf-change" => self.propose_change(&arguments, &command.input),
             "transfer-leadership" => self.transfer(&arguments),
@@ -106,7 +99,7 @@ impl Interaction {
 
     /// Steps a member; what it drops without a word, it drops here too.
     fn input(&mut self, id: MemberId, input: Input) -> Result<(), TraceCommandError> {
-        let _dropped = self.world.member(id)?.step(input);
+        let _dropped = self.world.member(id)?.step(input)?;
         Ok(())
     }
 
@@ -124,7 +117,7 @@ impl Interaction {
         let (id, text) = (MemberId(number(id)?), text.trim());
         let request = self.request();
         let input = Input::Propose(request, Bytes::copy_from_slice(text.as_bytes()));
-        proposed(self.world.member(id)?.step(input))
+        proposed(self.world.member(id)?.step(input)?)
     }
 
     fn propose_change(
@@ -151,7 +144,7 @@ impl Interaction {
             }
         };
         let request = self.request();
-        proposed(self.world.member(id)?.step(Input::Change(request, change)))
+        proposed(self.world.member(id)?.step(Input::Change(request, change))?)
     }
 
     fn set_timeout(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
@@ -163,10 +156,9 @@ impl Interaction {
             return Err(argument.unknown().into());
         }
         match u32::try_from(argument.number()?) {
-            Ok(ticks) if ticks > 0 => self.world.member(id)?.set_timeout_ticks(ticks),
-            _ => return Err(TraceCommandError::Stops("timeout is out of range".to_owned())),
+            Ok(ticks) if ticks > 0 => Ok(self.world.member(id)?.set_timeout_ticks(ticks)?),
+            _ => Err(TraceCommandError::Stops("timeout is out of range".to_owned())),
         }
-        Ok(())
     }
 
     fn transfer(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
@@ -254,15 +246,16 @@ impl Interaction {
         let member = self.world.member(id)?;
         match member.trim(index) {
             Ok(()) => {}
-            Err(Trim::Storage(TrimError::Trimmed)) => {
+            Err(Trim::Trimmed) => {
                 let text = "requested index is unavailable due to compaction";
                 return Err(TraceCommandError::Prints(text.to_owned()));
             }
-            Err(Trim::Storage(TrimError::BeyondLog { last })) => {
+            Err(Trim::BeyondLog { last }) => {
                 return Err(TraceCommandError::Stops(format!(
                     "cannot trim at {index}: log ends at {last}"
                 )));
             }
+            Err(Trim::Broken(why)) => return Err(TraceCommandError::Stops(why)),
             Err(Trim::Core(dropped)) => {
                 return Err(TraceCommandError::Stops(format!(
                     "the core does not trim at {index}: {dropped}"
@@ -276,9 +269,9 @@ impl Interaction {
 
     fn send_snapshot(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
         let [from, to] = two_ids(arguments)?;
-        let message = TraceMessage::Message(self.world.member(from)?.snapshot_to(to));
-        self.world.transcript.line(&message.line().to_string());
-        self.world.post(message);
+        let parcel = TraceMessage::Message(self.world.member(from)?.snapshot_to(to)?);
+        self.world.transcript.line(&parcel.line().to_string());
+        self.world.post(parcel);
         Ok(())
     }
 
@@ -286,15 +279,16 @@ impl Interaction {
         if let Some(argument) = arguments.first() {
             return Err(argument.unknown().into());
         }
-        let members = self.world.members().iter();
-        let lines: Vec<String> = members.map(|one| notation::member(&one.status())).collect();
+        let statuses = self.world.members().iter().filter_map(TraceMember::status);
+        let lines: Vec<String> = statuses.map(|status| notation::member(&status)).collect();
         self.world.transcript.lines(&lines);
         Ok(())
     }
 
     fn status(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
         let status = self.world.member(one_id(arguments)?)?.status();
-        let lines: Vec<String> = status.peers.iter().map(notation::progress).collect();
+        let peers = status.into_iter().flat_map(|status| status.peers);
+        let lines: Vec<String> = peers.map(|peer| notation::progress(&peer)).collect();
         self.world.transcript.lines(&lines);
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use quorate_core::MemberId;
 
-use super::member::{MachineContents, TraceMember};
+use super::member::{Shared, TraceMember};
 use super::message::TraceMessage;
 
 /// Where a trace stands.
@@ -11,7 +11,7 @@ pub(super) struct TraceWorld {
     members: Vec<TraceMember>,
     /// Undelivered, in the order in which it was sent.
     pool: Vec<TraceMessage>,
-    pub(super) contents: MachineContents,
+    pub(super) shared: Shared,
     pub(super) transcript: TraceTranscript,
 }
 
@@ -69,7 +69,7 @@ impl TraceWorld {
     /// Handles a batch, under a title, if there is one.
     fn handle_batch(&mut self, id: MemberId, title: Option<String>) -> Result<bool, String> {
         let member = find(&mut self.members, id)?;
-        let Some(batch) = member.take_batch()? else {
+        let Some(batch) = member.take_batch(&mut self.shared)? else {
             return Ok(false);
         };
         let (lines, posted) = (batch.lines(), batch.posted());
@@ -77,20 +77,20 @@ impl TraceWorld {
             Some(title) => self.transcript.section(&title, &lines),
             None => self.transcript.lines(&lines),
         }
-        member.work_off(batch, &mut self.contents)?;
+        member.work_off(&batch, &mut self.shared)?;
         self.pool.extend(posted);
         Ok(true)
     }
 
     pub(super) fn process_save(&mut self, id: MemberId) -> Result<(), String> {
-        let worked = find(&mut self.members, id)?.process_save(&self.contents)?;
+        let worked = find(&mut self.members, id)?.process_save(&mut self.shared)?;
         self.transcript.lines(&worked.lines);
         self.pool.extend(worked.released);
         Ok(())
     }
 
     pub(super) fn process_apply(&mut self, id: MemberId) -> Result<(), String> {
-        let worked = find(&mut self.members, id)?.process_apply(&mut self.contents)?;
+        let worked = find(&mut self.members, id)?.process_apply(&mut self.shared)?;
         self.transcript.lines(&worked.lines);
         self.pool.extend(worked.released);
         Ok(())

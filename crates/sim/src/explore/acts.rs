@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use quorate::driver::ChangeWait;
 use quorate_core::{Change, MemberId, Membership};
 
 use super::action::{Action, ActionKind};
@@ -263,7 +264,7 @@ impl Simulation {
         let (number, change) = self.admin.number(change);
         let (run, timeout) = (self.members[place].run, self.admin.timeout);
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
-        let token = process.driver.change(change, timeout);
+        let token = process.driver.change(change, ChangeWait::Settled { ticks: timeout });
         self.admin.on_submitted((place, run, token), number);
         self.pump(place)
     }

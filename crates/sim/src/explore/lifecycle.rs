@@ -11,9 +11,9 @@ use super::action::ActionKind;
 use super::machine::RecordingMachine;
 use super::member::{MemberHealth, MemberProcess, SimMember};
 use super::setting::{RunSettings, TICK};
-use super::shared_disk::SharedDisk;
 use super::simulation::{SimEvent, Simulation, place_of};
 use crate::checkers::{Checked, Violation};
+use crate::faulty_disk::SharedDisk;
 use crate::random::Random;
 
 impl Simulation {

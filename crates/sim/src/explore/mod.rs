@@ -22,7 +22,6 @@ mod replay;
 mod report;
 mod rerun;
 mod setting;
-mod shared_disk;
 mod shrink;
 mod simulation;
 mod tasks;

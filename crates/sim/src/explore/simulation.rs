@@ -23,10 +23,10 @@ use super::member::{DiskWork, MemberHealth, SimMember};
 use super::network::SimNetwork;
 use super::report::RunReport;
 use super::setting::{RunSettings, TICK};
-use super::shared_disk::SharedDisk;
 use super::trial::MakeMachine;
 use super::workload::{Workload, WorkloadRequest};
 use crate::checkers::{Checked, Invariants, Violation};
+use crate::faulty_disk::SharedDisk;
 use crate::random::Random;
 
 pub(crate) struct Simulation {

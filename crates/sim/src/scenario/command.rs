@@ -11,6 +11,7 @@ use super::network::Filter;
 use super::notation::{self, Draft, MembershipText};
 use super::setting::ConfigSetting;
 use super::words::{LineWords, NamedMembers, Parsed, number, unknown};
+use crate::cluster::WorkKind;
 
 #[derive(Clone, Debug)]
 pub(super) enum StoryCommand {
@@ -87,14 +88,6 @@ pub(super) struct Restart {
     pub(super) applied: Option<Index>,
     pub(super) tail: Option<usize>,
     pub(super) settings: Vec<ConfigSetting>,
-}
-
-/// Work that a member hands out, and whose end is reported to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WorkKind {
-    Saves,
-    Applies,
-    Loads,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

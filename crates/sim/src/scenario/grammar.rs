@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use quorate_core::{Index, Input, MemberId, SaveId};
 
-use super::command::{ClusterCommand, LogByHand, Restart, StoryCommand, Ticks, Unsynced, WorkKind};
+use super::command::{ClusterCommand, LogByHand, Restart, StoryCommand, Ticks, Unsynced};
 use super::message::{ByHand, KINDS};
 use super::network::arrow;
 use super::notation::{self, entry_id, looks_like_entry};
@@ -11,6 +11,7 @@ use super::setting::ConfigSetting;
 use super::words::{
     LineWords, NamedMembers, Parsed, key_value, looks_like_member, member, number, text, unknown,
 };
+use crate::cluster::WorkKind;
 
 pub(super) fn some_members(words: &mut LineWords) -> Parsed<Vec<MemberId>> {
     match words.members()? {

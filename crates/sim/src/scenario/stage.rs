@@ -25,9 +25,6 @@ pub(crate) struct StagedCluster {
 pub(crate) struct StagedMember {
     pub(crate) config: Config,
     pub(crate) core: CoreMember,
-    /// Later saves will wait.
-    pub(crate) holds_saves: bool,
-    pub(crate) holds_applies: bool,
 }
 
 /// Plays a whole story. The complaint names the line.
@@ -153,8 +150,6 @@ impl StagedCluster {
         let members = world.members.values().map(|member| StagedMember {
             config: member.config.clone(),
             core: member.core.clone(),
-            holds_saves: member.saves.held,
-            holds_applies: member.applies.held,
         });
         let flight = world.network.flight().iter().chain(world.network.held());
         Self { members: members.collect(), flight: flight.cloned().collect() }

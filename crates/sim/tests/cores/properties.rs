@@ -1,5 +1,5 @@
-//! What must hold of random clusters whose members are honest: no invariant is ever broken,
-//! and once the faults end the cluster works again.
+//! What must hold of random clusters whose members are honest. Simulations of whole members
+//! check more (`explore`); these draw settings of the core that the driver never uses.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -16,46 +16,6 @@ fn faults_break_no_invariant() {
         let mut cluster = RandomCluster::new(Settings::Any, random);
         cluster.run(2_000, random);
         cluster.run_without_faults(12);
-    });
-}
-
-/// With any change in progress, by both activations: when all members are up again, one of
-/// them leads, and what it accepts reaches every voter.
-#[test]
-fn no_change_leaves_the_cluster_without_a_leader() {
-    for_seeds(250, |random| {
-        let mut cluster = RandomCluster::new(Settings::Recoverable, random);
-        cluster.run(1_000, random);
-        cluster.run_without_faults(80);
-        // Majorities of two may need many elections.
-        if !cluster.works() {
-            cluster.run_without_faults(800);
-            assert!(cluster.works(), "{cluster}");
-        }
-    });
-}
-
-/// At any moment of any change, with no more than a minority of every membership in use
-/// lost: a leader is elected. And a cluster without requests writes nothing.
-#[test]
-fn a_majority_of_old_and_new_elects() {
-    for_seeds(250, |random| {
-        let mut cluster = RandomCluster::new(Settings::Recoverable, random);
-        cluster.run(800, random);
-        cluster.lose_minority(random.next_u64());
-        cluster.run_without_faults(200);
-        if !cluster.elects() {
-            cluster.run_without_faults(1_000);
-        }
-        if !cluster.reached_dead_end() {
-            assert!(cluster.elects(), "{cluster}");
-            let lasts = |cluster: &RandomCluster| -> Vec<Index> {
-                cluster.cluster.rafts().map(|raft| raft.log_status().last.index).collect()
-            };
-            let before = lasts(&cluster);
-            cluster.run_without_faults(60);
-            assert_eq!(before, lasts(&cluster), "{cluster}");
-        }
     });
 }
 
@@ -114,6 +74,13 @@ fn after_the_faults_the_cluster_works_again() {
         cluster.run(1_000, random);
         cluster.run_without_faults(60);
         assert!(cluster.works(), "{cluster}");
+        // Without requests it writes nothing.
+        let lasts = |cluster: &RandomCluster| -> Vec<Index> {
+            cluster.cluster.rafts().map(|raft| raft.log_status().last.index).collect()
+        };
+        let before = lasts(&cluster);
+        cluster.run_without_faults(40);
+        assert_eq!(before, lasts(&cluster), "{cluster}");
     });
 }
 

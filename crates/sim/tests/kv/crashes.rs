@@ -4,9 +4,9 @@
 use bytes::Bytes;
 use quorate_kv::{BatchConfig, Kv, MemoryTable, RedbTable, TableError};
 use quorate_sim::explore::Workload;
+use quorate_sim::faulty_disk::SharedDisk;
 use quorate_sim::random::Random;
 
-use crate::disk::SharedDisk;
 use crate::workload::EtcdClients;
 
 pub(crate) const NAME: &str = "kv";

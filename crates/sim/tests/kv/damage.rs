@@ -2,10 +2,10 @@
 //! can be rebuilt, or nothing was lost. No wrong row comes back.
 
 use quorate_kv::{Kv, RedbTable, TableError};
+use quorate_sim::faulty_disk::SharedDisk;
 use quorate_sim::random::Random;
 
 use crate::crashes::{NAME, Script};
-use crate::disk::SharedDisk;
 
 const TRIES: u64 = 300;
 

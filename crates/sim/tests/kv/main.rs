@@ -5,17 +5,15 @@
 
 mod crashes;
 mod damage;
-mod disk;
 mod resumed_machine;
 mod workload;
 
 use std::cell::Cell;
 
-use bytes::Bytes;
-use disk::SharedDisk;
-use quorate::{Machine, MachineError, SnapshotChunks};
+use quorate::Machine;
 use quorate_kv::{BatchConfig, Kv, MemoryTable, RedbTable};
 use quorate_sim::explore::{RunReport, try_machine};
+use quorate_sim::faulty_disk::SharedDisk;
 use workload::EtcdClients;
 
 const SEEDS: std::ops::Range<u64> = 0..30;
@@ -55,30 +53,10 @@ fn on_redb() {
 #[test]
 fn on_both_at_once() {
     let started = Cell::new(0);
-    let either = move || -> Either {
+    let either = move || -> Box<dyn Machine> {
         started.set(started.get() + 1);
-        if started.get() % 2 == 0 { Either(Box::new(memory())) } else { Either(Box::new(redb())) }
+        if started.get() % 2 == 0 { Box::new(memory()) } else { Box::new(redb()) }
     };
     let report = try_machine(SEEDS, either, EtcdClients::default).unwrap();
     assert_enough_happened(&report);
-}
-
-struct Either(Box<dyn Machine>);
-
-impl Machine for Either {
-    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
-        self.0.apply(index, command)
-    }
-
-    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
-        self.0.query(query)
-    }
-
-    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
-        self.0.snapshot()
-    }
-
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
-        self.0.install(chunks)
-    }
 }

@@ -10,10 +10,9 @@ use quorate::storage::StoreIdentity;
 use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 use quorate_kv::{AnyTable, BatchConfig, Kv, RedbTable};
 use quorate_sim::explore::{Workload, try_machine};
-use quorate_sim::faulty_disk::FaultyDisk;
+use quorate_sim::faulty_disk::{FaultyDisk, SharedDisk};
 use quorate_sim::random::Random;
 
-use crate::disk::SharedDisk;
 use crate::workload::EtcdClients;
 use crate::{assert_enough_happened, memory};
 

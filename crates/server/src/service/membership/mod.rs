@@ -108,10 +108,12 @@ impl Service for MembershipService {
             Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
                 ChangeRefusal::AlreadyReached,
             )))) => {
-                let id = self.membership().since();
+                let node = &self.context.node;
+                // This member may not have the leader's newest membership yet.
+                let id = node.newest_membership().await.map_err(ServiceError::Request)?;
                 // Reached, but perhaps not settled yet: "done" means settled.
                 if wait {
-                    self.context.node.wait_settled(id).await.map_err(ServiceError::Request)?;
+                    node.wait_settled(id).await.map_err(ServiceError::Request)?;
                 }
                 (id, Some(EndedGoal { id, end: GoalEnd::Reached, at: id }))
             }
