@@ -111,4 +111,4 @@ pub use watch::{
 /// The Rust in the README is compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+struct KvReadme;

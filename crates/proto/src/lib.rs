@@ -83,4 +83,4 @@ pub const DESCRIPTORS: &[u8] = include_bytes!("generated/descriptors.bin");
 /// The Rust in the README is compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+struct ProtoReadme;

@@ -43,4 +43,4 @@ pub use url::{Url, UrlError};
 /// The Rust in the README is compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+struct ServerReadme;

@@ -77,4 +77,4 @@ pub use store::{OpenedStore, Store, StoreConfig, StoreIdentity, StoreOwner};
 /// The Rust in the README is compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+struct StorageReadme;
