@@ -171,8 +171,7 @@ fn open_member<M: Machine>(
     let StoredState { identity, boots, boot } =
         storage.open(mark, &first).map_err(NodeError::Storage)?;
     let mut waking = StartingMember::new(config.raft, identity, boots, boot, machine);
-    let snapshot = waking.boot.snapshot.clone();
-    if snapshot.id.index > 0 {
+    if let Some(snapshot) = waking.snapshot() {
         let source = storage.open_snapshot(snapshot.id).map_err(NodeError::Storage)?;
         install(&mut waking.applier, &snapshot, source).map_err(|ended| match ended {
             StopReason::Snapshot(id, why) => NodeError::Snapshot(id, why),
