@@ -274,7 +274,7 @@ impl Raft {
             }
             self.on_transfer_timeout();
         }
-        self.give_way_if_stalled();
+        self.hand_over_if_stalled();
         self.membership_work_due = true;
         if self.timer.heartbeat_elapsed >= self.config.heartbeat_ticks {
             self.timer.heartbeat_elapsed = 0;

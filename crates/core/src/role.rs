@@ -103,7 +103,7 @@ pub(crate) struct Leader {
     pub(crate) hand_over_after: u64,
     pub(crate) transfer: Option<Transfer>,
     /// The clock when this leader began to hand over because it is stalled.
-    pub(crate) giving_way: Option<u64>,
+    pub(crate) handing_over_since: Option<u64>,
     /// A TimeoutNow was sent in this term: another member may win an election without
     /// waiting for the leader lease to end.
     pub(crate) lease_given_up: bool,
@@ -148,7 +148,7 @@ impl Leader {
             last_successor: None,
             hand_over_after: 0,
             transfer: None,
-            giving_way: None,
+            handing_over_since: None,
             lease_given_up: false,
             reads: Reads::default(),
             uncommitted_bytes: 0,

@@ -135,23 +135,20 @@ impl Raft {
     /// A stalled member does not campaign: as a leader it would only hand over again.
     /// A candidate needs its disk for the vote; with a stalled machine it campaigns when no
     /// other member has won for as long as the stall limit, because it may be the only one
-    /// that can win. A sole voter has no other member to wait for.
-    /// Shown by scenarios/stall_member_does_not_campaign.txt.
+    /// that can win.
+    /// Shown by scenarios/stall_member_does_not_campaign.txt and
+    /// scenarios/stall_machine_campaigns_as_last_resort.txt.
     pub(crate) fn stall_delays_campaign(&self) -> bool {
         let stalled = self.stalled();
         let waited = self.timer.elapsed >= self.config.stall_limit_ticks();
-        !self.is_sole_voter() && (stalled.disk || stalled.machine && !waited)
+        stalled.disk || stalled.machine && !waited
     }
 
     /// Whether a campaign is refused because of a stall. `requested`: by the leader or the
     /// operator, so that another member can be chosen.
     pub(crate) fn stall_forbids_campaign(&self, requested: bool) -> bool {
         let stalled = self.stalled();
-        !self.is_sole_voter() && (stalled.disk || stalled.machine && requested)
-    }
-
-    fn is_sole_voter(&self) -> bool {
-        self.membership().is_single() && self.membership().is_voter(self.config.id)
+        stalled.disk || stalled.machine && requested
     }
 
     /// A stalled leader hands over to the healthiest voter. If that one does not take over
@@ -159,22 +156,23 @@ impl Raft {
     /// when the others could not: a leader that stands still is better than none.
     /// Shown by scenarios/stall_leader_disk_hands_over.txt and
     /// scenarios/stall_leader_steps_down.txt.
-    pub(crate) fn give_way_if_stalled(&mut self) {
+    pub(crate) fn hand_over_if_stalled(&mut self) {
         let stalled = self.stalled();
         let Some(leader) = self.role.leader() else { return };
         // A leader without a vote leaves as soon as its successors know the membership.
         let votes = self.membership().is_voter(self.config.id);
-        let heir = if stalled.any() && votes { self.heir(leader, stalled) } else { None };
-        let heir = heir.filter(|_| self.quorum_can_vote(leader, stalled));
+        let successor =
+            if stalled.any() && votes { self.healthiest_successor(leader, stalled) } else { None };
+        let successor = successor.filter(|_| self.quorum_can_vote(leader, stalled));
         let (clock, timeout) = (leader.clock, u64::from(self.config.election_ticks));
-        let (giving_way, open) = (leader.giving_way, leader.transfer);
+        let (handing_over_since, open) = (leader.handing_over_since, leader.transfer);
         let Role::Leader(leader) = &mut self.role else { return };
-        match (heir, giving_way) {
-            (None, _) => leader.giving_way = None,
-            (Some(heir), None) => {
-                leader.giving_way = Some(clock);
+        match (successor, handing_over_since) {
+            (None, _) => leader.handing_over_since = None,
+            (Some(successor), None) => {
+                leader.handing_over_since = Some(clock);
                 if open.is_none() {
-                    let _: Result<_, Dropped> = self.on_transfer(heir);
+                    let _: Result<_, Dropped> = self.on_transfer(successor);
                 }
             }
             (Some(_), Some(since)) if clock - since >= timeout => {
@@ -184,15 +182,12 @@ impl Raft {
         }
     }
 
-    /// The healthiest voter that is ahead of what this leader is stuck at. One that is not
-    /// would probably be stuck at the same command, or on the same disk.
-    fn heir(&self, leader: &Leader, stalled: Stalled) -> Option<MemberId> {
-        let (applied, saved) = (self.applied_by_machine(), self.log.saved());
-        let lacks_entries = saved < self.log.last().index;
-        let ahead = |peer: &&Peer| {
-            (!stalled.machine || peer.applied > applied)
-                && (!stalled.disk || !lacks_entries || peer.progress.matched > saved)
-        };
+    /// The healthiest voter. Its state machine must be past the command that this leader's is
+    /// stuck at: a command may take long on every member.
+    /// Shown by scenarios/stall_same_command_everywhere.txt.
+    fn healthiest_successor(&self, leader: &Leader, stalled: Stalled) -> Option<MemberId> {
+        let applied = self.applied_by_machine();
+        let ahead = |peer: &&Peer| !stalled.machine || peer.applied > applied;
         let membership = self.membership();
         let fit = leader.peers.iter().filter(|peer| {
             peer.id != self.config.id && membership.is_voter(peer.id) && self.is_ready(leader, peer)
