@@ -129,6 +129,11 @@ impl MemberNames {
                 counted(u64::from(behind.rounds), "catch-up round", "catch-up rounds"),
             )
         }));
+        lines.extend(
+            progress.not_ready.iter().filter(|one| one.reason != "behind").map(|one| {
+                format!("  {} is not ready: {}", self.name_or_id(one.member_id), one.text)
+            }),
+        );
         lines.extend(progress.held_up.as_ref().map(|why| format!("  blocked: {}", why.text)));
         lines
     }
@@ -244,12 +249,25 @@ mod tests {
                 wire::goal_progress::Behind { member_id: 2, entries: 0, rounds: 9 },
                 wire::goal_progress::Behind { member_id: 3, entries: 50, rounds: 1 },
             ],
+            not_ready: vec![
+                wire::goal_progress::NotReady {
+                    member_id: 2,
+                    text: "5 entries behind".to_string(),
+                    reason: "behind".to_string(),
+                },
+                wire::goal_progress::NotReady {
+                    member_id: 3,
+                    text: "its disk stands still".to_string(),
+                    reason: "disk_stalled".to_string(),
+                },
+            ],
         };
         assert_eq!(
             names().progress(&progress, 100),
             [
                 "catch up: c (2 s), waiting for c (0000000000000003)",
                 "  c [##########----------] 50 entries behind, 1 catch-up round",
+                "  c is not ready: its disk stands still",
                 "  blocked: 2 of 4 live",
             ]
         );

@@ -393,7 +393,7 @@ fn a_member_can_lead_while_its_machine_installs_a_snapshot() {
     let mut cluster = snapshot_saved_and_not_installed("installing");
     assert!(!cluster.member(3).driver.raft().log_status().installing, "the snapshot is durable");
     let _ = cluster.member(1).driver.transfer(MemberId(3));
-    cluster.ticks(20);
+    cluster.ticks(3);
     assert_eq!(cluster.member(1).driver.raft().leader(), Some(MemberId(3)));
 
     // The machine runs the snapshot first, then the entries after it.
@@ -403,6 +403,18 @@ fn a_member_can_lead_while_its_machine_installs_a_snapshot() {
     assert_eq!(cluster.get(3, "last"), value("v"));
     let _ = cluster.put(3, "after", "w");
     assert_eq!(cluster.get(1, "after"), value("w"));
+}
+
+#[test]
+fn a_member_whose_machine_installs_a_snapshot_for_too_long_is_stalled() {
+    let mut cluster = snapshot_saved_and_not_installed("installing-long");
+    cluster.ticks(40);
+    assert!(cluster.member(3).driver.raft().stalled().machine);
+    let held = cluster.member(3).held_jobs.take().unwrap();
+    held.into_iter().for_each(|job| cluster.member(3).do_job(job));
+    cluster.ticks(1);
+    assert!(!cluster.member(3).driver.raft().stalled().any());
+    assert_eq!(cluster.member(1).driver.raft().leader(), Some(MemberId(1)));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Faults of real servers: killed, suspended, disk lost or full, network partitioned. In each
+//! Faults of real servers: killed, suspended, disk lost, full or hanging, network partitioned. In each
 //! case no acknowledged write is lost, no read is stale, the other members continue, and the
 //! affected member recovers or reports why it cannot.
 //!
@@ -14,6 +14,7 @@ mod client;
 mod cluster;
 mod damage;
 mod full_disk;
+mod hung_disk;
 mod kills;
 mod leases;
 mod linearizable;

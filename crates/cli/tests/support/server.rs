@@ -20,6 +20,8 @@ pub(crate) struct TestServer {
     pub(crate) token: String,
     /// The network namespace in which it runs, if not in that of the test.
     pub(crate) namespace: Option<String>,
+    /// Environment variables of its process.
+    pub(crate) environment: Vec<(String, String)>,
 }
 
 impl TestServer {
@@ -33,6 +35,7 @@ impl TestServer {
             log: directory.path.join(format!("{name}.log")),
             token: "test".to_string(),
             namespace: None,
+            environment: Vec::new(),
         }
     }
 
@@ -65,6 +68,7 @@ impl TestServer {
 
     fn start(&self, members: &[&Self], state: &str) -> TestProcess {
         let mut command = self.program();
+        command.envs(self.environment.iter().cloned());
         command.arg("server").args(self.member_flags(members));
         command.args(["--initial-cluster-state", state]).args(self.listen_flags());
         TestProcess::start(&mut command, &self.log)

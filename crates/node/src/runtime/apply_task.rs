@@ -1,7 +1,7 @@
 //! Runs a member's jobs on its machine, in order, and writes snapshots of it to the disk.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quorate_core::{Entries, SnapshotMeta};
 use tokio::sync::Semaphore;
@@ -88,9 +88,11 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
     fn run_all(&mut self, jobs: Vec<ApplyCommand>) -> BatchResult {
         let mut done = Vec::with_capacity(jobs.len());
         let mut jobs = jobs.into_iter();
+        let mut reported = Instant::now();
         while let Some(job) = jobs.next() {
-            if done.len() >= REPORTED_AT_ONCE {
+            if done.len() >= REPORTED_AT_ONCE || reported.elapsed() >= REPORT_INTERVAL {
                 self.report(&mut done);
+                reported = Instant::now();
             }
             let ran = match job {
                 ApplyCommand::Job(MachineJob::Apply(entries)) => {
@@ -249,3 +251,6 @@ async fn write_capture(
 /// At most this many jobs are reported together, so that callers do not wait for the whole
 /// batch.
 const REPORTED_AT_ONCE: usize = 256;
+/// And after this time: a slow machine that makes progress must not look like one that stands
+/// still.
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);

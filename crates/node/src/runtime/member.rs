@@ -551,6 +551,10 @@ impl Member {
                 warn!(%member, %by, "identity rejected: remove this member and add it again under a new id");
                 self.state.identity_rejected = Some((*by, *known));
             }
+            Event::Stalled(stalled) if stalled.any() => {
+                warn!(%member, %stalled, "the disk or the state machine stands still");
+            }
+            Event::Stalled(_) => info!(%member, "the disk and the state machine make progress"),
             other => debug!(%member, ?other, "event"),
         }
         if let Some(event) = MembershipEvent::of(event) {

@@ -527,9 +527,26 @@ pub struct GoalProgress {
     /// The members that catch up.
     #[prost(message, repeated, tag = "5")]
     pub behind: ::prost::alloc::vec::Vec<goal_progress::Behind>,
+    /// Why members that the step needs are not ready.
+    #[prost(message, repeated, tag = "6")]
+    pub not_ready: ::prost::alloc::vec::Vec<goal_progress::NotReady>,
 }
 /// Nested message and enum types in `GoalProgress`.
 pub mod goal_progress {
+    /// A member that is not ready.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct NotReady {
+        /// The member.
+        #[prost(uint64, tag = "1")]
+        pub member_id: u64,
+        /// For people, such as "no reply for 12 s" or "its disk stands still".
+        #[prost(string, tag = "2")]
+        pub text: ::prost::alloc::string::String,
+        /// The same as a stable name: silent, disk_stalled, machine_stalled, no_progress, snapshot
+        /// or behind.
+        #[prost(string, tag = "3")]
+        pub reason: ::prost::alloc::string::String,
+    }
     /// A member that catches up.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Behind {

@@ -78,7 +78,12 @@ pub(crate) trait MemberDriver {
             WorkKind::Applies => "applied",
             WorkKind::Loads => "loaded",
         };
-        self.step(id, what, told).map(|_| true)
+        self.step(id, what, told)?;
+        let Some((member, _)) = self.parts(id) else { return Ok(true) };
+        if let Some(index) = member.take_installed() {
+            self.step(id, "applied", Input::Applied(index))?;
+        }
+        Ok(true)
     }
 
     /// Passes a member that was just started to the checks.

@@ -28,6 +28,8 @@ pub(crate) struct CoreMember {
     /// Entries given to the machine and not applied.
     pub(crate) applies: VecDeque<Entries>,
     pub(crate) loads: VecDeque<Load>,
+    /// A snapshot that the last save made durable, and that the machine installs next.
+    pub(super) installs: Option<Index>,
     pub(crate) held: HeldWork,
 }
 
@@ -70,6 +72,7 @@ impl CoreMember {
             saves: VecDeque::new(),
             applies: VecDeque::new(),
             loads: VecDeque::new(),
+            installs: None,
             held: HeldWork::default(),
         }
     }
@@ -194,9 +197,17 @@ impl CoreMember {
         if save.must_sync {
             self.synced = Arc::clone(&self.disk);
         }
+        self.installs = save.install.as_ref().map(|meta| meta.id.index);
         checks.saved(self.id, &save)?;
         save.then_send.iter().try_for_each(|envelope| checks.sent(envelope))?;
         Ok(Some((Input::Saved(save.id), save.then_send)))
+    }
+
+    /// The snapshot that the machine has installed just now: at once, unless its work is held.
+    /// Only a core that looks for stalls has to be told.
+    pub(super) fn take_installed(&mut self) -> Option<Index> {
+        let looks = self.raft.as_ref().is_some_and(|raft| raft.config().stall_timeouts > 0);
+        self.installs.take().filter(|_| looks && !self.held.applies)
     }
 
     /// The machine runs its oldest entries.

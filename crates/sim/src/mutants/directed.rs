@@ -1,12 +1,15 @@
-//! Direct checks of what random runs reach too rarely: logs that hold a request more than once,
-//! run on one machine.
+//! Direct checks of what random runs reach too rarely: logs that hold a request more than once
+//! or a request of another disk, run on one machine; and a capture at the wrong moment.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate::driver::{Applier, CommandId};
-use quorate::{Machine, MachineError, SnapshotChunks};
-use quorate_core::{Entries, Entry, EntryId, Index, MemberId, Membership, SnapshotMeta};
+use quorate::driver::{Applier, CommandId, Driver, DriverOutput, MachineJob};
+use quorate::{DriverOptions, Machine, MachineError, SnapshotChunks};
+use quorate_core::message::{Append, Message};
+use quorate_core::{
+    Boot, Config, Entries, Entry, EntryId, Envelope, Index, MemberId, Membership, SnapshotMeta,
+};
 
 /// Counts the commands that it runs.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +44,8 @@ fn applier() -> Result<Applier<Counter>, String> {
     let origin =
         CommandId { member: MemberId(1), incarnation: 7, start: 3, sequence: 0, open_from: 0 };
     let mut applier = Applier::new(Counter::default(), origin);
-    let membership = Arc::new(Membership::new([MemberId(1)], []));
+    let membership = Membership::new([MemberId(1)], []).with_incarnation(MemberId(1), 7);
+    let membership = Arc::new(membership);
     let first = SnapshotMeta { id: EntryId::new(1, 1), membership };
     let _ = applier.install(&first, std::iter::empty()).map_err(|why| why.to_string())?;
     Ok(applier)
@@ -69,6 +73,58 @@ pub(super) fn copies_from_before_a_restart_do_not_run() -> Result<(), String> {
         .apply(&entries(2, &[(1, 1), (2, 1), (1, 1), (2, 1)]))
         .map_err(|why| why.to_string())?;
     expect(&applier, 2)
+}
+
+/// The membership names the disk of incarnation 7. A command of another one is not run: its
+/// member may have been replaced.
+pub(super) fn commands_of_another_disk_do_not_run() -> Result<(), String> {
+    let mut applier = applier()?;
+    let _ = applier.apply(&entries(2, &[(1, 1)])).map_err(|why| why.to_string())?;
+    let foreign =
+        CommandId { member: MemberId(1), incarnation: 8, start: 1, sequence: 2, open_from: 1 };
+    let entry = Entry::command(1, 3, foreign.prepend_to(b"x"));
+    let _ = applier.apply(&vec![entry].into()).map_err(|why| why.to_string())?;
+    expect(&applier, 1)
+}
+
+/// While a peer's snapshot replaces the log, the membership of an older entry is not known:
+/// the machine must not be captured as of it.
+pub(super) fn no_capture_while_a_snapshot_installs() -> Result<(), String> {
+    let (leader, own) = (MemberId(1), MemberId(2));
+    let membership = Membership::new([leader, own], []);
+    let boot = Boot::first(membership.clone());
+    let first = boot.snapshot.clone();
+    let mut driver = Driver::new(Config::new(own), boot, 1, DriverOptions::default())
+        .map_err(|why| why.to_string())?;
+    let mut applier = Applier::new(Counter::default(), driver.command_id());
+    let _ = applier.install(&first, std::iter::empty()).map_err(|why| why.to_string())?;
+    let receive = |driver: &mut Driver, message: Message| {
+        let (incarnation, joined_at) = (0, 0);
+        let envelope = Envelope { from: leader, to: own, term: 2, incarnation, joined_at, message };
+        driver.receive(envelope).map_or(Ok(()), |dropped| Err(dropped.to_string()))
+    };
+    let entries = vec![Entry::command(2, 2, request(1, 1))].into();
+    let append = Append { prev: first.id, entries, commit: 2 };
+    receive(&mut driver, Message::Append(append))?;
+    while driver.has_output() {
+        let DriverOutput { save, jobs, .. } = driver.take_output();
+        if let Some(save) = save {
+            driver.saved(save.id);
+        }
+        for job in jobs {
+            if let MachineJob::Apply(entries) = job {
+                driver.job_done(applier.apply(&entries).map_err(|why| why.to_string())?);
+            }
+        }
+    }
+    let meta = SnapshotMeta { id: EntryId::new(2, 9), membership: Arc::new(membership) };
+    receive(&mut driver, Message::Snapshot(meta))?;
+    driver.capture();
+    let captures = |job: &MachineJob| matches!(job, MachineJob::Snapshot(_));
+    if driver.take_output().jobs.iter().any(captures) {
+        return Err("the machine is captured while a snapshot installs".to_owned());
+    }
+    Ok(())
 }
 
 fn expect(applier: &Applier<Counter>, expected: u64) -> Result<(), String> {

@@ -311,6 +311,9 @@ impl StoryWorld {
             Event::TransferAborted { to, reason } => {
                 self.page.say(format!("{id} stops handing over to {to}: {}", aborted(*reason)));
             }
+            Event::Stalled(stalled) => {
+                self.page.say(format!("{id} stalled: {stalled}"));
+            }
             Event::SnapshotInstalled(entry) => {
                 self.page.say(format!("{id} installed snapshot {entry}"));
             }

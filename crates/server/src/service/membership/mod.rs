@@ -12,7 +12,7 @@ use quorate::membership::{
     ChangeRefusal, EndedGoal, GoalEnd, GoalStep, MembershipEvent, PlanContext,
 };
 use quorate::{EntryId, Membership, NodeStatus, Refusal, RequestError, RequestRefused};
-use quorate_core::status::GoalStatus;
+use quorate_core::status::{AwaitedMember, AwaitedReason, GoalStatus};
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::membership_server::Membership as Service;
 use tokio::sync::mpsc;
@@ -71,6 +71,20 @@ impl MembershipService {
         Err(ServiceError::ServerStopped)
     }
 
+    fn not_ready(&self, awaited: &AwaitedMember) -> v1::goal_progress::NotReady {
+        let seconds = |ticks: u64| self.tick.as_secs_f64() * ticks as f64;
+        let text = match awaited.reason {
+            AwaitedReason::Silent { ticks } => format!("no reply for {:.1} s", seconds(ticks)),
+            AwaitedReason::NoProgress { ticks, entries } => {
+                let seconds = seconds(ticks);
+                format!("its log has not grown for {seconds:.1} s, {entries} entries behind")
+            }
+            reason => reason.to_string(),
+        };
+        let (member_id, reason) = (awaited.id.0, awaited.reason.name().to_owned());
+        v1::goal_progress::NotReady { member_id, text, reason }
+    }
+
     fn progress(&self, goal: &GoalStatus) -> v1::GoalProgress {
         let awaited = match &goal.step {
             GoalStep::CatchUp(ids) | GoalStep::HandOver(ids) => convert::ids(ids),
@@ -88,6 +102,7 @@ impl MembershipService {
             awaited,
             held_up: goal.held_up.as_ref().map(refusal),
             behind: behind.collect(),
+            not_ready: goal.awaited.iter().map(|awaited| self.not_ready(awaited)).collect(),
         }
     }
 }
