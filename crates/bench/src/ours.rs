@@ -177,7 +177,7 @@ fn quorum(incoming: &[u64], outgoing: &[u64]) -> Probe {
     let ids = |ids: &[u64]| ids.iter().map(|id| MemberId(*id)).collect::<MemberSet>();
     let majorities: Vec<_> =
         [incoming, outgoing].into_iter().filter(|voters| !voters.is_empty()).map(ids).collect();
-    let membership = Membership::from_parts(majorities, MemberSet::new(), MemberSet::new(), false);
+    let membership = Membership::from_parts(majorities, MemberSet::new(), MemberSet::new());
     let matched: Vec<(MemberId, Index)> =
         membership.voters().iter().map(|id| (id, id.0 * 37 % 11)).collect();
     Box::new(move |times| {

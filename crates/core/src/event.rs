@@ -81,7 +81,8 @@ pub enum Event {
     SnapshotInstalled(EntryId),
 }
 
-/// Why a member considers a membership settled.
+/// Why a member considers a membership settled. Exhaustive because there is no third way to
+/// know it: a leader counts, and its followers are told.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -96,6 +97,7 @@ pub enum SettledEvidence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum AbortReason {
     /// The target did not take over within an election timeout.
     TimedOut,

@@ -29,6 +29,7 @@ pub enum RoleKind {
 /// Everything that a member reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Status {
     /// The id of this member.
     pub id: MemberId,
@@ -69,6 +70,7 @@ pub struct Status {
 /// The state of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct LogStatus {
     /// The newest entry that was trimmed; the log begins after it.
     pub base: EntryId,
@@ -94,6 +96,7 @@ pub struct LogStatus {
 /// The progress of one member as its leader sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct PeerStatus {
     /// The member.
     pub id: MemberId,

@@ -15,7 +15,9 @@ use quorate_core::{
     Input, Load, LoadTarget, MemberId, Raft, Save, SaveId, SnapshotMeta, Term,
 };
 
-pub use crate::applier::{Applier, CommandOutcome, MachineJob, MachineJobDone};
+pub use crate::applier::{
+    Applier, CommandOutcome, MachineJob, MachineJobDone, SnapshotInstallError,
+};
 pub use crate::command_id::{CommandBuffer, CommandDedup, CommandId};
 pub use crate::outcome::{RequestOutcome, RequestReply};
 pub use crate::request_table::{ChangeWait, RequestToken};
@@ -24,10 +26,12 @@ pub use crate::start::{MemberStartup, StartError, StartedMember, install, seed, 
 use crate::outcome::{OutcomeUnknown, RequestRefused};
 use crate::request_table::{RequestBody, RequestStage, RequestTable};
 
-/// Limits and timeouts of requests, and when snapshots are captured.
+/// Limits and timeouts of requests, and when snapshots are captured. Start from the default and
+/// assign the fields to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[non_exhaustive]
 pub struct DriverOptions {
     /// A request that is not done after this many ticks ends as refused or unknown. A change
     /// that is committed by then may take longer.

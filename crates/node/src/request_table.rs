@@ -8,6 +8,7 @@ use quorate_core::{Change, EntryId, Index, MemberId, Refusal, RequestId, Term};
 /// Identifies a request to its caller until it ends. A driver uses each token once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[must_use = "the outcome of the request is reported under this token"]
 pub struct RequestToken(pub u64);
 
 impl RequestToken {
@@ -66,11 +67,19 @@ pub(crate) enum RequestStage {
     Querying,
 }
 
+/// How often a request is proposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RetryPolicy {
+    /// Once: never forwarded and never retried.
+    SingleAttempt,
+    /// Until it is accepted, or until its deadline.
+    UntilDeadline,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct OpenRequest {
     pub(crate) body: RequestBody,
-    /// Never forwarded and never retried.
-    pub(crate) single_attempt: bool,
+    pub(crate) retries: RetryPolicy,
     pub(crate) stage: RequestStage,
     /// How many attempts may have been accepted.
     pub(crate) open_attempts: u32,
@@ -89,7 +98,7 @@ impl OpenRequest {
     pub(crate) fn new(body: RequestBody, deadline: u64) -> Self {
         Self {
             body,
-            single_attempt: false,
+            retries: RetryPolicy::UntilDeadline,
             stage: RequestStage::Waiting,
             open_attempts: 0,
             attempt: None,

@@ -16,7 +16,9 @@ use crate::applier::{CommandOutcome, MachineJob};
 use crate::command_id::{CommandDedup, CommandId};
 use crate::driver::Driver;
 use crate::outcome::{OutcomeUnknown, RequestOutcome, RequestRefused, RequestReply, is_transient};
-use crate::request_table::{ChangeWait, OpenRequest, RequestBody, RequestStage, RequestToken};
+use crate::request_table::{
+    ChangeWait, OpenRequest, RequestBody, RequestStage, RequestToken, RetryPolicy,
+};
 
 impl Driver {
     pub(crate) fn request(&mut self, body: RequestBody) -> RequestToken {
@@ -36,8 +38,10 @@ impl Driver {
         let leads = leader == Some(self.own.member) && self.raft.term() == term;
         let elsewhere = RequestRefused::ByLeader(Refusal::NotLeader { leader });
         let refused = if leads { self.refuse_early(&body) } else { Some(elsewhere) };
-        let open =
-            OpenRequest { single_attempt: true, ..OpenRequest::new(body, self.request_deadline()) };
+        let open = OpenRequest {
+            retries: RetryPolicy::SingleAttempt,
+            ..OpenRequest::new(body, self.request_deadline())
+        };
         self.open_request(open, refused)
     }
 
@@ -47,7 +51,7 @@ impl Driver {
         let refused = self.refuse_early(&body).filter(|why| *why != RequestRefused::NotMember);
         let deadline = self.request_deadline();
         let open = OpenRequest {
-            single_attempt: true,
+            retries: RetryPolicy::SingleAttempt,
             stage: RequestStage::Querying,
             ..OpenRequest::new(body, deadline)
         };
@@ -198,7 +202,7 @@ impl Driver {
         if certain {
             open.stage = RequestStage::Waiting;
             open.open_attempts = 0;
-            if open.single_attempt || !is_transient(&refusal) {
+            if open.retries == RetryPolicy::SingleAttempt || !is_transient(&refusal) {
                 self.finish(token, Err(RequestRefused::ByLeader(refusal).into()));
                 return;
             }
@@ -411,7 +415,7 @@ impl Driver {
 /// Commands, reads and transfers may be sent again; a change only while no leader can have
 /// logged it.
 fn may_be_retried(open: &OpenRequest) -> bool {
-    if open.single_attempt {
+    if open.retries == RetryPolicy::SingleAttempt {
         return false;
     }
     let stage = open.stage;

@@ -90,8 +90,8 @@ pub trait TypedMachine {
     type Snapshot: Serialize + DeserializeOwned;
 
     /// See [`Machine::resume`].
-    fn resume(&mut self, _owner: &StoreIdentity) -> Index {
-        0
+    fn resume(&mut self, _owner: &StoreIdentity) -> Result<Index, MachineError> {
+        Ok(0)
     }
 
     /// See [`Machine::save`].
@@ -125,7 +125,7 @@ pub trait TypedMachine {
 pub struct Typed<M>(pub M);
 
 impl<M: TypedMachine> Machine for Typed<M> {
-    fn resume(&mut self, owner: &StoreIdentity) -> Index {
+    fn resume(&mut self, owner: &StoreIdentity) -> Result<Index, MachineError> {
         self.0.resume(owner)
     }
 
@@ -147,22 +147,15 @@ impl<M: TypedMachine> Machine for Typed<M> {
         self.0.on_membership(index, membership);
     }
 
-    /// # Panics
-    ///
-    /// When the snapshot cannot be encoded, for example a sequence of unknown length.
-    #[expect(clippy::panic, reason = "without a snapshot the member cannot continue")]
-    fn snapshot(&self) -> SnapshotChunks {
-        let mut bytes = match encode(&self.0.snapshot()) {
-            Ok(bytes) => bytes,
-            Err(why) => panic!("the snapshot of the state machine cannot be encoded: {why}"),
-        };
-        Box::new(std::iter::from_fn(move || {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        let mut bytes = encode(&self.0.snapshot())?;
+        Ok(Box::new(std::iter::from_fn(move || {
             let length = bytes.len().min(CHUNK_BYTES);
             (length > 0).then(|| bytes.split_to(length))
-        }))
+        })))
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         let mut bytes = BytesMut::new();
         chunks.for_each(|chunk| bytes.extend_from_slice(&chunk));
         self.0.install(decode(&bytes).map_err(|_| BadSnapshot)?);
@@ -400,7 +393,7 @@ mod tests {
             let reply = machine.apply(7, &encode(&word).unwrap()).unwrap();
             assert_eq!(decode_reply::<u64>(&reply).unwrap(), 7);
         }
-        let chunks: Vec<Bytes> = machine.snapshot().collect();
+        let chunks: Vec<Bytes> = machine.snapshot().unwrap().collect();
         assert!(chunks.len() > 3);
         let mut copy = Typed(Words::default());
         copy.install(&mut chunks.into_iter()).unwrap();
@@ -429,7 +422,7 @@ mod tests {
         let with_rest = Bytes::from_static(b"\x01ab");
         assert!(machine.apply(1, &with_rest).is_err());
         let mut chunks = std::iter::once(Bytes::from_static(b"\x05"));
-        assert_eq!(machine.install(&mut chunks), Err(BadSnapshot));
+        assert!(machine.install(&mut chunks).unwrap_err().is::<BadSnapshot>());
         assert!(machine.0.0.is_empty());
     }
 }

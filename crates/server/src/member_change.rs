@@ -6,10 +6,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use quorate::membership::{ChangeKind, GoalEnd, MembershipEvent, MembershipWatch, Operation};
 use quorate::{
-    Change, ChangeKind, EntryId, GoalEnd, MemberId, MemberInfo, MemberSet, Membership,
-    MembershipEvent, MembershipWatch, Node, Operation, OutcomeUnknown, Refusal, RequestError,
-    RequestRefused,
+    Change, EntryId, MemberId, MemberInfo, MemberSet, Membership, Node, OutcomeUnknown, Refusal,
+    RequestError, RequestRefused,
 };
 use tokio::time::{Instant, timeout_at};
 

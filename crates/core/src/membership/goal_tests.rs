@@ -1,6 +1,7 @@
 use super::tests::short;
 use super::*;
 use crate::config::{Config, EtcdCompat};
+use crate::membership::RemovedVoters;
 use crate::{Boot, Input, Raft, Refusal};
 
 fn set(mask: u32) -> MemberSet {
@@ -158,15 +159,17 @@ fn plan_lists_all_steps_and_blocking_losses() {
 fn voters_given_as_a_set_stay_or_are_removed() {
     let now = Membership::new([1, 2, 3].map(MemberId), [4, 5, 6].map(MemberId));
     let resolve = |change: Change| now.resolve(&change, &EtcdCompat::default());
-    let kept = resolve(Change::set_voters([3, 4, 5].map(MemberId), true)).unwrap();
+    let kept = resolve(Change::set_voters([3, 4, 5].map(MemberId), RemovedVoters::BecomeLearners))
+        .unwrap();
     assert_eq!(short(&kept.leave().unwrap()), "voters=(3 4 5) learners=(1 2 6)");
-    let lost = resolve(Change::set_voters([3, 4, 5].map(MemberId), false)).unwrap();
+    let lost = resolve(Change::set_voters([3, 4, 5].map(MemberId), RemovedVoters::Leave)).unwrap();
     assert_eq!(short(&walk(lost, MemberId(3)).0), "voters=(3 4 5) learners=(6)");
     let more = resolve(Change::add_voters([MemberId(4)])).unwrap();
     assert_eq!(short(&more), "voters=(1 2 3 4) learners=(5 6)");
-    let fewer = resolve(Change::remove_voters([MemberId(3)], true)).unwrap();
+    let fewer =
+        resolve(Change::remove_voters([MemberId(3)], RemovedVoters::BecomeLearners)).unwrap();
     assert_eq!(short(&fewer), "voters=(1 2) learners=(3 4 5 6)");
-    let unknown = resolve(Change::set_voters([MemberId(9)], true));
+    let unknown = resolve(Change::set_voters([MemberId(9)], RemovedVoters::BecomeLearners));
     assert_eq!(unknown, Err(ChangeRefusal::UnknownMember { id: MemberId(9) }));
     let learner = resolve(Change::add_learner(MemberId(7))).unwrap();
     assert_eq!(short(&learner), "voters=(1 2 3) learners=(4 5 6 7)");

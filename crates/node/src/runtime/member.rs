@@ -78,7 +78,7 @@ pub(crate) struct TaskState {
     jobs_waiting: usize,
     peers: BTreeMap<MemberId, MemberInfo>,
     snapshot_requests: Vec<(Index, oneshot::Sender<Result<Index, RequestRefused>>)>,
-    disowned: Option<(MemberId, quorate_core::message::Identity)>,
+    identity_rejected: Option<(MemberId, quorate_core::message::Identity)>,
     /// How often a leader assumed entries that this log does not have.
     missed: u32,
     ended: Option<StopReason>,
@@ -115,7 +115,7 @@ impl TaskState {
             jobs_waiting: 0,
             peers: BTreeMap::new(),
             snapshot_requests: Vec::new(),
-            disowned: None,
+            identity_rejected: None,
             missed: 0,
             ended: None,
             completions: Vec::new(),
@@ -303,7 +303,7 @@ impl Member {
         drop(filter);
         warn!(member = %self.key.member, peer = %from, "peer rejected: another disk is known under its id");
         self.dispatch();
-        self.transport.reject(self.key, from, RejectReason::NotItself);
+        self.transport.reject(self.key, from, RejectReason::OtherDisk);
     }
 
     fn on_completion(&mut self, completion: Completion) {
@@ -452,7 +452,7 @@ impl Member {
             boots: self.boots,
             open_requests: self.driver.open_requests(),
             saves_waiting: self.state.saves_waiting,
-            disowned: self.state.disowned,
+            identity_rejected: self.state.identity_rejected,
         }
     }
 
@@ -524,10 +524,11 @@ impl Member {
         let member = self.key.member;
         match event {
             Event::Role { from, to, term } => {
-                info!(%member, term, ?from, ?to, "role changed");
+                info!(%member, term, %from, %to, "role changed");
             }
             Event::Leader { leader, term } => {
-                info!(%member, term, ?leader, "leader changed");
+                let name = leader.map_or("none".to_owned(), |leader| leader.to_string());
+                info!(%member, term, leader = name, "leader changed");
                 // A reader that sees the leader also sees its term.
                 self.shared.term.store(*term, Ordering::Release);
                 self.shared.leader.send_replace(*leader);
@@ -543,10 +544,12 @@ impl Member {
                 write(&self.local.filter).removed = membership.removed().to_vec();
             }
             Event::GoalStep { step } => info!(%member, %step, "next step of the goal"),
-            Event::GoalEnded(ended) => info!(%member, goal = %ended.id, "goal ended"),
+            Event::GoalEnded(ended) => {
+                info!(%member, goal = %ended.id, end = ?ended.end, "goal ended")
+            }
             Event::IdentityRejected { by, known } => {
-                warn!(%member, %by, "disowned: remove this member and add it again under a new id");
-                self.state.disowned = Some((*by, *known));
+                warn!(%member, %by, "identity rejected: remove this member and add it again under a new id");
+                self.state.identity_rejected = Some((*by, *known));
             }
             other => debug!(%member, ?other, "event"),
         }

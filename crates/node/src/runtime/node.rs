@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_core::membership::{
-    ChangeRefusal, EndedGoal, GoalEnd, MemberInfo, Plan, PlanContext, plan,
+    ChangeRefusal, EndedGoal, GoalEnd, MemberInfo, Plan, PlanContext, RemovedVoters, plan,
 };
 use quorate_core::status::RoleKind;
 use quorate_core::{Change, EntryId, Index, MemberId, MemberSet, Membership, Refusal, Term};
@@ -49,6 +49,7 @@ pub struct Node {
 
 /// The reply to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CommandReply {
     /// The index of its entry in the log.
     pub index: Index,
@@ -66,16 +67,10 @@ pub struct LocalRead {
     pub bytes: Bytes,
 }
 
-/// What happens to voters that [`Node::change_voters`] leaves out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RemovedVoters {
-    /// They stay members, without a vote.
-    BecomeLearners,
-    /// They leave the cluster, once they are learners and that is settled.
-    Leave,
-}
-
 impl Node {
+    /// Ticks after which a change that is not settled ends as unknown.
+    pub const CHANGE_TIMEOUT_TICKS: u64 = 600;
+
     /// Starts a member with a ticker, a disk thread and connections of which it is the only
     /// user; see [`Host`] for many members in one process. Must be called within a tokio
     /// runtime.
@@ -182,8 +177,8 @@ impl Node {
         self.change(Change::add_learner(id).with_info(id, info)).await
     }
 
-    /// Waits until this member is so close to the end of the log that it can get a vote
-    /// without delaying commits. Refused when it is not a member.
+    /// Waits until the member `id` is close enough to the end of the log to get a vote without
+    /// delaying commits. Refused when it is not a member.
     pub async fn wait_caught_up(&self, id: MemberId) -> Result<(), RequestError> {
         loop {
             if let Ok(LeaderView { newest, view }) = self.leader_view().await {
@@ -210,18 +205,17 @@ impl Node {
         voters: impl IntoIterator<Item = MemberId>,
         removed: RemovedVoters,
     ) -> Result<EntryId, RequestError> {
-        let retain = removed == RemovedVoters::BecomeLearners;
-        self.change(Change::set_voters(voters, retain)).await
+        self.change(Change::set_voters(voters, removed)).await
     }
 
     /// Makes any change. `Ok` means settled: any majority of the new membership can continue
-    /// alone. A change that is not settled after [`CHANGE_TIMEOUT_TICKS`] ends as unknown.
+    /// alone. A change that is not settled after [`Node::CHANGE_TIMEOUT_TICKS`] ends as unknown.
     ///
     /// While another change is in progress, this one waits; it is refused after
     /// [`DriverOptions::request_ticks`](crate::DriverOptions::request_ticks). A leader
     /// that has just won, or has just seen the disk of a member, logs a change itself.
     pub async fn change(&self, change: Change) -> Result<EntryId, RequestError> {
-        let wait = ChangeWait::Settled { ticks: CHANGE_TIMEOUT_TICKS };
+        let wait = ChangeWait::Settled { ticks: Self::CHANGE_TIMEOUT_TICKS };
         match self.request_change(change, wait).await? {
             RequestReply::Changed { id } => Ok(id),
             RequestReply::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
@@ -296,7 +290,7 @@ impl Node {
         self.change(Change::cancel()).await
     }
 
-    /// Transfers the leadership to this member.
+    /// Transfers the leadership to the member `to`.
     pub async fn transfer(&self, to: MemberId) -> Result<(), RequestError> {
         self.request(RequestKind::Transfer(to)).await.map(|_| ())
     }
@@ -524,9 +518,6 @@ impl fmt::Debug for Node {
         f.debug_struct("Node").field("key", &self.key).finish_non_exhaustive()
     }
 }
-
-/// Ticks after which a change that is not settled fails as unknown.
-pub const CHANGE_TIMEOUT_TICKS: u64 = 600;
 
 /// Never happens: each kind of request has its kind of reply.
 const MISMATCH: RequestError = RequestError::Unknown(OutcomeUnknown::Stopped);

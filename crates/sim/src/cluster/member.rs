@@ -113,7 +113,7 @@ impl CoreMember {
         Ok(boot)
     }
 
-    /// Loses all work in progress. What was not synced is lost as well if so said.
+    /// Loses all work in progress and, if `unsynced_lost`, what was not synced.
     pub(crate) fn crash(&mut self, unsynced_lost: bool) {
         self.raft = None;
         self.saves.clear();

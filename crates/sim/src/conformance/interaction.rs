@@ -150,7 +150,7 @@ impl Interaction {
     fn set_timeout(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
         let (id, named) = id_and_named(arguments)?;
         let [argument] = named else {
-            return Err(TraceCommandError::Stops("want the argument `timeout`".to_owned()));
+            return Err(TraceCommandError::Stops("expected the argument `timeout`".to_owned()));
         };
         if argument.key != "timeout" {
             return Err(argument.unknown().into());
@@ -171,7 +171,9 @@ impl Interaction {
             }
         }
         let (Some(from), Some(to)) = (from, to) else {
-            return Err(TraceCommandError::Stops("want the arguments `from` and `to`".to_owned()));
+            return Err(TraceCommandError::Stops(
+                "expected the arguments `from` and `to`".to_owned(),
+            ));
         };
         self.world.member(to)?;
         self.input(from, Input::Transfer(to))
@@ -313,7 +315,7 @@ fn transition(text: &str) -> Result<Transition, String> {
         "auto" => Ok(Transition::Auto),
         "implicit" => Ok(Transition::JointImplicit),
         "explicit" => Ok(Transition::JointExplicit),
-        other => Err(format!("transition `{other}`, want auto, implicit or explicit")),
+        other => Err(format!("transition `{other}`, expected auto, implicit or explicit")),
     }
 }
 
@@ -328,20 +330,20 @@ fn ids(arguments: &[Argument]) -> Result<Vec<MemberId>, String> {
 fn one_id(arguments: &[Argument]) -> Result<MemberId, String> {
     match ids(arguments)?[..] {
         [id] => Ok(id),
-        _ => Err("want one member id".to_owned()),
+        _ => Err("expected one member id".to_owned()),
     }
 }
 
 fn two_ids(arguments: &[Argument]) -> Result<[MemberId; 2], String> {
     match ids(arguments)?[..] {
         [first, second] => Ok([first, second]),
-        _ => Err("want two numbers".to_owned()),
+        _ => Err("expected two numbers".to_owned()),
     }
 }
 
 fn id_and_named(arguments: &[Argument]) -> Result<(MemberId, &[Argument]), String> {
     let Some((first, named)) = arguments.split_first() else {
-        return Err("want a member id".to_owned());
+        return Err("expected a member id".to_owned());
     };
     Ok((one_id(std::slice::from_ref(first))?, named))
 }
@@ -349,6 +351,6 @@ fn id_and_named(arguments: &[Argument]) -> Result<(MemberId, &[Argument]), Strin
 fn bare(arguments: &[Argument]) -> Result<&str, String> {
     match arguments {
         [Argument { key, values: None }] => Ok(key),
-        _ => Err("want one word".to_owned()),
+        _ => Err("expected one word".to_owned()),
     }
 }

@@ -259,8 +259,11 @@ impl TraceMember {
     }
 
     /// Takes what was delivered; the answer is what the recorded system would print.
-    pub(super) fn receive(&mut self, parcel: TraceMessage) -> Result<Option<&'static str>, String> {
-        match parcel {
+    pub(super) fn receive(
+        &mut self,
+        message: TraceMessage,
+    ) -> Result<Option<&'static str>, String> {
+        match message {
             TraceMessage::Message(envelope) => {
                 let proposes = matches!(envelope.message, Message::Propose(..));
                 Ok(match self.step(Input::Received(envelope))? {
@@ -358,7 +361,7 @@ pub(super) const PROPOSAL_DROPPED: &str = "raft proposal dropped";
 impl Worked {
     fn new(line: String, released: Vec<TraceMessage>) -> Self {
         let mut lines = vec!["Processing:".to_owned(), line, "Responses:".to_owned()];
-        lines.extend(released.iter().map(|parcel| parcel.line().to_string()));
+        lines.extend(released.iter().map(|message| message.line().to_string()));
         Self { lines, released }
     }
 

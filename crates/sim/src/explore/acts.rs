@@ -210,7 +210,7 @@ impl Simulation {
         let Some(process) = &mut self.members[place].process else { return Ok(false) };
         match kind {
             ActionKind::Transfer => {
-                process.driver.transfer(target);
+                let _ = process.driver.transfer(target);
             }
             ActionKind::Campaign => process.driver.campaign(),
             ActionKind::Trim => {
@@ -220,8 +220,8 @@ impl Simulation {
             _ => {
                 let client = self.clients.count() + 1;
                 for _ in 0..1 + number % 30 {
-                    let (operation, request) = self.clients.ask(client);
-                    self.ask(place, operation, request)?;
+                    let (operation, request) = self.clients.next_request(client);
+                    self.submit(place, operation, request)?;
                 }
             }
         }
@@ -265,7 +265,7 @@ impl Simulation {
         let (run, timeout) = (self.members[place].run, self.admin.timeout);
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         let token = process.driver.change(change, ChangeWait::Settled { ticks: timeout });
-        self.admin.asked((place, run, token), number);
+        self.admin.on_submitted((place, run, token), number);
         self.pump(place)
     }
 }

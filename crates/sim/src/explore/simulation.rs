@@ -436,19 +436,24 @@ impl Simulation {
             self.wake(client);
             return Ok(());
         };
-        let (number, request) = self.clients.ask(client);
-        self.ask(place, number, request)
+        let (number, request) = self.clients.next_request(client);
+        self.submit(place, number, request)
     }
 
-    pub(crate) fn ask(&mut self, place: usize, number: usize, request: WorkloadRequest) -> Checked {
+    pub(crate) fn submit(
+        &mut self,
+        place: usize,
+        number: usize,
+        request: WorkloadRequest,
+    ) -> Checked {
         let run = self.members[place].run;
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         let ticket = match request {
             WorkloadRequest::Command(command) => process.driver.propose(&command),
-            WorkloadRequest::Question(question) => process.driver.read(question),
+            WorkloadRequest::Query(query) => process.driver.read(query),
         };
-        let asked = self.clients.asked((place, run, ticket), number);
-        asked.map_err(|why| Violation::new("R2", why))?;
+        let submitted = self.clients.on_submitted((place, run, ticket), number);
+        submitted.map_err(|why| Violation::new("R2", why))?;
         self.pump(place)
     }
 

@@ -25,7 +25,7 @@ pub(super) enum Act {
     Change(Change),
     Transfer(MemberId),
     Tick,
-    /// Crashes and starts again from its disk, without what was not synced if so said.
+    /// Crashes and starts again from its disk; if `unsynced_lost`, without what was not synced.
     Restart {
         unsynced_lost: bool,
     },

@@ -21,8 +21,8 @@ pub(super) struct StoryMember {
     pub(super) commit_shown: Index,
     /// The newest membership that it reported as settled since it was started.
     pub(super) settled: Option<EntryId>,
-    /// Who told it last that it is not the member of its id.
-    pub(super) disowned: Option<MemberId>,
+    /// The member that last rejected its identity.
+    pub(super) identity_rejected_by: Option<MemberId>,
 }
 
 /// How the transcript describes work in progress, oldest first.
@@ -35,15 +35,17 @@ pub(super) struct WorkTexts {
 
 impl StoryMember {
     pub(super) fn new(id: MemberId, disk: DiskState) -> Self {
+        let mut config = Config::new(id);
+        config.seed = id.0;
         Self {
-            config: Config { seed: id.0, ..Config::new(id) },
+            config,
             core: CoreMember::new(id, disk),
             boot: Boot::empty(),
             texts: WorkTexts::default(),
             stepped: false,
             commit_shown: 0,
             settled: None,
-            disowned: None,
+            identity_rejected_by: None,
         }
     }
 
@@ -52,13 +54,13 @@ impl StoryMember {
         self.core.raft = None;
         self.stepped = false;
         self.settled = None;
-        self.disowned = None;
+        self.identity_rejected_by = None;
         self.boot = self.core.start(&self.config, tail).map_err(|why| why.to_string())?;
         self.commit_shown = self.core.raft.as_ref().map_or(0, |raft| raft.log_status().commit);
         Ok(())
     }
 
-    /// Loses the work in progress, and what was not synced if so said.
+    /// Loses the work in progress and, with `unsynced`, what was not synced.
     pub(super) fn crash(&mut self, unsynced: Unsynced) {
         self.core.crash(unsynced == Unsynced::Lost);
         self.texts = WorkTexts::default();

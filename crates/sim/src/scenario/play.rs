@@ -92,7 +92,7 @@ impl StoryWorld {
 
     fn tell_each(&mut self, who: &NamedMembers, what: &str, input: &Input) -> CommandResult {
         for id in self.ids_up(who)? {
-            self.tell(id, what, input.clone())?;
+            self.step_and_drain(id, what, input.clone())?;
         }
         Ok(())
     }
@@ -142,7 +142,7 @@ impl StoryWorld {
                 return Ok(());
             }
         };
-        self.page.tell("requests", format!("{id} {name} {said}"));
+        self.page.print_about("requests", format!("{id} {name} {said}"));
         Ok(())
     }
 

@@ -32,7 +32,7 @@ impl StoryWorld {
         Ok(())
     }
 
-    /// Members that know nothing and wait to be told.
+    /// Members that know nothing and wait for the log.
     pub(super) fn empty(&mut self, ids: &[MemberId]) -> CommandResult {
         for id in ids {
             if self.members.contains_key(id) {
@@ -131,7 +131,7 @@ impl StoryWorld {
             member.crash(unsynced);
             self.page.say(format!("{id} crashes"));
             for text in lost {
-                self.page.tell("saves", format!("{id} never saved {text}"));
+                self.page.print_about("saves", format!("{id} never saved {text}"));
             }
             for envelope in self.network.take_to(id) {
                 self.say_lost(&envelope);

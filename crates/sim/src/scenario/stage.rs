@@ -29,17 +29,17 @@ pub(crate) struct StagedMember {
 
 /// Plays a whole story. The complaint names the line.
 pub(crate) fn play(text: &str, activation: Activation) -> Result<StagedCluster, String> {
-    let told = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
-    let story = Story::parse(text).map_err(told)?;
+    let located = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
+    let story = Story::parse(text).map_err(located)?;
     let mut world = StoryWorld { activation, ..StoryWorld::default() };
-    runner::play_through(&mut world, &story).map_err(told)?;
+    runner::play_through(&mut world, &story).map_err(located)?;
     Ok(StagedCluster::of(&world))
 }
 
 /// Under which activations a story is played.
 pub(crate) fn activations(text: &str) -> Result<Vec<Activation>, String> {
-    let told = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
-    Ok(Story::parse(text).map_err(told)?.plays.activations())
+    let located = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
+    Ok(Story::parse(text).map_err(located)?.plays.activations())
 }
 
 /// The story with the transcript of what happens, up to the line that fails.
@@ -69,10 +69,10 @@ pub(crate) struct StoryWriter {
 impl StoryWriter {
     /// Begins with these lines, which are not repeated in what is written.
     pub(crate) fn after(text: &str, activation: Activation) -> Result<Self, String> {
-        let told = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
-        let story = Story::parse(text).map_err(told)?;
+        let located = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
+        let story = Story::parse(text).map_err(located)?;
         let mut world = StoryWorld { activation, ..StoryWorld::default() };
-        runner::play_through(&mut world, &story).map_err(told)?;
+        runner::play_through(&mut world, &story).map_err(located)?;
         Ok(Self { world, lines: Vec::new(), failure: None })
     }
 

@@ -101,7 +101,12 @@ impl StoryWorld {
     }
 
     /// Hands a member one input and carries out what it asks for.
-    pub(super) fn tell(&mut self, id: MemberId, what: &str, input: Input) -> CommandResult {
+    pub(super) fn step_and_drain(
+        &mut self,
+        id: MemberId,
+        what: &str,
+        input: Input,
+    ) -> CommandResult {
         self.give(id, what, input).map(drop)?;
         self.do_work(id)
     }
@@ -161,11 +166,11 @@ impl StoryWorld {
         let refused = matches!(dropped, Dropped::Refused(_));
         let why = short_ids(&dropped.to_string());
         if refused {
-            self.page.tell("requests", format!("{id} {what} refused: {why}"));
+            self.page.print_about("requests", format!("{id} {what} refused: {why}"));
         } else if is_late(dropped, what) && !self.close_up {
-            self.page.tell("late", format!("{id} drops {what}: {why}"));
+            self.page.print_about("late", format!("{id} drops {what}: {why}"));
         } else {
-            self.page.tell("drops", format!("{id} drops {what}: {why}"));
+            self.page.print_about("drops", format!("{id} drops {what}: {why}"));
         }
         self.drops.push(Drop { refused, name: dropped.name(), why });
     }
@@ -173,7 +178,7 @@ impl StoryWorld {
     /// Hands a member a message that has arrived.
     pub(super) fn receive(&mut self, at: MemberId, envelope: Envelope) -> CommandResult {
         let what = format!("{} from {}", kind(&envelope.message), envelope.from);
-        self.tell(at, &what, Input::Received(envelope))
+        self.step_and_drain(at, &what, Input::Received(envelope))
     }
 
     /// Shows what an output reports and answers.
@@ -205,13 +210,13 @@ impl StoryWorld {
         if let Some(save) = &output.save {
             let text = member.save_text(save);
             if !text.is_empty() {
-                self.page.tell("saves", format!("{id} save {text}{}", suffix(saves)));
+                self.page.print_about("saves", format!("{id} save {text}{}", suffix(saves)));
             }
             member.texts.saves.push_back(text);
         }
         if !output.apply.is_empty() {
             let text = entries_text(output.apply.iter());
-            self.page.tell("applies", format!("{id} apply {text}{}", suffix(applies)));
+            self.page.print_about("applies", format!("{id} apply {text}{}", suffix(applies)));
             member.texts.applies.push_back(text);
         }
         for load in &output.load {
@@ -220,17 +225,17 @@ impl StoryWorld {
                 LoadTarget::Machine => "its machine".to_owned(),
             };
             let text = format!("{}..{} for {reader}", load.range.start, load.range.end);
-            self.page.tell("loads", format!("{id} load {text}{}", suffix(loads)));
+            self.page.print_about("loads", format!("{id} load {text}{}", suffix(loads)));
             member.texts.loads.push_back(text);
         }
         if let Some(to) = output.trim {
-            self.page.tell("trims", format!("{id} trim to {to}"));
+            self.page.print_about("trims", format!("{id} trim to {to}"));
         }
     }
 
     fn say_request(&mut self, id: MemberId, request: RequestId, what: String) {
         let line = format!("{id} {} {what}", self.requests.name(request));
-        self.page.tell("requests", line);
+        self.page.print_about("requests", line);
     }
 
     /// A leader's commit index is news; a follower's shows in what it applies.
@@ -239,7 +244,7 @@ impl StoryWorld {
         let Some(status) = member.core.raft.as_ref().map(Raft::status) else { return };
         let commit = status.log.commit;
         if status.role == RoleKind::Leader && commit > member.commit_shown {
-            self.page.tell("commits", format!("{id} commit={commit}"));
+            self.page.print_about("commits", format!("{id} commit={commit}"));
         }
         member.commit_shown = commit;
     }
@@ -262,25 +267,26 @@ impl StoryWorld {
     fn on_event(&mut self, id: MemberId, event: &Event) {
         match event {
             Event::Role { from, to, term } => {
-                self.page.tell("roles", format!("{id} {from} => {to} term={term}"));
+                self.page.print_about("roles", format!("{id} {from} => {to} term={term}"));
             }
             Event::Leader { leader: Some(leader), .. } if *leader == id => {}
             Event::Leader { leader: Some(leader), term } => {
-                self.page.tell("leaders", format!("{id} follows {leader} term={term}"));
+                self.page.print_about("leaders", format!("{id} follows {leader} term={term}"));
             }
             Event::Leader { leader: None, term } => {
-                self.page.tell("leaders", format!("{id} follows nobody term={term}"));
+                self.page.print_about("leaders", format!("{id} follows no leader term={term}"));
             }
             Event::Membership { id: entry, membership } => {
-                self.page.tell("memberships", format!("{id} membership {entry} {membership}"));
+                self.page
+                    .print_about("memberships", format!("{id} membership {entry} {membership}"));
             }
             Event::GoalStep { step } => {
-                self.page.tell("memberships", format!("{id} step: {step}"));
+                self.page.print_about("memberships", format!("{id} step: {step}"));
             }
             Event::GoalEnded(ended) => {
                 let end = goal_end_text(ended.end);
                 let line = format!("{id} goal {} {end} at {}", ended.id, ended.at);
-                self.page.tell("memberships", line);
+                self.page.print_about("memberships", line);
             }
             Event::Settled { id: entry, evidence, .. } => {
                 if let Some(member) = self.members.get_mut(&id) {
@@ -289,15 +295,15 @@ impl StoryWorld {
                 // That the first membership is known needs no line in every story.
                 if entry.index > 1 {
                     let line = format!("{id} settled {entry} {}", evidence_text(evidence));
-                    self.page.tell("memberships", line);
+                    self.page.print_about("memberships", line);
                 }
             }
             Event::IdentityRejected { by, known } => {
                 if let Some(member) = self.members.get_mut(&id) {
-                    member.disowned = Some(*by);
+                    member.identity_rejected_by = Some(*by);
                 }
                 self.page.say(format!(
-                    "{id} is disowned by {by}, which knows {}",
+                    "{id} is rejected by {by}, which knows the identity {}",
                     identity_text(*known)
                 ));
             }
@@ -355,7 +361,7 @@ impl MemberDriver for StoryWorld {
             (WorkKind::Loads, _) => return,
         };
         if let (true, Some(line)) = (held, line) {
-            self.page.tell(kind, format!("{id} {line}"));
+            self.page.print_about(kind, format!("{id} {line}"));
         }
     }
 
@@ -386,7 +392,8 @@ fn aborted(why: quorate_core::event::AbortReason) -> &'static str {
     match why {
         TimedOut => "it did not take over in time",
         TargetLeft => "it is no longer a voter",
-        Replaced => "another transfer was asked for",
+        Replaced => "another transfer was requested",
+        _ => "for another reason",
     }
 }
 

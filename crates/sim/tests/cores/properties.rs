@@ -15,7 +15,7 @@ fn faults_break_no_invariant() {
     for_seeds(250, |random| {
         let mut cluster = RandomCluster::new(Settings::Any, random);
         cluster.run(2_000, random);
-        cluster.calm(12);
+        cluster.run_without_faults(12);
     });
 }
 
@@ -26,11 +26,11 @@ fn a_goal_is_reached_through_any_faults() {
     for_seeds(250, |random| {
         let mut cluster = RandomCluster::new(Settings::Recoverable, random);
         cluster.no_changes = true;
-        cluster.calm(40);
+        cluster.run_without_faults(40);
         let voters = random.between(1, 127);
         let goal = cluster.set_goal(voters, random.below(128) & !voters);
         cluster.run(1_200, random);
-        cluster.calm(200);
+        cluster.run_without_faults(200);
         if let Some((voters, learners)) = goal {
             assert!(cluster.works(), "{cluster}");
             let membership = cluster.leader_membership();
@@ -51,11 +51,11 @@ fn a_member_that_never_starts_does_not_keep_others_out() {
         let count = cluster.cluster.ids().len() as u64;
         let (joins, absent) = (MemberId(count - 1), MemberId(count));
         cluster.lose(absent);
-        cluster.calm(40);
+        cluster.run_without_faults(40);
         let joining = 0b11 << (count - 2);
         let goal = cluster.set_goal(random.between(1, 31) & (joining - 1) | joining, 0);
         cluster.run(800, random);
-        cluster.calm(300);
+        cluster.run_without_faults(300);
         if goal.is_some() {
             let membership = cluster.leader_membership();
             assert!(membership.is_voter(joins), "{cluster}");
@@ -72,14 +72,14 @@ fn after_the_faults_the_cluster_works_again() {
         let mut cluster = RandomCluster::new(Settings::Any, random);
         cluster.no_changes = true;
         cluster.run(1_000, random);
-        cluster.calm(60);
+        cluster.run_without_faults(60);
         assert!(cluster.works(), "{cluster}");
         // Without requests it writes nothing.
         let lasts = |cluster: &RandomCluster| -> Vec<Index> {
             cluster.cluster.rafts().map(|raft| raft.log_status().last.index).collect()
         };
         let before = lasts(&cluster);
-        cluster.calm(40);
+        cluster.run_without_faults(40);
         assert_eq!(before, lasts(&cluster), "{cluster}");
     });
 }
@@ -91,7 +91,7 @@ fn a_replay_is_equal_and_hashes_equal() {
         let mut random = Random::new(3);
         let mut cluster = RandomCluster::new(Settings::Any, &mut random);
         cluster.run(2_000, &mut random);
-        cluster.calm(5);
+        cluster.run_without_faults(5);
         cluster.cluster.rafts().cloned().collect::<Vec<Raft>>()
     };
     let hash = |raft: &Raft| {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use quorate_core::event::Event;
 use quorate_core::status::RoleKind;
 use quorate_core::{
-    Boot, Change, Config, Dropped, Entry, Input, MemberId, MemberSet, Membership, Output, Payload,
-    Raft, RequestId,
+    Boot, Change, Dropped, Entry, Input, MemberId, MemberSet, Membership, Output, Payload, Raft,
+    RequestId,
 };
 use quorate_sim::checkers::replies::{CheckedRequest, ReplyChecker, ReplyKind, ReplyViolation};
 use quorate_sim::cluster::{Cluster, DiskState, Outputs, WorkKind};
@@ -65,7 +65,9 @@ impl RandomCluster {
         for id in (1..=voters + 2).map(MemberId) {
             let boot = if id.0 > voters { Boot::empty() } else { Boot::first(membership.clone()) };
             let incarnation = if config.incarnation == 0 { 0 } else { config.incarnation + id.0 };
-            let config = Config { id, incarnation, ..config.clone() };
+            let mut config = config.clone();
+            config.id = id;
+            config.incarnation = incarnation;
             cluster.add(config, DiskState::of_boot(&boot)).unwrap();
         }
         Self {
@@ -77,7 +79,7 @@ impl RandomCluster {
         }
     }
 
-    /// Lets so many things happen.
+    /// Performs this many random actions.
     pub(crate) fn run(&mut self, events: u64, random: &mut Random) {
         let ids = self.cluster.ids();
         for _ in 0..random.below(events) {
@@ -253,7 +255,8 @@ impl RandomCluster {
                 continue;
             }
             let incarnation = config.incarnation + 100;
-            let config = Config { joined_at, incarnation, ..config.clone() };
+            let mut config = config.clone();
+            (config.joined_at, config.incarnation) = (joined_at, incarnation);
             self.requests.checker.resumed(id, 0);
             let outputs = self.cluster.replace(config);
             self.take(id, outputs);
@@ -281,7 +284,7 @@ impl RandomCluster {
         let Some(proposed) = self.cluster.raft(id).map(|raft| raft.log_status().last) else {
             return false;
         };
-        self.calm(8);
+        self.run_without_faults(8);
         let applied = |id| self.cluster.raft(id).map(|raft| raft.log_status().applied);
         membership.voters().iter().all(|id| applied(id) >= Some(proposed.index))
     }
@@ -314,12 +317,12 @@ impl RandomCluster {
             |raft: &Raft| raft.config().id == id && raft.log_status().last.index > before.index;
         let accepted = self.leader().is_some_and(logged);
         // An entry that never leaves its leader may be lost: let it spread.
-        self.calm(1);
+        self.run_without_faults(1);
         accepted.then_some((voters, learners))
     }
 
-    /// For so many ticks everything is delivered and completed.
-    pub(crate) fn calm(&mut self, ticks: usize) {
+    /// For this many ticks everything is delivered and completed.
+    pub(crate) fn run_without_faults(&mut self, ticks: usize) {
         let ids = self.cluster.ids();
         for _ in 0..ticks {
             self.replace_readded();

@@ -5,7 +5,7 @@
 
 mod crashes;
 mod damage;
-mod kept;
+mod resumed_machine;
 mod workload;
 
 use std::cell::Cell;
@@ -27,7 +27,7 @@ fn redb() -> Kv<RedbTable> {
     Kv::open(table).unwrap().with_batch_config(BatchConfig::default().commands(7).durable_every(3))
 }
 
-fn was_put_to_the_test(report: &RunReport) {
+fn assert_enough_happened(report: &RunReport) {
     assert!(report.requests_done > 800, "{report}");
     assert!(report.snapshots_installed > 5 && report.elections > 30, "{report}");
 }
@@ -35,7 +35,7 @@ fn was_put_to_the_test(report: &RunReport) {
 #[test]
 fn in_memory() {
     let report = try_machine(SEEDS, memory, EtcdClients::default).unwrap();
-    was_put_to_the_test(&report);
+    assert_enough_happened(&report);
     // The same seeds are the same runs.
     assert_eq!(try_machine(SEEDS, memory, EtcdClients::default).unwrap(), report);
 }
@@ -43,7 +43,7 @@ fn in_memory() {
 #[test]
 fn on_redb() {
     let report = try_machine(SEEDS, redb, EtcdClients::default).unwrap();
-    was_put_to_the_test(&report);
+    assert_enough_happened(&report);
     // What happens does not depend on the table.
     assert_eq!(try_machine(SEEDS, memory, EtcdClients::default).unwrap(), report);
 }
@@ -58,5 +58,5 @@ fn on_both_at_once() {
         if started.get() % 2 == 0 { Box::new(memory()) } else { Box::new(redb()) }
     };
     let report = try_machine(SEEDS, either, EtcdClients::default).unwrap();
-    was_put_to_the_test(&report);
+    assert_enough_happened(&report);
 }
