@@ -1,6 +1,6 @@
 //! The loop that drives members: an input goes in, and everything that the core asks for is
-//! done, unless it is held. Stories, the model checker, recorded traces and random clusters
-//! are drivers.
+//! done, unless it is held. Stories, the model checker and random clusters are drivers.
+//! Recorded traces take outputs in batches of their own and use the member only.
 
 use quorate_core::{Accepted, Boot, Dropped, Envelope, Input, MemberId, Output};
 
