@@ -1,6 +1,6 @@
 //! The loop that drives members: an input goes in, and everything that the core asks for is
-//! done, unless it is held. Stories, the model checker, recorded traces and random clusters
-//! are drivers.
+//! done, unless it is held. Stories, the model checker and random clusters are drivers.
+//! Recorded traces take outputs in batches of their own and use the member only.
 
 use quorate_core::{Accepted, Boot, Dropped, Envelope, Input, MemberId, Output};
 
@@ -29,8 +29,8 @@ pub(crate) trait MemberDriver {
     /// A member is about to get an input.
     fn stepping(&mut self, _id: MemberId) {}
 
-    /// Work is done, and the core is about to be told.
-    fn completed(&mut self, _id: MemberId, _work: WorkKind, _told: &Input) {}
+    /// Work is done, and the core is about to get this input.
+    fn completed(&mut self, _id: MemberId, _work: WorkKind, _input: &Input) {}
 
     /// An input had no effect.
     fn dropped(&mut self, _id: MemberId, _what: &str, _why: &Dropped) {}
@@ -70,15 +70,15 @@ pub(crate) trait MemberDriver {
     /// done now.
     fn complete(&mut self, id: MemberId, work: WorkKind) -> Result<bool, Violation> {
         let Some((member, checks)) = self.parts(id) else { return Ok(false) };
-        let Some((told, released)) = member.do_work(work, checks)? else { return Ok(false) };
-        self.completed(id, work, &told);
+        let Some((input, released)) = member.do_work(work, checks)? else { return Ok(false) };
+        self.completed(id, work, &input);
         self.send(released);
         let what = match work {
             WorkKind::Saves => "saved",
             WorkKind::Applies => "applied",
             WorkKind::Loads => "loaded",
         };
-        self.step(id, what, told)?;
+        self.step(id, what, input)?;
         let Some((member, _)) = self.parts(id) else { return Ok(true) };
         if let Some(index) = member.take_installed() {
             self.step(id, "applied", Input::Applied(index))?;

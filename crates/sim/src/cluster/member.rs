@@ -171,7 +171,7 @@ impl CoreMember {
         Arc::make_mut(&mut self.synced).trim(to);
     }
 
-    /// Does the oldest work of this kind. Returns what the core is told, and the messages
+    /// Does the oldest work of this kind. Returns the input for the core, and the messages
     /// that waited for it.
     pub(crate) fn do_work(
         &mut self,

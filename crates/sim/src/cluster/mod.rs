@@ -28,7 +28,7 @@ pub struct Cluster {
     members: BTreeMap<MemberId, ClusterMember>,
     pub network: Vec<Envelope>,
     invariants: Invariants,
-    /// What members asked for since the caller was last told.
+    /// Work of members that was not yet returned to the caller.
     outputs: Vec<Output>,
 }
 

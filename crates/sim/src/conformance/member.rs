@@ -40,7 +40,7 @@ pub(super) struct TraceMember {
     open: BTreeSet<SaveId>,
     /// Saves that were done without a word, after one that is still open: counting
     /// them now would count that one too, since a save stands for all before it.
-    untold: BTreeSet<SaveId>,
+    unreported: BTreeSet<SaveId>,
 }
 
 /// What a thread did: the lines to print and what it released.
@@ -85,7 +85,7 @@ impl TraceMember {
             snapshot,
             saves: VecDeque::new(),
             open: BTreeSet::new(),
-            untold: BTreeSet::new(),
+            unreported: BTreeSet::new(),
         })
     }
 
@@ -242,8 +242,8 @@ impl TraceMember {
         };
         if work.is_silent() {
             self.open.remove(&work.save);
-            self.untold.insert(work.save);
-            self.report_untold()?;
+            self.unreported.insert(work.save);
+            self.report_saves()?;
         }
         Ok(Worked::new(work.line().to_string(), work.replies))
     }
@@ -296,16 +296,16 @@ impl TraceMember {
         if counts {
             self.report_saved(save)?;
         }
-        self.report_untold()
+        self.report_saves()
     }
 
-    fn report_untold(&mut self) -> Result<(), String> {
+    fn report_saves(&mut self) -> Result<(), String> {
         let first_open = self.open.first().copied();
-        while let Some(save) = self.untold.first().copied() {
+        while let Some(save) = self.unreported.first().copied() {
             if first_open.is_some_and(|open| open < save) {
                 return Ok(());
             }
-            self.untold.remove(&save);
+            self.unreported.remove(&save);
             self.report_saved(save)?;
         }
         Ok(())

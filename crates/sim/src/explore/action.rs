@@ -58,7 +58,7 @@ pub enum FaultKind {
 actions! {
     /// The process dies; what was not synced is lost in part.
     Crash, "crash", 12, Process;
-    /// The process dies in the middle of what its disk is told next.
+    /// The process dies in the middle of the next operation of its disk.
     CrashInWrite, "crash-in-write", 8, Process;
     Restart, "restart", 12, Process;
     /// Nothing runs on this member for some ticks.

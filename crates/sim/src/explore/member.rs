@@ -21,7 +21,7 @@ pub(crate) struct SimMember {
     pub(crate) health: MemberHealth,
     /// It is never started.
     pub(crate) ghost: bool,
-    /// Its disk was told to fail some time soon.
+    /// Its disk will fail soon.
     pub(crate) spoiled: bool,
     /// A bit of its disk was flipped since it last started.
     pub(crate) flipped: bool,

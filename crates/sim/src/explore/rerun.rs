@@ -1,9 +1,9 @@
-//! The log, run once more on a machine that never restarted: what all clients must have been
-//! told, and where every machine must have got to.
+//! Runs the log once more on a machine that never restarted, and compares the replies to all
+//! clients and the state of every machine.
 //!
-//! The order of the log explains every answer, or none does: commands ran where it has
-//! them, and a query was answered at some moment between its call and its return, after
-//! all that had returned before (R1). So nothing has to be searched for.
+//! The order of the log decides which replies are correct: a command ran at its entry, and a
+//! query was answered at some moment between its call and its return, after
+//! everything that had returned before (R1). So no search is needed.
 
 use std::sync::Arc;
 

@@ -84,9 +84,9 @@ impl Shrinking<'_> {
         self.best.actions.len() < before
     }
 
-    /// A quieter world: fewer clients and members, no losses, no drift.
+    /// Simpler settings: fewer clients and members, no losses, no drift.
     fn simplify_settings(&mut self) -> bool {
-        let mut calmer = false;
+        let mut simpler = false;
         for (name, least) in [
             ("loss", 0),
             ("duplication", 0),
@@ -108,10 +108,10 @@ impl Shrinking<'_> {
                 if !self.take_if_it_fails(candidate) {
                     break;
                 }
-                calmer = true;
+                simpler = true;
             }
         }
-        calmer
+        simpler
     }
 
     /// At once all the way, or half of it.

@@ -150,7 +150,7 @@ impl MachineTrial {
         self.run_traced(setting, actions, None)
     }
 
-    /// The same, and every event is told with its time.
+    /// The same, and every event is printed with its time.
     pub fn run_traced(
         &self,
         setting: &RunSettings,

@@ -59,8 +59,8 @@ fn explore(
     limits: SearchLimits,
 ) -> Result<ModelReport, String> {
     let stage = stage::play(story, activation)?;
-    let told = |violation: Violation| violation.to_string();
-    let mut search = ModelSearch::new(scope.clone(), &stage).map_err(told)?;
+    let text = |violation: Violation| violation.to_string();
+    let mut search = ModelSearch::new(scope.clone(), &stage).map_err(text)?;
     let (mut report, path) = search.run(limits, activation);
     report.broken = path.map(|path| FoundViolation {
         story: trace::story(&search.transitions, story, &path, activation),

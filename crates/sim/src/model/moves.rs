@@ -106,7 +106,7 @@ impl Transitions {
                 }
                 let to = usize::from(self.links[message as usize].to);
                 if self.facts(&state, to).view.up {
-                    self.happen(&state, to, MESSAGES + message, next)?;
+                    self.perform(&state, to, MESSAGES + message, next)?;
                 }
                 Ok(())
             }
@@ -123,7 +123,7 @@ impl Transitions {
             Move::Act(at, act) => {
                 let mut state = *state;
                 state.restarts += u32::from(matches!(act, RESTART | RESTART_LOST));
-                self.happen(&state, usize::from(at), act, next)
+                self.perform(&state, usize::from(at), act, next)
             }
             Move::Beat(from, to) => self.beat(state, usize::from(from), usize::from(to), next),
         }

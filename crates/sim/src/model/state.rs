@@ -1,4 +1,4 @@
-//! A state of the cluster: a few numbers. What they stand for is in the transitions.
+//! A state of the cluster: a few numbers. The transitions know their meaning.
 
 /// Members, messages in flight, what was seen before, and what was spent of bounds
 /// that no member knows of.
@@ -89,7 +89,7 @@ impl ModelState {
         (self.fresh, self.flying) = (fresh as u8, kept as u8);
     }
 
-    /// Everything that tells this state from another.
+    /// Everything that distinguishes this state from others.
     pub(super) fn words(&self) -> impl Iterator<Item = u32> + '_ {
         let members = &self.members[..usize::from(self.count)];
         let flight = &self.flight[..usize::from(self.flying)];

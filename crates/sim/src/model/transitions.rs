@@ -157,7 +157,7 @@ impl Transitions {
 
     /// Lets something happen to one member of a state. Adds the states it may lead to: more
     /// than one where a link is full and something has to be lost.
-    pub(super) fn happen(
+    pub(super) fn perform(
         &mut self,
         from: &ModelState,
         at: usize,

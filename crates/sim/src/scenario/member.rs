@@ -15,7 +15,7 @@ pub(super) struct StoryMember {
     /// What it was last started from.
     pub(super) boot: Boot,
     pub(super) texts: WorkTexts,
-    /// It has been told something since it was started.
+    /// It has processed an input since it was started.
     pub(super) stepped: bool,
     /// The commit index that the transcript has shown.
     pub(super) commit_shown: Index,

@@ -345,11 +345,11 @@ impl MemberDriver for StoryWorld {
     }
 
     /// Work that was held is shown when it is done.
-    fn completed(&mut self, id: MemberId, work: WorkKind, told: &Input) {
+    fn completed(&mut self, id: MemberId, work: WorkKind, input: &Input) {
         let Some(member) = self.members.get_mut(&id) else { return };
         let held = member.core.held;
         let texts = &mut member.texts;
-        let (held, kind, line) = match (work, told) {
+        let (held, kind, line) = match (work, input) {
             (WorkKind::Saves, _) => {
                 (held.saves, "saves", texts.saves.pop_front().map(|text| format!("saved {text}")))
             }
