@@ -96,6 +96,7 @@
 #![deny(missing_docs)]
 
 mod applier;
+mod cluster_version;
 mod command_id;
 pub mod driver;
 mod kv;
@@ -116,6 +117,7 @@ pub mod testkit;
 pub mod typed;
 
 pub use applier::SnapshotInstallError;
+pub use cluster_version::{ClusterVersion, DowngradeRefusal, UnsupportedVersion, VersionRange};
 pub use command_id::CommandBuffer;
 pub use driver::DriverOptions;
 pub use kv::{KvCommand, KvQuery, KvReply, MemoryKv};

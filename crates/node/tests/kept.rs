@@ -9,7 +9,7 @@ use bytes::Bytes;
 use quorate::driver::{Applier, CommandId, MachineJobDone, MemberStartup, StartError, start};
 use quorate::{
     BadSnapshot, Config, DriverOptions, EntryId, Index, Machine, MachineError, MemberId,
-    Membership, SnapshotChunks, StoreIdentity,
+    Membership, SnapshotChunks, StoreIdentity, VersionRange,
 };
 use quorate_core::{BootError, Entries, Entry, Payload, SnapshotMeta};
 use quorate_storage::{FileDisk, StoreConfig};
@@ -154,6 +154,7 @@ fn startup(apply_unsaved: bool) -> MemberStartup {
         options: DriverOptions::default(),
         store: StoreConfig::default(),
         first: Some((*membership()).clone()),
+        versions: VersionRange::default(),
     }
 }
 

@@ -45,7 +45,8 @@ impl Script {
     ) -> Result<u64, (u64, TableError)> {
         let mut saved = kv.applied();
         for (place, command) in self.commands.iter().enumerate().skip(saved as usize) {
-            kv.apply_bytes(place as u64 + 1, command).map_err(|error| (saved, error))?;
+            let command = Command::decode(command).unwrap();
+            kv.apply(place as u64 + 1, &command).map_err(|error| (saved, error))?;
             if random.below(8) == 0 {
                 kv.save().map_err(|error| (saved, error))?;
                 saved = place as u64 + 1;
