@@ -6,14 +6,18 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity};
+use quorate::{
+    BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity, UnsupportedVersion,
+    VersionRange,
+};
 
 use crate::command::Query;
 use crate::error::KvError;
-use crate::machine::{Applied, Kv};
+use crate::machine::{Applied, ApplyError, Kv};
 use crate::reply::{KvCommandReply, KvOutcome, LeaseOutcome};
 use crate::snapshot::{KvSnapshotError, SnapshotDecoder};
 use crate::table::{Table, TableError};
+use crate::version::{VERSION_MAX, VERSION_MIN};
 use crate::watch::{PollLimits, WakeFn, WatchHub, WatchPoll, WatchRequest, WatcherId};
 
 /// Commands are encoded [`Command`](crate::Command)s, queries encoded [`Query`]s, and replies
@@ -34,7 +38,7 @@ impl<T: Table> Machine for Kv<T> {
     }
 
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
-        Ok(self.apply_bytes(index, command)?.reply.encode())
+        Ok(self.apply_bytes(index, command).map_err(machine_error)?.reply.encode())
     }
 
     fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
@@ -47,6 +51,10 @@ impl<T: Table> Machine for Kv<T> {
         Ok(reply.encode())
     }
 
+    fn on_cluster_version(&mut self, _index: u64, version: u32) {
+        self.set_cluster_version(version);
+    }
+
     fn snapshot(&self) -> SnapshotChunks {
         Box::new(or_panic(Self::snapshot(self)))
     }
@@ -55,6 +63,19 @@ impl<T: Table> Machine for Kv<T> {
         or_bad_snapshot(Self::install(self, chunks))
     }
 }
+
+/// The member stops with the version that it needs.
+fn machine_error(error: ApplyError) -> MachineError {
+    match error {
+        ApplyError::Newer(newer) => {
+            UnsupportedVersion { needs: newer.needs, supported: SUPPORTED_VERSIONS }.into()
+        }
+        ApplyError::Table(error) => error.into(),
+    }
+}
+
+/// The cluster versions that this crate supports.
+pub const SUPPORTED_VERSIONS: VersionRange = VersionRange::new(VERSION_MIN, VERSION_MAX);
 
 /// The bytes that identify one disk of one member of one cluster.
 fn owner_bytes(owner: &StoreIdentity) -> Vec<u8> {
@@ -205,7 +226,7 @@ impl<T: Table> Machine for SharedKv<T> {
 
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
         let mut kv = self.write();
-        let Applied { reply, events } = kv.apply_bytes(index, command)?;
+        let Applied { reply, events } = kv.apply_bytes(index, command).map_err(machine_error)?;
         if !events.is_empty() {
             self.hub().publish(events);
         }
@@ -218,6 +239,10 @@ impl<T: Table> Machine for SharedKv<T> {
 
     fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
         Machine::query(&*self.read(), query)
+    }
+
+    fn on_cluster_version(&mut self, _index: u64, version: u32) {
+        self.write().set_cluster_version(version);
     }
 
     fn snapshot(&self) -> SnapshotChunks {

@@ -14,7 +14,7 @@ use quorate::{
     ChangeRefusal, DriverOptions, FileDisk, MachineFailed, MemberId, MemberSet, Membership,
     StoreConfig,
 };
-use quorate_kv::{Kv, KvSnapshotError, MemoryTable, TableError};
+use quorate_kv::{Kv, KvSnapshotError, MemoryTable, SUPPORTED_VERSIONS, TableError};
 use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
 
 use crate::bootstrap::{
@@ -290,6 +290,7 @@ fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> 
         options: DriverOptions::default(),
         store: StoreConfig::default(),
         first: None,
+        versions: SUPPORTED_VERSIONS,
     };
     let started = start(disk, empty_store()?, startup).map_err(RecoverError::Start)?;
     let StartedMember { driver, mut applier, mut store, boot } = started;
@@ -316,8 +317,8 @@ fn write_member(
     membership: Membership,
     kv: Kv<MemoryTable>,
 ) -> Result<(), RecoverError> {
-    let applied = kv.applied();
-    seed(disk, identity, membership, kv, applied, &StoreConfig::default())
+    let (applied, version) = (kv.applied(), kv.cluster_version());
+    seed(disk, identity, membership, kv, applied, version, &StoreConfig::default())
         .map_err(RecoverError::Create)
 }
 

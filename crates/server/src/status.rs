@@ -51,7 +51,15 @@ pub(crate) enum ServiceError {
     },
     /// A target membership that cannot be resolved to members.
     BadTarget(BadTarget),
-    NoOlderVersion,
+    /// A downgrade to something that is not one of our cluster versions.
+    BadDowngradeVersion {
+        version: String,
+    },
+    /// Not all members know the command.
+    NeedsClusterVersion {
+        needs: u32,
+        current: u32,
+    },
     /// A service that this server does not have yet.
     Unsupported(&'static str),
     UnknownMethod {
@@ -171,9 +179,16 @@ impl ServiceError {
             Self::BadTarget(BadTarget::AmbiguousName(name)) => {
                 (Code::InvalidArgument, format!("quorate: several members have the name {name:?}"))
             }
-            Self::NoOlderVersion => (
-                Code::Unimplemented,
-                "etcdserver: there is no older version to downgrade to".into(),
+            Self::BadDowngradeVersion { version } => (
+                Code::InvalidArgument,
+                format!("quorate: cluster versions are numbers such as 1, not {version:?}"),
+            ),
+            Self::NeedsClusterVersion { needs, current } => (
+                Code::FailedPrecondition,
+                format!(
+                    "quorate: this request needs cluster version {needs}; it is {current} until \
+                     all members run a program that supports {needs}"
+                ),
             ),
             Self::Unsupported(service) => (
                 Code::Unimplemented,
@@ -248,6 +263,9 @@ fn refused(error: &RequestRefused) -> (Code, String) {
         RequestRefused::NotMember
         | RequestRefused::Stopped
         | RequestRefused::MemberFailed { .. } => (Code::Unavailable, STOPPED),
+        RequestRefused::Downgrade(refusal) => {
+            return (Code::FailedPrecondition, format!("quorate: {refusal}"));
+        }
         RequestRefused::SnapshotFailed => return (Code::Unknown, format!("etcdserver: {error}")),
         other => return (Code::Unknown, format!("etcdserver: {other}")),
     };

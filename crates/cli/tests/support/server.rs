@@ -20,6 +20,8 @@ pub(crate) struct TestServer {
     pub(crate) token: String,
     /// The network namespace in which it runs, if not in that of the test.
     pub(crate) namespace: Option<String>,
+    /// Another program than the one of this build.
+    pub(crate) other_program: Option<PathBuf>,
 }
 
 impl TestServer {
@@ -33,6 +35,7 @@ impl TestServer {
             log: directory.path.join(format!("{name}.log")),
             token: "test".to_string(),
             namespace: None,
+            other_program: None,
         }
     }
 
@@ -71,7 +74,10 @@ impl TestServer {
     }
 
     fn program(&self) -> Command {
-        let own = quorate();
+        let own = match &self.other_program {
+            Some(program) => Command::new(program),
+            None => quorate(),
+        };
         let Some(namespace) = &self.namespace else { return own };
         let mut command = Command::new("ip");
         command.args(["netns", "exec", namespace]).arg(own.get_program());

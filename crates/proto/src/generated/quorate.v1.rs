@@ -580,6 +580,20 @@ pub struct MemberStatus {
     /// an empty disk.
     #[prost(message, optional, tag = "13")]
     pub disowned: ::core::option::Option<member_status::Disowned>,
+    /// The cluster version, as far as this member has applied the log.
+    #[prost(uint32, tag = "20")]
+    pub cluster_version: u32,
+    /// A downgrade to that version is in progress.
+    #[prost(bool, tag = "21")]
+    pub downgrading: bool,
+    /// The cluster versions that its program supports.
+    #[prost(uint32, tag = "22")]
+    pub supported_version_min: u32,
+    #[prost(uint32, tag = "23")]
+    pub supported_version_max: u32,
+    /// The cluster version that a program has to support to start from its disk.
+    #[prost(uint32, tag = "24")]
+    pub storage_version: u32,
 }
 /// Nested message and enum types in `MemberStatus`.
 pub mod member_status {
