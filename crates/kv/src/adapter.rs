@@ -51,8 +51,11 @@ impl<T: Table> Machine for Kv<T> {
         Ok(reply.encode())
     }
 
-    fn on_cluster_version(&mut self, _index: u64, version: u32) {
-        self.set_cluster_version(version);
+    fn on_cluster_version(&mut self, index: u64, version: u32) {
+        // A machine that resumed its own state has the version of a later entry already.
+        if index >= self.applied() {
+            self.set_cluster_version(version);
+        }
     }
 
     fn snapshot(&self) -> SnapshotChunks {
@@ -241,8 +244,8 @@ impl<T: Table> Machine for SharedKv<T> {
         Machine::query(&*self.read(), query)
     }
 
-    fn on_cluster_version(&mut self, _index: u64, version: u32) {
-        self.write().set_cluster_version(version);
+    fn on_cluster_version(&mut self, index: u64, version: u32) {
+        Machine::on_cluster_version(&mut *self.write(), index, version);
     }
 
     fn snapshot(&self) -> SnapshotChunks {

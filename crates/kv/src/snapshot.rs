@@ -53,7 +53,7 @@ impl fmt::Display for KvSnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bad => write!(f, "snapshot is damaged, incomplete or of an unknown format"),
-            Self::Newer(newer) => write!(f, "snapshot {newer}"),
+            Self::Newer(newer) => write!(f, "snapshot: {newer}"),
             Self::Table(error) => write!(f, "{error}"),
         }
     }

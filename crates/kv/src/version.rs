@@ -51,7 +51,7 @@ impl fmt::Display for NewerVersion {
         let needs = self.needs;
         write!(
             f,
-            "written at cluster version {needs}, this program supports {VERSION_MIN} to \
+            "cluster version {needs} is needed, this program supports {VERSION_MIN} to \
              {VERSION_MAX}: start a newer program on the same data"
         )
     }

@@ -257,7 +257,10 @@ pub(crate) fn proposes_version(envelope: &Envelope) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use quorate_core::{Boot, Config, MemberId, Membership, RequestId};
+
     use super::*;
+    use crate::driver::DriverOptions;
 
     #[test]
     fn changes_survive_encoding_and_other_bytes_are_refused() {
@@ -273,6 +276,23 @@ mod tests {
         let mut zero = bytes.to_vec();
         zero[5] = 0;
         assert_eq!(VersionChange::decode(zero.into()), None);
+    }
+
+    /// A leader knows what its members support; a follower that claims to could stop them all.
+    #[test]
+    fn a_follower_cannot_change_the_version() {
+        let (id, peer) = (MemberId(1), MemberId(2));
+        let boot = Boot::first(Membership::new([id, peer], []));
+        let mut driver = Driver::new(Config::new(id), boot, 1, DriverOptions::default()).unwrap();
+        let to = ClusterVersion { version: u32::MAX, downgrading: false };
+        let change = VersionChange { from: ClusterVersion::default(), to };
+        let logged = driver.next_command_id().prepend_to_version(change);
+        let message = Message::Propose(RequestId(1), Proposal::Command(logged));
+        let (term, incarnation, joined_at) = (1, 0, 0);
+        let envelope = Envelope { from: peer, to: id, term, incarnation, joined_at, message };
+        assert!(proposes_version(&envelope));
+        assert_eq!(driver.receive(envelope), None);
+        assert_eq!(driver.dropped().get("version change of a follower"), Some(&1));
     }
 
     #[test]

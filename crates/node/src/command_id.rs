@@ -41,7 +41,7 @@ impl CommandId {
     }
 
     /// The bytes of a logged change of the cluster version.
-    pub(crate) fn prepend_to_version(self, change: VersionChange) -> Bytes {
+    pub fn prepend_to_version(self, change: VersionChange) -> Bytes {
         self.prepend(VERSION, change.encode())
     }
 

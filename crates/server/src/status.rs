@@ -5,7 +5,9 @@
 //! Where our reason says more than etcd's text, it is sent as metadata (`quorate-reason`).
 
 use axum::http::HeaderMap;
-use quorate::{ChangeRefusal, OutcomeUnknown, Refusal, RequestError, RequestRefused};
+use quorate::{
+    ChangeRefusal, DowngradeRefusal, OutcomeUnknown, Refusal, RequestError, RequestRefused,
+};
 use quorate_kv::{KvError, TableError};
 use tokio::task::JoinError;
 use tonic::metadata::MetadataValue;
@@ -161,6 +163,9 @@ impl ServiceError {
                 (Code::FailedPrecondition, "etcdserver: too many learner members in cluster")
             }
             Self::NoVotersLeft => (Code::FailedPrecondition, NOT_ENOUGH_STARTED),
+            Self::BadDowngradeVersion { .. } => {
+                (Code::InvalidArgument, "etcdserver: wrong downgrade target version format")
+            }
             Self::UnhealthyCluster { .. } => (Code::Unavailable, UNHEALTHY),
             own => return own.own_code_and_text(),
         };
@@ -179,10 +184,6 @@ impl ServiceError {
             Self::BadTarget(BadTarget::AmbiguousName(name)) => {
                 (Code::InvalidArgument, format!("quorate: several members have the name {name:?}"))
             }
-            Self::BadDowngradeVersion { version } => (
-                Code::InvalidArgument,
-                format!("quorate: cluster versions are numbers such as 1, not {version:?}"),
-            ),
             Self::NeedsClusterVersion { needs, current } => (
                 Code::FailedPrecondition,
                 format!(
@@ -219,6 +220,9 @@ impl ServiceError {
                 Some(format!("{started} learners have started, the limit is {limit}"))
             }
             Self::NoVotersLeft => Some("no voters would be left".into()),
+            Self::BadDowngradeVersion { version } => {
+                Some(format!("cluster versions are numbers such as 1, not {version:?}"))
+            }
             Self::UnhealthyCluster { voters, quorum, live } => Some(format!(
                 "afterwards: {voters} voters, quorum {quorum}, live and caught up {live}"
             )),
@@ -263,8 +267,12 @@ fn refused(error: &RequestRefused) -> (Code, String) {
         RequestRefused::NotMember
         | RequestRefused::Stopped
         | RequestRefused::MemberFailed { .. } => (Code::Unavailable, STOPPED),
-        RequestRefused::Downgrade(refusal) => {
-            return (Code::FailedPrecondition, format!("quorate: {refusal}"));
+        RequestRefused::Downgrade(DowngradeRefusal::NotInProgress) => {
+            (Code::FailedPrecondition, "etcdserver: no inflight downgrade job")
+        }
+        RequestRefused::Downgrade(DowngradeRefusal::Changed) => (Code::Unavailable, LEADER_CHANGED),
+        RequestRefused::Downgrade(_) => {
+            (Code::InvalidArgument, "etcdserver: invalid downgrade target version")
         }
         RequestRefused::SnapshotFailed => return (Code::Unknown, format!("etcdserver: {error}")),
         other => return (Code::Unknown, format!("etcdserver: {other}")),

@@ -34,8 +34,10 @@ async fn request(
 ) -> Result<String, CliError> {
     let leader = leader_of(&connect(client).await?).await;
     let request = etcd::DowngradeRequest { action: action.into(), version: version.to_string() };
-    let reply = leader.maintenance().downgrade(leader.request(request)).await?;
-    Ok(reply.into_inner().version)
+    let reply = leader.maintenance().downgrade(leader.request(request)).await;
+    let refused =
+        |status| CliError::from_status("cannot change the version", &leader.endpoint, &status);
+    Ok(reply.map_err(refused)?.into_inner().version)
 }
 
 fn answer(client: &ClientArguments, version: &str, text: &str) {

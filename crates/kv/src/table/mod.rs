@@ -129,7 +129,7 @@ impl fmt::Display for TableError {
             Self::NotADatabase => write!(f, "table: the file is not a database"),
             Self::BadRow(key) => write!(f, "row {:032x} is damaged or of another version", key.0),
             Self::MissingRow(key) => write!(f, "row {:032x} is missing", key.0),
-            Self::Newer(newer) => write!(f, "table {newer}"),
+            Self::Newer(newer) => write!(f, "table: {newer}"),
             Self::Busy => write!(f, "table is being read for a snapshot; retry later"),
         }
     }

@@ -1,11 +1,11 @@
-//! Direct checks of what random runs reach too rarely: logs that hold a request more than once,
-//! run on one machine.
+//! Direct checks of what random runs reach too rarely: logs that hold a request more than once, and
+//! logs with changes of the cluster version, run on one machine.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate::driver::{Applier, CommandId};
-use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
+use quorate::driver::{Applier, CommandId, MachineJobDone, VersionChange};
+use quorate::{BadSnapshot, ClusterVersion, Machine, MachineError, SnapshotChunks, VersionRange};
 use quorate_core::{Entries, Entry, EntryId, Index, MemberId, Membership, SnapshotMeta};
 
 /// Counts the commands that it runs.
@@ -67,6 +67,49 @@ pub(super) fn copies_from_before_a_restart_do_not_run() -> Result<(), String> {
     let mut applier = applier()?;
     applier.apply(&entries(2, &[(1, 1), (2, 1), (1, 1), (2, 1)])).map_err(|why| why.to_string())?;
     expect(&applier, 2)
+}
+
+/// A program that does not support a version stops at it; a change for another version than the
+/// current one has no effect; a snapshot carries the version.
+pub(super) fn versions_are_kept() -> Result<(), String> {
+    let version = |version, downgrading| ClusterVersion { version, downgrading };
+    let change = |sequence, from, to| {
+        let id =
+            CommandId { member: MemberId(1), incarnation: 7, start: 1, sequence, open_from: 1 };
+        id.prepend_to_version(VersionChange { from, to })
+    };
+    let raise = change(1, version(1, false), version(2, false));
+    let stale = change(2, version(1, false), version(1, true));
+    let log: Vec<Entry> =
+        (2..).zip([raise, stale]).map(|(at, bytes)| Entry::command(1, at, bytes)).collect();
+    let mut newer = applier()?.with_versions(VersionRange::new(1, 2));
+    newer.apply(&log.clone().into()).map_err(|why| why.to_string())?;
+    expect_version(&newer, version(2, false))?;
+    let mut older = applier()?.with_versions(VersionRange::new(1, 1));
+    if older.apply(&log.into()).is_ok() {
+        return Err("a program runs on at a version that it does not support".into());
+    }
+    let membership = Arc::new(Membership::new([MemberId(1)], []));
+    let meta = SnapshotMeta { id: EntryId::new(1, 3), membership };
+    let captured = newer.capture(meta.clone()).map_err(|why| why.to_string())?;
+    let MachineJobDone::Captured { chunks, .. } = captured else {
+        return Err("no snapshot was captured".into());
+    };
+    let chunks: Vec<Bytes> = chunks.collect();
+    let mut restored = applier()?.with_versions(VersionRange::new(1, 2));
+    restored.install(&meta, chunks.iter().cloned()).map_err(|why| why.to_string())?;
+    expect_version(&restored, version(2, false))?;
+    let mut older = applier()?.with_versions(VersionRange::new(1, 1));
+    match older.install(&meta, chunks.into_iter()) {
+        Ok(_) => Err("a program starts from a version that it does not support".into()),
+        Err(_) => Ok(()),
+    }
+}
+
+fn expect_version(applier: &Applier<Counter>, expected: ClusterVersion) -> Result<(), String> {
+    let found = applier.cluster_version();
+    let text = || format!("the cluster version is {found}, expected {expected}");
+    if found == expected { Ok(()) } else { Err(text()) }
 }
 
 fn expect(applier: &Applier<Counter>, expected: u64) -> Result<(), String> {

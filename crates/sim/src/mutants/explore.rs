@@ -27,9 +27,10 @@ impl Hunter for Explore {
 
 fn directed() -> Option<Kill> {
     type Check = fn() -> Result<(), String>;
-    let checks: [(&str, Check); 2] = [
+    let checks: [(&str, Check); 3] = [
         ("entries handed out twice", directed::entries_run_once),
         ("copies from before a restart", directed::copies_from_before_a_restart_do_not_run),
+        ("versions of a cluster", directed::versions_are_kept),
     ];
     checks.into_iter().find_map(|(place, check)| {
         let (checker, detail) = match catch_unwind(check) {
