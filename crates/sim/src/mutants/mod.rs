@@ -1,7 +1,7 @@
 //! Shows that the checkers notice wrong rules: each mutant is switched on in turn, and hunted by
 //! one means after the other until something that must hold does not.
 //!
-//! [`mutant`] reads the mutants, which are data. [`tree`] builds a copy of the crates that has
+//! `mutant` reads the mutants, which are data. `tree` builds a copy of the crates that has
 //! all of them, each behind a switch, and runs it; in that build the hunt takes place. A means is
 //! a [`Hunter`].
 
