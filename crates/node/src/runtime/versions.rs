@@ -188,7 +188,8 @@ impl Member {
         };
         let missing: Vec<MemberId> = members.into_iter().filter(|id| !supports(id)).collect();
         // Before the first round nothing is known.
-        if versions.round == 0 || now.downgrading || missing == versions.waits_for {
+        let waits = versions.round > 0 && versions.supported.max > now.version && !now.downgrading;
+        if !waits || missing == versions.waits_for {
             return;
         }
         if !missing.is_empty() {
