@@ -205,13 +205,14 @@ impl Rolling {
         // Nor does it join.
         let [joiner] = TestServer::all(directory, ["d"]);
         let joiner = TestServer { token: self.servers[0].token.clone(), ..joiner };
-        succeed(&self.all(), &["member", "add", &joiner.pair(), "--learner"]);
+        let added = json(&self.all(), &["member", "add", &joiner.pair(), "--learner"]);
+        let id = added["member"]["hexID"].as_str().unwrap();
         let mut members = self.all();
         members.push(&joiner);
         let mut process = joiner.start_joining(&members);
         assert_ne!(process.wait_exit("the old program"), Some(0));
         wait_for_text(&joiner.log, "cannot join: cluster version 2 is needed");
-        succeed(&self.all(), &["member", "remove", "d"]);
+        succeed(&self.all(), &["member", "remove", id]);
     }
 }
 
