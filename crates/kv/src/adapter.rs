@@ -6,9 +6,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
+use quorate::storage::StoreIdentity;
 use quorate::{
-    BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity, UnsupportedVersion,
-    VersionRange,
+    BadSnapshot, Machine, MachineError, SnapshotChunks, UnsupportedVersion, VersionRange,
 };
 
 use crate::command::Query;
@@ -17,20 +17,16 @@ use crate::machine::{Applied, ApplyError, Kv};
 use crate::reply::{KvCommandReply, KvOutcome, LeaseOutcome};
 use crate::snapshot::{KvSnapshotError, SnapshotDecoder};
 use crate::table::{Table, TableError};
-use crate::version::{VERSION_MAX, VERSION_MIN};
+use crate::version::{NewerVersion, VERSION_MAX, VERSION_MIN};
 use crate::watch::{PollLimits, WakeFn, WatchHub, WatchPoll, WatchRequest, WatcherId};
 
 /// Commands are encoded [`Command`](crate::Command)s, queries encoded [`Query`]s, and replies
 /// encoded [`KvCommandReply`]s.
 ///
 /// When the table fails, the member stops: one that missed a write must not answer.
-///
-/// # Panics
-///
-/// When the table fails while a member starts, or while it writes or installs a snapshot.
 impl<T: Table> Machine for Kv<T> {
-    fn resume(&mut self, owner: &StoreIdentity) -> u64 {
-        or_panic(Self::resume(self, &owner_bytes(owner)))
+    fn resume(&mut self, owner: &StoreIdentity) -> Result<u64, MachineError> {
+        Ok(Self::resume(self, &owner_bytes(owner))?)
     }
 
     fn save(&mut self) -> Result<(), MachineError> {
@@ -58,23 +54,25 @@ impl<T: Table> Machine for Kv<T> {
         }
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
-        Box::new(or_panic(Self::snapshot(self)))
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        Ok(Box::new(Self::snapshot(self)?))
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
-        or_bad_snapshot(Self::install(self, chunks))
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
+        Ok(Self::install(self, chunks).map_err(install_error)?)
     }
 }
 
 /// The member stops with the version that it needs.
 fn machine_error(error: ApplyError) -> MachineError {
     match error {
-        ApplyError::Newer(newer) => {
-            UnsupportedVersion { needs: newer.needs, supported: SUPPORTED_VERSIONS }.into()
-        }
+        ApplyError::Newer(newer) => unsupported(newer),
         ApplyError::Table(error) => error.into(),
     }
+}
+
+fn unsupported(newer: NewerVersion) -> MachineError {
+    UnsupportedVersion { needs: newer.needs, supported: SUPPORTED_VERSIONS }.into()
 }
 
 /// The cluster versions that this crate supports.
@@ -86,18 +84,11 @@ fn owner_bytes(owner: &StoreIdentity) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-#[expect(clippy::panic, reason = "the state is unknown after a failed write")]
-fn or_panic<R>(result: Result<R, TableError>) -> R {
-    match result {
-        Ok(done) => done,
-        Err(error) => panic!("state machine failed: {error}"),
-    }
-}
-
-fn or_bad_snapshot<R>(result: Result<R, KvSnapshotError>) -> Result<R, BadSnapshot> {
-    match result {
-        Err(KvSnapshotError::Table(error)) => or_panic(Err(error)),
-        result => result.map_err(|_| BadSnapshot),
+fn install_error(error: KvSnapshotError) -> MachineError {
+    match error {
+        KvSnapshotError::Table(error) => error.into(),
+        KvSnapshotError::Newer(newer) => unsupported(newer),
+        _ => BadSnapshot.into(),
     }
 }
 
@@ -216,11 +207,11 @@ impl<T: Table> SharedKv<T> {
 }
 
 impl<T: Table> Machine for SharedKv<T> {
-    fn resume(&mut self, owner: &StoreIdentity) -> u64 {
+    fn resume(&mut self, owner: &StoreIdentity) -> Result<u64, MachineError> {
         let mut kv = self.write();
-        let applied = Machine::resume(&mut *kv, owner);
+        let applied = Machine::resume(&mut *kv, owner)?;
         self.hub().restart(kv.revision());
-        applied
+        Ok(applied)
     }
 
     fn save(&mut self) -> Result<(), MachineError> {
@@ -248,22 +239,22 @@ impl<T: Table> Machine for SharedKv<T> {
         Machine::on_cluster_version(&mut *self.write(), index, version);
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         Machine::snapshot(&*self.read())
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         let mut decoder = SnapshotDecoder::default();
         loop {
             // The lock is released between chunks: readers see the old state meanwhile and
             // never wait for the whole installation.
             let Some(chunk) = chunks.next() else {
-                or_panic(self.write().abort_install());
-                return Err(BadSnapshot);
+                self.write().abort_install()?;
+                return Err(BadSnapshot.into());
             };
             let mut kv = self.write();
-            if or_bad_snapshot(kv.stage_chunk(&mut decoder, chunk))? {
-                or_bad_snapshot(kv.finish_install(decoder))?;
+            if kv.stage_chunk(&mut decoder, chunk).map_err(install_error)? {
+                kv.finish_install(decoder).map_err(install_error)?;
                 self.hub().restart(kv.revision());
                 return Ok(());
             }

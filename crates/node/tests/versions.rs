@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use quorate::{
-    BadSnapshot, ClusterVersion, DirectoryStorage, DowngradeRefusal, Index, Machine, MachineError,
-    Node, NodeConfig, NodeError, RequestError, RequestRefused, SnapshotChunks, StopReason,
+    ClusterVersion, DirectoryStorage, DowngradeRefusal, Index, Machine, MachineError, Node,
+    NodeConfig, NodeError, RequestError, RequestRefused, SnapshotChunks, StopReason,
     UnsupportedVersion, VersionRange,
 };
 use support::{CLUSTER, TICK, in_time, listen, until_done, wait_for};
@@ -54,12 +54,12 @@ impl Machine for Journal {
         self.version = version;
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         let lines = self.lines.lock().unwrap().clone();
-        Box::new(lines.into_iter().map(Bytes::from))
+        Ok(Box::new(lines.into_iter().map(Bytes::from)))
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         let line = |chunk: Bytes| String::from_utf8_lossy(&chunk).into_owned();
         *self.lines.lock().unwrap() = chunks.map(line).collect();
         Ok(())

@@ -13,6 +13,7 @@ use super::transport::{MemberKey, TransportError};
 use crate::applier::SnapshotInstallError;
 use crate::cluster_version::{UnsupportedVersion, VersionRange};
 use crate::driver::DriverOptions;
+use crate::machine::MachineFailed;
 
 /// Settings of one member. [`NodeConfig::first`] and [`NodeConfig::join`] fill in defaults;
 /// every field may be changed after.
@@ -131,6 +132,8 @@ pub enum NodeError {
     UnsupportedVersion(UnsupportedVersion),
     /// [`NodeConfig::versions`] is empty or begins with 0.
     EmptyVersions(VersionRange),
+    /// The machine could not resume its own state.
+    Machine(MachineFailed),
     /// The machine panicked while it was restored from the newest snapshot.
     MachinePanicked,
     /// The transport could not be started.
@@ -152,6 +155,7 @@ impl fmt::Display for NodeError {
             Self::EmptyVersions(range) => {
                 write!(f, "supported versions {range} must be at least 1 and not empty")
             }
+            Self::Machine(failed) => write!(f, "{failed}"),
             Self::MachinePanicked => write!(f, "the state machine panicked on a snapshot"),
             Self::Transport(why) => write!(f, "cannot start the transport: {why}"),
             Self::System(why) => write!(f, "the system refused a thread or random numbers: {why}"),
@@ -166,6 +170,7 @@ impl std::error::Error for NodeError {
             Self::Boot(why) => Some(why),
             Self::Snapshot(_, why) => Some(why),
             Self::UnsupportedVersion(why) => Some(why),
+            Self::Machine(failed) => Some(failed),
             Self::System(why) => Some(why),
             Self::ZeroTick
             | Self::EmptyVersions(_)

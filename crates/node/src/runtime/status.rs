@@ -31,7 +31,7 @@ pub struct NodeStatus {
     /// The cluster knows another disk under its id and ignores this member: it has to be added
     /// again under a new id, with an empty disk. The member that said so, and the identity that
     /// it knows.
-    pub disowned: Option<(MemberId, Identity)>,
+    pub identity_rejected: Option<(MemberId, Identity)>,
     /// The cluster version, as far as this member has applied the log.
     pub cluster_version: ClusterVersion,
     /// The cluster versions that its program supports.
@@ -101,10 +101,12 @@ impl From<MachineFailed> for StopReason {
 impl StopReason {
     /// A snapshot could not be installed.
     pub(crate) fn of_snapshot(id: EntryId, why: SnapshotInstallError) -> Self {
-        match why {
-            SnapshotInstallError::Version(why) => Self::UnsupportedVersion(why),
-            why => Self::Snapshot(id, why),
-        }
+        let unsupported = match &why {
+            SnapshotInstallError::Version(why) => Some(*why),
+            SnapshotInstallError::Machine(why) => why.downcast_ref().copied(),
+            _ => None,
+        };
+        unsupported.map_or(Self::Snapshot(id, why), Self::UnsupportedVersion)
     }
 }
 
