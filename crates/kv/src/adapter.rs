@@ -59,7 +59,7 @@ impl<T: Table> Machine for Kv<T> {
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
-        Ok(Self::install(self, chunks).map_err(install_error)?)
+        Self::install(self, chunks).map_err(install_error)
     }
 }
 

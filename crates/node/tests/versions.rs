@@ -101,7 +101,7 @@ impl Members {
         config.versions = program;
         let lines = Arc::default();
         let machine = Journal { program, version: 1, lines: Arc::clone(&lines) };
-        let storage = DirectoryStorage::at(self.path(id)).unwrap();
+        let storage = DirectoryStorage::new(self.path(id)).unwrap();
         let node = Node::start(config, storage, machine, transport).await?;
         self.nodes.insert(id, node);
         self.lines.insert(id, lines);

@@ -2,7 +2,7 @@
 //! table holds the state after some command, not before the last save, whole.
 
 use bytes::Bytes;
-use quorate_kv::{BatchConfig, Kv, MemoryTable, RedbTable, TableError};
+use quorate_kv::{BatchConfig, Command, Kv, MemoryTable, RedbTable, TableError};
 use quorate_sim::explore::Workload;
 use quorate_sim::faulty_disk::SharedDisk;
 use quorate_sim::random::Random;
