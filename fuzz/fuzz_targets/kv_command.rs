@@ -9,8 +9,8 @@ use quorate_kv::{Command, Kv, KvCommandReply, MemoryTable, Query};
 fuzz_target!(|bytes: &[u8]| {
     let bytes = Bytes::copy_from_slice(bytes);
     let mut kv = Kv::open(MemoryTable::default()).expect("memory does not fail");
-    if let Some(command) = Command::decode(&bytes) {
-        assert_eq!(Command::decode(&command.encode()), Some(command));
+    if let Ok(command) = Command::decode(&bytes) {
+        assert_eq!(Command::decode(&command.encode()), Ok(command));
     }
     let applied = kv.apply_bytes(1, &bytes).expect("memory does not fail");
     let reply = KvCommandReply::decode(&applied.reply.encode());

@@ -32,6 +32,9 @@ pub(crate) enum CliCommand {
     Member(MemberCommand),
     /// Show each member's role and lag, and how many more failures the cluster tolerates.
     Status(StatusArguments),
+    /// Lower the cluster version before members are started with older programs.
+    #[command(subcommand)]
+    Downgrade(DowngradeCommand),
     /// Run three members on this machine and replace one of them under load.
     Demo(DemoArguments),
     /// Measure throughput and latency of any etcd-compatible server.
@@ -275,6 +278,22 @@ pub(crate) enum BenchOperation {
     Txn,
     /// Write keys that other clients watch; measures the time until the event arrives.
     Watch,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum DowngradeCommand {
+    /// Lower the cluster version, and keep it there until all members run older programs.
+    Enable {
+        /// The cluster version that the older programs support.
+        version: u32,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
+    /// Stop a downgrade: the cluster version rises again when all members support more.
+    Cancel {
+        #[command(flatten)]
+        client: ClientArguments,
+    },
 }
 
 #[derive(Subcommand, Debug)]

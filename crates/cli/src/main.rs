@@ -68,6 +68,7 @@ fn run(command: CliCommand) -> Result<(), CliError> {
         CliCommand::Man { directory } => command::man::run(&directory),
         CliCommand::Member(arguments) => in_runtime(command::member::run(arguments)),
         CliCommand::Status(arguments) => in_runtime(command::status::run(arguments)),
+        CliCommand::Downgrade(arguments) => in_runtime(command::downgrade::run(arguments)),
         CliCommand::Demo(arguments) => in_runtime(command::demo::run(arguments)),
         CliCommand::Bench(arguments) => in_runtime(command::bench::run(arguments)),
         CliCommand::Snapshot(arguments) => in_runtime(command::snapshot::run(arguments)),

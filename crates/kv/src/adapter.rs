@@ -7,14 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use bytes::Bytes;
 use quorate::storage::StoreIdentity;
-use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
+use quorate::{
+    BadSnapshot, Machine, MachineError, SnapshotChunks, UnsupportedVersion, VersionRange,
+};
 
 use crate::command::Query;
 use crate::error::KvError;
-use crate::machine::{Applied, Kv};
+use crate::machine::{Applied, ApplyError, Kv};
 use crate::reply::{KvCommandReply, KvOutcome, LeaseOutcome};
 use crate::snapshot::{KvSnapshotError, SnapshotDecoder};
 use crate::table::{Table, TableError};
+use crate::version::{NewerVersion, VERSION_MAX, VERSION_MIN};
 use crate::watch::{PollLimits, WakeFn, WatchHub, WatchPoll, WatchRequest, WatcherId};
 
 /// Commands are encoded [`Command`](crate::Command)s, queries encoded [`Query`]s, and replies
@@ -31,7 +34,7 @@ impl<T: Table> Machine for Kv<T> {
     }
 
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
-        Ok(self.apply_bytes(index, command)?.reply.encode())
+        Ok(self.apply_bytes(index, command).map_err(machine_error)?.reply.encode())
     }
 
     fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
@@ -44,6 +47,13 @@ impl<T: Table> Machine for Kv<T> {
         Ok(reply.encode())
     }
 
+    fn on_cluster_version(&mut self, index: u64, version: u32) {
+        // A machine that resumed its own state has the version of a later entry already.
+        if index >= self.applied() {
+            self.set_cluster_version(version);
+        }
+    }
+
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         Ok(Box::new(Self::snapshot(self)?))
     }
@@ -52,6 +62,21 @@ impl<T: Table> Machine for Kv<T> {
         Self::install(self, chunks).map_err(install_error)
     }
 }
+
+/// The member stops with the version that it needs.
+fn machine_error(error: ApplyError) -> MachineError {
+    match error {
+        ApplyError::Newer(newer) => unsupported(newer),
+        ApplyError::Table(error) => error.into(),
+    }
+}
+
+fn unsupported(newer: NewerVersion) -> MachineError {
+    UnsupportedVersion { needs: newer.needs, supported: SUPPORTED_VERSIONS }.into()
+}
+
+/// The cluster versions that this crate supports.
+pub const SUPPORTED_VERSIONS: VersionRange = VersionRange::new(VERSION_MIN, VERSION_MAX);
 
 /// The bytes that identify one disk of one member of one cluster.
 fn owner_bytes(owner: &StoreIdentity) -> Vec<u8> {
@@ -62,6 +87,7 @@ fn owner_bytes(owner: &StoreIdentity) -> Vec<u8> {
 fn install_error(error: KvSnapshotError) -> MachineError {
     match error {
         KvSnapshotError::Table(error) => error.into(),
+        KvSnapshotError::Newer(newer) => unsupported(newer),
         _ => BadSnapshot.into(),
     }
 }
@@ -194,7 +220,7 @@ impl<T: Table> Machine for SharedKv<T> {
 
     fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
         let mut kv = self.write();
-        let Applied { reply, events } = kv.apply_bytes(index, command)?;
+        let Applied { reply, events } = kv.apply_bytes(index, command).map_err(machine_error)?;
         if !events.is_empty() {
             self.hub().publish(events);
         }
@@ -207,6 +233,10 @@ impl<T: Table> Machine for SharedKv<T> {
 
     fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
         Machine::query(&*self.read(), query)
+    }
+
+    fn on_cluster_version(&mut self, index: u64, version: u32) {
+        Machine::on_cluster_version(&mut *self.write(), index, version);
     }
 
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {

@@ -38,6 +38,10 @@ pub enum Command {
     AlarmDisarm(Alarm),
     /// Sets the limit on stored bytes.
     SetQuota(Quota),
+    /// A made-up command of the next version, for tests of upgrades: puts the value reversed.
+    #[cfg(feature = "next-version-for-tests")]
+    #[doc(hidden)]
+    PutReversed(Put),
 }
 
 /// A read of the state. Exhaustive for the same reason as [`Command`].

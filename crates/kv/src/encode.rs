@@ -1,5 +1,5 @@
-//! Commands and queries as bytes: what is proposed and logged. The first byte is the format
-//! version; `docs/formats.md` describes the rest.
+//! Commands and queries as bytes: what is proposed and logged. The first byte of a command is
+//! the cluster version that it needs; `docs/formats.md` describes the rest.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -13,7 +13,9 @@ use crate::command::{
     LeaseCheckpoint, LeaseGrant, Put, Query, Quota, REQUEST_DEPTH_MAX, Range, SortOrder,
     SortTarget, Txn, TxnOperation,
 };
+use crate::version::{CommandDecodeError, NewerVersion, VERSION_MAX};
 
+/// The first byte of queries and replies. They stay within a process, so it never changes.
 const FORMAT: u8 = 1;
 
 impl Command {
@@ -27,17 +29,22 @@ impl Command {
     /// Appends the bytes of [`Command::encode`].
     pub fn encode_into(&self, out: &mut BytesMut) {
         out.reserve(2 + self.bytes_hint());
-        out.put_u8(FORMAT);
+        out.put_u8(self.version() as u8);
         put_command(out, self);
     }
 
-    /// The command in these bytes, or `None` if they are not a command. Keys and values
-    /// share the memory of `bytes`.
-    pub fn decode(bytes: &Bytes) -> Option<Self> {
+    /// The command in these bytes. Keys and values share the memory of `bytes`.
+    pub fn decode(bytes: &Bytes) -> Result<Self, CommandDecodeError> {
         let mut from = bytes.clone();
-        let known = take_byte(&mut from)? == FORMAT;
-        let command = take_command(&mut from)?;
-        (known && from.is_empty()).then_some(command)
+        let invalid = CommandDecodeError::Invalid;
+        let needs = u32::from(take_byte(&mut from).ok_or(invalid)?);
+        if needs > VERSION_MAX {
+            return Err(CommandDecodeError::Newer(NewerVersion { needs }));
+        }
+        let command = take_command(&mut from).ok_or(invalid)?;
+        // A command that names a lower version than it needs would run only where it is known.
+        let valid = command.version() == needs && from.is_empty();
+        if valid { Ok(command) } else { Err(invalid) }
     }
 
     /// Enough capacity for a put without reallocation. Other commands may reallocate.
@@ -144,6 +151,11 @@ fn put_command(out: &mut BytesMut, command: &Command) {
             put_number(out, quota.bytes);
             put_number(out, quota.member);
         }
+        #[cfg(feature = "next-version-for-tests")]
+        Command::PutReversed(put) => {
+            out.put_u8(255);
+            put_put(out, put);
+        }
     }
 }
 
@@ -162,6 +174,8 @@ fn take_command(from: &mut Bytes) -> Option<Command> {
         8 => Command::AlarmActivate(take_alarm(from)?),
         9 => Command::AlarmDisarm(take_alarm(from)?),
         10 => Command::SetQuota(Quota { bytes: take_number(from)?, member: take_number(from)? }),
+        #[cfg(feature = "next-version-for-tests")]
+        255 => Command::PutReversed(take_put(from)?),
         _ => return None,
     })
 }

@@ -77,11 +77,12 @@ mod snapshot;
 mod state;
 mod table;
 mod txn;
+mod version;
 mod watch;
 mod watch_index;
 
 #[cfg(feature = "machine")]
-pub use adapter::{LeaseGrants, SharedKv};
+pub use adapter::{LeaseGrants, SUPPORTED_VERSIONS, SharedKv};
 pub use alarm::{Alarm, AlarmKind};
 pub use command::{
     Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange, KeyRange,
@@ -92,7 +93,7 @@ pub use deadlines::{LeaseDeadlines, LeaseRenewal};
 pub use error::KvError;
 pub use hash::IncrementalHash;
 pub use lease::{LEASE_TTL_MAX, Lease};
-pub use machine::{Applied, BatchConfig, Kv};
+pub use machine::{Applied, ApplyError, BatchConfig, Kv};
 pub use range::IncrementalRange;
 pub use reply::{
     DeleteRangeOutcome, HashOutcome, KeyValue, KvCommandReply, KvOutcome, LeaseOutcome, PutOutcome,
@@ -103,6 +104,7 @@ pub use snapshot::{KvSnapshot, KvSnapshotError};
 pub use table::{
     AnyTable, AnyView, MemoryTable, MemoryView, RedbTable, RedbView, RowReader, Table, TableError,
 };
+pub use version::{CommandDecodeError, NewerVersion, VERSION_MAX, VERSION_MIN};
 pub use watch::{
     PollLimits, WakeFn, WatchEvent, WatchEventKind, WatchHub, WatchPoll, WatchRequest, WatcherId,
     split_events,

@@ -3,6 +3,8 @@
 //! `apply` runs the checks and then one match; each command is implemented in its own file.
 //! This crate has no knowledge of Raft, of time or of the client that sent a request.
 
+use std::fmt;
+
 use bytes::Bytes;
 
 use crate::alarm::{Alarm, AlarmKind};
@@ -14,6 +16,7 @@ use crate::reply::{KvCommandReply, KvOutcome, LeaseOutcome};
 use crate::revision::{RowKey, row_bytes};
 use crate::state::KvState;
 use crate::table::{Table, TableError};
+use crate::version::{CommandDecodeError, NewerVersion};
 use crate::watch::WatchEvent;
 
 /// etcd's data model over a [`Table`]. The same commands in the same order produce the same
@@ -26,6 +29,40 @@ pub struct Kv<T> {
     uncommitted: u32,
     /// Commits since the last durable one.
     undurable: u32,
+}
+
+/// Why a machine cannot run the payload of an entry. Its member must stop.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ApplyError {
+    /// The table failed.
+    Table(TableError),
+    /// The cluster has a later version than this crate supports.
+    Newer(NewerVersion),
+}
+
+impl fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Table(error) => write!(f, "{error}"),
+            Self::Newer(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for ApplyError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Table(error) => Some(error),
+            Self::Newer(error) => Some(error),
+        }
+    }
+}
+
+impl From<TableError> for ApplyError {
+    fn from(error: TableError) -> Self {
+        Self::Table(error)
+    }
 }
 
 /// How commands are batched into transactions of the table. This is not part of the
@@ -139,17 +176,36 @@ impl<T: Table> Kv<T> {
         Ok(self.applied_with(result, events))
     }
 
-    /// Applies the payload of a log entry. Bytes that are not a command change nothing, on
-    /// every member alike.
-    pub fn apply_bytes(&mut self, index: u64, command: &Bytes) -> Result<Applied, TableError> {
+    /// Applies the payload of a log entry. Bytes that are not a command, and commands of a later
+    /// version than the cluster has, change nothing, on every member alike.
+    ///
+    /// # Errors
+    /// When the cluster version allows the command, and this crate does not know it: all other
+    /// members may run it, so this one must not skip it.
+    pub fn apply_bytes(&mut self, index: u64, command: &Bytes) -> Result<Applied, ApplyError> {
+        let allowed = self.state.cluster_version;
         match Command::decode(command) {
-            Some(command) => self.apply(index, &command),
-            None => {
+            Ok(command) if command.version() <= allowed => Ok(self.apply(index, &command)?),
+            Err(CommandDecodeError::Newer(newer)) if newer.needs <= allowed => {
+                Err(ApplyError::Newer(newer))
+            }
+            Ok(_) | Err(_) => {
                 let mut applied = self.apply(index, &Command::Noop)?;
                 applied.reply.result = Err(KvError::UnknownCommand);
                 Ok(applied)
             }
         }
+    }
+
+    /// The cluster version that commands and rows follow.
+    pub fn cluster_version(&self) -> u32 {
+        self.state.cluster_version
+    }
+
+    /// Sets the cluster version: from now on commands of it may run, and rows and snapshots are
+    /// written as it says. A version that removes a kind of row has to remove its rows here.
+    pub fn set_cluster_version(&mut self, version: u32) {
+        self.state.cluster_version = version;
     }
 
     fn run(
@@ -173,6 +229,12 @@ impl<T: Table> Kv<T> {
             Command::AlarmActivate(alarm) => self.activate(*alarm),
             Command::AlarmDisarm(alarm) => self.disarm(*alarm),
             Command::SetQuota(quota) => self.set_quota(*quota),
+            #[cfg(feature = "next-version-for-tests")]
+            Command::PutReversed(put) => {
+                let value = put.value.iter().rev().copied().collect::<Vec<u8>>().into();
+                let put = crate::command::Put { value, ..put.clone() };
+                self.put(&put, events).map(KvOutcome::Put)
+            }
         }
     }
 

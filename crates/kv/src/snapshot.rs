@@ -12,8 +12,9 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use crate::codec::{put_bytes, take_byte, take_bytes};
 use crate::machine::Kv;
 use crate::revision::RowKey;
-use crate::state::KvState;
+use crate::state::{KvState, newer_version};
 use crate::table::{RowReader, Table, TableError};
+use crate::version::NewerVersion;
 
 /// The chunks of a snapshot, in order. If the table fails while it is read, the chunks end
 /// early, and an installer refuses them as incomplete.
@@ -41,6 +42,9 @@ pub enum KvSnapshotError {
     /// The bytes are not a complete snapshot of this version. The state is unchanged. Fetch
     /// the snapshot again.
     Bad,
+    /// It was captured at a later cluster version than this crate supports. The state is
+    /// unchanged. Start a newer program.
+    Newer(NewerVersion),
     /// The table failed. Stop the member.
     Table(TableError),
 }
@@ -48,7 +52,8 @@ pub enum KvSnapshotError {
 impl fmt::Display for KvSnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bad => write!(f, "snapshot is damaged, incomplete or of an unknown version"),
+            Self::Bad => write!(f, "snapshot is damaged, incomplete or of an unknown format"),
+            Self::Newer(newer) => write!(f, "snapshot: {newer}"),
             Self::Table(error) => write!(f, "{error}"),
         }
     }
@@ -58,6 +63,7 @@ impl std::error::Error for KvSnapshotError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Bad => None,
+            Self::Newer(newer) => Some(newer),
             Self::Table(error) => Some(error),
         }
     }
@@ -116,7 +122,8 @@ impl<T: Table> Kv<T> {
             Some(DecodedChunk::End) => Ok(true),
             None => {
                 self.abort_install()?;
-                Err(KvSnapshotError::Bad)
+                let newer = newer_version(decoder.state.cluster_version);
+                Err(newer.map_or(KvSnapshotError::Bad, KvSnapshotError::Newer))
             }
         }
     }
@@ -242,6 +249,7 @@ impl SnapshotDecoder {
         let in_order = self.last.is_none_or(|last| last < key);
         self.last = Some(key);
         in_order.then_some(())?;
-        self.state.load_row(key, row)
+        self.state.load_row(key, row)?;
+        newer_version(self.state.cluster_version).is_none().then_some(())
     }
 }

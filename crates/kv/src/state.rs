@@ -15,11 +15,14 @@ use crate::lease::{Lease, Leases};
 use crate::machine::Kv;
 use crate::revision::{Revision, RowKey, RowKind, RowWrite, read_row, row_bytes};
 use crate::table::{RowReader, Table, TableError};
+use crate::version::{NewerVersion, VERSION_MAX, VERSION_MIN};
 
 #[derive(Clone, Debug)]
 pub(crate) struct KvState {
     /// The index of the newest log entry that is part of this state.
     pub(crate) applied: u64,
+    /// Which commands may run, and how rows are written.
+    pub(crate) cluster_version: u32,
     pub(crate) revision: i64,
     pub(crate) compact_revision: i64,
     /// Compaction in progress: rows of this key and of later keys may still be older than
@@ -40,6 +43,7 @@ impl Default for KvState {
     fn default() -> Self {
         Self {
             applied: 0,
+            cluster_version: VERSION_MIN,
             revision: 1,
             compact_revision: -1,
             compacting_from: None,
@@ -52,22 +56,28 @@ impl Default for KvState {
     }
 }
 
-const FORMAT: u8 = 1;
-
 impl KvState {
     pub(crate) fn load(rows: &impl RowReader) -> Result<Self, TableError> {
         let mut state = Self::default();
         let mut bad = None;
+        let mut newer = None;
         rows.scan(RowKey::META, RowKey::END, &mut |key, row| match state.load_row(key, row) {
-            Some(()) => ControlFlow::Continue(()),
+            Some(()) => match newer_version(state.cluster_version) {
+                None => ControlFlow::Continue(()),
+                found => {
+                    newer = found;
+                    ControlFlow::Break(())
+                }
+            },
             None => {
                 bad = Some(key);
                 ControlFlow::Break(())
             }
         })?;
-        match bad {
-            Some(key) => Err(TableError::BadRow(key)),
-            None => Ok(state),
+        match (newer, bad) {
+            (Some(newer), _) => Err(TableError::Newer(newer)),
+            (None, Some(key)) => Err(TableError::BadRow(key)),
+            (None, None) => Ok(state),
         }
     }
 
@@ -115,7 +125,7 @@ impl KvState {
     /// The meta row: the part of the state that no other row holds.
     pub(crate) fn meta_row(&self) -> Bytes {
         let mut row = BytesMut::with_capacity(64);
-        row.put_u8(FORMAT);
+        row.put_u8(self.cluster_version as u8);
         put_number(&mut row, self.applied);
         put_signed(&mut row, self.revision);
         put_signed(&mut row, self.compact_revision);
@@ -127,7 +137,11 @@ impl KvState {
     }
 
     fn load_meta(&mut self, mut row: Bytes) -> Option<()> {
-        let known = take_byte(&mut row)? == FORMAT;
+        self.cluster_version = u32::from(take_byte(&mut row)?);
+        // The rest is that of a later version: the caller refuses it.
+        if newer_version(self.cluster_version).is_some() {
+            return Some(());
+        }
         self.applied = take_number(&mut row)?;
         self.revision = take_signed(&mut row)?;
         self.compact_revision = take_signed(&mut row)?;
@@ -137,8 +151,14 @@ impl KvState {
         let member = take_number(&mut row)?;
         self.alarms.quota = Quota { bytes, member };
         let sane = self.revision >= 1 && (-1..=self.revision).contains(&self.compact_revision);
+        let known = self.cluster_version >= VERSION_MIN;
         (known && sane && row.is_empty()).then_some(())
     }
+}
+
+/// Some when this crate does not support the version.
+pub(crate) fn newer_version(version: u32) -> Option<NewerVersion> {
+    (version > VERSION_MAX).then_some(NewerVersion { needs: version })
 }
 
 impl<T: Table> Kv<T> {

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use quorate_kv::{
-    Alarm, AlarmKind, Command, Compact, Compare, CompareOperator, CompareTarget, DeleteRange,
-    KeyRange, Kv, KvCommandReply, KvError, KvOutcome, LeaseGrant, MemoryTable, PollLimits, Put,
-    Query, Quota, Range, RangeOutcome, Txn, TxnOperation, WatchEvent, WatchEventKind, WatchHub,
-    WatchPoll, WatchRequest, check,
+    Alarm, AlarmKind, ApplyError, Command, Compact, Compare, CompareOperator, CompareTarget,
+    DeleteRange, KeyRange, Kv, KvCommandReply, KvError, KvOutcome, KvSnapshotError, LeaseGrant,
+    MemoryTable, PollLimits, Put, Query, Quota, Range, RangeOutcome, Txn, TxnOperation, WatchEvent,
+    WatchEventKind, WatchHub, WatchPoll, WatchRequest, check,
 };
 
 struct TestStore {
@@ -436,5 +436,22 @@ fn invalid_commands_change_nothing_and_never_panic() {
     // Nested deeper than a client can request.
     let mut deep = vec![1, 3];
     deep.extend([0, 1, 3].repeat(100_000));
-    assert!(Command::decode(&deep.into()).is_none());
+    assert!(Command::decode(&deep.into()).is_err());
+}
+
+/// A member that skipped a command which others run would hold other data.
+#[test]
+fn commands_of_later_versions_are_refused_until_the_cluster_allows_them_and_then_stop_the_member() {
+    let mut store = TestStore::new();
+    let mut later = put("key", "value", 0).encode().to_vec();
+    later[0] = 9;
+    let reply = store.kv.apply_bytes(1, &later.clone().into()).unwrap().reply;
+    assert_eq!((reply.revision, reply.result), (1, Err(KvError::UnknownCommand)));
+    store.kv.set_cluster_version(9);
+    let error = store.kv.apply_bytes(2, &later.into()).unwrap_err();
+    assert!(matches!(error, ApplyError::Newer(_)), "{error}");
+    assert!(error.to_string().contains("cluster version 9 is needed"), "{error}");
+    let mut copy = Kv::open(MemoryTable::default()).unwrap();
+    let refused = copy.install(&mut store.kv.snapshot().unwrap()).unwrap_err();
+    assert!(matches!(refused, KvSnapshotError::Newer(_)), "{refused}");
 }

@@ -11,7 +11,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quorate_core::{Entries, Index, MemberId, Membership, Payload, SnapshotMeta};
 use quorate_storage::StoreIdentity;
 
-use crate::command_id::{CommandDedup, CommandId, DedupDecision};
+use crate::cluster_version::{ClusterVersion, UnsupportedVersion, VersionChange, VersionRange};
+use crate::command_id::{CommandDedup, CommandId, DedupDecision, LoggedBody};
 use crate::machine::{Machine, MachineFailed, SnapshotChunks};
 use crate::request_table::RequestToken;
 
@@ -41,6 +42,8 @@ pub enum MachineJobDone {
         /// This member was removed from the cluster: commands of it that have not run never
         /// will.
         removed: bool,
+        /// The changes of the cluster version among the entries, with their indexes.
+        versions: Vec<(Index, ClusterVersion)>,
     },
     /// A query ran.
     Queried {
@@ -68,6 +71,8 @@ pub enum MachineJobDone {
         meta: SnapshotMeta,
         /// Which commands have run, as of that snapshot.
         dedup: CommandDedup,
+        /// The cluster version as of that snapshot.
+        version: ClusterVersion,
     },
 }
 
@@ -98,6 +103,8 @@ pub struct Applier<M> {
     resumed: Index,
     membership: Arc<Membership>,
     dedup: CommandDedup,
+    supported: VersionRange,
+    version: ClusterVersion,
 }
 
 /// Recognises commands that this member proposed since it was started.
@@ -108,7 +115,10 @@ struct OwnCommands {
     start: u64,
 }
 
-const FORMAT: u8 = 1;
+/// The head of a snapshot at the first cluster version.
+const FORMAT_FIRST: u8 = 1;
+/// The head of a snapshot at a later one, which it names.
+const FORMAT_VERSIONED: u8 = 2;
 
 impl<M: Machine> Applier<M> {
     /// Starts with a machine in its first state, before the first entry. `id` is that of
@@ -122,13 +132,27 @@ impl<M: Machine> Applier<M> {
             resumed: 0,
             membership: Arc::default(),
             dedup: CommandDedup::default(),
+            supported: VersionRange::default(),
+            version: ClusterVersion::default(),
         }
     }
 
+    /// The cluster versions that the machine and its proposers support.
+    #[must_use]
+    pub fn with_versions(self, supported: VersionRange) -> Self {
+        Self { supported, ..self }
+    }
+
     /// Starts with a machine in any state, as if this snapshot had been installed on it.
-    pub(crate) fn from_snapshot(machine: M, id: CommandId, meta: &SnapshotMeta) -> Self {
+    pub(crate) fn from_snapshot(
+        machine: M,
+        id: CommandId,
+        meta: &SnapshotMeta,
+        version: u32,
+    ) -> Self {
         let membership = Arc::clone(&meta.membership);
-        Self { applied: meta.id.index, membership, ..Self::new(machine, id) }
+        let version = ClusterVersion { version, ..ClusterVersion::default() };
+        Self { applied: meta.id.index, membership, version, ..Self::new(machine, id) }
     }
 
     /// Lets the machine resume its own state. Call it before anything is installed or run.
@@ -168,6 +192,11 @@ impl<M: Machine> Applier<M> {
         self.resumed
     }
 
+    /// The cluster version after the newest entry that was run.
+    pub fn cluster_version(&self) -> ClusterVersion {
+        self.version
+    }
+
     /// Which commands have run.
     pub fn dedup(&self) -> &CommandDedup {
         &self.dedup
@@ -180,6 +209,7 @@ impl<M: Machine> Applier<M> {
     /// at, so the applier must not be used again.
     pub fn apply(&mut self, entries: &Entries) -> Result<MachineJobDone, MachineFailed> {
         let mut outcomes = Vec::new();
+        let mut versions = Vec::new();
         for entry in entries.chunks().flatten() {
             let index = entry.id.index;
             if index <= self.applied {
@@ -189,8 +219,12 @@ impl<M: Machine> Applier<M> {
             self.applied = index;
             match &entry.payload {
                 Payload::Command(command) => {
+                    let before = self.version;
                     if let Some(outcome) = self.run(index, command)? {
                         outcomes.push(outcome);
+                    }
+                    if self.version != before {
+                        versions.push((index, self.version));
                     }
                 }
                 Payload::Change(change) => {
@@ -202,7 +236,7 @@ impl<M: Machine> Applier<M> {
         }
         let own = self.own.member;
         let removed = self.membership.removed().contains(&own) && !self.membership.contains(own);
-        Ok(MachineJobDone::Applied { index: self.applied, outcomes, removed })
+        Ok(MachineJobDone::Applied { index: self.applied, outcomes, removed, versions })
     }
 
     fn run(
@@ -210,9 +244,18 @@ impl<M: Machine> Applier<M> {
         index: Index,
         logged: &Bytes,
     ) -> Result<Option<(u64, CommandOutcome)>, MachineFailed> {
-        let Some((id, command)) = CommandId::split_from(logged) else { return Ok(None) };
+        let Some((id, body)) = CommandId::split(logged) else { return Ok(None) };
         let own = self.is_own(id);
-        Ok(match self.dedup.admit(id, &self.membership) {
+        let decision = self.dedup.admit(id, &self.membership);
+        let command = match body {
+            LoggedBody::Command(command) => command,
+            LoggedBody::Version(change) if decision == DedupDecision::Run => {
+                let reply = self.change_version(index, change)?;
+                return Ok(own.then_some((id.sequence, CommandOutcome::Ran { index, reply })));
+            }
+            LoggedBody::Version(_) => Bytes::new(),
+        };
+        Ok(match decision {
             DedupDecision::Run if index <= self.resumed => {
                 // A command that was proposed since the start cannot have run before the start.
                 let resumed = self.resumed;
@@ -227,6 +270,23 @@ impl<M: Machine> Applier<M> {
             DedupDecision::Repeated => None,
             DedupDecision::NotMember => own.then_some((id.sequence, CommandOutcome::NotMember)),
         })
+    }
+
+    /// Applies a change of the cluster version, also for entries that a resumed machine has run
+    /// already: the version is not part of its state. The reply says whether it had an effect.
+    fn change_version(
+        &mut self,
+        index: Index,
+        change: VersionChange,
+    ) -> Result<Bytes, MachineFailed> {
+        if change.from != self.version {
+            return Ok(Bytes::from_static(VERSION_UNCHANGED));
+        }
+        let unsupported = |why: UnsupportedVersion| MachineFailed::new(index, why.into());
+        self.supported.check(change.to.version).map_err(unsupported)?;
+        self.version = change.to;
+        self.machine.on_cluster_version(index, change.to.version);
+        Ok(Bytes::from_static(VERSION_CHANGED))
     }
 
     fn is_own(&self, id: CommandId) -> bool {
@@ -267,7 +327,13 @@ impl<M: Machine> Applier<M> {
     /// The bytes that [`Applier::install`] reads.
     pub(crate) fn capture_chunks(&self) -> Result<SnapshotChunks, MachineFailed> {
         let mut head = BytesMut::new();
-        head.put_u8(FORMAT);
+        // The format that the members of the cluster know, which may be older than this program.
+        if self.version == ClusterVersion::default() {
+            head.put_u8(FORMAT_FIRST);
+        } else {
+            head.put_u8(FORMAT_VERSIONED);
+            self.version.encode(&mut head);
+        }
         head.put_u64_le(self.applied);
         self.dedup.encode(&mut head);
         let head = std::iter::once(framed(&head.freeze()));
@@ -290,9 +356,13 @@ impl<M: Machine> Applier<M> {
         let index = meta.id.index;
         let keeps_state = index <= self.resumed;
         let mut dedup = CommandDedup::default();
+        let mut version = ClusterVersion::default();
         match chunks.next() {
             Some(head) => {
-                let (captured, ran) = decode_head(head).ok_or(SnapshotInstallError::Incomplete)?;
+                let SnapshotHead { applied: captured, dedup: ran, version: captured_version } =
+                    decode_head(head).ok_or(SnapshotInstallError::Incomplete)?;
+                version = captured_version;
+                self.supported.check(version.version)?;
                 if captured != index {
                     return Err(SnapshotInstallError::OtherIndex { captured, expected: index });
                 }
@@ -309,10 +379,13 @@ impl<M: Machine> Applier<M> {
             return Err(SnapshotInstallError::Incomplete);
         }
         self.machine.on_membership(index, &meta.membership);
+        self.machine.on_cluster_version(index, version.version);
         self.membership = Arc::clone(&meta.membership);
         self.applied = index;
         self.dedup = dedup;
-        Ok(MachineJobDone::Installed { meta: meta.clone(), dedup: self.dedup.clone() })
+        self.version = version;
+        let dedup = self.dedup.clone();
+        Ok(MachineJobDone::Installed { meta: meta.clone(), dedup, version })
     }
 }
 
@@ -331,6 +404,14 @@ pub enum SnapshotInstallError {
     },
     /// The machine rejected it ([`BadSnapshot`](crate::BadSnapshot)), or failed meanwhile.
     Machine(Arc<dyn std::error::Error + Send + Sync>),
+    /// It was captured at a cluster version that this program does not support.
+    Version(UnsupportedVersion),
+}
+
+impl From<UnsupportedVersion> for SnapshotInstallError {
+    fn from(why: UnsupportedVersion) -> Self {
+        Self::Version(why)
+    }
 }
 
 impl fmt::Display for SnapshotInstallError {
@@ -341,6 +422,7 @@ impl fmt::Display for SnapshotInstallError {
                 write!(f, "snapshot was captured at index {captured}, expected {expected}")
             }
             Self::Machine(why) => write!(f, "{why}"),
+            Self::Version(why) => write!(f, "{why}"),
         }
     }
 }
@@ -349,16 +431,32 @@ impl std::error::Error for SnapshotInstallError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Machine(why) => Some(&**why),
+            Self::Version(why) => Some(why),
             Self::Incomplete | Self::OtherIndex { .. } => None,
         }
     }
 }
 
-fn decode_head(mut head: Bytes) -> Option<(Index, CommandDedup)> {
-    let format = head.try_get_u8().ok()?;
+/// The reply to a change of the cluster version.
+const VERSION_UNCHANGED: &[u8] = &[0];
+pub(crate) const VERSION_CHANGED: &[u8] = &[1];
+
+/// The applier's part of a snapshot.
+struct SnapshotHead {
+    applied: Index,
+    dedup: CommandDedup,
+    version: ClusterVersion,
+}
+
+fn decode_head(mut head: Bytes) -> Option<SnapshotHead> {
+    let version = match head.try_get_u8().ok()? {
+        FORMAT_FIRST => ClusterVersion::default(),
+        FORMAT_VERSIONED => ClusterVersion::decode(&mut head)?,
+        _ => return None,
+    };
     let applied = head.try_get_u64_le().ok()?;
     let dedup = CommandDedup::decode(&mut head)?;
-    (format == FORMAT && head.is_empty()).then_some((applied, dedup))
+    head.is_empty().then_some(SnapshotHead { applied, dedup, version })
 }
 
 /// Splits a chunk whose length does not fit into its length field.

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quorate_core::{MemberId, Membership};
 
+use crate::cluster_version::VersionChange;
+
 /// Identifies one command: no two commands ever have the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId {
@@ -25,17 +27,29 @@ pub struct CommandId {
     pub open_from: u64,
 }
 
-const FORMAT: u8 = 1;
+/// The first byte of a header: what follows it is a command for the machine.
+const COMMAND: u8 = 1;
+/// What follows the header is a [`VersionChange`].
+const VERSION: u8 = 2;
 const HEADER_BYTES_MAX: usize = 1 + 8 + 4 * 10;
 
 impl CommandId {
     /// The command with its id in a header in front: the bytes that are logged. The command is
     /// not copied.
     pub fn prepend_to(self, command: impl Into<CommandBuffer>) -> Bytes {
-        let CommandBuffer(mut buffer) = command.into();
+        self.prepend(COMMAND, command.into())
+    }
+
+    /// The bytes of a logged change of the cluster version.
+    pub fn prepend_to_version(self, change: VersionChange) -> Bytes {
+        self.prepend(VERSION, change.encode())
+    }
+
+    fn prepend(self, kind: u8, command: CommandBuffer) -> Bytes {
+        let CommandBuffer(mut buffer) = command;
         let mut header = [0; HEADER_BYTES_MAX];
         let mut rest = &mut header[..];
-        rest.put_u8(FORMAT);
+        rest.put_u8(kind);
         rest.put_u64_le(self.incarnation);
         let since_open = self.sequence.saturating_sub(self.open_from);
         for part in [self.member.0, self.start, self.sequence, since_open] {
@@ -55,17 +69,44 @@ impl CommandId {
     /// Splits a logged command into its id and the command, without copying it. Nothing for an
     /// entry without a header, such as the first one of a leader.
     pub fn split_from(logged: &Bytes) -> Option<(Self, Bytes)> {
-        let mut rest = logged.clone();
-        if rest.try_get_u8().ok()? != FORMAT {
-            return None;
+        match Self::split(logged)? {
+            (id, LoggedBody::Command(command)) => Some((id, command)),
+            (_, LoggedBody::Version(_)) => None,
         }
+    }
+
+    /// Splits a logged command into its id and what it asks for. Nothing for other bytes: they
+    /// have no effect, on every member alike. A later version that gives a meaning to a new first
+    /// byte has to ignore it as well, while the cluster version is lower.
+    pub(crate) fn split(logged: &Bytes) -> Option<(Self, LoggedBody)> {
+        let mut rest = logged.clone();
+        let kind = rest.try_get_u8().ok()?;
         let incarnation = rest.try_get_u64_le().ok()?;
         let member = MemberId(take_number(&mut rest)?);
         let start = take_number(&mut rest)?;
         let sequence = take_number(&mut rest)?;
         let open_from = sequence.checked_sub(take_number(&mut rest)?)?;
-        Some((Self { member, incarnation, start, sequence, open_from }, rest))
+        let id = Self { member, incarnation, start, sequence, open_from };
+        match kind {
+            COMMAND => Some((id, LoggedBody::Command(rest))),
+            VERSION => Some((id, LoggedBody::Version(VersionChange::decode(rest)?))),
+            _ => None,
+        }
     }
+
+    /// Whether these bytes claim to change the cluster version: only a leader may log them.
+    pub(crate) fn is_version_change(logged: &Bytes) -> bool {
+        logged.first() == Some(&VERSION)
+    }
+}
+
+/// What a logged command asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LoggedBody {
+    /// A command for the machine.
+    Command(Bytes),
+    /// A change of the cluster version.
+    Version(VersionChange),
 }
 
 /// A command to propose, with room in front of it for the header that makes it unique.

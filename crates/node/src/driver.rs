@@ -18,11 +18,13 @@ use quorate_core::{
 pub use crate::applier::{
     Applier, CommandOutcome, MachineJob, MachineJobDone, SnapshotInstallError,
 };
+pub use crate::cluster_version::VersionChange;
 pub use crate::command_id::{CommandBuffer, CommandDedup, CommandId};
 pub use crate::outcome::{RequestOutcome, RequestReply};
 pub use crate::request_table::{ChangeWait, RequestToken};
 pub use crate::start::{MemberStartup, StartError, StartedMember, install, seed, start};
 
+use crate::cluster_version::{ClusterVersion, proposes_version};
 use crate::outcome::{OutcomeUnknown, RequestRefused};
 use crate::request_table::{RequestBody, RequestStage, RequestTable};
 
@@ -138,6 +140,10 @@ pub struct Driver {
     captured: Index,
     /// One at a time: each capture keeps a copy of the machine's state.
     capturing: bool,
+    pub(crate) version: ClusterVersion,
+    /// The cluster version changed at this entry: until a snapshot covers it, this disk needs a
+    /// program that supports every version up to this one.
+    pub(crate) version_changed: Option<(Index, u32)>,
     /// Saves in progress, with the messages and snapshots that wait for them.
     saving: VecDeque<SaveInProgress>,
     /// Parts of the next output.
@@ -186,6 +192,8 @@ impl Driver {
             removed: false,
             captured,
             capturing: false,
+            version: ClusterVersion::default(),
+            version_changed: None,
             saving: VecDeque::new(),
             jobs: Vec::new(),
             send: Vec::new(),
@@ -231,6 +239,10 @@ impl Driver {
     /// A message from a peer. One with a snapshot must be given only when all bytes of the
     /// snapshot are on the disk. Returns the reason when the message had no effect.
     pub fn receive(&mut self, envelope: Envelope) -> Option<Dropped> {
+        if proposes_version(&envelope) {
+            *self.dropped.entry("version change of a follower").or_default() += 1;
+            return None;
+        }
         self.step(Input::Received(envelope)).err()
     }
 
@@ -247,10 +259,14 @@ impl Driver {
         self.request_once(logged, term)
     }
 
-    fn add_header(&self, command: CommandBuffer) -> Bytes {
+    pub(crate) fn next_command_id(&self) -> CommandId {
         let sequence = self.requests.next().0;
         let open_from = self.requests.oldest().0;
-        CommandId { sequence, open_from, ..self.own }.prepend_to(command)
+        CommandId { sequence, open_from, ..self.own }
+    }
+
+    fn add_header(&self, command: CommandBuffer) -> Bytes {
+        self.next_command_id().prepend_to(command)
     }
 
     /// A linearizable query: its reply shows every command that was acknowledged before.
@@ -302,8 +318,9 @@ impl Driver {
     /// The machine did a job.
     pub fn job_done(&mut self, done: MachineJobDone) {
         match done {
-            MachineJobDone::Applied { index, outcomes, removed } => {
+            MachineJobDone::Applied { index, outcomes, removed, versions } => {
                 let _ = self.step(Input::Applied(index));
+                self.on_versions(&versions);
                 for (sequence, outcome) in outcomes {
                     self.on_outcome(RequestToken(sequence), outcome);
                 }
@@ -318,7 +335,10 @@ impl Driver {
             // The runtime writes it to the disk and then calls `snapshot_saved`.
             MachineJobDone::Captured { .. } => {}
             MachineJobDone::TooLate(_) => self.snapshot_given_up(),
-            MachineJobDone::Installed { meta, dedup } => self.on_installed(&meta, &dedup),
+            MachineJobDone::Installed { meta, dedup, version } => {
+                self.version = version;
+                self.on_installed(&meta, &dedup);
+            }
         }
     }
 

@@ -98,6 +98,7 @@
 #![deny(missing_docs)]
 
 mod applier;
+mod cluster_version;
 mod command_id;
 pub mod driver;
 mod kv;
@@ -117,6 +118,7 @@ pub mod testkit;
 #[cfg(feature = "typed")]
 pub mod typed;
 
+pub use cluster_version::{ClusterVersion, DowngradeRefusal, UnsupportedVersion, VersionRange};
 pub use command_id::CommandBuffer;
 pub use driver::DriverOptions;
 pub use kv::{KvCommand, KvQuery, KvReply, MemoryKv};

@@ -60,6 +60,39 @@ use quorate_storage::StoreIdentity;
 /// member. Return an error only when this member cannot continue, for example because the
 /// machine's own disk failed. The member then stops, and reports the error to open requests
 /// and through `Node::wait_stopped`. No command runs on the machine after an error.
+///
+/// # New kinds of commands
+/// A member with an older program does not know them, and would skip what others run. So each
+/// program says which cluster versions it supports
+/// ([`NodeConfig::versions`](crate::NodeConfig)); the leader raises the cluster version once all
+/// members support a higher one; and a command of version 2 is proposed only while
+/// `Node::cluster_version` is 2 or more. A downgrade may lower the version while such a command is
+/// on its way, so the machine checks again, and refuses it on every member alike:
+/// ```
+/// # use quorate::{MachineError, UnsupportedVersion, VersionRange};
+/// # use bytes::Bytes;
+/// # struct Counter { version: u32 }
+/// # const SUPPORTED: VersionRange = VersionRange::new(1, 1);
+/// # impl Counter {
+/// # fn run(&mut self, _command: &[u8]) -> Bytes { Bytes::new() }
+/// // The first byte of a command is the version that it needs.
+/// fn apply(&mut self, command: &Bytes) -> Result<Bytes, MachineError> {
+///     match command.split_first() {
+///         // `on_cluster_version` has set `self.version`.
+///         Some((needs, _)) if u32::from(*needs) > self.version => Ok("too early".into()),
+///         // Every member of such a cluster knows it, except this one.
+///         Some((needs, _)) if u32::from(*needs) > SUPPORTED.max => {
+///             Err(UnsupportedVersion { needs: u32::from(*needs), supported: SUPPORTED }.into())
+///         }
+///         Some((_, command)) => Ok(self.run(command)),
+///         None => Ok("not a command".into()),
+///     }
+/// }
+/// # }
+/// ```
+/// The member stops with the version that it needs, and continues from the same disk when it is
+/// started with a program that supports it. A snapshot is written in the format of the cluster
+/// version, not in the newest one: it may be sent to members with an older program.
 pub trait Machine {
     /// A member starts. `owner` identifies it; the returned index is the newest entry whose
     /// effect the machine has already. Called once, before everything else.
@@ -91,6 +124,11 @@ pub trait Machine {
     /// The membership after this entry, for machines that mirror it. After a start it is
     /// called again for memberships that the machine may have seen before.
     fn on_membership(&mut self, _index: Index, _membership: &Membership) {}
+
+    /// The cluster version from this entry on. Called when it changes and with every snapshot;
+    /// before the first call it is 1. After a start it is called again for versions that the
+    /// machine may have seen before.
+    fn on_cluster_version(&mut self, _index: Index, _version: u32) {}
 
     /// The whole state as it is now, in chunks of any size. The iterator must keep showing
     /// this state while further commands are applied.

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use quorate_core::membership::{ChangeRefusal, EndedGoal};
 use quorate_core::{EntryId, Index, MemberId, Refusal};
 
+use crate::cluster_version::DowngradeRefusal;
+
 /// How a request ended.
 pub type RequestOutcome = Result<RequestReply, RequestError>;
 
@@ -109,6 +111,8 @@ pub enum RequestRefused {
     },
     /// The leadership transfer was aborted.
     TransferAborted,
+    /// The cluster version cannot be lowered like this.
+    Downgrade(DowngradeRefusal),
     /// This member was stopped. The request was sent to no leader, or was a read.
     Stopped,
     /// This member failed and has stopped. Use another member.
@@ -187,10 +191,12 @@ impl RequestRefused {
             | Self::ReadTimedOut
             | Self::TooManyRequests { .. }
             | Self::Overwritten { .. }
-            | Self::TransferAborted => true,
+            | Self::TransferAborted
+            | Self::Downgrade(DowngradeRefusal::Changed) => true,
             Self::TooLarge { .. }
             | Self::SnapshotFailed
             | Self::NotMember
+            | Self::Downgrade(_)
             | Self::Stopped
             | Self::MemberFailed { .. } => false,
         }
@@ -255,6 +261,7 @@ impl fmt::Display for RequestRefused {
             Self::NotMember => write!(f, "this member is not in the cluster"),
             Self::Overwritten { by } => write!(f, "a newer leader logged {by} in its place"),
             Self::TransferAborted => write!(f, "the leadership transfer was aborted"),
+            Self::Downgrade(refusal) => write!(f, "{refusal}"),
             Self::Stopped => write!(f, "this member was stopped"),
             Self::MemberFailed { reason } => write!(f, "this member failed: {reason}"),
         }

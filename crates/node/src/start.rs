@@ -10,6 +10,7 @@ use quorate_storage::{
 };
 
 use crate::applier::{Applier, MachineJobDone, SnapshotInstallError};
+use crate::cluster_version::VersionRange;
 use crate::command_id::CommandId;
 use crate::driver::{Driver, DriverOptions};
 use crate::machine::{Machine, MachineFailed};
@@ -30,6 +31,8 @@ pub struct MemberStartup {
     /// joining member: it waits for the log, and [`Config::joined_at`] is the entry that added
     /// it, which an empty disk records. A member without either never votes.
     pub first: Option<Membership>,
+    /// The cluster versions that the machine supports.
+    pub versions: VersionRange,
 }
 
 /// The parts of a started member.
@@ -50,12 +53,12 @@ pub fn start<D: Disk, M: Machine>(
     machine: M,
     startup: MemberStartup,
 ) -> Result<StartedMember<D, M>, StartError> {
-    let MemberStartup { cluster, config, options, store: store_config, first } = startup;
+    let MemberStartup { cluster, config, options, store: store_config, first, versions } = startup;
     let (new_identity, first) = first_identity(cluster, &config, first);
     let opened = Store::open_or_create(disk, new_identity, &first, &store_config);
     let OpenedStore { mut store, boot, identity, boots: starts } =
         opened.map_err(StartError::Open)?;
-    let starting = StartingMember::new(config, identity, starts, boot, machine);
+    let starting = StartingMember::new(config, identity, starts, boot, machine, versions);
     let mut starting = starting.map_err(StartError::Machine)?;
     if let Some(snapshot) = starting.snapshot() {
         let _ = install(&mut store, &mut starting.applier, &snapshot)?;
@@ -66,14 +69,15 @@ pub fn start<D: Disk, M: Machine>(
 
 /// Prepares an empty disk for a first member of a new cluster that begins with the state of
 /// this machine: for restoring a backup. `index` must be greater than every index that the
-/// machine has applied; it, the membership and the state have to be the same for all first
-/// members. The cluster pursues a goal in the membership from its start.
+/// machine has applied; it, the membership, the cluster version and the state have to be the same
+/// for all first members. The cluster pursues a goal in the membership from its start.
 pub fn seed<D: Disk, M: Machine>(
     disk: &mut D,
     identity: StoreIdentity,
     membership: Membership,
     machine: M,
     index: Index,
+    version: u32,
     config: &StoreConfig,
 ) -> Result<(), StartError> {
     let id = EntryId::new(1, index.max(1));
@@ -86,7 +90,7 @@ pub fn seed<D: Disk, M: Machine>(
     first.hard_state.term = id.term;
     let StoreIdentity { member, incarnation, .. } = identity;
     let id = CommandId { member, incarnation, start: 0, sequence: 0, open_from: 0 };
-    let chunks = Applier::from_snapshot(machine, id, &meta).capture_chunks();
+    let chunks = Applier::from_snapshot(machine, id, &meta, version).capture_chunks();
     let chunks = chunks.map_err(StartError::Machine)?;
     let created = Store::create_from_snapshot(disk, identity, &first, chunks, config);
     created.map_err(StartError::Create)
@@ -123,12 +127,13 @@ impl<M: Machine> StartingMember<M> {
         starts: u64,
         boot: Boot,
         machine: M,
+        versions: VersionRange,
     ) -> Result<Self, MachineFailed> {
         let StoreIdentity { member, incarnation, joined_at, .. } = identity;
         config.incarnation = incarnation;
         config.joined_at = joined_at;
         let id = CommandId { member, incarnation, start: starts, sequence: 0, open_from: 0 };
-        let mut applier = Applier::new(machine, id);
+        let mut applier = Applier::new(machine, id).with_versions(versions);
         applier.resume(&identity)?;
         Ok(Self { config, starts, boot, applier })
     }
@@ -146,7 +151,8 @@ impl<M: Machine> StartingMember<M> {
     ) -> Result<(Driver, Applier<M>, Boot), BootError> {
         self.boot.applied = self.applier.applied();
         let may_be_ahead = self.config.apply_unsaved;
-        let driver = Driver::new(self.config, self.boot.clone(), self.starts, options)?;
+        let mut driver = Driver::new(self.config, self.boot.clone(), self.starts, options)?;
+        driver.set_cluster_version(self.applier.cluster_version());
         let (applied, last) = (self.applier.resumed(), driver.raft().log_status().last.index);
         // Without `apply_unsaved` the log held everything that ran: it has lost entries that
         // other members rely on.

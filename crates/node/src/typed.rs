@@ -108,6 +108,9 @@ pub trait TypedMachine {
     /// See [`Machine::on_membership`].
     fn on_membership(&mut self, _index: Index, _membership: &Membership) {}
 
+    /// See [`Machine::on_cluster_version`].
+    fn on_cluster_version(&mut self, _index: Index, _version: u32) {}
+
     /// The whole state as it is now. It is encoded at once; implement [`Machine`] for a state
     /// that is too large for that.
     fn snapshot(&self) -> Self::Snapshot;
@@ -119,8 +122,8 @@ pub trait TypedMachine {
 /// Makes a [`Machine`] of a [`TypedMachine`].
 ///
 /// A command that cannot be decoded is an error, after which the member stops: a member that
-/// skipped it would differ from those that know it. Update all members before one of them
-/// proposes a new kind of command.
+/// skipped it would differ from those that know it. Propose a new kind of command only when
+/// `Node::cluster_version` says that all members know it: see [`Machine`].
 #[derive(Clone, Debug, Default)]
 pub struct Typed<M>(pub M);
 
@@ -145,6 +148,10 @@ impl<M: TypedMachine> Machine for Typed<M> {
 
     fn on_membership(&mut self, index: Index, membership: &Membership) {
         self.0.on_membership(index, membership);
+    }
+
+    fn on_cluster_version(&mut self, index: Index, version: u32) {
+        self.0.on_cluster_version(index, version);
     }
 
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {

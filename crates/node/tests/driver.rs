@@ -12,6 +12,7 @@ use quorate::driver::{
 };
 use quorate::{
     DriverOptions, KvCommand, KvReply, MemoryKv, OutcomeUnknown, RequestError, RequestRefused,
+    VersionRange,
 };
 use quorate_core::membership::GoalEnd;
 use quorate_core::message::Message;
@@ -59,6 +60,7 @@ impl TestCluster {
             options: self.options.clone(),
             store: StoreConfig::new().segment_bytes(16 << 10),
             first: (joined_at == 0).then(|| self.first.clone()),
+            versions: VersionRange::default(),
         };
         let started = start(disk, MemoryKv::default(), startup).unwrap();
         let (driver, applier, store) = (started.driver, started.applier, started.store);

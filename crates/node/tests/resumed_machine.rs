@@ -10,7 +10,7 @@ use quorate::driver::{Applier, CommandId, MachineJobDone, MemberStartup, StartEr
 use quorate::storage::StoreIdentity;
 use quorate::{
     BadSnapshot, Config, DriverOptions, EntryId, Index, Machine, MachineError, MemberId,
-    Membership, SnapshotChunks,
+    Membership, SnapshotChunks, VersionRange,
 };
 use quorate_core::{BootError, Entries, Entry, Payload, SnapshotMeta};
 use quorate_storage::{FileDisk, StoreConfig};
@@ -156,6 +156,7 @@ fn startup(apply_unsaved: bool) -> MemberStartup {
         options: DriverOptions::default(),
         store: StoreConfig::default(),
         first: Some((*membership()).clone()),
+        versions: VersionRange::default(),
     }
 }
 

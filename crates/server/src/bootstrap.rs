@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use quorate::storage::FileDisk;
 use quorate::transport::HostedMember;
-use quorate::{MemberId, Membership, NodeConfig, TcpTransport};
+use quorate::{MemberId, Membership, NodeConfig, TcpTransport, UnsupportedVersion};
+use quorate_kv::SUPPORTED_VERSIONS;
 use quorate_storage::{OpenError, Store};
 use sha1::{Digest, Sha1};
 use tokio::time::Instant;
@@ -161,6 +162,11 @@ fn find_own(
     given: &[(String, Vec<Url>)],
     resident: &HostedMember,
 ) -> Result<NodeConfig, BootstrapError> {
+    let version = resident.cluster_version;
+    if !SUPPORTED_VERSIONS.contains(version) {
+        let why = UnsupportedVersion { needs: version, supported: SUPPORTED_VERSIONS };
+        return Err(BootstrapError::UnsupportedVersion(why));
+    }
     let membership = &resident.membership.membership;
     let sorted = |mut urls: Vec<String>| {
         urls.sort();
@@ -271,6 +277,8 @@ pub enum BootstrapError {
     AlreadyBootstrapped { id: u64 },
     /// The initial cluster differs from the running one. Use the output of `member add`.
     UnequalClusters { reason: &'static str, given: String, known: String },
+    /// The cluster has a version that this program does not support.
+    UnsupportedVersion(UnsupportedVersion),
     /// No member of the initial cluster answered with its membership.
     NoMemberAnswers { tried: String },
 }
@@ -302,6 +310,7 @@ impl fmt::Display for BootstrapError {
                     "error validating peerURLs: {reason}; given {given}; the cluster has {known}"
                 )
             }
+            Self::UnsupportedVersion(why) => write!(f, "cannot join: {why}"),
             Self::NoMemberAnswers { tried } => {
                 write!(f, "could not retrieve cluster information from the given URLs:{tried}")
             }
@@ -314,6 +323,7 @@ impl std::error::Error for BootstrapError {
         match self {
             Self::Directory(error) => Some(error),
             Self::Store(error) => Some(error),
+            Self::UnsupportedVersion(why) => Some(why),
             _ => None,
         }
     }

@@ -148,6 +148,7 @@ impl ServiceContext {
 
     /// Runs a command on every member, once, and decodes the reply of the data model.
     pub(crate) async fn run(&self, command: &Command) -> Result<KvCommandReply, ServiceError> {
+        self.check_version(command)?;
         let command = CommandBuffer::encode(|out| command.encode_into(out));
         if command.len() > self.limits.request_bytes_max {
             return Err(ServiceError::Kv(KvError::RequestTooLarge));
@@ -162,8 +163,19 @@ impl ServiceContext {
         term: u64,
         command: &Command,
     ) -> Result<KvCommandReply, ServiceError> {
+        self.check_version(command)?;
         let command = CommandBuffer::encode(|out| command.encode_into(out));
         decode(&self.node.propose_in(term, command).await?)
+    }
+
+    /// Refuses a command that not all members know. The state machine checks it again, since the
+    /// cluster version may be lowered while the command is on its way.
+    fn check_version(&self, command: &Command) -> Result<(), ServiceError> {
+        let (needs, current) = (command.version(), self.node.cluster_version().version);
+        if needs <= current {
+            return Ok(());
+        }
+        Err(ServiceError::NeedsClusterVersion { needs, current })
     }
 
     /// Queries the store as it is, which may be stale.

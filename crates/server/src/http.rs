@@ -182,7 +182,12 @@ async fn version(State(state): State<HttpState>, extensions: Extensions) -> Resp
     if let Some(denied) = state.denied(&extensions, &ClientAction::Version) {
         return denied;
     }
-    let body = json!({ "etcdserver": crate::ETCD_VERSION, "etcdcluster": cluster_version() });
+    let cluster = state.context.node.cluster_version();
+    let body = json!({
+        "etcdserver": crate::ETCD_VERSION,
+        "etcdcluster": cluster_version(),
+        "quoratecluster": cluster.version,
+    });
     ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use quorate::{MemberId, MemberInfo, Membership};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::url::Url;
 
@@ -16,13 +16,16 @@ pub(crate) struct MemberDetails {
     pub(crate) name: String,
     pub(crate) peer_urls: Vec<String>,
     pub(crate) client_urls: Vec<String>,
+    /// Fields of later versions. They are kept, so that an older member does not remove them
+    /// when it changes a detail.
+    pub(crate) other: Map<String, Value>,
 }
 
 impl MemberDetails {
     /// The details of a member that has not started yet.
     pub(crate) fn expected(name: &str, peer_urls: &[Url]) -> Self {
         let peer_urls = peer_urls.iter().map(Url::to_string).collect();
-        Self { name: name.to_owned(), peer_urls, client_urls: Vec::new() }
+        Self { name: name.to_owned(), peer_urls, ..Self::default() }
     }
 
     pub(crate) fn of(membership: &Membership, id: MemberId) -> Self {
@@ -44,25 +47,35 @@ impl MemberDetails {
     }
 
     pub(crate) fn encode(&self) -> Bytes {
-        let Self { name, peer_urls, client_urls } = self;
-        let json = json!({
-            "version": VERSION, "name": name, "peer_urls": peer_urls, "client_urls": client_urls,
-        });
-        json.to_string().into()
+        let Self { name, peer_urls, client_urls, other } = self;
+        let mut fields = other.clone();
+        let known = [
+            ("version", json!(VERSION)),
+            ("name", json!(name)),
+            ("peer_urls", json!(peer_urls)),
+            ("client_urls", json!(client_urls)),
+        ];
+        fields.extend(known.map(|(field, value)| (field.to_owned(), value)));
+        Value::Object(fields).to_string().into()
     }
 
-    /// Bytes of an unknown version give empty details.
+    /// Bytes that are not details give empty ones.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
-        let Ok(json) = serde_json::from_slice::<Value>(bytes) else { return Self::default() };
-        if json["version"] != VERSION {
+        let json = serde_json::from_slice::<Value>(bytes).unwrap_or_default();
+        let Value::Object(mut other) = json else { return Self::default() };
+        if other.remove("version") != Some(json!(VERSION)) {
             return Self::default();
         }
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let texts = |value: &Value| value.as_array().map(|all| all.iter().map(text).collect());
+        let mut take = |field: &str| other.remove(field).unwrap_or_default();
+        let (name, peer_urls) = (text(&take("name")), texts(&take("peer_urls")));
+        let client_urls = texts(&take("client_urls"));
         Self {
-            name: text(&json["name"]),
-            peer_urls: texts(&json["peer_urls"]).unwrap_or_default(),
-            client_urls: texts(&json["client_urls"]).unwrap_or_default(),
+            name,
+            peer_urls: peer_urls.unwrap_or_default(),
+            client_urls: client_urls.unwrap_or_default(),
+            other,
         }
     }
 
@@ -78,6 +91,7 @@ pub(crate) fn address_of(member: &MemberInfo) -> Option<String> {
     info.peer_urls.first().and_then(|url| Url::parse(url).ok()).map(|url| url.address())
 }
 
+/// It stays 1: fields are added, and never change their meaning.
 const VERSION: u64 = 1;
 
 #[cfg(test)]
@@ -90,11 +104,21 @@ mod tests {
             name: "a \"quoted\" name".into(),
             peer_urls: vec!["http://h:1".into(), "http://h:2".into()],
             client_urls: vec!["http://h:3".into()],
+            other: Map::new(),
         };
         assert_eq!(MemberDetails::decode(&info.encode()), info);
         assert!(info.has_started());
         let member = info.in_zone(Bytes::new());
         assert_eq!(address_of(&member), Some("h:1".into()));
+    }
+
+    #[test]
+    fn fields_of_later_versions_are_kept() {
+        let later = r#"{"version":1,"name":"a","rack":"7","peer_urls":[],"client_urls":[]}"#;
+        let details = MemberDetails::decode(later.as_bytes());
+        let renamed = MemberDetails { name: "b".into(), ..details };
+        let written: Value = serde_json::from_slice(&renamed.encode()).unwrap();
+        assert_eq!((&written["rack"], &written["name"]), (&json!("7"), &json!("b")));
     }
 
     #[test]

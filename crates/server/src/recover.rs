@@ -13,7 +13,7 @@ use quorate::driver::{Applier, MemberStartup, StartError, StartedMember, seed, s
 use quorate::membership::ChangeRefusal;
 use quorate::storage::{FileDisk, StoreConfig};
 use quorate::{DriverOptions, MachineFailed, MemberId, MemberSet, Membership};
-use quorate_kv::{Kv, KvSnapshotError, MemoryTable, TableError};
+use quorate_kv::{Kv, KvSnapshotError, MemoryTable, SUPPORTED_VERSIONS, TableError};
 use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
 
 use crate::bootstrap::{
@@ -289,6 +289,7 @@ fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> 
         options: DriverOptions::default(),
         store: StoreConfig::default(),
         first: None,
+        versions: SUPPORTED_VERSIONS,
     };
     let started = start(disk, empty_store()?, startup).map_err(RecoverError::Start)?;
     let StartedMember { driver, mut applier, mut store, boot } = started;
@@ -315,8 +316,9 @@ fn write_member(
     membership: Membership,
     kv: Kv<MemoryTable>,
 ) -> Result<(), RecoverError> {
-    let applied = kv.applied();
-    let seeded = seed(disk, identity, membership, kv, applied, &StoreConfig::default());
+    let (applied, version) = (kv.applied(), kv.cluster_version());
+    let config = StoreConfig::default();
+    let seeded = seed(disk, identity, membership, kv, applied, version, &config);
     seeded.map_err(|error| match error {
         StartError::Create(error) => RecoverError::Create(error),
         error => RecoverError::Start(error),

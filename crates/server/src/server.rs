@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use quorate::storage::{FileDisk, StoreConfig};
 use quorate::{DirectoryStorage, Node, NodeError, StopReason, TcpConfig, TcpTransport};
-use quorate_kv::TableError;
+use quorate_kv::{SUPPORTED_VERSIONS, TableError};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -97,6 +97,7 @@ impl RunningServer {
             force_new_cluster(&config).map_err(ServerError::Recover)?;
         }
         let mut node_config = prepare(&config, &transport).await?;
+        node_config.versions = SUPPORTED_VERSIONS;
         node_config.observer = Arc::clone(&metrics) as Arc<dyn quorate::metrics::NodeObserver>;
         let cluster_id = node_config.cluster;
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;

@@ -6,7 +6,7 @@
 
 use axum::http::HeaderMap;
 use quorate::membership::ChangeRefusal;
-use quorate::{OutcomeUnknown, Refusal, RequestError, RequestRefused};
+use quorate::{DowngradeRefusal, OutcomeUnknown, Refusal, RequestError, RequestRefused};
 use quorate_kv::{KvError, TableError};
 use tokio::task::JoinError;
 use tonic::metadata::MetadataValue;
@@ -52,7 +52,15 @@ pub(crate) enum ServiceError {
     },
     /// A target membership that cannot be resolved to members.
     BadTarget(BadTarget),
-    NoOlderVersion,
+    /// A downgrade to something that is not one of our cluster versions.
+    BadDowngradeVersion {
+        version: String,
+    },
+    /// Not all members know the command.
+    NeedsClusterVersion {
+        needs: u32,
+        current: u32,
+    },
     /// A service that this server does not have yet.
     Unsupported(&'static str),
     UnknownMethod {
@@ -154,6 +162,9 @@ impl ServiceError {
                 (Code::FailedPrecondition, "etcdserver: too many learner members in cluster")
             }
             Self::NoVotersLeft => (Code::FailedPrecondition, NOT_ENOUGH_STARTED),
+            Self::BadDowngradeVersion { .. } => {
+                (Code::InvalidArgument, "etcdserver: wrong downgrade target version format")
+            }
             Self::UnhealthyCluster { .. } => (Code::Unavailable, UNHEALTHY),
             own => return own.own_code_and_text(),
         };
@@ -172,9 +183,12 @@ impl ServiceError {
             Self::BadTarget(BadTarget::AmbiguousName(name)) => {
                 (Code::InvalidArgument, format!("quorate: several members have the name {name:?}"))
             }
-            Self::NoOlderVersion => (
-                Code::Unimplemented,
-                "etcdserver: there is no older version to downgrade to".into(),
+            Self::NeedsClusterVersion { needs, current } => (
+                Code::FailedPrecondition,
+                format!(
+                    "quorate: this request needs cluster version {needs}; it is {current} until \
+                     all members run a program that supports {needs}"
+                ),
             ),
             Self::Unsupported(service) => (
                 Code::Unimplemented,
@@ -205,6 +219,9 @@ impl ServiceError {
                 Some(format!("{started} learners have started, the limit is {limit}"))
             }
             Self::NoVotersLeft => Some("no voters would be left".into()),
+            Self::BadDowngradeVersion { version } => {
+                Some(format!("cluster versions are numbers such as 1, not {version:?}"))
+            }
             Self::UnhealthyCluster { voters, quorum, live } => Some(format!(
                 "afterwards: {voters} voters, quorum {quorum}, live and caught up {live}"
             )),
@@ -249,6 +266,13 @@ fn refused(error: &RequestRefused) -> (Code, String) {
         RequestRefused::NotMember
         | RequestRefused::Stopped
         | RequestRefused::MemberFailed { .. } => (Code::Unavailable, STOPPED),
+        RequestRefused::Downgrade(DowngradeRefusal::NotInProgress) => {
+            (Code::FailedPrecondition, "etcdserver: no inflight downgrade job")
+        }
+        RequestRefused::Downgrade(DowngradeRefusal::Changed) => (Code::Unavailable, LEADER_CHANGED),
+        RequestRefused::Downgrade(_) => {
+            (Code::InvalidArgument, "etcdserver: invalid downgrade target version")
+        }
         RequestRefused::SnapshotFailed => return (Code::Unknown, format!("etcdserver: {error}")),
         other => return (Code::Unknown, format!("etcdserver: {other}")),
     };

@@ -45,6 +45,7 @@ async fn health_version_and_metrics_are_served() {
     let (line, body) = get(client, "/version").await;
     assert_eq!(line, ok);
     assert!(body.contains(quorate_server::ETCD_VERSION), "{body}");
+    assert!(body.contains("\"quoratecluster\":1"), "{body}");
     server.stop().await;
     assert!(TcpStream::connect(client).await.is_err());
 }

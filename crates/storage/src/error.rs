@@ -357,7 +357,11 @@ impl fmt::Display for OpenError {
                 write!(f, "directory belongs to member {found}, expected {expected}")
             }
             Self::UnsupportedVersion { file, found } => {
-                write!(f, "{file} has format version {found}, supported is {VERSION}")
+                write!(
+                    f,
+                    "{file} has format version {found}, this program reads {VERSION}: \
+                     start a program that reads {found} on the same data"
+                )
             }
             Self::Corrupt(why) => write!(f, "{why}"),
         }

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod demo_member;
+pub(crate) mod downgrade;
 pub(crate) mod man;
 pub(crate) mod member;
 pub(crate) mod recover;

@@ -143,6 +143,7 @@ fn print_table(
         "LAG",
         "DB SIZE",
         "VERSION",
+        "STORAGE VERSION",
         "ENDPOINT",
         "ERRORS",
     ];
@@ -160,6 +161,7 @@ fn print_table(
             lag(report, reports, leader_status).map_or(String::new(), |lag| lag.to_string()),
             cell(&|status| bytes(status.db_size.max(0) as u64)),
             cell(&|status| status.version.clone()),
+            cell(&|status| status.storage_version.clone()),
             report.endpoint.clone(),
             errors(report),
         ]);
@@ -191,6 +193,7 @@ fn summary(
         }
     };
     let Some(status) = leader_status else { return lines };
+    lines.extend(status.member.as_ref().and_then(version_line));
     let changing = status.membership.as_ref().filter(|record| record.goal.is_some());
     if let Some(membership) = changing {
         let goal = membership.goal.as_ref();
@@ -200,6 +203,21 @@ fn summary(
         lines.extend(progress_lines(names, status));
     }
     lines
+}
+
+/// The cluster version; none from a server that does not know of it.
+fn version_line(leader: &wire::MemberStatus) -> Option<String> {
+    let wire::MemberStatus { cluster_version, supported_version_max, .. } = *leader;
+    let more = if leader.downgrading {
+        ", a downgrade is in progress".to_owned()
+    } else if supported_version_max > cluster_version {
+        format!(
+            ", the leader supports {supported_version_max}: it rises when all members support more"
+        )
+    } else {
+        String::new()
+    };
+    (cluster_version > 0).then(|| format!("cluster version {cluster_version}{more}"))
 }
 
 fn as_json(
@@ -222,12 +240,14 @@ fn as_json(
                 "lag": lag(report, reports, leader_status),
                 "dbSize": status.map(|status| status.db_size),
                 "version": status.map(|status| &status.version),
+                "storageVersion": status.map(|status| &status.storage_version),
                 "errors": errors(report),
             })
         })
         .collect();
     let counted = count(reports);
     let reported = leader_status.and_then(|status| status.tolerance.as_ref());
+    let leader = leader_status.and_then(|status| status.member.as_ref());
     json!({
         "members": members,
         "voters": counted.voters,
@@ -237,6 +257,8 @@ fn as_json(
         "failuresTolerated":
             reported.map_or(counted.failures(), |tolerance| u64::from(tolerance.failures)),
         "settled": leader_status.map(|status| status.settled),
+        "clusterVersion": leader.map(|member| member.cluster_version),
+        "downgrading": leader.map(|member| member.downgrading),
     })
 }
 

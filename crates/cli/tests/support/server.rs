@@ -22,6 +22,8 @@ pub(crate) struct TestServer {
     pub(crate) namespace: Option<String>,
     /// Environment variables of its process.
     pub(crate) environment: Vec<(String, String)>,
+    /// Another program than the one of this build.
+    pub(crate) other_program: Option<PathBuf>,
 }
 
 impl TestServer {
@@ -36,6 +38,7 @@ impl TestServer {
             token: "test".to_string(),
             namespace: None,
             environment: Vec::new(),
+            other_program: None,
         }
     }
 
@@ -75,7 +78,10 @@ impl TestServer {
     }
 
     fn program(&self) -> Command {
-        let own = quorate();
+        let own = match &self.other_program {
+            Some(program) => Command::new(program),
+            None => quorate(),
+        };
         let Some(namespace) = &self.namespace else { return own };
         let mut command = Command::new("ip");
         command.args(["netns", "exec", namespace]).arg(own.get_program());

@@ -19,6 +19,7 @@ pub use memory::{MemoryTable, MemoryView};
 pub use redb::{RedbTable, RedbView};
 
 use crate::revision::RowKey;
+use crate::version::NewerVersion;
 
 /// Read access to rows.
 pub trait RowReader {
@@ -90,6 +91,8 @@ pub enum TableError {
     BadRow(RowKey),
     /// The index refers to a row that is missing.
     MissingRow(RowKey),
+    /// The table was written at a later cluster version. Start a newer program.
+    Newer(NewerVersion),
     /// A view is in use. Retry later.
     Busy,
 }
@@ -110,7 +113,7 @@ impl TableError {
                 | Error::TypeDefinitionChanged { .. } => true,
                 _ => false,
             },
-            Self::Disk(_) | Self::Busy => false,
+            Self::Disk(_) | Self::Newer(_) | Self::Busy => false,
         }
     }
 }
@@ -126,6 +129,7 @@ impl fmt::Display for TableError {
             Self::NotADatabase => write!(f, "table: the file is not a database"),
             Self::BadRow(key) => write!(f, "row {:032x} is damaged or of another version", key.0),
             Self::MissingRow(key) => write!(f, "row {:032x} is missing", key.0),
+            Self::Newer(newer) => write!(f, "table: {newer}"),
             Self::Busy => write!(f, "table is being read for a snapshot; retry later"),
         }
     }
@@ -136,6 +140,7 @@ impl std::error::Error for TableError {
         match self {
             Self::Redb(error) => Some(&**error),
             Self::Disk(error) => Some(error),
+            Self::Newer(newer) => Some(newer),
             Self::NotADatabase | Self::BadRow(_) | Self::MissingRow(_) | Self::Busy => None,
         }
     }

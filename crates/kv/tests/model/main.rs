@@ -98,7 +98,7 @@ impl ModelTest {
         self.index += 1;
         let command = self.generator.command(self.reference.revision);
         let bytes = command.encode();
-        assert_eq!(Command::decode(&bytes).as_ref(), Some(&command));
+        assert_eq!(Command::decode(&bytes).as_ref(), Ok(&command));
         let expected = self.reference.apply(&command, self.memory.bytes_in_use());
         let index = self.index;
         let memory = self.memory.apply_bytes(index, &bytes).unwrap();

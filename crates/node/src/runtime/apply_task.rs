@@ -60,7 +60,7 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
                 NextStep::Continue => {}
                 NextStep::Stop => return,
                 NextStep::Fail(why) => {
-                    self.done.push(Completion::Ended(StopReason::Machine(why)));
+                    self.done.push(Completion::Ended(why.into()));
                     return;
                 }
                 NextStep::Install(meta, rest) => {
@@ -219,7 +219,7 @@ pub(crate) fn install<M: Machine>(
     let installed = applier.install(meta, chunks);
     match failed {
         Some(why) => Err(StopReason::Disk(why.into())),
-        None => installed.map_err(|why| StopReason::Snapshot(meta.id, why)),
+        None => installed.map_err(|why| StopReason::of_snapshot(meta.id, why)),
     }
 }
 

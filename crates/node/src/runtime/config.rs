@@ -11,6 +11,7 @@ use super::metrics::NodeObserver;
 use super::storage::StorageError;
 use super::transport::{MemberKey, TransportError};
 use crate::applier::SnapshotInstallError;
+use crate::cluster_version::{UnsupportedVersion, VersionRange};
 use crate::driver::DriverOptions;
 use crate::machine::MachineFailed;
 
@@ -39,6 +40,11 @@ pub struct NodeConfig {
     /// The machine may block, because it writes to a disk: run it on threads for blocking
     /// work. Costs a few microseconds for each batch of commands.
     pub machine_blocks: bool,
+    /// The cluster versions that this program supports: which commands and formats its machine
+    /// knows. Raise `max` with the first program that knows a new kind of command, and propose
+    /// that kind only while [`Node::cluster_version`](crate::Node::cluster_version) allows it. A
+    /// member does not run in a cluster whose version is outside the range.
+    pub versions: VersionRange,
     /// Called when something happens, for metrics.
     pub observer: Arc<dyn NodeObserver>,
 }
@@ -80,6 +86,7 @@ impl NodeConfig {
             mailbox_requests: 8_192,
             mailbox_deliveries: 1_024,
             machine_blocks: false,
+            versions: VersionRange::default(),
             observer: Arc::new(()),
         }
     }
@@ -121,6 +128,10 @@ pub enum NodeError {
     Boot(BootError),
     /// The newest snapshot is not one of this machine.
     Snapshot(EntryId, SnapshotInstallError),
+    /// The cluster version is one that this program does not support.
+    UnsupportedVersion(UnsupportedVersion),
+    /// [`NodeConfig::versions`] is empty or begins with 0.
+    EmptyVersions(VersionRange),
     /// The machine could not resume its own state.
     Machine(MachineFailed),
     /// The machine panicked while it was restored from the newest snapshot.
@@ -140,6 +151,10 @@ impl fmt::Display for NodeError {
             Self::Storage(why) => write!(f, "cannot open the storage: {why}"),
             Self::Boot(why) => write!(f, "the stored state is not usable: {why}"),
             Self::Snapshot(id, why) => write!(f, "snapshot {id}: {why}"),
+            Self::UnsupportedVersion(why) => write!(f, "{why}"),
+            Self::EmptyVersions(range) => {
+                write!(f, "supported versions {range} must be at least 1 and not empty")
+            }
             Self::Machine(failed) => write!(f, "{failed}"),
             Self::MachinePanicked => write!(f, "the state machine panicked on a snapshot"),
             Self::Transport(why) => write!(f, "cannot start the transport: {why}"),
@@ -154,9 +169,11 @@ impl std::error::Error for NodeError {
             Self::Storage(why) | Self::Transport(why) => Some(&**why),
             Self::Boot(why) => Some(why),
             Self::Snapshot(_, why) => Some(why),
+            Self::UnsupportedVersion(why) => Some(why),
             Self::Machine(failed) => Some(failed),
             Self::System(why) => Some(why),
             Self::ZeroTick
+            | Self::EmptyVersions(_)
             | Self::HostStopped
             | Self::AlreadyRunning(_)
             | Self::MachinePanicked => None,

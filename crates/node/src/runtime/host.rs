@@ -25,6 +25,7 @@ use super::storage::{Storage, StoredState};
 use super::sync::lock;
 use super::transport::{MemberKey, Transport};
 use crate::applier::Applier;
+use crate::cluster_version::{ClusterVersion, VersionRange};
 use crate::driver::Driver;
 use crate::machine::Machine;
 use crate::start::{StartingMember, first_identity};
@@ -127,6 +128,10 @@ impl Host {
                 *number = random_number().map_err(NodeError::System)?;
             }
         }
+        let VersionRange { min, max } = config.versions;
+        if min < ClusterVersion::FIRST || min > max {
+            return Err(NodeError::EmptyVersions(config.versions));
+        }
         let key = config.key();
         let opening = config.clone();
         let opened = spawn_blocking(move || open_member(opening, storage, machine)).await;
@@ -178,12 +183,14 @@ fn open_member<M: Machine>(
     let (mark, first) = first_identity(config.cluster, &config.raft, first);
     let StoredState { identity, boots, boot } =
         storage.open(mark, &first).map_err(NodeError::Storage)?;
-    let starting = StartingMember::new(config.raft, identity, boots, boot, machine);
+    let starting =
+        StartingMember::new(config.raft, identity, boots, boot, machine, config.versions);
     let mut starting = starting.map_err(NodeError::Machine)?;
     if let Some(snapshot) = starting.snapshot() {
         let source = storage.open_snapshot(snapshot.id).map_err(NodeError::Storage)?;
         let _ = install(&mut starting.applier, &snapshot, source).map_err(|ended| match ended {
             StopReason::Snapshot(id, why) => NodeError::Snapshot(id, why),
+            StopReason::UnsupportedVersion(why) => NodeError::UnsupportedVersion(why),
             ended => NodeError::Storage(ended.into()),
         })?;
         storage.release_snapshot(snapshot.id);
@@ -256,7 +263,8 @@ impl Parts {
         });
         let (requests, clients) = mpsc::channel(config.mailbox_requests.max(1));
         let (deliveries, peers) = mpsc::channel(config.mailbox_deliveries.max(1));
-        let local = Arc::new(LocalMember::new(deliveries, disk.clone(), shared.known.subscribe()));
+        let known = (shared.known.subscribe(), shared.cluster_version.subscribe());
+        let local = Arc::new(LocalMember::new(deliveries, disk.clone(), known));
         let running = RunningMember { completions: Arc::clone(&done), shared: Arc::clone(&shared) };
         if let Err(why) = self.register(key, Arc::clone(&local), running) {
             return Err((why, disk));
@@ -289,7 +297,7 @@ impl Parts {
             local,
             leader_queries: queries,
             shared: Arc::clone(&shared),
-            state: TaskState::new(),
+            state: TaskState::new(config.versions),
             applying: watch_apply(key, apply, Arc::clone(&done)),
             _requests: requests.clone(),
         };
@@ -335,6 +343,7 @@ fn shared(config: &NodeConfig, driver: &Driver) -> SharedState {
         term: AtomicU64::new(status.term),
         leader: watch::Sender::new(None),
         known: watch::Sender::new(known),
+        cluster_version: watch::Sender::new(driver.cluster_version()),
         events: broadcast::Sender::new(EVENTS_KEPT),
         ended: watch::Sender::new(None),
     }

@@ -13,6 +13,7 @@ use super::mailbox::FromPeers;
 use super::snapshots::{IncomingSnapshot, SnapshotReceiveError};
 use super::status::KnownMembership;
 use super::transport::{HostedMember, Introduction, MemberKey, PeerMessage, RejectReason};
+use crate::cluster_version::ClusterVersion;
 
 /// Delivers from a transport to the members of this process. Cheap to clone.
 #[derive(Clone)]
@@ -35,17 +36,20 @@ pub(crate) struct LocalMember {
     pub(crate) filter: RwLock<PeerFilter>,
     pub(crate) disk_uses: DiskUses,
     known: watch::Receiver<KnownMembership>,
+    cluster_version: watch::Receiver<ClusterVersion>,
 }
 
 impl LocalMember {
     pub(crate) fn new(
         peers: mpsc::Sender<FromPeers>,
         disk: DiskHandle,
-        known: watch::Receiver<KnownMembership>,
+        known: (watch::Receiver<KnownMembership>, watch::Receiver<ClusterVersion>),
     ) -> Self {
+        let (known, cluster_version) = known;
         let snapshot_permits = Arc::new(Semaphore::new(INCOMING_SNAPSHOTS_MAX));
         let disk_uses = DiskUses::new();
-        Self { peers, disk, snapshot_permits, filter: RwLock::default(), disk_uses, known }
+        let filter = RwLock::default();
+        Self { peers, disk, snapshot_permits, filter, disk_uses, known, cluster_version }
     }
 }
 
@@ -93,7 +97,9 @@ impl Inbox {
         let members = read(&self.local_members.members);
         let resident = |(key, local): (&MemberKey, &Arc<LocalMember>)| {
             let KnownMembership { id, membership, .. } = local.known.borrow().clone();
-            HostedMember { key: *key, membership: SnapshotMeta { id, membership } }
+            let cluster_version = local.cluster_version.borrow().version;
+            let membership = SnapshotMeta { id, membership };
+            HostedMember { key: *key, membership, cluster_version }
         };
         let joined = |resident: &HostedMember| !resident.membership.membership.is_empty();
         members.iter().map(resident).filter(joined).take(count_max).collect()

@@ -75,6 +75,8 @@ pub(crate) enum Control {
     /// Answered when a snapshot of everything that is applied now is durable.
     Snapshot(oneshot::Sender<Result<Index, RequestRefused>>),
     Trim(Index),
+    /// Lowers the cluster version to this one; none cancels a downgrade.
+    Downgrade(Option<u32>, oneshot::Sender<RequestOutcome>),
     Campaign,
     Stop,
 }

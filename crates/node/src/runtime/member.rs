@@ -30,7 +30,9 @@ use super::snapshots::OutgoingSnapshot;
 use super::status::{KnownMembership, MembershipEvent, NodeStatus, StopReason};
 use super::sync::lock;
 use super::transport::{MemberKey, PeerMessage, RejectReason, Transport};
+use super::versions::VersionRounds;
 use crate::applier::MachineJob;
+use crate::cluster_version::{ClusterVersion, VersionRange};
 use crate::driver::{Driver, DriverOutput};
 use crate::outcome::RequestRefused;
 
@@ -64,6 +66,7 @@ pub(crate) struct SharedState {
     pub(crate) term: AtomicU64,
     pub(crate) leader: watch::Sender<Option<MemberId>>,
     pub(crate) known: watch::Sender<KnownMembership>,
+    pub(crate) cluster_version: watch::Sender<ClusterVersion>,
     pub(crate) events: broadcast::Sender<MembershipEvent>,
     pub(crate) ended: watch::Sender<Option<StopReason>>,
 }
@@ -74,6 +77,7 @@ pub(crate) struct TaskState {
     /// When work for clients was last dispatched.
     dispatched_at: Instant,
     side_requests: SideRequests,
+    pub(crate) versions: VersionRounds,
     saves_waiting: usize,
     jobs_waiting: usize,
     peers: BTreeMap<MemberId, MemberInfo>,
@@ -106,11 +110,12 @@ const REQUESTS_PER_TURN: usize = 4_096;
 const DELIVERIES_PER_TURN: usize = 256;
 
 impl TaskState {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(supported: VersionRange) -> Self {
         Self {
             waiting: PendingReplies::default(),
             dispatched_at: Instant::now(),
             side_requests: SideRequests::default(),
+            versions: VersionRounds::new(supported),
             saves_waiting: 0,
             jobs_waiting: 0,
             peers: BTreeMap::new(),
@@ -175,6 +180,7 @@ impl Member {
         for _ in 0..self.clock.take_due() {
             self.driver.tick();
             self.state.side_requests.tick();
+            self.on_version_tick();
             self.publish_dropped();
         }
         let mut completions = std::mem::take(&mut self.state.completions);
@@ -256,6 +262,13 @@ impl Member {
                     Ok(SideMessage::QueryReply(number, answer)) => {
                         self.state.side_requests.on_query_reply(number, answer)
                     }
+                    Ok(SideMessage::VersionRequest(number)) => {
+                        let supported = self.state.versions.supported();
+                        self.send_side_message(from, &SideMessage::VersionReply(number, supported));
+                    }
+                    Ok(SideMessage::VersionReply(number, supported)) => {
+                        self.on_version_reply(from, number, supported);
+                    }
                     Err(why) => {
                         debug!(member = %self.key.member, %from, error = %why, "malformed side message");
                     }
@@ -318,6 +331,7 @@ impl Member {
                     self.state.jobs_waiting = self.state.jobs_waiting.saturating_sub(1);
                     self.driver.job_done(job);
                 }
+                self.publish_version();
             }
             Completion::Loaded(target, entries) => self.driver.loaded(target, entries),
             Completion::SnapshotSaved(meta) => {
@@ -376,6 +390,7 @@ impl Member {
                 self.complete_snapshot_requests(newest);
             }
             Control::Trim(index) => self.driver.trim(index),
+            Control::Downgrade(target, reply) => self.on_downgrade(target, reply),
             Control::Campaign => self.driver.campaign(),
             // A failure in the same batch is the reason that callers should see.
             Control::Stop => _ = self.state.ended.get_or_insert(StopReason::Stopped),
@@ -440,7 +455,7 @@ impl Member {
         Some(LeaderView { newest: raft.newest_membership_id(), view })
     }
 
-    fn send_side_message(&self, to: MemberId, message: &SideMessage) {
+    pub(crate) fn send_side_message(&self, to: MemberId, message: &SideMessage) {
         let message = PeerMessage::Side { from: self.key.member, to, bytes: message.to_bytes() };
         self.transport.send(self.key, vec![message]);
     }
@@ -453,6 +468,9 @@ impl Member {
             open_requests: self.driver.open_requests(),
             saves_waiting: self.state.saves_waiting,
             identity_rejected: self.state.identity_rejected,
+            cluster_version: self.driver.cluster_version(),
+            supported_versions: self.state.versions.supported(),
+            storage_version: self.driver.storage_version(),
         }
     }
 

@@ -33,6 +33,7 @@ pub(crate) mod status;
 mod storage;
 mod sync;
 mod transport;
+mod versions;
 
 pub(crate) use sync::lock;
 

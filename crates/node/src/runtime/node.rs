@@ -27,6 +27,8 @@ use super::status::{MembershipWatch, NodeStatus, StopReason};
 use super::storage::Storage;
 use super::sync::lock;
 use super::transport::{MemberKey, Transport};
+use crate::applier::VERSION_CHANGED;
+use crate::cluster_version::{ClusterVersion, DowngradeRefusal};
 use crate::command_id::CommandBuffer;
 use crate::machine::Machine;
 use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply};
@@ -406,6 +408,40 @@ impl Node {
                 settled.map(|_| ()).map_err(|_| self.stopped())
             }
             _ = ended.wait_for(Option::is_some) => Err(self.stopped()),
+        }
+    }
+
+    /// The cluster version: which commands and formats all members know. Propose a command of a
+    /// later version only when this allows it; see [`Machine`].
+    pub fn cluster_version(&self) -> ClusterVersion {
+        *self.shared.cluster_version.borrow()
+    }
+
+    /// The cluster version, as it changes.
+    pub fn watch_cluster_version(&self) -> watch::Receiver<ClusterVersion> {
+        self.shared.cluster_version.subscribe()
+    }
+
+    /// Prepares the cluster for programs that support no higher version than this one: lowers the
+    /// cluster version, and keeps it there until all members run such a program. Only the leader
+    /// accepts it. A member may be restarted with an older program when its
+    /// [`NodeStatus::storage_version`] is this version.
+    ///
+    /// The machine must be able to write its state in the format of that version.
+    pub async fn downgrade(&self, version: u32) -> Result<(), RequestError> {
+        self.request_downgrade(Some(version)).await
+    }
+
+    /// Ends a downgrade: the cluster version rises again when all members support a higher one.
+    pub async fn cancel_downgrade(&self) -> Result<(), RequestError> {
+        self.request_downgrade(None).await
+    }
+
+    async fn request_downgrade(&self, target: Option<u32>) -> Result<(), RequestError> {
+        let ended = self.control(|reply| Control::Downgrade(target, reply)).await?;
+        match ended? {
+            RequestReply::Ran { reply, .. } if reply == VERSION_CHANGED => Ok(()),
+            _ => Err(RequestRefused::Downgrade(DowngradeRefusal::Changed).into()),
         }
     }
 

@@ -9,6 +9,7 @@ use quorate_core::{EntryId, MemberId, MemberSet};
 use quorate_storage::codec::{Codec, DecodeError, Decoder};
 use tokio::sync::oneshot;
 
+use crate::cluster_version::VersionRange;
 use crate::outcome::RequestRefused;
 
 /// What a leader knows of its members, and of which membership.
@@ -19,8 +20,8 @@ pub(crate) struct LeaderView {
     pub(crate) view: PlanContext,
 }
 
-/// The messages, encoded as bytes. The number matches a reply with its request. A later
-/// version may send new kinds only as replies to requests for them.
+/// The messages, encoded as bytes. The number matches a reply with its request. A receiver drops
+/// kinds that it does not know: the request then times out, and its sender must expect that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SideMessage {
     ViewRequest(u64),
@@ -30,12 +31,17 @@ pub(crate) enum SideMessage {
     Query(u64, Bytes),
     /// None when the receiver of the query does not lead, or has no reply.
     QueryReply(u64, Option<Bytes>),
+    /// From a leader: which cluster versions does your program support?
+    VersionRequest(u64),
+    VersionReply(u64, VersionRange),
 }
 
 const VIEW_REQUEST: u8 = 1;
 const VIEW_REPLY: u8 = 2;
 const QUERY: u8 = 3;
 const QUERY_REPLY: u8 = 4;
+const VERSION_REQUEST: u8 = 5;
+const VERSION_REPLY: u8 = 6;
 
 impl SideMessage {
     pub(crate) fn to_bytes(&self) -> Bytes {
@@ -70,6 +76,16 @@ impl SideMessage {
                     reply.encode(&mut bytes);
                 }
             }
+            Self::VersionRequest(number) => {
+                bytes.push(VERSION_REQUEST);
+                number.encode(&mut bytes);
+            }
+            Self::VersionReply(number, VersionRange { min, max }) => {
+                bytes.push(VERSION_REPLY);
+                number.encode(&mut bytes);
+                min.encode(&mut bytes);
+                max.encode(&mut bytes);
+            }
         }
         bytes.into()
     }
@@ -94,6 +110,11 @@ impl SideMessage {
             QUERY => Self::Query(number, Bytes::decode(&mut from)?),
             QUERY_REPLY if !bool::decode(&mut from)? => Self::QueryReply(number, None),
             QUERY_REPLY => Self::QueryReply(number, Some(Bytes::decode(&mut from)?)),
+            VERSION_REQUEST => Self::VersionRequest(number),
+            VERSION_REPLY => {
+                let (min, max) = (u32::decode(&mut from)?, u32::decode(&mut from)?);
+                Self::VersionReply(number, VersionRange { min, max })
+            }
             _ => return Err(DecodeError::InvalidValue),
         };
         if from.remaining() == 0 { Ok(message) } else { Err(DecodeError::TrailingBytes) }
@@ -188,6 +209,8 @@ mod tests {
             SideMessage::Query(10, "how long".into()),
             SideMessage::QueryReply(11, None),
             SideMessage::QueryReply(12, Some("long".into())),
+            SideMessage::VersionRequest(13),
+            SideMessage::VersionReply(14, VersionRange::new(2, 3)),
         ];
         for message in messages {
             let bytes = message.to_bytes();

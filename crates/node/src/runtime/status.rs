@@ -11,6 +11,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
 use crate::applier::SnapshotInstallError;
+use crate::cluster_version::{ClusterVersion, UnsupportedVersion, VersionRange};
 use crate::machine::MachineFailed;
 
 /// The state of a running member.
@@ -31,6 +32,12 @@ pub struct NodeStatus {
     /// again under a new id, with an empty disk. The member that said so, and the identity that
     /// it knows.
     pub identity_rejected: Option<(MemberId, Identity)>,
+    /// The cluster version, as far as this member has applied the log.
+    pub cluster_version: ClusterVersion,
+    /// The cluster versions that its program supports.
+    pub supported_versions: VersionRange,
+    /// The cluster version that a program has to support to start from this disk.
+    pub storage_version: u32,
 }
 
 /// Why a member no longer runs.
@@ -49,6 +56,9 @@ pub enum StopReason {
     Machine(MachineFailed),
     /// The machine cannot be restored from a snapshot of the cluster.
     Snapshot(EntryId, SnapshotInstallError),
+    /// The cluster has a version that this program does not support. Nothing is lost: a program
+    /// that supports it continues from the same disk.
+    UnsupportedVersion(UnsupportedVersion),
     /// The member's task panicked: a bug. Nothing wrong was written.
     Panicked,
 }
@@ -61,6 +71,7 @@ impl fmt::Display for StopReason {
             Self::MachinePanicked => write!(f, "the state machine panicked"),
             Self::Machine(failed) => write!(f, "{failed}"),
             Self::Snapshot(id, why) => write!(f, "snapshot {id}: {why}"),
+            Self::UnsupportedVersion(why) => write!(f, "{why}"),
             Self::Panicked => write!(f, "the member panicked"),
         }
     }
@@ -72,8 +83,30 @@ impl Error for StopReason {
             Self::Disk(why) => Some(&**why),
             Self::Machine(failed) => Some(failed),
             Self::Snapshot(_, why) => Some(why),
+            Self::UnsupportedVersion(why) => Some(why),
             Self::Stopped | Self::MachinePanicked | Self::Panicked => None,
         }
+    }
+}
+
+impl From<MachineFailed> for StopReason {
+    fn from(failed: MachineFailed) -> Self {
+        match failed.error.downcast_ref::<UnsupportedVersion>() {
+            Some(why) => Self::UnsupportedVersion(*why),
+            None => Self::Machine(failed),
+        }
+    }
+}
+
+impl StopReason {
+    /// A snapshot could not be installed.
+    pub(crate) fn of_snapshot(id: EntryId, why: SnapshotInstallError) -> Self {
+        let unsupported = match &why {
+            SnapshotInstallError::Version(why) => Some(*why),
+            SnapshotInstallError::Machine(why) => why.downcast_ref().copied(),
+            _ => None,
+        };
+        unsupported.map_or(Self::Snapshot(id, why), Self::UnsupportedVersion)
     }
 }
 

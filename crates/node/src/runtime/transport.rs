@@ -62,6 +62,8 @@ pub struct HostedMember {
     pub key: MemberKey,
     /// The membership, with the entry that brought it.
     pub membership: SnapshotMeta,
+    /// The cluster version. A program that does not support it cannot join.
+    pub cluster_version: u32,
 }
 
 /// A message from one member of a cluster to another.

@@ -16,6 +16,7 @@ use super::frame::{FrameBatch, FrameKind, NO_TIMEOUT};
 use super::handshake::{Purpose, Writer, dial};
 use super::message::MalformedMessage;
 use super::shared::TcpShared;
+use crate::cluster_version::ClusterVersion;
 use crate::runtime::{HostedMember, Inbox, MemberKey};
 
 /// A reply names at most this many members.
@@ -39,6 +40,9 @@ struct HostedMemberHead {
     /// A `SnapshotMeta`.
     #[prost(bytes = "bytes", tag = "3")]
     membership: Bytes,
+    /// 0 from a process that does not know of it.
+    #[prost(uint32, tag = "4")]
+    cluster_version: u32,
 }
 
 /// Why a process did not tell which members it hosts. Retry, or ask another process.
@@ -80,9 +84,11 @@ async fn exchange(shared: &TcpShared, address: &str) -> Result<Vec<HostedMember>
 
 fn decode(head: &[u8]) -> Result<Vec<HostedMember>, MalformedMessage> {
     let HostedMembersHead { members } = prost::Message::decode(head)?;
-    let member = |HostedMemberHead { cluster, member, membership }| {
+    let member = |HostedMemberHead { cluster, member, membership, cluster_version }| {
         let key = MemberKey { cluster, member: MemberId(member) };
-        Ok(HostedMember { key, membership: SnapshotMeta::from_bytes(membership)? })
+        let membership = SnapshotMeta::from_bytes(membership)?;
+        let cluster_version = cluster_version.max(ClusterVersion::FIRST);
+        Ok(HostedMember { key, membership, cluster_version })
     };
     members.into_iter().map(member).collect()
 }
@@ -95,6 +101,7 @@ pub(crate) async fn reply(inbox: &Inbox, writer: &mut Writer, shared: &TcpShared
             cluster: member.key.cluster,
             member: member.key.member.0,
             membership: member.membership.to_bytes().into(),
+            cluster_version: member.cluster_version,
         });
     let mut batch = FrameBatch::default();
     batch.push(FrameKind::HostedMembers, 0, &HostedMembersHead { members: members.collect() });

@@ -61,6 +61,33 @@ pub(crate) struct HelloReply {
     pub(crate) version_min: u32,
     #[prost(uint32, tag = "3")]
     pub(crate) version_max: u32,
+    /// Why it refuses: [`NO_COMMON_VERSION`], or 0 if it does not. A later version may have more
+    /// reasons; the text says what they mean.
+    #[prost(uint32, tag = "4")]
+    pub(crate) reason: u32,
+    /// The reason in words, for the log.
+    #[prost(string, tag = "5")]
+    pub(crate) text: String,
+}
+
+/// The two ranges of versions do not overlap.
+const NO_COMMON_VERSION: u32 = 1;
+
+impl HelloReply {
+    /// The highest version that both speak, or a refusal.
+    fn to(hello: &Hello) -> Self {
+        let version = hello.version_max.min(VERSION_MAX);
+        let reply = Self { version_min: VERSION_MIN, version_max: VERSION_MAX, ..Self::default() };
+        if version >= hello.version_min.max(VERSION_MIN) {
+            return Self { version, ..reply };
+        }
+        let Hello { version_min, version_max, .. } = hello;
+        let text = format!(
+            "no common version of the peer protocol: {version_min} to {version_max} was offered, \
+             this program speaks {VERSION_MIN} to {VERSION_MAX}"
+        );
+        Self { reason: NO_COMMON_VERSION, text, ..reply }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -158,8 +185,11 @@ async fn exchange_hellos(
     };
     if !(VERSION_MIN..=VERSION_MAX).contains(&reply.version) {
         counts.one(TcpCounter::HandshakeRefused);
-        let HelloReply { version_min, version_max, .. } = reply;
-        return Err(format!("the peer speaks versions {version_min} to {version_max} only"));
+        let HelloReply { version_min, version_max, reason, text, .. } = reply;
+        return Err(match reason {
+            0 => format!("the peer speaks versions {version_min} to {version_max} only"),
+            reason => format!("the peer refuses this connection (reason {reason}): {text}"),
+        });
     }
     reader.set_frame_bytes_max(config.frame_bytes_max);
     Ok((reader, writer))
@@ -225,13 +255,8 @@ where
     if !fits || hello.version_min > hello.version_max {
         return Err(malformed);
     }
-    let version = hello.version_max.min(VERSION_MAX);
-    let agreed = version >= hello.version_min.max(VERSION_MIN);
-    let reply = HelloReply {
-        version: if agreed { version } else { 0 },
-        version_min: VERSION_MIN,
-        version_max: VERSION_MAX,
-    };
+    let reply = HelloReply::to(&hello);
+    let agreed = reply.version != 0;
     let mut batch = FrameBatch::default();
     batch.push(FrameKind::HelloReply, 0, &reply);
     batch.write_to(writer, NO_TIMEOUT, counts).await.map_err(|_| HandshakeError::Lost)?;
@@ -240,4 +265,21 @@ where
     }
     reader.set_frame_bytes_max(config.frame_bytes_max);
     Ok(PeerHello { address: hello.address, purpose })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_common_version_is_used_or_the_refusal_says_why() {
+        let reply = |version_min, version_max| {
+            HelloReply::to(&Hello { version_min, version_max, ..Hello::default() })
+        };
+        let agreed = reply(1, 9);
+        assert_eq!((agreed.version, agreed.reason), (VERSION_MAX, 0));
+        let refused = reply(8, 9);
+        assert_eq!((refused.version, refused.reason), (0, NO_COMMON_VERSION));
+        assert!(refused.text.contains("8 to 9 was offered"), "{}", refused.text);
+    }
 }

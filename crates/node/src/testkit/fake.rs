@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::transport::TransportSuiteFailure;
+use crate::cluster_version::ClusterVersion;
 use crate::runtime::batch_queue::BatchQueue;
 use crate::runtime::disk_thread::{DiskSlot, DiskThread};
 use crate::runtime::disk_use::DiskUses;
@@ -70,7 +71,8 @@ impl Process {
         let known =
             watch::Sender::new(KnownMembership { id: EntryId::new(1, 1), membership, settled: 1 });
         let known = known.subscribe();
-        let local = Arc::new(LocalMember::new(sender, handle, known));
+        let version = watch::Sender::new(ClusterVersion::default()).subscribe();
+        let local = Arc::new(LocalMember::new(sender, handle, (known, version)));
         self.local_members.add(key, Arc::clone(&local));
         self.transport.add_member(key, incarnation);
         FakeMember { key, incarnation, peers, done, local, disk }

@@ -688,6 +688,21 @@ pub struct MemberStatus {
     /// an empty disk.
     #[prost(message, optional, tag = "13")]
     pub identity_rejected: ::core::option::Option<member_status::IdentityRejected>,
+    /// The cluster version, as far as this member has applied the log.
+    #[prost(uint32, tag = "20")]
+    pub cluster_version: u32,
+    /// A downgrade to that version is in progress.
+    #[prost(bool, tag = "21")]
+    pub downgrading: bool,
+    /// The lowest cluster version that its program supports.
+    #[prost(uint32, tag = "22")]
+    pub supported_version_min: u32,
+    /// The highest cluster version that its program supports.
+    #[prost(uint32, tag = "23")]
+    pub supported_version_max: u32,
+    /// The cluster version that a program has to support to start from its disk.
+    #[prost(uint32, tag = "24")]
+    pub storage_version: u32,
 }
 /// Nested message and enum types in `MemberStatus`.
 pub mod member_status {

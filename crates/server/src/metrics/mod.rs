@@ -17,6 +17,8 @@ pub(crate) use methods::METHODS;
 pub(crate) use recorder::{ServerMetrics, ServiceCounters};
 pub(crate) use traffic::{MeteredConnection, Traffic};
 
+use quorate_kv::SUPPORTED_VERSIONS;
+
 use crate::context::ServiceContext;
 use crate::member_details::address_of;
 use calls::{CODES, CallCounters, MethodCounters};
@@ -85,6 +87,14 @@ async fn server(page: &mut MetricsPage, context: &ServiceContext, metrics: &Serv
     page.info("etcd_server_version", "The etcd version of the API, as a label.", &version);
     let version = format!("cluster_version=\"{}\"", crate::http::cluster_version());
     page.info("etcd_cluster_version", "The etcd version of the cluster, as a label.", &version);
+    let cluster = node.cluster_version();
+    let name = "quorate_cluster_version";
+    page.gauge(name, "The cluster version that is agreed in the log.", cluster.version);
+    let name = "quorate_downgrade_in_progress";
+    page.gauge(name, "Whether a downgrade is in progress.", flag(cluster.downgrading));
+    let name = "quorate_supported_version_max";
+    let help = "The highest cluster version that this program supports.";
+    page.gauge(name, help, SUPPORTED_VERSIONS.max);
     let name = "etcd_disk_wal_fsync_duration_seconds";
     page.histogram(name, "Duration of an fsync of the log.", &metrics.syncs);
     let name = "etcd_disk_backend_commit_duration_seconds";

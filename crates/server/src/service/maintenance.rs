@@ -3,11 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use quorate::MemberId;
+use quorate::{ClusterVersion, DowngradeRefusal, MemberId, RequestRefused};
 use quorate_kv::{
-    Alarm, AlarmKind, Command, HashOutcome, KvCommandReply, KvOutcome, Query, TableError,
+    Alarm, AlarmKind, Command, HashOutcome, KvCommandReply, KvOutcome, Query, SUPPORTED_VERSIONS,
+    TableError,
 };
 use quorate_proto::etcdserverpb::alarm_request::AlarmAction;
+use quorate_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use quorate_proto::etcdserverpb::maintenance_server::Maintenance;
 use quorate_proto::etcdserverpb::{
     AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DefragmentResponse,
@@ -121,9 +123,9 @@ impl Maintenance for MaintenanceService {
             errors,
             db_size_in_use: in_use as i64,
             is_learner: self.context.is_learner(),
-            storage_version: String::new(),
+            storage_version: node.storage_version.to_string(),
             db_size_quota: quota.bytes as i64,
-            downgrade_info: Some(DowngradeInfo::default()),
+            downgrade_info: Some(downgrade_info(node.cluster_version)),
         }))
     }
 
@@ -240,7 +242,35 @@ impl Maintenance for MaintenanceService {
         request: Request<DowngradeRequest>,
     ) -> Result<Response<DowngradeResponse>, Status> {
         self.context.admit(&request, &ClientAction::Downgrade)?;
-        Err(ServiceError::NoOlderVersion.into())
+        let node = &self.context.node;
+        if !node.is_leader() {
+            return Err(ServiceError::NotLeader.into());
+        }
+        let action = request.get_ref().action();
+        let version = request.into_inner().version;
+        let target = version.parse::<u32>();
+        match (action, target) {
+            (DowngradeAction::Cancel, _) => {
+                node.cancel_downgrade().await.map_err(ServiceError::Request)?;
+            }
+            (DowngradeAction::Enable, Ok(target)) => {
+                node.downgrade(target).await.map_err(ServiceError::Request)?;
+            }
+            (DowngradeAction::Validate, Ok(target)) => {
+                let current = node.cluster_version().version;
+                if target >= current || !SUPPORTED_VERSIONS.contains(target) {
+                    let refusal = DowngradeRefusal::NotLower { target, current };
+                    let refused = RequestRefused::Downgrade(refusal);
+                    return Err(ServiceError::Request(refused.into()).into());
+                }
+            }
+            (DowngradeAction::Enable | DowngradeAction::Validate, Err(_)) => {
+                return Err(ServiceError::BadDowngradeVersion { version }.into());
+            }
+        }
+        let header = Some(self.context.header(self.context.store.read().revision()));
+        let version = node.cluster_version().version.to_string();
+        Ok(Response::new(DowngradeResponse { header, version }))
     }
 }
 
@@ -252,6 +282,11 @@ fn hash_kv(store: &SharedStore, revision: i64) -> Result<KvCommandReply, Service
             return Ok(hashing.finish());
         }
     }
+}
+
+fn downgrade_info(cluster: ClusterVersion) -> DowngradeInfo {
+    let target = if cluster.downgrading { cluster.version.to_string() } else { String::new() };
+    DowngradeInfo { enabled: cluster.downgrading, target_version: target }
 }
 
 fn alarm_member(alarm: Alarm) -> AlarmMember {

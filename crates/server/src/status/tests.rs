@@ -83,6 +83,7 @@ const NO_LEADER_TEXT: Option<&str> = Some("etcdserver: no leader");
 const CHANGED_TEXT: Option<&str> = Some("etcdserver: leader changed");
 const STOPPED_TEXT: Option<&str> = Some("etcdserver: server stopped");
 const TOO_MANY_TEXT: Option<&str> = Some("etcdserver: too many requests");
+const NO_DOWNGRADE_TEXT: Option<&str> = Some("etcdserver: no inflight downgrade job");
 const UNHEALTHY_TEXT: Option<&str> = Some("etcdserver: unhealthy cluster");
 
 fn refused_requests() -> Vec<RequestErrorRow> {
@@ -100,6 +101,13 @@ fn refused_requests() -> Vec<RequestErrorRow> {
         (R::MemberFailed { reason: "x".into() }, 14, STOPPED_TEXT),
         (R::Overwritten { by: id }, 14, CHANGED_TEXT),
         (R::TransferAborted, 2, Some(TIMED_OUT_TRANSFER)),
+        (R::Downgrade(DowngradeRefusal::Changed), 14, CHANGED_TEXT),
+        (R::Downgrade(DowngradeRefusal::NotInProgress), 9, NO_DOWNGRADE_TEXT),
+        (
+            R::Downgrade(DowngradeRefusal::NotLower { target: 2, current: 2 }),
+            3,
+            Some("etcdserver: invalid downgrade target version"),
+        ),
         (leader(Refusal::NotLeader { leader: None }), 14, CHANGED_TEXT),
         (leader(Refusal::Transferring { to }), 14, CHANGED_TEXT),
         (leader(Refusal::LeaderRemoved), 14, CHANGED_TEXT),
@@ -188,7 +196,9 @@ fn every_request_error_has_etcds_code_and_text() {
 #[test]
 fn every_own_error_has_its_code_and_text() {
     let not_supported = "etcdserver: x is not supported by this server yet";
-    let no_older = "etcdserver: there is no older version to downgrade to";
+    let needs = "quorate: this request needs cluster version 2; it is 1 until all members run a \
+                 program that supports 2";
+    let wrong = "etcdserver: wrong downgrade target version format";
     let twice = "quorate: several members have the name \"a\"";
     let table = [
         (ServiceError::Access(AccessDenied::PermissionDenied), 7, "etcdserver: permission denied"),
@@ -220,7 +230,8 @@ fn every_own_error_has_its_code_and_text() {
             "quorate: a member of the target is not named",
         ),
         (ServiceError::BadTarget(BadTarget::AmbiguousName("a".into())), 3, twice),
-        (ServiceError::NoOlderVersion, 12, no_older),
+        (ServiceError::NeedsClusterVersion { needs: 2, current: 1 }, 9, needs),
+        (ServiceError::BadDowngradeVersion { version: "x".into() }, 3, wrong),
         (ServiceError::Unsupported("x"), 12, not_supported),
         (ServiceError::UnknownMethod { path: "/x".into() }, 12, "unknown method /x"),
         (ServiceError::UnknownHealthService, 5, "unknown service"),

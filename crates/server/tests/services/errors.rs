@@ -107,8 +107,14 @@ async fn lease_and_maintenance_errors_have_etcds_texts() {
     let unknown = MoveLeaderRequest { target_id: 9 };
     let bad = "etcdserver: bad leader transferee";
     cases.refused(maintenance.move_leader(unknown).await, Code::FailedPrecondition, bad);
-    let downgrade = maintenance.downgrade(DowngradeRequest::default()).await;
-    assert_eq!(downgrade.unwrap_err().code(), Code::Unimplemented);
+    for (version, text) in [
+        ("3.5", "etcdserver: wrong downgrade target version format"),
+        ("1", "etcdserver: invalid downgrade target version"),
+    ] {
+        let request = DowngradeRequest { version: version.into(), ..Default::default() };
+        let refused = maintenance.downgrade(request).await.unwrap_err();
+        assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, text));
+    }
     assert_eq!(cases.0, 5);
     member.stop().await;
 }

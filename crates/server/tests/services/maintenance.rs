@@ -21,6 +21,7 @@ async fn the_status_describes_the_member() {
     let header = status.header.unwrap();
     assert_eq!((header.cluster_id, header.member_id, header.revision), (CLUSTER, 1, revision));
     assert_eq!((&status.version[..], status.leader, status.is_learner), (ETCD_VERSION, 1, false));
+    assert_eq!(status.storage_version, "1");
     assert!(status.raft_index >= status.raft_applied_index && status.raft_applied_index > 0);
     assert_eq!(status.raft_term, header.raft_term);
     assert!(status.db_size >= status.db_size_in_use && status.db_size_in_use > 0);

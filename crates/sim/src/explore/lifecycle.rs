@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use quorate::DriverOptions;
 use quorate::driver::{MemberStartup, StartError, StartedMember};
+use quorate::{DriverOptions, VersionRange};
 use quorate_core::{EntryId, MemberId, Membership};
 use quorate_storage::{OpenError, StoreConfig, StoreError};
 
@@ -118,6 +118,7 @@ impl Simulation {
             options,
             store: StoreConfig::new().segment_bytes(segment_bytes).tail_bytes_max(tail_bytes),
             first: (!self.begun).then(|| (*self.first).clone()),
+            versions: VersionRange::default(),
         }
     }
 

@@ -67,6 +67,10 @@ impl Machine for RecordingMachine {
         self.inner.on_membership(index, membership);
     }
 
+    fn on_cluster_version(&mut self, index: Index, version: u32) {
+        self.inner.on_cluster_version(index, version);
+    }
+
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         self.inner.snapshot()
     }

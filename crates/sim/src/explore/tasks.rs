@@ -176,10 +176,10 @@ impl Simulation {
                 self.invariants.captured(id, index, hash_of(&chunks))?;
                 process.disk_waits.push(DiskWork::Capture(meta, chunks));
             }
-            MachineJobDone::Installed { meta, dedup } => {
+            MachineJobDone::Installed { meta, dedup, version } => {
                 let resumed = meta.id.index.max(process.applier.resumed());
                 self.clients.answers.resumed(id, resumed);
-                process.driver.job_done(MachineJobDone::Installed { meta, dedup });
+                process.driver.job_done(MachineJobDone::Installed { meta, dedup, version });
             }
             done => process.driver.job_done(done),
         }

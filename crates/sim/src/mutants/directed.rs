@@ -1,11 +1,14 @@
 //! Direct checks of what random runs reach too rarely: logs that hold a request more than once
-//! or a request of another disk, run on one machine; and a capture at the wrong moment.
+//! or a request of another disk, and logs with changes of the cluster version, run on one machine;
+//! and a capture at the wrong moment.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate::driver::{Applier, CommandId, Driver, DriverOutput, MachineJob};
-use quorate::{DriverOptions, Machine, MachineError, SnapshotChunks};
+use quorate::driver::{
+    Applier, CommandId, Driver, DriverOutput, MachineJob, MachineJobDone, VersionChange,
+};
+use quorate::{ClusterVersion, DriverOptions, Machine, MachineError, SnapshotChunks, VersionRange};
 use quorate_core::message::{Append, Message};
 use quorate_core::{
     Boot, Config, Entries, Entry, EntryId, Envelope, Index, MemberId, Membership, SnapshotMeta,
@@ -125,6 +128,49 @@ pub(super) fn no_capture_while_a_snapshot_installs() -> Result<(), String> {
         return Err("the machine is captured while a snapshot installs".to_owned());
     }
     Ok(())
+}
+
+/// A program that does not support a version stops at it; a change for another version than the
+/// current one has no effect; a snapshot carries the version.
+pub(super) fn versions_are_kept() -> Result<(), String> {
+    let version = |version, downgrading| ClusterVersion { version, downgrading };
+    let change = |sequence, from, to| {
+        let id =
+            CommandId { member: MemberId(1), incarnation: 7, start: 1, sequence, open_from: 1 };
+        id.prepend_to_version(VersionChange { from, to })
+    };
+    let raise = change(1, version(1, false), version(2, false));
+    let stale = change(2, version(1, false), version(1, true));
+    let log: Vec<Entry> =
+        (2..).zip([raise, stale]).map(|(at, bytes)| Entry::command(1, at, bytes)).collect();
+    let mut newer = applier()?.with_versions(VersionRange::new(1, 2));
+    let _ = newer.apply(&log.clone().into()).map_err(|why| why.to_string())?;
+    expect_version(&newer, version(2, false))?;
+    let mut older = applier()?.with_versions(VersionRange::new(1, 1));
+    if older.apply(&log.into()).is_ok() {
+        return Err("a program runs on at a version that it does not support".into());
+    }
+    let membership = Arc::new(Membership::new([MemberId(1)], []));
+    let meta = SnapshotMeta { id: EntryId::new(1, 3), membership };
+    let captured = newer.capture(meta.clone()).map_err(|why| why.to_string())?;
+    let MachineJobDone::Captured { chunks, .. } = captured else {
+        return Err("no snapshot was captured".into());
+    };
+    let chunks: Vec<Bytes> = chunks.collect();
+    let mut restored = applier()?.with_versions(VersionRange::new(1, 2));
+    let _ = restored.install(&meta, chunks.iter().cloned()).map_err(|why| why.to_string())?;
+    expect_version(&restored, version(2, false))?;
+    let mut older = applier()?.with_versions(VersionRange::new(1, 1));
+    match older.install(&meta, chunks.into_iter()) {
+        Ok(_) => Err("a program starts from a version that it does not support".into()),
+        Err(_) => Ok(()),
+    }
+}
+
+fn expect_version(applier: &Applier<Counter>, expected: ClusterVersion) -> Result<(), String> {
+    let found = applier.cluster_version();
+    let text = || format!("the cluster version is {found}, expected {expected}");
+    if found == expected { Ok(()) } else { Err(text()) }
 }
 
 fn expect(applier: &Applier<Counter>, expected: u64) -> Result<(), String> {

@@ -27,11 +27,12 @@ impl Hunter for Explore {
 
 fn directed() -> Option<Kill> {
     type Check = fn() -> Result<(), String>;
-    let checks: [(&str, Check); 4] = [
+    let checks: [(&str, Check); 5] = [
         ("entries handed out twice", directed::entries_run_once),
         ("copies from before a restart", directed::copies_from_before_a_restart_do_not_run),
         ("a command of another disk", directed::commands_of_another_disk_do_not_run),
         ("a capture during an installation", directed::no_capture_while_a_snapshot_installs),
+        ("versions of a cluster", directed::versions_are_kept),
     ];
     checks.into_iter().find_map(|(place, check)| {
         let (checker, detail) = match catch_unwind(check) {

@@ -2,7 +2,7 @@
 //! table holds the state after some command, not before the last save, whole.
 
 use bytes::Bytes;
-use quorate_kv::{BatchConfig, Kv, MemoryTable, RedbTable, TableError};
+use quorate_kv::{BatchConfig, Command, Kv, MemoryTable, RedbTable, TableError};
 use quorate_sim::explore::Workload;
 use quorate_sim::faulty_disk::SharedDisk;
 use quorate_sim::random::Random;
@@ -45,7 +45,8 @@ impl Script {
     ) -> Result<u64, (u64, TableError)> {
         let mut saved = kv.applied();
         for (place, command) in self.commands.iter().enumerate().skip(saved as usize) {
-            let _ = kv.apply_bytes(place as u64 + 1, command).map_err(|error| (saved, error))?;
+            let command = Command::decode(command).unwrap();
+            let _ = kv.apply(place as u64 + 1, &command).map_err(|error| (saved, error))?;
             if random.below(8) == 0 {
                 kv.save().map_err(|error| (saved, error))?;
                 saved = place as u64 + 1;

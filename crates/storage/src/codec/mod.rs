@@ -103,7 +103,9 @@ impl fmt::Display for DecodeError {
             Self::TooShort => "bytes end too early",
             Self::TrailingBytes => "bytes follow after the value",
             Self::InvalidValue => "a number is not valid here",
-            Self::UnknownVersion => "written by a later version",
+            Self::UnknownVersion => {
+                "has the format of a later version: start a newer program on the same data"
+            }
             Self::Unsorted => "a list is not sorted",
         })
     }

@@ -10,8 +10,8 @@ use std::iter::Peekable;
 use std::vec::IntoIter;
 
 use quorate_kv::{
-    Command, Compact, IncrementalRange, Kv as KvStore, KvCommandReply, KvError, KvOutcome, Query,
-    Range, RangeOutcome, Table, check,
+    Command, Compact, IncrementalRange, Kv as KvStore, KvCommandReply, KvError, KvOutcome, Put,
+    Query, Range, RangeOutcome, Table, check,
 };
 use quorate_proto::etcdserverpb::kv_server::Kv;
 use quorate_proto::etcdserverpb::{
@@ -112,7 +112,7 @@ impl Kv for KvService {
         self.context.admit(&request, &ClientAction::Put(request.get_ref()))?;
         let put = convert::put(request.into_inner());
         check::put(&put).map_err(ServiceError::Kv)?;
-        let KvCommandReply { revision, result } = self.context.run(&Command::Put(put)).await?;
+        let KvCommandReply { revision, result } = self.context.run(&put_command(put)).await?;
         match result {
             Ok(KvOutcome::Put(done)) => {
                 let header = Some(self.context.header(revision));
@@ -200,6 +200,19 @@ fn is_serializable(txn: &TxnRequest) -> bool {
         Some(request_op::Request::RequestTxn(txn)) => is_serializable(txn),
         _ => false,
     })
+}
+
+/// In a build for tests of upgrades, keys with this prefix are put with the made-up command of the
+/// next version.
+#[cfg(feature = "next-version-for-tests")]
+const REVERSED_PREFIX: &[u8] = b"reversed/";
+
+fn put_command(put: Put) -> Command {
+    #[cfg(feature = "next-version-for-tests")]
+    if put.key.starts_with(REVERSED_PREFIX) {
+        return Command::PutReversed(put);
+    }
+    Command::Put(put)
 }
 
 /// The error for a result that is not of the expected type.

@@ -65,7 +65,7 @@ pub(super) fn record(membership: &Membership) -> v1::MembershipRecord {
 }
 
 pub(super) fn member(membership: &Membership, id: MemberId) -> v1::Member {
-    let MemberDetails { name, peer_urls, client_urls } = MemberDetails::of(membership, id);
+    let MemberDetails { name, peer_urls, client_urls, .. } = MemberDetails::of(membership, id);
     let zone = membership.info(id).map(|info| String::from_utf8_lossy(&info.zone).into_owned());
     v1::Member {
         id: id.0,

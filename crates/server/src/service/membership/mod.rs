@@ -277,6 +277,11 @@ fn own_status(status: &NodeStatus) -> v1::MemberStatus {
         incarnation: status.incarnation,
         boots: status.boots,
         identity_rejected,
+        cluster_version: status.cluster_version.version,
+        downgrading: status.cluster_version.downgrading,
+        supported_version_min: status.supported_versions.min,
+        supported_version_max: status.supported_versions.max,
+        storage_version: status.storage_version,
     }
 }
 

@@ -1,0 +1,306 @@
+//! The leader's work on the cluster version.
+//!
+//! While its own program supports a higher version than the cluster has, or a downgrade is in
+//! progress, a leader asks all members which versions their programs support. It raises the
+//! version when all of them have answered, and ends a downgrade when none supports more. In all
+//! other clusters nothing is asked.
+
+use std::collections::BTreeMap;
+
+use quorate_core::{MemberId, Refusal};
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+
+use super::member::Member;
+use super::side_messages::SideMessage;
+use crate::cluster_version::{ClusterVersion, DowngradeRefusal, VersionChange, VersionRange};
+use crate::outcome::{RequestOutcome, RequestRefused};
+
+/// The rounds of questions of a leader.
+pub(crate) struct VersionRounds {
+    supported: VersionRange,
+    /// The number of the current round.
+    round: u64,
+    ticks_left: u32,
+    /// The replies in this round.
+    replies: BTreeMap<MemberId, VersionRange>,
+    /// Downgrades that wait for the end of the round; none cancels one.
+    downgrades: Vec<(Option<u32>, oneshot::Sender<RequestOutcome>)>,
+    /// The members that kept the version from rising when this was last logged.
+    waits_for: Vec<MemberId>,
+}
+
+impl VersionRounds {
+    pub(crate) fn new(supported: VersionRange) -> Self {
+        Self {
+            supported,
+            round: 0,
+            ticks_left: 0,
+            replies: BTreeMap::new(),
+            downgrades: Vec::new(),
+            waits_for: Vec::new(),
+        }
+    }
+
+    pub(crate) fn supported(&self) -> VersionRange {
+        self.supported
+    }
+
+    /// The change to propose when these members have to agree and have replied as recorded.
+    fn next_change(&self, now: ClusterVersion, members: &[MemberId]) -> Option<VersionChange> {
+        let mut highest = Vec::new();
+        for member in members {
+            highest.push(self.replies.get(member)?.max);
+        }
+        let to = if now.downgrading {
+            // Every program is replaced: from now on the version may rise again.
+            let done = highest.iter().all(|max| *max <= now.version);
+            done.then_some(ClusterVersion { downgrading: false, ..now })?
+        } else {
+            let version = highest.into_iter().min()?;
+            (version > now.version).then_some(ClusterVersion { version, downgrading: false })?
+        };
+        Some(VersionChange { from: now, to })
+    }
+
+    /// The change that a downgrade asks for.
+    fn downgrade(
+        &self,
+        now: ClusterVersion,
+        target: Option<u32>,
+    ) -> Result<VersionChange, DowngradeRefusal> {
+        let Some(target) = target else {
+            let to = ClusterVersion { downgrading: false, ..now };
+            let change = VersionChange { from: now, to };
+            return now.downgrading.then_some(change).ok_or(DowngradeRefusal::NotInProgress);
+        };
+        if target >= now.version || target < ClusterVersion::FIRST {
+            return Err(DowngradeRefusal::NotLower { target, current: now.version });
+        }
+        // A member that does not answer may be down for good: it must not prevent a downgrade.
+        for (member, supported) in &self.replies {
+            if !supported.contains(target) {
+                let (member, supported) = (*member, *supported);
+                return Err(DowngradeRefusal::Unsupported { target, member, supported });
+            }
+        }
+        let to = ClusterVersion { version: target, downgrading: true };
+        Ok(VersionChange { from: now, to })
+    }
+}
+
+impl Member {
+    pub(crate) fn on_version_tick(&mut self) {
+        self.capture_changed_version();
+        if self.driver.raft().leader() != Some(self.key.member) {
+            self.refuse_downgrades();
+            return;
+        }
+        let now = self.driver.cluster_version();
+        let versions = &mut self.state.versions;
+        let due = versions.supported.max > now.version
+            || now.downgrading
+            || !versions.downgrades.is_empty();
+        versions.ticks_left = versions.ticks_left.saturating_sub(1);
+        if due && versions.ticks_left == 0 {
+            self.end_version_round();
+            self.begin_version_round();
+        }
+    }
+
+    fn begin_version_round(&mut self) {
+        let election_ticks = self.driver.raft().config().election_ticks;
+        let own = self.key.member;
+        let versions = &mut self.state.versions;
+        versions.round += 1;
+        versions.ticks_left = election_ticks.max(1);
+        versions.replies.clear();
+        versions.replies.insert(own, versions.supported);
+        let request = SideMessage::VersionRequest(versions.round);
+        for peer in self.version_members() {
+            if peer != own {
+                self.send_side_message(peer, &request);
+            }
+        }
+        self.propose_next_version();
+    }
+
+    fn version_members(&self) -> Vec<MemberId> {
+        self.driver.raft().membership().members().iter().collect()
+    }
+
+    pub(crate) fn on_version_reply(
+        &mut self,
+        from: MemberId,
+        number: u64,
+        supported: VersionRange,
+    ) {
+        let versions = &mut self.state.versions;
+        let known = versions.replies.contains_key(&from);
+        if number == versions.round && !known && self.version_members().contains(&from) {
+            self.state.versions.replies.insert(from, supported);
+            self.propose_next_version();
+        }
+    }
+
+    /// Proposes a change when every member has answered. The last answer and the start of the
+    /// round come here, so each round proposes at most once.
+    fn propose_next_version(&mut self) {
+        let (now, term) = (self.driver.cluster_version(), self.driver.raft().term());
+        let members = self.version_members();
+        let change = self.state.versions.next_change(now, &members);
+        if let Some(change) = change
+            && self.state.versions.downgrades.is_empty()
+        {
+            info!(member = %self.key.member, from = %change.from, to = %change.to,
+                "all members support it: changing the cluster version");
+            // Without a result it is proposed again in the next round.
+            let _ = self.driver.propose_version(term, change);
+        }
+    }
+
+    /// What waits for the answers of a round ends with it, whether or not all have come.
+    fn end_version_round(&mut self) {
+        let (now, term) = (self.driver.cluster_version(), self.driver.raft().term());
+        self.log_missing_support(now);
+        for (target, reply) in std::mem::take(&mut self.state.versions.downgrades) {
+            match self.state.versions.downgrade(now, target) {
+                Ok(change) => {
+                    info!(member = %self.key.member, from = %change.from, to = %change.to,
+                        "an operator changes the cluster version");
+                    let token = self.driver.propose_version(term, change);
+                    self.state.waiting.insert(token, reply);
+                }
+                Err(refusal) => {
+                    let _ = reply.send(Err(RequestRefused::Downgrade(refusal).into()));
+                }
+            }
+        }
+    }
+
+    /// Says once which members keep the version from rising.
+    fn log_missing_support(&mut self, now: ClusterVersion) {
+        let own = self.key.member;
+        let members = self.version_members();
+        let versions = &mut self.state.versions;
+        let supports = |member: &MemberId| {
+            versions.replies.get(member).is_some_and(|supported| supported.max > now.version)
+        };
+        let missing: Vec<MemberId> = members.into_iter().filter(|id| !supports(id)).collect();
+        // Before the first round nothing is known.
+        let waits = versions.round > 0 && versions.supported.max > now.version && !now.downgrading;
+        if !waits || missing == versions.waits_for {
+            return;
+        }
+        if !missing.is_empty() {
+            let waits_for: Vec<String> = missing.iter().map(ToString::to_string).collect();
+            info!(member = %own, cluster_version = %now, waits_for = waits_for.join(" "),
+                "the cluster version rises when these members support a higher one");
+        }
+        versions.waits_for = missing;
+    }
+
+    pub(crate) fn on_downgrade(
+        &mut self,
+        target: Option<u32>,
+        reply: oneshot::Sender<RequestOutcome>,
+    ) {
+        let leader = self.driver.raft().leader();
+        if leader != Some(self.key.member) {
+            let refused = RequestRefused::ByLeader(Refusal::NotLeader { leader });
+            let _ = reply.send(Err(refused.into()));
+            return;
+        }
+        let first = self.state.versions.downgrades.is_empty();
+        self.state.versions.downgrades.push((target, reply));
+        if first {
+            // A new round: answers of an earlier one may be from other programs.
+            self.begin_version_round();
+        }
+    }
+
+    fn refuse_downgrades(&mut self) {
+        let leader = self.driver.raft().leader();
+        for (_, reply) in std::mem::take(&mut self.state.versions.downgrades) {
+            let refused = RequestRefused::ByLeader(Refusal::NotLeader { leader });
+            let _ = reply.send(Err(refused.into()));
+        }
+    }
+
+    /// A program that supports only the new version cannot run the log before it: a snapshot
+    /// replaces that part.
+    fn capture_changed_version(&mut self) {
+        if !self.driver.is_version_captured() {
+            self.driver.capture();
+        }
+    }
+
+    /// Tells the handles the cluster version.
+    pub(crate) fn publish_version(&mut self) {
+        let now = self.driver.cluster_version();
+        let changed = self.shared.cluster_version.send_if_modified(|known| {
+            let changed = *known != now;
+            *known = now;
+            changed
+        });
+        if changed {
+            if now.downgrading {
+                warn!(member = %self.key.member, cluster_version = %now, "cluster version changed");
+            } else {
+                info!(member = %self.key.member, cluster_version = %now, "cluster version changed");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(replies: &[(u64, u32, u32)]) -> VersionRounds {
+        let mut rounds = VersionRounds::new(VersionRange::new(1, 3));
+        for (member, min, max) in replies {
+            rounds.replies.insert(MemberId(*member), VersionRange::new(*min, *max));
+        }
+        rounds
+    }
+
+    fn at(version: u32, downgrading: bool) -> ClusterVersion {
+        ClusterVersion { version, downgrading }
+    }
+
+    const MEMBERS: [MemberId; 3] = [MemberId(1), MemberId(2), MemberId(3)];
+
+    #[test]
+    fn the_version_is_the_lowest_that_all_support() {
+        let next = |rounds: VersionRounds| rounds.next_change(at(1, false), &MEMBERS);
+        assert_eq!(next(rounds(&[(1, 1, 3), (2, 1, 3)])), None, "one has not answered");
+        assert_eq!(next(rounds(&[(1, 1, 3), (2, 1, 3), (3, 1, 1)])), None);
+        let change = next(rounds(&[(1, 1, 3), (2, 1, 3), (3, 1, 2)])).unwrap();
+        assert_eq!((change.from, change.to), (at(1, false), at(2, false)));
+    }
+
+    #[test]
+    fn a_downgrade_ends_when_no_program_supports_more() {
+        let held = |rounds: VersionRounds| rounds.next_change(at(1, true), &MEMBERS);
+        assert_eq!(held(rounds(&[(1, 1, 3), (2, 1, 3), (3, 1, 3)])), None);
+        assert_eq!(held(rounds(&[(1, 1, 3), (2, 1, 1), (3, 1, 1)])), None);
+        let change = held(rounds(&[(1, 1, 1), (2, 1, 1), (3, 1, 1)])).unwrap();
+        assert_eq!(change.to, at(1, false));
+    }
+
+    #[test]
+    fn downgrades_need_a_lower_version_that_all_who_answer_support() {
+        let all = rounds(&[(1, 1, 3), (2, 1, 3)]);
+        let lowered = all.downgrade(at(3, false), Some(2)).unwrap();
+        assert_eq!(lowered.to, at(2, true));
+        let refused = |target| all.downgrade(at(3, false), target).unwrap_err();
+        assert!(matches!(refused(Some(3)), DowngradeRefusal::NotLower { .. }));
+        assert!(matches!(refused(Some(0)), DowngradeRefusal::NotLower { .. }));
+        assert_eq!(refused(None), DowngradeRefusal::NotInProgress);
+        assert_eq!(all.downgrade(at(2, true), None).unwrap().to, at(2, false));
+        let newer = rounds(&[(1, 1, 3), (2, 3, 4)]);
+        let refused = newer.downgrade(at(3, false), Some(2)).unwrap_err();
+        assert!(matches!(refused, DowngradeRefusal::Unsupported { member: MemberId(2), .. }));
+    }
+}

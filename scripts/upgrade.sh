@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Upgrades, downgrades and mixes two programs under load (crates/cli/tests/upgrade.rs): the one of
+# this build, and one with a made-up command of the next cluster version. Arguments are flags of
+# cargo; without any, only what the binary needs is built.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-$PWD/target}
+[ $# -gt 0 ] || set -- -p quorate-cli
+# In the same directory, so that all dependencies are built once.
+cargo build --locked "$@" --features quorate-cli/next-version-for-tests --bin quorate
+cp "$target/debug/quorate" "$target/debug/quorate-next"
+QUORATE_NEXT="$target/debug/quorate-next" cargo test --locked "$@" --test upgrade -- --nocapture
