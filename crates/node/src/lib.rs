@@ -95,6 +95,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod applied_bytes;
 mod applier;
 mod command_id;
 pub mod driver;
@@ -131,8 +132,8 @@ pub use runtime::*;
 pub use tcp::fuzzing;
 #[cfg(feature = "runtime")]
 pub use tcp::{
-    AddressResolver, ConnectionSecurity, DiscoveryError, PeerStream, Plaintext, RoundTripCallback,
-    SecurityFuture, TcpConfig, TcpTransport,
+    AddressResolver, ConnectionSecurity, DiscoveryError, PeerStream, Plaintext, RejectedCallback,
+    RoundTripCallback, SecurityFuture, TcpConfig, TcpTransport,
 };
 
 // What is asked for and answered with, so that most users need no other crate.

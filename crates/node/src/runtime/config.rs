@@ -120,8 +120,8 @@ pub enum NodeError {
     Boot(BootError),
     /// The newest snapshot is not one of this machine.
     Snapshot(EntryId, SnapshotInstallError),
-    /// The machine panicked while it was restored from the newest snapshot.
-    MachinePanicked,
+    /// The machine panicked while it was restored, with this message.
+    MachinePanicked(String),
     /// The transport could not be started.
     Transport(TransportError),
     /// The disk thread could not be started, or the system gave no random numbers.
@@ -137,7 +137,9 @@ impl fmt::Display for NodeError {
             Self::Storage(why) => write!(f, "cannot open the storage: {why}"),
             Self::Boot(why) => write!(f, "the stored state is not usable: {why}"),
             Self::Snapshot(id, why) => write!(f, "snapshot {id}: {why}"),
-            Self::MachinePanicked => write!(f, "the state machine panicked on a snapshot"),
+            Self::MachinePanicked(text) => {
+                write!(f, "the state machine panicked at its start: {text}")
+            }
             Self::Transport(why) => write!(f, "cannot start the transport: {why}"),
             Self::System(why) => write!(f, "the system refused a thread or random numbers: {why}"),
         }
@@ -154,7 +156,7 @@ impl std::error::Error for NodeError {
             Self::ZeroTick
             | Self::HostStopped
             | Self::AlreadyRunning(_)
-            | Self::MachinePanicked => None,
+            | Self::MachinePanicked(_) => None,
         }
     }
 }
