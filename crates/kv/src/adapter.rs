@@ -23,7 +23,8 @@ use crate::watch::{PollLimits, WakeFn, WatchHub, WatchPoll, WatchRequest, Watche
 ///
 /// # Panics
 ///
-/// When the table fails while a member starts, or while it writes or installs a snapshot.
+/// When the table fails while a member starts, or while it writes or installs a snapshot. The
+/// node catches the panic, and stops the member with its message as the reason.
 impl<T: Table> Machine for Kv<T> {
     fn resume(&mut self, owner: &StoreIdentity) -> u64 {
         or_panic(Self::resume(self, &owner_bytes(owner)))
@@ -48,7 +49,15 @@ impl<T: Table> Machine for Kv<T> {
     }
 
     fn snapshot(&self) -> SnapshotChunks {
-        Box::new(or_panic(Self::snapshot(self)))
+        let mut chunks = or_panic(Self::snapshot(self));
+        Box::new(std::iter::from_fn(move || {
+            let chunk = chunks.next();
+            // A snapshot that ends early would replace the log although rows are missing.
+            match chunks.take_failure() {
+                Some(error) => or_panic(Err(error)),
+                None => chunk,
+            }
+        }))
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
