@@ -182,7 +182,11 @@ async fn version(State(state): State<HttpState>, extensions: Extensions) -> Resp
     if let Some(denied) = state.denied(&extensions, &ClientAction::Version) {
         return denied;
     }
-    let body = json!({ "etcdserver": crate::ETCD_VERSION, "etcdcluster": cluster_version() });
+    let body = json!({
+        "etcdserver": crate::ETCD_VERSION,
+        "etcdcluster": cluster_version(),
+        "quorate": crate::VERSION,
+    });
     ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 

@@ -1,7 +1,8 @@
-//! Logs as JSON lines in the format of zap, which etcd's tools read.
+//! Logs in the formats of zap, which etcd's tools read: JSON lines, or text for people.
 
 use std::fmt::Debug;
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
@@ -10,45 +11,108 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 
-/// Writes events of this level and above to standard error. Only the first call of a process
-/// has an effect.
-pub fn start(level: &str) {
+use crate::config::{LogFormat, LogOutput};
+
+/// Writes events of this level and above to these outputs. Only the first call of a process has
+/// an effect. The error is about a file that cannot be opened.
+pub fn start(level: &str, format: LogFormat, outputs: &[LogOutput]) -> io::Result<()> {
     let level = match level {
         "debug" => Level::DEBUG,
         "warn" => Level::WARN,
         "info" => Level::INFO,
         _ => Level::ERROR,
     };
-    let subscriber = Registry::default().with(JsonLines { level });
+    let outputs: io::Result<Vec<LogWriter>> = outputs.iter().map(LogWriter::open).collect();
+    let subscriber = Registry::default().with(LogLines { level, format, outputs: outputs? });
     // Fails if a subscriber is set already, which then stays.
     let _ = tracing::subscriber::set_global_default(subscriber);
+    Ok(())
 }
 
-struct JsonLines {
+struct LogLines {
     level: Level,
+    format: LogFormat,
+    outputs: Vec<LogWriter>,
 }
 
-impl<S: Subscriber> Layer<S> for JsonLines {
+/// An open [`LogOutput`].
+enum LogWriter {
+    Stderr,
+    Stdout,
+    File(File),
+}
+
+impl LogWriter {
+    fn open(output: &LogOutput) -> io::Result<Self> {
+        Ok(match output {
+            LogOutput::Stderr => Self::Stderr,
+            LogOutput::Stdout => Self::Stdout,
+            LogOutput::File(path) => {
+                let file = File::options().create(true).append(true).open(path);
+                let named = |error| {
+                    io::Error::other(format!(
+                        "cannot open the log file {}: {error}",
+                        path.display()
+                    ))
+                };
+                Self::File(file.map_err(named)?)
+            }
+        })
+    }
+
+    /// Writes a whole line in one call, so that lines of several processes do not mix.
+    fn write(&self, line: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stderr => io::stderr().lock().write_all(line),
+            Self::Stdout => io::stdout().lock().write_all(line),
+            Self::File(file) => (&*file).write_all(line),
+        }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for LogLines {
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
         // Events of third-party libraries are left out.
         *metadata.level() <= self.level && metadata.target().starts_with("quorate")
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let line = line(event, SystemTime::now());
-        // A failure to write to standard error cannot be reported anywhere.
-        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+        let line = match self.format {
+            LogFormat::Json => line(event, SystemTime::now()),
+            LogFormat::Console => console_line(event, SystemTime::now()),
+        };
+        for output in &self.outputs {
+            // A failure to write a log line cannot be reported anywhere.
+            let _ = output.write(line.as_bytes());
+        }
     }
 }
 
-fn line(event: &Event<'_>, now: SystemTime) -> String {
+/// Time, level, place, message and fields, separated by tabs.
+fn console_line(event: &Event<'_>, now: SystemTime) -> String {
+    let (caller, fields) = parts(event);
+    let level = event.metadata().level().as_str().to_lowercase();
+    let mut line = format!("{}\t{level}\t{caller}\t{}", timestamp(now), fields.message);
+    if !fields.fields.is_empty() {
+        line.push_str(&format!("\t{}", Value::Object(fields.fields)));
+    }
+    line.push('\n');
+    line
+}
+
+/// The place in the code, and the message with its fields.
+fn parts(event: &Event<'_>) -> (String, EventFields) {
     let metadata = event.metadata();
     let mut fields = EventFields::default();
     event.record(&mut fields);
-    let level = metadata.level().as_str().to_lowercase();
     let file = metadata.file().and_then(|file| file.rsplit_once("src/")).map_or("", |(_, f)| f);
     let target = metadata.target().split("::").next().unwrap_or_default();
-    let caller = format!("{target}/{file}:{}", metadata.line().unwrap_or_default());
+    (format!("{target}/{file}:{}", metadata.line().unwrap_or_default()), fields)
+}
+
+fn line(event: &Event<'_>, now: SystemTime) -> String {
+    let (caller, fields) = parts(event);
+    let level = event.metadata().level().as_str().to_lowercase();
     let quoted = |text: &str| Value::from(text).to_string();
     let mut line = format!(
         "{{\"level\":{},\"ts\":{},\"caller\":{},\"msg\":{}",
