@@ -36,9 +36,9 @@ impl ObservedMembership {
         let mut names = MemberNames::default();
         names.learn(Some(&record));
         let goal_voters = record.goal.as_ref().map_or(&[][..], |goal| &goal.voters);
-        let is_member = |member: &&wire::Member| member.standing() != wire::Standing::Expected;
+        let is_member = |member: &&wire::Member| member.voting_role() != wire::VotingRole::Expected;
         let member = |member: &wire::Member| {
-            let is_learner = member.standing() == wire::Standing::Learner;
+            let is_learner = member.voting_role() == wire::VotingRole::Learner;
             etcd::Member {
                 id: member.id,
                 name: member.name.clone(),
@@ -186,14 +186,14 @@ mod tests {
     use super::*;
 
     fn observed(index: u64, voters: &[u64], learners: &[u64]) -> ObservedMembership {
-        let standing = |id: &u64| match learners.contains(id) {
-            true => wire::Standing::Learner,
-            false => wire::Standing::Voter,
+        let voting_role = |id: &u64| match learners.contains(id) {
+            true => wire::VotingRole::Learner,
+            false => wire::VotingRole::Voter,
         };
         let member = |id: &u64| wire::Member {
             id: *id,
             name: format!("m{id}"),
-            standing: standing(id).into(),
+            voting_role: voting_role(id).into(),
             ..Default::default()
         };
         ObservedMembership::new(wire::MembershipRecord {

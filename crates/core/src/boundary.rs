@@ -45,8 +45,7 @@ pub enum Input {
     Snapshotted(Index),
     /// Trims the log up to here even if a peer will then need a snapshot.
     Trim(Index),
-    /// A snapshot was delivered to this peer. The peer itself reports when it has installed
-    /// it.
+    /// A snapshot was delivered to this peer. The peer itself replies when its disk holds it.
     SnapshotSent(MemberId),
     /// A snapshot was not delivered to this peer.
     SnapshotLost(MemberId),

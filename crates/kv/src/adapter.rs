@@ -6,7 +6,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity};
+use quorate::storage::StoreIdentity;
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 
 use crate::command::Query;
 use crate::error::KvError;
@@ -23,11 +24,11 @@ use crate::watch::{PollLimits, WakeFn, WatchHub, WatchPoll, WatchRequest, Watche
 ///
 /// # Panics
 ///
-/// When the table fails while a member starts, or while it writes or installs a snapshot. The
-/// node catches the panic, and stops the member with its message as the reason.
+/// The chunks of a snapshot, when a row cannot be read. The node catches the panic, and stops the
+/// member with its message as the reason.
 impl<T: Table> Machine for Kv<T> {
-    fn resume(&mut self, owner: &StoreIdentity) -> u64 {
-        or_panic(Self::resume(self, &owner_bytes(owner)))
+    fn resume(&mut self, owner: &StoreIdentity) -> Result<u64, MachineError> {
+        Ok(Self::resume(self, &owner_bytes(owner))?)
     }
 
     fn save(&mut self) -> Result<(), MachineError> {
@@ -48,20 +49,20 @@ impl<T: Table> Machine for Kv<T> {
         Ok(reply.encode())
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
-        let mut chunks = or_panic(Self::snapshot(self));
-        Box::new(std::iter::from_fn(move || {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        let mut chunks = Self::snapshot(self)?;
+        Ok(Box::new(std::iter::from_fn(move || {
             let chunk = chunks.next();
             // A snapshot that ends early would replace the log although rows are missing.
             match chunks.take_failure() {
-                Some(error) => or_panic(Err(error)),
+                Some(error) => read_failed(&error),
                 None => chunk,
             }
-        }))
+        })))
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
-        or_bad_snapshot(Self::install(self, chunks))
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
+        Self::install(self, chunks).map_err(install_error)
     }
 }
 
@@ -71,18 +72,16 @@ fn owner_bytes(owner: &StoreIdentity) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-#[expect(clippy::panic, reason = "the state is unknown after a failed write")]
-fn or_panic<R>(result: Result<R, TableError>) -> R {
-    match result {
-        Ok(done) => done,
-        Err(error) => panic!("state machine failed: {error}"),
-    }
+/// Chunks cannot be errors, and an early end would look like the end.
+#[expect(clippy::panic, reason = "the node catches it and stops the member")]
+fn read_failed(error: &TableError) -> ! {
+    panic!("a snapshot cannot be read: {error}")
 }
 
-fn or_bad_snapshot<R>(result: Result<R, KvSnapshotError>) -> Result<R, BadSnapshot> {
-    match result {
-        Err(KvSnapshotError::Table(error)) => or_panic(Err(error)),
-        result => result.map_err(|_| BadSnapshot),
+fn install_error(error: KvSnapshotError) -> MachineError {
+    match error {
+        KvSnapshotError::Table(error) => error.into(),
+        _ => BadSnapshot.into(),
     }
 }
 
@@ -201,11 +200,11 @@ impl<T: Table> SharedKv<T> {
 }
 
 impl<T: Table> Machine for SharedKv<T> {
-    fn resume(&mut self, owner: &StoreIdentity) -> u64 {
+    fn resume(&mut self, owner: &StoreIdentity) -> Result<u64, MachineError> {
         let mut kv = self.write();
-        let applied = Machine::resume(&mut *kv, owner);
+        let applied = Machine::resume(&mut *kv, owner)?;
         self.hub().restart(kv.revision());
-        applied
+        Ok(applied)
     }
 
     fn save(&mut self) -> Result<(), MachineError> {
@@ -229,22 +228,22 @@ impl<T: Table> Machine for SharedKv<T> {
         Machine::query(&*self.read(), query)
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         Machine::snapshot(&*self.read())
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         let mut decoder = SnapshotDecoder::default();
         loop {
             // The lock is released between chunks: readers see the old state meanwhile and
             // never wait for the whole installation.
             let Some(chunk) = chunks.next() else {
-                or_panic(self.write().abort_install());
-                return Err(BadSnapshot);
+                self.write().abort_install()?;
+                return Err(BadSnapshot.into());
             };
             let mut kv = self.write();
-            if or_bad_snapshot(kv.stage_chunk(&mut decoder, chunk))? {
-                or_bad_snapshot(kv.finish_install(decoder))?;
+            if kv.stage_chunk(&mut decoder, chunk).map_err(install_error)? {
+                kv.finish_install(decoder).map_err(install_error)?;
                 self.hub().restart(kv.revision());
                 return Ok(());
             }

@@ -8,10 +8,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate::{
-    DirectoryStorage, FileDisk, Node, NodeError, RejectReason, StopReason, StoreConfig, TcpConfig,
-    TcpTransport,
-};
+use quorate::storage::{FileDisk, StoreConfig};
+use quorate::transport::RejectReason;
+use quorate::{DirectoryStorage, Node, NodeError, StopReason, TcpConfig, TcpTransport};
 use quorate_kv::TableError;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -95,7 +94,7 @@ async fn announce_ready(running: &RunningServer) -> Infallible {
     running.wait_ready().await;
     for address in &running.client_addresses {
         tracing::info!(address = %address, name = running.name, member_id = %running.node.id(),
-            cluster_id = %hex(running.context.cluster_id), "ready to serve client requests");
+            cluster = %hex(running.context.cluster_id), "ready to serve client requests");
     }
     notify("READY=1");
     std::future::pending().await
@@ -131,10 +130,10 @@ impl RunningServer {
             force_new_cluster(&config).map_err(ServerError::Recover)?;
         }
         let mut node_config = prepare(&config, &transport).await?;
-        node_config.observer = Arc::clone(&metrics) as Arc<dyn quorate::NodeObserver>;
+        node_config.observer = Arc::clone(&metrics) as Arc<dyn quorate::metrics::NodeObserver>;
         let cluster_id = node_config.cluster;
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
-        let storage = DirectoryStorage::on(disk, StoreConfig::default());
+        let storage = DirectoryStorage::with_disk(disk, StoreConfig::default());
         let store = SharedStore::new(open_table(&config).await?);
         // Commands on a table in a file wait for the disk.
         node_config.machine_blocks = config.table == TableKind::Redb;
@@ -240,8 +239,8 @@ impl RunningServer {
             }
             tokio::time::sleep(READY_RETRY_INTERVAL).await;
         }
-        let member_id = self.node.id();
-        tracing::error!(%member_id, "{REMOVED}; its data directory is of no further use");
+        let member = self.node.id();
+        tracing::error!(%member, "{REMOVED}; its data directory is of no further use");
     }
 
     /// Waits until this member was in the membership and has been removed from it.
@@ -255,7 +254,7 @@ impl RunningServer {
             let has_left = was_member && !membership.contains(node.id());
             if has_left || membership.removed().contains(&node.id()) {
                 let member_id = node.id();
-                tracing::error!(%member_id, "{REMOVED}");
+                tracing::error!(member = %member_id, "{REMOVED}");
                 return;
             }
         }

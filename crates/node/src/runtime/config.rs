@@ -12,6 +12,7 @@ use super::storage::StorageError;
 use super::transport::{MemberKey, TransportError};
 use crate::applier::SnapshotInstallError;
 use crate::driver::DriverOptions;
+use crate::machine::MachineFailed;
 
 /// Settings of one member. [`NodeConfig::first`] and [`NodeConfig::join`] fill in defaults;
 /// every field may be changed after.
@@ -120,6 +121,8 @@ pub enum NodeError {
     Boot(BootError),
     /// The newest snapshot is not one of this machine.
     Snapshot(EntryId, SnapshotInstallError),
+    /// The machine could not resume its own state.
+    Machine(MachineFailed),
     /// The machine panicked while it was restored, with this message.
     MachinePanicked(String),
     /// The transport could not be started.
@@ -137,6 +140,7 @@ impl fmt::Display for NodeError {
             Self::Storage(why) => write!(f, "cannot open the storage: {why}"),
             Self::Boot(why) => write!(f, "the stored state is not usable: {why}"),
             Self::Snapshot(id, why) => write!(f, "snapshot {id}: {why}"),
+            Self::Machine(failed) => write!(f, "{failed}"),
             Self::MachinePanicked(text) => {
                 write!(f, "the state machine panicked at its start: {text}")
             }
@@ -152,6 +156,7 @@ impl std::error::Error for NodeError {
             Self::Storage(why) | Self::Transport(why) => Some(&**why),
             Self::Boot(why) => Some(why),
             Self::Snapshot(_, why) => Some(why),
+            Self::Machine(failed) => Some(failed),
             Self::System(why) => Some(why),
             Self::ZeroTick
             | Self::HostStopped

@@ -43,8 +43,16 @@ pub(crate) struct Parts {
     local_members: Arc<LocalMembers>,
     pub(crate) transport: Arc<dyn Transport>,
     state: Mutex<HostState>,
-    /// Of [`Node::start`]: the host stops with its last member.
-    stop_when_empty: bool,
+    lifetime: HostLifetime,
+}
+
+/// When a host stops by itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HostLifetime {
+    /// Never: of [`Host::start`].
+    UntilStopped,
+    /// With its last member: of [`Node::start`].
+    UntilEmpty,
 }
 
 #[derive(Default)]
@@ -74,7 +82,7 @@ impl Host {
     /// uses from then on. It listens as soon as it has its first member, so that no peer
     /// connects to a process without members.
     pub fn start(tick: Duration, transport: impl Transport) -> Result<Self, NodeError> {
-        Self::new(tick, transport, false)
+        Self::new(tick, transport, HostLifetime::UntilStopped)
     }
 
     /// A host that stops when its last member has stopped.
@@ -82,13 +90,13 @@ impl Host {
         tick: Duration,
         transport: impl Transport,
     ) -> Result<Self, NodeError> {
-        Self::new(tick, transport, true)
+        Self::new(tick, transport, HostLifetime::UntilEmpty)
     }
 
     fn new(
         tick: Duration,
         transport: impl Transport,
-        stop_when_empty: bool,
+        lifetime: HostLifetime,
     ) -> Result<Self, NodeError> {
         if tick.is_zero() {
             return Err(NodeError::ZeroTick);
@@ -100,7 +108,7 @@ impl Host {
             local_members: Arc::default(),
             transport: Arc::new(transport),
             state: Mutex::default(),
-            stop_when_empty,
+            lifetime,
         };
         Ok(Self { parts: Arc::new(parts) })
     }
@@ -170,17 +178,18 @@ fn open_member<M: Machine>(
     let (mark, first) = first_identity(config.cluster, &config.raft, first);
     let StoredState { identity, boots, boot } =
         storage.open(mark, &first).map_err(NodeError::Storage)?;
-    let mut waking = StartingMember::new(config.raft, identity, boots, boot, machine);
-    let snapshot = waking.boot.snapshot.clone();
+    let starting = StartingMember::new(config.raft, identity, boots, boot, machine);
+    let mut starting = starting.map_err(NodeError::Machine)?;
+    let snapshot = starting.boot.snapshot.clone();
     if snapshot.id.index > 0 {
         let source = storage.open_snapshot(snapshot.id).map_err(NodeError::Storage)?;
-        install(&mut waking.applier, &snapshot, source).map_err(|ended| match ended {
+        let _ = install(&mut starting.applier, &snapshot, source).map_err(|ended| match ended {
             StopReason::Snapshot(id, why) => NodeError::Snapshot(id, why),
             ended => NodeError::Storage(ended.into()),
         })?;
         storage.release_snapshot(snapshot.id);
     }
-    let (driver, applier, _) = waking.finish(config.options).map_err(NodeError::Boot)?;
+    let (driver, applier, _) = starting.finish(config.options).map_err(NodeError::Boot)?;
     Ok(OpenedMember { driver, applier, storage: Box::new(storage), boots })
 }
 
@@ -216,7 +225,7 @@ impl Parts {
         let mut state = lock(&self.state);
         self.local_members.remove(key);
         state.running.remove(&key);
-        let stops = self.stop_when_empty && state.running.is_empty();
+        let stops = self.lifetime == HostLifetime::UntilEmpty && state.running.is_empty();
         state.is_stopping |= stops;
         stops
     }

@@ -121,7 +121,7 @@ pub trait Transport: Send + Sync + 'static {
     /// its channels to `key`.
     fn reject(&self, key: MemberKey, from: MemberId, why: RejectReason);
 
-    /// Counters by name, for [`Metrics`](crate::Metrics).
+    /// Counters by name, for [`Metrics`](crate::metrics::Metrics).
     fn counts(&self) -> BTreeMap<&'static str, u64>;
 
     /// Stops listening, closes all connections and ends all tasks. When it returns, the
@@ -145,7 +145,7 @@ pub enum RejectReason {
     Removed,
     /// The cluster knows another disk under this id, or the member was added by another entry.
     /// Add it again under a new id, with an empty disk.
-    NotItself,
+    OtherDisk,
 }
 
 impl RejectReason {
@@ -155,7 +155,7 @@ impl RejectReason {
             Self::ForeignCluster => 1,
             Self::OtherMember => 2,
             Self::Removed => 3,
-            Self::NotItself => 4,
+            Self::OtherDisk => 4,
         }
     }
 
@@ -165,7 +165,7 @@ impl RejectReason {
             1 => Self::ForeignCluster,
             2 => Self::OtherMember,
             3 => Self::Removed,
-            4 => Self::NotItself,
+            4 => Self::OtherDisk,
             _ => return None,
         })
     }
@@ -182,7 +182,7 @@ impl RejectReason {
             Self::ForeignCluster => "foreign_cluster",
             Self::OtherMember => "other_member",
             Self::Removed => "removed",
-            Self::NotItself => "not_itself",
+            Self::OtherDisk => "other_disk",
         }
     }
 }
@@ -193,7 +193,7 @@ impl fmt::Display for RejectReason {
             Self::ForeignCluster => "no member of that cluster runs here",
             Self::OtherMember => "another member of the cluster runs here",
             Self::Removed => "removed from the cluster: add it again under a new id",
-            Self::NotItself => "another disk is known under this id: add it again under a new id",
+            Self::OtherDisk => "another disk is known under this id: add it again under a new id",
         })
     }
 }

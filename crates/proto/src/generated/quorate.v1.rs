@@ -138,7 +138,7 @@ pub struct WatchReply {
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<Header>,
     #[prost(message, optional, tag = "2")]
-    pub news: ::core::option::Option<MembershipNews>,
+    pub event: ::core::option::Option<MembershipEvent>,
 }
 /// A membership in the log.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -196,8 +196,8 @@ pub struct Member {
     /// The failure domain; empty if unknown.
     #[prost(string, tag = "5")]
     pub zone: ::prost::alloc::string::String,
-    #[prost(enumeration = "Standing", tag = "6")]
-    pub standing: i32,
+    #[prost(enumeration = "VotingRole", tag = "6")]
+    pub voting_role: i32,
     /// The incarnation of this member's disk; absent if not known yet.
     #[prost(uint64, optional, tag = "7")]
     pub incarnation: ::core::option::Option<u64>,
@@ -430,7 +430,7 @@ pub struct LeaderView {
     pub caught_up: ::prost::alloc::vec::Vec<u64>,
     /// Members that are catching up.
     #[prost(uint64, repeated, tag = "3")]
-    pub coming: ::prost::alloc::vec::Vec<u64>,
+    pub catching_up: ::prost::alloc::vec::Vec<u64>,
     /// The newest membership is settled.
     #[prost(bool, tag = "4")]
     pub settled: bool,
@@ -579,7 +579,7 @@ pub struct MemberStatus {
     /// Other members know another disk under this id. Add the member again, with a new id and
     /// an empty disk.
     #[prost(message, optional, tag = "13")]
-    pub disowned: ::core::option::Option<member_status::Disowned>,
+    pub identity_rejected: ::core::option::Option<member_status::IdentityRejected>,
 }
 /// Nested message and enum types in `MemberStatus`.
 pub mod member_status {
@@ -591,7 +591,7 @@ pub mod member_status {
         pub granted: bool,
     }
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-    pub struct Disowned {
+    pub struct IdentityRejected {
         /// The member that reported it, and the identity that it knows.
         #[prost(uint64, tag = "1")]
         pub by: u64,
@@ -628,30 +628,30 @@ pub struct LogStatus {
     pub applying: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct MembershipNews {
-    #[prost(oneof = "membership_news::News", tags = "1, 2, 3, 4, 5, 6")]
-    pub news: ::core::option::Option<membership_news::News>,
+pub struct MembershipEvent {
+    #[prost(oneof = "membership_event::Event", tags = "1, 2, 3, 4, 5, 6")]
+    pub event: ::core::option::Option<membership_event::Event>,
 }
-/// Nested message and enum types in `MembershipNews`.
-pub mod membership_news {
+/// Nested message and enum types in `MembershipEvent`.
+pub mod membership_event {
     #[derive(Clone, PartialEq, ::prost::Message)]
-    pub struct Now {
+    pub struct Current {
         #[prost(message, optional, tag = "1")]
         pub membership: ::core::option::Option<super::MembershipRecord>,
         #[prost(bool, tag = "2")]
         pub settled: bool,
     }
     #[derive(Clone, PartialEq, ::prost::Oneof)]
-    pub enum News {
+    pub enum Event {
         /// Always the first event, and again after events were missed.
         #[prost(message, tag = "1")]
-        Now(Now),
+        Current(Current),
         /// A change is committed; this is the resulting membership.
         #[prost(message, tag = "2")]
         Committed(super::MembershipRecord),
         /// This membership is active on the member that replies.
         #[prost(message, tag = "3")]
-        Counts(super::MembershipRecord),
+        Active(super::MembershipRecord),
         /// The membership is settled: the change is complete.
         #[prost(message, tag = "4")]
         Settled(super::MembershipRecord),
@@ -677,7 +677,7 @@ pub struct Refusal {
     /// STALE: the newest membership.
     #[prost(message, optional, tag = "4")]
     pub newest_id: ::core::option::Option<EntryId>,
-    /// NOT_CARRIED: the majority without a live quorum.
+    /// QUORUM_NOT_READY: the majority without a live quorum.
     #[prost(message, optional, tag = "5")]
     pub count: ::core::option::Option<tolerance::Count>,
     /// IN_FLIGHT: retry when this index is applied.
@@ -710,7 +710,7 @@ pub mod refusal {
         /// The newest membership is not the expected one. Read it and retry.
         Stale = 3,
         /// In some majority fewer than a quorum of voters are live and caught up.
-        NotCarried = 4,
+        QuorumNotReady = 4,
         /// The failure of one zone could stop the cluster, which is not the case now.
         ZoneWouldBlock = 5,
         /// A voter would be removed directly. Demote it to a learner first, or set a goal.
@@ -722,11 +722,11 @@ pub mod refusal {
         SimpleInJoint = 10,
         ManyVoters = 11,
         NoVotersLeft = 12,
-        NoVotersToJoin = 13,
+        NoVotersForJoint = 13,
         MemberZero = 14,
         /// Cancel the goal, retry after it has ended, or pass its membership as expected.
         GoalInProgress = 15,
-        AlreadyThere = 16,
+        AlreadyReached = 16,
         AlreadyCancelled = 17,
         NothingToCancel = 18,
         /// Ids cannot be reused. Choose a new one.
@@ -734,7 +734,7 @@ pub mod refusal {
         /// Add it as a learner first.
         UnknownMember = 20,
         /// The result contradicts itself.
-        Impossible = 21,
+        InvalidMembership = 21,
     }
     impl Reason {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -747,7 +747,7 @@ pub mod refusal {
                 Self::InFlight => "REASON_IN_FLIGHT",
                 Self::NoOwnCommit => "REASON_NO_OWN_COMMIT",
                 Self::Stale => "REASON_STALE",
-                Self::NotCarried => "REASON_NOT_CARRIED",
+                Self::QuorumNotReady => "REASON_QUORUM_NOT_READY",
                 Self::ZoneWouldBlock => "REASON_ZONE_WOULD_BLOCK",
                 Self::RemovesVoterDirectly => "REASON_REMOVES_VOTER_DIRECTLY",
                 Self::UnsafeTransition => "REASON_UNSAFE_TRANSITION",
@@ -756,15 +756,15 @@ pub mod refusal {
                 Self::SimpleInJoint => "REASON_SIMPLE_IN_JOINT",
                 Self::ManyVoters => "REASON_MANY_VOTERS",
                 Self::NoVotersLeft => "REASON_NO_VOTERS_LEFT",
-                Self::NoVotersToJoin => "REASON_NO_VOTERS_TO_JOIN",
+                Self::NoVotersForJoint => "REASON_NO_VOTERS_FOR_JOINT",
                 Self::MemberZero => "REASON_MEMBER_ZERO",
                 Self::GoalInProgress => "REASON_GOAL_IN_PROGRESS",
-                Self::AlreadyThere => "REASON_ALREADY_THERE",
+                Self::AlreadyReached => "REASON_ALREADY_REACHED",
                 Self::AlreadyCancelled => "REASON_ALREADY_CANCELLED",
                 Self::NothingToCancel => "REASON_NOTHING_TO_CANCEL",
                 Self::IdUsedBefore => "REASON_ID_USED_BEFORE",
                 Self::UnknownMember => "REASON_UNKNOWN_MEMBER",
-                Self::Impossible => "REASON_IMPOSSIBLE",
+                Self::InvalidMembership => "REASON_INVALID_MEMBERSHIP",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -774,7 +774,7 @@ pub mod refusal {
                 "REASON_IN_FLIGHT" => Some(Self::InFlight),
                 "REASON_NO_OWN_COMMIT" => Some(Self::NoOwnCommit),
                 "REASON_STALE" => Some(Self::Stale),
-                "REASON_NOT_CARRIED" => Some(Self::NotCarried),
+                "REASON_QUORUM_NOT_READY" => Some(Self::QuorumNotReady),
                 "REASON_ZONE_WOULD_BLOCK" => Some(Self::ZoneWouldBlock),
                 "REASON_REMOVES_VOTER_DIRECTLY" => Some(Self::RemovesVoterDirectly),
                 "REASON_UNSAFE_TRANSITION" => Some(Self::UnsafeTransition),
@@ -783,15 +783,15 @@ pub mod refusal {
                 "REASON_SIMPLE_IN_JOINT" => Some(Self::SimpleInJoint),
                 "REASON_MANY_VOTERS" => Some(Self::ManyVoters),
                 "REASON_NO_VOTERS_LEFT" => Some(Self::NoVotersLeft),
-                "REASON_NO_VOTERS_TO_JOIN" => Some(Self::NoVotersToJoin),
+                "REASON_NO_VOTERS_FOR_JOINT" => Some(Self::NoVotersForJoint),
                 "REASON_MEMBER_ZERO" => Some(Self::MemberZero),
                 "REASON_GOAL_IN_PROGRESS" => Some(Self::GoalInProgress),
-                "REASON_ALREADY_THERE" => Some(Self::AlreadyThere),
+                "REASON_ALREADY_REACHED" => Some(Self::AlreadyReached),
                 "REASON_ALREADY_CANCELLED" => Some(Self::AlreadyCancelled),
                 "REASON_NOTHING_TO_CANCEL" => Some(Self::NothingToCancel),
                 "REASON_ID_USED_BEFORE" => Some(Self::IdUsedBefore),
                 "REASON_UNKNOWN_MEMBER" => Some(Self::UnknownMember),
-                "REASON_IMPOSSIBLE" => Some(Self::Impossible),
+                "REASON_INVALID_MEMBERSHIP" => Some(Self::InvalidMembership),
                 _ => None,
             }
         }
@@ -829,10 +829,10 @@ impl Activation {
         }
     }
 }
-/// The position of a member in a membership.
+/// How a member counts in a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
-pub enum Standing {
+pub enum VotingRole {
     Unspecified = 0,
     /// A voter in every majority.
     Voter = 1,
@@ -844,30 +844,30 @@ pub enum Standing {
     /// Part of the goal, not a member yet.
     Expected = 5,
 }
-impl Standing {
+impl VotingRole {
     /// String value of the enum field names used in the ProtoBuf definition.
     ///
     /// The values are not transformed in any way and thus are considered stable
     /// (if the ProtoBuf definition does not change) and safe for programmatic use.
     pub fn as_str_name(&self) -> &'static str {
         match self {
-            Self::Unspecified => "STANDING_UNSPECIFIED",
-            Self::Voter => "STANDING_VOTER",
-            Self::IncomingVoter => "STANDING_INCOMING_VOTER",
-            Self::OutgoingVoter => "STANDING_OUTGOING_VOTER",
-            Self::Learner => "STANDING_LEARNER",
-            Self::Expected => "STANDING_EXPECTED",
+            Self::Unspecified => "VOTING_ROLE_UNSPECIFIED",
+            Self::Voter => "VOTING_ROLE_VOTER",
+            Self::IncomingVoter => "VOTING_ROLE_INCOMING_VOTER",
+            Self::OutgoingVoter => "VOTING_ROLE_OUTGOING_VOTER",
+            Self::Learner => "VOTING_ROLE_LEARNER",
+            Self::Expected => "VOTING_ROLE_EXPECTED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
     pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
         match value {
-            "STANDING_UNSPECIFIED" => Some(Self::Unspecified),
-            "STANDING_VOTER" => Some(Self::Voter),
-            "STANDING_INCOMING_VOTER" => Some(Self::IncomingVoter),
-            "STANDING_OUTGOING_VOTER" => Some(Self::OutgoingVoter),
-            "STANDING_LEARNER" => Some(Self::Learner),
-            "STANDING_EXPECTED" => Some(Self::Expected),
+            "VOTING_ROLE_UNSPECIFIED" => Some(Self::Unspecified),
+            "VOTING_ROLE_VOTER" => Some(Self::Voter),
+            "VOTING_ROLE_INCOMING_VOTER" => Some(Self::IncomingVoter),
+            "VOTING_ROLE_OUTGOING_VOTER" => Some(Self::OutgoingVoter),
+            "VOTING_ROLE_LEARNER" => Some(Self::Learner),
+            "VOTING_ROLE_EXPECTED" => Some(Self::Expected),
             _ => None,
         }
     }

@@ -11,7 +11,7 @@ use quorate_storage::StoreIdentity;
 
 use super::StorageUnderTest;
 use super::model::{MEMBER, StorageModel, content, entry};
-use crate::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
+use crate::storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 
 /// What is wrong with a storage, in words.
 pub(super) struct SuiteViolation(pub(super) String);
