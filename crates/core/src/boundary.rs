@@ -34,7 +34,7 @@ pub enum Input {
     Change(RequestId, Change),
     /// A linearizable read; the reply is in `Output::served` or `Output::refused`.
     Read(RequestId),
-    /// Makes this member the leader. A follower forwards the request to its leader.
+    /// Makes the named member the leader. A follower forwards the request to its leader.
     Transfer(MemberId),
     /// The disk holds this save and every one before it, with the snapshot of `Save::install`.
     Saved(SaveId),

@@ -330,7 +330,7 @@ fn parts_of_a_status() {
     let goal: GoalStatus = serde_json::from_value(written.clone()).unwrap();
     assert_eq!((&goal.step, goal.since_ticks), (&GoalStep::Leave, 4));
     let not_ready = ChangeRefusal::QuorumNotReady { voters: 3, quorum: 2, live: 1 };
-    assert_eq!((goal.held_up.clone(), &goal.behind[..]), (Some(not_ready), &[(id(2), 100, 1)][..]));
+    assert_eq!((goal.held_up, &goal.behind[..]), (Some(not_ready), &[(id(2), 100, 1)][..]));
     assert_json(goal, written);
     assert_json(GoalEnd::Cancelled, json!("cancelled"));
 }

@@ -57,8 +57,8 @@ pub fn start<D: Disk, M: Machine>(
         opened.map_err(StartError::Open)?;
     let starting = StartingMember::new(config, identity, starts, boot, machine);
     let mut starting = starting.map_err(StartError::Machine)?;
-    if starting.boot.snapshot.id.index > 0 {
-        let _ = install(&mut store, &mut starting.applier, &starting.boot.snapshot)?;
+    if let Some(snapshot) = starting.snapshot() {
+        let _ = install(&mut store, &mut starting.applier, &snapshot)?;
     }
     let (driver, applier, boot) = starting.finish(options).map_err(StartError::Boot)?;
     Ok(StartedMember { driver, applier, store, boot })
@@ -131,6 +131,13 @@ impl<M: Machine> StartingMember<M> {
         let mut applier = Applier::new(machine, id);
         applier.resume(&identity)?;
         Ok(Self { config, starts, boot, applier })
+    }
+
+    /// The snapshot to install before the member starts. The machine may not have it, even if
+    /// the disk does: see docs/decisions/009.
+    pub(crate) fn snapshot(&self) -> Option<SnapshotMeta> {
+        let meta = &self.boot.snapshot;
+        (meta.id.index > 0).then(|| meta.clone())
     }
 
     pub(crate) fn finish(

@@ -12,8 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use quorate::storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 use quorate::{
-    BadSnapshot, EntryId, Index, Machine, MachineError, MemoryKv, MemoryNetwork, MemoryStorage,
-    Node, NodeConfig, RequestError, RequestRefused, SnapshotChunks, StopReason,
+    EntryId, Index, Machine, MachineError, MemoryKv, MemoryNetwork, MemoryStorage, Node,
+    NodeConfig, NodeError, RequestError, RequestRefused, SnapshotChunks, StopReason,
 };
 use quorate_core::{Boot, Entries, Save, SnapshotMeta};
 use quorate_storage::StoreIdentity;
@@ -304,8 +304,8 @@ impl Machine for PanickingMachine {
         self.0.apply(index, command)
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        self.0.query(question)
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        self.0.query(query)
     }
 
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
@@ -356,4 +356,53 @@ async fn a_machine_that_returns_an_error_stops_its_member_with_that_error() {
         panic!("{late}")
     };
     assert!(reason.contains("the disk is full"), "{reason}");
+}
+
+/// Keeps its state on a disk of its own, which fails.
+#[derive(Default)]
+struct FailingMachine {
+    kv: MemoryKv,
+    fails_to_resume: bool,
+}
+
+impl Machine for FailingMachine {
+    fn resume(&mut self, _owner: &StoreIdentity) -> Result<Index, MachineError> {
+        if self.fails_to_resume { Err("no such table".into()) } else { Ok(0) }
+    }
+
+    fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
+        self.kv.apply(index, command)
+    }
+
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        self.kv.query(query)
+    }
+
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        Err("a page cannot be read".into())
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
+        self.kv.install(chunks)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_cannot_resume_or_be_captured_stops_its_member() {
+    let config = || NodeConfig::first(CLUSTER, 1, [(1, "")]).with_tick(TICK);
+    let machine = FailingMachine { fails_to_resume: true, ..FailingMachine::default() };
+    let transport = MemoryNetwork::new().transport();
+    let refused = Node::start(config(), MemoryStorage::new(), machine, transport).await;
+    let error = refused.unwrap_err();
+    assert!(matches!(&error, NodeError::Machine(_)), "{error:?}");
+    assert!(error.to_string().contains("no such table"), "{error}");
+
+    let transport = MemoryNetwork::new().transport();
+    let machine = FailingMachine::default();
+    let node = Node::start(config(), MemoryStorage::new(), machine, transport).await.unwrap();
+    until_done("a write", async || node.propose(put("a", "1")).await).await;
+    let _ = node.snapshot().await;
+    let ended = in_time("the end", node.wait_stopped()).await;
+    assert!(matches!(&ended, StopReason::Machine(_)), "{ended:?}");
+    assert!(ended.to_string().contains("a page cannot be read"), "{ended}");
 }

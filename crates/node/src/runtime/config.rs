@@ -98,7 +98,7 @@ impl NodeConfig {
 impl fmt::Debug for NodeConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NodeConfig")
-            .field("cluster", &self.cluster)
+            .field("cluster", &format_args!("{:016x}", self.cluster))
             .field("raft", &self.raft)
             .field("first", &self.first)
             .finish_non_exhaustive()

@@ -180,8 +180,7 @@ fn open_member<M: Machine>(
         storage.open(mark, &first).map_err(NodeError::Storage)?;
     let starting = StartingMember::new(config.raft, identity, boots, boot, machine);
     let mut starting = starting.map_err(NodeError::Machine)?;
-    let snapshot = starting.boot.snapshot.clone();
-    if snapshot.id.index > 0 {
+    if let Some(snapshot) = starting.snapshot() {
         let source = storage.open_snapshot(snapshot.id).map_err(NodeError::Storage)?;
         let _ = install(&mut starting.applier, &snapshot, source).map_err(|ended| match ended {
             StopReason::Snapshot(id, why) => NodeError::Snapshot(id, why),

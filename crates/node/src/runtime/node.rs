@@ -177,8 +177,8 @@ impl Node {
         self.change(Change::add_learner(id).with_info(id, info)).await
     }
 
-    /// Waits until this member is so close to the end of the log that it can get a vote
-    /// without delaying commits. Refused when it is not a member.
+    /// Waits until the member `id` is close enough to the end of the log to get a vote without
+    /// delaying commits. Refused when it is not a member.
     pub async fn wait_caught_up(&self, id: MemberId) -> Result<(), RequestError> {
         loop {
             if let Ok(LeaderView { newest, view }) = self.leader_view().await {
@@ -290,7 +290,7 @@ impl Node {
         self.change(Change::cancel()).await
     }
 
-    /// Transfers the leadership to this member.
+    /// Transfers the leadership to the member `to`.
     pub async fn transfer(&self, to: MemberId) -> Result<(), RequestError> {
         self.request(RequestKind::Transfer(to)).await.map(|_| ())
     }

@@ -21,7 +21,7 @@ use super::inbox::Inbox;
 use super::snapshots::OutgoingSnapshot;
 
 /// Identifies a member among all members that a process hosts or talks to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberKey {
     /// The cluster: one group of members with one log.
     pub cluster: u64,
@@ -32,6 +32,15 @@ pub struct MemberKey {
 impl fmt::Display for MemberKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "member {} of cluster {:016x}", self.member, self.cluster)
+    }
+}
+
+impl fmt::Debug for MemberKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemberKey")
+            .field("cluster", &format_args!("{:016x}", self.cluster))
+            .field("member", &self.member)
+            .finish()
     }
 }
 

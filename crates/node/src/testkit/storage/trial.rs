@@ -107,7 +107,7 @@ impl StorageTrial {
         match trial.storage.open(mark, &Boot::empty()) {
             Err(_) => trial.ended(End::Drop),
             Ok(_) => {
-                Err(SuiteViolation(format!("{mark:?} was let in to what belongs to {MARK:?}")))
+                Err(SuiteViolation(format!("{mark:?} opened a storage that belongs to {MARK:?}")))
             }
         }
     }
