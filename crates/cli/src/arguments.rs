@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use quorate_proto::quorate::v1::EntryId;
 
 use crate::examples::{
     ADD_EXAMPLES, FIRST_STEPS, PLAN_EXAMPLES, RECOVER_EXAMPLES, REPLACE_EXAMPLES, RESTORE_EXAMPLES,
-    SERVER_HELP, SET_EXAMPLES,
+    SET_EXAMPLES,
 };
 
 /// A replicated key-value server with etcd's API and safe membership changes.
@@ -22,7 +23,7 @@ pub(crate) struct Arguments {
 #[derive(Subcommand, Debug)]
 pub(crate) enum CliCommand {
     /// Run a member. Takes etcd's flags; a program named `etcd` runs this command.
-    #[command(disable_help_flag = true, after_help = SERVER_HELP)]
+    #[command(disable_help_flag = true, after_help = quorate_server::config::help())]
     Server {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ETCD FLAGS")]
         arguments: Vec<OsString>,
@@ -91,6 +92,20 @@ pub(crate) struct ClientArguments {
     pub(crate) write_out: WriteOut,
 }
 
+/// The output format of a command that connects to no cluster.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct OutputArguments {
+    /// Output format.
+    #[arg(
+        short = 'w',
+        long = "write-out",
+        value_name = "FORMAT",
+        value_enum,
+        default_value = "table"
+    )]
+    pub(crate) write_out: WriteOut,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WriteOut {
     Table,
@@ -106,6 +121,13 @@ pub(crate) struct WaitArguments {
     /// Stop waiting after this time. The change continues.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     pub(crate) timeout: Duration,
+    /// Refuse the command unless this is the present membership, as printed by `member plan`
+    /// and `status -w json`.
+    ///
+    /// Without it, the command itself reads the members first, and is refused if somebody else
+    /// changes them before the request arrives.
+    #[arg(long, value_name = "TERM.INDEX", value_parser = membership_id)]
+    pub(crate) expect: Option<EntryId>,
 }
 
 #[derive(Subcommand, Debug)]
@@ -309,15 +331,8 @@ pub(crate) enum SnapshotCommand {
     Status {
         /// A file written by `quorate snapshot save` or `etcdctl snapshot save`.
         file: PathBuf,
-        /// Output format.
-        #[arg(
-            short = 'w',
-            long = "write-out",
-            value_name = "FORMAT",
-            value_enum,
-            default_value = "table"
-        )]
-        write_out: WriteOut,
+        #[command(flatten)]
+        output: OutputArguments,
     },
     /// Create the data directory of an initial member of a new cluster from a snapshot.
     ///
@@ -362,6 +377,8 @@ pub(crate) struct RestoreArguments {
     /// --bump-revision.
     #[arg(long)]
     pub(crate) mark_compacted: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArguments,
 }
 
 /// Far below the largest revision, and far above what a cluster can have written.
@@ -382,6 +399,8 @@ pub(crate) struct RecoverArguments {
     /// The value that this command prints when it is run without --confirm.
     #[arg(long, value_name = "TEXT")]
     pub(crate) confirm: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputArguments,
 }
 
 /// Parses `500ms`, `2s`, `10m` or `1h`; a number without a unit is in seconds.
@@ -400,6 +419,13 @@ fn duration(text: &str) -> Result<Duration, String> {
         }
     };
     millis.map(Duration::from_millis).ok_or_else(|| format!("'{text}' is too long"))
+}
+
+fn membership_id(text: &str) -> Result<EntryId, String> {
+    let invalid = || format!("'{text}' is not a membership; an example is 2.17");
+    let (term, index) = text.split_once('.').ok_or_else(invalid)?;
+    let number = |text: &str| text.parse::<u64>().map_err(|_| invalid());
+    Ok(EntryId { term: number(term)?, index: number(index)? })
 }
 
 #[cfg(test)]

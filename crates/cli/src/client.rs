@@ -45,8 +45,18 @@ impl Connection {
 
     /// etcd's status call, which all servers have.
     pub(crate) async fn status(&self) -> Result<etcd::StatusResponse, Status> {
-        let reply = self.maintenance().status(self.request(etcd::StatusRequest {})).await;
-        reply.map(tonic::Response::into_inner)
+        self.status_and_version().await.map(|(status, _)| status)
+    }
+
+    /// The same, with the server's own version; etcd does not send one besides that in the
+    /// status.
+    pub(crate) async fn status_and_version(
+        &self,
+    ) -> Result<(etcd::StatusResponse, Option<String>), Status> {
+        let reply = self.maintenance().status(self.request(etcd::StatusRequest {})).await?;
+        let version = reply.metadata().get("quorate-version");
+        let version = version.and_then(|version| version.to_str().ok()).map(str::to_string);
+        Ok((reply.into_inner(), version))
     }
 
     /// Quorate's own status call; etcd does not have it.
@@ -116,16 +126,27 @@ impl Connection {
     }
 }
 
-/// Connects to the first endpoint that answers. Learners are skipped unless the arguments
-/// include them.
+/// Connects to the first endpoint that answers and knows a leader; without one, to the endpoint
+/// with the newest data: a member that was removed or is cut off knows no leader and has stale
+/// data. Learners are skipped unless the arguments include them.
 pub(crate) async fn connect(arguments: &ClientArguments) -> Result<Connection, CliError> {
     let mut errors = Vec::new();
+    let mut newest: Option<((u64, u64), Connection)> = None;
     for address in endpoints(&arguments.endpoints, |name| std::env::var(name).ok()) {
         match connect_to(&address, arguments).await {
-            Ok(connection) => return Ok(connection),
+            Ok((connection, Some(status))) if status.leader == 0 => {
+                let position = (status.raft_term, status.raft_index);
+                if newest.as_ref().is_none_or(|(known, _)| position > *known) {
+                    newest = Some((position, connection));
+                }
+            }
+            Ok((connection, _)) => return Ok(connection),
             Err(error @ CliError::Usage(_)) => return Err(error),
             Err(error) => errors.push(error.to_string()),
         }
+    }
+    if let Some((_, connection)) = newest {
+        return Ok(connection);
     }
     Err(CliError::failed(format!(
         "no member answered; set the members' client addresses with --endpoints\n  {}",
@@ -133,11 +154,12 @@ pub(crate) async fn connect(arguments: &ClientArguments) -> Result<Connection, C
     )))
 }
 
-/// Connects to this endpoint and checks that a member answers there which may be used.
+/// Connects to this endpoint and checks that a member answers there which may be used. Returns
+/// its status, if the server has that call.
 pub(crate) async fn connect_to(
     address: &str,
     arguments: &ClientArguments,
-) -> Result<Connection, CliError> {
+) -> Result<(Connection, Option<etcd::StatusResponse>), CliError> {
     let connection = open(address, arguments.dial_timeout, arguments.command_timeout).await?;
     match connection.status().await {
         Ok(status) if status.is_learner && !arguments.ask_learners => Err(CliError::failed(
@@ -149,7 +171,8 @@ pub(crate) async fn connect_to(
             Err(CliError::failed(format!("{address}: {}{hint}", status_text(&status))))
         }
         // A server without the status call may still answer the command itself.
-        Ok(_) | Err(_) => Ok(connection),
+        Ok(status) => Ok((connection, Some(status))),
+        Err(_) => Ok((connection, None)),
     }
 }
 

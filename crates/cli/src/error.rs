@@ -12,6 +12,10 @@ pub(crate) enum CliError {
     Failed(String),
     /// The arguments are invalid.
     Usage(String),
+    /// The server's member was removed from its cluster; starting it again does not help.
+    MemberRemoved(String),
+    /// The user interrupted the command.
+    Interrupted(String),
 }
 
 impl CliError {
@@ -34,10 +38,18 @@ impl CliError {
         Self::Failed(format!("{context}: {} ({endpoint}){hint}", status_text(status)))
     }
 
+    /// For `-w json`.
+    pub(crate) fn as_json(&self) -> serde_json::Value {
+        serde_json::json!({ "error": self.to_string(), "exitCode": self.exit_code() })
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Failed(_) => 1,
             Self::Usage(_) => 2,
+            Self::MemberRemoved(_) => 3,
+            // As a shell reports a program that the signal ended.
+            Self::Interrupted(_) => 130,
         }
     }
 }
@@ -45,7 +57,10 @@ impl CliError {
 impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Failed(text) | Self::Usage(text) => f.write_str(text),
+            Self::Failed(text)
+            | Self::Usage(text)
+            | Self::MemberRemoved(text)
+            | Self::Interrupted(text) => f.write_str(text),
         }
     }
 }

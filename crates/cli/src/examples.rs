@@ -7,7 +7,8 @@ First steps:
   quorate status             check the health of a cluster
   quorate member replace -h  replace a member
 
-Exit codes: 0 success, 1 the request was refused or failed, 2 invalid arguments.";
+Exit codes: 0 success, 1 the request was refused or failed, 2 invalid arguments, 3 the member of
+this server was removed from its cluster, 130 interrupted.";
 
 pub(crate) const ADD_EXAMPLES: &str = "\
 Examples:
@@ -40,22 +41,3 @@ Examples:
   quorate recover --data-dir /var/lib/quorate
   quorate recover --data-dir /var/lib/quorate \\
     --members m1=http://10.0.0.1:2380,m2=http://10.0.0.2:2380,m3=http://10.0.0.3:2380";
-
-pub(crate) const SERVER_HELP: &str = "\
-Run a member of a cluster with etcd's API. Takes etcd's flags, ETCD_* variables and
---config-file. A flag takes precedence over its variable; a config file replaces both.
-The most used flags:
-
-  --name NAME                         name of this member [default]
-  --data-dir DIR                      data directory [NAME.etcd]
-  --listen-client-urls URLS           addresses to listen on for clients [http://localhost:2379]
-  --advertise-client-urls URLS        the client addresses that clients should use
-  --listen-peer-urls URLS             addresses to listen on for members [http://localhost:2380]
-  --initial-advertise-peer-urls URLS  the peer addresses that other members should use
-  --initial-cluster NAME=URL,...      the initial members, or the present ones when joining
-  --initial-cluster-state STATE       new, or existing to join a cluster [new]
-  --initial-cluster-token TEXT        distinguishes clusters that use the same addresses
-  --listen-metrics-urls URLS          additional addresses for /metrics and /health
-  --table KIND                        where the data is kept: memory, or redb for a file [memory]
-  --auto-promote                      promote learners as soon as they have caught up
-  --learner-reads                     learners serve linearizable reads and watches";

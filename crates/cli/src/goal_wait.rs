@@ -5,17 +5,20 @@ use std::time::{Duration, Instant};
 
 use quorate_proto::quorate::v1 as wire;
 
+use crate::arguments::WriteOut;
 use crate::client::{Connection, is_unreachable};
 use crate::error::CliError;
 use crate::leader_finder::LeaderFinder;
 use crate::membership_text::{MemberNames, end_text, entry_id};
+use crate::print;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) struct GoalWait {
     pub(crate) timeout: Duration,
-    /// Print the progress on standard error, so that standard output holds only the result.
-    pub(crate) show_progress: bool,
+    /// Print the progress in this format on standard error, so that standard output holds only
+    /// the result.
+    pub(crate) progress: Option<WriteOut>,
 }
 
 impl GoalWait {
@@ -27,7 +30,7 @@ impl GoalWait {
         goal: wire::EntryId,
     ) -> Result<wire::StatusReply, CliError> {
         let started = Instant::now();
-        let mut printer = ProgressPrinter::new();
+        let mut printer = ProgressPrinter::new(self.progress.unwrap_or(WriteOut::Table));
         let mut names = MemberNames::default();
         let mut finder = LeaderFinder::new(connection);
         let mut leader = finder.leader().await;
@@ -39,7 +42,7 @@ impl GoalWait {
                     if let Some(ended) = settled_end(&reply, goal) {
                         return check_reached(reply.clone(), ended, goal);
                     }
-                    if self.show_progress {
+                    if self.progress.is_some() {
                         printer.print(&progress_lines(&names, &reply));
                     }
                     if !is_from_leader(&reply) {
@@ -104,12 +107,14 @@ pub(crate) fn progress_lines(names: &MemberNames, reply: &wire::StatusReply) -> 
 struct ProgressPrinter {
     drawn: usize,
     latest: Vec<String>,
+    write_out: WriteOut,
     terminal: bool,
 }
 
 impl ProgressPrinter {
-    fn new() -> Self {
-        Self { drawn: 0, latest: Vec::new(), terminal: stderr().is_terminal() }
+    fn new(write_out: WriteOut) -> Self {
+        let terminal = write_out == WriteOut::Table && stderr().is_terminal();
+        Self { drawn: 0, latest: Vec::new(), write_out, terminal }
     }
 
     fn print(&mut self, lines: &[String]) {
@@ -120,7 +125,7 @@ impl ProgressPrinter {
             lines.iter().for_each(|line| eprintln!("{line}"));
             self.drawn = lines.len();
         } else if without_seconds(lines) != self.latest {
-            lines.iter().for_each(|line| eprintln!("{line}"));
+            lines.iter().for_each(|line| print::note(self.write_out, line));
             self.latest = without_seconds(lines);
         }
     }

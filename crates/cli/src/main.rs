@@ -13,6 +13,7 @@ mod cpu_time;
 mod error;
 mod examples;
 mod gaps;
+mod goal_request;
 mod goal_wait;
 mod histogram;
 mod ids;
@@ -42,15 +43,42 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let result = match etcd_arguments(&arguments) {
         Some(rest) => command::server::run(rest),
-        None => run(Arguments::parse().command),
+        None => parse(&arguments).and_then(|parsed| run(parsed.command)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("quorate: {error}");
+            match asks_for_json(&arguments) {
+                true => eprintln!("{}", error.as_json()),
+                false => eprintln!("quorate: {error}"),
+            }
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// Prints help, and errors for people, as clap does.
+fn parse(arguments: &[OsString]) -> Result<Arguments, CliError> {
+    Arguments::try_parse_from(arguments).map_err(|error| {
+        if error.use_stderr() && asks_for_json(arguments) {
+            return CliError::usage(error.to_string().trim_end().to_string());
+        }
+        error.exit()
+    })
+}
+
+/// Whether errors are printed as JSON. Invalid arguments are reported in the format that they
+/// ask for, so this does not depend on a successful parse.
+fn asks_for_json(arguments: &[OsString]) -> bool {
+    let arguments: Vec<_> = arguments.iter().map(|argument| argument.to_string_lossy()).collect();
+    let is_server = arguments.get(1).is_some_and(|command| command == "server");
+    let joined = arguments
+        .iter()
+        .any(|argument| matches!(&**argument, "-wjson" | "-w=json" | "--write-out=json"));
+    let separate = arguments
+        .windows(2)
+        .any(|pair| matches!(&*pair[0], "-w" | "--write-out") && pair[1] == "json");
+    !is_server && (joined || separate)
 }
 
 /// The arguments of a server, if this program was started under the name `etcd`.
@@ -96,5 +124,17 @@ mod tests {
         assert!(etcd_arguments(&given("quorate")).is_none());
         assert!(etcd_arguments(&given("/opt/etcd/quorate")).is_none());
         assert!(etcd_arguments(&[]).is_none());
+    }
+
+    #[test]
+    fn errors_are_json_where_the_arguments_ask_for_it() {
+        let asks =
+            |given: &[&str]| asks_for_json(&given.iter().map(OsString::from).collect::<Vec<_>>());
+        for given in [&["-w", "json"][..], &["--write-out", "json"], &["-wjson"], &["-w=json"]] {
+            assert!(asks(&[&["quorate", "status"], given].concat()), "{given:?}");
+        }
+        assert!(!asks(&["quorate", "status", "-w", "table"]));
+        assert!(!asks(&["quorate", "member", "add", "json"]));
+        assert!(!asks(&["quorate", "server", "-w", "json"]));
     }
 }

@@ -51,7 +51,8 @@ impl MemberNames {
     /// `{a b c}`; the majorities of a joint membership with `&` between them; then learners.
     pub(crate) fn membership(&self, record: &wire::MembershipRecord) -> String {
         let voters = |majority: &wire::Majority| {
-            let names: Vec<_> = majority.voters.iter().map(|id| self.name_or_id(*id)).collect();
+            let mut names: Vec<_> = majority.voters.iter().map(|id| self.name_or_id(*id)).collect();
+            names.sort();
             format!("{{{}}}", names.join(" "))
         };
         let mut text = record.majorities.iter().map(voters).collect::<Vec<_>>().join(" & ");
@@ -59,6 +60,25 @@ impl MemberNames {
             text += &format!(" learners {}", self.list(&record.learners));
         }
         text
+    }
+
+    /// The members that a goal leads to, in the same form.
+    pub(crate) fn goal_target(&self, goal: &wire::Goal) -> String {
+        self.sets(&goal.voters, &goal.learners)
+    }
+
+    /// The members that a cancellation of the goal goes back to.
+    pub(crate) fn goal_origin(&self, goal: &wire::Goal) -> String {
+        self.sets(&goal.from_voters, &goal.from_learners)
+    }
+
+    fn sets(&self, voters: &[u64], learners: &[u64]) -> String {
+        let majority = wire::Majority { voters: voters.to_vec(), quorum: 0 };
+        self.membership(&wire::MembershipRecord {
+            majorities: vec![majority],
+            learners: learners.to_vec(),
+            ..Default::default()
+        })
     }
 
     pub(crate) fn step(&self, step: &wire::Step) -> String {
@@ -234,7 +254,7 @@ mod tests {
             learners: vec![3],
             ..Default::default()
         };
-        assert_eq!(names().membership(&record), "{a b 0000000000000010} & {a b c} learners c");
+        assert_eq!(names().membership(&record), "{0000000000000010 a b} & {a b c} learners c");
     }
 
     #[test]

@@ -3,7 +3,10 @@
 use std::io::{self, Write};
 use std::sync::OnceLock;
 
+use serde_json::json;
 use tokio::sync::Notify;
+
+use crate::arguments::WriteOut;
 
 /// Rows under headings, with a frame of `+`, `-` and `|`.
 pub(crate) struct TextTable {
@@ -84,6 +87,14 @@ pub(crate) fn line(text: &str) {
 
 pub(crate) fn json(value: &serde_json::Value) {
     line(&value.to_string());
+}
+
+/// What a command says besides its result, on standard error: progress, and what to do next.
+pub(crate) fn note(write_out: WriteOut, text: &str) {
+    match write_out {
+        WriteOut::Table => eprintln!("{text}"),
+        WriteOut::Json => eprintln!("{}", json!({ "note": text })),
+    }
 }
 
 /// A number of bytes with a unit.

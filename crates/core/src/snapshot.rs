@@ -112,6 +112,12 @@ impl Raft {
         Ok(Accepted::Done)
     }
 
+    /// Replaces [`Config::trim_keep_entries`](crate::Config::trim_keep_entries) for the next
+    /// snapshots: for a caller that keeps fewer entries while they are large.
+    pub fn set_trim_keep_entries(&mut self, entries: u64) {
+        self.config.trim_keep_entries = entries;
+    }
+
     /// Trims what the newest snapshot covers, except what a live peer is still being sent:
     /// otherwise it would have to start over with a snapshot again and again.
     /// Shown by scenarios/snapshot_in_flight_pins_the_log.txt.

@@ -24,6 +24,11 @@ use crate::watch::{PollLimits, WakeFn, WatchHub, WatchPoll, WatchRequest, Watche
 /// encoded [`KvCommandReply`]s.
 ///
 /// When the table fails, the member stops: one that missed a write must not answer.
+///
+/// # Panics
+///
+/// The chunks of a snapshot, when a row cannot be read. The node catches the panic, and stops the
+/// member with its message as the reason.
 impl<T: Table> Machine for Kv<T> {
     fn resume(&mut self, owner: &StoreIdentity) -> Result<u64, MachineError> {
         Ok(Self::resume(self, &owner_bytes(owner))?)
@@ -55,7 +60,15 @@ impl<T: Table> Machine for Kv<T> {
     }
 
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
-        Ok(Box::new(Self::snapshot(self)?))
+        let mut chunks = Self::snapshot(self)?;
+        Ok(Box::new(std::iter::from_fn(move || {
+            let chunk = chunks.next();
+            // A snapshot that ends early would replace the log although rows are missing.
+            match chunks.take_failure() {
+                Some(error) => read_failed(&error),
+                None => chunk,
+            }
+        })))
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
@@ -82,6 +95,12 @@ pub const SUPPORTED_VERSIONS: VersionRange = VersionRange::new(VERSION_MIN, VERS
 fn owner_bytes(owner: &StoreIdentity) -> Vec<u8> {
     let numbers = [owner.cluster, owner.member.0, owner.incarnation];
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// Chunks cannot be errors, and an early end would look like the end.
+#[expect(clippy::panic, reason = "the node catches it and stops the member")]
+fn read_failed(error: &TableError) -> ! {
+    panic!("a snapshot cannot be read: {error}")
 }
 
 fn install_error(error: KvSnapshotError) -> MachineError {

@@ -335,9 +335,11 @@ impl<T: Table> Kv<T> {
         self.state.row_bytes
     }
 
-    /// The size of the table, on its disk if it has one.
+    /// The size of the table, on its disk if it has one. Never less than
+    /// [`Self::bytes_in_use`]: rows that are not written to the disk yet need space there too.
     pub fn bytes_total(&self) -> Result<u64, TableError> {
-        Ok(self.table.disk_bytes()?.unwrap_or(self.state.row_bytes))
+        let on_disk = self.table.disk_bytes()?.unwrap_or_default();
+        Ok(on_disk.max(self.state.row_bytes))
     }
 
     /// The number of keys in the index, including deleted keys that are not compacted yet.

@@ -26,6 +26,7 @@ pub struct KvSnapshot<V> {
     count: u64,
     /// A checksum of the checksums of all chunks so far.
     checksum: u32,
+    failure: Option<TableError>,
 }
 
 enum NextChunk {
@@ -86,7 +87,7 @@ impl<T: Table> Kv<T> {
     /// A snapshot of the current state.
     pub fn snapshot(&self) -> Result<KvSnapshot<T::View>, TableError> {
         let (rows, meta) = (self.table.view()?, self.state.meta_row());
-        Ok(KvSnapshot { rows, meta, next: NextChunk::Head, count: 0, checksum: 0 })
+        Ok(KvSnapshot { rows, meta, next: NextChunk::Head, count: 0, checksum: 0, failure: None })
     }
 
     /// Replaces the state by a snapshot, which may come from another kind of table. A bad
@@ -156,7 +157,13 @@ impl<V: RowReader> Iterator for KvSnapshot<V> {
                 chunk.put_slice(&self.meta);
                 self.next = NextChunk::Rows(RowKey::META.next());
             }
-            NextChunk::Rows(from) => self.put_rows(from, &mut chunk).ok()?,
+            NextChunk::Rows(from) => {
+                if let Err(error) = self.put_rows(from, &mut chunk) {
+                    self.failure = Some(error);
+                    self.next = NextChunk::End;
+                    return None;
+                }
+            }
             NextChunk::Tail => {
                 chunk.put_u8(TAIL);
                 chunk.put_u64_le(self.count);
@@ -173,6 +180,11 @@ impl<V: RowReader> Iterator for KvSnapshot<V> {
 }
 
 impl<V: RowReader> KvSnapshot<V> {
+    /// Why the chunks ended early: a row could not be read.
+    pub fn take_failure(&mut self) -> Option<TableError> {
+        self.failure.take()
+    }
+
     fn put_rows(&mut self, from: RowKey, chunk: &mut BytesMut) -> Result<(), TableError> {
         chunk.put_u8(ROWS);
         let mut next = NextChunk::Tail;
@@ -251,5 +263,41 @@ impl SnapshotDecoder {
         in_order.then_some(())?;
         self.state.load_row(key, row)?;
         newer_version(self.state.cluster_version).is_none().then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table whose second half cannot be read.
+    struct DamagedRows;
+
+    impl RowReader for DamagedRows {
+        fn get(&self, _: RowKey) -> Result<Option<Bytes>, TableError> {
+            Ok(None)
+        }
+
+        fn scan(
+            &self,
+            from: RowKey,
+            _: RowKey,
+            visit: &mut dyn FnMut(RowKey, Bytes) -> ControlFlow<()>,
+        ) -> Result<(), TableError> {
+            let _ = visit(from, Bytes::from_static(b"row"));
+            Err(TableError::Disk(std::io::Error::other("input/output error")))
+        }
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_read_is_reported() {
+        let (meta, next) = (Bytes::new(), NextChunk::Head);
+        let mut snapshot =
+            KvSnapshot { rows: DamagedRows, meta, next, count: 0, checksum: 0, failure: None };
+        assert!(snapshot.next().is_some() && snapshot.take_failure().is_none());
+        assert!(snapshot.next().is_none());
+        let failure = snapshot.take_failure().map(|error| error.to_string());
+        assert_eq!(failure.as_deref(), Some("table file: input/output error"));
+        assert!(snapshot.next().is_none(), "no chunk follows that would make it look complete");
     }
 }

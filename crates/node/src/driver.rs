@@ -24,6 +24,7 @@ pub use crate::outcome::{RequestOutcome, RequestReply};
 pub use crate::request_table::{ChangeWait, RequestToken};
 pub use crate::start::{MemberStartup, StartError, StartedMember, install, seed, start};
 
+use crate::applied_bytes::AppliedBytes;
 use crate::cluster_version::{ClusterVersion, proposes_version};
 use crate::outcome::{OutcomeUnknown, RequestRefused};
 use crate::request_table::{RequestBody, RequestStage, RequestTable};
@@ -47,6 +48,12 @@ pub struct DriverOptions {
     pub command_bytes_max: usize,
     /// Capture the machine's state after this many entries.
     pub snapshot_entries: u64,
+    /// Capture the machine's state after entries of this many bytes, whichever comes first.
+    /// Together with `trim_keep_bytes` this bounds the size of the log.
+    pub snapshot_bytes: u64,
+    /// Bytes of entries kept before a snapshot, so that a slightly lagging peer needs no
+    /// snapshot; [`Config::trim_keep_entries`] is the limit in entries.
+    pub trim_keep_bytes: u64,
 }
 
 impl Default for DriverOptions {
@@ -57,6 +64,8 @@ impl Default for DriverOptions {
             requests_max: 65_536,
             command_bytes_max: 32 << 20,
             snapshot_entries: 100_000,
+            snapshot_bytes: 256 << 20,
+            trim_keep_bytes: 64 << 20,
         }
     }
 }
@@ -144,6 +153,9 @@ pub struct Driver {
     /// The cluster version changed at this entry: until a snapshot covers it, this disk needs a
     /// program that supports every version up to this one.
     pub(crate) version_changed: Option<(Index, u32)>,
+    applied_bytes: AppliedBytes,
+    /// As configured; the core's own limit is lower while entries are large.
+    trim_keep_entries: u64,
     /// Saves in progress, with the messages and snapshots that wait for them.
     saving: VecDeque<SaveInProgress>,
     /// Parts of the next output.
@@ -178,6 +190,8 @@ impl Driver {
         };
         let applied = EntryId::new(0, boot.applied);
         let captured = boot.snapshot.id.index;
+        let applied_bytes = AppliedBytes::new(boot.applied.max(captured), options.trim_keep_bytes);
+        let trim_keep_entries = config.trim_keep_entries;
         let raft = Raft::new(config, boot)?;
         Ok(Self {
             raft,
@@ -194,6 +208,8 @@ impl Driver {
             capturing: false,
             version: ClusterVersion::default(),
             version_changed: None,
+            applied_bytes,
+            trim_keep_entries,
             saving: VecDeque::new(),
             jobs: Vec::new(),
             send: Vec::new(),
@@ -308,6 +324,7 @@ impl Driver {
             if let Some(meta) = save.install {
                 self.handed = meta.id;
                 self.captured = self.captured.max(meta.id.index);
+                self.applied_bytes.restart(meta.id.index);
                 self.jobs.push(MachineJob::Install(meta));
             }
         }
@@ -351,6 +368,8 @@ impl Driver {
     /// A capture of the machine as of this index is durable.
     pub fn snapshot_saved(&mut self, index: Index) {
         self.capturing = false;
+        let fitting = self.applied_bytes.entries_within(index, self.options.trim_keep_bytes);
+        self.raft.set_trim_keep_entries(self.trim_keep_entries.min(fitting));
         let _ = self.step(Input::Snapshotted(index));
     }
 
@@ -362,6 +381,7 @@ impl Driver {
         if index > self.captured && !self.capturing && !installing {
             self.captured = index;
             self.capturing = true;
+            self.applied_bytes.on_capture();
             let membership = self.raft.membership_at(index);
             self.jobs.push(MachineJob::Snapshot(SnapshotMeta { id: self.handed, membership }));
         }
@@ -486,12 +506,14 @@ impl Driver {
         if let (Some(first), Some(last)) = (entries.first(), entries.last()) {
             let first = first.id.index;
             self.handed = last.id;
+            self.applied_bytes.add(last.id.index, entries.bytes());
             self.on_committed_entries(first, &entries);
             self.jobs.push(MachineJob::Apply(entries));
         }
         self.run_confirmed_reads();
         let next = self.captured.saturating_add(self.options.snapshot_entries);
-        if self.handed.index >= next {
+        let is_large = self.applied_bytes.since_capture() >= self.options.snapshot_bytes;
+        if self.handed.index >= next || is_large {
             self.capture();
         }
     }

@@ -97,6 +97,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod applied_bytes;
 mod applier;
 mod cluster_version;
 mod command_id;

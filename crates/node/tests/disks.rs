@@ -325,7 +325,10 @@ async fn a_machine_that_panics_stops_its_member_and_not_the_process() {
     until_done("a write", async || node.propose(put("a", "1")).await).await;
     let answer = in_time("an answer", node.propose(put("a", "ouch"))).await;
     assert!(matches!(answer, Err(RequestError::Unknown(_))), "{answer:?}");
-    assert!(matches!(in_time("the end", node.wait_stopped()).await, StopReason::MachinePanicked));
+    assert!(matches!(
+        in_time("the end", node.wait_stopped()).await,
+        StopReason::MachinePanicked(_)
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -34,15 +34,22 @@ struct TestCluster {
     members: BTreeMap<u64, TestMember>,
     outcomes: BTreeMap<(u64, RequestToken), RequestOutcome>,
     options: DriverOptions,
+    trim_keep_entries: u64,
 }
 
 impl TestCluster {
     fn new(name: &str, voters: &[u64], options: DriverOptions) -> Self {
+        Self::keeping(name, voters, options, 0)
+    }
+
+    /// Members that keep this many entries before a snapshot.
+    fn keeping(name: &str, voters: &[u64], options: DriverOptions, keep: u64) -> Self {
         let folder = std::env::temp_dir().join(format!("quorate-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let first = Membership::new(voters.iter().copied().map(MemberId), []);
         let (members, outcomes) = (BTreeMap::new(), BTreeMap::new());
-        let mut cluster = Self { folder, first, members, outcomes, options };
+        let trim_keep_entries = keep;
+        let mut cluster = Self { folder, first, members, outcomes, options, trim_keep_entries };
         voters.iter().for_each(|id| cluster.start(*id, 0));
         cluster
     }
@@ -53,7 +60,7 @@ impl TestCluster {
         let mut config = Config::new(MemberId(id));
         config.incarnation = 1_000 + id;
         config.joined_at = joined_at;
-        config.trim_keep_entries = 0;
+        config.trim_keep_entries = self.trim_keep_entries;
         let startup = MemberStartup {
             cluster: 5,
             config,
@@ -236,6 +243,36 @@ fn acknowledged_writes_survive_a_restart_of_all_members() {
     cluster.ticks(60);
     assert_eq!(cluster.get(3, "k9"), value("v"));
     assert_eq!(cluster.get(3, "k10"), None);
+}
+
+/// With large entries, both limits in entries would be reached much later.
+#[test]
+fn the_log_is_bounded_in_bytes() {
+    let mut options = DriverOptions::default();
+    (options.snapshot_bytes, options.trim_keep_bytes) = (8_000, 4_000);
+    let mut cluster = TestCluster::keeping("bytes", &[1], options, 5_000);
+    cluster.elect(1);
+    let large = "v".repeat(1_000);
+    let mut kept_max = 0;
+    for number in 0..100 {
+        cluster.put(1, &format!("k{number}"), &large);
+        let log = cluster.member(1).driver.raft().log_status();
+        kept_max = kept_max.max(log.last.index - log.base.index);
+    }
+    assert!((8..=16).contains(&kept_max), "{kept_max} entries of 1,000 bytes");
+    // The state is complete after a restart from the snapshot and the kept entries.
+    cluster.members.clear();
+    cluster.start(1, 0);
+    cluster.ticks(60);
+    assert_eq!(cluster.get(1, "k0"), Some(Bytes::from(large.clone())));
+    assert_eq!(cluster.get(1, "k99"), Some(Bytes::from(large.clone())));
+
+    // The limit in entries applies to small ones.
+    for number in 0..200 {
+        cluster.put(1, &format!("k{number}"), "");
+    }
+    let log = cluster.member(1).driver.raft().log_status();
+    assert!(log.last.index - log.base.index > 16, "{log:?}");
 }
 
 #[test]

@@ -187,6 +187,7 @@ async fn version(State(state): State<HttpState>, extensions: Extensions) -> Resp
         "etcdserver": crate::ETCD_VERSION,
         "etcdcluster": cluster_version(),
         "quoratecluster": cluster.version,
+        "quorate": crate::VERSION,
     });
     ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }

@@ -36,7 +36,7 @@ pub use bootstrap::BootstrapError;
 pub use context::{ServiceContext, ServiceLimits, SharedStore};
 pub use quorate_core::membership::quorum_size;
 pub use server::{RunningServer, ServerError, run};
-pub use service::maintenance::ETCD_VERSION;
+pub use service::maintenance::{ETCD_VERSION, VERSION};
 pub use service::services;
 pub use url::{Url, UrlError};
 

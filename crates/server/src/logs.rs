@@ -1,7 +1,8 @@
-//! Logs as JSON lines in the format of zap, which etcd's tools read.
+//! Logs in the formats of zap, which etcd's tools read: JSON lines, or text for people.
 
 use std::fmt::Debug;
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
@@ -11,25 +12,64 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, Registry};
 
-/// Writes events of this level and above to standard error. Only the first call of a process
-/// has an effect.
-pub fn start(level: &str) {
+use crate::config::{LogFormat, LogOutput};
+
+/// Writes events of this level and above to these outputs. Only the first call of a process has
+/// an effect. The error is about a file that cannot be opened.
+pub fn start(level: &str, format: LogFormat, outputs: &[LogOutput]) -> io::Result<()> {
     let level = match level {
         "debug" => Level::DEBUG,
         "warn" => Level::WARN,
         "info" => Level::INFO,
         _ => Level::ERROR,
     };
-    let subscriber = Registry::default().with(JsonLines { level });
+    let outputs: io::Result<Vec<LogWriter>> = outputs.iter().map(LogWriter::open).collect();
+    let subscriber = Registry::default().with(LogLines { level, format, outputs: outputs? });
     // Fails if a subscriber is set already, which then stays.
     let _ = tracing::subscriber::set_global_default(subscriber);
+    Ok(())
 }
 
-struct JsonLines {
+struct LogLines {
     level: Level,
+    format: LogFormat,
+    outputs: Vec<LogWriter>,
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for JsonLines {
+/// An open [`LogOutput`].
+enum LogWriter {
+    Stderr,
+    Stdout,
+    File(File),
+}
+
+impl LogWriter {
+    fn open(output: &LogOutput) -> io::Result<Self> {
+        Ok(match output {
+            LogOutput::Stderr => Self::Stderr,
+            LogOutput::Stdout => Self::Stdout,
+            LogOutput::File(path) => {
+                let file = File::options().create(true).append(true).open(path);
+                let named = |error| {
+                    let path = path.display();
+                    io::Error::other(format!("cannot open the log file {path}: {error}"))
+                };
+                Self::File(file.map_err(named)?)
+            }
+        })
+    }
+
+    /// Writes a whole line in one call, so that lines of several processes do not mix.
+    fn write(&self, line: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stderr => io::stderr().lock().write_all(line),
+            Self::Stdout => io::stdout().lock().write_all(line),
+            Self::File(file) => (&*file).write_all(line),
+        }
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLines {
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
         // A warning needs the fields of the span that it is in, whatever the level of that is.
         let level = if metadata.is_span() { self.level.max(Level::INFO) } else { self.level };
@@ -42,9 +82,15 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for JsonLines {
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let line = line(event, span_fields(event, &context), SystemTime::now());
-        // A failure to write to standard error cannot be reported anywhere.
-        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+        let fields = span_fields(event, &context);
+        let line = match self.format {
+            LogFormat::Json => json_line(event, fields, SystemTime::now()),
+            LogFormat::Console => console_line(event, fields, SystemTime::now()),
+        };
+        for output in &self.outputs {
+            // A failure to write a log line cannot be reported anywhere.
+            let _ = output.write(line.as_bytes());
+        }
     }
 }
 
@@ -76,20 +122,37 @@ fn span_fields<S: Subscriber + for<'a> LookupSpan<'a>>(
     all
 }
 
-/// `fields` has those of the spans; the event adds its own.
-fn line(event: &Event<'_>, mut fields: EventFields, now: SystemTime) -> String {
+/// The place in the code that an event comes from.
+fn caller(event: &Event<'_>) -> String {
     let metadata = event.metadata();
-    event.record(&mut fields);
-    let level = metadata.level().as_str().to_lowercase();
     let file = metadata.file().and_then(|file| file.rsplit_once("src/")).map_or("", |(_, f)| f);
     let target = metadata.target().split("::").next().unwrap_or_default();
-    let caller = format!("{target}/{file}:{}", metadata.line().unwrap_or_default());
+    format!("{target}/{file}:{}", metadata.line().unwrap_or_default())
+}
+
+/// Time, level, place, message and fields, separated by tabs. `fields` has those of the spans; the
+/// event adds its own.
+fn console_line(event: &Event<'_>, mut fields: EventFields, now: SystemTime) -> String {
+    event.record(&mut fields);
+    let (level, caller) = (event.metadata().level().as_str().to_lowercase(), caller(event));
+    let mut line = format!("{}\t{level}\t{caller}\t{}", timestamp(now), fields.message);
+    if !fields.fields.is_empty() {
+        line.push_str(&format!("\t{}", Value::Object(fields.fields)));
+    }
+    line.push('\n');
+    line
+}
+
+/// A JSON object. `fields` has those of the spans; the event adds its own.
+fn json_line(event: &Event<'_>, mut fields: EventFields, now: SystemTime) -> String {
+    event.record(&mut fields);
+    let level = event.metadata().level().as_str().to_lowercase();
     let quoted = |text: &str| Value::from(text).to_string();
     let mut line = format!(
         "{{\"level\":{},\"ts\":{},\"caller\":{},\"msg\":{}",
         quoted(&level),
         quoted(&timestamp(now)),
-        quoted(&caller),
+        quoted(&caller(event)),
         quoted(&fields.message)
     );
     for (name, value) in &fields.fields {
@@ -179,7 +242,7 @@ mod tests {
         }
 
         fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-            let line = line(event, span_fields(event, &context), UNIX_EPOCH);
+            let line = json_line(event, span_fields(event, &context), UNIX_EPOCH);
             self.0.lock().unwrap().push(line);
         }
     }

@@ -1,5 +1,6 @@
 //! A running server: how its parts are put together, and its graceful shutdown.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::storage::{FileDisk, StoreConfig};
+use quorate::transport::RejectReason;
 use quorate::{DirectoryStorage, Node, NodeError, StopReason, TcpConfig, TcpTransport};
 use quorate_kv::{SUPPORTED_VERSIONS, TableError};
 use tokio::net::TcpListener;
@@ -36,7 +38,8 @@ use crate::{background, logs};
 
 /// Runs a server until a signal stops it, its member is removed, or its member fails.
 pub async fn run(config: ServerConfig) -> Result<(), ServerError> {
-    logs::start(&config.log_level);
+    logs::start(&config.log_level, config.log_format, &config.log_outputs)
+        .map_err(ServerError::System)?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -48,14 +51,15 @@ pub async fn run(config: ServerConfig) -> Result<(), ServerError> {
             return Ok(());
         }
     };
-    notify("READY=1");
     let ended = tokio::select! {
-        ended = running.node.wait_stopped() => Some(ended),
-        () = running.removed() => None,
+        ended = running.node.wait_stopped() => ShutdownCause::Member(ended),
+        () = running.removed() => ShutdownCause::Removed,
+        () = running.rejected_as_removed() => ShutdownCause::RemovedBefore,
         signal = signals.next() => {
             tracing::info!(signal, "received a signal; shutting down");
-            None
+            ShutdownCause::Signal
         }
+        never = announce_ready(&running) => match never {},
     };
     notify("STOPPING=1");
     tokio::select! {
@@ -66,14 +70,42 @@ pub async fn run(config: ServerConfig) -> Result<(), ServerError> {
         }
     }
     match ended {
-        Some(ended) if !matches!(ended, StopReason::Stopped) => Err(ServerError::Ended(ended)),
-        _ => Ok(()),
+        ShutdownCause::Member(ended) if !matches!(ended, StopReason::Stopped) => {
+            Err(ServerError::Ended(ended))
+        }
+        ShutdownCause::RemovedBefore => Err(ServerError::Removed),
+        ShutdownCause::Member(_) | ShutdownCause::Removed | ShutdownCause::Signal => Ok(()),
     }
+}
+
+/// Why a server shuts down.
+enum ShutdownCause {
+    /// Its member has stopped by itself.
+    Member(StopReason),
+    /// Its member was removed while it ran.
+    Removed,
+    /// Its member was removed while it did not run.
+    RemovedBefore,
+    Signal,
+}
+
+/// Tells the log and systemd when clients can use this server, and runs on.
+async fn announce_ready(running: &RunningServer) -> Infallible {
+    running.wait_ready().await;
+    for address in &running.client_addresses {
+        tracing::info!(address = %address, name = running.name, member_id = %running.node.id(),
+            cluster = %hex(running.context.cluster_id), "ready to serve client requests");
+    }
+    notify("READY=1");
+    std::future::pending().await
 }
 
 /// A server that serves until it is stopped.
 pub struct RunningServer {
+    name: String,
     node: Node,
+    /// Whether a peer has rejected this member as removed.
+    rejected: watch::Receiver<bool>,
     context: ServiceContext,
     peer_address: SocketAddr,
     client_addresses: Vec<SocketAddr>,
@@ -88,7 +120,8 @@ impl RunningServer {
     /// The server serves when this returns. It may not have found a leader yet.
     pub async fn start(config: ServerConfig) -> Result<Self, ServerError> {
         let metrics = Arc::new(ServerMetrics::new(config.extensive_metrics));
-        let transport = bind_peers(&config, &metrics).await?;
+        let (rejected_sender, rejected) = watch::channel(false);
+        let transport = bind_peers(&config, &metrics, rejected_sender).await?;
         let peer_address = transport.local_address();
         let client_listeners = bind_all(&config.listen_client_urls).await?;
         let metrics_listeners = bind_all(&config.listen_metrics_urls).await?;
@@ -112,7 +145,9 @@ impl RunningServer {
             background: tokio::spawn(background::run(context.clone(), config.clone())),
             client_addresses: addresses(&client_listeners)?,
             metrics_addresses: addresses(&metrics_listeners)?,
+            name: config.name.clone(),
             peer_address,
+            rejected,
             node,
             context,
             stopping,
@@ -152,8 +187,7 @@ impl RunningServer {
             self.serving.push(tokio::spawn(served));
         }
         for address in &self.client_addresses {
-            tracing::info!(address = %address, name = config.name,
-                member_id = %self.node.id(), cluster = %hex(self.context.cluster_id), "ready to serve client requests");
+            tracing::info!(address = %address, "accepting client connections");
         }
     }
 
@@ -185,6 +219,31 @@ impl RunningServer {
         &self.metrics_addresses
     }
 
+    /// Waits until this member has joined a cluster with a quorum and has applied everything
+    /// that was committed before: from then on it serves all requests.
+    pub async fn wait_ready(&self) {
+        while let Err(error) = self.node.barrier().await {
+            tracing::warn!(reason = %error, "not ready: waiting until a majority of the members \
+                runs and can be reached");
+            tokio::time::sleep(READY_RETRY_INTERVAL).await;
+        }
+    }
+
+    /// Waits until another member says that this one was removed from the cluster, while it did
+    /// not run. A member that hears from a leader is a member, whatever another one says.
+    pub async fn rejected_as_removed(&self) {
+        let mut rejected = self.rejected.clone();
+        loop {
+            let is_rejected = rejected.wait_for(|rejected| *rejected).await.is_ok();
+            if is_rejected && self.node.leader().is_none() {
+                break;
+            }
+            tokio::time::sleep(READY_RETRY_INTERVAL).await;
+        }
+        let member = self.node.id();
+        tracing::error!(%member, "{REMOVED}; its data directory is of no further use");
+    }
+
     /// Waits until this member was in the membership and has been removed from it.
     pub async fn removed(&self) {
         let node = &self.node;
@@ -196,8 +255,7 @@ impl RunningServer {
             let has_left = was_member && !membership.contains(node.id());
             if has_left || membership.removed().contains(&node.id()) {
                 let member_id = node.id();
-                let text = "the member has been permanently removed from the cluster";
-                tracing::error!(member = %member_id, "{text}");
+                tracing::error!(member = %member_id, "{REMOVED}");
                 return;
             }
         }
@@ -287,6 +345,7 @@ fn incoming(
 async fn bind_peers(
     config: &ServerConfig,
     metrics: &Arc<ServerMetrics>,
+    rejected: watch::Sender<bool>,
 ) -> Result<TcpTransport, ServerError> {
     let urls = &config.listen_peer_urls;
     let failed = |error| ServerError::Bind { url: join(urls), error };
@@ -302,6 +361,11 @@ async fn bind_peers(
     tcp.resolve_address = Arc::new(address_of);
     let metrics = Arc::clone(metrics);
     tcp.on_round_trip = Arc::new(move |address, duration| metrics.on_round_trip(address, duration));
+    tcp.on_rejected = Arc::new(move |_, _, reason| {
+        if reason == RejectReason::Removed {
+            rejected.send_replace(true);
+        }
+    });
     let advertised = config.initial_advertise_peer_urls.first();
     tcp.advertise = advertised.map(Url::address).unwrap_or_default();
     TcpTransport::bind(tcp).await.map_err(failed)
@@ -350,6 +414,8 @@ pub enum ServerError {
     System(io::Error),
     /// The member failed.
     Ended(StopReason),
+    /// The member was removed from its cluster while it did not run.
+    Removed,
     /// A second signal stopped the server before its graceful shutdown was complete.
     Interrupted,
     /// No new cluster could be made from the data directory.
@@ -377,6 +443,11 @@ impl fmt::Display for ServerError {
             Self::Table(error) => write!(f, "{error}"),
             Self::System(error) => write!(f, "{error}"),
             Self::Ended(ended) => write!(f, "the member has stopped: {ended}"),
+            Self::Removed => write!(
+                f,
+                "{REMOVED}; to use this machine again, add it as a new member with an empty data \
+                 directory ('quorate member add')"
+            ),
             Self::Interrupted => f.write_str("a second signal interrupted the graceful shutdown"),
             Self::Recover(error) => write!(f, "{error}"),
         }
@@ -391,11 +462,14 @@ impl std::error::Error for ServerError {
             Self::Node(error) => Some(error),
             Self::Table(error) => Some(error),
             Self::Recover(error) => Some(error),
-            Self::Ended(_) | Self::Interrupted => None,
+            Self::Ended(_) | Self::Interrupted | Self::Removed => None,
         }
     }
 }
 
+/// etcd's text.
+const REMOVED: &str = "the member has been permanently removed from the cluster";
+const READY_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;

@@ -121,7 +121,14 @@ impl From<JoinError> for ServiceError {
 impl From<ServiceError> for Status {
     fn from(error: ServiceError) -> Self {
         let (code, text) = error.code_and_text();
-        let status = Self::new(code, text);
+        let mut status = Self::new(code, text);
+        if let ServiceError::Request(RequestError::Refused(RequestRefused::ByLeader(
+            Refusal::Change(ChangeRefusal::Stale { newest }),
+        ))) = &error
+            && let Ok(newest) = MetadataValue::try_from(newest.to_string())
+        {
+            status.metadata_mut().insert(NEWEST_MEMBERSHIP, newest);
+        }
         match error.reason() {
             Some(reason) => with_reason(status, &reason),
             None => status,
@@ -245,6 +252,9 @@ pub(crate) fn message_too_large(headers: &HeaderMap) -> Option<Status> {
 
 /// The metadata key under which our own reason is sent beside etcd's text.
 pub(crate) const REASON: &str = "quorate-reason";
+/// The metadata key of a refusal because the membership is not the expected one: the entry of
+/// the newest membership. Clients read that membership, and decide again.
+pub(crate) const NEWEST_MEMBERSHIP: &str = "quorate-newest-membership";
 
 fn with_reason(mut status: Status, reason: &str) -> Status {
     if let Ok(reason) = MetadataValue::try_from(reason) {

@@ -38,6 +38,7 @@ async fn health_version_and_metrics_are_served() {
             "etcd_mvcc_db_total_size_in_bytes ",
             "etcd_network_peer_sent_bytes_total ",
             "process_resident_memory_bytes ",
+            &format!("quorate_build_info{{version=\"{}\"}} 1", quorate_server::VERSION),
         ] {
             assert!(page.lines().any(|line| line.starts_with(name)), "{name} in {page}");
         }
@@ -46,6 +47,7 @@ async fn health_version_and_metrics_are_served() {
     assert_eq!(line, ok);
     assert!(body.contains(quorate_server::ETCD_VERSION), "{body}");
     assert!(body.contains("\"quoratecluster\":1"), "{body}");
+    assert!(body.contains(&format!("\"quorate\":\"{}\"", quorate_server::VERSION)), "{body}");
     server.stop().await;
     assert!(TcpStream::connect(client).await.is_err());
 }

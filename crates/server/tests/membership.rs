@@ -120,7 +120,16 @@ async fn a_goal_that_waits_for_a_member_can_be_cancelled() {
     let unknown = membership.set_goal(goal(vec![unknown_name])).await.unwrap_err();
     assert_eq!(unknown.message(), "etcdserver: member not found");
 
-    membership.set_goal(goal(vec![by_name("a"), joining(&b)])).await.unwrap();
+    // A goal that was prepared from another membership is refused, with the present one.
+    let status = membership.status(v1::StatusRequest {}).await.unwrap().into_inner();
+    let now = status.membership.unwrap().id.unwrap();
+    let old = v1::EntryId { index: now.index - 1, ..now };
+    let expecting =
+        |expected| v1::SetGoalRequest { expected, ..goal(vec![by_name("a"), joining(&b)]) };
+    let stale = membership.set_goal(expecting(Some(old))).await.unwrap_err();
+    let newest = stale.metadata().get("quorate-newest-membership").unwrap().to_str().unwrap();
+    assert_eq!(newest, format!("{}.{}", now.term, now.index));
+    membership.set_goal(expecting(Some(now))).await.unwrap();
     let status = membership.status(v1::StatusRequest {}).await.unwrap().into_inner();
     assert!(status.membership.unwrap().goal.is_some());
     let cancel = v1::CancelRequest { wait: true, expected: None };

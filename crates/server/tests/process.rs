@@ -138,6 +138,39 @@ fn events_below_the_log_level_are_left_out() {
     }
 }
 
+/// Lines for people, in a file, with one line per request at the level debug.
+#[tokio::test(flavor = "multi_thread")]
+async fn log_lines_go_to_the_configured_outputs_in_the_configured_format() {
+    let member = TestMember::new("a");
+    let file = member.directory().join("server.log");
+    let cluster = format!("--initial-cluster=a={}", member.peer);
+    let outputs = format!("--log-outputs=stderr,{}", file.display());
+    let process = Process::start(&member, &[&cluster, &outputs, "--log-level=debug"]);
+    assert_eq!(process.notification(), "READY=1");
+    member.put_until_done("x", "1").await;
+    process.signal("TERM");
+    let (_, lines) = process.wait();
+    assert!(messages(&lines).contains(&"ready to serve client requests"), "{lines:?}");
+    let put = |line: &&Value| line["msg"] == "request handled" && line["level"] == "debug";
+    let put = lines.iter().find(put).unwrap();
+    assert_eq!(put["method"], "/etcdserverpb.KV/Put", "{put}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(text.lines().count(), lines.len(), "the file has the same lines");
+
+    let outputs = format!("--log-outputs={}", file.display());
+    let process = Process::start(&member, &[&cluster, &outputs, "--log-format=console"]);
+    assert_eq!(process.notification(), "READY=1");
+    process.signal("TERM");
+    let (_, none) = process.wait();
+    assert!(none.is_empty(), "{none:?}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    // Lines are appended.
+    let line = text.lines().skip(lines.len()).find(|line| line.contains("ready to serve")).unwrap();
+    let columns: Vec<&str> = line.split('\t').collect();
+    assert_eq!((columns.len(), columns[1]), (5, "info"), "{line}");
+    assert!(columns[4].starts_with('{') && columns[4].contains("\"member-id\""), "{line}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_stops_the_process_immediately() {
     let [a, b] = ["a", "b"].map(TestMember::new);
@@ -145,7 +178,7 @@ async fn a_second_signal_stops_the_process_immediately() {
     // Without the other member there is no leader, so the request never completes.
     let long = ["--drain-timeout=1000s", "--election-timeout=50000"];
     let process = Process::start(&a, &[&cluster, long[0], long[1]]);
-    assert_eq!(process.notification(), "READY=1");
+    // It is never ready, and serves requests that need no quorum.
     let mut kv = a.kv().await;
     let pending = tokio::spawn(async move { kv.put(put("x", "1")).await });
     let address = a.client.resolve().await.unwrap();

@@ -161,3 +161,17 @@ async fn sizes_are_those_of_the_file_and_defragmentation_frees_space() {
     assert_eq!(a.get("last").await.as_deref(), Some("1"));
     running.stop().await;
 }
+
+/// Rows wait in memory before they are written to the file.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reported_size_is_never_smaller_than_the_size_in_use() {
+    let member = TestMember::new("a");
+    let server = start(&member, &[&member], TableKind::Redb).await;
+    let value = "v".repeat(1 << 20);
+    for number in 0..6 {
+        member.put_until_done(&format!("large{number}"), &value).await;
+        let status = status(&member).await;
+        assert!(status.db_size >= status.db_size_in_use, "{status:?}");
+    }
+    server.stop().await;
+}

@@ -28,14 +28,8 @@ impl FileDisk {
     /// access is refused with [`io::ErrorKind::PermissionDenied`].
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
-        if let Some(parent) = path.parent() {
-            DirBuilder::new().recursive(true).create(parent)?;
-        }
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => sync_parent(&path)?,
-            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(why) => return Err(why),
-        }
+        create_parents(&path)?;
+        create_synced(DirBuilder::new().mode(0o700), &path)?;
         let dir = File::open(&path)?;
         let metadata = dir.metadata()?;
         if !metadata.is_dir() {
@@ -139,6 +133,27 @@ impl Disk for FileDisk {
 
     fn sync_dir(&mut self) -> io::Result<()> {
         self.dir.sync_all()
+    }
+}
+
+/// Creates the directories above this one. Each name is made durable: otherwise a power loss
+/// could take the whole directory with it.
+fn create_parents(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() && !parent.exists() => {
+            create_parents(parent)?;
+            create_synced(&DirBuilder::new(), parent)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Creates a directory, unless it exists, and makes its name durable.
+fn create_synced(builder: &DirBuilder, path: &Path) -> io::Result<()> {
+    match builder.create(path) {
+        Ok(()) => sync_parent(path),
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(why) => Err(why),
     }
 }
 

@@ -7,12 +7,13 @@
 use quorate_server::Url;
 use quorate_server::config::{self, Invocation, ServerConfig};
 use quorate_server::recover::{ForcedCluster, RecoverError, RecoveryPlan, plan_recovery, recover};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::arguments::RecoverArguments;
+use crate::arguments::{RecoverArguments, WriteOut};
 use crate::error::CliError;
 use crate::ids::{hex_id, named_id};
-use crate::print::line;
+use crate::print::{self, line};
 
 pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), CliError> {
     let config = server_config(arguments)?;
@@ -20,8 +21,12 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), CliError> {
         CliError::with_cause(&format!("cannot recover {}", arguments.data_dir.display()), &error)
     };
     let plan = plan_recovery(&config).map_err(failed)?;
+    let as_json = arguments.output.write_out == WriteOut::Json;
     if plan.members.len() == 1 {
-        print_nothing_to_do(&plan);
+        match as_json {
+            true => print::json(&plan_json(&plan, None)),
+            false => print_nothing_to_do(&plan),
+        }
         return Ok(());
     }
     let expected = confirmation(&plan);
@@ -32,6 +37,10 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), CliError> {
                 "'{given}' does not confirm the present state; run the command again without --confirm"
             )));
         }
+        None if as_json => {
+            print::json(&plan_json(&plan, Some(&expected)));
+            return Ok(());
+        }
         None => {
             consequences(&plan).iter().for_each(|text| line(text));
             line(&format!("to recover, run: {} --confirm {expected}", command_line(arguments)));
@@ -40,9 +49,32 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), CliError> {
     }
     match recover(&config).map_err(failed)? {
         None => print_nothing_to_do(&plan),
+        Some(forced) if as_json => print::json(&json!({
+            "clusterID": hex_id(forced.cluster_id),
+            "ID": hex_id(forced.member.0),
+            "lastEntry": forced.last_index,
+            "uncommittedEntries": forced.uncommitted,
+            "oldDirectory": forced.old_directory.display().to_string(),
+        })),
         Some(forced) => print_next_steps(&plan, &forced, arguments),
     }
     Ok(())
+}
+
+/// The plan, with the value for `--confirm` unless there is nothing to do.
+fn plan_json(plan: &RecoveryPlan, confirm: Option<&str>) -> serde_json::Value {
+    let members = plan.members.iter();
+    let members = members.map(|(id, name)| json!({ "ID": hex_id(id.0), "name": name }));
+    json!({
+        "clusterID": hex_id(plan.cluster_id),
+        "ID": hex_id(plan.member.0),
+        "name": plan.name,
+        "members": members.collect::<Vec<_>>(),
+        "committedEntry": plan.committed,
+        "lastEntry": plan.last,
+        "revision": plan.revision,
+        "confirm": confirm,
+    })
 }
 
 fn print_nothing_to_do(plan: &RecoveryPlan) {

@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 
+use quorate_server::ServerError;
 use quorate_server::config::{self, Invocation};
 
 use crate::error::CliError;
-use crate::examples::SERVER_HELP;
 use crate::print;
 
 pub(crate) fn run(arguments: &[OsString]) -> Result<(), CliError> {
@@ -16,7 +16,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<(), CliError> {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let invocation = config::parse(arguments, variables);
     match invocation.map_err(|error| CliError::usage(error.to_string()))? {
-        Invocation::Help => print::line(SERVER_HELP),
+        Invocation::Help => print::line(&config::help()),
         Invocation::Version => {
             print::line(&format!("etcd Version: {}", quorate_server::ETCD_VERSION));
             print::line(&format!("Quorate Version: {}", env!("CARGO_PKG_VERSION")));
@@ -35,5 +35,8 @@ fn serve(config: config::ServerConfig) -> Result<(), CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliError::with_cause("cannot start threads", &error))?;
     let result = runtime.block_on(quorate_server::run(config));
-    result.map_err(|error| CliError::with_cause("the server failed", &error))
+    result.map_err(|error| match error {
+        ServerError::Removed => CliError::MemberRemoved(error.to_string()),
+        error => CliError::with_cause("the server failed", &error),
+    })
 }

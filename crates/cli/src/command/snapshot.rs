@@ -20,7 +20,7 @@ use crate::snapshot_checksum::{CHECKSUM_BYTES, ChecksumReader, check_file};
 pub(crate) async fn run(command: SnapshotCommand) -> Result<(), CliError> {
     match command {
         SnapshotCommand::Save { file, client } => save(&file, &client).await,
-        SnapshotCommand::Status { file, write_out } => status(&file, write_out),
+        SnapshotCommand::Status { file, output } => status(&file, output.write_out),
         SnapshotCommand::Restore(arguments) => restore(&arguments),
     }
 }
@@ -40,12 +40,14 @@ async fn save(path: &Path, client: &ClientArguments) -> Result<(), CliError> {
     };
     let renamed = fs::rename(&temporary, path).and_then(|()| sync_directory(path));
     renamed.map_err(|error| write_error(path, &error))?;
-    print::line(&format!(
-        "{} saved from {} to {}",
-        bytes(total - CHECKSUM_BYTES as u64),
-        connection.endpoint,
-        path.display()
-    ));
+    let size = total - CHECKSUM_BYTES as u64;
+    let (endpoint, file) = (&connection.endpoint, path.display().to_string());
+    match client.write_out {
+        WriteOut::Table => print::line(&format!("{} saved from {endpoint} to {file}", bytes(size))),
+        WriteOut::Json => {
+            print::json(&json!({ "file": file, "endpoint": endpoint, "bytes": size }));
+        }
+    }
     Ok(())
 }
 
@@ -119,6 +121,16 @@ fn restore(arguments: &RestoreArguments) -> Result<(), CliError> {
         CliError::with_cause(&format!("cannot restore {}", arguments.file.display()), &error)
     })?;
     let (header, data_dir) = (restored.header, config.data_dir.display());
+    if arguments.output.write_out == WriteOut::Json {
+        print::json(&json!({
+            "dataDir": data_dir.to_string(),
+            "savedRevision": header.revision,
+            "savedClusterID": hex_id(header.cluster_id),
+            "revision": restored.revision,
+            "clusterID": hex_id(restored.cluster_id),
+        }));
+        return Ok(());
+    }
     print::line(&format!(
         "restored revision {} of cluster {} to {data_dir}, for the new cluster {}",
         header.revision,

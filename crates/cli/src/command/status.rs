@@ -10,7 +10,8 @@ use crate::arguments::{ClientArguments, StatusArguments, WriteOut};
 use crate::client::{self, Connection, connect, leader_of};
 use crate::error::{CliError, status_text};
 use crate::goal_wait::progress_lines;
-use crate::ids::hex_id;
+use crate::ids::{hex_id, hex_ids};
+use crate::member_lookup::label;
 use crate::membership_text::{self, MemberNames};
 use crate::print::{self, TextTable, bytes};
 use crate::tolerance::{self, VoterCount};
@@ -20,12 +21,22 @@ struct MemberReport {
     member: etcd::Member,
     endpoint: String,
     reply: Result<etcd::StatusResponse, String>,
+    /// The server's own version, in addition to the version of etcd in its reply.
+    version: Option<String>,
 }
 
 pub(crate) async fn run(arguments: StatusArguments) -> Result<(), CliError> {
-    let connection = connect(&arguments.client).await?;
-    let members = members(&connection).await?;
-    let mut reports = query_all(members, &arguments.client).await;
+    let mut connection = connect(&arguments.client).await?;
+    let mut reports = query_all(&connection, &arguments.client).await?;
+    if let Some(better) = better_connection(&connection, &reports, &arguments.client).await {
+        let text = format!(
+            "the member at {} knows no leader; this is the status as {} reports it",
+            connection.endpoint, better.endpoint
+        );
+        print::note(arguments.client.write_out, &text);
+        connection = better;
+        reports = query_all(&connection, &arguments.client).await?;
+    }
     // Only Quorate has this call; for other servers the tolerance is computed from the replies.
     let leader = leader_of(&connection).await;
     let leader_status = leader.membership_status().await.ok();
@@ -36,13 +47,53 @@ pub(crate) async fn run(arguments: StatusArguments) -> Result<(), CliError> {
     }
     match arguments.client.write_out {
         WriteOut::Table => print_table(&reports, leader_status.as_ref(), &names),
-        WriteOut::Json => print::json(&as_json(&reports, leader_status.as_ref())),
+        WriteOut::Json => print::json(&as_json(&reports, leader_status.as_ref(), &names)),
     }
     let counted = count(&reports);
     let has_quorum = leader_status
         .and_then(|status| status.tolerance)
         .map_or(counted.has_quorum(), |tolerance| tolerance.has_quorum);
-    if has_quorum { Ok(()) } else { Err(CliError::failed(tolerance::sentence(false, 0))) }
+    if has_quorum {
+        return Ok(());
+    }
+    Err(CliError::failed(format!(
+        "{}; {}",
+        tolerance::sentence(false, 0),
+        quorum_loss_advice(&reports)
+    )))
+}
+
+/// If the connected member knows no leader, a connection to one that does: the first one may
+/// have been removed, or be cut off from the others.
+async fn better_connection(
+    connection: &Connection,
+    reports: &[MemberReport],
+    arguments: &ClientArguments,
+) -> Option<Connection> {
+    if connection.status().await.is_ok_and(|status| status.leader != 0) {
+        return None;
+    }
+    let knows_leader =
+        |report: &&MemberReport| report.reply.as_ref().is_ok_and(|status| status.leader != 0);
+    let endpoint = &reports.iter().find(knows_leader)?.endpoint;
+    client::open(endpoint, arguments.dial_timeout, arguments.command_timeout).await.ok()
+}
+
+/// What to do without a quorum: which members have to come back, and the last resort.
+fn quorum_loss_advice(reports: &[MemberReport]) -> String {
+    let list = |answering: bool| {
+        let wanted = reports.iter().filter(|report| report.reply.is_ok() == answering);
+        let voters = wanted.filter(|report| !report.member.is_learner);
+        let names: Vec<_> = voters.map(|report| label(&report.member)).collect();
+        if names.is_empty() { "none".to_string() } else { names.join(", ") }
+    };
+    format!(
+        "voters that answer: {}; voters that do not: {}; start or reconnect them until a majority \
+         answers. Only if a majority is lost for good, make a new cluster from one member's disk \
+         with 'quorate recover'",
+        list(true),
+        list(false)
+    )
 }
 
 /// The members; without a leader, those that the connected member knows, so that the status
@@ -66,32 +117,70 @@ async fn members(connection: &Connection) -> Result<Vec<etcd::Member>, CliError>
 }
 
 /// All members at the same time, so that an unreachable one does not delay the others.
-async fn query_all(members: Vec<etcd::Member>, arguments: &ClientArguments) -> Vec<MemberReport> {
+async fn query_all(
+    connection: &Connection,
+    arguments: &ClientArguments,
+) -> Result<Vec<MemberReport>, CliError> {
+    let members = members(connection).await?;
+    let header = connection.status().await.ok().and_then(|status| status.header);
+    let cluster_id = header.map(|header| header.cluster_id);
     let mut queries = JoinSet::new();
     for member in members {
         let arguments = arguments.clone();
-        queries.spawn(async move { query(member, &arguments).await });
+        queries.spawn(async move { query(member, cluster_id, &arguments).await });
     }
     let mut reports = queries.join_all().await;
     reports.sort_by_key(|report| report.member.id);
-    reports
+    Ok(reports)
 }
 
-async fn query(member: etcd::Member, arguments: &ClientArguments) -> MemberReport {
-    let mut reply = Err("it has not published its client URLs yet".to_string());
-    let mut endpoint = String::new();
-    for url in &member.client_urls {
-        endpoint.clone_from(url);
+async fn query(
+    member: etcd::Member,
+    cluster_id: Option<u64>,
+    arguments: &ClientArguments,
+) -> MemberReport {
+    let mut report = MemberReport {
+        reply: Err("it has not published its client URLs yet".to_string()),
+        endpoint: String::new(),
+        version: None,
+        member,
+    };
+    for url in &report.member.client_urls {
+        report.endpoint.clone_from(url);
         let opened = client::open(url, arguments.dial_timeout, arguments.command_timeout).await;
-        reply = match opened {
-            Ok(connection) => connection.status().await.map_err(|status| status_text(&status)),
+        let reply = match opened {
+            Ok(connection) => {
+                connection.status_and_version().await.map_err(|status| status_text(&status))
+            }
             Err(error) => Err(error.to_string()),
         };
-        if reply.is_ok() {
-            break;
+        match reply {
+            Ok((status, version)) => {
+                report.reply = check_sender(status, report.member.id, cluster_id);
+                report.version = version;
+                break;
+            }
+            Err(error) => report.reply = Err(error),
         }
     }
-    MemberReport { member, endpoint, reply }
+    report
+}
+
+/// A reply counts only if it comes from this member of this cluster: another one may use its
+/// address by now.
+fn check_sender(
+    status: etcd::StatusResponse,
+    member_id: u64,
+    cluster_id: Option<u64>,
+) -> Result<etcd::StatusResponse, String> {
+    let Some(header) = &status.header else { return Ok(status) };
+    if cluster_id.is_some_and(|id| id != header.cluster_id) {
+        return Err(format!("a member of cluster {} answers there", hex_id(header.cluster_id)));
+    }
+    if header.member_id != member_id {
+        return Err(format!("member {} answers there", hex_id(header.member_id)));
+    }
+    Ok(status)
 }
 
 fn role(report: &MemberReport) -> &'static str {
@@ -143,6 +232,7 @@ fn print_table(
         "LAG",
         "DB SIZE",
         "VERSION",
+        "ETCD",
         "STORAGE VERSION",
         "ENDPOINT",
         "ERRORS",
@@ -160,6 +250,7 @@ fn print_table(
             cell(&|status| status.raft_index.to_string()),
             lag(report, reports, leader_status).map_or(String::new(), |lag| lag.to_string()),
             cell(&|status| bytes(status.db_size.max(0) as u64)),
+            report.version.clone().unwrap_or_default(),
             cell(&|status| status.version.clone()),
             cell(&|status| status.storage_version.clone()),
             report.endpoint.clone(),
@@ -196,10 +287,13 @@ fn summary(
     lines.extend(status.member.as_ref().and_then(version_line));
     let changing = status.membership.as_ref().filter(|record| record.goal.is_some());
     if let Some(membership) = changing {
-        let goal = membership.goal.as_ref();
-        let id = membership_text::entry_id(goal.and_then(|goal| goal.id.as_ref()));
-        let members = names.membership(membership);
-        lines.push(format!("a membership change is in progress (goal {id}): {members}"));
+        let goal = membership.goal.clone().unwrap_or_default();
+        let id = membership_text::entry_id(goal.id.as_ref());
+        let (members, target) = (names.membership(membership), names.goal_target(&goal));
+        let cancels = if goal.cancels { ", which cancels an earlier one" } else { "" };
+        lines.push(format!(
+            "a membership change is in progress (goal {id}{cancels}): from {members} to {target}"
+        ));
         lines.extend(progress_lines(names, status));
     }
     lines
@@ -223,14 +317,14 @@ fn version_line(leader: &wire::MemberStatus) -> Option<String> {
 fn as_json(
     reports: &[MemberReport],
     leader_status: Option<&wire::StatusReply>,
+    names: &MemberNames,
 ) -> serde_json::Value {
     let members: Vec<_> = reports
         .iter()
         .map(|report| {
             let status = report.reply.as_ref().ok();
             json!({
-                "ID": report.member.id,
-                "hexID": hex_id(report.member.id),
+                "ID": hex_id(report.member.id),
                 "name": report.member.name,
                 "endpoint": report.endpoint,
                 "role": role(report),
@@ -239,7 +333,9 @@ fn as_json(
                 "applied": status.map(|status| status.raft_applied_index),
                 "lag": lag(report, reports, leader_status),
                 "dbSize": status.map(|status| status.db_size),
-                "version": status.map(|status| &status.version),
+                "dbSizeInUse": status.map(|status| status.db_size_in_use),
+                "version": report.version,
+                "etcdVersion": status.map(|status| &status.version),
                 "storageVersion": status.map(|status| &status.storage_version),
                 "errors": errors(report),
             })
@@ -259,7 +355,27 @@ fn as_json(
         "settled": leader_status.map(|status| status.settled),
         "clusterVersion": leader.map(|member| member.cluster_version),
         "downgrading": leader.map(|member| member.downgrading),
+        "membership": leader_status
+            .and_then(|status| status.membership.as_ref())
+            .map(|record| membership_text::entry_id(record.id.as_ref())),
+        "goal": leader_status.and_then(|status| goal_json(status, names)),
     })
+}
+
+fn goal_json(status: &wire::StatusReply, names: &MemberNames) -> Option<serde_json::Value> {
+    let goal = status.membership.as_ref()?.goal.as_ref()?;
+    let progress = status.progress.as_ref();
+    Some(json!({
+        "ID": membership_text::entry_id(goal.id.as_ref()),
+        "voters": hex_ids(&goal.voters),
+        "learners": hex_ids(&goal.learners),
+        "fromVoters": hex_ids(&goal.from_voters),
+        "fromLearners": hex_ids(&goal.from_learners),
+        "cancels": goal.cancels,
+        "step": progress.and_then(|progress| progress.step.as_ref()).map(|step| names.step(step)),
+        "waitingFor": progress.map(|progress| hex_ids(&progress.awaited)),
+        "blocked": progress.and_then(|progress| progress.held_up.as_ref()).map(|why| &why.text),
+    }))
 }
 
 #[cfg(test)]
@@ -283,6 +399,7 @@ mod tests {
             },
             endpoint: String::new(),
             reply: reply.map(status).map_err(str::to_string),
+            version: None,
         }
     }
 
@@ -312,6 +429,29 @@ mod tests {
         let peer = wire::Peer { id: 2, matched: 85, ..Default::default() };
         let leader_status = wire::StatusReply { peers: vec![peer], ..Default::default() };
         assert_eq!(lag(&reports[1], &reports, Some(&leader_status)), Some(5));
+    }
+
+    #[test]
+    fn a_reply_counts_only_from_the_same_member_of_the_same_cluster() {
+        let reply = |cluster_id, member_id| etcd::StatusResponse {
+            header: Some(etcd::ResponseHeader { cluster_id, member_id, ..Default::default() }),
+            ..Default::default()
+        };
+        assert!(check_sender(reply(1, 2), 2, Some(1)).is_ok());
+        assert!(check_sender(reply(1, 2), 2, None).is_ok());
+        let other = check_sender(reply(1, 3), 2, Some(1)).unwrap_err();
+        assert_eq!(other, "member 0000000000000003 answers there");
+        let other = check_sender(reply(9, 2), 2, Some(1)).unwrap_err();
+        assert_eq!(other, "a member of cluster 0000000000000009 answers there");
+    }
+
+    #[test]
+    fn the_loss_of_a_quorum_names_the_members_and_the_last_resort() {
+        let reports = [member(1, false, Ok((0, 5, 5))), member(2, false, Err("refused"))];
+        let text = quorum_loss_advice(&reports);
+        assert!(text.contains("voters that answer: 0000000000000001 "), "{text}");
+        assert!(text.contains("voters that do not: 0000000000000002 "), "{text}");
+        assert!(text.contains("'quorate recover'"), "{text}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::client::wait_for;
 use crate::cluster::{FaultCluster, test_directory};
-use crate::support::messages::{IDENTITY_REJECTED, OTHER_DISK};
+use crate::support::messages::{ACCEPTING, IDENTITY_REJECTED, OTHER_DISK};
 use crate::support::run;
 use crate::writers::{FaultWriters, assert_present};
 
@@ -72,7 +72,7 @@ async fn a_wiped_member_that_starts_alone_does_not_count_for_a_quorum() {
     fs::remove_dir_all(&cluster.servers[wiped].data_dir).unwrap();
 
     cluster.restart(wiped);
-    let started = async || cluster.log_text(wiped).contains("ready to serve").then_some(());
+    let started = async || cluster.log_text(wiped).contains(ACCEPTING).then_some(());
     wait_for("the wiped member has started", started).await;
     cluster.restart(behind);
     let rejected = async || cluster.log_text(wiped).contains(IDENTITY_REJECTED).then_some(());

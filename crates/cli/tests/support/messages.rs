@@ -1,5 +1,13 @@
 //! Messages of the server that tests look for. Messages of the commands are in the tests.
 
+/// In the log of a member that has started and may have no quorum yet.
+pub(crate) const ACCEPTING: &str = "accepting client connections";
+/// In the log of a member that clients can use.
+pub(crate) const READY: &str = "ready to serve client requests";
+/// The error of a member that was removed.
+pub(crate) const REMOVED: &str = "the member has been permanently removed from the cluster";
+/// The error of a change that was prepared from an older membership.
+pub(crate) const CHANGED_MEANWHILE: &str = "nothing was changed: the change was prepared from";
 /// In the log of a member that connected to a member of another cluster.
 pub(crate) const WRONG_CLUSTER: &str = "no member of that cluster";
 /// In the log of a member whose disk is not the one of its id.

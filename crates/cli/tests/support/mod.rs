@@ -4,6 +4,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod messages;
+pub(crate) mod proxy;
 pub(crate) mod server;
 
 use std::fs;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use quorate_core::{Entries, SnapshotMeta};
 use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 use tracing::warn;
 
 use super::batch_queue::BatchQueue;
@@ -79,10 +79,10 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
             (self, ran)
         });
         let ran = ran.await;
-        if ran.is_err() {
-            done.push(Completion::Ended(StopReason::MachinePanicked));
-        }
-        ran.ok()
+        ran.map_err(|why| {
+            done.push(Completion::Ended(StopReason::MachinePanicked(panic_text(why))));
+        })
+        .ok()
     }
 
     fn run_all(&mut self, jobs: Vec<ApplyCommand>) -> BatchResult {
@@ -152,6 +152,12 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
             let _turn = writing.acquire_owned().await;
             match write_capture(&disk, meta.clone(), chunks, user).await {
                 Ok(()) => done.push(Completion::SnapshotSaved(meta)),
+                // The state cannot be read: requests would fail too.
+                Err(why) if why.is::<JoinError>() => {
+                    let text =
+                        why.downcast().map_or_else(|_| String::new(), |why| panic_text(*why));
+                    done.push(Completion::Ended(StopReason::MachinePanicked(text)));
+                }
                 Err(why) => {
                     warn!(snapshot = %meta.id, %why, "cannot take a snapshot");
                     done.push(Completion::SnapshotFailed(meta.id.index));
@@ -176,7 +182,7 @@ impl<M: Machine + Send + 'static> ApplyTask<M> {
                 return Some(task);
             }
             Ok((_, _, Err(ended))) => ended,
-            Err(_) => StopReason::MachinePanicked,
+            Err(why) => StopReason::MachinePanicked(panic_text(why)),
         };
         done.push(Completion::Ended(ended));
         None
@@ -221,6 +227,14 @@ pub(crate) fn install<M: Machine>(
         Some(why) => Err(StopReason::Disk(why.into())),
         None => installed.map_err(|why| StopReason::of_snapshot(meta.id, why)),
     }
+}
+
+/// The message of a panic of the machine.
+pub(crate) fn panic_text(why: JoinError) -> String {
+    let Ok(panic) = why.try_into_panic() else { return "the task was cancelled".to_owned() };
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    text.unwrap_or_else(|| "no message".to_owned())
 }
 
 async fn write_capture(

@@ -134,8 +134,8 @@ pub enum NodeError {
     EmptyVersions(VersionRange),
     /// The machine could not resume its own state.
     Machine(MachineFailed),
-    /// The machine panicked while it was restored from the newest snapshot.
-    MachinePanicked,
+    /// The machine panicked while it was restored, with this message.
+    MachinePanicked(String),
     /// The transport could not be started.
     Transport(TransportError),
     /// The disk thread could not be started, or the system gave no random numbers.
@@ -156,7 +156,9 @@ impl fmt::Display for NodeError {
                 write!(f, "supported versions {range} must be at least 1 and not empty")
             }
             Self::Machine(failed) => write!(f, "{failed}"),
-            Self::MachinePanicked => write!(f, "the state machine panicked on a snapshot"),
+            Self::MachinePanicked(text) => {
+                write!(f, "the state machine panicked at its start: {text}")
+            }
             Self::Transport(why) => write!(f, "cannot start the transport: {why}"),
             Self::System(why) => write!(f, "the system refused a thread or random numbers: {why}"),
         }
@@ -176,7 +178,7 @@ impl std::error::Error for NodeError {
             | Self::EmptyVersions(_)
             | Self::HostStopped
             | Self::AlreadyRunning(_)
-            | Self::MachinePanicked => None,
+            | Self::MachinePanicked(_) => None,
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::{Instrument, Span, info_span};
 
-use super::apply_task::{ApplyTask, install};
+use super::apply_task::{ApplyTask, install, panic_text};
 use super::batch_queue::BatchQueue;
 use super::clock::{Clock, Ticker};
 use super::config::{NodeConfig, NodeError};
@@ -135,7 +135,7 @@ impl Host {
         let key = config.key();
         let opening = config.clone();
         let opened = spawn_blocking(move || open_member(opening, storage, machine)).await;
-        let opened = opened.map_err(|_| NodeError::MachinePanicked)??;
+        let opened = opened.map_err(|why| NodeError::MachinePanicked(panic_text(why)))??;
         match self.parts.run(key, &config, opened) {
             Ok(node) => Ok(node),
             Err((why, disk)) => {
@@ -361,8 +361,8 @@ fn watch_apply<M: Machine + Send + 'static>(
     done: Arc<BatchQueue<Completion>>,
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
-        if tokio::spawn(apply.run().instrument(member_span(key))).await.is_err() {
-            done.push(Completion::Ended(StopReason::MachinePanicked));
+        if let Err(why) = tokio::spawn(apply.run().instrument(member_span(key))).await {
+            done.push(Completion::Ended(StopReason::MachinePanicked(panic_text(why))));
         }
     })
 }

@@ -48,9 +48,9 @@ pub enum StopReason {
     Stopped,
     /// Its disk failed, or the data on it is damaged. A restart shows what is left.
     Disk(Arc<dyn Error + Send + Sync>),
-    /// The machine panicked while it ran a command or a query. It would again: fix it before a
-    /// restart.
-    MachinePanicked,
+    /// The machine panicked while it ran a command or a query, or while a snapshot was read from
+    /// it, with this message. It would again: fix it before a restart.
+    MachinePanicked(String),
     /// The state machine returned an error. Find out why before a restart: it may fail again at
     /// the same entry.
     Machine(MachineFailed),
@@ -68,7 +68,7 @@ impl fmt::Display for StopReason {
         match self {
             Self::Stopped => write!(f, "the member was stopped"),
             Self::Disk(why) => write!(f, "the disk failed: {why}"),
-            Self::MachinePanicked => write!(f, "the state machine panicked"),
+            Self::MachinePanicked(text) => write!(f, "the state machine panicked: {text}"),
             Self::Machine(failed) => write!(f, "{failed}"),
             Self::Snapshot(id, why) => write!(f, "snapshot {id}: {why}"),
             Self::UnsupportedVersion(why) => write!(f, "{why}"),
@@ -84,7 +84,7 @@ impl Error for StopReason {
             Self::Machine(failed) => Some(failed),
             Self::Snapshot(_, why) => Some(why),
             Self::UnsupportedVersion(why) => Some(why),
-            Self::Stopped | Self::MachinePanicked | Self::Panicked => None,
+            Self::Stopped | Self::MachinePanicked(_) | Self::Panicked => None,
         }
     }
 }

@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quorate_core::MemberId;
 use quorate_core::membership::MemberInfo;
+
+use crate::runtime::{MemberKey, RejectReason};
 
 use super::security::{ConnectionSecurity, Plaintext};
 
@@ -14,6 +17,9 @@ pub type AddressResolver = Arc<dyn Fn(&MemberInfo) -> Option<String> + Send + Sy
 
 /// Called with the address of a peer and the round-trip time of a keep-alive.
 pub type RoundTripCallback = Arc<dyn Fn(&str, Duration) + Send + Sync>;
+
+/// Called when a peer rejects a local member: the member, the peer, and the reason.
+pub type RejectedCallback = Arc<dyn Fn(MemberKey, MemberId, RejectReason) + Send + Sync>;
 
 /// Addresses, timeouts and limits. [`TcpConfig::new`] fills in defaults for a data centre;
 /// every field may be changed after.
@@ -30,6 +36,9 @@ pub struct TcpConfig {
     pub resolve_address: AddressResolver,
     /// Called with each measured round trip. It must return quickly: the connection waits.
     pub on_round_trip: RoundTripCallback,
+    /// Called each time a peer rejects a member of this process, such as one that was removed
+    /// while it did not run. It must return quickly: the connection waits.
+    pub on_rejected: RejectedCallback,
     /// Encryption and authentication of connections. By default none.
     pub security: Arc<dyn ConnectionSecurity>,
 
@@ -91,6 +100,7 @@ impl TcpConfig {
             advertise: String::new(),
             resolve_address: Arc::new(whole_info),
             on_round_trip: Arc::new(|_, _| {}),
+            on_rejected: Arc::new(|_, _, _| {}),
             security: Arc::new(Plaintext),
             frame_bytes_max: 64 << 20,
             queue_frames_max: 16 << 10,

@@ -40,7 +40,7 @@ use quorate_core::{Entries, Envelope, MemberId};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-pub use config::{AddressResolver, RoundTripCallback, TcpConfig};
+pub use config::{AddressResolver, RejectedCallback, RoundTripCallback, TcpConfig};
 pub use discovery::DiscoveryError;
 pub use security::{ConnectionSecurity, PeerStream, Plaintext, SecurityFuture};
 

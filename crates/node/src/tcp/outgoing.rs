@@ -17,7 +17,7 @@ use super::incoming::close_gracefully;
 use super::message::EmptyHead;
 use super::send_queue::{QueuedFrame, RefusalLogLevel, SendQueue};
 use super::shared::TcpShared;
-use crate::runtime::{Introduction, MemberKey, lock};
+use crate::runtime::{Introduction, MemberKey, RejectReason, lock};
 
 /// About how much is written at once.
 const BATCH_BYTES: usize = 256 << 10;
@@ -343,6 +343,9 @@ impl OutgoingConnection<'_> {
         let refused: RefusedHead = prost::Message::decode(&frame.head[..]).unwrap_or_default();
         let RefusedHead { reason, text } = refused;
         let Introduction { from: MemberKey { cluster, member }, to, .. } = pair;
+        if let Some(reason) = RejectReason::from_code(reason) {
+            (self.shared.config.on_rejected)(pair.from, to, reason);
+        }
         let cluster = format_args!("{cluster:016x}");
         match lock(&self.core.queue).on_refused(pair, reason, &self.shared.config) {
             RefusalLogLevel::Repeated => {}

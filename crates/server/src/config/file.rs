@@ -64,7 +64,7 @@ fn add_block(
 
 fn set(settings: &mut Settings, name: &str, value: &Yaml) -> Result<(), ServerConfigError> {
     let kind = kind(name).ok_or_else(|| unknown(name))?;
-    let takes_list = !matches!(kind, FlagKind::Value | FlagKind::Switch);
+    let takes_list = name == "log-outputs" || !matches!(kind, FlagKind::Value | FlagKind::Switch);
     let value = match value {
         Yaml::Null => return Ok(()),
         Yaml::Array(list) if takes_list => {

@@ -74,6 +74,20 @@ pub(crate) fn nearest(name: &str) -> &'static str {
     known().min_by_key(|known| distance(name, known)).unwrap_or("help")
 }
 
+#[cfg(test)]
+pub(super) fn with_effect() -> Vec<&'static str> {
+    [VALUES, SWITCHES].concat()
+}
+
+pub(super) fn without_effect() -> Vec<&'static str> {
+    [VALUES_WITHOUT_EFFECT, SWITCHES_WITHOUT_EFFECT].concat()
+}
+
+pub(super) fn refused() -> Vec<&'static str> {
+    let values = VALUES_REFUSED.iter().map(|(name, _)| *name);
+    values.chain(SWITCHES_REFUSED.iter().copied()).collect()
+}
+
 fn known() -> impl Iterator<Item = &'static str> {
     let listed =
         [VALUES, SWITCHES, VALUES_WITHOUT_EFFECT, SWITCHES_WITHOUT_EFFECT, SWITCHES_REFUSED];
@@ -113,7 +127,9 @@ const VALUES: &[&str] = &[
     "listen-client-urls",
     "listen-metrics-urls",
     "listen-peer-urls",
+    "log-format",
     "log-level",
+    "log-outputs",
     "max-concurrent-streams",
     "max-learners",
     "max-request-bytes",
@@ -121,6 +137,7 @@ const VALUES: &[&str] = &[
     "metrics",
     "name",
     "quota-backend-bytes",
+    "snapshot-bytes",
     "snapshot-count",
     "table",
     "wal-dir",
@@ -156,8 +173,6 @@ const VALUES_WITHOUT_EFFECT: &[&str] = &[
     "grpc-keepalive-min-time",
     "grpc-keepalive-timeout",
     "listen-client-http-urls",
-    "log-format",
-    "log-outputs",
     "log-rotation-config-json",
     "logger",
     "max-snapshots",

@@ -7,6 +7,7 @@
 mod error;
 mod file;
 mod flags;
+mod help;
 mod settings;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 pub use error::ServerConfigError;
 pub use flags::UnsupportedFeature;
+pub use help::help;
 use settings::Settings;
 
 use crate::url::Url;
@@ -40,6 +42,8 @@ pub struct ServerConfig {
     pub pre_vote: bool,
     /// Take a snapshot after this many entries.
     pub snapshot_count: u64,
+    /// Take a snapshot after this many bytes of entries, if that comes first.
+    pub snapshot_bytes: u64,
     /// Where the data is kept while the server runs.
     pub table: TableKind,
     /// 0 means etcd's default of 2 GiB; `u64::MAX`, no limit.
@@ -61,6 +65,9 @@ pub struct ServerConfig {
     /// Also measure the duration of each call.
     pub extensive_metrics: bool,
     pub log_level: String,
+    pub log_format: LogFormat,
+    /// Where log lines are written; each of them gets all lines.
+    pub log_outputs: Vec<LogOutput>,
     /// Warnings about settings without effect.
     pub warnings: Vec<String>,
 }
@@ -78,6 +85,24 @@ pub enum TableKind {
     /// In a redb file, which a restart continues from. Memory holds the keys, and a cache of the
     /// values.
     Redb,
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object per line, as etcd's.
+    Json,
+    /// Time, level, place and message, then the fields as JSON; separated by tabs, as etcd's.
+    Console,
+}
+
+/// Where log lines are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogOutput {
+    Stderr,
+    Stdout,
+    /// Lines are appended to this file.
+    File(PathBuf),
 }
 
 /// Which revisions are compacted automatically.
@@ -150,6 +175,7 @@ impl Default for ServerConfig {
             election_timeout: Duration::from_millis(1000),
             pre_vote: true,
             snapshot_count: 10_000,
+            snapshot_bytes: 256 << 20,
             table: TableKind::Memory,
             quota_backend_bytes: 0,
             auto_compaction: None,
@@ -163,6 +189,8 @@ impl Default for ServerConfig {
             drain_timeout: Duration::from_secs(5),
             extensive_metrics: false,
             log_level: "info".into(),
+            log_format: LogFormat::Json,
+            log_outputs: vec![LogOutput::Stderr],
             warnings: Vec::new(),
         }
     }
@@ -194,6 +222,7 @@ impl ServerConfig {
             election_timeout: given.millis("election-timeout", default.election_timeout)?,
             pre_vote: given.switch("pre-vote", true)?,
             snapshot_count: given.number("snapshot-count", default.snapshot_count)?,
+            snapshot_bytes: given.number("snapshot-bytes", default.snapshot_bytes)?,
             table: given.table()?,
             quota_backend_bytes: given.quota()?,
             auto_compaction: given.auto_compaction()?,
@@ -211,6 +240,8 @@ impl ServerConfig {
             drain_timeout: given.duration("drain-timeout", default.drain_timeout)?,
             extensive_metrics: given.extensive_metrics()?,
             log_level: given.text("log-level").unwrap_or(&default.log_level).to_owned(),
+            log_format: given.log_format()?,
+            log_outputs: given.log_outputs()?,
             warnings: given.warnings(),
             name,
         };

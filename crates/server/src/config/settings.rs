@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::error::ServerConfigError;
 use super::flags::{FlagKind, kind, nearest};
-use super::{AutoCompaction, ClusterState, TableKind};
+use super::{AutoCompaction, ClusterState, LogFormat, LogOutput, TableKind};
 use crate::url::Url;
 
 /// Values by the name of their flag.
@@ -218,6 +218,36 @@ impl Settings {
             Some("extensive") => Ok(true),
             Some(other) => Err(ServerConfigError::value("metrics", other, "basic or extensive")),
         }
+    }
+
+    pub(crate) fn log_format(&self) -> Result<LogFormat, ServerConfigError> {
+        match self.text("log-format") {
+            None | Some("json") => Ok(LogFormat::Json),
+            Some("console") => Ok(LogFormat::Console),
+            Some(other) => Err(ServerConfigError::value("log-format", other, "json or console")),
+        }
+    }
+
+    /// As in etcd, `default` is standard error.
+    pub(crate) fn log_outputs(&self) -> Result<Vec<LogOutput>, ServerConfigError> {
+        let name = "log-outputs";
+        let text = self.text(name).unwrap_or("default");
+        let mut outputs: Vec<LogOutput> = Vec::new();
+        for one in text.split(',').map(str::trim) {
+            let output = match one {
+                "default" | "stderr" => LogOutput::Stderr,
+                "stdout" => LogOutput::Stdout,
+                "" | "systemd/journal" => {
+                    let expected = "stderr, stdout, default, or paths of files";
+                    return Err(ServerConfigError::value(name, one, expected));
+                }
+                path => LogOutput::File(path.into()),
+            };
+            if !outputs.contains(&output) {
+                outputs.push(output);
+            }
+        }
+        Ok(outputs)
     }
 
     pub(crate) fn table(&self) -> Result<TableKind, ServerConfigError> {

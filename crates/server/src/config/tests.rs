@@ -37,7 +37,7 @@ fn flags_override_environment_variables() {
 fn a_file_makes_flags_and_variables_ignored() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text = "name: f\nelection-timeout: 500\nauto-compaction-retention: \"2\"\ntable: redb\n\
-                log-outputs: [stderr]\ndebug: false\nproxy: 'off'\ndiscovery:\n\
+                log-outputs: [stderr, /l]\ndebug: false\nproxy: 'off'\ndiscovery:\n\
                 client-transport-security:\n  cert-file:\n  auto-tls: false\n";
     std::fs::write(file.path(), text).unwrap();
     let line = format!("--name=b --config-file={}", file.path().display());
@@ -47,10 +47,11 @@ fn a_file_makes_flags_and_variables_ignored() {
     assert_eq!(config.table, TableKind::Redb);
     let period = Duration::from_secs(2 * 3600);
     assert_eq!(config.auto_compaction, Some(AutoCompaction::Periodic(period)));
-    let expected = ["log-outputs has no effect", "debug has no effect", "proxy has no effect"];
-    assert_eq!(config.warnings[..3], expected);
+    assert_eq!(config.log_outputs, [LogOutput::Stderr, LogOutput::File("/l".into())]);
+    let expected = ["debug has no effect", "proxy has no effect"];
+    assert_eq!(config.warnings[..2], expected);
     let ignored = "a configuration file was given: flags and environment variables are ignored";
-    assert_eq!(config.warnings[3..], [ignored]);
+    assert_eq!(config.warnings[2..], [ignored]);
 }
 
 #[test]
@@ -68,6 +69,11 @@ fn errors_say_what_was_expected() {
         ("x", "\"x\" does not belong to a flag"),
         ("--name", "--name needs a value"),
         ("--max-txn-ops=x", "--max-txn-ops is \"x\", expected a number"),
+        ("--log-format=xml", "--log-format is \"xml\", expected json or console"),
+        (
+            "--log-outputs=stderr,",
+            "--log-outputs is \"\", expected stderr, stdout, default, or paths of files",
+        ),
         ("--table=paper", "--table is \"paper\", expected memory or redb"),
         ("--pre-vote=maybe", "--pre-vote is \"maybe\", expected true or false"),
         (

@@ -80,7 +80,7 @@ impl CallCounters {
     /// `None` for a path that is none of our methods.
     fn start(self: &Arc<Self>, path: &str) -> Option<ActiveCall> {
         let method = METHODS.iter().position(|method| method.path == path)?;
-        let started = self.timed.then(Instant::now);
+        let started = (self.timed || tracing::enabled!(tracing::Level::DEBUG)).then(Instant::now);
         let call = ActiveCall { calls: Arc::clone(self), method, started, ended: false };
         add(&call.counters().started, 1);
         Some(call)
@@ -117,7 +117,9 @@ impl ActiveCall {
         let counters = self.counters();
         add(&counters.handled[code as usize], 1);
         if let Some(started) = self.started {
-            counters.duration.observe(started.elapsed());
+            let took = started.elapsed();
+            counters.duration.observe(took);
+            tracing::debug!(method = METHODS[self.method].path, ?code, ?took, "request handled");
         }
     }
 }

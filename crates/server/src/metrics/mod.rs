@@ -85,6 +85,8 @@ async fn server(page: &mut MetricsPage, context: &ServiceContext, metrics: &Serv
     page.info("etcd_server_id", "The member id, in hexadecimal, as a label.", &id);
     let version = format!("server_version=\"{}\"", crate::ETCD_VERSION);
     page.info("etcd_server_version", "The etcd version of the API, as a label.", &version);
+    let version = format!("version=\"{}\"", crate::VERSION);
+    page.info("quorate_build_info", "The version of this server, as a label.", &version);
     let version = format!("cluster_version=\"{}\"", crate::http::cluster_version());
     page.info("etcd_cluster_version", "The etcd version of the cluster, as a label.", &version);
     let cluster = node.cluster_version();

@@ -12,6 +12,7 @@ use quorate_proto::etcdserverpb::{
     MemberPromoteRequest, MemberPromoteResponse, MemberRemoveRequest, MemberRemoveResponse,
     MemberUpdateRequest, MemberUpdateResponse,
 };
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use crate::access::ClientAction;
@@ -75,6 +76,7 @@ impl Cluster for ClusterService {
         request: Request<MemberAddRequest>,
     ) -> Result<Response<MemberAddResponse>, Status> {
         self.context.admit(&request, &ClientAction::MemberChange)?;
+        let name = name_of(request.metadata());
         let MemberAddRequest { peer_urls, is_learner } = request.into_inner();
         let urls = parse(&peer_urls)?;
         let membership = self.membership();
@@ -83,7 +85,7 @@ impl Cluster for ClusterService {
             self.check_learners(&membership)?;
         }
         let id = fresh_id(&urls, &membership);
-        let info = MemberDetails::expected("", &urls).in_zone(bytes::Bytes::new());
+        let info = MemberDetails::expected(&name, &urls).in_zone(bytes::Bytes::new());
         let change = match is_learner {
             true => MemberChange::AddLearner(id, info),
             false => MemberChange::AddVoter(id, info),
@@ -199,6 +201,18 @@ fn member_message(membership: &Membership, id: MemberId) -> Member {
     let is_learner = membership.is_learner(id) && !to_vote;
     Member { id: id.0, name, peer_urls, client_urls, is_learner }
 }
+
+/// The name that the new member will have. etcd's request does not contain it, so only our own
+/// clients send it; for others the name is known when the member has started.
+fn name_of(metadata: &MetadataMap) -> String {
+    let bytes = metadata.get_bin(MEMBER_NAME).and_then(|name| name.to_bytes().ok());
+    let bytes = bytes.filter(|name| name.len() <= NAME_BYTES_MAX);
+    bytes.and_then(|name| String::from_utf8(name.to_vec()).ok()).unwrap_or_default()
+}
+
+/// The metadata key of the name of a new member.
+const MEMBER_NAME: &str = "quorate-member-name-bin";
+const NAME_BYTES_MAX: usize = 1024;
 
 fn parse(urls: &[String]) -> Result<Vec<Url>, ServiceError> {
     if urls.is_empty() {

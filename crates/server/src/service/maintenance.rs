@@ -20,6 +20,7 @@ use quorate_proto::etcdserverpb::{
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status, async_trait};
 
 use crate::access::ClientAction;
@@ -29,6 +30,8 @@ use crate::status::ServiceError;
 
 /// The version of etcd whose API this server implements. Clients compare it.
 pub const ETCD_VERSION: &str = "3.5.30";
+/// The version of this server.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) struct MaintenanceService {
     context: ServiceContext,
@@ -112,7 +115,7 @@ impl Maintenance for MaintenanceService {
             errors.push(ServiceError::NoLeader.code_and_text().1);
         }
         errors.extend(alarms.into_iter().map(alarm_text));
-        Ok(Response::new(StatusResponse {
+        let mut response = Response::new(StatusResponse {
             header: Some(self.context.header(revision)),
             version: ETCD_VERSION.into(),
             db_size: total as i64,
@@ -126,7 +129,10 @@ impl Maintenance for MaintenanceService {
             storage_version: node.storage_version.to_string(),
             db_size_quota: quota.bytes as i64,
             downgrade_info: Some(downgrade_info(node.cluster_version)),
-        }))
+        });
+        // etcd's status has no place for a second version.
+        response.metadata_mut().insert("quorate-version", MetadataValue::from_static(VERSION));
+        Ok(response)
     }
 
     async fn defragment(

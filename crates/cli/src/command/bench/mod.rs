@@ -75,9 +75,9 @@ async fn connect(arguments: &BenchArguments) -> Result<Vec<Channel>, CliError> {
     let mut last_error = CliError::usage("no endpoint is given");
     for address in addresses {
         match connect_to(&address, client).await {
-            Ok(connection) => live.push((address, connection.channel)),
+            Ok((connection, _)) => live.push((address, connection.channel)),
             Err(error) => {
-                eprintln!("skipped endpoint: {error}");
+                print::note(client.write_out, &format!("skipped endpoint: {error}"));
                 last_error = error;
             }
         }

@@ -111,7 +111,7 @@ async fn wait_for_goal(
     connection: &Connection,
     goal: wire::EntryId,
 ) -> Result<(), CliError> {
-    let wait = GoalWait { timeout: REPLACE_TIMEOUT, show_progress: false };
+    let wait = GoalWait { timeout: REPLACE_TIMEOUT, progress: None };
     let mut ended = std::pin::pin!(wait.run(connection, goal));
     let mut printing = std::pin::pin!(print_memberships(view, connection));
     loop {

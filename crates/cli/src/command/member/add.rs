@@ -2,6 +2,7 @@
 
 use quorate_proto::etcdserverpb as etcd;
 use serde_json::json;
+use tonic::metadata::MetadataValue;
 
 use super::list;
 use crate::arguments::{ClientArguments, WriteOut};
@@ -21,7 +22,11 @@ pub(crate) async fn run(
     let connection = connect(client).await?;
     member_lookup::check_name_is_free(&connection.named_members().await?, &name)?;
     let request = etcd::MemberAddRequest { peer_urls, is_learner: learner };
-    let reply = connection.cluster().member_add(connection.request(request)).await;
+    let mut request = connection.request(request);
+    // etcd's request has no name; Quorate's servers remember it from this metadata.
+    let bytes = MetadataValue::from_bytes(name.as_bytes());
+    request.metadata_mut().insert_bin(MEMBER_NAME, bytes);
+    let reply = connection.cluster().member_add(request).await;
     let reply = reply
         .map_err(|status| {
             CliError::from_status(&format!("cannot add {name}"), &connection.endpoint, &status)
@@ -32,7 +37,7 @@ pub(crate) async fn run(
     match client.write_out {
         WriteOut::Json => {
             let mut shown = list::as_json(reply.header.as_ref(), &reply.members, None);
-            shown["member"] = json!({ "ID": id, "hexID": hex_id(id), "name": name });
+            shown["member"] = json!({ "ID": hex_id(id), "name": name });
             shown["environment"] =
                 settings.iter().map(|(key, value)| (*key, json!(value))).collect();
             print::json(&shown);
@@ -83,6 +88,9 @@ pub(super) fn settings(
         ("ETCD_INITIAL_CLUSTER_STATE", "existing".to_string()),
     ]
 }
+
+/// The metadata key of the name of the new member.
+const MEMBER_NAME: &str = "quorate-member-name-bin";
 
 #[cfg(test)]
 mod tests {

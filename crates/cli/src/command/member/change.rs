@@ -6,12 +6,13 @@ use quorate_proto::etcdserverpb as etcd;
 use tonic::Status;
 
 use super::list;
-use crate::arguments::ClientArguments;
+use crate::arguments::{ClientArguments, WriteOut};
 use crate::client::{Connection, avoid_member, connect};
 use crate::error::CliError;
 use crate::goal_wait::progress_lines;
 use crate::member_lookup::{find, label};
 use crate::membership_text::MemberNames;
+use crate::print;
 
 /// A change includes settling and a leadership transfer, and takes longer than a read.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -24,9 +25,9 @@ pub(crate) async fn promote(client: &ClientArguments, argument: &str) -> Result<
     let request =
         connection.request_within(etcd::MemberPromoteRequest { id: member.id }, CHANGE_TIMEOUT);
     let mut cluster = connection.cluster();
-    let reply = with_progress(&connection, cluster.member_promote(request)).await;
-    reply.map_err(|status| refused("promote", member, &connection, &status))?;
-    eprintln!("{} is a voter now", label(member));
+    let reply = with_progress(&connection, client.write_out, cluster.member_promote(request));
+    reply.await?.map_err(|status| refused("promote", member, &connection, &status))?;
+    print::note(client.write_out, &format!("{} is a voter now", label(member)));
     list::print_members(&connection, client.write_out).await
 }
 
@@ -38,9 +39,10 @@ pub(crate) async fn remove(client: &ClientArguments, argument: &str) -> Result<(
     let request =
         connection.request_within(etcd::MemberRemoveRequest { id: member.id }, CHANGE_TIMEOUT);
     let mut cluster = connection.cluster();
-    let reply = with_progress(&connection, cluster.member_remove(request)).await;
-    reply.map_err(|status| refused("remove", member, &connection, &status))?;
-    eprintln!("{} is removed; its id will not be reused", label(member));
+    let reply = with_progress(&connection, client.write_out, cluster.member_remove(request));
+    reply.await?.map_err(|status| refused("remove", member, &connection, &status))?;
+    let text = format!("{} is removed; its id will not be reused", label(member));
+    print::note(client.write_out, &text);
     list::print_members(&connection, client.write_out).await
 }
 
@@ -55,16 +57,25 @@ fn refused(
 }
 
 /// Waits for the reply, and prints once a second what the change is waiting for.
-async fn with_progress<T>(connection: &Connection, reply: impl Future<Output = T>) -> T {
+async fn with_progress<T>(
+    connection: &Connection,
+    write_out: WriteOut,
+    reply: impl Future<Output = T>,
+) -> Result<T, CliError> {
     let mut reply = std::pin::pin!(reply);
     loop {
         tokio::select! {
-            reply = &mut reply => return reply,
+            reply = &mut reply => return Ok(reply),
+            Ok(()) = tokio::signal::ctrl_c() => return Err(CliError::Interrupted(
+                "interrupted; nothing is undone, and the cluster completes the change if it has \
+                 received it: check with 'quorate status', or undo a change in progress with \
+                 'quorate member cancel'".to_string(),
+            )),
             () = tokio::time::sleep(PROGRESS_INTERVAL) => {}
         }
         let Ok(status) = connection.membership_status().await else { continue };
         let mut names = MemberNames::default();
         names.learn(status.membership.as_ref());
-        progress_lines(&names, &status).iter().for_each(|line| eprintln!("{line}"));
+        progress_lines(&names, &status).iter().for_each(|line| print::note(write_out, line));
     }
 }

@@ -8,6 +8,7 @@ use super::{add, list};
 use crate::arguments::{ClientArguments, TargetArguments, WaitArguments, WriteOut};
 use crate::client::{Connection, connect};
 use crate::error::CliError;
+use crate::goal_request::{self, ObservedMembership};
 use crate::goal_wait::GoalWait;
 use crate::ids::{hex_ids, named_id};
 use crate::member_lookup;
@@ -22,11 +23,13 @@ pub(crate) async fn replace(
 ) -> Result<(), CliError> {
     let new = member_lookup::new_member(new)?;
     let connection = connect(client).await?;
-    let members = connection.named_members().await?;
-    let old = member_lookup::find(&members, old)?.id;
-    member_lookup::check_name_is_free(&members, &new.name)?;
-    let target = replacement(&members, old, new);
-    set_goal(&connection, client, wait, target).await
+    let prepare = |members: &[etcd::Member]| {
+        let old = member_lookup::find(members, old)?.id;
+        member_lookup::check_name_is_free(members, &new.name)?;
+        Ok(replacement(members, old, new.clone()))
+    };
+    let reply = goal_request::set_goal(&connection, wait.expect, prepare).await?;
+    follow_goal(&connection, client, wait, &reply).await
 }
 
 pub(crate) async fn set(
@@ -35,8 +38,9 @@ pub(crate) async fn set(
     arguments: &TargetArguments,
 ) -> Result<(), CliError> {
     let connection = connect(client).await?;
-    let target = target(&connection.named_members().await?, arguments)?;
-    set_goal(&connection, client, wait, target).await
+    let prepare = |members: &[etcd::Member]| target(members, arguments);
+    let reply = goal_request::set_goal(&connection, wait.expect, prepare).await?;
+    follow_goal(&connection, client, wait, &reply).await
 }
 
 pub(crate) async fn plan(
@@ -56,7 +60,14 @@ pub(crate) async fn plan(
     names.learn(reply.from.as_ref());
     names.learn_members(&reply.newcomers);
     match client.write_out {
-        WriteOut::Table => print::out(&plan_table(&names, &reply)),
+        WriteOut::Table => {
+            print::out(&plan_table(&names, &reply));
+            let id = entry_id(reply.from.as_ref().and_then(|from| from.id.as_ref()));
+            print::line(&format!(
+                "planned from membership {id}: add '--expect {id}' to 'member set' or 'member \
+                 replace' to make the change only from this membership"
+            ));
+        }
         WriteOut::Json => print::json(&plan_json(&names, &reply)),
     }
     Ok(())
@@ -64,14 +75,20 @@ pub(crate) async fn plan(
 
 pub(crate) async fn cancel(client: &ClientArguments, wait: &WaitArguments) -> Result<(), CliError> {
     let connection = connect(client).await?;
-    let request = wire::CancelRequest { wait: false, expected: None };
-    let reply = connection.membership().cancel(connection.request(request)).await;
-    let reply = reply
-        .map_err(|status| {
-            CliError::from_status("cannot cancel the change", &connection.endpoint, &status)
-        })?
-        .into_inner();
-    eprintln!("cancelling; goal {} restores the members", entry_id(reply.goal_id.as_ref()));
+    let observed = ObservedMembership::read(&connection).await?;
+    observed.check_expected(wait.expect)?;
+    let reply = goal_request::cancel(&connection, &observed).await?;
+    let (new_goal, names) = (entry_id(reply.goal_id.as_ref()), &observed.names);
+    if let Some(goal) = &observed.record.goal {
+        let text = format!(
+            "cancelling; goal {} to {} is abandoned, and goal {new_goal} restores {}: members \
+             that it added are removed again",
+            entry_id(goal.id.as_ref()),
+            names.goal_target(goal),
+            names.goal_origin(goal),
+        );
+        print::note(client.write_out, &text);
+    }
     finish(&connection, client, wait, reply.goal_id).await
 }
 
@@ -106,29 +123,24 @@ fn target(members: &[etcd::Member], arguments: &TargetArguments) -> Result<wire:
     Ok(target)
 }
 
-async fn set_goal(
+/// Prints how to start the new members, and waits for the end of the goal.
+async fn follow_goal(
     connection: &Connection,
     client: &ClientArguments,
     wait: &WaitArguments,
-    target: wire::Target,
+    reply: &wire::SetGoalReply,
 ) -> Result<(), CliError> {
-    let request = wire::SetGoalRequest { target: Some(target), wait: false, expected: None };
-    let reply = connection.membership().set_goal(connection.request(request)).await;
-    let reply = reply
-        .map_err(|status| {
-            CliError::from_status("cannot change the members", &connection.endpoint, &status)
-        })?
-        .into_inner();
+    let note = |text: &str| print::note(client.write_out, text);
     if reply.ended.is_some() {
-        eprintln!("the cluster already has these members; nothing was changed");
+        note("the cluster already has these members; nothing was changed");
         return list::print_members(connection, client.write_out).await;
     }
-    eprintln!("goal {} is set", entry_id(reply.goal_id.as_ref()));
+    note(&format!("goal {} is set", entry_id(reply.goal_id.as_ref())));
     for joining in &reply.newcomers {
         let known = reply.membership.as_ref().map_or(&[][..], |record| &record.members);
-        eprintln!("start {} with these variables:", named_id(&joining.name, joining.id));
+        note(&format!("start {} with these variables:", named_id(&joining.name, joining.id)));
         for (key, value) in add::settings(&joining.name, joining.id, &as_etcd(known, joining)) {
-            eprintln!("  {key}=\"{value}\"");
+            note(&format!("  {key}=\"{value}\""));
         }
     }
     finish(connection, client, wait, reply.goal_id).await
@@ -153,13 +165,29 @@ async fn finish(
     goal: Option<wire::EntryId>,
 ) -> Result<(), CliError> {
     if let Some(goal) = goal.filter(|_| !wait.no_wait) {
-        let wait = GoalWait { timeout: wait.timeout, show_progress: true };
-        wait.run(connection, goal).await?;
-        eprintln!("done and settled");
+        let wait = GoalWait { timeout: wait.timeout, progress: Some(client.write_out) };
+        tokio::select! {
+            ended = wait.run(connection, goal) => ended?,
+            interrupted = interrupted(goal) => return Err(interrupted),
+        };
+        print::note(client.write_out, "done and settled");
     }
     // The member of the first connection may have been removed.
     let connection = connect(client).await?;
     list::print_members(&connection, client.write_out).await
+}
+
+/// Waits for Ctrl-C. The goal does not end with this command, so say what continues.
+async fn interrupted(goal: wire::EntryId) -> CliError {
+    if tokio::signal::ctrl_c().await.is_err() {
+        // Without a handler the signal ends the process.
+        std::future::pending::<()>().await;
+    }
+    CliError::Interrupted(format!(
+        "interrupted; nothing is undone and the cluster continues with goal {}: follow it with \
+         'quorate member watch' or 'quorate status', or undo it with 'quorate member cancel'",
+        entry_id(Some(&goal)),
+    ))
 }
 
 fn plan_table(names: &MemberNames, plan: &wire::PlanReply) -> String {
@@ -204,7 +232,8 @@ fn plan_json(names: &MemberNames, plan: &wire::PlanReply) -> serde_json::Value {
             })
         })
         .collect();
-    json!({ "steps": steps })
+    let from = plan.from.as_ref().and_then(|from| from.id.as_ref());
+    json!({ "membership": entry_id(from), "steps": steps })
 }
 
 #[cfg(test)]

@@ -75,7 +75,8 @@ fn voting_role(member: &etcd::Member, record: Option<&wire::MembershipRecord>) -
     }
 }
 
-/// As etcdctl prints it, with two more fields: the id in hex and the voting role.
+/// As `etcdctl --hex` prints it, with the voting role. Ids are text: many programs read JSON
+/// numbers as floating-point numbers, which cannot hold them.
 pub(super) fn as_json(
     header: Option<&etcd::ResponseHeader>,
     members: &[etcd::Member],
@@ -85,8 +86,7 @@ pub(super) fn as_json(
         .iter()
         .map(|member| {
             json!({
-                "ID": member.id,
-                "hexID": hex_id(member.id),
+                "ID": hex_id(member.id),
                 "name": name(member, record),
                 "peerURLs": member.peer_urls,
                 "clientURLs": member.client_urls,
@@ -97,12 +97,13 @@ pub(super) fn as_json(
         .collect();
     let header = header.map(|header| {
         json!({
-            "cluster_id": header.cluster_id,
-            "member_id": header.member_id,
+            "cluster_id": hex_id(header.cluster_id),
+            "member_id": hex_id(header.member_id),
             "raft_term": header.raft_term,
         })
     });
-    json!({ "header": header, "members": members })
+    let membership = record.map(|record| membership_text::entry_id(record.id.as_ref()));
+    json!({ "header": header, "membership": membership, "members": members })
 }
 
 #[cfg(test)]
@@ -153,7 +154,7 @@ mod tests {
         let json = as_json(None, &members(), Some(&record));
         assert_eq!(json["members"][0]["votingRole"], "outgoing voter");
         assert_eq!(json["members"][1]["votingRole"], "learner");
-        assert_eq!(json["members"][1]["ID"], 0xb2);
+        assert_eq!(json["members"][1]["ID"], "00000000000000b2");
         assert_eq!(
             json["members"][1]["name"], "b",
             "the expected name of a member that has not started"

@@ -5,7 +5,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::server::{HostileTarget, reply_to};
-use crate::support::messages::WRONG_CLUSTER;
+use crate::support::messages::{ACCEPTING, WRONG_CLUSTER};
 use crate::support::server::{TestServer, output_of};
 use crate::support::{output_text, wait_for_text};
 
@@ -45,7 +45,7 @@ async fn foreign_cluster(server: &HostileTarget) {
     other.peer_url = format!("http://{}", server.peer);
     let process = foreign.start_new(&[&foreign, &other]);
     // It runs, tries to connect for its election, and is rejected.
-    wait_for_text(&foreign.log, "ready to serve client requests");
+    wait_for_text(&foreign.log, ACCEPTING);
     wait_for_text(&foreign.log, WRONG_CLUSTER);
     let metrics = server.page("/metrics").unwrap();
     assert!(metrics.contains("etcd_server_has_leader 1"), "{metrics}");
