@@ -38,6 +38,11 @@ pub struct NodeConfig {
     /// The machine may block, because it writes to a disk: run it on threads for blocking
     /// work. Costs a few microseconds for each batch of commands.
     pub machine_blocks: bool,
+    /// Raft and the state machine get threads of their own, so that nothing else in the process
+    /// can delay a heartbeat: see [`Host::start_on_own_threads`](crate::Host::start_on_own_threads).
+    /// Used by [`Node::start`](crate::Node::start); a member on a [`Host`](crate::Host) runs
+    /// where the host runs.
+    pub own_threads: bool,
     /// Called when something happens, for metrics.
     pub observer: Arc<dyn NodeObserver>,
 }
@@ -79,6 +84,7 @@ impl NodeConfig {
             mailbox_requests: 8_192,
             mailbox_deliveries: 1_024,
             machine_blocks: false,
+            own_threads: false,
             observer: Arc::new(()),
         }
     }
