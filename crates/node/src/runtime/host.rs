@@ -281,7 +281,11 @@ impl Parts {
         if let Err(why) = self.register(key, Arc::clone(&local), running) {
             return Err((why, disk));
         }
-        self.transport.add_member(key, driver.command_id().incarnation);
+        {
+            // What the transport spawns runs where Raft does.
+            let _raft = self.threads.raft.enter();
+            self.transport.add_member(key, driver.command_id().incarnation);
+        }
         let jobs = Arc::new(BatchQueue::new());
         let (queries, waiting_queries) = mpsc::channel(QUERIES_WAITING_MAX);
         *lock(&shared.leader_queries) = Some(waiting_queries);
