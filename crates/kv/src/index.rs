@@ -8,7 +8,7 @@ use std::ops::{Bound, ControlFlow};
 use bytes::Bytes;
 
 use crate::command::KeyRange;
-use crate::key_blocks::{KeyBlocks, Visited};
+use crate::key_blocks::{AfterVisit, KeyBlocks};
 use crate::revision::Revision;
 
 #[derive(Clone, Debug, Default)]
@@ -222,7 +222,7 @@ impl KeyIndex {
             let work_left = work_max.saturating_sub(keys_seen + removed.len());
             if work_left == 0 {
                 next = Some(key.into());
-                return Visited::Stop;
+                return AfterVisit::Stop;
             }
             keys_seen += 1;
             let superseded = history.superseded(compact);
@@ -230,13 +230,13 @@ impl KeyIndex {
             removed.extend(history.older.drain(..of_older.min(work_left)));
             if superseded > work_left {
                 next = Some(key.into());
-                return Visited::Stop;
+                return AfterVisit::Stop;
             }
             if superseded > of_older {
                 removed.push(history.newest);
-                return Visited::Remove;
+                return AfterVisit::Remove;
             }
-            Visited::Keep
+            AfterVisit::Keep
         });
         (removed, next)
     }

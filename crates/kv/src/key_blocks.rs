@@ -231,11 +231,11 @@ impl KeyBlocks {
     }
 
     /// Visits the keys from this one on, in order, until `visit` says to stop. It may remove
-    /// versions from a history, and removes the key by returning [`Visited::Remove`].
+    /// versions from a history, and removes the key by returning [`AfterVisit::Remove`].
     pub(crate) fn visit_from(
         &mut self,
         from: &[u8],
-        mut visit: impl FnMut(&[u8], &mut KeyHistory) -> Visited,
+        mut visit: impl FnMut(&[u8], &mut KeyHistory) -> AfterVisit,
     ) {
         let Some((first, _)) = self.block_of(from) else { return };
         let first = first.clone();
@@ -246,14 +246,14 @@ impl KeyBlocks {
             while let Some(history) = block.histories.get_mut(position) {
                 let key = block.keys.get(position).map(Borrow::borrow).unwrap_or_default();
                 match visit(key, history) {
-                    Visited::Keep => position += 1,
-                    Visited::Remove => {
+                    AfterVisit::Keep => position += 1,
+                    AfterVisit::Remove => {
                         block.keys.remove(position);
                         let removed = block.histories.remove(position);
                         block.live -= usize::from(removed.current().is_some());
                         self.len -= 1;
                     }
-                    Visited::Stop => {
+                    AfterVisit::Stop => {
                         stopped = true;
                         break;
                     }
@@ -291,8 +291,8 @@ impl KeyBlocks {
     }
 }
 
-/// What [`KeyBlocks::visit_from`] does next.
-pub(crate) enum Visited {
+/// What [`KeyBlocks::visit_from`] does after it has visited a key.
+pub(crate) enum AfterVisit {
     Keep,
     Remove,
     Stop,
@@ -338,14 +338,14 @@ mod tests {
                 let mut left = 200;
                 blocks.visit_from(from, |key, history| {
                     if left == 0 {
-                        return Visited::Stop;
+                        return AfterVisit::Stop;
                     }
                     left -= 1;
                     if history.current().is_some() {
-                        return Visited::Keep;
+                        return AfterVisit::Keep;
                     }
                     map.remove(key);
-                    Visited::Remove
+                    AfterVisit::Remove
                 });
             }
         }
@@ -389,7 +389,7 @@ mod tests {
         let mut number = 0;
         blocks.visit_from(b"", |_, _| {
             number += 1;
-            if number % 64 == 0 { Visited::Keep } else { Visited::Remove }
+            if number % 64 == 0 { AfterVisit::Keep } else { AfterVisit::Remove }
         });
         let (keys, visited) = count(&blocks);
         assert_eq!(keys, 1_000);
