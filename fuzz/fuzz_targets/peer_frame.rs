@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use quorate::fuzzing;
+use quorate::tcp::fuzzing;
 
 fuzz_target!(|bytes: &[u8]| {
     fuzzing::decode_frames(bytes);

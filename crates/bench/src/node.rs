@@ -114,7 +114,7 @@ impl NodeCluster {
         let mut nodes = Vec::new();
         for (id, transport) in (1..).zip(transports) {
             let config = NodeConfig::first(0xbe, id, members.clone());
-            let storage = DirectoryStorage::at(directory.join(id.to_string()))?;
+            let storage = DirectoryStorage::new(directory.join(id.to_string()))?;
             nodes.push(Node::start(config, storage, SumMachine::default(), transport).await?);
         }
         nodes[0].campaign();
@@ -236,11 +236,11 @@ impl Machine for SumMachine {
         Ok(Bytes::copy_from_slice(&self.bytes.to_le_bytes()))
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
-        Box::new(std::iter::once(Bytes::copy_from_slice(&self.bytes.to_le_bytes())))
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        Ok(Box::new(std::iter::once(Bytes::copy_from_slice(&self.bytes.to_le_bytes()))))
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         let chunk = chunks.next().ok_or(BadSnapshot)?;
         self.bytes = u64::from_le_bytes(chunk[..].try_into().map_err(|_| BadSnapshot)?);
         Ok(())

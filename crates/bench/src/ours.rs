@@ -43,34 +43,6 @@ impl Ours {
         cluster
     }
 
-    /// One member processes its messages and its outputs.
-    fn turn(&mut self, at: usize) {
-        let mut inbox = std::mem::take(&mut self.members[at].inbox);
-        for envelope in inbox.drain(..) {
-            // Votes after the election are dropped. If another message were dropped, some
-            // member would not apply every command.
-            let _ = self.members[at].raft.step(Input::Received(envelope));
-        }
-        self.members[at].inbox = inbox;
-        while self.members[at].raft.has_output() {
-            let output = self.members[at].raft.take_output();
-            self.deliver(output.send);
-            if let Some(save) = output.save {
-                let member = &mut self.members[at];
-                if !save.entries.is_empty() {
-                    member.disk.push_back(save.entries);
-                }
-                expect_ok("saved", member.raft.step(Input::Saved(save.id)));
-                self.deliver(save.then_send);
-            }
-            let member = &mut self.members[at];
-            member.apply(&output.apply);
-            if let Some(index) = output.trim {
-                member.trim_disk(index);
-            }
-        }
-    }
-
     fn deliver(&mut self, envelopes: Vec<Envelope>) {
         for envelope in envelopes {
             self.members[envelope.to.0 as usize - 1].inbox.push(envelope);
@@ -117,14 +89,34 @@ impl BenchCluster for Ours {
         expect_ok("propose", self.members[0].raft.step(input));
     }
 
-    fn settle(&mut self) {
-        // Only the leader has work; the others wait for its messages.
-        self.turn(0);
-        while self.members.iter().any(|member| !member.inbox.is_empty()) {
-            for at in [1, 2, 0] {
-                if !self.members[at].inbox.is_empty() {
-                    self.turn(at);
+    fn has_messages(&self, at: usize) -> bool {
+        !self.members[at].inbox.is_empty()
+    }
+
+    /// One member processes its messages and its outputs.
+    fn turn(&mut self, at: usize) {
+        let mut inbox = std::mem::take(&mut self.members[at].inbox);
+        for envelope in inbox.drain(..) {
+            // Votes after the election are dropped. If another message were dropped, some
+            // member would not apply every command.
+            let _ = self.members[at].raft.step(Input::Received(envelope));
+        }
+        self.members[at].inbox = inbox;
+        while self.members[at].raft.has_output() {
+            let output = self.members[at].raft.take_output();
+            self.deliver(output.send);
+            if let Some(save) = output.save {
+                let member = &mut self.members[at];
+                if !save.entries.is_empty() {
+                    member.disk.push_back(save.entries);
                 }
+                expect_ok("saved", member.raft.step(Input::Saved(save.id)));
+                self.deliver(save.then_send);
+            }
+            let member = &mut self.members[at];
+            member.apply(&output.apply);
+            if let Some(index) = output.trim {
+                member.trim_disk(index);
             }
         }
     }
@@ -185,7 +177,7 @@ fn quorum(incoming: &[u64], outgoing: &[u64]) -> Probe {
     let ids = |ids: &[u64]| ids.iter().map(|id| MemberId(*id)).collect::<MemberSet>();
     let majorities: Vec<_> =
         [incoming, outgoing].into_iter().filter(|voters| !voters.is_empty()).map(ids).collect();
-    let membership = Membership::from_parts(majorities, MemberSet::new(), MemberSet::new(), false);
+    let membership = Membership::from_parts(majorities, MemberSet::new(), MemberSet::new());
     let matched: Vec<(MemberId, Index)> =
         membership.voters().iter().map(|id| (id, id.0 * 37 % 11)).collect();
     Box::new(move |times| {

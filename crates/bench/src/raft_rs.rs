@@ -38,38 +38,6 @@ impl RaftRs {
         cluster
     }
 
-    /// One member processes its messages and its `Ready`s.
-    fn turn(&mut self, at: usize) {
-        let mut inbox = std::mem::take(&mut self.members[at].inbox);
-        for message in inbox.drain(..) {
-            expect_ok("message", self.members[at].raft.step(message));
-        }
-        self.members[at].inbox = inbox;
-        while self.members[at].raft.has_ready() {
-            let mut ready = self.members[at].raft.ready();
-            self.deliver(ready.take_messages());
-            let member = &mut self.members[at];
-            member.apply(ready.take_committed_entries());
-            let store = member.raft.mut_store();
-            store.append(ready.take_entries());
-            if let Some(hard_state) = ready.hs() {
-                store.hard_state = hard_state.clone();
-            }
-            self.deliver(ready.take_persisted_messages());
-            let member = &mut self.members[at];
-            let mut light = member.raft.advance(ready);
-            if let Some(commit) = light.commit_index() {
-                member.raft.mut_store().hard_state.commit = commit;
-            }
-            let committed = light.take_committed_entries();
-            if !committed.is_empty() {
-                member.apply(committed);
-                member.raft.advance_apply();
-            }
-            self.deliver(light.take_messages());
-        }
-    }
-
     fn deliver(&mut self, messages: Vec<Message>) {
         for message in messages {
             self.members[message.to as usize - 1].inbox.push(message);
@@ -111,15 +79,39 @@ impl BenchCluster for RaftRs {
         expect_ok("propose", self.members[0].raft.propose(Vec::new(), command));
     }
 
-    fn settle(&mut self) {
-        // Only the leader has work; the others wait for its messages.
-        self.turn(0);
-        while self.members.iter().any(|member| !member.inbox.is_empty()) {
-            for at in [1, 2, 0] {
-                if !self.members[at].inbox.is_empty() {
-                    self.turn(at);
-                }
+    fn has_messages(&self, at: usize) -> bool {
+        !self.members[at].inbox.is_empty()
+    }
+
+    /// One member processes its messages and its `Ready`s.
+    fn turn(&mut self, at: usize) {
+        let mut inbox = std::mem::take(&mut self.members[at].inbox);
+        for message in inbox.drain(..) {
+            expect_ok("message", self.members[at].raft.step(message));
+        }
+        self.members[at].inbox = inbox;
+        while self.members[at].raft.has_ready() {
+            let mut ready = self.members[at].raft.ready();
+            self.deliver(ready.take_messages());
+            let member = &mut self.members[at];
+            member.apply(ready.take_committed_entries());
+            let store = member.raft.mut_store();
+            store.append(ready.take_entries());
+            if let Some(hard_state) = ready.hs() {
+                store.hard_state = hard_state.clone();
             }
+            self.deliver(ready.take_persisted_messages());
+            let member = &mut self.members[at];
+            let mut light = member.raft.advance(ready);
+            if let Some(commit) = light.commit_index() {
+                member.raft.mut_store().hard_state.commit = commit;
+            }
+            let committed = light.take_committed_entries();
+            if !committed.is_empty() {
+                member.apply(committed);
+                member.raft.advance_apply();
+            }
+            self.deliver(light.take_messages());
         }
     }
 

@@ -60,20 +60,21 @@ impl Connection {
     }
 
     pub(crate) async fn member_list(&self) -> Result<etcd::MemberListResponse, CliError> {
-        self.request_member_list(true).await
+        self.request_member_list(etcd::MemberListRequest { linearizable: true }).await
     }
 
     /// The members as this member knows them, possibly stale: the only list that is available
     /// without a leader.
     pub(crate) async fn stale_members(&self) -> Result<Vec<etcd::Member>, CliError> {
-        self.request_member_list(false).await.map(|list| list.members)
+        let stale = etcd::MemberListRequest { linearizable: false };
+        self.request_member_list(stale).await.map(|list| list.members)
     }
 
     async fn request_member_list(
         &self,
-        linearizable: bool,
+        request: etcd::MemberListRequest,
     ) -> Result<etcd::MemberListResponse, CliError> {
-        let request = self.request(etcd::MemberListRequest { linearizable });
+        let request = self.request(request);
         match self.cluster().member_list(request).await {
             Ok(reply) => Ok(reply.into_inner()),
             // Without a leader the call runs into its deadline; say the cause instead.

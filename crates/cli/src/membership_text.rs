@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use quorate_proto::quorate::v1 as wire;
-use quorate_proto::quorate::v1::membership_news::News;
+use quorate_proto::quorate::v1::membership_event::Event;
 use quorate_proto::quorate::v1::step::Kind;
 
 use crate::ids::{hex_id, named_id};
@@ -134,19 +134,19 @@ impl MemberNames {
     }
 
     /// One line of `quorate member watch`.
-    pub(crate) fn news(&self, news: &News) -> String {
-        match news {
-            News::Now(now) => {
+    pub(crate) fn event(&self, event: &Event) -> String {
+        match event {
+            Event::Current(now) => {
                 let settled = if now.settled { "settled" } else { "not settled yet" };
                 let membership = now.membership.as_ref();
                 let text = membership.map_or("unknown".to_string(), |one| self.membership(one));
                 format!("current    {text} ({settled})")
             }
-            News::Committed(record) => format!("committed  {}", self.with_entry(record)),
-            News::Counts(record) => format!("active     {}", self.with_entry(record)),
-            News::Settled(record) => format!("settled    {}", self.with_entry(record)),
-            News::Step(step) => format!("step       {}", self.step(step)),
-            News::GoalEnded(ended) => {
+            Event::Committed(record) => format!("committed  {}", self.with_entry(record)),
+            Event::Active(record) => format!("active     {}", self.with_entry(record)),
+            Event::Settled(record) => format!("settled    {}", self.with_entry(record)),
+            Event::Step(step) => format!("step       {}", self.step(step)),
+            Event::GoalEnded(ended) => {
                 format!("goal {} {}", entry_id(ended.id.as_ref()), end_text(ended))
             }
         }
@@ -171,14 +171,14 @@ pub(crate) fn end_text(ended: &wire::EndedGoal) -> &'static str {
     }
 }
 
-pub(crate) fn standing(member: &wire::Member) -> &'static str {
-    match member.standing() {
-        wire::Standing::Voter => "voter",
-        wire::Standing::IncomingVoter => "incoming voter",
-        wire::Standing::OutgoingVoter => "outgoing voter",
-        wire::Standing::Learner => "learner",
-        wire::Standing::Expected => "expected",
-        wire::Standing::Unspecified => "",
+pub(crate) fn voting_role(member: &wire::Member) -> &'static str {
+    match member.voting_role() {
+        wire::VotingRole::Voter => "voter",
+        wire::VotingRole::IncomingVoter => "incoming voter",
+        wire::VotingRole::OutgoingVoter => "outgoing voter",
+        wire::VotingRole::Learner => "learner",
+        wire::VotingRole::Expected => "expected",
+        wire::VotingRole::Unspecified => "",
     }
 }
 
@@ -288,8 +288,8 @@ mod tests {
             majorities: vec![majority(&[1, 2])],
             ..Default::default()
         };
-        assert_eq!(names().news(&News::Settled(record)), "settled    2.7 {a b}");
+        assert_eq!(names().event(&Event::Settled(record)), "settled    2.7 {a b}");
         let ended = wire::EndedGoal { id, end: wire::GoalEnd::Reached.into(), at: None };
-        assert_eq!(names().news(&News::GoalEnded(ended)), "goal 2.7 reached");
+        assert_eq!(names().event(&Event::GoalEnded(ended)), "goal 2.7 reached");
     }
 }

@@ -34,7 +34,7 @@ pub enum Input {
     Change(RequestId, Change),
     /// A linearizable read; the reply is in `Output::served` or `Output::refused`.
     Read(RequestId),
-    /// Makes this member the leader. A follower forwards the request to its leader.
+    /// Makes the named member the leader. A follower forwards the request to its leader.
     Transfer(MemberId),
     /// The disk holds this save and every one before it, with the snapshot of `Save::install`.
     Saved(SaveId),
@@ -45,8 +45,7 @@ pub enum Input {
     Snapshotted(Index),
     /// Trims the log up to here even if a peer will then need a snapshot.
     Trim(Index),
-    /// A snapshot was delivered to this peer. The peer itself reports when it has installed
-    /// it.
+    /// A snapshot was delivered to this peer. The peer itself replies when its disk holds it.
     SnapshotSent(MemberId),
     /// A snapshot was not delivered to this peer.
     SnapshotLost(MemberId),

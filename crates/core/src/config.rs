@@ -6,9 +6,12 @@ use crate::{Index, MemberId};
 
 /// Settings of one member. All members of a cluster should use the same ticks and the same
 /// [`Config::reads`]; the rest may differ.
+///
+/// Start from [`Config::new`] and assign the fields to change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default = "Config::without_id", deny_unknown_fields))]
+#[non_exhaustive]
 pub struct Config {
     /// The id of this member.
     pub id: MemberId,
@@ -100,6 +103,7 @@ pub enum Activation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[non_exhaustive]
 pub struct Liveness {
     /// Votes, pre-votes and their replies carry the last membership that their sender knows
     /// to be committed.
@@ -115,6 +119,7 @@ pub struct Liveness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case", deny_unknown_fields))]
+#[non_exhaustive]
 pub enum ReadMode {
     /// A round of heartbeats to a quorum for each batch of reads.
     Quorum,
@@ -132,6 +137,7 @@ pub enum ReadMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[non_exhaustive]
 pub struct EtcdCompat {
     /// Appends wait for `take_output`, and one message carries all new entries.
     pub coalesce: bool,

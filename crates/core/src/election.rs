@@ -50,7 +50,7 @@ impl Raft {
         } else if !self.has_joined() {
             Some(CampaignBlocked::NotJoinedYet)
         } else if self.installing.is_some() {
-            Some(CampaignBlocked::SnapshotNotInstalled)
+            Some(CampaignBlocked::SnapshotNotSaved)
         } else if self.config.activation == Activation::OnApply
             && self.memberships.any_between(self.log.applying, self.log.commit)
         {

@@ -76,11 +76,13 @@ pub enum Event {
         /// Why.
         reason: AbortReason,
     },
-    /// A peer's snapshot replaced this member's log and state.
+    /// A peer's snapshot is durable and replaces this member's log. The state machine may not
+    /// have it yet.
     SnapshotInstalled(EntryId),
 }
 
-/// Why a member considers a membership settled.
+/// Why a member considers a membership settled. Exhaustive because there is no third way to
+/// know it: a leader counts, and its followers are told.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -95,6 +97,7 @@ pub enum SettledEvidence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum AbortReason {
     /// The target did not take over within an election timeout.
     TimedOut,

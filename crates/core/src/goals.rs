@@ -15,6 +15,7 @@ use crate::{Activation, Event, Index, MemberId, MemberSet, Raft, Refusal};
 /// The progress of a goal, as its leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct GoalStatus {
     /// The step that is due.
     pub step: GoalStep,

@@ -19,7 +19,7 @@ pub enum Refusal {
     },
     /// Leadership is being transferred. Retry at `to`.
     Transferring {
-        /// The target or recipient.
+        /// The next leader.
         to: MemberId,
     },
     /// This leader is no longer in the membership. Retry after an election.
@@ -40,7 +40,7 @@ pub enum Refusal {
     Change(ChangeRefusal),
     /// The requested next leader is not a voter. Choose another one.
     TargetNotVoter {
-        /// The target or recipient.
+        /// The requested next leader.
         to: MemberId,
     },
 }
@@ -56,7 +56,7 @@ pub enum Dropped {
     Refused(Refusal),
     /// Addressed to another member.
     WrongRecipient {
-        /// The target or recipient.
+        /// The member that the message is addressed to.
         to: MemberId,
     },
     /// A reply from a member that is not in the membership.
@@ -91,7 +91,7 @@ pub enum Dropped {
     },
     /// A vote request while the leader is live: neither the vote nor the term counts.
     LeaderAlive {
-        /// The leader, if known.
+        /// The live leader, if this member follows one; otherwise it heard from one recently.
         leader: Option<MemberId>,
     },
     /// A forwarded request that was answered before, or is so old that this is unknown.
@@ -109,7 +109,7 @@ pub enum Dropped {
     SecondLeader {
         /// The sender.
         from: MemberId,
-        /// The leader, if known.
+        /// The leader of that term.
         leader: MemberId,
     },
     /// The leader's commit index is beyond this log.
@@ -121,7 +121,7 @@ pub enum Dropped {
     },
     /// It contradicts a committed entry.
     ContradictsCommitted {
-        /// The index.
+        /// The index of the committed entry.
         index: Index,
         /// The commit index.
         commit: Index,
@@ -134,7 +134,7 @@ pub enum Dropped {
     NothingPending,
     /// There is no snapshot up to that index, so the log may not be trimmed that far.
     NotSnapshotted {
-        /// The newest one.
+        /// The index of the newest snapshot.
         newest: Index,
     },
     /// The request has no effect: it is done already or in progress.
@@ -191,8 +191,8 @@ pub enum CampaignBlocked {
     /// A committed membership is not applied yet: counting votes by an older one could
     /// elect a second leader.
     MembershipNotApplied,
-    /// A snapshot is not installed yet.
-    SnapshotNotInstalled,
+    /// A peer's snapshot is not durable yet.
+    SnapshotNotSaved,
     /// A leader may be relying on this member for its lease.
     LeaderHoldsLease,
     /// No terms are left.
@@ -316,16 +316,30 @@ impl fmt::Display for CampaignBlocked {
             Self::IdentityMismatch => "the membership records another member under this id",
             Self::NotJoinedYet => "the entry that added it has not arrived",
             Self::MembershipNotApplied => "a committed membership is not applied yet",
-            Self::SnapshotNotInstalled => "a snapshot is not installed yet",
+            Self::SnapshotNotSaved => "a snapshot is not saved yet",
             Self::LeaderHoldsLease => "a leader may hold its lease",
             Self::TermsExhausted => "no terms are left",
         })
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for Refusal {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Change(reason) => Some(reason),
+            _ => None,
+        }
+    }
+}
 
-impl std::error::Error for Dropped {}
+impl std::error::Error for Dropped {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+}
 
 impl From<Refusal> for Dropped {
     fn from(refusal: Refusal) -> Self {

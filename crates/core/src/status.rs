@@ -29,6 +29,7 @@ pub enum RoleKind {
 /// Everything that a member reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Status {
     /// The id of this member.
     pub id: MemberId,
@@ -69,6 +70,7 @@ pub struct Status {
 /// The state of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct LogStatus {
     /// The newest entry that was trimmed; the log begins after it.
     pub base: EntryId,
@@ -82,17 +84,19 @@ pub struct LogStatus {
     pub commit: Index,
     /// Handed to the state machine up to this index.
     pub applying: Index,
-    /// Applied by the state machine up to this index.
+    /// Applied by the state machine up to this index, or covered by a durable snapshot that the
+    /// state machine gets next.
     pub applied: Index,
     /// The newest snapshot, taken by this member or installed from a peer.
     pub snapshot: EntryId,
-    /// A snapshot is being installed.
+    /// A peer's snapshot is not durable yet.
     pub installing: bool,
 }
 
 /// The progress of one member as its leader sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct PeerStatus {
     /// The member.
     pub id: MemberId,

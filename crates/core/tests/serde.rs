@@ -23,16 +23,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// The value looks like this, and this is read as the value.
+/// The value is written as this JSON, which is read as the value.
 #[track_caller]
-fn both_ways<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T, json: Value) {
+fn assert_json<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T, json: Value) {
     assert_eq!(serde_json::to_value(&value).unwrap(), json);
     assert_eq!(serde_json::from_value::<T>(json.clone()).unwrap(), value);
     assert_eq!(serde_json::from_str::<T>(&json.to_string()).unwrap(), value);
 }
 
 #[track_caller]
-fn comes_back<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T) {
+fn assert_round_trip<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T) {
     let json = serde_json::to_string_pretty(&value).unwrap();
     assert_eq!(serde_json::from_str::<T>(&json).unwrap(), value, "{json}");
 }
@@ -54,13 +54,13 @@ fn info(text: &'static str, zone: &'static [u8]) -> MemberInfo {
 
 #[test]
 fn ids() {
-    both_ways(id(7), json!(7));
-    both_ways(id(u64::MAX), json!(u64::MAX));
-    both_ways(EntryId::new(2, 9), json!({"term": 2, "index": 9}));
-    both_ways(RequestId(1 << 60), json!(1u64 << 60));
-    both_ways(SaveId(3), json!(3));
-    both_ways(MemberSet::from([1, 2, 3]), json!([1, 2, 3]));
-    both_ways(
+    assert_json(id(7), json!(7));
+    assert_json(id(u64::MAX), json!(u64::MAX));
+    assert_json(EntryId::new(2, 9), json!({"term": 2, "index": 9}));
+    assert_json(RequestId(1 << 60), json!(1u64 << 60));
+    assert_json(SaveId(3), json!(3));
+    assert_json(MemberSet::from([1, 2, 3]), json!([1, 2, 3]));
+    assert_json(
         Identity { incarnation: None, joined_at: 4 },
         json!({"incarnation": null, "joined_at": 4}),
     );
@@ -75,27 +75,31 @@ fn a_set_is_sorted_however_it_was_written() {
 
 #[test]
 fn settings() {
-    comes_back(Config::new(id(1)));
-    comes_back(Config::etcd(id(u64::MAX)));
-    both_ways(Activation::OnAppend, json!("on_append"));
-    both_ways(ReadMode::Quorum, json!("quorum"));
-    both_ways(
+    assert_round_trip(Config::new(id(1)));
+    assert_round_trip(Config::etcd(id(u64::MAX)));
+    assert_json(Activation::OnAppend, json!("on_append"));
+    assert_json(ReadMode::Quorum, json!("quorum"));
+    assert_json(
         ReadMode::LeaderLease { drift_ticks: 2 },
         json!({"leader_lease": {"drift_ticks": 2}}),
     );
-    both_ways(
-        Liveness { settle: false, ..Liveness::ALL },
+    let mut liveness = Liveness::ALL;
+    liveness.settle = false;
+    assert_json(
+        liveness,
         json!({"votes_tell_commit": true, "demote_before_removal": true, "settle": false}),
     );
-    comes_back(EtcdCompat::etcd());
+    assert_round_trip(EtcdCompat::etcd());
 }
 
 #[test]
 fn missing_config_fields_have_defaults() {
     let written = json!({"id": 3, "election_ticks": 20, "etcd_compat": {"coalesce": false}});
     let read: Config = serde_json::from_value(written).unwrap();
-    let etcd_compat = EtcdCompat { coalesce: false, ..EtcdCompat::default() };
-    assert_eq!(read, Config { election_ticks: 20, etcd_compat, ..Config::new(id(3)) });
+    let mut expected = Config::new(id(3));
+    expected.election_ticks = 20;
+    expected.etcd_compat.coalesce = false;
+    assert_eq!(read, expected);
     refused::<Config>(json!({"id": 3, "electoin_ticks": 20}), "unknown field `electoin_ticks`");
     let without_id: Config = serde_json::from_value(json!({})).unwrap();
     assert_eq!(without_id.check(), Err(ConfigError::MemberZero));
@@ -115,7 +119,7 @@ fn memberships() {
         .with_incarnation(id(2), 77)
         .with_joined(id(3), 8)
         .with_info(id(1), info("http://a", b"z\xff"));
-    both_ways(
+    assert_json(
         membership.clone(),
         json!({
             "majorities": [[1, 2]],
@@ -143,11 +147,11 @@ fn memberships() {
             "infos": [[1, {"info": "http://a", "zone": [122, 255]}]],
         }),
     );
-    comes_back(MembershipParts::from(membership.clone()));
-    comes_back(SnapshotMeta { id: EntryId::new(1, 1), membership: Arc::new(membership) });
+    assert_round_trip(MembershipParts::from(membership.clone()));
+    assert_round_trip(SnapshotMeta { id: EntryId::new(1, 1), membership: Arc::new(membership) });
     // Of a member that has not joined yet.
-    comes_back(Membership::default());
-    comes_back(Membership::default().with_activation(Activation::OnAppend));
+    assert_round_trip(Membership::default());
+    assert_round_trip(Membership::default().with_activation(Activation::OnAppend));
 }
 
 #[test]
@@ -192,7 +196,7 @@ fn an_invalid_membership_is_refused() {
 
 #[test]
 fn changes() {
-    both_ways(
+    assert_json(
         Change::goal([id(1), id(2)], [id(4)])
             .expecting(EntryId::new(3, 10))
             .with_context("why")
@@ -210,28 +214,28 @@ fn changes() {
         Operation::Remove(id(3)),
         Operation::Update(id(4)),
     ];
-    both_ways(
+    assert_json(
         ChangeKind::Operations { operations, transition: Transition::JointExplicit },
         json!({"operations": {
             "operations": [{"voter": 1}, {"learner": 2}, {"remove": 3}, {"update": 4}],
             "transition": "joint_explicit",
         }}),
     );
-    both_ways(ChangeKind::V1(Operation::Voter(id(5))), json!({"v1": {"voter": 5}}));
-    both_ways(
+    assert_json(ChangeKind::V1(Operation::Voter(id(5))), json!({"v1": {"voter": 5}}));
+    assert_json(
         ChangeKind::Majorities(vec![[1, 2].into(), [1, 3].into()]),
         json!({"majorities": [[1, 2], [1, 3]]}),
     );
-    both_ways(ChangeKind::AddLearners([4].into()), json!({"add_learners": [4]}));
-    both_ways(
+    assert_json(ChangeKind::AddLearners([4].into()), json!({"add_learners": [4]}));
+    assert_json(
         ChangeKind::SetVoters { voters: [1].into(), retain: true },
         json!({"set_voters": {"voters": [1], "retain": true}}),
     );
-    both_ways(
+    assert_json(
         ChangeKind::EditVoters { add: [4].into(), remove: [1].into(), retain: false },
         json!({"edit_voters": {"add": [4], "remove": [1], "retain": false}}),
     );
-    both_ways(ChangeKind::Cancel, json!("cancel"));
+    assert_json(ChangeKind::Cancel, json!("cancel"));
 }
 
 #[test]
@@ -260,17 +264,17 @@ fn plans_and_steps() {
     let json = serde_json::to_value(&way).unwrap();
     assert_eq!(json["steps"][0]["step"], json!({"add_learners": [4]}));
     assert_eq!(json["steps"][0]["membership"]["learners"], json!([4]));
-    comes_back(way);
-    comes_back(view);
-    both_ways(GoalStep::CatchUp([4].into()), json!({"catch_up": [4]}));
-    both_ways(GoalStep::HandOver([2].into()), json!({"hand_over": [2]}));
-    both_ways(
+    assert_round_trip(way);
+    assert_round_trip(view);
+    assert_json(GoalStep::CatchUp([4].into()), json!({"catch_up": [4]}));
+    assert_json(GoalStep::HandOver([2].into()), json!({"hand_over": [2]}));
+    assert_json(
         GoalStep::MoveVotes(vec![Operation::Learner(id(1))]),
         json!({"move_votes": [{"learner": 1}]}),
     );
-    both_ways(GoalStep::Leave, json!("leave"));
-    both_ways(GoalStep::Settle, json!("settle"));
-    both_ways(GoalStep::RemoveLearners([1].into()), json!({"remove_learners": [1]}));
+    assert_json(GoalStep::Leave, json!("leave"));
+    assert_json(GoalStep::Settle, json!("settle"));
+    assert_json(GoalStep::RemoveLearners([1].into()), json!({"remove_learners": [1]}));
 }
 
 /// A single leader, with a goal that waits for a member that never starts.
@@ -305,53 +309,50 @@ fn a_status_of_a_leader_with_a_goal() {
     assert_eq!(json["goal"]["step"], json!({"catch_up": [2]}));
     assert_eq!(json["membership"]["goal"]["voters"], json!([1, 2]));
     assert_eq!(json["peers"][1]["flow"], json!("probe"));
-    comes_back::<LogStatus>(status.log);
-    comes_back::<PeerStatus>(status.peers[1]);
-    comes_back(status);
+    assert_round_trip::<LogStatus>(status.log);
+    assert_round_trip::<PeerStatus>(status.peers[1]);
+    assert_round_trip(status);
     let joining = Raft::new(Config::new(id(9)), Boot::empty()).unwrap();
-    comes_back(joining.status());
+    assert_round_trip(joining.status());
 }
 
 #[test]
 fn parts_of_a_status() {
-    both_ways(RoleKind::PreCandidate, json!("pre_candidate"));
-    both_ways(Flow::Replicate, json!("replicate"));
-    both_ways(Flow::Snapshot(12), json!({"snapshot": 12}));
-    both_ways(
-        GoalStatus {
-            step: GoalStep::Leave,
-            since_ticks: 4,
-            held_up: Some(ChangeRefusal::QuorumNotReady { voters: 3, quorum: 2, live: 1 }),
-            behind: vec![(id(2), 100, 1)],
-        },
-        json!({
-            "step": "leave",
-            "since_ticks": 4,
-            "held_up": {"quorum_not_ready": {"voters": 3, "quorum": 2, "live": 1}},
-            "behind": [[2, 100, 1]],
-        }),
-    );
-    both_ways(GoalEnd::Cancelled, json!("cancelled"));
+    assert_json(RoleKind::PreCandidate, json!("pre_candidate"));
+    assert_json(Flow::Replicate, json!("replicate"));
+    assert_json(Flow::Snapshot(12), json!({"snapshot": 12}));
+    let written = json!({
+        "step": "leave",
+        "since_ticks": 4,
+        "held_up": {"quorum_not_ready": {"voters": 3, "quorum": 2, "live": 1}},
+        "behind": [[2, 100, 1]],
+    });
+    let goal: GoalStatus = serde_json::from_value(written.clone()).unwrap();
+    assert_eq!((&goal.step, goal.since_ticks), (&GoalStep::Leave, 4));
+    let not_ready = ChangeRefusal::QuorumNotReady { voters: 3, quorum: 2, live: 1 };
+    assert_eq!((goal.held_up, &goal.behind[..]), (Some(not_ready), &[(id(2), 100, 1)][..]));
+    assert_json(goal, written);
+    assert_json(GoalEnd::Cancelled, json!("cancelled"));
 }
 
 #[test]
 fn refusals() {
-    both_ways(Refusal::NotLeader { leader: Some(id(2)) }, json!({"not_leader": {"leader": 2}}));
-    both_ways(Refusal::LeaderRemoved, json!("leader_removed"));
-    both_ways(
+    assert_json(Refusal::NotLeader { leader: Some(id(2)) }, json!({"not_leader": {"leader": 2}}));
+    assert_json(Refusal::LeaderRemoved, json!("leader_removed"));
+    assert_json(
         Refusal::Change(ChangeRefusal::InvalidMembership(MembershipError::VoterAndLearner(id(3)))),
         json!({"change": {"invalid_membership": {"voter_and_learner": 3}}}),
     );
-    both_ways(
+    assert_json(
         ChangeRefusal::Stale { newest: EntryId::new(2, 5) },
         json!({"stale": {"newest": {"term": 2, "index": 5}}}),
     );
-    both_ways(
+    assert_json(
         Dropped::OldTerm { term: 1, current: 2 },
         json!({"old_term": {"term": 1, "current": 2}}),
     );
-    both_ways(Dropped::Malformed(Malformed::FromSelf), json!({"malformed": "from_self"}));
-    both_ways(
+    assert_json(Dropped::Malformed(Malformed::FromSelf), json!({"malformed": "from_self"}));
+    assert_json(
         Dropped::MayNotCampaign(CampaignBlocked::NotVoter),
         json!({"may_not_campaign": "not_voter"}),
     );
@@ -361,30 +362,37 @@ fn refusals() {
 fn events() {
     let membership = Arc::new(Membership::new([id(1)], []));
     let at = EntryId::new(1, 1);
-    both_ways(
+    assert_json(
         Event::Role { from: RoleKind::Candidate, to: RoleKind::Leader, term: 2 },
         json!({"role": {"from": "candidate", "to": "leader", "term": 2}}),
     );
-    comes_back(Event::Leader { leader: None, term: 2 });
-    comes_back(Event::Membership { id: at, membership: Arc::clone(&membership) });
-    comes_back(Event::Settled {
+    assert_round_trip(Event::Leader { leader: None, term: 2 });
+    assert_round_trip(Event::Membership { id: at, membership: Arc::clone(&membership) });
+    assert_round_trip(Event::Settled {
         id: at,
         membership: Arc::clone(&membership),
         evidence: SettledEvidence::Counted(vec![(id(1), 4)]),
     });
-    comes_back(Event::Settled { id: at, membership, evidence: SettledEvidence::ReportedBy(id(2)) });
-    both_ways(Event::GoalStep { step: GoalStep::Settle }, json!({"goal_step": {"step": "settle"}}));
-    comes_back(Event::GoalEnded(EndedGoal { id: at, end: GoalEnd::Replaced, at }));
-    comes_back(Event::IdentityRejected {
+    assert_round_trip(Event::Settled {
+        id: at,
+        membership,
+        evidence: SettledEvidence::ReportedBy(id(2)),
+    });
+    assert_json(
+        Event::GoalStep { step: GoalStep::Settle },
+        json!({"goal_step": {"step": "settle"}}),
+    );
+    assert_round_trip(Event::GoalEnded(EndedGoal { id: at, end: GoalEnd::Replaced, at }));
+    assert_round_trip(Event::IdentityRejected {
         by: id(2),
         known: Identity { incarnation: Some(1), joined_at: 0 },
     });
-    comes_back(Event::TransferBegan { to: id(2) });
-    both_ways(
+    assert_round_trip(Event::TransferBegan { to: id(2) });
+    assert_json(
         Event::TransferAborted { to: id(2), reason: AbortReason::TimedOut },
         json!({"transfer_aborted": {"to": 2, "reason": "timed_out"}}),
     );
-    comes_back(Event::SnapshotInstalled(at));
+    assert_round_trip(Event::SnapshotInstalled(at));
 }
 
 #[test]
@@ -393,7 +401,7 @@ fn opaque_bytes_are_text_where_they_are_text() {
         let change = Change::cancel().with_context(Bytes::from_static(bytes));
         let json = serde_json::to_value(&change).unwrap();
         assert_eq!(json["context"].is_string(), std::str::from_utf8(bytes).is_ok());
-        comes_back(change);
+        assert_round_trip(change);
     }
     refused::<Change>(json!({"kind": "cancel", "context": [256]}), "expected u8");
     refused::<Change>(json!({"kind": "cancel", "context": 7}), "expected text or a list of bytes");

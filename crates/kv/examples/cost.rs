@@ -70,17 +70,17 @@ fn measure<T: Table>(name: &str, mut kv: Kv<T>) -> Result<(), Box<dyn Error>> {
     })?;
     time(name, "compaction, per row", PUTS - KEYS, || {
         index += 1;
-        kv.apply(index, &Command::Compact(Compact { revision }))?;
+        let _ = kv.apply(index, &Command::Compact(Compact { revision }))?;
         while kv.is_compacting() {
             index += 1;
-            kv.apply(index, &Command::Noop)?;
+            let _ = kv.apply(index, &Command::Noop)?;
         }
         Ok(())
     })?;
     time(name, "deletion, per key", KEYS, || {
         index += 1;
         let deletion = DeleteRange { keys: KeyRange::all(), prev_kv: false };
-        kv.apply(index, &Command::DeleteRange(deletion))?;
+        let _ = kv.apply(index, &Command::DeleteRange(deletion))?;
         Ok(())
     })?;
     println!("{name:>8}  {:>9} bytes in use, {:>9} in total", kv.bytes_in_use(), kv.bytes_total()?);

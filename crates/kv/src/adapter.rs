@@ -6,7 +6,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
-use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity};
+use quorate::storage::StoreIdentity;
+use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 
 use crate::command::Query;
 use crate::error::KvError;
@@ -20,13 +21,9 @@ use crate::watch::{PollLimits, WakeFn, WatchHub, WatchPoll, WatchRequest, Watche
 /// encoded [`KvCommandReply`]s.
 ///
 /// When the table fails, the member stops: one that missed a write must not answer.
-///
-/// # Panics
-///
-/// When the table fails while a member starts, or while it writes or installs a snapshot.
 impl<T: Table> Machine for Kv<T> {
-    fn resume(&mut self, owner: &StoreIdentity) -> u64 {
-        or_panic(Self::resume(self, &owner_bytes(owner)))
+    fn resume(&mut self, owner: &StoreIdentity) -> Result<u64, MachineError> {
+        Ok(Self::resume(self, &owner_bytes(owner))?)
     }
 
     fn save(&mut self) -> Result<(), MachineError> {
@@ -47,12 +44,12 @@ impl<T: Table> Machine for Kv<T> {
         Ok(reply.encode())
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
-        Box::new(or_panic(Self::snapshot(self)))
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        Ok(Box::new(Self::snapshot(self)?))
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
-        or_bad_snapshot(Self::install(self, chunks))
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
+        Self::install(self, chunks).map_err(install_error)
     }
 }
 
@@ -62,18 +59,10 @@ fn owner_bytes(owner: &StoreIdentity) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-#[expect(clippy::panic, reason = "the state is unknown after a failed write")]
-fn or_panic<R>(result: Result<R, TableError>) -> R {
-    match result {
-        Ok(done) => done,
-        Err(error) => panic!("state machine failed: {error}"),
-    }
-}
-
-fn or_bad_snapshot<R>(result: Result<R, KvSnapshotError>) -> Result<R, BadSnapshot> {
-    match result {
-        Err(KvSnapshotError::Table(error)) => or_panic(Err(error)),
-        result => result.map_err(|_| BadSnapshot),
+fn install_error(error: KvSnapshotError) -> MachineError {
+    match error {
+        KvSnapshotError::Table(error) => error.into(),
+        _ => BadSnapshot.into(),
     }
 }
 
@@ -192,11 +181,11 @@ impl<T: Table> SharedKv<T> {
 }
 
 impl<T: Table> Machine for SharedKv<T> {
-    fn resume(&mut self, owner: &StoreIdentity) -> u64 {
+    fn resume(&mut self, owner: &StoreIdentity) -> Result<u64, MachineError> {
         let mut kv = self.write();
-        let applied = Machine::resume(&mut *kv, owner);
+        let applied = Machine::resume(&mut *kv, owner)?;
         self.hub().restart(kv.revision());
-        applied
+        Ok(applied)
     }
 
     fn save(&mut self) -> Result<(), MachineError> {
@@ -220,22 +209,22 @@ impl<T: Table> Machine for SharedKv<T> {
         Machine::query(&*self.read(), query)
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         Machine::snapshot(&*self.read())
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         let mut decoder = SnapshotDecoder::default();
         loop {
             // The lock is released between chunks: readers see the old state meanwhile and
             // never wait for the whole installation.
             let Some(chunk) = chunks.next() else {
-                or_panic(self.write().abort_install());
-                return Err(BadSnapshot);
+                self.write().abort_install()?;
+                return Err(BadSnapshot.into());
             };
             let mut kv = self.write();
-            if or_bad_snapshot(kv.stage_chunk(&mut decoder, chunk))? {
-                or_bad_snapshot(kv.finish_install(decoder))?;
+            if kv.stage_chunk(&mut decoder, chunk).map_err(install_error)? {
+                kv.finish_install(decoder).map_err(install_error)?;
                 self.hub().restart(kv.revision());
                 return Ok(());
             }

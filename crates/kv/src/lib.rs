@@ -109,3 +109,8 @@ pub use watch::{
     PollLimits, WakeFn, WatchEvent, WatchEventKind, WatchHub, WatchPoll, WatchRequest, WatcherId,
     split_events,
 };
+
+/// The Rust in the README is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct KvReadme;

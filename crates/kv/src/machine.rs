@@ -63,6 +63,7 @@ impl Default for BatchConfig {
 
 /// The result of applying a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "it has the reply for the client and the events for watchers"]
 pub struct Applied {
     /// The reply to the proposer.
     pub reply: KvCommandReply,

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate::{FileDisk, Machine, MemberId, StoreIdentity};
+use quorate::storage::{FileDisk, StoreIdentity};
+use quorate::{Machine, MemberId};
 use quorate_kv::{
     AnyTable, Command, Compact, KeyRange, Kv, KvCommandReply, MemoryTable, PollLimits, Put, Query,
     Range, RedbTable, SharedKv, WatchEventKind, WatchPoll, WatchRequest, WatcherId,
@@ -82,7 +83,7 @@ fn watchers_survive_an_installation() {
     for index in 2..5 {
         put(&mut ahead, index, "a", "more");
     }
-    behind.install(&mut ahead.snapshot()).unwrap();
+    behind.install(&mut ahead.snapshot().unwrap()).unwrap();
     assert_eq!(woken.load(Ordering::Relaxed), 2);
     assert_eq!(revisions(&behind, id), [3, 4, 5]);
     assert_eq!(behind.poll_watch(other, PollLimits::default()).unwrap(), WatchPoll::Idle);
@@ -92,7 +93,7 @@ fn watchers_survive_an_installation() {
     put(&mut ahead, 5, "a", "more");
     put(&mut ahead, 6, "a", "more");
     ahead.apply(7, &Command::Compact(Compact { revision: 7 }).encode()).unwrap();
-    behind.install(&mut ahead.snapshot()).unwrap();
+    behind.install(&mut ahead.snapshot().unwrap()).unwrap();
     let polled = behind.poll_watch(id, PollLimits::default()).unwrap();
     assert_eq!(polled, WatchPoll::Compacted { compact_revision: 7 });
     assert!(behind.install(&mut std::iter::once(Bytes::new())).is_err());
@@ -127,7 +128,7 @@ fn old_state_is_readable_during_an_installation() {
     put(&mut ahead, 2, "b", "2");
     let mut seen = Vec::new();
     let reader = behind.clone();
-    let mut chunks = ahead.snapshot().inspect(|_| {
+    let mut chunks = ahead.snapshot().unwrap().inspect(|_| {
         let (sender, receiver) = mpsc::channel();
         let reader = reader.clone();
         thread::spawn(move || sender.send(reader.read().revision()));
@@ -137,9 +138,9 @@ fn old_state_is_readable_during_an_installation() {
     drop(chunks);
     assert!(seen.len() > 1 && seen.iter().all(|revision| *revision == 2), "{seen:?}");
     assert_eq!(behind.read().revision(), 3);
-    let cut = ahead.snapshot().take(2).collect::<Vec<Bytes>>();
+    let cut = ahead.snapshot().unwrap().take(2).collect::<Vec<Bytes>>();
     assert!(behind.install(&mut cut.into_iter()).is_err());
-    behind.install(&mut ahead.snapshot()).unwrap();
+    behind.install(&mut ahead.snapshot().unwrap()).unwrap();
 }
 
 /// The rows in a table belong to one disk of one member of one cluster.
@@ -154,7 +155,7 @@ fn table_is_dropped_for_another_owner() {
     let owner = StoreIdentity { cluster: 1, member: MemberId(2), incarnation: 3, joined_at: 0 };
     let command = Command::Put(Put { key: "a".into(), ..Put::default() }).encode();
     let mut machine = open();
-    assert_eq!(machine.resume(&owner), 0);
+    assert_eq!(machine.resume(&owner).unwrap(), 0);
     machine.apply(7, &command).unwrap();
     machine.save().unwrap();
     // Not saved, so it may be lost; the log has it.
@@ -162,7 +163,7 @@ fn table_is_dropped_for_another_owner() {
     drop(machine);
 
     let mut machine = open();
-    assert_eq!(machine.resume(&owner), 7);
+    assert_eq!(machine.resume(&owner).unwrap(), 7);
     assert_eq!(machine.read().revision(), 2);
     drop(machine);
 
@@ -175,7 +176,7 @@ fn table_is_dropped_for_another_owner() {
     .enumerate()
     {
         let mut machine = open();
-        assert_eq!(machine.resume(&other), 0, "{number}");
+        assert_eq!(machine.resume(&other).unwrap(), 0, "{number}");
         assert_eq!((machine.read().revision(), machine.read().key_count()), (1, 0));
         machine.apply(9, &command).unwrap();
         machine.save().unwrap();

@@ -39,7 +39,7 @@ async fn run_member(id: u64, directory: &Path, addresses: &[&str]) -> Result<(),
     let transport = TcpTransport::bind(TcpConfig::new(own)).await?;
     let members = (1..).zip(addresses.iter().map(ToString::to_string));
     let config = NodeConfig::first(0xd15c, id, members);
-    let storage = DirectoryStorage::at(directory)?;
+    let storage = DirectoryStorage::new(directory)?;
     let node = Node::start(config, storage, MemoryKv::default(), transport).await?;
 
     let mut lines = AsyncReader::new(tokio::io::stdin()).lines();

@@ -29,12 +29,12 @@ impl Machine for Map {
         Ok(self.0.get(key.as_ref()).cloned().unwrap_or_default().into())
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         let lines: Vec<Bytes> = self.0.iter().map(|(k, v)| format!("{k}={v}").into()).collect();
-        Box::new(lines.into_iter())
+        Ok(Box::new(lines.into_iter()))
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.0.clear();
         for line in chunks {
             self.apply(0, &line).map_err(|_| BadSnapshot)?;

@@ -10,9 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use quorate::membership::MembershipEvent;
 use quorate::{
-    DirectoryStorage, KvCommand, KvReply, MemberId, MemberInfo, MembershipEvent, MemoryKv, Node,
-    NodeConfig, TcpConfig, TcpTransport,
+    DirectoryStorage, KvCommand, KvReply, MemberId, MemberInfo, MemoryKv, Node, NodeConfig,
+    TcpConfig, TcpTransport,
 };
 use tokio::time::Instant;
 
@@ -51,7 +52,7 @@ async fn main() -> Result<(), AnyError> {
         let address = MemberInfo::address(transport.local_address().to_string());
         // Call it on a member that stays: a removed member does not hear of the end.
         let speaker = nodes[usize::try_from(old)? % 3].clone();
-        let plan = speaker.plan(after(old), []).await?;
+        let plan = speaker.plan(voters_after(old), []).await?;
         println!("to replace {old} by {new}:");
         for step in &plan.steps {
             println!("    {}", step.step);
@@ -65,9 +66,9 @@ async fn main() -> Result<(), AnyError> {
                 *handle.lock().map_err(|_| "a writer panicked")? = node.clone();
             }
         }
-        let news = tokio::spawn(tell(node.clone()));
-        let ended = node.set_goal(after(old), [], []).await?;
-        news.abort();
+        let printer = tokio::spawn(print_events(node.clone()));
+        let ended = node.set_goal(voters_after(old), [], []).await?;
+        printer.abort();
         println!("    settled as of entry {}", ended.at);
         let gone = std::mem::replace(&mut nodes[usize::try_from(old)? - 1], node);
         gone.stop().await;
@@ -79,7 +80,7 @@ async fn main() -> Result<(), AnyError> {
     for (_, task) in writers {
         written.push(task.await??);
     }
-    judge(&nodes[0], &written, &load).await?;
+    check_writes(&nodes[0], &written, &load).await?;
     for node in nodes {
         node.stop_now().await;
     }
@@ -87,7 +88,7 @@ async fn main() -> Result<(), AnyError> {
 }
 
 /// Checks that the last write of every writer is there, and that no write failed.
-async fn judge(node: &Node, written: &[u64], load: &Load) -> Result<(), AnyError> {
+async fn check_writes(node: &Node, written: &[u64], load: &Load) -> Result<(), AnyError> {
     for (writer, last) in written.iter().enumerate() {
         let bytes = node.read(format!("writer {writer}")).await?;
         let value = KvReply::decode(&bytes).and_then(|reply| reply.value).ok_or("a key is lost")?;
@@ -109,7 +110,7 @@ async fn judge(node: &Node, written: &[u64], load: &Load) -> Result<(), AnyError
 }
 
 /// The voters once this one was replaced by the one three above it.
-fn after(old: u64) -> [MemberId; 3] {
+fn voters_after(old: u64) -> [MemberId; 3] {
     [old + 1, old + 2, old + 3].map(MemberId)
 }
 
@@ -123,14 +124,14 @@ async fn start(
     directory: &Path,
     transport: TcpTransport,
 ) -> Result<Node, AnyError> {
-    let storage = DirectoryStorage::at(directory.join(config.raft.id.to_string()))?;
+    let storage = DirectoryStorage::new(directory.join(config.raft.id.to_string()))?;
     Ok(Node::start(config, storage, MemoryKv::default(), transport).await?)
 }
 
-async fn tell(node: Node) {
+async fn print_events(node: Node) {
     let mut watch = node.watch_membership();
-    while let Some(news) = watch.next().await {
-        if let MembershipEvent::InEffect { id, membership } = news {
+    while let Some(event) = watch.next().await {
+        if let MembershipEvent::InEffect { id, membership } = event {
             println!("    {id}: {membership}");
         }
     }

@@ -12,7 +12,7 @@ use quorate_core::{Entries, Index, MemberId, Membership, Payload, SnapshotMeta};
 use quorate_storage::StoreIdentity;
 
 use crate::command_id::{CommandDedup, CommandId, DedupDecision};
-use crate::machine::{BadSnapshot, Machine, MachineFailed, SnapshotChunks};
+use crate::machine::{Machine, MachineFailed, SnapshotChunks};
 use crate::request_table::RequestToken;
 
 /// A job for the machine. Jobs run in the order in which the driver hands them out.
@@ -29,6 +29,7 @@ pub enum MachineJob {
 }
 
 /// The result of a job, for [`Driver::job_done`](crate::driver::Driver::job_done).
+#[must_use = "the driver waits for `Driver::job_done`"]
 pub enum MachineJobDone {
     /// Everything up to `index` has run.
     Applied {
@@ -72,6 +73,7 @@ pub enum MachineJobDone {
 
 /// The outcome of a command that this member proposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "the reply belongs to the request that proposed the command"]
 pub enum CommandOutcome {
     /// It ran.
     Ran {
@@ -124,14 +126,19 @@ impl<M: Machine> Applier<M> {
     }
 
     /// Starts with a machine in any state, as if this snapshot had been installed on it.
-    pub(crate) fn at(machine: M, id: CommandId, meta: &SnapshotMeta) -> Self {
+    pub(crate) fn from_snapshot(machine: M, id: CommandId, meta: &SnapshotMeta) -> Self {
         let membership = Arc::clone(&meta.membership);
         Self { applied: meta.id.index, membership, ..Self::new(machine, id) }
     }
 
     /// Lets the machine resume its own state. Call it before anything is installed or run.
-    pub fn resume(&mut self, owner: &StoreIdentity) {
-        self.resumed = self.machine.resume(owner);
+    ///
+    /// # Errors
+    /// When the machine fails. The member must not start.
+    pub fn resume(&mut self, owner: &StoreIdentity) -> Result<(), MachineFailed> {
+        let resumed = self.machine.resume(owner);
+        self.resumed = resumed.map_err(|error| MachineFailed::new(0, error))?;
+        Ok(())
     }
 
     /// The machine as it is now.
@@ -249,7 +256,7 @@ impl<M: Machine> Applier<M> {
         }
         // Entries up to here may be trimmed: the machine's own state should not need them.
         self.save()?;
-        Ok(MachineJobDone::Captured { meta, chunks: self.capture_chunks() })
+        Ok(MachineJobDone::Captured { meta, chunks: self.capture_chunks()? })
     }
 
     /// Lets the machine make its own state durable.
@@ -258,14 +265,15 @@ impl<M: Machine> Applier<M> {
     }
 
     /// The bytes that [`Applier::install`] reads.
-    pub(crate) fn capture_chunks(&self) -> SnapshotChunks {
+    pub(crate) fn capture_chunks(&self) -> Result<SnapshotChunks, MachineFailed> {
         let mut head = BytesMut::new();
         head.put_u8(FORMAT);
         head.put_u64_le(self.applied);
         self.dedup.encode(&mut head);
         let head = std::iter::once(framed(&head.freeze()));
-        let state = self.machine.snapshot().flat_map(split).map(|chunk| framed(&chunk));
-        Box::new(head.chain(state))
+        let state = self.machine.snapshot();
+        let state = state.map_err(|error| MachineFailed::new(self.applied, error))?;
+        Ok(Box::new(head.chain(state.flat_map(split).map(|chunk| framed(&chunk)))))
     }
 
     /// Continues from a snapshot. Its bytes come in pieces of any size. The first snapshot of a
@@ -290,7 +298,8 @@ impl<M: Machine> Applier<M> {
                 }
                 dedup = ran;
                 if !keeps_state {
-                    self.machine.install(&mut chunks).map_err(SnapshotInstallError::Machine)?;
+                    let installed = self.machine.install(&mut chunks);
+                    installed.map_err(|why| SnapshotInstallError::Machine(why.into()))?;
                 }
             }
             None if self.applied == 0 => {}
@@ -308,7 +317,7 @@ impl<M: Machine> Applier<M> {
 }
 
 /// Why a snapshot cannot be installed. The member cannot continue without it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SnapshotInstallError {
     /// It is too short or too long, or has a format that this version does not know.
@@ -320,8 +329,8 @@ pub enum SnapshotInstallError {
         /// The index in its name.
         expected: Index,
     },
-    /// The machine rejected it.
-    Machine(BadSnapshot),
+    /// The machine rejected it ([`BadSnapshot`](crate::BadSnapshot)), or failed meanwhile.
+    Machine(Arc<dyn std::error::Error + Send + Sync>),
 }
 
 impl fmt::Display for SnapshotInstallError {
@@ -339,7 +348,7 @@ impl fmt::Display for SnapshotInstallError {
 impl std::error::Error for SnapshotInstallError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Machine(why) => Some(why),
+            Self::Machine(why) => Some(&**why),
             Self::Incomplete | Self::OtherIndex { .. } => None,
         }
     }

@@ -311,7 +311,7 @@ impl ExecutedCommands {
         if floor > self.floor {
             self.floor = floor;
             self.above = self.above.split_off(&(floor + 1));
-            self.sink();
+            self.advance_floor();
         }
     }
 
@@ -325,13 +325,13 @@ impl ExecutedCommands {
             return true;
         }
         self.above.insert(number);
-        self.sink();
+        self.advance_floor();
         true
     }
 
     /// Raises the floor over sequence numbers that follow it without a gap, and over the lowest
     /// one when there are too many to record one by one.
-    fn sink(&mut self) {
+    fn advance_floor(&mut self) {
         while self.above.first() == Some(&(self.floor + 1))
             || self.above.len() > CommandDedup::WINDOW
         {

@@ -15,19 +15,23 @@ use quorate_core::{
     Input, Load, LoadTarget, MemberId, Raft, Save, SaveId, SnapshotMeta, Term,
 };
 
-pub use crate::applier::{Applier, CommandOutcome, MachineJob, MachineJobDone};
+pub use crate::applier::{
+    Applier, CommandOutcome, MachineJob, MachineJobDone, SnapshotInstallError,
+};
 pub use crate::command_id::{CommandBuffer, CommandDedup, CommandId};
 pub use crate::outcome::{RequestOutcome, RequestReply};
-pub use crate::request_table::RequestToken;
+pub use crate::request_table::{ChangeWait, RequestToken};
 pub use crate::start::{MemberStartup, StartError, StartedMember, install, seed, start};
 
 use crate::outcome::{OutcomeUnknown, RequestRefused};
 use crate::request_table::{RequestBody, RequestStage, RequestTable};
 
-/// Limits and timeouts of requests, and when snapshots are captured.
+/// Limits and timeouts of requests, and when snapshots are captured. Start from the default and
+/// assign the fields to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[non_exhaustive]
 pub struct DriverOptions {
     /// A request that is not done after this many ticks ends as refused or unknown. A change
     /// that is committed by then may take longer.
@@ -233,7 +237,7 @@ impl Driver {
     /// Proposes a command for the machine.
     pub fn propose(&mut self, command: impl Into<CommandBuffer>) -> RequestToken {
         let logged = self.add_header(command.into());
-        self.request(RequestBody::Command(logged), self.options.request_ticks)
+        self.request(RequestBody::Command(logged))
     }
 
     /// Proposes a command that only this member may log, as the leader of this term. Otherwise
@@ -251,13 +255,13 @@ impl Driver {
 
     /// A linearizable query: its reply shows every command that was acknowledged before.
     pub fn read(&mut self, query: Bytes) -> RequestToken {
-        self.request(RequestBody::Read(Some(query)), self.options.request_ticks)
+        self.request(RequestBody::Read(Some(query)))
     }
 
     /// As [`Driver::read`] without a query: done when every command that was acknowledged
     /// before has run here.
     pub fn barrier(&mut self) -> RequestToken {
-        self.request(RequestBody::Read(None), self.options.request_ticks)
+        self.request(RequestBody::Read(None))
     }
 
     /// A query to the machine as it is here, after the entries that were handed out. No leader
@@ -266,15 +270,14 @@ impl Driver {
         self.request_locally(query)
     }
 
-    /// A membership change. It is done when it is settled; a goal, when it has ended. It may
-    /// take as long as `ticks` after it is committed.
-    pub fn change(&mut self, change: Change, ticks: u64) -> RequestToken {
-        self.request(RequestBody::Change(Box::new(change)), ticks)
+    /// A membership change. It is done when `wait` says so.
+    pub fn change(&mut self, change: Change, wait: ChangeWait) -> RequestToken {
+        self.request(RequestBody::Change(Box::new(change), wait))
     }
 
     /// Transfers leadership to this member.
     pub fn transfer(&mut self, to: MemberId) -> RequestToken {
-        self.request(RequestBody::Transfer(to), self.options.request_ticks)
+        self.request(RequestBody::Transfer(to))
     }
 
     /// The disk holds this save and every one before it.

@@ -105,10 +105,10 @@ impl Machine for MemoryKv {
         Ok(KvReply { done: true, value }.encode())
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         let map = Arc::clone(&self.map);
         let mut from = Some(Bytes::new());
-        Box::new(std::iter::from_fn(move || {
+        Ok(Box::new(std::iter::from_fn(move || {
             let mut chunk = BytesMut::new();
             let start = from.take()?;
             for (key, (value, index)) in map.range(start..) {
@@ -121,10 +121,10 @@ impl Machine for MemoryKv {
                 chunk.put_u64_le(*index);
             }
             (!chunk.is_empty()).then(|| chunk.freeze())
-        }))
+        })))
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         let mut map = BTreeMap::new();
         for mut chunk in chunks {
             while !chunk.is_empty() {
@@ -270,7 +270,7 @@ mod tests {
         let mut kv = MemoryKv::default();
         kv.apply(1, &put_command("a", "1")).unwrap();
         let captured = kv.clone();
-        let mut chunks = kv.snapshot();
+        let mut chunks = kv.snapshot().unwrap();
         kv.apply(2, &put_command("a", "2")).unwrap();
         let mut other = MemoryKv::default();
         other.apply(1, &put_command("b", "9")).unwrap();
@@ -286,7 +286,7 @@ mod tests {
             let value = Bytes::from(vec![7; 60]);
             kv.apply(number, &KvCommand::Put { key, value }.encode()).unwrap();
         }
-        let chunks: Vec<Bytes> = kv.snapshot().collect();
+        let chunks: Vec<Bytes> = kv.snapshot().unwrap().collect();
         assert!(chunks.len() > 3);
         let mut other = MemoryKv::default();
         other.install(&mut chunks.clone().into_iter()).unwrap();
@@ -294,7 +294,7 @@ mod tests {
         let mut cut = chunks;
         let last = cut.pop().unwrap();
         cut.push(last.slice(..last.len() - 1));
-        assert_eq!(other.install(&mut cut.into_iter()), Err(BadSnapshot));
+        assert!(other.install(&mut cut.into_iter()).unwrap_err().is::<BadSnapshot>());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Raft for your own state machine, embedded in your program. Members can be replaced while the
 //! cluster serves requests.
 //!
-//! Implement [`Machine`] (or [`typed::TypedMachine`], with serde types), start a [`Node`] on each
+//! Implement [`Machine`] (or `typed::TypedMachine`, with serde types), start a [`Node`] on each
 //! of your hosts, and [`propose`](Node::propose) commands to any of them. Each command runs once,
 //! in the same order, on all members. [`Node::set_goal`] names the members that the cluster
 //! should have; the leader takes the steps.
@@ -62,7 +62,7 @@
 //!         KvCommand::Put { key, value: "v".into() }.encode()
 //!     }
 //!
-//!     fn question(&mut self, random: &mut Random) -> Bytes {
+//!     fn query(&mut self, random: &mut Random) -> Bytes {
 //!         Bytes::from(vec![random.below(5) as u8])
 //!     }
 //! }
@@ -73,23 +73,25 @@
 //! ```
 //!
 //! # Replaceable parts
-//! [`Storage`] and [`Transport`] are traits. [`testkit`] has test suites for your own
-//! implementations. Many members in one process share threads and connections: see [`Host`].
+//! [`storage::Storage`] and [`transport::Transport`] are traits. [`testkit`] has test suites for
+//! your own implementations. [`tcp`] has hooks for addresses and encryption. Many members in one process share threads and connections: see [`Host`].
 //!
 //! # Modules
-//! Types for users are at the root. [`driver`] is for runtimes other than tokio: it does no I/O.
+//! The root has what most programs need. [`membership`] has changes, goals and plans in detail,
+//! [`metrics`] counters and events. [`storage`], [`transport`] and [`tcp`] are for programs that
+//! replace a part. [`driver`] is for runtimes other than tokio: it does no I/O.
 //!
 //! # Feature flags
 //! - `runtime` (default): [`Node`], storages and transports, on tokio. Without it only what does
 //!   no I/O is left.
-//! - `typed`: [`typed::TypedMachine`] and `TypedNode`, with serde types instead of bytes.
+//! - `typed`: `typed::TypedMachine` and `TypedNode`, with serde types instead of bytes.
 //! - `serde`: serde implementations for options, errors and replies.
 //!
 //! # Examples and guides
 //! In the repository, under `crates/node/examples`, each runs with
 //! `cargo run -p quorate --example NAME`: `memory_kv` (a replicated map in under 100 lines),
 //! `disk_kv` (on disk, over TCP, with three processes), `replace_a_node` (replaces a member while
-//! clients write) and `many_groups` (many clusters in one process). Guides for users of other
+//! clients write) and `many_clusters` (many clusters in one process). Guides for users of other
 //! libraries are `docs/from-openraft.md` and `docs/from-raft-rs.md`.
 
 #![forbid(unsafe_code)]
@@ -109,13 +111,12 @@ mod requests;
 mod runtime;
 mod start;
 #[cfg(feature = "runtime")]
-mod tcp;
+pub mod tcp;
 #[cfg(feature = "runtime")]
 pub mod testkit;
 #[cfg(feature = "typed")]
 pub mod typed;
 
-pub use applier::SnapshotInstallError;
 pub use command_id::CommandBuffer;
 pub use driver::DriverOptions;
 pub use kv::{KvCommand, KvQuery, KvReply, MemoryKv};
@@ -123,29 +124,62 @@ pub use machine::{BadSnapshot, Machine, MachineError, MachineFailed, SnapshotChu
 pub use outcome::{OutcomeUnknown, RequestError, RequestRefused};
 
 #[cfg(feature = "runtime")]
-pub use memory_network::{MemoryNetwork, MemoryTransport};
+pub use memory_network::MemoryNetwork;
 #[cfg(feature = "runtime")]
-pub use runtime::*;
-#[cfg(feature = "runtime")]
-#[doc(hidden)]
-pub use tcp::fuzzing;
-#[cfg(feature = "runtime")]
-pub use tcp::{
-    AddressResolver, ConnectionSecurity, DiscoveryError, PeerStream, Plaintext, RoundTripCallback,
-    SecurityFuture, TcpConfig, TcpTransport,
+pub use runtime::{
+    CommandReply, DirectoryStorage, Host, LeaderQuery, LocalRead, MemoryStorage, Node, NodeConfig,
+    NodeError, NodeStatus, StopReason,
 };
+#[cfg(feature = "runtime")]
+pub use tcp::{TcpConfig, TcpTransport};
 
 // What is asked for and answered with, so that most users need no other crate.
 pub use quorate_core::config::{Activation, ReadMode};
-pub use quorate_core::membership::{
-    ChangeRefusal, EndedGoal, GoalEnd, GoalStep, MemberInfo, Operation, Plan, PlanContext,
-    PlannedStep, Transition,
-};
+pub use quorate_core::membership::MemberInfo;
 pub use quorate_core::status::RoleKind;
-pub use quorate_core::{
-    Change, Config, EntryId, Event, Index, MemberId, MemberSet, Membership, Refusal,
-};
-pub use quorate_storage::{FileDisk, StoreConfig, StoreIdentity};
+pub use quorate_core::{Change, Config, EntryId, Index, MemberId, MemberSet, Membership, Refusal};
+
+pub mod membership {
+    //! Membership changes in detail: operations, goals and their plans, refusals, events.
+
+    #[cfg(feature = "runtime")]
+    pub use crate::runtime::{MembershipEvent, MembershipWatch};
+    pub use quorate_core::membership::{
+        ChangeKind, ChangeRefusal, EndedGoal, GoalEnd, GoalStep, Operation, Plan, PlanContext,
+        PlannedStep, RemovedVoters, Transition,
+    };
+}
+
+#[cfg(feature = "runtime")]
+pub mod metrics {
+    //! Counters and gauges of a member, and the hook that sees its events.
+
+    pub use crate::runtime::{Metric, MetricKind, Metrics, NodeObserver};
+    pub use quorate_core::Event;
+}
+
+pub mod storage {
+    //! Where a member keeps its log: the trait to implement, and the parts of
+    //! [`DirectoryStorage`](crate::DirectoryStorage). The suite for implementations is
+    //! `testkit::storage`.
+
+    #[cfg(feature = "runtime")]
+    pub use crate::runtime::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
+    pub use quorate_storage::{FileDisk, StoreConfig, StoreIdentity};
+}
+
+#[cfg(feature = "runtime")]
+pub mod transport {
+    //! How members exchange messages: the trait to implement, and what it works with. The suite
+    //! for implementations is [`testkit::transport`](crate::testkit::transport).
+
+    pub use crate::memory_network::MemoryTransport;
+    pub use crate::runtime::{
+        HostedMember, Inbox, IncomingSnapshot, Introduction, MemberKey, MemberStopped,
+        OutgoingSnapshot, PeerMessage, RejectReason, SnapshotReceiveError, Transport,
+        TransportError,
+    };
+}
 
 /// The Rust in the README and the guides is compiled and run as tests.
 #[cfg(all(doctest, feature = "runtime"))]

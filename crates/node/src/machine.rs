@@ -32,11 +32,11 @@ use quorate_storage::StoreIdentity;
 ///         Ok(Bytes::copy_from_slice(&self.0.to_le_bytes()))
 ///     }
 ///
-///     fn snapshot(&self) -> SnapshotChunks {
-///         Box::new(std::iter::once(Bytes::copy_from_slice(&self.0.to_le_bytes())))
+///     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+///         Ok(Box::new(std::iter::once(Bytes::copy_from_slice(&self.0.to_le_bytes()))))
 ///     }
 ///
-///     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+///     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
 ///         let chunk = chunks.next().ok_or(BadSnapshot)?;
 ///         self.0 = chunk[..].try_into().map(u64::from_le_bytes).map_err(|_| BadSnapshot)?;
 ///         Ok(())
@@ -46,7 +46,7 @@ use quorate_storage::StoreIdentity;
 /// let mut counter = Counter::default();
 /// counter.apply(1, &Bytes::copy_from_slice(&5u64.to_le_bytes()))?;
 /// let mut copy = Counter::default();
-/// copy.install(&mut counter.snapshot())?;
+/// copy.install(&mut counter.snapshot()?)?;
 /// assert_eq!(copy.0, 5);
 /// # Ok::<(), MachineError>(())
 /// ```
@@ -71,8 +71,8 @@ pub trait Machine {
     /// The saved state may be old: the log has the rest.
     ///
     /// State that was saved for another owner must not be used: drop it and return 0.
-    fn resume(&mut self, _owner: &StoreIdentity) -> Index {
-        0
+    fn resume(&mut self, _owner: &StoreIdentity) -> Result<Index, MachineError> {
+        Ok(0)
     }
 
     /// Makes durable what the machine keeps on its own disk. Called when a snapshot is
@@ -94,11 +94,42 @@ pub trait Machine {
 
     /// The whole state as it is now, in chunks of any size. The iterator must keep showing
     /// this state while further commands are applied.
-    fn snapshot(&self) -> SnapshotChunks;
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError>;
 
     /// Replaces the state by one that [`Machine::snapshot`] captured, here or on another
-    /// member.
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot>;
+    /// member. Return [`BadSnapshot`] when the bytes are not such a snapshot.
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError>;
+}
+
+/// A machine that is chosen when the program runs.
+impl<M: Machine + ?Sized> Machine for Box<M> {
+    fn resume(&mut self, owner: &StoreIdentity) -> Result<Index, MachineError> {
+        (**self).resume(owner)
+    }
+
+    fn save(&mut self) -> Result<(), MachineError> {
+        (**self).save()
+    }
+
+    fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
+        (**self).apply(index, command)
+    }
+
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        (**self).query(query)
+    }
+
+    fn on_membership(&mut self, index: Index, membership: &Membership) {
+        (**self).on_membership(index, membership);
+    }
+
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        (**self).snapshot()
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
+        (**self).install(chunks)
+    }
 }
 
 /// Why a machine cannot continue. Any error, or a text: `Err("disk is full".into())`.

@@ -40,6 +40,11 @@ pub enum RequestReply {
         /// ([`Membership::since`](quorate_core::Membership::since)).
         id: EntryId,
     },
+    /// The change is committed, and the caller did not want to wait until it is settled.
+    ChangeCommitted {
+        /// The entry that carried it.
+        id: EntryId,
+    },
     /// The goal has ended and the resulting membership is settled: the goal was reached,
     /// cancelled or replaced.
     GoalEnded(EndedGoal),

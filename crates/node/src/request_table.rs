@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use quorate_core::{Change, EntryId, Index, MemberId, Refusal, RequestId};
+use quorate_core::{Change, EntryId, Index, MemberId, Refusal, RequestId, Term};
 
 /// Identifies a request to its caller until it ends. A driver uses each token once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[must_use = "the outcome of the request is reported under this token"]
 pub struct RequestToken(pub u64);
 
 impl RequestToken {
@@ -24,14 +25,26 @@ pub(crate) enum RequestBody {
     Command(Bytes),
     /// A query to the machine; none for a barrier.
     Read(Option<Bytes>),
-    Change(Box<Change>),
+    Change(Box<Change>, ChangeWait),
     Transfer(MemberId),
+}
+
+/// When a membership change counts as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeWait {
+    /// When it is committed.
+    Committed,
+    /// When it is settled; a goal, when it has ended.
+    Settled {
+        /// How many ticks that may take after it is committed.
+        ticks: u64,
+    },
 }
 
 impl RequestBody {
     /// Whether it may take much longer than a command or a read.
     fn is_slow(&self) -> bool {
-        matches!(self, Self::Change(_) | Self::Transfer(_))
+        matches!(self, Self::Change(..) | Self::Transfer(_))
     }
 }
 
@@ -54,11 +67,19 @@ pub(crate) enum RequestStage {
     Querying,
 }
 
+/// How often a request is proposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RetryPolicy {
+    /// Once: never forwarded and never retried.
+    SingleAttempt,
+    /// Until it is accepted, or until its deadline.
+    UntilDeadline,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct OpenRequest {
     pub(crate) body: RequestBody,
-    /// Never forwarded and never retried.
-    pub(crate) single_attempt: bool,
+    pub(crate) retries: RetryPolicy,
     pub(crate) stage: RequestStage,
     /// How many attempts may have been accepted.
     pub(crate) open_attempts: u32,
@@ -69,8 +90,24 @@ pub(crate) struct OpenRequest {
     /// When it is retried, unless something happens before.
     pub(crate) retry_at: u64,
     pub(crate) deadline: u64,
-    /// How long it may take after it is committed.
-    pub(crate) ticks: u64,
+    /// The term of the leader that the newest attempt was sent to.
+    pub(crate) sent_in: Term,
+}
+
+impl OpenRequest {
+    pub(crate) fn new(body: RequestBody, deadline: u64) -> Self {
+        Self {
+            body,
+            retries: RetryPolicy::UntilDeadline,
+            stage: RequestStage::Waiting,
+            open_attempts: 0,
+            attempt: None,
+            refusal: None,
+            retry_at: deadline,
+            deadline,
+            sent_in: 0,
+        }
+    }
 }
 
 /// Open requests by token.
@@ -192,29 +229,14 @@ impl RequestTable {
 mod tests {
     use super::*;
 
-    fn open_request(body: RequestBody) -> OpenRequest {
-        let stage = RequestStage::Waiting;
-        let (single_attempt, attempt, refusal) = (false, None, None);
-        let open_attempts = 0;
-        OpenRequest {
-            body,
-            single_attempt,
-            stage,
-            open_attempts,
-            attempt,
-            refusal,
-            retry_at: 0,
-            deadline: 0,
-            ticks: 0,
-        }
-    }
-
     #[test]
     fn a_long_change_does_not_keep_later_requests_in_the_table() {
         let mut requests = RequestTable::new(1);
-        let change = requests.insert(open_request(RequestBody::Change(Box::new(Change::leave()))));
+        let body = RequestBody::Change(Box::new(Change::leave()), ChangeWait::Committed);
+        let change = requests.insert(OpenRequest::new(body, 0));
         for number in 1..=1_000 {
-            let token = requests.insert(open_request(RequestBody::Command(Bytes::new())));
+            let body = RequestBody::Command(Bytes::new());
+            let token = requests.insert(OpenRequest::new(body, 0));
             assert_eq!(token, RequestToken(number));
             assert!(requests.remove(token).is_some());
             assert!(requests.open.is_empty());

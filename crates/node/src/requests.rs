@@ -16,12 +16,19 @@ use crate::applier::{CommandOutcome, MachineJob};
 use crate::command_id::{CommandDedup, CommandId};
 use crate::driver::Driver;
 use crate::outcome::{OutcomeUnknown, RequestOutcome, RequestRefused, RequestReply, is_transient};
-use crate::request_table::{OpenRequest, RequestBody, RequestStage, RequestToken};
+use crate::request_table::{
+    ChangeWait, OpenRequest, RequestBody, RequestStage, RequestToken, RetryPolicy,
+};
 
 impl Driver {
-    pub(crate) fn request(&mut self, body: RequestBody, ticks: u64) -> RequestToken {
+    pub(crate) fn request(&mut self, body: RequestBody) -> RequestToken {
         let refused = self.refuse_early(&body);
-        self.open_request(body, ticks, false, refused)
+        let open = OpenRequest::new(body, self.request_deadline());
+        self.open_request(open, refused)
+    }
+
+    fn request_deadline(&self) -> u64 {
+        self.now.saturating_add(self.options.request_ticks.max(1))
     }
 
     /// A command that only the leader of this term may log, and only if it is this member.
@@ -31,27 +38,22 @@ impl Driver {
         let leads = leader == Some(self.own.member) && self.raft.term() == term;
         let elsewhere = RequestRefused::ByLeader(Refusal::NotLeader { leader });
         let refused = if leads { self.refuse_early(&body) } else { Some(elsewhere) };
-        self.open_request(body, self.options.request_ticks, true, refused)
+        let open = OpenRequest {
+            retries: RetryPolicy::SingleAttempt,
+            ..OpenRequest::new(body, self.request_deadline())
+        };
+        self.open_request(open, refused)
     }
 
     /// A query that needs no leader: it goes to the machine at once.
     pub(crate) fn request_locally(&mut self, query: Bytes) -> RequestToken {
         let body = RequestBody::Read(None);
         let refused = self.refuse_early(&body).filter(|why| *why != RequestRefused::NotMember);
-        let (single_attempt, stage, attempt, refusal) = (true, RequestStage::Querying, None, None);
-        let ticks = self.options.request_ticks;
-        let deadline = self.now.saturating_add(ticks.max(1));
-        let (open_attempts, retry_at) = (0, deadline);
+        let deadline = self.request_deadline();
         let open = OpenRequest {
-            body,
-            single_attempt,
-            stage,
-            open_attempts,
-            attempt,
-            refusal,
-            retry_at,
-            deadline,
-            ticks,
+            retries: RetryPolicy::SingleAttempt,
+            stage: RequestStage::Querying,
+            ..OpenRequest::new(body, deadline)
         };
         let token = self.requests.insert(open);
         match refused {
@@ -64,29 +66,8 @@ impl Driver {
         token
     }
 
-    fn open_request(
-        &mut self,
-        body: RequestBody,
-        ticks: u64,
-        single_attempt: bool,
-        refused: Option<RequestRefused>,
-    ) -> RequestToken {
-        // A longer deadline begins when a change is committed: until then the request may be lost.
-        let timeout = ticks.clamp(1, self.options.request_ticks.max(1));
-        let deadline = self.now.saturating_add(timeout);
-        let (stage, retry_at, attempt, refusal) = (RequestStage::Waiting, deadline, None, None);
-        let open_attempts = 0;
-        let open = OpenRequest {
-            body,
-            single_attempt,
-            stage,
-            open_attempts,
-            attempt,
-            refusal,
-            retry_at,
-            deadline,
-            ticks,
-        };
+    fn open_request(&mut self, open: OpenRequest, refused: Option<RequestRefused>) -> RequestToken {
+        let deadline = open.deadline;
         let token = self.requests.insert(open);
         match refused {
             Some(why) => self.finish(token, Err(why.into())),
@@ -131,12 +112,13 @@ impl Driver {
         let now = self.now;
         let Some(open) = self.requests.get_mut(token) else { return };
         open.open_attempts += 1;
+        open.sent_in = self.raft.term();
         open.retry_at = now + self.options.retry_ticks;
         self.next_check = self.next_check.min(open.retry_at);
         let input = match &open.body {
             RequestBody::Command(command) => Input::Propose(attempt, command.clone()),
             RequestBody::Read(_) => Input::Read(attempt),
-            RequestBody::Change(change) => Input::Change(attempt, (**change).clone()),
+            RequestBody::Change(change, _) => Input::Change(attempt, (**change).clone()),
             RequestBody::Transfer(to) => Input::Transfer(*to),
         };
         match self.step(input) {
@@ -158,12 +140,17 @@ impl Driver {
         }
     }
 
-    /// A change is committed. The request now waits until the change is settled or, if it set a
-    /// goal, until the goal has ended. Each event comes once, and may have come already.
+    /// A change is committed. Unless that is all its caller waits for, the request now waits until
+    /// the change is settled or, if it set a goal, until the goal has ended. Each event comes once,
+    /// and may have come already.
     fn on_committed(&mut self, token: RequestToken, id: EntryId, membership: &Membership) {
         let now = self.now;
         let Some(open) = self.requests.get_mut(token) else { return };
-        open.deadline = now.saturating_add(open.ticks.max(1));
+        let RequestBody::Change(_, ChangeWait::Settled { ticks }) = open.body else {
+            self.finish(token, Ok(RequestReply::ChangeCommitted { id }));
+            return;
+        };
+        open.deadline = now.saturating_add(ticks.max(1));
         let pursued = membership.goal().is_some_and(|goal| goal.id == id);
         let ended = membership.ended_goals().iter().any(|ended| ended.id == id);
         open.stage =
@@ -181,7 +168,7 @@ impl Driver {
         let changes = self
             .requests
             .get_mut(token)
-            .is_some_and(|open| matches!(open.body, RequestBody::Change(_)));
+            .is_some_and(|open| matches!(open.body, RequestBody::Change(..)));
         // The entry may have been applied here before the leader's reply arrived.
         if changes && id.index <= self.raft.log_status().applying {
             let membership = self.raft.membership_at(id.index);
@@ -215,7 +202,7 @@ impl Driver {
         if certain {
             open.stage = RequestStage::Waiting;
             open.open_attempts = 0;
-            if open.single_attempt || !is_transient(&refusal) {
+            if open.retries == RetryPolicy::SingleAttempt || !is_transient(&refusal) {
                 self.finish(token, Err(RequestRefused::ByLeader(refusal).into()));
                 return;
             }
@@ -256,11 +243,11 @@ impl Driver {
             let Some(open) = self.requests.get_mut(token) else { continue };
             let outcome = match (&open.body, open.stage) {
                 (
-                    RequestBody::Change(_),
+                    RequestBody::Change(..),
                     RequestStage::Committed(id) | RequestStage::Pursued(id),
                 ) => Err(OutcomeUnknown::NotSettledInTime { id }.into()),
                 (
-                    RequestBody::Change(_) | RequestBody::Transfer(_),
+                    RequestBody::Change(..) | RequestBody::Transfer(_),
                     RequestStage::Sent | RequestStage::Logged(_),
                 ) => Err(OutcomeUnknown::Removed.into()),
                 _ => Err(RequestRefused::NotMember.into()),
@@ -279,7 +266,9 @@ impl Driver {
                 (RequestBody::Command(_), _) if dedup.has_run(command_id) => {
                     self.finish(token, Err(OutcomeUnknown::ReplyLost.into()));
                 }
-                (RequestBody::Change(_), RequestStage::Logged(id)) if id.index <= meta.id.index => {
+                (RequestBody::Change(..), RequestStage::Logged(id))
+                    if id.index <= meta.id.index =>
+                {
                     if meta.membership.since() == id {
                         self.on_committed(token, id, &meta.membership);
                     } else {
@@ -302,7 +291,7 @@ impl Driver {
     pub(crate) fn on_committed_entries(&mut self, first: Index, entries: &Entries) {
         let last = first + entries.len() as u64;
         let logged = |open: &OpenRequest| match open.stage {
-            RequestStage::Logged(id) if matches!(open.body, RequestBody::Change(_)) => Some(id),
+            RequestStage::Logged(id) if matches!(open.body, RequestBody::Change(..)) => Some(id),
             _ => None,
         };
         let waits =
@@ -367,8 +356,20 @@ impl Driver {
         }
     }
 
-    /// A new leader may not have what an earlier one was sent.
+    /// A new leader may not have what an earlier one was sent. A change that the earlier one did
+    /// not acknowledge is not sent again, and there is little reason to wait for the reply: its
+    /// outcome is soon unknown, and the caller can look at the membership.
     fn retry_with_new_leader(&mut self) {
+        let (term, give_up) = (self.raft.term(), self.now.saturating_add(self.options.retry_ticks));
+        let unacknowledged = |open: &OpenRequest| {
+            let sent = open.stage == RequestStage::Sent && open.sent_in < term;
+            sent && matches!(open.body, RequestBody::Change(..))
+        };
+        for token in self.requests.slow_tokens(unacknowledged) {
+            let Some(open) = self.requests.get_mut(token) else { continue };
+            open.deadline = open.deadline.min(give_up);
+            self.next_check = self.next_check.min(give_up);
+        }
         for token in self.requests.tokens(may_be_retried) {
             self.attempt(token);
         }
@@ -414,12 +415,12 @@ impl Driver {
 /// Commands, reads and transfers may be sent again; a change only while no leader can have
 /// logged it.
 fn may_be_retried(open: &OpenRequest) -> bool {
-    if open.single_attempt {
+    if open.retries == RetryPolicy::SingleAttempt {
         return false;
     }
     let stage = open.stage;
     match open.body {
-        RequestBody::Change(_) => stage == RequestStage::Waiting,
+        RequestBody::Change(..) => stage == RequestStage::Waiting,
         RequestBody::Command(_) => {
             matches!(stage, RequestStage::Waiting | RequestStage::Sent | RequestStage::Logged(_))
         }

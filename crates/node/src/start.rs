@@ -12,7 +12,7 @@ use quorate_storage::{
 use crate::applier::{Applier, MachineJobDone, SnapshotInstallError};
 use crate::command_id::CommandId;
 use crate::driver::{Driver, DriverOptions};
-use crate::machine::Machine;
+use crate::machine::{Machine, MachineFailed};
 
 /// What a member is started with.
 #[derive(Clone, Debug)]
@@ -55,9 +55,10 @@ pub fn start<D: Disk, M: Machine>(
     let opened = Store::open_or_create(disk, new_identity, &first, &store_config);
     let OpenedStore { mut store, boot, identity, boots: starts } =
         opened.map_err(StartError::Open)?;
-    let mut starting = StartingMember::new(config, identity, starts, boot, machine);
-    if starting.boot.snapshot.id.index > 0 {
-        install(&mut store, &mut starting.applier, &starting.boot.snapshot)?;
+    let starting = StartingMember::new(config, identity, starts, boot, machine);
+    let mut starting = starting.map_err(StartError::Machine)?;
+    if let Some(snapshot) = starting.snapshot() {
+        let _ = install(&mut store, &mut starting.applier, &snapshot)?;
     }
     let (driver, applier, boot) = starting.finish(options).map_err(StartError::Boot)?;
     Ok(StartedMember { driver, applier, store, boot })
@@ -74,7 +75,7 @@ pub fn seed<D: Disk, M: Machine>(
     machine: M,
     index: Index,
     config: &StoreConfig,
-) -> Result<(), CreateError> {
+) -> Result<(), StartError> {
     let id = EntryId::new(1, index.max(1));
     let mut parts = MembershipParts { since: id, ..MembershipParts::from(membership) };
     if let Some(goal) = &mut parts.goal {
@@ -85,8 +86,10 @@ pub fn seed<D: Disk, M: Machine>(
     first.hard_state.term = id.term;
     let StoreIdentity { member, incarnation, .. } = identity;
     let id = CommandId { member, incarnation, start: 0, sequence: 0, open_from: 0 };
-    let chunks = Applier::at(machine, id, &meta).capture_chunks();
-    Store::create_from_snapshot(disk, identity, &first, chunks, config)
+    let chunks = Applier::from_snapshot(machine, id, &meta).capture_chunks();
+    let chunks = chunks.map_err(StartError::Machine)?;
+    let created = Store::create_from_snapshot(disk, identity, &first, chunks, config);
+    created.map_err(StartError::Create)
 }
 
 /// The identity that an empty disk gets, and the state that a member on it starts from.
@@ -120,14 +123,21 @@ impl<M: Machine> StartingMember<M> {
         starts: u64,
         boot: Boot,
         machine: M,
-    ) -> Self {
+    ) -> Result<Self, MachineFailed> {
         let StoreIdentity { member, incarnation, joined_at, .. } = identity;
         config.incarnation = incarnation;
         config.joined_at = joined_at;
         let id = CommandId { member, incarnation, start: starts, sequence: 0, open_from: 0 };
         let mut applier = Applier::new(machine, id);
-        applier.resume(&identity);
-        Self { config, starts, boot, applier }
+        applier.resume(&identity)?;
+        Ok(Self { config, starts, boot, applier })
+    }
+
+    /// The snapshot to install before the member starts. The machine may not have it, even if
+    /// the disk does: see docs/decisions/009.
+    pub(crate) fn snapshot(&self) -> Option<SnapshotMeta> {
+        let meta = &self.boot.snapshot;
+        (meta.id.index > 0).then(|| meta.clone())
     }
 
     pub(crate) fn finish(
@@ -170,8 +180,8 @@ pub fn install<D: Disk, M: Machine>(
     }
 }
 
-/// Why a member did not start. Its disk keeps all data.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a member did not start, or its disk was not prepared. The disk keeps all data.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StartError {
     /// The disk cannot be created or read, or belongs to another member or cluster.
@@ -187,6 +197,10 @@ pub enum StartError {
     },
     /// The state on the disk is inconsistent, or does not match the config.
     Boot(BootError),
+    /// The state machine could not resume, or its state could not be captured.
+    Machine(MachineFailed),
+    /// The disk cannot be prepared, or is not empty.
+    Create(CreateError),
 }
 
 impl fmt::Display for StartError {
@@ -196,6 +210,8 @@ impl fmt::Display for StartError {
             Self::Read(why) => write!(f, "{why}"),
             Self::Install { id, why } => write!(f, "snapshot {id}: {why}"),
             Self::Boot(why) => write!(f, "{why}"),
+            Self::Machine(why) => write!(f, "{why}"),
+            Self::Create(why) => write!(f, "{why}"),
         }
     }
 }
@@ -207,6 +223,8 @@ impl std::error::Error for StartError {
             Self::Read(why) => Some(why),
             Self::Install { why, .. } => Some(why),
             Self::Boot(why) => Some(why),
+            Self::Machine(why) => Some(why),
+            Self::Create(why) => Some(why),
         }
     }
 }

@@ -90,8 +90,8 @@ pub trait TypedMachine {
     type Snapshot: Serialize + DeserializeOwned;
 
     /// See [`Machine::resume`].
-    fn resume(&mut self, _owner: &StoreIdentity) -> Index {
-        0
+    fn resume(&mut self, _owner: &StoreIdentity) -> Result<Index, MachineError> {
+        Ok(0)
     }
 
     /// See [`Machine::save`].
@@ -125,7 +125,7 @@ pub trait TypedMachine {
 pub struct Typed<M>(pub M);
 
 impl<M: TypedMachine> Machine for Typed<M> {
-    fn resume(&mut self, owner: &StoreIdentity) -> Index {
+    fn resume(&mut self, owner: &StoreIdentity) -> Result<Index, MachineError> {
         self.0.resume(owner)
     }
 
@@ -135,34 +135,27 @@ impl<M: TypedMachine> Machine for Typed<M> {
 
     fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
         let reply = self.0.apply(index, decode(command)?)?;
-        Ok(encode(&reply)?)
+        Ok(encode_reply(&reply))
     }
 
     fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
-        let reply = self.0.query(decode(query)?)?;
-        Ok(encode(&reply)?)
+        let Ok(query) = decode(query) else { return Ok(NO_REPLY) };
+        Ok(encode_reply(&self.0.query(query)?))
     }
 
     fn on_membership(&mut self, index: Index, membership: &Membership) {
         self.0.on_membership(index, membership);
     }
 
-    /// # Panics
-    ///
-    /// When the snapshot cannot be encoded, for example a sequence of unknown length.
-    #[expect(clippy::panic, reason = "without a snapshot the member cannot continue")]
-    fn snapshot(&self) -> SnapshotChunks {
-        let mut bytes = match encode(&self.0.snapshot()) {
-            Ok(bytes) => bytes,
-            Err(why) => panic!("the snapshot of the state machine cannot be encoded: {why}"),
-        };
-        Box::new(std::iter::from_fn(move || {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        let mut bytes = encode(&self.0.snapshot())?;
+        Ok(Box::new(std::iter::from_fn(move || {
             let length = bytes.len().min(CHUNK_BYTES);
             (length > 0).then(|| bytes.split_to(length))
-        }))
+        })))
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         let mut bytes = BytesMut::new();
         chunks.for_each(|chunk| bytes.extend_from_slice(&chunk));
         self.0.install(decode(&bytes).map_err(|_| BadSnapshot)?);
@@ -193,6 +186,26 @@ fn encode(value: &impl Serialize) -> Result<Bytes, CodecError> {
     Ok(bytes.freeze())
 }
 
+/// A reply in front of which one byte says that there is one. A reply that cannot be encoded
+/// concerns its caller alone; it must not stop the member.
+fn encode_reply(reply: &impl Serialize) -> Bytes {
+    let mut bytes = BytesMut::new();
+    bytes.extend_from_slice(&[HAS_REPLY]);
+    postcard::to_extend(reply, bytes).map_or(NO_REPLY, BytesMut::freeze)
+}
+
+/// The reply of [`Typed`] to a command or a query.
+pub fn decode_reply<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
+    match bytes {
+        [HAS_REPLY, reply @ ..] => decode(reply),
+        _ => Err(CodecError(postcard::Error::DeserializeBadEncoding)),
+    }
+}
+
+const HAS_REPLY: u8 = 1;
+/// The query could not be decoded, or the reply not encoded.
+const NO_REPLY: Bytes = Bytes::from_static(&[0]);
+
 /// A command as [`Typed`] decodes it, ready to be proposed.
 pub fn encode_command(command: &impl Serialize) -> Result<CommandBuffer, CodecError> {
     postcard::to_extend(command, CommandBuffer::new()).map_err(CodecError)
@@ -216,7 +229,7 @@ mod node {
 
     use quorate_core::Index;
 
-    use super::{CodecError, Typed, TypedMachine, decode, encode, encode_command};
+    use super::{CodecError, Typed, TypedMachine, decode, decode_reply, encode, encode_command};
     use crate::outcome::RequestError;
     use crate::runtime::{Node, NodeConfig, NodeError, Storage, Transport};
 
@@ -274,18 +287,19 @@ mod node {
 
         /// Runs a command: see [`Node::propose`].
         pub async fn propose(&self, command: &M::Command) -> Result<M::Reply, TypedRequestError> {
-            let buffer = encode_command(command)?;
+            let buffer = encode_command(command).map_err(TypedRequestError::NotSent)?;
             // Checked before it is logged: a command that cannot be decoded would stop every
             // member, on every start.
-            decode::<M::Command>(buffer.as_slice())?;
+            decode::<M::Command>(buffer.as_slice()).map_err(TypedRequestError::NotSent)?;
             let reply = self.node.propose(buffer).await?;
-            Ok(decode(&reply.bytes)?)
+            decode_reply(&reply.bytes).map_err(TypedRequestError::NoReply)
         }
 
         /// Runs a linearizable query: see [`Node::read`].
         pub async fn read(&self, query: &M::Query) -> Result<M::QueryReply, TypedRequestError> {
-            let reply = self.node.read(encode(query)?).await?;
-            Ok(decode(&reply)?)
+            let query = encode(query).map_err(TypedRequestError::NotSent)?;
+            let reply = self.node.read(query).await?;
+            decode_reply(&reply).map_err(TypedRequestError::NoReply)
         }
 
         /// Runs a query on this member's machine, which may be stale: see [`Node::read_local`].
@@ -293,8 +307,10 @@ mod node {
             &self,
             query: &M::Query,
         ) -> Result<TypedLocalRead<M::QueryReply>, TypedRequestError> {
-            let read = self.node.read_local(encode(query)?).await?;
-            Ok(TypedLocalRead { index: read.index, value: decode(&read.bytes)? })
+            let query = encode(query).map_err(TypedRequestError::NotSent)?;
+            let read = self.node.read_local(query).await?;
+            let value = decode_reply(&read.bytes).map_err(TypedRequestError::NoReply)?;
+            Ok(TypedLocalRead { index: read.index, value })
         }
     }
 
@@ -304,9 +320,11 @@ mod node {
     pub enum TypedRequestError {
         /// The request is not done.
         Request(RequestError),
-        /// The command or query cannot be encoded: nothing was sent. Or the reply cannot be
-        /// decoded, because the member runs a machine of another type: the command has run.
-        Codec(CodecError),
+        /// The command or query cannot be encoded and decoded again: nothing was sent.
+        NotSent(CodecError),
+        /// The command has run, or the query reached the machine, but there is no reply: it
+        /// cannot be encoded or decoded, or the member runs a machine of another type.
+        NoReply(CodecError),
     }
 
     impl From<RequestError> for TypedRequestError {
@@ -315,17 +333,12 @@ mod node {
         }
     }
 
-    impl From<CodecError> for TypedRequestError {
-        fn from(error: CodecError) -> Self {
-            Self::Codec(error)
-        }
-    }
-
     impl fmt::Display for TypedRequestError {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             match self {
                 Self::Request(error) => write!(f, "{error}"),
-                Self::Codec(error) => write!(f, "{error}"),
+                Self::NotSent(error) => write!(f, "not sent: {error}"),
+                Self::NoReply(error) => write!(f, "no reply: {error}"),
             }
         }
     }
@@ -334,7 +347,7 @@ mod node {
         fn source(&self) -> Option<&(dyn Error + 'static)> {
             match self {
                 Self::Request(error) => Some(error),
-                Self::Codec(error) => Some(error),
+                Self::NotSent(error) | Self::NoReply(error) => Some(error),
             }
         }
     }
@@ -378,14 +391,28 @@ mod tests {
         let long = "x".repeat(3 * CHUNK_BYTES);
         for word in ["one", &long] {
             let reply = machine.apply(7, &encode(&word).unwrap()).unwrap();
-            assert_eq!(decode::<u64>(&reply).unwrap(), 7);
+            assert_eq!(decode_reply::<u64>(&reply).unwrap(), 7);
         }
-        let chunks: Vec<Bytes> = machine.snapshot().collect();
+        let chunks: Vec<Bytes> = machine.snapshot().unwrap().collect();
         assert!(chunks.len() > 3);
         let mut copy = Typed(Words::default());
         copy.install(&mut chunks.into_iter()).unwrap();
         let reply = copy.query(&encode(&1u64).unwrap()).unwrap();
-        assert_eq!(decode::<Option<String>>(&reply).unwrap(), Some(long));
+        assert_eq!(decode_reply::<Option<String>>(&reply).unwrap(), Some(long));
+    }
+
+    #[test]
+    fn a_query_or_reply_that_cannot_be_encoded_concerns_its_caller_alone() {
+        struct Unencodable;
+        impl Serialize for Unencodable {
+            fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+                Err(serde::ser::Error::custom("not a value"))
+            }
+        }
+        assert_eq!(encode_reply(&Unencodable), NO_REPLY);
+        let machine = Typed(Words::default());
+        let reply = machine.query(&Bytes::from_static(b"\xff")).unwrap();
+        assert!(decode_reply::<Option<String>>(&reply).is_err());
     }
 
     #[test]
@@ -395,7 +422,7 @@ mod tests {
         let with_rest = Bytes::from_static(b"\x01ab");
         assert!(machine.apply(1, &with_rest).is_err());
         let mut chunks = std::iter::once(Bytes::from_static(b"\x05"));
-        assert_eq!(machine.install(&mut chunks), Err(BadSnapshot));
+        assert!(machine.install(&mut chunks).unwrap_err().is::<BadSnapshot>());
         assert!(machine.0.0.is_empty());
     }
 }

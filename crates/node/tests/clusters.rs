@@ -4,7 +4,8 @@
 
 mod support;
 
-use quorate::{MembershipEvent, NodeConfig, NodeError, RequestError, RequestRefused, StopReason};
+use quorate::membership::MembershipEvent;
+use quorate::{NodeConfig, NodeError, RequestError, RequestRefused, StopReason};
 use quorate_core::MemberId;
 use quorate_core::membership::GoalEnd;
 use support::{CLUSTER, Clients, Cluster, flip_byte, get, in_time, put, until_done, wait_for};
@@ -101,10 +102,10 @@ async fn a_goal_replaces_every_member_under_load_and_nothing_fails() {
         assert_eq!(ended.end, GoalEnd::Reached);
         cluster.end(old).await;
     }
-    clients.go_on(200).await;
-    let judged = clients.judge().await;
-    assert_eq!(judged.failures, [] as [&str; 0]);
-    assert!(judged.done > 350, "{} done", judged.done);
+    clients.wait_for_writes(200).await;
+    let results = clients.check_results().await;
+    assert_eq!(results.failures, [] as [&str; 0]);
+    assert!(results.done > 350, "{} done", results.done);
     let membership = cluster.any().membership();
     assert_eq!(membership.voters(), ids([4, 5, 6]).into_iter().collect());
     assert!(membership.learners().is_empty());
@@ -152,12 +153,13 @@ async fn a_wiped_directory_under_the_old_id_is_refused() {
     cluster.end(wiped.0).await;
     std::fs::remove_dir_all(cluster.path(wiped.0)).unwrap();
     let node = cluster.restart(wiped.0).await.unwrap();
-    let known = wait_for("it is told", async || node.status().await.unwrap().disowned).await;
+    let known =
+        wait_for("it is told", async || node.status().await.unwrap().identity_rejected).await;
     assert!(known.1.incarnation.is_some());
     // All members reject it, and count that.
     wait_for("it is rejected", async || {
         let turned =
-            cluster.nodes.values().map(|node| node.metrics().transport["rejected_not_itself"]);
+            cluster.nodes.values().map(|node| node.metrics().transport["rejected_other_disk"]);
         (turned.sum::<u64>() > 0).then_some(())
     })
     .await;
@@ -196,7 +198,7 @@ async fn a_damaged_log_is_refused_with_its_position() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_of_another_cluster_or_in_use_is_refused() {
     let cluster = Cluster::start(1).await;
-    let storage = || quorate::DirectoryStorage::at(cluster.path(1)).unwrap();
+    let storage = || quorate::DirectoryStorage::new(cluster.path(1)).unwrap();
     let start = async |config: NodeConfig| {
         let transport = support::listen(0).await;
         quorate::Node::start(config, storage(), quorate::MemoryKv::default(), transport).await

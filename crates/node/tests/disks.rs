@@ -10,10 +10,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use quorate::storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 use quorate::{
-    BadSnapshot, EntryId, Index, Machine, MachineError, MemoryKv, MemoryNetwork, MemoryStorage,
-    Node, NodeConfig, RequestError, RequestRefused, SnapshotChunks, SnapshotSink, SnapshotSource,
-    StopReason, Storage, StorageError, StoredState,
+    EntryId, Index, Machine, MachineError, MemoryKv, MemoryNetwork, MemoryStorage, Node,
+    NodeConfig, NodeError, RequestError, RequestRefused, SnapshotChunks, StopReason,
 };
 use quorate_core::{Boot, Entries, Save, SnapshotMeta};
 use quorate_storage::StoreIdentity;
@@ -177,6 +177,29 @@ async fn a_stuck_disk_makes_clients_wait_within_bounds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_end_although_the_disks_never_return() {
+    let members = Members::start(MemoryKv::default).await;
+    let leader = members.leader().await;
+    let node = members.nodes[leader].clone();
+    until_done("a write", async || node.propose(put("a", "1")).await).await;
+    for faults in &members.troubles {
+        faults.set_stuck(true);
+    }
+    // More than the member accepts and its queue holds.
+    let mut tasks = Vec::new();
+    for number in 0..100 {
+        let node = node.clone();
+        tasks.push(tokio::spawn(async move { node.propose(put("a", &number.to_string())).await }));
+    }
+    for task in tasks {
+        assert!(in_time("an answer", task).await.unwrap().is_err());
+    }
+    for faults in &members.troubles {
+        faults.set_stuck(false);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_disk_stops_its_member_with_the_reason() {
     let members = Members::start(MemoryKv::default).await;
     let leader = members.leader().await;
@@ -215,7 +238,7 @@ async fn a_member_can_restart_as_soon_as_it_has_stopped() {
     let host = quorate::Host::start(TICK, network.transport()).unwrap();
     let directory = tempfile::tempdir().unwrap();
     for round in 0..20 {
-        let storage = quorate::DirectoryStorage::at(directory.path().join("1")).unwrap();
+        let storage = quorate::DirectoryStorage::new(directory.path().join("1")).unwrap();
         let mut config = NodeConfig::first(CLUSTER, 1, [(1, "")]);
         config.options.snapshot_entries = 2;
         let node = host.start_member(config, storage, MemoryKv::default()).await.unwrap();
@@ -265,7 +288,7 @@ async fn a_goal_with_a_missing_member_does_not_block_others() {
     assert!(!goal.is_finished());
     until_done("a cancel", async || node.cancel().await).await;
     let ended = in_time("the goal's end", goal).await.unwrap().unwrap();
-    assert_eq!(ended.end, quorate::GoalEnd::Cancelled);
+    assert_eq!(ended.end, quorate::membership::GoalEnd::Cancelled);
 }
 
 /// Panics at one command.
@@ -281,15 +304,15 @@ impl Machine for PanickingMachine {
         self.0.apply(index, command)
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        self.0.query(question)
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        self.0.query(query)
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         self.0.snapshot()
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.0.install(chunks)
     }
 }
@@ -330,4 +353,53 @@ async fn a_machine_that_returns_an_error_stops_its_member_with_that_error() {
         panic!("{late}")
     };
     assert!(reason.contains("the disk is full"), "{reason}");
+}
+
+/// Keeps its state on a disk of its own, which fails.
+#[derive(Default)]
+struct FailingMachine {
+    kv: MemoryKv,
+    fails_to_resume: bool,
+}
+
+impl Machine for FailingMachine {
+    fn resume(&mut self, _owner: &StoreIdentity) -> Result<Index, MachineError> {
+        if self.fails_to_resume { Err("no such table".into()) } else { Ok(0) }
+    }
+
+    fn apply(&mut self, index: Index, command: &Bytes) -> Result<Bytes, MachineError> {
+        self.kv.apply(index, command)
+    }
+
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        self.kv.query(query)
+    }
+
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        Err("a page cannot be read".into())
+    }
+
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
+        self.kv.install(chunks)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_cannot_resume_or_be_captured_stops_its_member() {
+    let config = || NodeConfig::first(CLUSTER, 1, [(1, "")]).with_tick(TICK);
+    let machine = FailingMachine { fails_to_resume: true, ..FailingMachine::default() };
+    let transport = MemoryNetwork::new().transport();
+    let refused = Node::start(config(), MemoryStorage::new(), machine, transport).await;
+    let error = refused.unwrap_err();
+    assert!(matches!(&error, NodeError::Machine(_)), "{error:?}");
+    assert!(error.to_string().contains("no such table"), "{error}");
+
+    let transport = MemoryNetwork::new().transport();
+    let machine = FailingMachine::default();
+    let node = Node::start(config(), MemoryStorage::new(), machine, transport).await.unwrap();
+    until_done("a write", async || node.propose(put("a", "1")).await).await;
+    let _ = node.snapshot().await;
+    let ended = in_time("the end", node.wait_stopped()).await;
+    assert!(matches!(&ended, StopReason::Machine(_)), "{ended:?}");
+    assert!(ended.to_string().contains("a page cannot be read"), "{ended}");
 }

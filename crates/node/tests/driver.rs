@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use quorate::driver::{
-    Applier, Driver, MachineJob, MachineJobDone, MemberStartup, RequestOutcome, RequestReply,
-    RequestToken, install, start,
+    Applier, ChangeWait, Driver, MachineJob, MachineJobDone, MemberStartup, RequestOutcome,
+    RequestReply, RequestToken, install, start,
 };
 use quorate::{
     DriverOptions, KvCommand, KvReply, MemoryKv, OutcomeUnknown, RequestError, RequestRefused,
@@ -222,11 +222,12 @@ fn requests_are_done_at_every_member() {
 
 #[test]
 fn acknowledged_writes_survive_a_restart_of_all_members() {
-    let options = DriverOptions { snapshot_entries: 4, ..DriverOptions::default() };
+    let mut options = DriverOptions::default();
+    options.snapshot_entries = 4;
     let mut cluster = TestCluster::new("restart", &[1, 2, 3], options);
     cluster.elect(1);
     for number in 0..10 {
-        cluster.put(1, &format!("k{number}"), "v");
+        let _ = cluster.put(1, &format!("k{number}"), "v");
     }
     cluster.members.clear();
     (1..=3).for_each(|id| cluster.start(id, 0));
@@ -237,16 +238,17 @@ fn acknowledged_writes_survive_a_restart_of_all_members() {
 
 #[test]
 fn a_goal_replaces_a_member_and_ends_when_it_is_reached() {
-    let options = DriverOptions { snapshot_entries: 5, ..DriverOptions::default() };
+    let mut options = DriverOptions::default();
+    options.snapshot_entries = 5;
     let mut cluster = TestCluster::new("goal", &[1, 2, 3], options);
     cluster.elect(1);
     for number in 0..12 {
-        cluster.put(1, &format!("k{number}"), "v");
+        let _ = cluster.put(1, &format!("k{number}"), "v");
     }
     cluster.members.remove(&3);
     let goal = Change::goal([1, 2, 4].map(MemberId), []);
     // Sent to a follower: it hears of the end as well.
-    let token = cluster.member(2).driver.change(goal, 1_000);
+    let token = cluster.member(2).driver.change(goal, ChangeWait::Settled { ticks: 1_000 });
     cluster.ticks(2);
     let added = cluster.member(1).driver.raft().membership().joined_at(MemberId(4));
     cluster.start(4, added);
@@ -263,8 +265,48 @@ fn a_goal_replaces_a_member_and_ends_when_it_is_reached() {
 }
 
 #[test]
+fn each_of_two_changes_is_reported_at_its_own_commit() {
+    let mut cluster = TestCluster::new("committed", &[1, 2, 3], DriverOptions::default());
+    cluster.elect(1);
+    let add = |id| Change::add_learner(MemberId(id));
+    let tokens = [2, 3].map(|at| {
+        let change = add(10 + at);
+        (at, cluster.member(at).driver.change(change, ChangeWait::Committed))
+    });
+    cluster.ticks(10);
+    let [first, second] = tokens.map(|key| match &cluster.outcomes[&key] {
+        Ok(RequestReply::ChangeCommitted { id }) => *id,
+        other => panic!("{other:?}"),
+    });
+    let now = cluster.member(2).driver.raft().membership().clone();
+    assert_eq!(first.index, now.joined_at(MemberId(12)));
+    assert_eq!(second.index, now.joined_at(MemberId(13)));
+}
+
+#[test]
+fn a_change_that_a_lost_leader_did_not_acknowledge_is_soon_unknown() {
+    let mut options = DriverOptions::default();
+    options.request_ticks = 1_000;
+    options.retry_ticks = 10;
+    let mut cluster = TestCluster::new("lost-change", &[1, 2, 3], options);
+    cluster.elect(1);
+    cluster.ticks(2);
+    cluster.members.remove(&1);
+    let change = Change::add_learner(MemberId(4));
+    let token = cluster.member(2).driver.change(change, ChangeWait::Committed);
+    cluster.ticks(60);
+    let leader = cluster.member(2).driver.raft().leader();
+    assert!(leader.is_some_and(|leader| leader != MemberId(1)), "{leader:?}");
+    assert_eq!(cluster.outcomes[&(2, token)], Err(RequestError::Unknown(OutcomeUnknown::TimedOut)));
+    // The caller sees that it did not happen.
+    assert!(!cluster.member(2).driver.raft().membership().contains(MemberId(4)));
+}
+
+#[test]
 fn requests_without_a_leader_are_refused_at_their_deadline() {
-    let options = DriverOptions { request_ticks: 30, requests_max: 2, ..DriverOptions::default() };
+    let mut options = DriverOptions::default();
+    options.request_ticks = 30;
+    options.requests_max = 2;
     let mut cluster = TestCluster::new("no-leader", &[1, 2, 3], options);
     // No member leads, so the command certainly did not run.
     let early = cluster.put(1, "k", "early");
@@ -281,7 +323,8 @@ fn requests_without_a_leader_are_refused_at_their_deadline() {
 
 #[test]
 fn a_command_that_a_cut_off_leader_logged_has_an_unknown_outcome() {
-    let options = DriverOptions { request_ticks: 12, ..DriverOptions::default() };
+    let mut options = DriverOptions::default();
+    options.request_ticks = 12;
     let mut cluster = TestCluster::new("unknown", &[1, 2, 3], options);
     cluster.elect(1);
     cluster.members.retain(|id, _| *id == 1);
@@ -299,7 +342,7 @@ fn a_command_that_a_cut_off_leader_logged_has_an_unknown_outcome() {
 fn a_forwarded_command_is_retried_with_the_next_leader_and_runs_once() {
     let mut cluster = TestCluster::new("survives", &[1, 2, 3], DriverOptions::default());
     cluster.elect(1);
-    cluster.put(1, "k", "0");
+    let _ = cluster.put(1, "k", "0");
     // Member 1 stops before the command that member 2 forwards arrives.
     let gone = cluster.members.remove(&1);
     let command = KvCommand::CompareAndSet {
@@ -325,15 +368,16 @@ fn a_forwarded_command_is_retried_with_the_next_leader_and_runs_once() {
 /// Member 3 missed entries that are trimmed. It has received a snapshot, which is on its disk;
 /// its machine has not installed it yet.
 fn snapshot_saved_and_not_installed(name: &str) -> TestCluster {
-    let options = DriverOptions { snapshot_entries: 4, ..DriverOptions::default() };
+    let mut options = DriverOptions::default();
+    options.snapshot_entries = 4;
     let mut cluster = TestCluster::new(name, &[1, 2, 3], options);
     cluster.elect(1);
     cluster.members.remove(&3);
     for number in 0..10 {
-        cluster.put(1, &format!("k{number}"), "v");
+        let _ = cluster.put(1, &format!("k{number}"), "v");
     }
     cluster.ticks(60); // The leader stops keeping its log for member 3.
-    cluster.put(1, "last", "v");
+    let _ = cluster.put(1, "last", "v");
     cluster.start(3, 0);
     cluster.member(3).held_jobs = Some(Vec::new());
     cluster.ticks(20);
@@ -348,7 +392,7 @@ fn snapshot_saved_and_not_installed(name: &str) -> TestCluster {
 fn a_member_can_lead_while_its_machine_installs_a_snapshot() {
     let mut cluster = snapshot_saved_and_not_installed("installing");
     assert!(!cluster.member(3).driver.raft().log_status().installing, "the snapshot is durable");
-    cluster.member(1).driver.transfer(MemberId(3));
+    let _ = cluster.member(1).driver.transfer(MemberId(3));
     cluster.ticks(20);
     assert_eq!(cluster.member(1).driver.raft().leader(), Some(MemberId(3)));
 
@@ -357,7 +401,7 @@ fn a_member_can_lead_while_its_machine_installs_a_snapshot() {
     held.into_iter().for_each(|job| cluster.member(3).do_job(job));
     cluster.ticks(20);
     assert_eq!(cluster.get(3, "last"), value("v"));
-    cluster.put(3, "after", "w");
+    let _ = cluster.put(3, "after", "w");
     assert_eq!(cluster.get(1, "after"), value("w"));
 }
 

@@ -9,10 +9,11 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate::{
-    Inbox, KvCommand, MemberKey, MemoryKv, MemoryStorage, Node, NodeConfig, OutgoingSnapshot,
-    PeerMessage, RejectReason, Storage, Transport, TransportError,
+use quorate::storage::Storage;
+use quorate::transport::{
+    Inbox, MemberKey, OutgoingSnapshot, PeerMessage, RejectReason, Transport, TransportError,
 };
+use quorate::{KvCommand, MemoryKv, MemoryStorage, Node, NodeConfig};
 use quorate_core::membership::MemberInfo;
 use quorate_core::{Boot, Entry, EntryId, MemberId, Save, SaveId, SnapshotMeta};
 use quorate_storage::StoreIdentity;

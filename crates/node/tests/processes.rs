@@ -17,9 +17,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use quorate::storage::{FileDisk, StoreConfig};
 use quorate::{
-    DirectoryStorage, FileDisk, KvCommand, KvReply, MemberInfo, MemoryKv, Node, NodeConfig,
-    StoreConfig, TcpConfig, TcpTransport,
+    DirectoryStorage, KvCommand, KvReply, MemberInfo, MemoryKv, Node, NodeConfig, TcpConfig,
+    TcpTransport,
 };
 use quorate_core::MemberId;
 use quorate_sim::checkers::linearizable::{Call, Seen};
@@ -66,7 +67,7 @@ async fn run_member(spec: &str) -> Result<(), Box<dyn std::error::Error + Send +
     };
     let transport = TcpTransport::bind(TcpConfig::new(listen.parse()?)).await?;
     let store = StoreConfig::new().segment_bytes(256 << 10);
-    let storage = DirectoryStorage::on(FileDisk::open(directory)?, store);
+    let storage = DirectoryStorage::with_disk(FileDisk::open(directory)?, store);
     let machine = MemoryKv::default();
     let node = Node::start(config.with_tick(TICK), storage, machine, transport).await?;
     say("0 started");
@@ -135,7 +136,7 @@ struct Inner {
     child: Mutex<Child>,
     input: tokio::sync::Mutex<ChildStdin>,
     open: Arc<Mutex<BTreeMap<u64, oneshot::Sender<String>>>>,
-    last_words: Arc<Mutex<String>>,
+    last_output: Arc<Mutex<String>>,
     next: AtomicU64,
     pid: Pid,
 }
@@ -158,8 +159,8 @@ impl Process {
         let input = tokio::sync::Mutex::new(child.stdin.take().unwrap());
         let output = child.stdout.take().unwrap();
         let open: Arc<Mutex<BTreeMap<u64, oneshot::Sender<String>>>> = Arc::default();
-        let last_words: Arc<Mutex<String>> = Arc::default();
-        let (waiting, words) = (Arc::clone(&open), Arc::clone(&last_words));
+        let last_output: Arc<Mutex<String>> = Arc::default();
+        let (waiting, words) = (Arc::clone(&open), Arc::clone(&last_output));
         tokio::spawn(async move {
             let mut lines = BufReader::new(output).lines();
             while let Ok(Some(line)) = lines.next_line().await {
@@ -177,7 +178,7 @@ impl Process {
             waiting.lock().unwrap().clear();
         });
         let (child, next) = (Mutex::new(child), AtomicU64::new(1));
-        Self { inner: Arc::new(Inner { child, input, open, last_words, next, pid }) }
+        Self { inner: Arc::new(Inner { child, input, open, last_output, next, pid }) }
     }
 
     /// None when the process is gone before it answers.
@@ -213,8 +214,8 @@ impl Process {
         status.await.code().unwrap_or(-1)
     }
 
-    fn last_words(&self) -> String {
-        self.inner.last_words.lock().unwrap().clone()
+    fn last_output(&self) -> String {
+        self.inner.last_output.lock().unwrap().clone()
     }
 }
 
@@ -301,19 +302,19 @@ async fn killed_processes_restart_and_all_replies_are_linearizable() {
     cluster.processes[&1].ask_until("put ready 1", is_done).await;
     let clients = Clients::start(4, cluster.processes.values().cloned().collect());
     for round in 0..3 {
-        clients.go_on(100).await;
+        clients.wait_for_writes(100).await;
         // The leader first, then any member.
         let id = if round == 0 { cluster.leader().await } else { round };
         cluster.processes[&id].kill().await;
         let others = cluster.processes.iter().filter(|(other, _)| **other != id);
         clients.set_services(others.map(|(_, process)| process.clone()).collect());
-        clients.go_on(100).await;
+        clients.wait_for_writes(100).await;
         cluster.run(id);
         clients.set_services(cluster.processes.values().cloned().collect());
     }
-    clients.go_on(100).await;
-    let judged = clients.judge().await;
-    assert!(judged.done >= 700, "{} done", judged.done);
+    clients.wait_for_writes(100).await;
+    let results = clients.check_results().await;
+    assert!(results.done >= 700, "{} done", results.done);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -329,13 +330,13 @@ async fn a_suspended_leader_is_replaced_and_returns_nothing_stale() {
     let asked = stopped.clone();
     let read = tokio::spawn(async move { asked.ask("get key").await });
     let clients = Clients::start(3, vec![other.clone()]);
-    clients.go_on(50).await;
+    clients.wait_for_writes(50).await;
     stopped.signal(Signal::CONT);
     let answer = in_time("the old leader's answer", read).await.unwrap().unwrap();
     assert_ne!(answer, "value before");
     clients.set_services(cluster.processes.values().cloned().collect());
-    clients.go_on(100).await;
-    clients.judge().await;
+    clients.wait_for_writes(100).await;
+    clients.check_results().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -369,7 +370,7 @@ async fn a_full_disk_stops_the_member_with_the_reason_and_not_the_cluster() {
     let writing = tokio::spawn(async move { while writer.ask(&line).await.is_some() {} });
     assert_eq!(processes[2].exited().await, 3);
     writing.abort();
-    let words = processes[2].last_words();
+    let words = processes[2].last_output();
     assert!(words.contains("disk failed") && words.contains("wal"), "{words}");
     processes[1].ask_until("put still here", is_done).await;
 }
@@ -411,19 +412,19 @@ async fn a_leader_cut_off_from_the_network_is_replaced_and_joins_again() {
     cluster.processes[&1].ask_until("put ready 1", is_done).await;
     let clients = Clients::start(4, cluster.processes.values().cloned().collect());
     for _ in 0..2 {
-        clients.go_on(50).await;
+        clients.wait_for_writes(50).await;
         let leader = cluster.leader().await;
         network.set_link(leader, "down");
         let others = cluster.processes.iter().filter(|(id, _)| **id != leader);
         clients.set_services(others.map(|(_, process)| process.clone()).collect());
-        clients.go_on(100).await;
+        clients.wait_for_writes(100).await;
         network.set_link(leader, "up");
         clients.set_services(cluster.processes.values().cloned().collect());
         let back = &cluster.processes[&leader];
         back.ask_until("get ready", |answer| answer == "value 1").await;
     }
-    clients.go_on(50).await;
-    clients.judge().await;
+    clients.wait_for_writes(50).await;
+    clients.check_results().await;
 }
 
 /// A bridge, and a namespace on it for each member.

@@ -32,7 +32,7 @@ async fn start_alone(address: SocketAddr, directory: &Path) -> Node {
     let transport = bind(address).await;
     let advertised = transport.advertised().to_owned();
     let config = NodeConfig::first(CLUSTER, 1, [(1, advertised)]).with_tick(TICK);
-    let storage = DirectoryStorage::at(directory).unwrap();
+    let storage = DirectoryStorage::new(directory).unwrap();
     Node::start(config, storage, MemoryKv::default(), transport).await.unwrap()
 }
 
@@ -78,7 +78,7 @@ async fn a_host_can_be_stopped_through_a_node() {
     node.host().stop().await;
     assert!(matches!(node.wait_stopped().await, StopReason::Stopped));
     node.host().stop().await;
-    let storage = DirectoryStorage::at(&path).unwrap();
+    let storage = DirectoryStorage::new(&path).unwrap();
     let config = NodeConfig::join(CLUSTER, 1, 0);
     let refused = node.host().start_member(config, storage, MemoryKv::default()).await;
     assert!(matches!(refused, Err(NodeError::HostStopped)), "{refused:?}");
@@ -108,7 +108,7 @@ async fn many_members_of_two_hosts_restart_on_the_same_addresses() {
             for (id, host) in (1..=2).zip(&hosts) {
                 let config = NodeConfig::first(group, id, members.clone());
                 let path = directory.path().join(format!("{group}-{id}"));
-                let storage = DirectoryStorage::at(path).unwrap();
+                let storage = DirectoryStorage::new(path).unwrap();
                 nodes.push(host.start_member(config, storage, MemoryKv::default()).await.unwrap());
             }
         }

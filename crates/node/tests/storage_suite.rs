@@ -6,11 +6,9 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+use quorate::storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 use quorate::testkit::storage::{FailedCase, StorageSuiteFailure, StorageUnderTest, check};
-use quorate::{
-    DirectoryStorage, MemoryStorage, SnapshotSink, SnapshotSource, Storage, StorageError,
-    StoredState,
-};
+use quorate::{DirectoryStorage, MemoryStorage};
 use quorate_core::{Boot, Entries, EntryId, HardState, Index, Save, SnapshotMeta};
 use quorate_storage::{FileDisk, StoreConfig, StoreIdentity};
 
@@ -40,7 +38,7 @@ fn directory_passes(config: StoreConfig) {
     let passed = check(|| {
         let dir = tempfile::tempdir().unwrap();
         StorageUnderTest::new(move || {
-            DirectoryStorage::on(FileDisk::open(dir.path().join("data")).unwrap(), config)
+            DirectoryStorage::with_disk(FileDisk::open(dir.path().join("data")).unwrap(), config)
         })
     });
     // A test cannot cut the power of a real disk.
@@ -112,8 +110,8 @@ const FAULTS: [(Fault, &str); 17] = [
     (Fault::IgnoresInstall, "an_installed_snapshot_replaces_the_log"),
     (Fault::DropsEntriesOfInstall, "an_installed_snapshot_replaces_the_log"),
     (Fault::ReleasesAtOnce, "an_installed_snapshot_is_kept_until_released"),
-    (Fault::CutsSnapshots, "a_snapshot_is_written_while_saves_go_on"),
-    (Fault::SwapsSnapshotChunks, "a_snapshot_is_written_while_saves_go_on"),
+    (Fault::CutsSnapshots, "a_snapshot_is_written_while_saves_continue"),
+    (Fault::SwapsSnapshotChunks, "a_snapshot_is_written_while_saves_continue"),
     (Fault::FinishesDroppedSinks, "a_dropped_sink_leaves_nothing"),
 ];
 

@@ -7,10 +7,11 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use quorate::testkit::transport::{TransportUnderTest, check};
-use quorate::{
-    Inbox, MemberId, MemberInfo, MemberKey, MemoryNetwork, MemoryTransport, OutgoingSnapshot,
-    PeerMessage, RejectReason, TcpConfig, TcpTransport, Transport, TransportError,
+use quorate::transport::{
+    Inbox, MemberKey, MemoryTransport, OutgoingSnapshot, PeerMessage, RejectReason, Transport,
+    TransportError,
 };
+use quorate::{MemberId, MemberInfo, MemoryNetwork, TcpConfig, TcpTransport};
 
 const CHECKS: usize = 11;
 
@@ -70,13 +71,13 @@ impl Transport for Faulty {
         self.0.set_peers(key, peers);
     }
 
-    fn send(&self, key: MemberKey, mut parcels: Vec<PeerMessage>) {
+    fn send(&self, key: MemberKey, mut messages: Vec<PeerMessage>) {
         match self.1 {
-            Fault::Reorders => parcels.reverse(),
+            Fault::Reorders => messages.reverse(),
             Fault::LosesSnapshots => {}
             Fault::Alters | Fault::Forges => {
-                for parcel in &mut parcels {
-                    let PeerMessage::Raft(envelope) = parcel else { continue };
+                for message in &mut messages {
+                    let PeerMessage::Raft(envelope) = message else { continue };
                     match self.1 {
                         Fault::Alters => envelope.joined_at ^= 1,
                         _ => envelope.from = MemberId(9),
@@ -84,7 +85,7 @@ impl Transport for Faulty {
                 }
             }
         }
-        self.0.send(key, parcels);
+        self.0.send(key, messages);
     }
 
     fn send_snapshot(&self, key: MemberKey, snapshot: OutgoingSnapshot) {

@@ -71,7 +71,6 @@ pub mod grpc {
 /// Quorate's own services.
 pub mod quorate {
     /// Membership changes beyond etcd's API: goals, plans, joint memberships.
-    #[allow(missing_docs, reason = "generated; the fields that need it have comments")]
     pub mod v1 {
         include!("generated/quorate.v1.rs");
     }
@@ -80,3 +79,8 @@ pub mod quorate {
 /// All messages and services as an encoded `google.protobuf.FileDescriptorSet`, with the field
 /// names of `proto/`. For gRPC reflection and JSON.
 pub const DESCRIPTORS: &[u8] = include_bytes!("generated/descriptors.bin");
+
+/// The Rust in the README is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ProtoReadme;

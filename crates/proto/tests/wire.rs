@@ -250,8 +250,8 @@ fn goals() {
         bytes(3), 4, varint(1), 1, varint(2), 2,
     ]);
     let ended = v1::EndedGoal { end: v1::GoalEnd::Cancelled.into(), ..Default::default() };
-    let news = Some(v1::membership_news::News::GoalEnded(ended));
-    let reply = v1::WatchReply { header: None, news: Some(v1::MembershipNews { news }) };
+    let event = Some(v1::membership_event::Event::GoalEnded(ended));
+    let reply = v1::WatchReply { header: None, event: Some(v1::MembershipEvent { event }) };
     check(reply, &[bytes(2), 4, bytes(6), 2, varint(2), 2]);
 }
 

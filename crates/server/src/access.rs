@@ -1,6 +1,6 @@
 //! Who sends a request, what it asks for, and whether it is allowed.
 //!
-//! Every service method and every HTTP page passes [`ServiceContext::admit`] or
+//! Every service method, and every HTTP page that shows or does something, passes [`ServiceContext::admit`] or
 //! [`ServiceContext::authorize`] before it does anything. Both ask the one [`AccessPolicy`] of
 //! the server. This module does not know how a policy decides.
 //!
@@ -14,6 +14,7 @@ use quorate_proto::etcdserverpb::request_op::Request as TxnOperation;
 use quorate_proto::etcdserverpb::{
     DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, WatchCreateRequest,
 };
+use tonic::Request;
 use tonic::transport::server::TcpConnectInfo;
 
 /// What is known about the client that sends a request. It is read once per request (once per
@@ -26,13 +27,17 @@ pub struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// Reads the identity from the extensions of a gRPC or HTTP request, where the listener
-    /// stores what it knows about the connection.
-    pub(crate) fn from_connection(peer_address: Option<SocketAddr>) -> Self {
+    /// The identity of the client that sent this gRPC request.
+    pub(crate) fn of<T>(request: &Request<T>) -> Self {
+        Self::from_connection(request.remote_addr())
+    }
+
+    fn from_connection(peer_address: Option<SocketAddr>) -> Self {
         Self { peer_address }
     }
 
-    /// The same for an HTTP request outside of gRPC.
+    /// The same for an HTTP request outside of gRPC, in whose extensions the listener stores what
+    /// it knows about the connection.
     pub(crate) fn from_extensions(extensions: &Extensions) -> Self {
         let info = extensions.get::<TcpConnectInfo>();
         Self::from_connection(info.and_then(TcpConnectInfo::remote_addr))
@@ -120,7 +125,9 @@ pub(crate) enum ServedBy {
 impl<'a> ClientAction<'a> {
     /// All key ranges that the action touches, nested transactions included. Both branches of a
     /// transaction count: which one runs is known only when it runs. A request that returns the
-    /// previous value also reads.
+    /// previous value also reads. The keys of a lease are not listed, because only the store knows
+    /// them: a policy that protects keys has to treat calls that name a lease as touching any key,
+    /// or look them up.
     pub fn key_accesses(&self) -> Vec<KeyAccess<'a>> {
         let mut accesses = Vec::new();
         match self {

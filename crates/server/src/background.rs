@@ -91,7 +91,7 @@ async fn promote_learners(context: &ServiceContext) {
                 && MemberChange::Promote(id).run(node).await.is_ok()
             {
                 let name = MemberDetails::of(&membership, id).name;
-                tracing::info!(member_id = %id, name, "promoted a learner");
+                tracing::info!(member = %id, name, "promoted a learner");
             }
         }
         tokio::time::sleep(POLL_INTERVAL).await;

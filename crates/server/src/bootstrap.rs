@@ -8,9 +8,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use quorate::{
-    DriverOptions, FileDisk, HostedMember, MemberId, Membership, NodeConfig, TcpTransport,
-};
+use quorate::storage::FileDisk;
+use quorate::transport::HostedMember;
+use quorate::{MemberId, Membership, NodeConfig, TcpTransport};
 use quorate_storage::{OpenError, Store};
 use sha1::{Digest, Sha1};
 use tokio::time::Instant;
@@ -34,7 +34,7 @@ pub(crate) async fn prepare(
     let node = match (owner, config.initial_cluster_state) {
         (Some(identity), _) => {
             let node = NodeConfig::join(identity.cluster, identity.member.0, identity.joined_at);
-            tracing::info!(cluster_id = %hex(identity.cluster), member_id = %identity.member,
+            tracing::info!(cluster = %hex(identity.cluster), member = %identity.member,
                 "restarting from the data directory; the initial cluster is ignored");
             node
         }
@@ -53,12 +53,9 @@ fn with_times(mut node: NodeConfig, config: &ServerConfig) -> NodeConfig {
     node.raft.heartbeat_ticks = 1;
     node.raft.election_ticks = u32::try_from(ticks(config.election_timeout)).unwrap_or(u32::MAX);
     node.raft.pre_vote = config.pre_vote;
-    node.options = DriverOptions {
-        // etcd's timeout of a request.
-        request_ticks: ticks(Duration::from_secs(5) + 2 * config.election_timeout),
-        snapshot_entries: config.snapshot_count.max(1),
-        ..node.options
-    };
+    // etcd's timeout of a request.
+    node.options.request_ticks = ticks(Duration::from_secs(5) + 2 * config.election_timeout);
+    node.options.snapshot_entries = config.snapshot_count.max(1);
     node
 }
 

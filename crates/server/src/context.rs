@@ -136,7 +136,7 @@ impl ServiceContext {
         if needs_leader && self.node.leader().is_none() {
             return Err(ServiceError::NoLeader);
         }
-        let client = ClientIdentity::from_connection(request.remote_addr());
+        let client = ClientIdentity::of(request);
         self.authorize(&client, action)?;
         Ok(client)
     }
@@ -209,12 +209,20 @@ impl ServiceContext {
     /// Waits until a stream has to end, and says why: the server stops, or the client requires
     /// a leader and there has been none for a while.
     pub(crate) async fn end_of_stream(&self, requires_leader: bool) -> ServiceError {
-        let mut stage = self.stage.subscribe();
         tokio::select! {
-            _ = stage.wait_for(|stage| *stage == ServingStage::Closing) => ServiceError::ServerStopped,
-            _ = self.node.wait_stopped() => ServiceError::ServerStopped,
+            error = self.server_stopped() => error,
             () = self.leader_lost(), if requires_leader => ServiceError::NoLeader,
         }
+    }
+
+    /// Waits until the server stops: the end of a stream that needs no leader.
+    pub(crate) async fn server_stopped(&self) -> ServiceError {
+        let mut stage = self.stage.subscribe();
+        tokio::select! {
+            _ = stage.wait_for(|stage| *stage == ServingStage::Closing) => {}
+            _ = self.node.wait_stopped() => {}
+        }
+        ServiceError::ServerStopped
     }
 
     async fn leader_lost(&self) {

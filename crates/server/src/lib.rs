@@ -43,3 +43,8 @@ pub use server::{RunningServer, ServerError, run};
 pub use service::maintenance::ETCD_VERSION;
 pub use service::services;
 pub use url::{Url, UrlError};
+
+/// The Rust in the README is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ServerReadme;

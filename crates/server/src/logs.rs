@@ -6,9 +6,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
-use tracing_subscriber::registry::Registry;
+use tracing_subscriber::registry::{LookupSpan, Registry};
 
 /// Writes events of this level and above to standard error. Only the first call of a process
 /// has an effect.
@@ -28,22 +29,56 @@ struct JsonLines {
     level: Level,
 }
 
-impl<S: Subscriber> Layer<S> for JsonLines {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for JsonLines {
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
+        // A warning needs the fields of the span that it is in, whatever the level of that is.
+        let level = if metadata.is_span() { self.level.max(Level::INFO) } else { self.level };
         // Events of third-party libraries are left out.
-        *metadata.level() <= self.level && metadata.target().starts_with("quorate")
+        *metadata.level() <= level && metadata.target().starts_with("quorate")
     }
 
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let line = line(event, SystemTime::now());
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        keep_span_fields(attributes, id, &context);
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let line = line(event, span_fields(event, &context), SystemTime::now());
         // A failure to write to standard error cannot be reported anywhere.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 }
 
-fn line(event: &Event<'_>, now: SystemTime) -> String {
-    let metadata = event.metadata();
+/// Keeps the fields of a span for the events in it.
+fn keep_span_fields<S: Subscriber + for<'a> LookupSpan<'a>>(
+    attributes: &Attributes<'_>,
+    id: &Id,
+    context: &Context<'_, S>,
+) {
     let mut fields = EventFields::default();
+    attributes.record(&mut fields);
+    if let Some(span) = context.span(id) {
+        span.extensions_mut().insert(fields);
+    }
+}
+
+/// The fields of the spans that an event is in, such as the member or the address of a peer. Of
+/// fields with the same name, the innermost counts.
+fn span_fields<S: Subscriber + for<'a> LookupSpan<'a>>(
+    event: &Event<'_>,
+    context: &Context<'_, S>,
+) -> EventFields {
+    let mut all = EventFields::default();
+    for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
+        if let Some(kept) = span.extensions().get::<EventFields>() {
+            all.fields.extend(kept.fields.clone());
+        }
+    }
+    all
+}
+
+/// `fields` has those of the spans; the event adds its own.
+fn line(event: &Event<'_>, mut fields: EventFields, now: SystemTime) -> String {
+    let metadata = event.metadata();
     event.record(&mut fields);
     let level = metadata.level().as_str().to_lowercase();
     let file = metadata.file().and_then(|file| file.rsplit_once("src/")).map_or("", |(_, f)| f);
@@ -129,9 +164,43 @@ fn date(days: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
     use super::*;
+
+    /// Collects lines instead of writing them.
+    #[derive(Clone, Default)]
+    struct CollectedLines(Arc<Mutex<Vec<String>>>);
+
+    impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for CollectedLines {
+        fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+            keep_span_fields(attributes, id, &context);
+        }
+
+        fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+            let line = line(event, span_fields(event, &context), UNIX_EPOCH);
+            self.0.lock().unwrap().push(line);
+        }
+    }
+
+    #[test]
+    fn events_have_the_fields_of_their_spans() {
+        let lines = CollectedLines::default();
+        let subscriber = Registry::default().with(lines.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            let outer = tracing::info_span!("member", member = "a1", cluster = "c1");
+            let inner = tracing::info_span!(parent: &outer, "link", address = "h:1");
+            let _entered = inner.enter();
+            tracing::info!(member = "a2", "connected to peer");
+        });
+        let lines = lines.0.lock().unwrap();
+        let line: Value = serde_json::from_str(&lines[0]).unwrap();
+        assert_eq!(line["msg"], "connected to peer");
+        assert_eq!(line["address"], "h:1");
+        assert_eq!(line["cluster"], "c1");
+        assert_eq!(line["member"], "a2", "the innermost counts");
+    }
 
     #[test]
     fn timestamps_have_the_right_date() {

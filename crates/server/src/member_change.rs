@@ -6,11 +6,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use quorate::membership::{ChangeKind, GoalEnd, MembershipEvent, MembershipWatch, Operation};
 use quorate::{
-    Change, ChangeRefusal, EntryId, MemberId, MemberInfo, MemberSet, Membership, MembershipEvent,
-    Node, Operation, OutcomeUnknown, Refusal, RequestError, RequestRefused,
+    Change, EntryId, MemberId, MemberInfo, MemberSet, Membership, Node, OutcomeUnknown, Refusal,
+    RequestError, RequestRefused,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::bootstrap::member_id;
 use crate::member_details::MemberDetails;
@@ -150,178 +151,147 @@ impl MemberChange {
     }
 }
 
-/// Why one attempt failed.
-enum AttemptError {
-    Retryable(RequestError),
-    Final(RequestError),
-}
-
-impl From<RequestError> for AttemptError {
-    fn from(error: RequestError) -> Self {
-        if is_retryable(&error) { Self::Retryable(error) } else { Self::Final(error) }
-    }
-}
-
 impl MemberChange {
     /// Makes the change, and returns when it is settled. The rest of a goal, such as the vote
     /// of a member that has yet to start, is left to the leader.
     pub(crate) async fn run(&self, node: &Node) -> Result<(), RequestError> {
         let deadline = Instant::now() + CHANGE_TIMEOUT;
+        // Before the change: it may be settled before its reply arrives.
+        let events = node.watch_membership();
+        self.propose(node, deadline).await?;
+        match timeout_at(deadline, self.wait_done(node, events)).await {
+            Ok(done) => done,
+            Err(_) => Err(RequestError::Unknown(OutcomeUnknown::TimedOut)),
+        }
+    }
+
+    /// Returns when the change is committed, or part of the goal. It is computed from a membership,
+    /// as in a compare-and-set: if another change came first, it is computed again. An earlier
+    /// attempt may have succeeded although its reply was lost. All other retries are the driver's.
+    async fn propose(&self, node: &Node, deadline: Instant) -> Result<(), RequestError> {
         let mut attempted = false;
         loop {
             let now = node.membership();
-            // An earlier attempt may have succeeded although its reply was lost.
-            let propose = !attempted || !self.is_done_or_in_goal(&now);
-            let change = propose.then(|| self.change(&now));
+            if attempted && self.is_done_or_in_goal(&now) {
+                return Ok(());
+            }
             attempted = true;
-            match attempt(node, self, change, deadline).await {
-                Ok(()) => return Ok(()),
-                Err(AttemptError::Retryable(_)) if Instant::now() < deadline => {
+            let Err(error) = node.begin_change(self.change(&now)).await else { return Ok(()) };
+            match &error {
+                // A member that removes itself gets no reply, and sees by itself that it is out.
+                RequestError::Unknown(_) if self.removes(node.id()) => return Ok(()),
+                _ if is_reply_lost(&error) && Instant::now() < deadline => {
+                    node.barrier().await?;
+                }
+                _ if is_retryable(&error) && Instant::now() < deadline => {
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
-                Err(AttemptError::Retryable(error) | AttemptError::Final(error)) => {
-                    return Err(error);
-                }
+                _ => return Err(error),
             }
         }
     }
-}
 
-/// Proposes the change, if one is given, and waits until it is settled.
-async fn attempt(
-    node: &Node,
-    member_change: &MemberChange,
-    change: Option<Change>,
-    deadline: Instant,
-) -> Result<(), AttemptError> {
-    let mut events = node.watch_membership();
-    let mut has_reply = change.is_none();
-    let reply = async {
-        match change {
-            Some(change) => node.change(change).await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::pin!(reply);
-    let leader_changed = leader_changed(node);
-    tokio::pin!(leader_changed);
-    let removes_itself = matches!(member_change, MemberChange::Remove(id) if *id == node.id());
-    loop {
-        tokio::select! {
-            reply = &mut reply, if !has_reply => match reply {
-                // A member that removes itself gets no reply, and sees by itself that it is out.
-                Err(RequestError::Unknown(_)) if removes_itself => has_reply = true,
-                Err(RequestError::Unknown(OutcomeUnknown::GoalAbandoned(_))) => has_reply = true,
-                Err(error) => return Err(error.into()),
-                Ok(_) if member_change.is_done(&node.membership()) => return Ok(()),
-                Ok(_) => has_reply = true,
-            },
-            event = events.next() => match event {
-                Some(MembershipEvent::Settled { membership, .. })
-                | Some(MembershipEvent::Current { membership, settled: true, .. })
-                    if member_change.is_done(&membership) => return Ok(()),
+    async fn wait_done(
+        &self,
+        node: &Node,
+        mut events: MembershipWatch,
+    ) -> Result<(), RequestError> {
+        while let Some(event) = events.next().await {
+            match event {
+                MembershipEvent::Settled { membership, .. }
+                | MembershipEvent::Current { membership, settled: true, .. }
+                    if self.is_done(&membership) =>
+                {
+                    return Ok(());
+                }
                 // A member that removes itself does not learn that the change is settled. It left
                 // as a learner, so it was settled before.
-                Some(MembershipEvent::InEffect { membership, .. })
-                | Some(MembershipEvent::Current { membership, .. })
-                    if removes_itself && member_change.is_done(&membership) => return Ok(()),
-                Some(_) => {}
-                None => return Err(AttemptError::Final(RequestError::Refused(RequestRefused::Stopped))),
-            },
-            // A proposal that only the old leader knows may never be committed.
-            () = &mut leader_changed, if !has_reply => {
-                return Err(AttemptError::Retryable(RequestError::Unknown(OutcomeUnknown::TimedOut)));
-            }
-            () = tokio::time::sleep_until(deadline) => {
-                return Err(AttemptError::Final(RequestError::Unknown(OutcomeUnknown::TimedOut)));
+                MembershipEvent::InEffect { membership, .. }
+                | MembershipEvent::Current { membership, .. }
+                    if self.removes(node.id()) && self.is_done(&membership) =>
+                {
+                    return Ok(());
+                }
+                _ => {}
             }
         }
+        Err(RequestError::Refused(RequestRefused::Stopped))
+    }
+
+    fn removes(&self, id: MemberId) -> bool {
+        matches!(self, Self::Remove(removed) if *removed == id)
     }
 }
 
-/// Waits until another leader than the present one is known.
-async fn leader_changed(node: &Node) {
-    let mut leader = node.watch_leader();
-    let mut had_leader = leader.borrow_and_update().is_some();
-    while leader.changed().await.is_ok() {
-        let has_leader = leader.borrow_and_update().is_some();
-        if had_leader && has_leader {
-            return;
-        }
-        had_leader |= has_leader;
-    }
-    // The member has stopped, which is reported elsewhere.
-    std::future::pending().await
-}
-
-/// Proposes a goal, and returns the entry that set it as soon as it is committed.
+/// Proposes a goal or a cancel, and returns the entry that set it as soon as it is committed. If
+/// the leader is lost before it replies, the membership shows whether it happened; if not, it is
+/// proposed again.
 pub(crate) async fn begin_change(node: &Node, change: Change) -> Result<EntryId, RequestError> {
-    let old_goal = node.membership().goal().map(|goal| goal.id);
+    let before = node.membership();
     let deadline = Instant::now() + CHANGE_TIMEOUT;
+    let mut attempted = false;
     loop {
-        match begin_with_leader(node, change.clone(), old_goal).await {
-            Some(Err(error)) if is_not_applied_yet(&error) && Instant::now() < deadline => {
-                tokio::time::sleep(RETRY_INTERVAL).await;
-                continue;
-            }
-            Some(result) => return result,
-            None => {}
+        let result = node.begin_change(change.clone()).await;
+        let Err(error) = &result else { return result };
+        let lost = is_reply_lost(error);
+        if lost {
+            // After this, every entry of the lost leader that will ever commit is applied.
+            node.barrier().await?;
         }
-        // After this barrier, every entry of the old leader that will ever commit is applied.
-        node.barrier().await?;
-        if let Some(id) = new_goal(&node.membership(), old_goal) {
+        // A refusal may be due to an earlier attempt that succeeded.
+        if (lost || attempted)
+            && let Some(id) = goal_set_since(&before, &node.membership(), &change)
+        {
             return Ok(id);
         }
-    }
-}
-
-/// The same. `None` if the leader changes before there is a reply.
-async fn begin_with_leader(
-    node: &Node,
-    change: Change,
-    old_goal: Option<EntryId>,
-) -> Option<Result<EntryId, RequestError>> {
-    let mut events = node.watch_membership();
-    let reply = node.change(change);
-    tokio::pin!(reply);
-    let leader_changed = leader_changed(node);
-    tokio::pin!(leader_changed);
-    loop {
-        tokio::select! {
-            reply = &mut reply => return Some(reply),
-            event = events.next() => match event {
-                Some(MembershipEvent::Committed { membership, .. }) => {
-                    if let Some(id) = new_goal(&membership, old_goal) {
-                        return Some(Ok(id));
-                    }
-                }
-                Some(_) => {}
-                None => return Some(Err(RequestError::Refused(RequestRefused::Stopped))),
-            },
-            () = &mut leader_changed => return None,
+        if !lost || Instant::now() >= deadline {
+            return result;
         }
+        attempted = true;
     }
 }
 
-fn new_goal(now: &Membership, old_goal: Option<EntryId>) -> Option<EntryId> {
-    now.goal().map(|goal| goal.id).filter(|id| Some(*id) != old_goal)
+/// The goal of the present membership, if this change set it after an earlier membership.
+fn goal_set_since(before: &Membership, now: &Membership, change: &Change) -> Option<EntryId> {
+    let new = |id: EntryId| id > before.since();
+    if let Some(goal) = now.goal() {
+        let matches = match &change.kind {
+            ChangeKind::Goal { voters, learners } => {
+                goal.voters == *voters && goal.learners == *learners && !goal.cancels
+            }
+            ChangeKind::Cancel => goal.cancels,
+            _ => false,
+        };
+        return Some(goal.id).filter(|id| matches && new(*id));
+    }
+    // It may have been reached meanwhile.
+    let reached = match &change.kind {
+        ChangeKind::Goal { voters, learners } => {
+            now.incoming() == voters && now.learners() == learners
+        }
+        kind => *kind == ChangeKind::Cancel,
+    };
+    let ended = now.ended_goals().iter().rev();
+    ended
+        .filter(|ended| ended.end == GoalEnd::Reached)
+        .map(|ended| ended.id)
+        .find(|id| reached && new(*id))
 }
 
-/// A change is computed from a membership, as in a compare-and-set. If another change came first
-/// or is in progress, it is computed again. All other retries are the driver's.
+/// The leader was lost: the change may have happened, or was overwritten by the next leader.
+fn is_reply_lost(error: &RequestError) -> bool {
+    matches!(
+        error,
+        RequestError::Unknown(OutcomeUnknown::TimedOut | OutcomeUnknown::PassedBySnapshot)
+            | RequestError::Refused(RequestRefused::Overwritten { .. })
+    )
+}
+
+/// Another change came first, or is in progress.
 fn is_retryable(error: &RequestError) -> bool {
     let change_refused =
         matches!(error, RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(_))));
     change_refused && error.is_retryable()
-}
-
-/// The previous change is committed and not applied yet. Without this, a client that changes the
-/// membership twice in a row would get an error for the second change.
-fn is_not_applied_yet(error: &RequestError) -> bool {
-    let RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(refusal))) = error else {
-        return false;
-    };
-    matches!(refusal, ChangeRefusal::InFlight { .. } | ChangeRefusal::NoOwnCommit)
 }
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);

@@ -10,10 +10,9 @@ use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
 use quorate::driver::{Applier, MemberStartup, StartError, StartedMember, seed, start};
-use quorate::{
-    ChangeRefusal, DriverOptions, FileDisk, MachineFailed, MemberId, MemberSet, Membership,
-    StoreConfig,
-};
+use quorate::membership::ChangeRefusal;
+use quorate::storage::{FileDisk, StoreConfig};
+use quorate::{DriverOptions, MachineFailed, MemberId, MemberSet, Membership};
 use quorate_kv::{Kv, KvSnapshotError, MemoryTable, TableError};
 use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
 
@@ -203,7 +202,7 @@ fn make_cluster(
     std::fs::rename(&new_directory, &directory).map_err(RecoverError::System)?;
     sync_parent(&directory).map_err(RecoverError::System)?;
     let uncommitted = last_index.saturating_sub(committed);
-    tracing::warn!(cluster_id = %hex(cluster), member_id = %own, last_index, uncommitted,
+    tracing::warn!(cluster = %hex(cluster), member = %own, last_index, uncommitted,
         "made a new cluster with this member alone");
     Ok(Some(ForcedCluster {
         cluster_id: cluster,
@@ -299,7 +298,7 @@ fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> 
     while applier.applied() < last {
         let range = applier.applied() + 1..last + 1;
         let entries = store.load(range, LOAD_BYTES).map_err(RecoverError::Read)?;
-        applier.apply(&entries).map_err(RecoverError::Machine)?;
+        let _ = applier.apply(&entries).map_err(RecoverError::Machine)?;
         // A start takes the membership of the snapshot; later changes are in the log.
         if let Some(change) = entries.iter().filter_map(|entry| entry.change()).last() {
             membership = change.membership.clone();
@@ -317,8 +316,11 @@ fn write_member(
     kv: Kv<MemoryTable>,
 ) -> Result<(), RecoverError> {
     let applied = kv.applied();
-    seed(disk, identity, membership, kv, applied, &StoreConfig::default())
-        .map_err(RecoverError::Create)
+    let seeded = seed(disk, identity, membership, kv, applied, &StoreConfig::default());
+    seeded.map_err(|error| match error {
+        StartError::Create(error) => RecoverError::Create(error),
+        error => RecoverError::Start(error),
+    })
 }
 
 fn empty_store() -> Result<Kv<MemoryTable>, RecoverError> {
@@ -415,9 +417,12 @@ impl fmt::Display for RecoverError {
             Self::Install(error) => write!(f, "{error}"),
             Self::Create(error) => write!(f, "data directory: {error}"),
             Self::Open(error) => write!(f, "data directory: {error}"),
-            Self::Empty => write!(f, "the data directory is empty, want one with data"),
+            Self::Empty => write!(f, "the data directory is empty: there is nothing to recover"),
             Self::NotNamed { name, urls } => {
-                write!(f, "this is the disk of {name}, want it among the members: {name}={urls}")
+                write!(
+                    f,
+                    "this is the disk of {name}, which is not among the members: add {name}={urls}"
+                )
             }
             Self::Goal(error) => write!(f, "{error}"),
             Self::Start(error) => write!(f, "data directory: {error}"),

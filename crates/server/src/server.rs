@@ -7,9 +7,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate::{
-    DirectoryStorage, FileDisk, Node, NodeError, StopReason, StoreConfig, TcpConfig, TcpTransport,
-};
+use quorate::storage::{FileDisk, StoreConfig};
+use quorate::{DirectoryStorage, Node, NodeError, StopReason, TcpConfig, TcpTransport};
 use quorate_kv::TableError;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -98,10 +97,10 @@ impl RunningServer {
             force_new_cluster(&config).map_err(ServerError::Recover)?;
         }
         let mut node_config = prepare(&config, &transport).await?;
-        node_config.observer = Arc::clone(&metrics) as Arc<dyn quorate::NodeObserver>;
+        node_config.observer = Arc::clone(&metrics) as Arc<dyn quorate::metrics::NodeObserver>;
         let cluster_id = node_config.cluster;
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
-        let storage = DirectoryStorage::on(disk, StoreConfig::default());
+        let storage = DirectoryStorage::with_disk(disk, StoreConfig::default());
         let store = SharedStore::new(open_table(&config).await?);
         // No request of a client delays a heartbeat.
         node_config.own_threads = true;
@@ -155,7 +154,7 @@ impl RunningServer {
         }
         for address in &self.client_addresses {
             tracing::info!(address = %address, name = config.name,
-                member_id = %self.node.id(), cluster_id = %hex(self.context.cluster_id), "ready to serve client requests");
+                member_id = %self.node.id(), cluster = %hex(self.context.cluster_id), "ready to serve client requests");
         }
     }
 
@@ -199,7 +198,7 @@ impl RunningServer {
             if has_left || membership.removed().contains(&node.id()) {
                 let member_id = node.id();
                 let text = "the member has been permanently removed from the cluster";
-                tracing::error!(%member_id, "{text}");
+                tracing::error!(member = %member_id, "{text}");
                 return;
             }
         }

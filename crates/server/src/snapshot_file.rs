@@ -230,7 +230,7 @@ mod tests {
         for index in 1..=300 {
             let key = format!("key {index}").into();
             let put = Put { key, value: vec![index as u8; 1_000].into(), ..Put::default() };
-            kv.apply(index, &Command::Put(put)).unwrap();
+            let _ = kv.apply(index, &Command::Put(put)).unwrap();
         }
         kv
     }

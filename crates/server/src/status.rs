@@ -5,7 +5,8 @@
 //! Where our reason says more than etcd's text, it is sent as metadata (`quorate-reason`).
 
 use axum::http::HeaderMap;
-use quorate::{ChangeRefusal, OutcomeUnknown, Refusal, RequestError, RequestRefused};
+use quorate::membership::ChangeRefusal;
+use quorate::{OutcomeUnknown, Refusal, RequestError, RequestRefused};
 use quorate_kv::{KvError, TableError};
 use tokio::task::JoinError;
 use tonic::metadata::MetadataValue;

@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use quorate::FileDisk;
+use quorate::storage::FileDisk;
 use quorate_kv::{AnyTable, Kv, RedbTable, TableError};
 use quorate_storage::Disk;
 use tokio::task::spawn_blocking;

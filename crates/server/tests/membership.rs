@@ -56,10 +56,10 @@ async fn a_member_is_replaced_by_one_goal() {
     b.members_until(|members| members.len() == 4).await;
     running.push(d.start(&[&a, &b, &c, &d], ClusterState::Existing).await);
     loop {
-        use v1::membership_news::News;
+        use v1::membership_event::Event;
         let reply = watch.message().await.unwrap().unwrap();
-        match reply.news.unwrap().news.unwrap() {
-            News::GoalEnded(ended) if ended.id == id => {
+        match reply.event.unwrap().event.unwrap() {
+            Event::GoalEnded(ended) if ended.id == id => {
                 assert_eq!(ended.end(), v1::GoalEnd::Reached);
                 break;
             }
@@ -98,9 +98,9 @@ async fn a_goal_continues_while_a_member_is_updated() {
 
     running.push(b.start(&[&a, &b], ClusterState::Existing).await);
     loop {
-        use v1::membership_news::News;
+        use v1::membership_event::Event;
         let reply = watch.message().await.unwrap().unwrap();
-        if let News::GoalEnded(ended) = reply.news.unwrap().news.unwrap() {
+        if let Event::GoalEnded(ended) = reply.event.unwrap().event.unwrap() {
             assert_eq!((ended.id, ended.end()), (goal_id, v1::GoalEnd::Reached));
             break;
         }

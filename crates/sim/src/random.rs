@@ -32,17 +32,17 @@ impl Random {
         from + self.below(to.saturating_sub(from) + 1)
     }
 
-    /// True in so many of 1000 cases.
+    /// True in this many of 1000 cases.
     pub fn per_mille(&mut self, parts: u64) -> bool {
         parts > 0 && self.below(1_000) < parts
     }
 
-    /// True in so many of a million cases.
+    /// True in this many of a million cases.
     pub fn per_million(&mut self, parts: u64) -> bool {
         parts > 0 && self.below(1_000_000) < parts
     }
 
-    /// One of them; nothing of nothing.
+    /// One of them; none if there is none.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         from.get(self.below(from.len() as u64) as usize)
     }

@@ -178,7 +178,7 @@ fn an_invalid_trace_fails_with_a_reason() {
         ("campaign 1\nok\n", "no ---- follows"),
         ("campaign 1\n----\nok\n", "there is no member 1"),
         ("campaign 0\n----\nok\n", "there is no member 0"),
-        ("campaign\n----\nok\n", "want one member id"),
+        ("campaign\n----\nok\n", "expected one member id"),
         ("bogus 1\n----\nok\n", "unknown command `bogus`"),
         ("add-nodes 1 voters=(1\n----\nok\n", "no closing parenthesis"),
         ("add-nodes 1 voters=(1) index=3 colour=red\n----\nok\n", "unknown argument `colour`"),

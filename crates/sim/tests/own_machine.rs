@@ -7,7 +7,7 @@ use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
 use quorate_core::Index;
 use quorate_sim::checkers::Violation;
 use quorate_sim::explore::{
-    ClientReply, Exchange, Judgement, MachineTrial, Workload, WorkloadRequest, try_machine,
+    ClientReply, Exchange, MachineTrial, Workload, WorkloadRequest, WorkloadVerdict, try_machine,
 };
 use quorate_sim::random::Random;
 
@@ -51,15 +51,15 @@ impl Machine for Tickets {
         Ok(reply(*last))
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        Ok(reply(self.last.get(&queue(question)).copied().unwrap_or_default()))
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(reply(self.last.get(&queue(query)).copied().unwrap_or_default()))
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
-        capture(self.last.iter())
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        Ok(capture(self.last.iter()))
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.last = restore(chunks)?.into_iter().collect();
         Ok(())
     }
@@ -73,23 +73,23 @@ impl Workload for TicketClients {
         Bytes::from(vec![random.below(6) as u8])
     }
 
-    fn question(&mut self, random: &mut Random) -> Bytes {
+    fn query(&mut self, random: &mut Random) -> Bytes {
         self.command(random)
     }
 
     /// No ticket goes to two clients.
-    fn judge(&self, history: &[Exchange]) -> Judgement {
+    fn check(&self, history: &[Exchange]) -> WorkloadVerdict {
         let mut issued = BTreeSet::new();
         for exchange in history {
             if let (WorkloadRequest::Command(name), ClientReply::Reply(ticket)) =
-                (&exchange.ask, &exchange.heard)
+                (&exchange.request, &exchange.reply)
                 && !issued.insert((name, ticket))
             {
                 let message = format!("{ticket:?} of queue {name:?} was issued twice");
-                return Judgement::Broken(Violation::new("one owner", message));
+                return WorkloadVerdict::Broken(Violation::new("one owner", message));
             }
         }
-        Judgement::Passed
+        WorkloadVerdict::Passed
     }
 }
 
@@ -115,15 +115,15 @@ impl Machine for UnorderedTickets {
         Ok(reply(*last))
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        Ok(reply(self.0.get(&queue(question)).copied().unwrap_or_default()))
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        Ok(reply(self.0.get(&queue(query)).copied().unwrap_or_default()))
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
-        capture(self.0.iter())
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+        Ok(capture(self.0.iter()))
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.0 = restore(chunks)?.into_iter().collect();
         Ok(())
     }
@@ -150,15 +150,15 @@ impl Machine for ProcessLocalTickets {
         Ok(reply(self.since_start))
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        self.tickets.query(question)
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        self.tickets.query(query)
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         self.tickets.snapshot()
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.tickets.install(chunks)
     }
 }
@@ -183,15 +183,15 @@ impl Machine for LossyTickets {
         self.0.apply(index, command)
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        self.0.query(question)
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        self.0.query(query)
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         self.0.snapshot()
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.0.install(chunks)?;
         self.0.last.pop_last();
         Ok(())
@@ -213,15 +213,15 @@ impl Machine for DuplicateTickets {
         if index.is_multiple_of(7) { self.0.query(command) } else { self.0.apply(index, command) }
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        self.0.query(question)
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        self.0.query(query)
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         self.0.snapshot()
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.0.install(chunks)
     }
 }

@@ -31,7 +31,7 @@ pub struct DiskFailure {
 pub enum DiskOperation {
     /// Locking the directory.
     Lock,
-    /// DirectoryListing the directory.
+    /// Listing the directory.
     List,
     /// Creating a file.
     Create,

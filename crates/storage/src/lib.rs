@@ -73,3 +73,8 @@ pub use file_disk::FileDisk;
 pub use names::FileName;
 pub use snapshots::{CHUNK_BYTES_MAX, SealedSnapshot, SnapshotReader, SnapshotWriter};
 pub use store::{OpenedStore, Store, StoreConfig, StoreIdentity, StoreOwner};
+
+/// The Rust in the README is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct StorageReadme;

@@ -5,6 +5,7 @@
 //! unknown, so every later call returns the same error, and the member must stop.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -21,7 +22,7 @@ use crate::wal::segment::{HEAD_BYTES, SegmentHead, SegmentStart};
 use crate::wal::{AppendError, Wal};
 
 /// The owner of a store: one disk of one member of one cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StoreIdentity {
     /// The cluster.
     pub cluster: u64,
@@ -36,12 +37,33 @@ pub struct StoreIdentity {
 }
 
 /// The member whose store is expected in a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StoreOwner {
     /// The cluster.
     pub cluster: u64,
     /// The member.
     pub member: MemberId,
+}
+
+/// Clusters are printed as everywhere: with 16 hex digits.
+impl fmt::Debug for StoreIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreIdentity")
+            .field("cluster", &format_args!("{:016x}", self.cluster))
+            .field("member", &self.member)
+            .field("incarnation", &self.incarnation)
+            .field("joined_at", &self.joined_at)
+            .finish()
+    }
+}
+
+impl fmt::Debug for StoreOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreOwner")
+            .field("cluster", &format_args!("{:016x}", self.cluster))
+            .field("member", &self.member)
+            .finish()
+    }
 }
 
 impl StoreOwner {

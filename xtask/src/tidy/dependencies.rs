@@ -19,6 +19,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["quorate", "quorate-core", "quorate-kv", "quorate-proto", "quorate-storage"],
     ),
     ("crates/cli", &["quorate-proto", "quorate-server"]),
+    ("crates/node/loom", &[]),
+    ("fuzz", &["quorate", "quorate-core", "quorate-kv", "quorate-sim", "quorate-storage"]),
     ("xtask", &[]),
 ];
 
@@ -46,23 +48,41 @@ fn check_manifest(folder: &str, allowed: &[&str], manifest: &str, faults: &mut V
     for line in manifest.lines() {
         if line.starts_with('[') {
             section = line.trim_matches(['[', ']']);
+            // A dependency with a section of its own.
+            if let Some((kind, name)) =
+                section.rsplit_once('.').filter(|(kind, _)| is_checked(kind))
+            {
+                check_dependency(folder, allowed, name, kind, faults);
+            }
             continue;
         }
         let Some((key, value)) = line.split_once(['=', '.']) else { continue };
         let key = key.trim();
-        let is_dependency = section == "dependencies" || section.ends_with(".dependencies");
-        if !is_dependency || key.is_empty() || key.starts_with('#') {
-            continue;
+        if is_checked(section) && !key.is_empty() && !key.starts_with('#') {
+            check_dependency(folder, allowed, key, value, faults);
         }
-        if key.starts_with("quorate") && !allowed.contains(&key) {
-            faults.push(format!("{folder} must not depend on {key}"));
-        }
-        let optional = value.contains("optional = true");
-        let fits_core = CORE_DEPENDENCIES.contains(&key)
-            || optional && CORE_OPTIONAL_DEPENDENCIES.contains(&key);
-        if folder == "crates/core" && !fits_core {
-            faults.push(format!("{folder} must not depend on {key}"));
-        }
+    }
+}
+
+/// Tests may use what they like.
+fn is_checked(section: &str) -> bool {
+    let (_, kind) = section.rsplit_once('.').unwrap_or(("", section));
+    kind == "dependencies" || kind == "build-dependencies"
+}
+
+fn check_dependency(
+    folder: &str,
+    allowed: &[&str],
+    name: &str,
+    value: &str,
+    faults: &mut Vec<String>,
+) {
+    let optional = value.contains("optional = true");
+    let fits_core =
+        CORE_DEPENDENCIES.contains(&name) || optional && CORE_OPTIONAL_DEPENDENCIES.contains(&name);
+    let is_ours = name.starts_with("quorate");
+    if is_ours && !allowed.contains(&name) || folder == "crates/core" && !fits_core {
+        faults.push(format!("{folder} must not depend on {name}"));
     }
 }
 
@@ -84,6 +104,9 @@ mod tests {
         assert!(faults("crates/cli", &["quorate"], manifest).is_empty());
         let unix = "[target.'cfg(unix)'.dependencies]\nquorate.workspace = true\n";
         assert_eq!(faults("crates/cli", &[], unix).len(), 1);
+        for own_section in ["[dependencies.quorate-sim]", "[build-dependencies]\nquorate-sim = 1"] {
+            assert_eq!(faults("crates/cli", &["quorate"], own_section).len(), 1, "{own_section}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::{GENERATED, files, name};
 /// Well written codebases of the field have 0.1 to 0.4.
 const IDIOMS_PER_1000_WORDS_MAX: f64 = 0.5;
 const LIST: &str = "xtask/idioms.txt";
+const MUTANTS: &str = "crates/sim/mutants/";
 
 /// An idiom and what to write instead.
 struct Idiom {
@@ -65,13 +66,21 @@ pub(crate) fn report(root: &Path) -> io::Result<Vec<String>> {
 fn count_all(root: &Path) -> io::Result<BTreeMap<String, AreaCount>> {
     let idioms = parse_list(&fs::read_to_string(root.join(LIST))?);
     let mut areas: BTreeMap<String, AreaCount> = BTreeMap::new();
-    let kinds = [("rs", FileKind::Rust), ("txt", FileKind::Story), ("md", FileKind::Document)];
+    let kinds = [
+        ("rs", FileKind::Rust),
+        ("proto", FileKind::Rust),
+        ("txt", FileKind::Story),
+        ("md", FileKind::Document),
+        ("toml", FileKind::Script),
+        ("sh", FileKind::Script),
+    ];
     for (ending, kind) in kinds {
         for file in files(root, ending)? {
             let name = name(root, &file);
             if name.starts_with(GENERATED) || name == LIST {
                 continue;
             }
+            let kind = if name.starts_with(MUTANTS) { FileKind::Mutants } else { kind };
             let text = prose(kind, &fs::read_to_string(&file)?);
             let count = areas.entry(area(&name)).or_default();
             count_text(&idioms, &name, &text, count);

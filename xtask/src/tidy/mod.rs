@@ -3,6 +3,7 @@
 
 mod dependencies;
 mod idioms;
+mod named_tests;
 mod places;
 mod prose;
 mod type_names;
@@ -33,6 +34,9 @@ const WORDS: &[(&str, &str)] = &[
     ("raft_node", "node"),
 ];
 
+/// A text of etcd, whose clients compare it.
+const ETCD_TEXT: &str = "bad leader transferee";
+
 pub(crate) use idioms::report as idiom_report;
 
 pub(crate) fn check(root: &Path) -> io::Result<Vec<String>> {
@@ -43,8 +47,12 @@ pub(crate) fn check(root: &Path) -> io::Result<Vec<String>> {
         check_size(&name, &text, &mut faults);
         check_words(&name, &text, &mut faults);
     }
+    for file in files(&root.join("crates/core/tests/scenarios"), "txt")? {
+        check_words(&name(root, &file), "", &mut faults);
+    }
     dependencies::check(root, &mut faults)?;
     idioms::check(root, &mut faults)?;
+    named_tests::check(root, &mut faults)?;
     places::check(root, &mut faults)?;
     type_names::check(root, &mut faults)?;
     check_named_paths(root, "ARCHITECTURE.md", &mut faults)?;
@@ -64,14 +72,27 @@ fn check_size(name: &str, text: &str, faults: &mut Vec<String>) {
 }
 
 fn check_words(name: &str, text: &str, faults: &mut Vec<String>) {
-    // The conformance player uses etcd's words, as the recorded traces do, and the
-    // benchmarks use those of the libraries they measure.
-    let ours = ["crates/core/src", "crates/sim/src/scenario"];
-    if !ours.iter().any(|folder| name.starts_with(folder)) {
+    // The conformance player uses etcd's words, as the recorded traces do, the benchmarks
+    // those of the libraries they measure, and the protocol those of its clients.
+    let theirs = [
+        "crates/bench",
+        "crates/proto",
+        "crates/sim/src/conformance",
+        "crates/sim/tests/conformance",
+        "xtask",
+    ];
+    if theirs.iter().any(|folder| name.starts_with(folder)) {
         return;
     }
+    for part in name.split(['/', '.']) {
+        for found in part.split('_').chain([part]) {
+            if let Some((word, better)) = WORDS.iter().find(|(word, _)| *word == found) {
+                faults.push(format!("{name}: the name has '{word}', say '{better}'"));
+            }
+        }
+    }
     for (number, line) in text.lines().enumerate() {
-        let lower = line.to_lowercase();
+        let lower = line.to_lowercase().replace(ETCD_TEXT, "");
         for found in lower.split(|letter: char| !letter.is_alphanumeric() && letter != '_') {
             if let Some((word, better)) = WORDS.iter().find(|(word, _)| *word == found) {
                 faults.push(format!("{name}:{}: '{word}', say '{better}'", number + 1));
@@ -159,6 +180,8 @@ mod tests {
         assert_eq!(faults, ["crates/core/src/x.rs:2: 'replica', say 'member'"]);
         check_words("crates/sim/src/conformance/x.rs", "confchange", &mut faults);
         assert_eq!(faults.len(), 1);
+        check_words("crates/core/tests/scenarios/a_replica_moves.txt", "", &mut faults);
+        assert_eq!(faults.len(), 2);
     }
 
     #[test]

@@ -19,8 +19,15 @@ struct Rule {
 
 const RULES: &[Rule] = &[
     Rule {
-        texts: &["len() / 2", "len() as u32 / 2", "voters / 2"],
-        within: &["crates/core/src", "crates/node/src", "crates/server/src", "crates/cli/src"],
+        texts: &["voters.len() / 2", "len() as u32 / 2", "voters / 2", "/ 2 + 1", "len() >> 1"],
+        within: &[
+            "crates/core/src",
+            "crates/storage/src",
+            "crates/kv/src",
+            "crates/node/src",
+            "crates/server/src",
+            "crates/cli/src",
+        ],
         owners: &["crates/core/src/membership/quorum.rs"],
         instead: "quorums are counted in crates/core/src/membership/quorum.rs only",
     },

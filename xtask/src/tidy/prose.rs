@@ -1,11 +1,16 @@
-//! The text in a file that a person reads: comments and strings of Rust, the comment lines of a
-//! story, a whole document. Line breaks become spaces, so that an idiom across two lines is found.
+//! The text in a file that a person reads: comments and strings of Rust and of protocol files,
+//! the comment lines of a story, the descriptions of mutants, comments and strings of manifests
+//! and scripts, a whole document. Line breaks become spaces, so that an idiom across two lines is found.
 
 /// Kind of file, which decides what counts as prose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
+    /// Also protocol files, whose comments look the same.
     Rust,
     Story,
+    Mutants,
+    /// Manifests and scripts: comments start with `#`.
+    Script,
     Document,
 }
 
@@ -15,6 +20,24 @@ pub(crate) fn prose(kind: FileKind, text: &str) -> String {
         FileKind::Story => {
             let comments = text.lines().filter_map(|line| line.strip_prefix('#'));
             comments.collect::<Vec<_>>().join(" ")
+        }
+        FileKind::Mutants => {
+            let is_code = |line: &&str| !line.starts_with(['-', '+', '[']);
+            let is_field = |line: &&str| {
+                ["in: ", "covers: ", "noticed: "].iter().any(|field| line.starts_with(field))
+            };
+            let lines = text.lines().filter(is_code).filter(|line| !is_field(line));
+            lines.collect::<Vec<_>>().join(" ")
+        }
+        FileKind::Script => {
+            let comment = |line: &str| line.split_once('#').map(|(_, comment)| comment.to_owned());
+            let strings =
+                |line: &str| line.split('"').skip(1).step_by(2).collect::<Vec<_>>().join(" ");
+            let lines = text.lines();
+            lines
+                .map(|line| comment(line).unwrap_or_else(|| strings(line)))
+                .collect::<Vec<_>>()
+                .join(" ")
         }
         FileKind::Document => text.replace('\n', " "),
     }
@@ -111,6 +134,20 @@ mod tests {
         assert_eq!(rust("for r in x { \"y\" }"), "y");
         assert_eq!(rust(r"let c = '\''; // quote"), "quote");
         assert_eq!(rust("let b = br\"raw\";"), "raw");
+    }
+
+    #[test]
+    fn mutant_prose_is_descriptions() {
+        let text = "# About\n[core/src/x.rs]\na-b-c: It does\n  so.\ncovers: S1\n- old\n+ new";
+        let words: Vec<String> =
+            prose(FileKind::Mutants, text).split_whitespace().map(str::to_owned).collect();
+        assert_eq!(words.join(" "), "# About a-b-c: It does so.");
+    }
+
+    #[test]
+    fn script_prose_is_comments_and_strings() {
+        let text = "# why\nname = \"what\" # more\necho \"said\"";
+        assert_eq!(prose(FileKind::Script, text), " why  more said");
     }
 
     #[test]

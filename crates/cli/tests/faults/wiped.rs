@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::client::wait_for;
 use crate::cluster::{FaultCluster, test_directory};
-use crate::support::messages::{DISOWNED, OTHER_DISK};
+use crate::support::messages::{IDENTITY_REJECTED, OTHER_DISK};
 use crate::support::run;
 use crate::writers::{FaultWriters, assert_present};
 
@@ -41,7 +41,8 @@ async fn assert_rejected(
         fs::remove_dir_all(&cluster.servers[wiped].data_dir).unwrap();
         start(cluster);
         wait_for("the wiped member is rejected", async || {
-            (!cluster.is_running(wiped) || cluster.log_text(wiped).contains(DISOWNED)).then_some(())
+            (!cluster.is_running(wiped) || cluster.log_text(wiped).contains(IDENTITY_REJECTED))
+                .then_some(())
         })
         .await;
         if !cluster.is_running(wiped) {
@@ -74,7 +75,7 @@ async fn a_wiped_member_that_starts_alone_does_not_count_for_a_quorum() {
     let started = async || cluster.log_text(wiped).contains("ready to serve").then_some(());
     wait_for("the wiped member has started", started).await;
     cluster.restart(behind);
-    let rejected = async || cluster.log_text(wiped).contains(DISOWNED).then_some(());
+    let rejected = async || cluster.log_text(wiped).contains(IDENTITY_REJECTED).then_some(());
     wait_for("the wiped member is rejected", rejected).await;
     let (alone, other) = (cluster.client(behind), cluster.client(wiped));
     let (first, second) = tokio::join!(alone.get("key"), other.get("key"));

@@ -3,7 +3,8 @@
 /// In the log of a member that connected to a member of another cluster.
 pub(crate) const WRONG_CLUSTER: &str = "no member of that cluster";
 /// In the log of a member whose disk is not the one of its id.
-pub(crate) const DISOWNED: &str = "disowned: remove this member and add it again under a new id";
+pub(crate) const IDENTITY_REJECTED: &str =
+    "identity rejected: remove this member and add it again under a new id";
 /// In the log of a member that starts with a new disk under an old id.
 pub(crate) const OTHER_DISK: &str = "has already been bootstrapped on another disk";
 /// Refusal of a change while a goal is in progress.
@@ -23,4 +24,4 @@ pub(crate) const DAMAGED_SNAPSHOT: &str = "truncated or damaged";
 /// Error for a file that is not a snapshot.
 pub(crate) const FOREIGN_SNAPSHOT: &str = "not a snapshot of this program";
 /// Error of a recovery without the member itself.
-pub(crate) const NOT_IN_MEMBERS: &str = "this is the disk of a, want it among the members";
+pub(crate) const NOT_IN_MEMBERS: &str = "this is the disk of a, which is not among the members";

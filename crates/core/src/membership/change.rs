@@ -30,7 +30,7 @@ pub struct Change {
     pub infos: Vec<(MemberId, MemberInfo)>,
 }
 
-/// The kind of a change.
+/// The kind of a change. Exhaustive because it is stored: every case has a byte on the disk.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case", deny_unknown_fields))]
@@ -83,7 +83,8 @@ impl Default for ChangeKind {
     }
 }
 
-/// One operation of a change.
+/// One operation of a change. Exhaustive because it is stored: every case has a byte on the
+/// disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -98,7 +99,8 @@ pub enum Operation {
     Update(MemberId),
 }
 
-/// Whether a change goes through a joint membership.
+/// Whether a change goes through a joint membership. Exhaustive because it is stored: every
+/// case has a byte on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -110,6 +112,16 @@ pub enum Transition {
     JointImplicit,
     /// Into a joint that stays until a change leaves it.
     JointExplicit,
+}
+
+/// What happens to members that lose their vote. Exhaustive because there is no third case: a
+/// member without a vote is a learner or no member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RemovedVoters {
+    /// They stay members, without a vote.
+    BecomeLearners,
+    /// They leave the cluster, once they are learners and that is settled.
+    Leave,
 }
 
 /// A change in the log, with the resulting membership.
@@ -166,9 +178,9 @@ impl Change {
         ChangeKind::AddLearners([id].into_iter().collect()).into()
     }
 
-    /// Exactly these voters, which must be members already. A voter that loses its vote
-    /// stays as a learner, or is removed once that is safe.
-    pub fn set_voters(voters: impl IntoIterator<Item = MemberId>, retain: bool) -> Self {
+    /// Exactly these voters, which must be members already.
+    pub fn set_voters(voters: impl IntoIterator<Item = MemberId>, removed: RemovedVoters) -> Self {
+        let retain = removed == RemovedVoters::BecomeLearners;
         ChangeKind::SetVoters { voters: voters.into_iter().collect(), retain }.into()
     }
 
@@ -178,8 +190,9 @@ impl Change {
         ChangeKind::EditVoters { add, remove, retain: true }.into()
     }
 
-    /// Demotes these voters; they stay as learners, or are removed once that is safe.
-    pub fn remove_voters(ids: impl IntoIterator<Item = MemberId>, retain: bool) -> Self {
+    /// Takes the vote of these members.
+    pub fn remove_voters(ids: impl IntoIterator<Item = MemberId>, removed: RemovedVoters) -> Self {
+        let retain = removed == RemovedVoters::BecomeLearners;
         let (add, remove) = (MemberSet::new(), ids.into_iter().collect());
         ChangeKind::EditVoters { add, remove, retain }.into()
     }

@@ -27,7 +27,7 @@ pub struct Goal {
     pub cancels: bool,
 }
 
-/// How a goal ended.
+/// How a goal ended. Exhaustive because it is stored: every case has a byte on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -41,7 +41,7 @@ pub enum GoalEnd {
     Replaced,
 }
 
-/// A goal that has ended.
+/// A goal that has ended. Exhaustive because it is stored: a field more changes the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EndedGoal {
@@ -63,7 +63,8 @@ impl Goal {
     }
 }
 
-/// What a leader sees of its peers, as input for planning.
+/// What a leader sees of its peers, as input for planning. Exhaustive because callers of
+/// [`plan`] build it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PlanContext {
@@ -77,7 +78,8 @@ pub struct PlanContext {
     pub settled: bool,
 }
 
-/// One step towards a goal.
+/// One step towards a goal. Exhaustive because a program that shows or checks steps must know
+/// all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -343,6 +345,7 @@ impl Membership {
 /// All steps towards a goal, in advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Plan {
     /// The steps in order.
     pub steps: Vec<PlannedStep>,
@@ -351,6 +354,7 @@ pub struct Plan {
 /// One step of a plan, and what the cluster tolerates after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct PlannedStep {
     /// The step.
     pub step: GoalStep,

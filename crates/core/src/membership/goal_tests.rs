@@ -1,6 +1,8 @@
 use super::tests::short;
 use super::*;
-use crate::config::EtcdCompat;
+use crate::config::{Config, EtcdCompat};
+use crate::membership::RemovedVoters;
+use crate::{Boot, Input, Raft, Refusal};
 
 fn set(mask: u32) -> MemberSet {
     (0..5).filter(|bit| mask & (1 << bit) != 0).map(|bit| MemberId(bit + 1)).collect()
@@ -157,15 +159,17 @@ fn plan_lists_all_steps_and_blocking_losses() {
 fn voters_given_as_a_set_stay_or_are_removed() {
     let now = Membership::new([1, 2, 3].map(MemberId), [4, 5, 6].map(MemberId));
     let resolve = |change: Change| now.resolve(&change, &EtcdCompat::default());
-    let kept = resolve(Change::set_voters([3, 4, 5].map(MemberId), true)).unwrap();
+    let kept = resolve(Change::set_voters([3, 4, 5].map(MemberId), RemovedVoters::BecomeLearners))
+        .unwrap();
     assert_eq!(short(&kept.leave().unwrap()), "voters=(3 4 5) learners=(1 2 6)");
-    let lost = resolve(Change::set_voters([3, 4, 5].map(MemberId), false)).unwrap();
+    let lost = resolve(Change::set_voters([3, 4, 5].map(MemberId), RemovedVoters::Leave)).unwrap();
     assert_eq!(short(&walk(lost, MemberId(3)).0), "voters=(3 4 5) learners=(6)");
     let more = resolve(Change::add_voters([MemberId(4)])).unwrap();
     assert_eq!(short(&more), "voters=(1 2 3 4) learners=(5 6)");
-    let fewer = resolve(Change::remove_voters([MemberId(3)], true)).unwrap();
+    let fewer =
+        resolve(Change::remove_voters([MemberId(3)], RemovedVoters::BecomeLearners)).unwrap();
     assert_eq!(short(&fewer), "voters=(1 2) learners=(3 4 5 6)");
-    let unknown = resolve(Change::set_voters([MemberId(9)], true));
+    let unknown = resolve(Change::set_voters([MemberId(9)], RemovedVoters::BecomeLearners));
     assert_eq!(unknown, Err(ChangeRefusal::UnknownMember { id: MemberId(9) }));
     let learner = resolve(Change::add_learner(MemberId(7))).unwrap();
     assert_eq!(short(&learner), "voters=(1 2 3) learners=(4 5 6 7)");
@@ -267,4 +271,24 @@ fn unwanted_learner_is_removed_without_waiting() {
     let now = Membership::new([id(1)], [id(2)]).set_goal(&set(0b101), &MemberSet::new()).unwrap();
     let now = now.take_step(&next_step(&now, &view).unwrap()).unwrap();
     assert_eq!(next_step(&now, &view), Some(GoalStep::CatchUp(set(0b100))));
+}
+
+/// A leader plans a goal from what it sees of its peers, and changes nothing.
+#[test]
+fn a_leader_plans_without_acting() {
+    let start = Membership::new(set(0b001).iter(), set(0b010).iter());
+    let mut raft = Raft::new(Config::new(MemberId(1)), Boot::first(start)).unwrap();
+    let (both, second) = (set(0b011), set(0b010));
+    assert!(matches!(raft.plan(&second, &MemberSet::new()), Err(Refusal::NotLeader { .. })));
+    raft.step(Input::Campaign).unwrap();
+    while let Some(save) = raft.take_output().save {
+        raft.step(Input::Saved(save.id)).unwrap();
+    }
+    let before = raft.clone();
+    let plan = raft.plan(&both, &MemberSet::new()).unwrap();
+    assert_eq!(raft, before);
+    // The learner never answered, so the plan begins by waiting for it.
+    assert_eq!(plan.steps[0].step, GoalStep::CatchUp(second.clone()));
+    let reached = raft.plan(&set(0b001), &second);
+    assert_eq!(reached, Err(Refusal::Change(ChangeRefusal::AlreadyReached)));
 }

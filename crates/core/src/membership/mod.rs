@@ -17,7 +17,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-pub use change::{Change, ChangeKind, LoggedChange, Operation, Transition};
+pub use change::{Change, ChangeKind, LoggedChange, Operation, RemovedVoters, Transition};
 pub use goal::{
     EndedGoal, Goal, GoalEnd, GoalStep, Plan, PlanContext, PlannedStep, next_step, plan,
 };
@@ -99,9 +99,13 @@ impl Membership {
         majorities: Vec<MemberSet>,
         learners: MemberSet,
         learners_next: MemberSet,
-        auto_leave: bool,
     ) -> Self {
-        Self { majorities, learners, learners_next, auto_leave, ..Self::default() }
+        Self { majorities, learners, learners_next, ..Self::default() }
+    }
+
+    /// This membership, which the leader leaves automatically if it is joint.
+    pub fn with_auto_leave(self) -> Self {
+        Self { auto_leave: true, ..self }
     }
 
     /// This membership with another activation rule.

@@ -128,4 +128,11 @@ impl fmt::Display for ChangeRefusal {
     }
 }
 
-impl std::error::Error for ChangeRefusal {}
+impl std::error::Error for ChangeRefusal {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::InvalidMembership(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -11,11 +11,11 @@ pub(super) fn short(value: &impl ToString) -> String {
 }
 
 fn one(voters: &[u64]) -> Membership {
-    Membership::from_parts(vec![ids(voters)], ids(&[]), ids(&[]), false)
+    Membership::from_parts(vec![ids(voters)], ids(&[]), ids(&[]))
 }
 
 fn two(incoming: &[u64], outgoing: &[u64]) -> Membership {
-    Membership::from_parts(vec![ids(incoming), ids(outgoing)], ids(&[]), ids(&[]), false)
+    Membership::from_parts(vec![ids(incoming), ids(outgoing)], ids(&[]), ids(&[]))
 }
 
 fn commit(membership: &Membership, known: &[(u64, u64)]) -> u64 {
@@ -86,8 +86,7 @@ fn quorum_agrees_with_brute_force() {
             if outgoing > 0 {
                 majorities.push(set(outgoing));
             }
-            let membership =
-                Membership::from_parts(majorities, MemberSet::new(), MemberSet::new(), false);
+            let membership = Membership::from_parts(majorities, MemberSet::new(), MemberSet::new());
             for yes in 0u32..32 {
                 let says = |id: MemberId| yes & (1 << id.0) != 0;
                 let want = is_quorum(&membership, yes);
@@ -134,7 +133,6 @@ fn quorums_overlap_across_every_allowed_change() {
                 majorities,
                 MemberSet::new(),
                 MemberSet::new(),
-                false,
             ));
         }
     }
@@ -229,7 +227,8 @@ fn member_zero_is_refused_or_skipped() {
 #[test]
 fn invalid_memberships_fail_the_check() {
     let all = |majorities: Vec<MemberSet>, learners: &[u64], next: &[u64], auto: bool| {
-        Membership::from_parts(majorities, ids(learners), ids(next), auto).check()
+        let membership = Membership::from_parts(majorities, ids(learners), ids(next));
+        if auto { membership.with_auto_leave().check() } else { membership.check() }
     };
     assert_eq!(all(vec![], &[1], &[], false), Err(MembershipError::NoVoters));
     assert_eq!(all(vec![ids(&[1]), ids(&[])], &[], &[], false), Err(MembershipError::NoVoters));

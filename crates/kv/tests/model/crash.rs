@@ -49,7 +49,7 @@ fn crash_leaves_an_earlier_state_and_the_log_restores_the_rest() {
         // The log may be replayed from the start or from the applied index of the table.
         let from = if step % 2 == 0 { 0 } else { applied };
         for (index, command) in log.iter().enumerate().skip(from) {
-            crashed.apply_bytes(index as u64 + 1, command).unwrap();
+            let _ = crashed.apply_bytes(index as u64 + 1, command).unwrap();
         }
         assert_eq!(crashed.hash().unwrap(), hashes[log.len()]);
     }
@@ -64,15 +64,15 @@ fn crash_during_installation_leaves_the_old_state() {
     let mut source = Kv::open(MemoryTable::default()).unwrap();
     for index in 1..300 {
         let command = generator.command(source.revision());
-        source.apply(index, &command).unwrap();
+        let _ = source.apply(index, &command).unwrap();
     }
     let value = Bytes::from(vec![1; 3 << 20]);
     let large = Put { key: "large".into(), value, ..Default::default() };
-    source.apply(300, &Command::Put(large)).unwrap();
+    let _ = source.apply(300, &Command::Put(large)).unwrap();
     let chunks: Vec<Bytes> = source.snapshot().unwrap().collect();
     let disk = MemoryDisk::default();
     let mut redb = open(&disk);
-    redb.apply(1, &generator.command(1)).unwrap();
+    let _ = redb.apply(1, &generator.command(1)).unwrap();
     redb.save().unwrap();
     let old = redb.hash().unwrap();
     // The crash comes with the last chunk, when all rows are staged.
@@ -98,17 +98,17 @@ fn defragmentation_returns_space_unless_a_snapshot_is_read() {
     let value = Bytes::from(vec![1; 10_000]);
     for index in 1..=1_000 {
         let put = Put { key: "key".into(), value: value.clone(), ..Put::default() };
-        kv.apply(index, &Command::Put(put)).unwrap();
+        let _ = kv.apply(index, &Command::Put(put)).unwrap();
     }
     let compact = Compact { revision: kv.revision() };
-    kv.apply(1_001, &Command::Compact(compact)).unwrap();
+    let _ = kv.apply(1_001, &Command::Compact(compact)).unwrap();
     kv.save().unwrap();
     let before = kv.bytes_total().unwrap();
     assert!(kv.bytes_in_use() < 20_000 && before > 5_000_000, "{before}");
     let snapshot = kv.snapshot().unwrap();
     assert!(matches!(kv.defragment(), Err(TableError::Busy)));
     // The snapshot and new commands still work.
-    kv.apply(1_002, &Command::Noop).unwrap();
+    let _ = kv.apply(1_002, &Command::Noop).unwrap();
     assert!(snapshot.count() > 2);
     kv.defragment().unwrap();
     assert!(kv.bytes_total().unwrap() < before / 2);

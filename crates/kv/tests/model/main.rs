@@ -279,7 +279,7 @@ impl ModelTest {
         assert_eq!(self.redb().applied(), index);
         let hash = self.redb().hash().unwrap();
         let command = Command::Put(quorate_kv::Put { key: "a".into(), ..Default::default() });
-        self.redb().apply(index, &command).unwrap();
+        let _ = self.redb().apply(index, &command).unwrap();
         assert_eq!(self.redb().hash().unwrap(), hash);
         if self.generator.chance(30) {
             self.redb().defragment().unwrap();

@@ -79,5 +79,5 @@ impl Clock {
     }
 }
 
-/// More than any timeout: after so many ticks every deadline has passed.
+/// More than any timeout: after this many ticks every deadline has passed.
 const MANY_TICKS: u64 = 100_000;

@@ -12,6 +12,7 @@ use super::storage::StorageError;
 use super::transport::{MemberKey, TransportError};
 use crate::applier::SnapshotInstallError;
 use crate::driver::DriverOptions;
+use crate::machine::MachineFailed;
 
 /// Settings of one member. [`NodeConfig::first`] and [`NodeConfig::join`] fill in defaults;
 /// every field may be changed after.
@@ -103,7 +104,7 @@ impl NodeConfig {
 impl fmt::Debug for NodeConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NodeConfig")
-            .field("cluster", &self.cluster)
+            .field("cluster", &format_args!("{:016x}", self.cluster))
             .field("raft", &self.raft)
             .field("first", &self.first)
             .finish_non_exhaustive()
@@ -126,6 +127,8 @@ pub enum NodeError {
     Boot(BootError),
     /// The newest snapshot is not one of this machine.
     Snapshot(EntryId, SnapshotInstallError),
+    /// The machine could not resume its own state.
+    Machine(MachineFailed),
     /// The machine panicked while it was restored from the newest snapshot.
     MachinePanicked,
     /// The transport could not be started.
@@ -143,6 +146,7 @@ impl fmt::Display for NodeError {
             Self::Storage(why) => write!(f, "cannot open the storage: {why}"),
             Self::Boot(why) => write!(f, "the stored state is not usable: {why}"),
             Self::Snapshot(id, why) => write!(f, "snapshot {id}: {why}"),
+            Self::Machine(failed) => write!(f, "{failed}"),
             Self::MachinePanicked => write!(f, "the state machine panicked on a snapshot"),
             Self::Transport(why) => write!(f, "cannot start the transport: {why}"),
             Self::System(why) => write!(f, "the system refused a thread or random numbers: {why}"),
@@ -156,6 +160,7 @@ impl std::error::Error for NodeError {
             Self::Storage(why) | Self::Transport(why) => Some(&**why),
             Self::Boot(why) => Some(why),
             Self::Snapshot(_, why) => Some(why),
+            Self::Machine(failed) => Some(failed),
             Self::System(why) => Some(why),
             Self::ZeroTick
             | Self::HostStopped

@@ -31,14 +31,14 @@ enum DirectoryState<D: Disk> {
 impl DirectoryStorage {
     /// In this directory, which is created if it is missing, with mode 0700, and locked while
     /// a member runs on it.
-    pub fn at(path: impl Into<PathBuf>) -> io::Result<Self> {
-        Ok(Self::on(FileDisk::open(path)?, StoreConfig::default()))
+    pub fn new(path: impl Into<PathBuf>) -> io::Result<Self> {
+        Ok(Self::with_disk(FileDisk::open(path)?, StoreConfig::default()))
     }
 }
 
 impl<D: Disk> DirectoryStorage<D> {
     /// On any [`Disk`].
-    pub fn on(disk: D, config: StoreConfig) -> Self {
+    pub fn with_disk(disk: D, config: StoreConfig) -> Self {
         Self { state: DirectoryState::Closed(Some(disk)), config }
     }
 

@@ -45,8 +45,16 @@ pub(crate) struct Parts {
     local_members: Arc<LocalMembers>,
     pub(crate) transport: Arc<dyn Transport>,
     state: Mutex<HostState>,
-    /// Of [`Node::start`]: the host stops with its last member.
-    stop_when_empty: bool,
+    lifetime: HostLifetime,
+}
+
+/// When a host stops by itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HostLifetime {
+    /// Never: of [`Host::start`].
+    UntilStopped,
+    /// With its last member: of [`Node::start`].
+    UntilEmpty,
 }
 
 #[derive(Default)]
@@ -76,7 +84,7 @@ impl Host {
     /// uses from then on. It listens as soon as it has its first member, so that no peer
     /// connects to a process without members.
     pub fn start(tick: Duration, transport: impl Transport) -> Result<Self, NodeError> {
-        Self::new(tick, RaftThreads::of_caller(), transport, false)
+        Self::new(tick, RaftThreads::of_caller(), transport, HostLifetime::UntilStopped)
     }
 
     /// As [`Host::start`], on threads of its own: one for Raft (members, ticks, connections)
@@ -87,7 +95,7 @@ impl Host {
         transport: impl Transport,
     ) -> Result<Self, NodeError> {
         let threads = RaftThreads::start().map_err(NodeError::System)?;
-        Self::new(tick, threads, transport, false)
+        Self::new(tick, threads, transport, HostLifetime::UntilStopped)
     }
 
     /// A host that stops when its last member has stopped.
@@ -97,17 +105,17 @@ impl Host {
         transport: impl Transport,
     ) -> Result<Self, NodeError> {
         if !own_threads {
-            return Self::new(tick, RaftThreads::of_caller(), transport, true);
+            return Self::new(tick, RaftThreads::of_caller(), transport, HostLifetime::UntilEmpty);
         }
         let threads = RaftThreads::start().map_err(NodeError::System)?;
-        Self::new(tick, threads, transport, true)
+        Self::new(tick, threads, transport, HostLifetime::UntilEmpty)
     }
 
     fn new(
         tick: Duration,
         threads: RaftThreads,
         transport: impl Transport,
-        stop_when_empty: bool,
+        lifetime: HostLifetime,
     ) -> Result<Self, NodeError> {
         if tick.is_zero() {
             return Err(NodeError::ZeroTick);
@@ -124,7 +132,7 @@ impl Host {
             local_members: Arc::default(),
             transport: Arc::new(transport),
             state: Mutex::default(),
-            stop_when_empty,
+            lifetime,
         };
         Ok(Self { parts: Arc::new(parts) })
     }
@@ -197,17 +205,17 @@ fn open_member<M: Machine>(
     let (mark, first) = first_identity(config.cluster, &config.raft, first);
     let StoredState { identity, boots, boot } =
         storage.open(mark, &first).map_err(NodeError::Storage)?;
-    let mut waking = StartingMember::new(config.raft, identity, boots, boot, machine);
-    let snapshot = waking.boot.snapshot.clone();
-    if snapshot.id.index > 0 {
+    let starting = StartingMember::new(config.raft, identity, boots, boot, machine);
+    let mut starting = starting.map_err(NodeError::Machine)?;
+    if let Some(snapshot) = starting.snapshot() {
         let source = storage.open_snapshot(snapshot.id).map_err(NodeError::Storage)?;
-        install(&mut waking.applier, &snapshot, source).map_err(|ended| match ended {
+        let _ = install(&mut starting.applier, &snapshot, source).map_err(|ended| match ended {
             StopReason::Snapshot(id, why) => NodeError::Snapshot(id, why),
             ended => NodeError::Storage(ended.into()),
         })?;
         storage.release_snapshot(snapshot.id);
     }
-    let (driver, applier, _) = waking.finish(config.options).map_err(NodeError::Boot)?;
+    let (driver, applier, _) = starting.finish(config.options).map_err(NodeError::Boot)?;
     Ok(OpenedMember { driver, applier, storage: Box::new(storage), boots })
 }
 
@@ -244,7 +252,7 @@ impl Parts {
         let mut state = lock(&self.state);
         self.local_members.remove(key);
         state.running.remove(&key);
-        let stops = self.stop_when_empty && state.running.is_empty();
+        let stops = self.lifetime == HostLifetime::UntilEmpty && state.running.is_empty();
         state.is_stopping |= stops;
         stops
     }
@@ -289,6 +297,8 @@ impl Parts {
         let jobs = Arc::new(BatchQueue::new());
         let (queries, waiting_queries) = mpsc::channel(QUERIES_WAITING_MAX);
         *lock(&shared.leader_queries) = Some(waiting_queries);
+        // A thread that runs one machine may block.
+        let runs_one_machine = self.threads.are_own() && self.lifetime == HostLifetime::UntilEmpty;
         let apply = ApplyTask {
             applier,
             jobs: Arc::clone(&jobs),
@@ -296,8 +306,7 @@ impl Parts {
             disk: disk.clone(),
             counters,
             observer,
-            // A thread that runs one machine may block.
-            blocking: config.machine_blocks && !(self.threads.are_own() && self.stop_when_empty),
+            blocking: config.machine_blocks && !runs_one_machine,
             writing: Arc::new(Semaphore::new(1)),
             disk_uses: local.disk_uses.clone(),
         };

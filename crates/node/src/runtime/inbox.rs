@@ -81,7 +81,7 @@ impl Inbox {
             return Err(RejectReason::Removed);
         }
         if filter.rejected_disks.contains(&(from.member, incarnation)) {
-            return Err(RejectReason::NotItself);
+            return Err(RejectReason::OtherDisk);
         }
         Ok(())
     }

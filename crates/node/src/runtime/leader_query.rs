@@ -15,6 +15,7 @@ use crate::outcome::RequestRefused;
 /// A query to the application of the leader; see
 /// [`Node::leader_queries`](crate::Node::leader_queries). If it is dropped without a reply, the
 /// sender is told to retry.
+#[must_use = "the sender waits for a reply"]
 pub struct LeaderQuery {
     from: MemberId,
     payload: Bytes,

@@ -21,6 +21,7 @@ use super::transport::PeerMessage;
 use crate::applier::MachineJobDone;
 use crate::command_id::CommandBuffer;
 use crate::outcome::{RequestOutcome, RequestRefused};
+use crate::request_table::ChangeWait;
 
 /// A client's request, and where the reply goes.
 pub(crate) struct ClientRequest {
@@ -35,7 +36,7 @@ pub(crate) enum RequestKind {
     Read(Bytes),
     ReadLocal(Bytes),
     Barrier,
-    Change(Box<Change>, u64),
+    Change(Box<Change>, ChangeWait),
     Transfer(MemberId),
 }
 

@@ -78,7 +78,7 @@ pub(crate) struct TaskState {
     jobs_waiting: usize,
     peers: BTreeMap<MemberId, MemberInfo>,
     snapshot_requests: Vec<(Index, oneshot::Sender<Result<Index, RequestRefused>>)>,
-    disowned: Option<(MemberId, quorate_core::message::Identity)>,
+    identity_rejected: Option<(MemberId, quorate_core::message::Identity)>,
     /// How often a leader assumed entries that this log does not have.
     missed: u32,
     ended: Option<StopReason>,
@@ -93,6 +93,11 @@ const IN_PROGRESS_FOR_CLIENTS: usize = 16;
 /// It is slow when the last of them has taken so long. Otherwise clients wait for it even if
 /// nothing else is in progress: their requests then make one batch instead of several.
 const SLOW_AFTER: Duration = Duration::from_millis(10);
+/// It hangs when the last of them has taken so long. Then some requests are accepted all the
+/// same, so that they end at their deadline instead of waiting in the queue without one: a
+/// snapshot may take minutes to install, and a disk may never return.
+/// Few enough at a time that the memory they take is bounded.
+const HANGS_AFTER: Duration = Duration::from_secs(1);
 /// So many before peers have to wait. A correct leader stops earlier: this is beyond the
 /// number of appends that it has in flight.
 const IN_PROGRESS_FOR_PEERS: usize = 2_048;
@@ -110,7 +115,7 @@ impl TaskState {
             jobs_waiting: 0,
             peers: BTreeMap::new(),
             snapshot_requests: Vec::new(),
-            disowned: None,
+            identity_rejected: None,
             missed: 0,
             ended: None,
             completions: Vec::new(),
@@ -136,8 +141,9 @@ impl Member {
     /// Waits until there is something to do, then takes what is in the mailbox.
     async fn receive_batch(&mut self) {
         let in_progress = self.state.saves_waiting.max(self.state.jobs_waiting);
-        let slow = in_progress > 0 && self.state.dispatched_at.elapsed() >= SLOW_AFTER;
-        let clients = in_progress == 0 || (slow && in_progress < IN_PROGRESS_FOR_CLIENTS);
+        let since = self.state.dispatched_at.elapsed();
+        let slow = since >= SLOW_AFTER && in_progress < IN_PROGRESS_FOR_CLIENTS;
+        let clients = in_progress == 0 || slow || since >= HANGS_AFTER;
         // The core bounds the machine's work for peers.
         let peers = self.state.saves_waiting < IN_PROGRESS_FOR_PEERS;
         let (state, mailbox) = (&mut self.state, &mut self.mailbox);
@@ -208,7 +214,7 @@ impl Member {
                 counters.reads.add(1);
                 self.driver.barrier()
             }
-            RequestKind::Change(change, ticks) => self.driver.change(*change, ticks),
+            RequestKind::Change(change, wait) => self.driver.change(*change, wait),
             RequestKind::Transfer(to) => self.driver.transfer(to),
         };
         self.state.waiting.insert(token, request.reply);
@@ -297,7 +303,7 @@ impl Member {
         drop(filter);
         warn!(member = %self.key.member, peer = %from, "peer rejected: another disk is known under its id");
         self.dispatch();
-        self.transport.reject(self.key, from, RejectReason::NotItself);
+        self.transport.reject(self.key, from, RejectReason::OtherDisk);
     }
 
     fn on_completion(&mut self, completion: Completion) {
@@ -349,7 +355,10 @@ impl Member {
                 self.driver.snapshot_lost(envelope.to);
             }
             Completion::Control(control) => self.on_control(control),
-            Completion::Ended(why) => self.state.ended = Some(why),
+            Completion::Ended(why) => {
+                // What failed first is the reason; the rest may follow from it.
+                self.state.ended.get_or_insert(why);
+            }
         }
     }
 
@@ -443,7 +452,7 @@ impl Member {
             boots: self.boots,
             open_requests: self.driver.open_requests(),
             saves_waiting: self.state.saves_waiting,
-            disowned: self.state.disowned,
+            identity_rejected: self.state.identity_rejected,
         }
     }
 
@@ -515,10 +524,11 @@ impl Member {
         let member = self.key.member;
         match event {
             Event::Role { from, to, term } => {
-                info!(%member, term, ?from, ?to, "role changed");
+                info!(%member, term, %from, %to, "role changed");
             }
             Event::Leader { leader, term } => {
-                info!(%member, term, ?leader, "leader changed");
+                let name = leader.map_or("none".to_owned(), |leader| leader.to_string());
+                info!(%member, term, leader = name, "leader changed");
                 // A reader that sees the leader also sees its term.
                 self.shared.term.store(*term, Ordering::Release);
                 self.shared.leader.send_replace(*leader);
@@ -534,10 +544,12 @@ impl Member {
                 write(&self.local.filter).removed = membership.removed().to_vec();
             }
             Event::GoalStep { step } => info!(%member, %step, "next step of the goal"),
-            Event::GoalEnded(ended) => info!(%member, goal = %ended.id, "goal ended"),
+            Event::GoalEnded(ended) => {
+                info!(%member, goal = %ended.id, end = ?ended.end, "goal ended")
+            }
             Event::IdentityRejected { by, known } => {
-                warn!(%member, %by, "disowned: remove this member and add it again under a new id");
-                self.state.disowned = Some((*by, *known));
+                warn!(%member, %by, "identity rejected: remove this member and add it again under a new id");
+                self.state.identity_rejected = Some((*by, *known));
             }
             other => debug!(%member, ?other, "event"),
         }
@@ -595,6 +607,17 @@ impl Member {
         self.shared.leader.send_replace(None);
         self.jobs.push(ApplyCommand::Stop);
         let _ = self.applying.await;
+        // A job that was queued before the stop may have failed.
+        let mut completions = Vec::new();
+        self.mailbox.done.take_all(&mut completions);
+        let failed = completions.into_iter().find_map(|completion| match completion {
+            Completion::Ended(failed) => Some(failed),
+            _ => None,
+        });
+        let why = match (why, failed) {
+            (StopReason::Stopped, Some(failed)) => failed,
+            (why, _) => why,
+        };
         self.jobs.close();
         self.mailbox.done.close();
         let released = self.local.disk_uses.cancel();

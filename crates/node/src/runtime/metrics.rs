@@ -117,23 +117,29 @@ impl Metrics {
         });
         let transport = self.transport.iter().map(|(event, count)| {
             let help = "Events of the transport, for all members of the process, by name.";
-            labelled("quorate_transport_total", help, ("what", event), *count)
+            labelled("quorate_transport_total", help, ("event", event), *count)
         });
         self.single().into_iter().chain(dropped).chain(transport)
     }
 
-    /// All numbers in the text format of Prometheus.
-    pub fn to_prometheus(&self) -> String {
+    /// All numbers in the text format of Prometheus, each with these labels, given as name and
+    /// value: for example the cluster and the member, as 16 hex digits.
+    pub fn to_prometheus(&self, labels: &[(&str, &str)]) -> String {
         let (mut text, mut last) = (String::new(), "");
+        let common = labels.iter().map(|(label, content)| label_text(label, content));
+        let common: Vec<String> = common.collect();
         for Metric { name, help, kind, label, value } in self.iter() {
             // Writing to a string cannot fail.
             if name != last {
                 let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {}", kind.name());
                 last = name;
             }
-            let _ = match label {
-                Some((label, content)) => writeln!(text, "{name}{{{label}=\"{content}\"}} {value}"),
-                None => writeln!(text, "{name} {value}"),
+            let own = label.map(|(label, content)| label_text(label, content));
+            let all: Vec<&str> = common.iter().chain(&own).map(String::as_str).collect();
+            let _ = if all.is_empty() {
+                writeln!(text, "{name} {value}")
+            } else {
+                writeln!(text, "{name}{{{}}} {value}", all.join(","))
             };
         }
         text
@@ -164,7 +170,7 @@ impl Metrics {
                 value: time(self.apply_time),
                 ..counter("quorate_apply_seconds_total", "Time spent applying entries.", 0)
             },
-            counter("quorate_turns_total", "Wake-ups of the member's task.", self.turns),
+            counter("quorate_task_wakeups_total", "Wake-ups of the member's task.", self.turns),
             counter("quorate_messages_sent_total", "Messages sent to peers.", self.sent),
             counter("quorate_messages_received_total", "Messages from peers.", self.received),
             counter("quorate_snapshots_sent_total", "Snapshots sent.", self.snapshots_sent),
@@ -172,6 +178,11 @@ impl Metrics {
             counter("quorate_snapshots_taken_total", "Snapshots taken.", self.snapshots_taken),
         ]
     }
+}
+
+fn label_text(label: &str, content: &str) -> String {
+    let content = content.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    format!("{label}=\"{content}\"")
 }
 
 fn counter(name: &'static str, help: &'static str, value: u64) -> Metric {
@@ -297,7 +308,7 @@ mod tests {
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), count);
-        let text = metrics.to_prometheus();
+        let text = metrics.to_prometheus(&[]);
         for line in [
             "# TYPE quorate_proposals_total counter",
             "quorate_proposals_total 7",
@@ -305,11 +316,25 @@ mod tests {
             "quorate_requests_open 2",
             "quorate_sync_seconds_total 1.5",
             "quorate_inputs_dropped_total{reason=\"old_term\"} 3",
-            "quorate_transport_total{what=\"bytes_sent\"} 10",
-            "quorate_transport_total{what=\"connected\"} 1",
+            "quorate_transport_total{event=\"bytes_sent\"} 10",
+            "quorate_transport_total{event=\"connected\"} 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in {text}");
         }
         assert_eq!(text.matches("# TYPE quorate_transport_total").count(), 1);
+    }
+
+    #[test]
+    fn common_labels_precede_the_label_of_a_metric() {
+        let mut metrics = Metrics { proposals: 7, ..Metrics::default() };
+        metrics.dropped.insert("old_term", 3);
+        let text = metrics.to_prometheus(&[("cluster", "00000000000000c1"), ("zone", "a\"\\b")]);
+        for line in [
+            "quorate_proposals_total{cluster=\"00000000000000c1\",zone=\"a\\\"\\\\b\"} 7",
+            "quorate_inputs_dropped_total{cluster=\"00000000000000c1\",zone=\"a\\\"\\\\b\",\
+             reason=\"old_term\"} 3",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
     }
 }

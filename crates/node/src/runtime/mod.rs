@@ -1,4 +1,4 @@
-//! The tasks, threads and sockets around a [`Driver`](crate::Driver).
+//! The tasks, threads and sockets around a [`Driver`](crate::driver::Driver).
 //!
 //! # Reading order
 //! `node` (the requests), `host` (how a member is started and stopped), `member` (its task),
@@ -44,7 +44,7 @@ pub use inbox::{Inbox, MemberStopped};
 pub use leader_query::LeaderQuery;
 pub use memory_storage::MemoryStorage;
 pub use metrics::{Metric, MetricKind, Metrics, NodeObserver};
-pub use node::{CHANGE_TIMEOUT_TICKS, CommandReply, LocalRead, Node, RemovedVoters};
+pub use node::{CommandReply, LocalRead, Node};
 pub use snapshots::{IncomingSnapshot, OutgoingSnapshot, SnapshotReceiveError};
 pub use status::{MembershipEvent, MembershipWatch, NodeStatus, StopReason};
 pub use storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_core::membership::{
-    ChangeRefusal, EndedGoal, GoalEnd, MemberInfo, Plan, PlanContext, plan,
+    ChangeRefusal, EndedGoal, GoalEnd, MemberInfo, Plan, PlanContext, RemovedVoters, plan,
 };
 use quorate_core::status::RoleKind;
 use quorate_core::{Change, EntryId, Index, MemberId, MemberSet, Membership, Refusal, Term};
@@ -30,6 +30,7 @@ use super::transport::{MemberKey, Transport};
 use crate::command_id::CommandBuffer;
 use crate::machine::Machine;
 use crate::outcome::{OutcomeUnknown, RequestError, RequestRefused, RequestReply};
+use crate::request_table::ChangeWait;
 
 /// A running member. Clones are handles on the same member; it runs until it is stopped, also
 /// when all handles are dropped.
@@ -48,6 +49,7 @@ pub struct Node {
 
 /// The reply to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CommandReply {
     /// The index of its entry in the log.
     pub index: Index,
@@ -65,16 +67,10 @@ pub struct LocalRead {
     pub bytes: Bytes,
 }
 
-/// What happens to voters that [`Node::change_voters`] leaves out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RemovedVoters {
-    /// They stay members, without a vote.
-    BecomeLearners,
-    /// They leave the cluster, once they are learners and that is settled.
-    Leave,
-}
-
 impl Node {
+    /// Ticks after which a change that is not settled ends as unknown.
+    pub const CHANGE_TIMEOUT_TICKS: u64 = 600;
+
     /// Starts a member with a ticker, a disk thread and connections of which it is the only
     /// user; see [`Host`] for many members in one process. Must be called within a tokio
     /// runtime.
@@ -181,8 +177,8 @@ impl Node {
         self.change(Change::add_learner(id).with_info(id, info)).await
     }
 
-    /// Waits until this member is so close to the end of the log that it can get a vote
-    /// without delaying commits. Refused when it is not a member.
+    /// Waits until the member `id` is close enough to the end of the log to get a vote without
+    /// delaying commits. Refused when it is not a member.
     pub async fn wait_caught_up(&self, id: MemberId) -> Result<(), RequestError> {
         loop {
             if let Ok(LeaderView { newest, view }) = self.leader_view().await {
@@ -209,23 +205,32 @@ impl Node {
         voters: impl IntoIterator<Item = MemberId>,
         removed: RemovedVoters,
     ) -> Result<EntryId, RequestError> {
-        let retain = removed == RemovedVoters::BecomeLearners;
-        self.change(Change::set_voters(voters, retain)).await
+        self.change(Change::set_voters(voters, removed)).await
     }
 
     /// Makes any change. `Ok` means settled: any majority of the new membership can continue
-    /// alone. A change that is not settled after [`CHANGE_TIMEOUT_TICKS`] ends as unknown.
+    /// alone. A change that is not settled after [`Node::CHANGE_TIMEOUT_TICKS`] ends as unknown.
     ///
     /// While another change is in progress, this one waits; it is refused after
     /// [`DriverOptions::request_ticks`](crate::DriverOptions::request_ticks). A leader
     /// that has just won, or has just seen the disk of a member, logs a change itself.
     pub async fn change(&self, change: Change) -> Result<EntryId, RequestError> {
-        match self.request_change(change, CHANGE_TIMEOUT_TICKS).await? {
+        let wait = ChangeWait::Settled { ticks: Self::CHANGE_TIMEOUT_TICKS };
+        match self.request_change(change, wait).await? {
             RequestReply::Changed { id } => Ok(id),
             RequestReply::GoalEnded(ended) if ended.end == GoalEnd::Reached => Ok(ended.at),
             RequestReply::GoalEnded(ended) => {
                 Err(RequestError::Unknown(OutcomeUnknown::GoalAbandoned(ended)))
             }
+            _ => Err(MISMATCH),
+        }
+    }
+
+    /// As [`Node::change`], but returns as soon as the change is committed. Its entry identifies
+    /// the membership, and the goal if it set one: [`Node::wait_settled`] waits for the rest.
+    pub async fn begin_change(&self, change: Change) -> Result<EntryId, RequestError> {
+        match self.request_change(change, ChangeWait::Committed).await? {
+            RequestReply::ChangeCommitted { id } => Ok(id),
             _ => Err(MISMATCH),
         }
     }
@@ -245,13 +250,13 @@ impl Node {
         for (id, info) in infos {
             change = change.with_info(id, info);
         }
-        match self.request_change(change, u64::MAX).await {
+        match self.request_change(change, ChangeWait::Settled { ticks: u64::MAX }).await {
             Ok(RequestReply::GoalEnded(ended)) => Ok(ended),
             // The goal is reached already, but perhaps not settled.
             Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
                 ChangeRefusal::AlreadyReached,
             )))) => {
-                let id = self.leader_view().await?.newest;
+                let id = self.newest_membership().await?;
                 self.wait_settled(id).await?;
                 Ok(EndedGoal { id, end: GoalEnd::Reached, at: id })
             }
@@ -285,7 +290,7 @@ impl Node {
         self.change(Change::cancel()).await
     }
 
-    /// Transfers the leadership to this member.
+    /// Transfers the leadership to the member `to`.
     pub async fn transfer(&self, to: MemberId) -> Result<(), RequestError> {
         self.request(RequestKind::Transfer(to)).await.map(|_| ())
     }
@@ -309,6 +314,11 @@ impl Node {
     /// The state of this member. Answered also when its disk hangs.
     pub async fn status(&self) -> Result<NodeStatus, RequestError> {
         self.control(Control::Status).await.map(|status| *status)
+    }
+
+    /// The newest membership in the leader's log, as its entry. It may not be committed yet.
+    pub async fn newest_membership(&self) -> Result<EntryId, RequestError> {
+        self.leader_view().await.map(|leader| leader.newest)
     }
 
     /// What the leader knows of its members.
@@ -460,9 +470,9 @@ impl Node {
     async fn request_change(
         &self,
         change: Change,
-        ticks: u64,
+        wait: ChangeWait,
     ) -> Result<RequestReply, RequestError> {
-        self.request(RequestKind::Change(Box::new(change), ticks)).await
+        self.request(RequestKind::Change(Box::new(change), wait)).await
     }
 
     async fn request(&self, kind: RequestKind) -> Result<RequestReply, RequestError> {
@@ -508,9 +518,6 @@ impl fmt::Debug for Node {
         f.debug_struct("Node").field("key", &self.key).finish_non_exhaustive()
     }
 }
-
-/// Ticks after which a change that is not settled fails as unknown.
-pub const CHANGE_TIMEOUT_TICKS: u64 = 600;
 
 /// Never happens: each kind of request has its kind of reply.
 const MISMATCH: RequestError = RequestError::Unknown(OutcomeUnknown::Stopped);

@@ -18,6 +18,7 @@ use super::storage::{SnapshotSink, SnapshotSource, StorageError};
 
 /// A snapshot to be sent. If it is dropped before [`OutgoingSnapshot::arrived`] is called, it
 /// counts as lost, and the leader retries later.
+#[must_use = "a dropped snapshot counts as lost"]
 pub struct OutgoingSnapshot {
     envelope: Envelope,
     bytes: u64,
@@ -81,6 +82,7 @@ impl fmt::Debug for OutgoingSnapshot {
 
 /// A snapshot that a peer sends. If it is dropped before [`IncomingSnapshot::finish`], nothing
 /// of it remains.
+#[must_use = "a dropped snapshot is deleted"]
 pub struct IncomingSnapshot {
     local: Arc<LocalMember>,
     envelope: Envelope,

@@ -30,7 +30,7 @@ pub struct NodeStatus {
     /// The cluster knows another disk under its id and ignores this member: it has to be added
     /// again under a new id, with an empty disk. The member that said so, and the identity that
     /// it knows.
-    pub disowned: Option<(MemberId, Identity)>,
+    pub identity_rejected: Option<(MemberId, Identity)>,
 }
 
 /// Why a member no longer runs.

@@ -21,7 +21,7 @@ use super::inbox::Inbox;
 use super::snapshots::OutgoingSnapshot;
 
 /// Identifies a member among all members that a process hosts or talks to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberKey {
     /// The cluster: one group of members with one log.
     pub cluster: u64,
@@ -32,6 +32,15 @@ pub struct MemberKey {
 impl fmt::Display for MemberKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "member {} of cluster {:016x}", self.member, self.cluster)
+    }
+}
+
+impl fmt::Debug for MemberKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemberKey")
+            .field("cluster", &format_args!("{:016x}", self.cluster))
+            .field("member", &self.member)
+            .finish()
     }
 }
 
@@ -121,7 +130,7 @@ pub trait Transport: Send + Sync + 'static {
     /// its channels to `key`.
     fn reject(&self, key: MemberKey, from: MemberId, why: RejectReason);
 
-    /// Counters by name, for [`Metrics`](crate::Metrics).
+    /// Counters by name, for [`Metrics`](crate::metrics::Metrics).
     fn counts(&self) -> BTreeMap<&'static str, u64>;
 
     /// Stops listening, closes all connections and ends all tasks. When it returns, the
@@ -145,7 +154,7 @@ pub enum RejectReason {
     Removed,
     /// The cluster knows another disk under this id, or the member was added by another entry.
     /// Add it again under a new id, with an empty disk.
-    NotItself,
+    OtherDisk,
 }
 
 impl RejectReason {
@@ -155,7 +164,7 @@ impl RejectReason {
             Self::ForeignCluster => 1,
             Self::OtherMember => 2,
             Self::Removed => 3,
-            Self::NotItself => 4,
+            Self::OtherDisk => 4,
         }
     }
 
@@ -165,7 +174,7 @@ impl RejectReason {
             1 => Self::ForeignCluster,
             2 => Self::OtherMember,
             3 => Self::Removed,
-            4 => Self::NotItself,
+            4 => Self::OtherDisk,
             _ => return None,
         })
     }
@@ -182,7 +191,7 @@ impl RejectReason {
             Self::ForeignCluster => "foreign_cluster",
             Self::OtherMember => "other_member",
             Self::Removed => "removed",
-            Self::NotItself => "not_itself",
+            Self::OtherDisk => "other_disk",
         }
     }
 }
@@ -193,7 +202,7 @@ impl fmt::Display for RejectReason {
             Self::ForeignCluster => "no member of that cluster runs here",
             Self::OtherMember => "another member of the cluster runs here",
             Self::Removed => "removed from the cluster: add it again under a new id",
-            Self::NotItself => "another disk is known under this id: add it again under a new id",
+            Self::OtherDisk => "another disk is known under this id: add it again under a new id",
         })
     }
 }

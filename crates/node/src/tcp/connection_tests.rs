@@ -217,7 +217,7 @@ async fn any_process_may_discover_the_hosted_members() {
     let keys: Vec<MemberKey> = members.iter().map(|member| member.key).collect();
     assert_eq!(keys, [key(7, TWO), key(9, ONE)]);
     assert!(members[0].membership.membership.is_voter(TWO));
-    assert_eq!(there.transport.counts()["inquiries_answered"], 1);
+    assert_eq!(there.transport.counts()["discovery_answered"], 1);
 
     let unused = asker.local_address().to_string();
     drop(asker);

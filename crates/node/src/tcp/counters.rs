@@ -46,11 +46,11 @@ counted! {
     ForeignCluster = "rejected_foreign_cluster",
     OtherMember = "rejected_other_member",
     Removed = "rejected_removed",
-    NotItself = "rejected_not_itself",
+    OtherDisk = "rejected_other_disk",
     RejectedByPeer = "rejected_by_peer",
 
     /// A process asked which members this one hosts.
-    DiscoveryAnswered = "inquiries_answered",
+    DiscoveryAnswered = "discovery_answered",
 
     BadMagic = "handshake_bad_magic",
     WrongVersion = "handshake_wrong_version",
@@ -85,7 +85,7 @@ impl From<RejectReason> for TcpCounter {
             RejectReason::ForeignCluster => Self::ForeignCluster,
             RejectReason::OtherMember => Self::OtherMember,
             RejectReason::Removed => Self::Removed,
-            RejectReason::NotItself => Self::NotItself,
+            RejectReason::OtherDisk => Self::OtherDisk,
         }
     }
 }

@@ -72,7 +72,7 @@ enum MessageBody {
     #[prost(uint64, tag = "30")]
     Transfer(u64),
     #[prost(message, tag = "31")]
-    Disowned(DisownedHead),
+    IdentityRejected(IdentityRejectedHead),
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -174,7 +174,7 @@ struct ReplyHead {
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
-struct DisownedHead {
+struct IdentityRejectedHead {
     #[prost(uint64, optional, tag = "1")]
     incarnation: Option<u64>,
     #[prost(uint64, tag = "2")]
@@ -313,7 +313,7 @@ impl MessageBody {
             Message::Transfer(to) => Self::Transfer(to.0),
             Message::IdentityRejected(Identity { incarnation, joined_at }) => {
                 let (incarnation, joined_at) = (*incarnation, *joined_at);
-                Self::Disowned(DisownedHead { incarnation, joined_at })
+                Self::IdentityRejected(IdentityRejectedHead { incarnation, joined_at })
             }
         }
     }
@@ -359,7 +359,7 @@ impl MessageBody {
                 Message::ReadReply(RequestId(reply.request), reply.result(reply.index)?)
             }
             Self::Transfer(to) => Message::Transfer(MemberId(to)),
-            Self::Disowned(DisownedHead { incarnation, joined_at }) => {
+            Self::IdentityRejected(IdentityRejectedHead { incarnation, joined_at }) => {
                 Message::IdentityRejected(Identity { incarnation, joined_at })
             }
         })

@@ -12,6 +12,7 @@ mod connections;
 mod counters;
 mod discovery;
 mod frame;
+#[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
 mod incoming;

@@ -15,7 +15,7 @@ use super::frame::{Frame, FrameBatch, FrameKind, FrameReadError};
 use super::handshake::{IntroduceHead, Purpose, Reader, RefusedHead, Writer, dial};
 use super::incoming::close_gracefully;
 use super::message::EmptyHead;
-use super::send_queue::{QueuedFrame, RefusalNews, SendQueue};
+use super::send_queue::{QueuedFrame, RefusalLogLevel, SendQueue};
 use super::shared::TcpShared;
 use crate::runtime::{Introduction, MemberKey, lock};
 
@@ -345,11 +345,11 @@ impl OutgoingConnection<'_> {
         let Introduction { from: MemberKey { cluster, member }, to, .. } = pair;
         let cluster = format_args!("{cluster:016x}");
         match lock(&self.core.queue).on_refused(pair, reason, &self.shared.config) {
-            RefusalNews::Repeated => {}
-            RefusalNews::MayPass => {
+            RefusalLogLevel::Repeated => {}
+            RefusalLogLevel::MayPass => {
                 info!(%cluster, %member, peer = %to, reason = text, "peer does not accept messages");
             }
-            RefusalNews::Lasting => {
+            RefusalLogLevel::Lasting => {
                 warn!(%cluster, %member, peer = %to, reason = text, "peer rejects this member");
             }
         }

@@ -97,9 +97,9 @@ struct PairRefusal {
     warned: bool,
 }
 
-/// Whether a refusal is worth a line in the log.
+/// At which level a refusal is logged, if at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RefusalNews {
+pub(crate) enum RefusalLogLevel {
     /// It was logged before.
     Repeated,
     /// New, and it may pass by itself: the peer may have yet to start.
@@ -194,7 +194,7 @@ impl SendQueue {
         self.waiting.is_empty() && self.leaving.is_empty()
     }
 
-    /// Takes the next frames, until they have so many bytes.
+    /// Takes the next frames, until they have this many bytes.
     pub(crate) fn take(&mut self, bytes_max: usize, into: &mut Vec<QueuedFrame>) {
         let mut bytes = 0;
         while bytes < bytes_max {
@@ -242,7 +242,7 @@ impl SendQueue {
         pair: Introduction,
         reason: u32,
         config: &TcpConfig,
-    ) -> RefusalNews {
+    ) -> RefusalLogLevel {
         self.open.remove(&pair);
         let now = Instant::now();
         let before = self.refused.get(&pair).filter(|before| before.reason == reason);
@@ -254,14 +254,14 @@ impl SendQueue {
         let backoff = backoff.min(max);
         let since = before.map_or(now, |before| before.since);
         let lasts = !may_pass || now.duration_since(since) >= config.warn_after;
-        let news = match before {
-            Some(before) if before.warned || !lasts => RefusalNews::Repeated,
-            None if !lasts => RefusalNews::MayPass,
-            _ => RefusalNews::Lasting,
+        let level = match before {
+            Some(before) if before.warned || !lasts => RefusalLogLevel::Repeated,
+            None if !lasts => RefusalLogLevel::MayPass,
+            _ => RefusalLogLevel::Lasting,
         };
         let until = now + backoff;
         self.refused.insert(pair, PairRefusal { reason, since, until, backoff, warned: lasts });
-        news
+        level
     }
 
     /// The peer accepted this pair.

@@ -24,7 +24,7 @@ pub(crate) struct SnapshotRefusedHead {
     /// The reason in words, for the log.
     #[prost(string, tag = "1")]
     pub(crate) text: String,
-    /// A [`SnapshotReceiveError`](crate::SnapshotReceiveError) by its code; 0, or a number of a
+    /// A [`SnapshotReceiveError`](crate::transport::SnapshotReceiveError) by its code; 0, or a number of a
     /// later version, is an unknown reason.
     #[prost(uint32, tag = "2")]
     pub(crate) reason: u32,

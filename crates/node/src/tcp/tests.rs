@@ -189,7 +189,7 @@ fn entries_for_several_peers_are_encoded_once_and_not_copied_when_decoded() {
 }
 
 mod queues {
-    use super::super::send_queue::{PushResult, RefusalNews, SendQueue};
+    use super::super::send_queue::{PushResult, RefusalLogLevel, SendQueue};
     use super::*;
 
     fn config() -> TcpConfig {
@@ -269,8 +269,8 @@ mod queues {
         config.refused_min = Duration::from_secs(1);
         let mut queue = online();
         let refused = route_to(MemberId(2));
-        let (removed, not_itself) = (RejectReason::Removed.code(), RejectReason::NotItself.code());
-        assert_eq!(queue.on_refused(refused, removed, &config), RefusalNews::Lasting);
+        let (removed, other_disk) = (RejectReason::Removed.code(), RejectReason::OtherDisk.code());
+        assert_eq!(queue.on_refused(refused, removed, &config), RefusalLogLevel::Lasting);
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
             let almost = Duration::from_secs(seconds) - Duration::from_millis(1);
             tokio::time::advance(almost).await;
@@ -278,9 +278,9 @@ mod queues {
             assert!(is_taken(&push(&mut queue, side_message(3, 1))));
             tokio::time::advance(Duration::from_millis(2)).await;
             assert!(is_taken(&push(&mut queue, side_message(2, 1))));
-            assert_eq!(queue.on_refused(refused, removed, &config), RefusalNews::Repeated);
+            assert_eq!(queue.on_refused(refused, removed, &config), RefusalLogLevel::Repeated);
         }
-        assert_eq!(queue.on_refused(refused, not_itself, &config), RefusalNews::Lasting);
+        assert_eq!(queue.on_refused(refused, other_disk, &config), RefusalLogLevel::Lasting);
         queue.on_accepted(&refused);
         assert!(is_taken(&push(&mut queue, side_message(2, 1))));
     }
@@ -290,11 +290,11 @@ mod queues {
         let config = config();
         let (mut queue, pair) = (online(), route_to(MemberId(2)));
         let code = RejectReason::OtherMember.code();
-        assert_eq!(queue.on_refused(pair, code, &config), RefusalNews::MayPass);
-        assert_eq!(queue.on_refused(pair, code, &config), RefusalNews::Repeated);
+        assert_eq!(queue.on_refused(pair, code, &config), RefusalLogLevel::MayPass);
+        assert_eq!(queue.on_refused(pair, code, &config), RefusalLogLevel::Repeated);
         tokio::time::advance(config.warn_after).await;
-        assert_eq!(queue.on_refused(pair, code, &config), RefusalNews::Lasting);
-        assert_eq!(queue.on_refused(pair, code, &config), RefusalNews::Repeated);
+        assert_eq!(queue.on_refused(pair, code, &config), RefusalLogLevel::Lasting);
+        assert_eq!(queue.on_refused(pair, code, &config), RefusalLogLevel::Repeated);
         // The backoff stays short: the member may start any time.
         tokio::time::advance(5 * config.refused_min).await;
         assert!(is_taken(&push(&mut queue, side_message(2, 1))));
@@ -306,7 +306,7 @@ mod queues {
         let (mut queue, pair) = (online(), route_to(MemberId(2)));
         for code in [0, 5, 4_000_000_000] {
             assert_eq!(RejectReason::from_code(code), None);
-            assert_eq!(queue.on_refused(pair, code, &config), RefusalNews::Lasting);
+            assert_eq!(queue.on_refused(pair, code, &config), RefusalLogLevel::Lasting);
         }
     }
 

@@ -55,7 +55,7 @@ impl Process {
         &self.info
     }
 
-    /// Adds a member with room for so many unread deliveries.
+    /// Adds a member with room for this many unread deliveries.
     pub(crate) fn add(&self, key: MemberKey, incarnation: u64, unread_max: usize) -> FakeMember {
         let done = Arc::new(BatchQueue::new());
         let disk = Arc::new(FakeDisk::default());

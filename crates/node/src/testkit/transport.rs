@@ -446,7 +446,7 @@ async fn a_rejected_member_is_no_longer_received(
     exchange((&pair.here, &pair.one), &mut pair.two, &first, |message| *message == first).await?;
     let incarnation = pair.one.incarnation;
     write(&pair.two.local.filter).rejected_disks.push((ONE, incarnation));
-    pair.there.transport.reject(pair.two.key, ONE, RejectReason::NotItself);
+    pair.there.transport.reject(pair.two.key, ONE, RejectReason::OtherDisk);
     // Messages in flight may still arrive.
     let deadline = Instant::now() + TIMEOUT;
     let (mut round, mut quiet) = (1, 0);

@@ -285,7 +285,7 @@ async fn a_hello_of_one_byte_at_a_time_times_out() {
 /// Many connections that send nothing: the members still reach each other.
 async fn crowd(count: usize) {
     if !service::may_open_files(count as u64 + 2_000) {
-        println!("skipped: crowd of {count}, the system does not allow so many open files");
+        println!("skipped: crowd of {count}, the system does not allow this many open files");
         return;
     }
     let service = Service::start().await;

@@ -51,7 +51,7 @@ impl Service {
         for (id, transport) in (1..).zip(transports) {
             let members = (1..).zip(all.clone());
             let config = NodeConfig::first(CLUSTER, id, members).with_tick(TICK);
-            let disk = DirectoryStorage::at(storage.path().join(id.to_string())).unwrap();
+            let disk = DirectoryStorage::new(storage.path().join(id.to_string())).unwrap();
             nodes.push(Node::start(config, disk, MemoryKv::default(), transport).await.unwrap());
         }
         let done = Arc::new(AtomicU64::new(0));
@@ -114,11 +114,11 @@ pub(crate) async fn stranger(service: &Service) -> (Node, TempDir) {
     let transport = TcpTransport::bind(config()).await.unwrap();
     let members = [(1, service.address(0).to_string()), (2, transport.advertised().to_owned())];
     let config = NodeConfig::first(CLUSTER + 5, 2, members).with_tick(TICK);
-    let disk = DirectoryStorage::at(storage.path().join("2")).unwrap();
+    let disk = DirectoryStorage::new(storage.path().join("2")).unwrap();
     (Node::start(config, disk, MemoryKv::default(), transport).await.unwrap(), storage)
 }
 
-/// Whether this process may have so many files open; asks for it, too.
+/// Whether this process may have this many files open; asks for it, too.
 pub(crate) fn may_open_files(count: u64) -> bool {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= count) {

@@ -79,7 +79,7 @@ impl Cluster {
         let id = config.raft.id.0;
         let mut config = config.with_tick(TICK);
         (self.adjust)(&mut config);
-        let storage = DirectoryStorage::at(self.path(id)).unwrap();
+        let storage = DirectoryStorage::new(self.path(id)).unwrap();
         let node = Node::start(config, storage, MemoryKv::default(), transport).await?;
         self.nodes.insert(id, node.clone());
         Ok(node)
@@ -248,7 +248,7 @@ struct Recorder {
 }
 
 /// The calls and replies of all clients.
-pub(crate) struct Judged {
+pub(crate) struct ClientResults {
     pub(crate) done: u64,
     /// Refused or unknown, with the reason.
     pub(crate) failures: Vec<String>,
@@ -278,17 +278,17 @@ impl<S: Service> Clients<S> {
         *self.services.lock().unwrap() = services;
     }
 
-    /// Waits until so many more calls were answered.
-    pub(crate) async fn go_on(&self, more: u64) {
+    /// Waits until this many more calls have got a reply.
+    pub(crate) async fn wait_for_writes(&self, more: u64) {
         let wanted = self.recorder.done.load(Ordering::Relaxed) + more;
-        wait_for("clients go on", async || {
+        wait_for("more replies to clients", async || {
             (self.recorder.done.load(Ordering::Relaxed) >= wanted).then_some(())
         })
         .await;
     }
 
     /// Stops all clients; panics if their replies are not linearizable.
-    pub(crate) async fn judge(self) -> Judged {
+    pub(crate) async fn check_results(self) -> ClientResults {
         self.recorder.stop.store(true, Ordering::Relaxed);
         for task in self.tasks {
             in_time("a client's last call", task).await.unwrap();
@@ -300,7 +300,7 @@ impl<S: Service> Clients<S> {
             panic!("{violation}");
         }
         let failures = std::mem::take(&mut *self.recorder.failures.lock().unwrap());
-        Judged { done, failures }
+        ClientResults { done, failures }
     }
 }
 

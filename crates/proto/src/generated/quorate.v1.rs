@@ -2,10 +2,13 @@
 /// The member that replies, and its view of the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Header {
+    /// The cluster.
     #[prost(uint64, tag = "1")]
     pub cluster_id: u64,
+    /// The member that replies.
     #[prost(uint64, tag = "2")]
     pub member_id: u64,
+    /// Its term.
     #[prost(uint64, tag = "3")]
     pub term: u64,
     /// The leader that it knows; 0 for none.
@@ -16,18 +19,24 @@ pub struct Header {
 /// entry that introduced them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EntryId {
+    /// The term of the leader that logged the entry.
     #[prost(uint64, tag = "1")]
     pub term: u64,
+    /// The position in the log.
     #[prost(uint64, tag = "2")]
     pub index: u64,
 }
+/// A set of members.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemberIds {
+    /// The ids, ascending.
     #[prost(uint64, repeated, tag = "1")]
     pub ids: ::prost::alloc::vec::Vec<u64>,
 }
+/// A request to set a goal.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SetGoalRequest {
+    /// The members to end with.
     #[prost(message, optional, tag = "1")]
     pub target: ::core::option::Option<Target>,
     /// Reply when the goal has ended and the resulting membership is settled. Otherwise reply
@@ -39,8 +48,10 @@ pub struct SetGoalRequest {
     #[prost(message, optional, tag = "3")]
     pub expected: ::core::option::Option<EntryId>,
 }
+/// The reply to a request to set a goal.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SetGoalReply {
+    /// The member that replies.
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<Header>,
     /// The entry that set the goal.
@@ -56,51 +67,65 @@ pub struct SetGoalReply {
     #[prost(message, optional, tag = "5")]
     pub ended: ::core::option::Option<EndedGoal>,
 }
+/// A request for a plan.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlanRequest {
+    /// The members to end with.
     #[prost(message, optional, tag = "1")]
     pub target: ::core::option::Option<Target>,
+    /// Refused unless this entry introduced the newest membership.
     #[prost(message, optional, tag = "2")]
     pub expected: ::core::option::Option<EntryId>,
 }
+/// The reply to a request for a plan.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlanReply {
+    /// The member that replies.
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<Header>,
     /// The membership before the first step.
     #[prost(message, optional, tag = "2")]
     pub from: ::core::option::Option<MembershipRecord>,
+    /// The steps, in order.
     #[prost(message, repeated, tag = "3")]
     pub steps: ::prost::alloc::vec::Vec<PlannedStep>,
     /// The new members of the target, with placeholder ids used in this plan.
     #[prost(message, repeated, tag = "4")]
     pub newcomers: ::prost::alloc::vec::Vec<Member>,
 }
+/// A request to cancel the change in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CancelRequest {
     /// Reply when the rollback has ended. Otherwise reply as soon as it is committed.
     #[prost(bool, tag = "1")]
     pub wait: bool,
+    /// Refused unless this entry introduced the newest membership.
     #[prost(message, optional, tag = "2")]
     pub expected: ::core::option::Option<EntryId>,
 }
+/// The reply to a request to cancel.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CancelReply {
+    /// The member that replies.
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<Header>,
     /// The entry that started the rollback, which is a goal itself.
     #[prost(message, optional, tag = "2")]
     pub goal_id: ::core::option::Option<EntryId>,
+    /// The membership when the reply is sent.
     #[prost(message, optional, tag = "3")]
     pub membership: ::core::option::Option<MembershipRecord>,
     /// How the rollback ended; absent while it is in progress.
     #[prost(message, optional, tag = "4")]
     pub ended: ::core::option::Option<EndedGoal>,
 }
+/// A request for the status of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {}
+/// The status of a member and, from the leader, of the cluster.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StatusReply {
+    /// The member that replies.
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<Header>,
     /// The active membership of this member.
@@ -131,14 +156,18 @@ pub struct StatusReply {
     #[prost(message, optional, tag = "10")]
     pub member: ::core::option::Option<MemberStatus>,
 }
+/// A request for all membership events from now on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchRequest {}
+/// One event of a watch.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchReply {
+    /// The member that replies.
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<Header>,
+    /// The event.
     #[prost(message, optional, tag = "2")]
-    pub news: ::core::option::Option<MembershipNews>,
+    pub event: ::core::option::Option<MembershipEvent>,
 }
 /// A membership in the log.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -159,6 +188,7 @@ pub struct MembershipRecord {
     /// The leader leaves the joint membership automatically.
     #[prost(bool, tag = "5")]
     pub auto_leave: bool,
+    /// When memberships of this cluster become active.
     #[prost(enumeration = "Activation", tag = "6")]
     pub activation: i32,
     /// All members of this membership, and those that the goal will add.
@@ -174,20 +204,26 @@ pub struct MembershipRecord {
     #[prost(uint64, repeated, tag = "10")]
     pub removed: ::prost::alloc::vec::Vec<u64>,
 }
+/// A set of voters of which a quorum must agree.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Majority {
+    /// The voters, ascending.
     #[prost(uint64, repeated, tag = "1")]
     pub voters: ::prost::alloc::vec::Vec<u64>,
     /// The number of voters that make a quorum.
     #[prost(uint32, tag = "2")]
     pub quorum: u32,
 }
+/// A member, with what the membership records about it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Member {
+    /// Its id.
     #[prost(uint64, tag = "1")]
     pub id: u64,
+    /// Its name; empty until it has started.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
+    /// Where other members reach it.
     #[prost(string, repeated, tag = "3")]
     pub peer_urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Empty until the member has started.
@@ -196,8 +232,9 @@ pub struct Member {
     /// The failure domain; empty if unknown.
     #[prost(string, tag = "5")]
     pub zone: ::prost::alloc::string::String,
-    #[prost(enumeration = "Standing", tag = "6")]
-    pub standing: i32,
+    /// How it counts.
+    #[prost(enumeration = "VotingRole", tag = "6")]
+    pub voting_role: i32,
     /// The incarnation of this member's disk; absent if not known yet.
     #[prost(uint64, optional, tag = "7")]
     pub incarnation: ::core::option::Option<u64>,
@@ -209,88 +246,113 @@ pub struct Member {
 /// The intended voters and learners. All other members are removed.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Target {
+    /// The voters to end with.
     #[prost(message, repeated, tag = "1")]
     pub voters: ::prost::alloc::vec::Vec<TargetMember>,
+    /// The learners to end with.
     #[prost(message, repeated, tag = "2")]
     pub learners: ::prost::alloc::vec::Vec<TargetMember>,
 }
+/// A member of a target: a present one by id or name, or a new one.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TargetMember {
+    /// The member.
     #[prost(oneof = "target_member::Member", tags = "1, 2, 3")]
     pub member: ::core::option::Option<target_member::Member>,
 }
 /// Nested message and enum types in `TargetMember`.
 pub mod target_member {
+    /// The member.
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Member {
+        /// The id of a present member.
         #[prost(uint64, tag = "1")]
         Id(u64),
         /// The name of a member; refused if ambiguous.
         #[prost(string, tag = "2")]
         Name(::prost::alloc::string::String),
+        /// A member to add.
         #[prost(message, tag = "3")]
         New(super::NewMember),
     }
 }
+/// A member to add.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NewMember {
+    /// Its name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
+    /// Where other members reach it.
     #[prost(string, repeated, tag = "2")]
     pub peer_urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Its failure domain; empty if unknown.
     #[prost(string, tag = "3")]
     pub zone: ::prost::alloc::string::String,
     /// 0: the server chooses.
     #[prost(uint64, tag = "4")]
     pub id: u64,
 }
+/// The members that a change in progress ends with.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Goal {
     /// The entry that set the goal.
     #[prost(message, optional, tag = "1")]
     pub id: ::core::option::Option<EntryId>,
+    /// The voters to end with.
     #[prost(uint64, repeated, tag = "2")]
     pub voters: ::prost::alloc::vec::Vec<u64>,
+    /// The learners to end with.
     #[prost(uint64, repeated, tag = "3")]
     pub learners: ::prost::alloc::vec::Vec<u64>,
     /// The membership to which a cancellation returns.
     #[prost(uint64, repeated, tag = "4")]
     pub from_voters: ::prost::alloc::vec::Vec<u64>,
+    /// The learners to which a cancellation returns.
     #[prost(uint64, repeated, tag = "5")]
     pub from_learners: ::prost::alloc::vec::Vec<u64>,
     /// The goal is the rollback of a cancelled change.
     #[prost(bool, tag = "6")]
     pub cancels: bool,
 }
+/// A goal that has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EndedGoal {
+    /// The entry that set the goal.
     #[prost(message, optional, tag = "1")]
     pub id: ::core::option::Option<EntryId>,
+    /// How it ended.
     #[prost(enumeration = "GoalEnd", tag = "2")]
     pub end: i32,
     /// The entry of the first membership without the goal.
     #[prost(message, optional, tag = "3")]
     pub at: ::core::option::Option<EntryId>,
 }
+/// One step towards a goal.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Step {
     /// A description, also for clients that do not know the kind.
     #[prost(string, tag = "1")]
     pub text: ::prost::alloc::string::String,
+    /// The step.
     #[prost(oneof = "step::Kind", tags = "2, 3, 4, 5, 6, 7, 8")]
     pub kind: ::core::option::Option<step::Kind>,
 }
 /// Nested message and enum types in `Step`.
 pub mod step {
+    /// A change of voters.
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct MoveVotes {
+        /// The operations, in order.
         #[prost(message, repeated, tag = "1")]
         pub operations: ::prost::alloc::vec::Vec<super::Operation>,
     }
+    /// Leaving a joint membership.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Leave {}
+    /// Waiting until a membership is settled.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Settle {}
+    /// The step.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Kind {
         /// Add these as learners.
@@ -316,15 +378,19 @@ pub mod step {
         RemoveLearners(super::MemberIds),
     }
 }
+/// One operation of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Operation {
+    /// What to do.
     #[prost(enumeration = "operation::Kind", tag = "1")]
     pub kind: i32,
+    /// With which member.
     #[prost(uint64, tag = "2")]
     pub member_id: u64,
 }
 /// Nested message and enum types in `Operation`.
 pub mod operation {
+    /// The kind of an operation.
     #[derive(
         Clone,
         Copy,
@@ -338,11 +404,13 @@ pub mod operation {
     )]
     #[repr(i32)]
     pub enum Kind {
+        /// Not used.
         Unspecified = 0,
         /// Add a voter, or promote a learner.
         Voter = 1,
         /// Add a learner, or demote a voter.
         Learner = 2,
+        /// Remove a member.
         Remove = 3,
         /// Update the information about a member.
         Update = 4,
@@ -374,8 +442,10 @@ pub mod operation {
         }
     }
 }
+/// A step of a plan and its effect.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlannedStep {
+    /// The step.
     #[prost(message, optional, tag = "1")]
     pub step: ::core::option::Option<Step>,
     /// The membership after the step.
@@ -409,10 +479,13 @@ pub struct Tolerance {
 }
 /// Nested message and enum types in `Tolerance`.
 pub mod tolerance {
+    /// The voters of one majority, counted.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Count {
+        /// The number of voters.
         #[prost(uint32, tag = "1")]
         pub voters: u32,
+        /// The number of voters that make a quorum.
         #[prost(uint32, tag = "2")]
         pub quorum: u32,
         /// The number of voters that are live and caught up.
@@ -423,6 +496,7 @@ pub mod tolerance {
 /// The leader's view of members, which is not part of the membership.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaderView {
+    /// The leader.
     #[prost(uint64, tag = "1")]
     pub leader_id: u64,
     /// Live members whose log is close enough to the leader's to vote.
@@ -430,11 +504,12 @@ pub struct LeaderView {
     pub caught_up: ::prost::alloc::vec::Vec<u64>,
     /// Members that are catching up.
     #[prost(uint64, repeated, tag = "3")]
-    pub coming: ::prost::alloc::vec::Vec<u64>,
+    pub catching_up: ::prost::alloc::vec::Vec<u64>,
     /// The newest membership is settled.
     #[prost(bool, tag = "4")]
     pub settled: bool,
 }
+/// How far the leader is with the goal.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GoalProgress {
     /// The next step.
@@ -449,13 +524,16 @@ pub struct GoalProgress {
     /// Why the step is refused at the moment.
     #[prost(message, optional, tag = "4")]
     pub held_up: ::core::option::Option<Refusal>,
+    /// The members that catch up.
     #[prost(message, repeated, tag = "5")]
     pub behind: ::prost::alloc::vec::Vec<goal_progress::Behind>,
 }
 /// Nested message and enum types in `GoalProgress`.
 pub mod goal_progress {
+    /// A member that catches up.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Behind {
+        /// The member.
         #[prost(uint64, tag = "1")]
         pub member_id: u64,
         /// The number of entries that it lacks.
@@ -469,10 +547,13 @@ pub mod goal_progress {
 /// The leader's view of the replication progress of one member.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Peer {
+    /// The member.
     #[prost(uint64, tag = "1")]
     pub id: u64,
+    /// It is a learner.
     #[prost(bool, tag = "2")]
     pub learner: bool,
+    /// How entries are sent to it.
     #[prost(enumeration = "peer::Flow", tag = "3")]
     pub flow: i32,
     /// The index of the snapshot being sent.
@@ -493,11 +574,13 @@ pub struct Peer {
     /// The number of appends in flight.
     #[prost(uint32, tag = "9")]
     pub inflight: u32,
+    /// No more appends are sent until one is acknowledged.
     #[prost(bool, tag = "10")]
     pub inflight_full: bool,
 }
 /// Nested message and enum types in `Peer`.
 pub mod peer {
+    /// How entries are sent to a member.
     #[derive(
         Clone,
         Copy,
@@ -511,9 +594,11 @@ pub mod peer {
     )]
     #[repr(i32)]
     pub enum Flow {
+        /// Not used.
         Unspecified = 0,
         /// The leader is searching for the last common entry.
         Probe = 1,
+        /// Entries are sent as they are logged.
         Replicate = 2,
         /// A snapshot is being sent.
         Snapshot = 3,
@@ -546,14 +631,19 @@ pub mod peer {
 /// The status of the member that replies.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MemberStatus {
+    /// The member that replies.
     #[prost(uint64, tag = "1")]
     pub id: u64,
+    /// Its role.
     #[prost(enumeration = "Role", tag = "2")]
     pub role: i32,
+    /// Its term.
     #[prost(uint64, tag = "3")]
     pub term: u64,
+    /// The member that got its vote in this term; 0 for none.
     #[prost(uint64, tag = "4")]
     pub vote: u64,
+    /// Its log.
     #[prost(message, optional, tag = "5")]
     pub log: ::core::option::Option<LogStatus>,
     /// The target of a leadership transfer in progress; 0 for none.
@@ -562,6 +652,7 @@ pub struct MemberStatus {
     /// The votes received by a candidate so far.
     #[prost(message, repeated, tag = "7")]
     pub votes: ::prost::alloc::vec::Vec<member_status::Vote>,
+    /// Linearizable reads that wait at this leader.
     #[prost(uint64, tag = "8")]
     pub reads_waiting: u64,
     /// Requests of clients of this member without a reply yet.
@@ -579,42 +670,53 @@ pub struct MemberStatus {
     /// Other members know another disk under this id. Add the member again, with a new id and
     /// an empty disk.
     #[prost(message, optional, tag = "13")]
-    pub disowned: ::core::option::Option<member_status::Disowned>,
+    pub identity_rejected: ::core::option::Option<member_status::IdentityRejected>,
 }
 /// Nested message and enum types in `MemberStatus`.
 pub mod member_status {
+    /// A vote that a candidate received.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Vote {
+        /// The voter.
         #[prost(uint64, tag = "1")]
         pub member_id: u64,
+        /// The vote was granted.
         #[prost(bool, tag = "2")]
         pub granted: bool,
     }
+    /// Which identity the other members know under this id.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-    pub struct Disowned {
+    pub struct IdentityRejected {
         /// The member that reported it, and the identity that it knows.
         #[prost(uint64, tag = "1")]
         pub by: u64,
+        /// The incarnation of the disk that it knows; absent if it knows none.
         #[prost(uint64, optional, tag = "2")]
         pub incarnation: ::core::option::Option<u64>,
+        /// The index of the entry that added the member that it knows.
         #[prost(uint64, tag = "3")]
         pub joined_at: u64,
     }
 }
+/// The log of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LogStatus {
     /// The newest entry that was trimmed.
     #[prost(message, optional, tag = "1")]
     pub base: ::core::option::Option<EntryId>,
+    /// The last entry.
     #[prost(message, optional, tag = "2")]
     pub last: ::core::option::Option<EntryId>,
     /// Durable up to this index.
     #[prost(uint64, tag = "3")]
     pub saved: u64,
+    /// Committed up to this index.
     #[prost(uint64, tag = "4")]
     pub commit: u64,
+    /// Applied by the state machine up to this index.
     #[prost(uint64, tag = "5")]
     pub applied: u64,
+    /// The newest snapshot.
     #[prost(message, optional, tag = "6")]
     pub snapshot: ::core::option::Option<EntryId>,
     /// A snapshot is being installed.
@@ -627,31 +729,37 @@ pub struct LogStatus {
     #[prost(uint64, tag = "9")]
     pub applying: u64,
 }
+/// Something that happened to the membership.
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct MembershipNews {
-    #[prost(oneof = "membership_news::News", tags = "1, 2, 3, 4, 5, 6")]
-    pub news: ::core::option::Option<membership_news::News>,
+pub struct MembershipEvent {
+    /// The event.
+    #[prost(oneof = "membership_event::Event", tags = "1, 2, 3, 4, 5, 6")]
+    pub event: ::core::option::Option<membership_event::Event>,
 }
-/// Nested message and enum types in `MembershipNews`.
-pub mod membership_news {
+/// Nested message and enum types in `MembershipEvent`.
+pub mod membership_event {
+    /// The current membership.
     #[derive(Clone, PartialEq, ::prost::Message)]
-    pub struct Now {
+    pub struct Current {
+        /// The membership.
         #[prost(message, optional, tag = "1")]
         pub membership: ::core::option::Option<super::MembershipRecord>,
+        /// It is settled.
         #[prost(bool, tag = "2")]
         pub settled: bool,
     }
+    /// The event.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
-    pub enum News {
+    pub enum Event {
         /// Always the first event, and again after events were missed.
         #[prost(message, tag = "1")]
-        Now(Now),
+        Current(Current),
         /// A change is committed; this is the resulting membership.
         #[prost(message, tag = "2")]
         Committed(super::MembershipRecord),
         /// This membership is active on the member that replies.
         #[prost(message, tag = "3")]
-        Counts(super::MembershipRecord),
+        Active(super::MembershipRecord),
         /// The membership is settled: the change is complete.
         #[prost(message, tag = "4")]
         Settled(super::MembershipRecord),
@@ -666,6 +774,7 @@ pub mod membership_news {
 /// Why a change was refused. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Refusal {
+    /// The reason, for programs.
     #[prost(enumeration = "refusal::Reason", tag = "1")]
     pub reason: i32,
     /// A description, also for clients that do not know the reason.
@@ -677,7 +786,7 @@ pub struct Refusal {
     /// STALE: the newest membership.
     #[prost(message, optional, tag = "4")]
     pub newest_id: ::core::option::Option<EntryId>,
-    /// NOT_CARRIED: the majority without a live quorum.
+    /// QUORUM_NOT_READY: the majority without a live quorum.
     #[prost(message, optional, tag = "5")]
     pub count: ::core::option::Option<tolerance::Count>,
     /// IN_FLIGHT: retry when this index is applied.
@@ -689,6 +798,7 @@ pub struct Refusal {
 }
 /// Nested message and enum types in `Refusal`.
 pub mod refusal {
+    /// The reasons.
     #[derive(
         Clone,
         Copy,
@@ -702,6 +812,7 @@ pub mod refusal {
     )]
     #[repr(i32)]
     pub enum Reason {
+        /// A reason that this version does not know.
         Unspecified = 0,
         /// An earlier change is not applied yet. Retry after it is.
         InFlight = 1,
@@ -710,31 +821,41 @@ pub mod refusal {
         /// The newest membership is not the expected one. Read it and retry.
         Stale = 3,
         /// In some majority fewer than a quorum of voters are live and caught up.
-        NotCarried = 4,
+        QuorumNotReady = 4,
         /// The failure of one zone could stop the cluster, which is not the case now.
         ZoneWouldBlock = 5,
         /// A voter would be removed directly. Demote it to a learner first, or set a goal.
         RemovesVoterDirectly = 6,
         /// Quorums before and after need not intersect. Use a joint membership.
         UnsafeTransition = 7,
+        /// The membership is already joint. Leave it first.
         AlreadyJoint = 8,
+        /// The membership is not joint.
         NotJoint = 9,
+        /// A joint membership cannot change in one step. Leave it first.
         SimpleInJoint = 10,
+        /// More than one voter would change in one step. Use a joint membership.
         ManyVoters = 11,
+        /// No voters would be left.
         NoVotersLeft = 12,
-        NoVotersToJoin = 13,
+        /// There are no voters for a joint membership.
+        NoVotersForJoint = 13,
+        /// Member id 0 is not valid.
         MemberZero = 14,
         /// Cancel the goal, retry after it has ended, or pass its membership as expected.
         GoalInProgress = 15,
-        AlreadyThere = 16,
+        /// The members are already as requested.
+        AlreadyReached = 16,
+        /// The change is already being cancelled.
         AlreadyCancelled = 17,
+        /// No change is in progress.
         NothingToCancel = 18,
         /// Ids cannot be reused. Choose a new one.
         IdUsedBefore = 19,
         /// Add it as a learner first.
         UnknownMember = 20,
         /// The result contradicts itself.
-        Impossible = 21,
+        InvalidMembership = 21,
     }
     impl Reason {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -747,7 +868,7 @@ pub mod refusal {
                 Self::InFlight => "REASON_IN_FLIGHT",
                 Self::NoOwnCommit => "REASON_NO_OWN_COMMIT",
                 Self::Stale => "REASON_STALE",
-                Self::NotCarried => "REASON_NOT_CARRIED",
+                Self::QuorumNotReady => "REASON_QUORUM_NOT_READY",
                 Self::ZoneWouldBlock => "REASON_ZONE_WOULD_BLOCK",
                 Self::RemovesVoterDirectly => "REASON_REMOVES_VOTER_DIRECTLY",
                 Self::UnsafeTransition => "REASON_UNSAFE_TRANSITION",
@@ -756,15 +877,15 @@ pub mod refusal {
                 Self::SimpleInJoint => "REASON_SIMPLE_IN_JOINT",
                 Self::ManyVoters => "REASON_MANY_VOTERS",
                 Self::NoVotersLeft => "REASON_NO_VOTERS_LEFT",
-                Self::NoVotersToJoin => "REASON_NO_VOTERS_TO_JOIN",
+                Self::NoVotersForJoint => "REASON_NO_VOTERS_FOR_JOINT",
                 Self::MemberZero => "REASON_MEMBER_ZERO",
                 Self::GoalInProgress => "REASON_GOAL_IN_PROGRESS",
-                Self::AlreadyThere => "REASON_ALREADY_THERE",
+                Self::AlreadyReached => "REASON_ALREADY_REACHED",
                 Self::AlreadyCancelled => "REASON_ALREADY_CANCELLED",
                 Self::NothingToCancel => "REASON_NOTHING_TO_CANCEL",
                 Self::IdUsedBefore => "REASON_ID_USED_BEFORE",
                 Self::UnknownMember => "REASON_UNKNOWN_MEMBER",
-                Self::Impossible => "REASON_IMPOSSIBLE",
+                Self::InvalidMembership => "REASON_INVALID_MEMBERSHIP",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -774,7 +895,7 @@ pub mod refusal {
                 "REASON_IN_FLIGHT" => Some(Self::InFlight),
                 "REASON_NO_OWN_COMMIT" => Some(Self::NoOwnCommit),
                 "REASON_STALE" => Some(Self::Stale),
-                "REASON_NOT_CARRIED" => Some(Self::NotCarried),
+                "REASON_QUORUM_NOT_READY" => Some(Self::QuorumNotReady),
                 "REASON_ZONE_WOULD_BLOCK" => Some(Self::ZoneWouldBlock),
                 "REASON_REMOVES_VOTER_DIRECTLY" => Some(Self::RemovesVoterDirectly),
                 "REASON_UNSAFE_TRANSITION" => Some(Self::UnsafeTransition),
@@ -783,15 +904,15 @@ pub mod refusal {
                 "REASON_SIMPLE_IN_JOINT" => Some(Self::SimpleInJoint),
                 "REASON_MANY_VOTERS" => Some(Self::ManyVoters),
                 "REASON_NO_VOTERS_LEFT" => Some(Self::NoVotersLeft),
-                "REASON_NO_VOTERS_TO_JOIN" => Some(Self::NoVotersToJoin),
+                "REASON_NO_VOTERS_FOR_JOINT" => Some(Self::NoVotersForJoint),
                 "REASON_MEMBER_ZERO" => Some(Self::MemberZero),
                 "REASON_GOAL_IN_PROGRESS" => Some(Self::GoalInProgress),
-                "REASON_ALREADY_THERE" => Some(Self::AlreadyThere),
+                "REASON_ALREADY_REACHED" => Some(Self::AlreadyReached),
                 "REASON_ALREADY_CANCELLED" => Some(Self::AlreadyCancelled),
                 "REASON_NOTHING_TO_CANCEL" => Some(Self::NothingToCancel),
                 "REASON_ID_USED_BEFORE" => Some(Self::IdUsedBefore),
                 "REASON_UNKNOWN_MEMBER" => Some(Self::UnknownMember),
-                "REASON_IMPOSSIBLE" => Some(Self::Impossible),
+                "REASON_INVALID_MEMBERSHIP" => Some(Self::InvalidMembership),
                 _ => None,
             }
         }
@@ -801,6 +922,7 @@ pub mod refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Activation {
+    /// Not used.
     Unspecified = 0,
     /// When its entry is committed and applied.
     OnApply = 1,
@@ -829,10 +951,11 @@ impl Activation {
         }
     }
 }
-/// The position of a member in a membership.
+/// How a member counts in a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
-pub enum Standing {
+pub enum VotingRole {
+    /// Not used.
     Unspecified = 0,
     /// A voter in every majority.
     Voter = 1,
@@ -840,44 +963,50 @@ pub enum Standing {
     IncomingVoter = 2,
     /// A voter in an outgoing majority only; becomes a learner or is removed with it.
     OutgoingVoter = 3,
+    /// Receives the log and does not vote.
     Learner = 4,
     /// Part of the goal, not a member yet.
     Expected = 5,
 }
-impl Standing {
+impl VotingRole {
     /// String value of the enum field names used in the ProtoBuf definition.
     ///
     /// The values are not transformed in any way and thus are considered stable
     /// (if the ProtoBuf definition does not change) and safe for programmatic use.
     pub fn as_str_name(&self) -> &'static str {
         match self {
-            Self::Unspecified => "STANDING_UNSPECIFIED",
-            Self::Voter => "STANDING_VOTER",
-            Self::IncomingVoter => "STANDING_INCOMING_VOTER",
-            Self::OutgoingVoter => "STANDING_OUTGOING_VOTER",
-            Self::Learner => "STANDING_LEARNER",
-            Self::Expected => "STANDING_EXPECTED",
+            Self::Unspecified => "VOTING_ROLE_UNSPECIFIED",
+            Self::Voter => "VOTING_ROLE_VOTER",
+            Self::IncomingVoter => "VOTING_ROLE_INCOMING_VOTER",
+            Self::OutgoingVoter => "VOTING_ROLE_OUTGOING_VOTER",
+            Self::Learner => "VOTING_ROLE_LEARNER",
+            Self::Expected => "VOTING_ROLE_EXPECTED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
     pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
         match value {
-            "STANDING_UNSPECIFIED" => Some(Self::Unspecified),
-            "STANDING_VOTER" => Some(Self::Voter),
-            "STANDING_INCOMING_VOTER" => Some(Self::IncomingVoter),
-            "STANDING_OUTGOING_VOTER" => Some(Self::OutgoingVoter),
-            "STANDING_LEARNER" => Some(Self::Learner),
-            "STANDING_EXPECTED" => Some(Self::Expected),
+            "VOTING_ROLE_UNSPECIFIED" => Some(Self::Unspecified),
+            "VOTING_ROLE_VOTER" => Some(Self::Voter),
+            "VOTING_ROLE_INCOMING_VOTER" => Some(Self::IncomingVoter),
+            "VOTING_ROLE_OUTGOING_VOTER" => Some(Self::OutgoingVoter),
+            "VOTING_ROLE_LEARNER" => Some(Self::Learner),
+            "VOTING_ROLE_EXPECTED" => Some(Self::Expected),
             _ => None,
         }
     }
 }
+/// How a goal ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum GoalEnd {
+    /// Not used.
     Unspecified = 0,
+    /// Its members are the members of the cluster.
     Reached = 1,
+    /// It was cancelled; the rollback is another goal.
     Cancelled = 2,
+    /// Another goal replaced it.
     Replaced = 3,
 }
 impl GoalEnd {
@@ -904,13 +1033,19 @@ impl GoalEnd {
         }
     }
 }
+/// What a member does in its term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Role {
+    /// Not used.
     Unspecified = 0,
+    /// Follows a leader, or waits for one.
     Follower = 1,
+    /// Checks whether it could win an election.
     PreCandidate = 2,
+    /// Requests votes.
     Candidate = 3,
+    /// Leads.
     Leader = 4,
 }
 impl Role {
@@ -950,6 +1085,7 @@ pub mod membership_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
+    /// Changes and shows the membership of a cluster.
     #[derive(Debug, Clone)]
     pub struct MembershipClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1179,6 +1315,7 @@ pub mod membership_server {
             request: tonic::Request<super::WatchRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
     }
+    /// Changes and shows the membership of a cluster.
     #[derive(Debug)]
     pub struct MembershipServer<T> {
         inner: Arc<T>,

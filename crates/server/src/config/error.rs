@@ -40,7 +40,7 @@ impl fmt::Display for ServerConfigError {
             }
             Self::MissingValue { flag } => write!(f, "--{flag} needs a value"),
             Self::BadValue { flag, value, expected } => {
-                write!(f, "--{flag} is {value:?}, want {expected}")
+                write!(f, "--{flag} is {value:?}, expected {expected}")
             }
             Self::Unsupported { flag, value, feature } => {
                 write!(f, "--{flag} is {value:?}, but {feature}")

@@ -67,17 +67,17 @@ fn errors_say_what_was_expected() {
         ("--nam=x", "unknown flag --nam, the nearest is --name"),
         ("x", "\"x\" does not belong to a flag"),
         ("--name", "--name needs a value"),
-        ("--max-txn-ops=x", "--max-txn-ops is \"x\", want a number"),
-        ("--table=paper", "--table is \"paper\", want memory or redb"),
-        ("--pre-vote=maybe", "--pre-vote is \"maybe\", want true or false"),
+        ("--max-txn-ops=x", "--max-txn-ops is \"x\", expected a number"),
+        ("--table=paper", "--table is \"paper\", expected memory or redb"),
+        ("--pre-vote=maybe", "--pre-vote is \"maybe\", expected true or false"),
         (
             "--listen-client-urls=https://a:1",
-            "--listen-client-urls is \"https://a:1\", want http://host:port, TLS is not supported yet",
+            "--listen-client-urls is \"https://a:1\", expected http://host:port, TLS is not supported yet",
         ),
-        ("--initial-cluster=a", "--initial-cluster is \"a\", want name=http://host:port"),
+        ("--initial-cluster=a", "--initial-cluster is \"a\", expected name=http://host:port"),
         (
             "--election-timeout=100",
-            "--election-timeout is \"100\", want at least 5 times the heartbeat interval",
+            "--election-timeout is \"100\", expected at least 5 times the heartbeat interval",
         ),
         (
             "--config-file=/nowhere/at/all",
@@ -85,34 +85,40 @@ fn errors_say_what_was_expected() {
         ),
         (
             "--auto-compaction-mode=x --auto-compaction-retention=1",
-            "--auto-compaction-mode is \"x\", want periodic or revision",
+            "--auto-compaction-mode is \"x\", expected periodic or revision",
         ),
         (
             "--auto-compaction-mode=revision --auto-compaction-retention=1h",
-            "--auto-compaction-retention is \"1h\", want the number of revisions to keep",
+            "--auto-compaction-retention is \"1h\", expected the number of revisions to keep",
         ),
         (
             "--auto-compaction-retention=often",
-            "--auto-compaction-retention is \"often\", want hours, or a duration such as 30m",
+            "--auto-compaction-retention is \"often\", expected hours, or a duration such as 30m",
         ),
         (
             "--auto-compaction-retention=-1",
-            "--auto-compaction-retention is \"-1\", want hours, or a duration such as 30m",
+            "--auto-compaction-retention is \"-1\", expected hours, or a duration such as 30m",
         ),
-        ("--drain-timeout=5", "--drain-timeout is \"5\", want a duration such as 10m or 1h30m"),
-        ("--election-timeout=50001", "--election-timeout is \"50001\", want at most 50000"),
-        ("--heartbeat-interval=0", "--heartbeat-interval is \"0\", want a duration above 0"),
-        ("--heartbeat-interval=-1", "--heartbeat-interval is \"-1\", want a number"),
-        ("--initial-cluster-state=old", "--initial-cluster-state is \"old\", want new or existing"),
-        ("--log-level=loud", "--log-level is \"loud\", want debug, info, warn, error"),
-        ("--metrics=all", "--metrics is \"all\", want basic or extensive"),
-        ("--auto-tls=maybe", "--auto-tls is \"maybe\", want true or false"),
+        ("--drain-timeout=5", "--drain-timeout is \"5\", expected a duration such as 10m or 1h30m"),
+        ("--election-timeout=50001", "--election-timeout is \"50001\", expected at most 50000"),
+        ("--heartbeat-interval=0", "--heartbeat-interval is \"0\", expected a duration above 0"),
+        ("--heartbeat-interval=-1", "--heartbeat-interval is \"-1\", expected a number"),
+        (
+            "--initial-cluster-state=old",
+            "--initial-cluster-state is \"old\", expected new or existing",
+        ),
+        ("--log-level=loud", "--log-level is \"loud\", expected debug, info, warn, error"),
+        ("--metrics=all", "--metrics is \"all\", expected basic or extensive"),
+        ("--auto-tls=maybe", "--auto-tls is \"maybe\", expected true or false"),
         (
             "--listen-client-urls=http://0.0.0.0:1",
-            "--advertise-client-urls is \"http://0.0.0.0:1\", want an address that \
+            "--advertise-client-urls is \"http://0.0.0.0:1\", expected an address that \
              clients can connect to",
         ),
-        ("--listen-peer-urls=host:1", "--listen-peer-urls is \"host:1\", want http://host:port"),
+        (
+            "--listen-peer-urls=host:1",
+            "--listen-peer-urls is \"host:1\", expected http://host:port",
+        ),
     ] {
         assert_eq!(run(line, &[]).unwrap_err().to_string(), text);
     }
@@ -218,9 +224,9 @@ fn malformed_files_are_refused_with_the_reason() {
         ("nam: a", "unknown flag --nam, the nearest is --name"),
         ("- a", "not a mapping from names to values"),
         ("1: a", "a name is not a string"),
-        ("name: [a]", "--name is \"a list or block\", want a plain value"),
-        ("max-txn-ops: many", "--max-txn-ops is \"many\", want a number"),
-        ("client-transport-security: x", "want a block of names and values"),
+        ("name: [a]", "--name is \"a list or block\", expected a plain value"),
+        ("max-txn-ops: many", "--max-txn-ops is \"many\", expected a number"),
+        ("client-transport-security: x", "expected a block of names and values"),
         ("client-transport-security:\n  cert: x", "unknown flag --cert, the nearest is --cors"),
         ("a: [", "while parsing"),
     ] {

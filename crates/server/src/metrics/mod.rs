@@ -107,11 +107,7 @@ fn counters(page: &mut MetricsPage, counters: &ServiceCounters, metrics: &Server
         slow,
     );
     page.counter("etcd_server_health_success", "Successful health checks.", get(&counters.healthy));
-    page.counter(
-        "etcd_server_health_failures",
-        "RequestError health checks.",
-        get(&counters.unhealthy),
-    );
+    page.counter("etcd_server_health_failures", "Failed health checks.", get(&counters.unhealthy));
     let name = "etcd_server_learner_promote_successes";
     page.counter(name, "Learners promoted through this member.", get(&counters.promoted));
     let name = "etcd_server_learner_promote_failures";
@@ -163,7 +159,10 @@ fn peers(page: &mut MetricsPage, context: &ServiceContext, metrics: &ServerMetri
             page.buckets(name, &format!("To=\"{id}\""), &times);
         }
     }
-    page.text.push_str(&node_metrics.to_prometheus());
+    let cluster = format!("{:016x}", context.cluster_id);
+    let member = context.node.id().to_string();
+    let labels = [("cluster", cluster.as_str()), ("member", member.as_str())];
+    page.text.push_str(&node_metrics.to_prometheus(&labels));
 }
 
 /// All bytes on the wire, HTTP's own included.

@@ -6,7 +6,7 @@ use super::MetricsPage;
 
 pub(super) fn write(page: &mut MetricsPage) {
     if let Some(bytes) = resident_bytes() {
-        page.gauge("process_resident_memory_bytes", "HostedMember memory size in bytes.", bytes);
+        page.gauge("process_resident_memory_bytes", "Resident memory size in bytes.", bytes);
     }
     if let Some(seconds) = cpu_seconds() {
         page.counter(

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use quorate::{Event, Index, NodeObserver};
+use quorate::Index;
+use quorate::metrics::{Event, NodeObserver};
 
 use super::calls::CallCounters;
 use super::histogram::{DISK, DurationHistogram, PEERS};

@@ -85,7 +85,7 @@ impl Health for HealthService {
                 tokio::select! {
                     () = tokio::time::sleep(POLL_INTERVAL) => {}
                     () = sender.closed() => return,
-                    _ = service.context.end_of_stream(false) => {
+                    _ = service.context.server_stopped() => {
                         let _ = sender.try_send(service.check_now());
                         return;
                     }

@@ -2,7 +2,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use quorate::{EndedGoal, EntryId, GoalEnd, MemberId};
+use quorate::membership::{EndedGoal, GoalEnd};
+use quorate::{EntryId, MemberId};
 use quorate_core::membership::MembershipError;
 
 use super::*;

@@ -45,6 +45,8 @@ pub(crate) struct MemberRecord {
     commit: Index,
     /// The last index passed to the machine.
     applying: Index,
+    /// The snapshot that it is to save, until the disk has written it.
+    unwritten_snapshot: Option<Index>,
     applied: Index,
     /// The term it leads.
     leads: Option<Term>,
@@ -107,6 +109,7 @@ impl MemberRecord {
             term: 0,
             commit: 0,
             applying: 0,
+            unwritten_snapshot: None,
             applied: 0,
             leads: None,
             membership: None,
@@ -123,6 +126,7 @@ impl MemberRecord {
             term: view.term,
             commit: view.commit,
             applying: view.applying,
+            unwritten_snapshot: view.installing.then_some(view.snapshot.id.index),
             applied: view.applied,
             leads: (view.role == RoleKind::Leader).then_some(view.term),
             membership: Some(Arc::clone(&view.membership)),
@@ -186,6 +190,7 @@ impl MemberRecord {
     pub(crate) fn save_requested(&mut self, raft: &Raft, save: &Save) -> Checked {
         if let Some(meta) = &save.install {
             self.requested.install(meta);
+            self.unwritten_snapshot = Some(meta.id.index);
         }
         let Some(first) = save.entries.first() else { return Ok(()) };
         let grows = self.leads != Some(raft.term()) || first.id.index > self.requested.last().index;
@@ -207,6 +212,8 @@ impl MemberRecord {
 
     /// The disk has written a save. If it is synced, so is everything written before it.
     pub(crate) fn saved(&mut self, save: &Save, synced: bool) -> Checked {
+        let written = save.install.as_ref().map(|meta| meta.id.index);
+        self.unwritten_snapshot = self.unwritten_snapshot.filter(|index| Some(*index) > written);
         if synced {
             for save in std::mem::take(&mut self.unsynced) {
                 self.write(save.hard_state, save.install.as_ref(), &save.entries)?;
@@ -364,10 +371,16 @@ impl MemberRecord {
         })
     }
 
-    /// The machine gets all entries, in order (I5).
+    /// The machine gets all entries, in order, and none after a snapshot that is not on the
+    /// disk: its state would not contain what the snapshot does (I5).
+    /// Shown by scenarios/apply_waits_for_snapshot_install.txt.
     pub(crate) fn applying(&mut self, entry: EntryId) -> Checked {
-        ensure(entry.index == self.applying + 1, "I5", || {
-            format!("{} applies {entry} after {}", self.id, self.applying)
+        let (id, applying) = (self.id, self.applying);
+        ensure(entry.index == applying + 1, "I5", || {
+            format!("{id} applies {entry} after {applying}")
+        })?;
+        ensure(self.unwritten_snapshot.is_none(), "I5", || {
+            format!("{id} applies {entry} before the snapshot of {applying} is saved")
         })?;
         self.applying = entry.index;
         Ok(())

@@ -17,6 +17,8 @@ pub struct ReplyChecker {
     /// Every request that took effect, in log order.
     order: Vec<(Index, RequestId)>,
     machines: BTreeMap<MemberId, MachineProgress>,
+    /// The highest index that a machine got.
+    committed: Index,
 }
 
 /// The progress of a member's state machine.
@@ -52,6 +54,8 @@ struct RequestRecord {
     kind: CheckedRequest,
     reply: Option<ReplyKind>,
     applied: Option<Index>,
+    /// What was committed when it was sent.
+    after: Index,
 }
 
 impl ReplyChecker {
@@ -65,7 +69,7 @@ impl ReplyChecker {
         id: RequestId,
         kind: CheckedRequest,
     ) -> Result<(), ReplyViolation> {
-        let request = RequestRecord { kind, reply: None, applied: None };
+        let request = RequestRecord { kind, reply: None, applied: None, after: self.committed };
         match self.requests.insert(id, request) {
             Some(_) => Err(ReplyViolation::SentTwice(id)),
             None => Ok(()),
@@ -91,6 +95,20 @@ impl ReplyChecker {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A machine got the entry of this index: reads that are sent later must see it.
+    pub fn committed(&mut self, index: Index) {
+        self.committed = self.committed.max(index);
+    }
+
+    /// A read was served as of this index.
+    pub fn served(&self, id: RequestId, at: Index) -> Result<(), ReplyViolation> {
+        let Some(request) = self.requests.get(&id) else {
+            return Err(ReplyViolation::ReplyWithoutRequest(id));
+        };
+        let after = request.after;
+        if at < after { Err(ReplyViolation::StaleRead { id, at, after }) } else { Ok(()) }
     }
 
     /// A member's state machine applied a request. An entry that the machine skips as a
@@ -203,6 +221,12 @@ pub enum ReplyViolation {
         id: RequestId,
         index: Index,
     },
+    /// A read was served without what was committed when it was sent.
+    StaleRead {
+        id: RequestId,
+        at: Index,
+        after: Index,
+    },
     /// A request was applied twice. (R2)
     AppliedTwice {
         id: RequestId,
@@ -251,6 +275,9 @@ impl fmt::Display for ReplyViolation {
             }
             Self::AppliedRead { id: RequestId(id), index } => {
                 write!(f, "request {id} is a read but was applied at index {index}")
+            }
+            Self::StaleRead { id: RequestId(id), at, after } => {
+                write!(f, "read {id} was sent after {after} was committed and is served at {at}")
             }
             Self::AppliedTwice { id: RequestId(id), first, second } => {
                 write!(f, "request {id} was applied at index {first} and again at {second}")
@@ -401,6 +428,18 @@ mod tests {
         let refused_before = checker.applied(M1, 3, B).unwrap_err();
         assert_eq!(refused_before.to_string(), "request 2 was refused but applied at index 3");
         assert_eq!(checker.finish(&[M1]), [ReplyViolation::DoneButNeverApplied(A)]);
+    }
+
+    #[test]
+    fn a_read_sees_what_was_committed_before() {
+        let mut checker = ReplyChecker::new();
+        checker.committed(4);
+        checker.request_sent(A, CheckedRequest::Read).unwrap();
+        checker.committed(5);
+        assert_eq!(checker.served(A, 4), Ok(()));
+        let stale = checker.served(A, 3).unwrap_err();
+        assert_eq!(stale.to_string(), "read 1 was sent after 4 was committed and is served at 3");
+        assert_eq!(checker.served(B, 4), Err(ReplyViolation::ReplyWithoutRequest(B)));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::cluster::{DiskState, LogView};
 fn membership(majorities: &[&[u64]], learners: &[u64]) -> Membership {
     let majorities = majorities.iter().map(|ids| ids.iter().copied().map(MemberId).collect());
     let learners = learners.iter().copied().map(MemberId).collect();
-    Membership::from_parts(majorities.collect(), learners, Default::default(), false)
+    Membership::from_parts(majorities.collect(), learners, Default::default())
 }
 
 fn command(term: Term, index: Index) -> Entry {
@@ -76,7 +76,8 @@ fn rule<T>(checked: Result<T, Violation>) -> &'static str {
 }
 
 fn record(view: &MemberView) -> MemberRecord {
-    let config = Config { activation: view.activation, ..Config::new(view.id) };
+    let mut config = Config::new(view.id);
+    config.activation = view.activation;
     MemberRecord::of_view(&config, view)
 }
 

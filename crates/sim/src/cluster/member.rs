@@ -1,12 +1,12 @@
 //! One member of a cluster of bare cores: the real core, its disk as a value, and the work
-//! that it waits for. Stories, random clusters and the model checker drive it.
+//! that it waits for.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use quorate_core::{
-    Accepted, Boot, BootError, Config, Dropped, Entries, Index, Input, Load, MemberId, Output,
-    Raft, Save, SnapshotMeta, invariants,
+    Accepted, Boot, BootError, Config, Dropped, Entries, Envelope, Index, Input, Load, MemberId,
+    Output, Raft, Save, SnapshotMeta, invariants,
 };
 
 use super::DiskState;
@@ -28,6 +28,35 @@ pub(crate) struct CoreMember {
     /// Entries given to the machine and not applied.
     pub(crate) applies: VecDeque<Entries>,
     pub(crate) loads: VecDeque<Load>,
+    pub(crate) held: HeldWork,
+}
+
+/// Work that is not done at once: the caller completes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct HeldWork {
+    pub saves: bool,
+    pub applies: bool,
+    pub loads: bool,
+}
+
+/// The kinds of work that a member waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkKind {
+    Saves,
+    Applies,
+    Loads,
+}
+
+impl HeldWork {
+    pub const ALL: Self = Self { saves: true, applies: true, loads: true };
+
+    pub(crate) fn set(&mut self, work: WorkKind, held: bool) {
+        match work {
+            WorkKind::Saves => self.saves = held,
+            WorkKind::Applies => self.applies = held,
+            WorkKind::Loads => self.loads = held,
+        }
+    }
 }
 
 impl CoreMember {
@@ -41,7 +70,30 @@ impl CoreMember {
             saves: VecDeque::new(),
             applies: VecDeque::new(),
             loads: VecDeque::new(),
+            held: HeldWork::default(),
         }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.saves.is_empty() && self.applies.is_empty() && self.loads.is_empty()
+    }
+
+    /// Work of this kind can be done now. With `apply_unsaved` entries wait for the disk.
+    pub(crate) fn can_do(&self, work: WorkKind) -> bool {
+        let waits = |raft: &Raft| raft.config().apply_unsaved && !self.saves.is_empty();
+        match work {
+            WorkKind::Saves => !self.saves.is_empty(),
+            WorkKind::Applies => !self.applies.is_empty() && !self.raft.as_ref().is_some_and(waits),
+            WorkKind::Loads => !self.loads.is_empty(),
+        }
+    }
+
+    /// Work that can be done now and is not held.
+    pub(super) fn free_work(&self) -> Option<WorkKind> {
+        let HeldWork { saves, applies, loads } = self.held;
+        let kinds =
+            [(saves, WorkKind::Saves), (applies, WorkKind::Applies), (loads, WorkKind::Loads)];
+        kinds.into_iter().find(|(held, work)| !held && self.can_do(*work)).map(|(_, work)| work)
     }
 
     pub(crate) fn replace_disk(&mut self, disk: DiskState) {
@@ -49,8 +101,8 @@ impl CoreMember {
         self.synced = Arc::clone(&self.disk);
     }
 
-    /// Starts from what the disk holds, and returns that. With `tail` only so many of the
-    /// newest entries are in memory.
+    /// Starts from what the disk holds, and returns that; the caller passes it to the checks.
+    /// With `tail` only so many of the newest entries are in memory.
     pub(crate) fn start(
         &mut self,
         config: &Config,
@@ -61,7 +113,7 @@ impl CoreMember {
         Ok(boot)
     }
 
-    /// Loses all work in progress. What was not synced is lost as well if so said.
+    /// Loses all work in progress and, if `unsynced_lost`, what was not synced.
     pub(crate) fn crash(&mut self, unsynced_lost: bool) {
         self.raft = None;
         self.saves.clear();
@@ -72,14 +124,15 @@ impl CoreMember {
         }
     }
 
-    /// Gives the core an input.
-    pub(crate) fn step(&mut self, input: Input) -> Result<Result<Accepted, Dropped>, Violation> {
-        let Some(raft) = &mut self.raft else {
-            return Err(Violation::new("assert", "a member that is down gets no input"));
-        };
+    /// Gives the core an input. A member that is down ignores it.
+    pub(crate) fn step(
+        &mut self,
+        input: Input,
+    ) -> Result<Option<Result<Accepted, Dropped>>, Violation> {
+        let Some(raft) = &mut self.raft else { return Ok(None) };
         let taken = raft.step(input);
         check_core(raft)?;
-        Ok(taken)
+        Ok(Some(taken))
     }
 
     /// Takes what the core asks for. Nothing when it asks for nothing; then its state is
@@ -96,22 +149,18 @@ impl CoreMember {
         let output = raft.take_output();
         check_core(raft)?;
         checks.output(raft, &output)?;
-        self.check_apply_follows(&output.apply)?;
         Ok(Some(output))
     }
 
-    /// The machine gets no entry before the one that precedes it, or before the snapshot that
-    /// holds that one is installed.
-    /// Shown by scenarios/apply_waits_for_snapshot_install.txt.
-    fn check_apply_follows(&self, entries: &Entries) -> Result<(), Violation> {
-        let Some(first) = entries.first() else { return Ok(()) };
-        let pending = self.applies.back().and_then(Entries::last).map_or(0, |last| last.id.index);
-        let machine = pending.max(self.disk.applied);
-        if first.id.index > machine + 1 {
-            let text = format!("entry {} is to be applied, the machine is at {machine}", first.id);
-            return Err(Violation::new("assert", text));
+    /// Puts the work of an output where it waits.
+    pub(crate) fn queue(&mut self, output: Output) {
+        let Output { save, apply, load, trim, .. } = output;
+        self.saves.extend(save);
+        self.applies.extend((!apply.is_empty()).then_some(apply));
+        self.loads.extend(load);
+        if let Some(to) = trim {
+            self.trim(to);
         }
-        Ok(())
     }
 
     pub(crate) fn trim(&mut self, to: Index) {
@@ -119,12 +168,27 @@ impl CoreMember {
         Arc::make_mut(&mut self.synced).trim(to);
     }
 
-    /// Writes the oldest save. What it allows to be sent, and that it is done, is left to
-    /// the caller.
-    pub(crate) fn write_save(
+    /// Does the oldest work of this kind. Returns what the core is told, and the messages
+    /// that waited for it.
+    pub(crate) fn do_work(
+        &mut self,
+        work: WorkKind,
+        checks: &mut impl MemberChecks,
+    ) -> Result<Option<(Input, Vec<Envelope>)>, Violation> {
+        if !self.can_do(work) {
+            return Ok(None);
+        }
+        Ok(match work {
+            WorkKind::Saves => self.write_save(checks)?,
+            WorkKind::Applies => self.run_apply().map(|applied| (applied, Vec::new())),
+            WorkKind::Loads => self.read_load().map(|loaded| (loaded, Vec::new())),
+        })
+    }
+
+    fn write_save(
         &mut self,
         checks: &mut impl MemberChecks,
-    ) -> Result<Option<Save>, Violation> {
+    ) -> Result<Option<(Input, Vec<Envelope>)>, Violation> {
         let Some(save) = self.saves.pop_front() else { return Ok(None) };
         Arc::make_mut(&mut self.disk).write(&save);
         if save.must_sync {
@@ -132,16 +196,11 @@ impl CoreMember {
         }
         checks.saved(self.id, &save)?;
         save.then_send.iter().try_for_each(|envelope| checks.sent(envelope))?;
-        Ok(Some(save))
+        Ok(Some((Input::Saved(save.id), save.then_send)))
     }
 
-    /// Entries may be applied: with `apply_unsaved` they wait for the disk.
-    pub(crate) fn may_apply(&self, config: &Config) -> bool {
-        !self.applies.is_empty() && (!config.apply_unsaved || self.saves.is_empty())
-    }
-
-    /// The machine runs its oldest entries, up to the index returned.
-    pub(crate) fn run_apply(&mut self) -> Option<Index> {
+    /// The machine runs its oldest entries.
+    fn run_apply(&mut self) -> Option<Input> {
         let last = self.applies.pop_front()?.last()?.id.index;
         for disk in [&mut self.disk, &mut self.synced] {
             // A snapshot installed meanwhile has brought the machine further.
@@ -150,11 +209,11 @@ impl CoreMember {
                 Arc::make_mut(disk).applied = applied;
             }
         }
-        Some(last)
+        Some(Input::Applied(last))
     }
 
     /// Reads for the oldest load.
-    pub(crate) fn read_load(&mut self) -> Option<Input> {
+    fn read_load(&mut self) -> Option<Input> {
         let Load { target, range, bytes_max } = self.loads.pop_front()?;
         Some(Input::Loaded(target, self.disk.read(range.start, range.end, bytes_max)))
     }
@@ -167,7 +226,7 @@ impl CoreMember {
         let Some(raft) = &self.raft else { return Ok(Ok(None)) };
         let membership = raft.membership_at(index);
         let id = self.disk.log.id_at(index);
-        if let Err(dropped) = self.step(Input::Snapshotted(index))? {
+        if let Some(Err(dropped)) = self.step(Input::Snapshotted(index))? {
             return Ok(Err(dropped));
         }
         let Some(id) = id else { return Ok(Ok(None)) };

@@ -1,9 +1,11 @@
-//! Clusters of bare cores in memory: members whose disks are values, and the messages in
-//! flight between them. Nothing happens by itself: the caller decides which message
-//! arrives, which save completes and which member crashes. Every invariant is checked
+//! Members in memory: bare cores whose disks are values, and the loop that drives them.
+//! Stories, the model checker and recorded traces build on it. [`Cluster`] adds the messages
+//! in flight, for random runs: nothing happens by itself there, the caller decides which
+//! message arrives, which save completes and which member crashes. Every invariant is checked
 //! after every step.
 
 mod disk;
+mod drive;
 mod member;
 
 use std::collections::BTreeMap;
@@ -16,7 +18,9 @@ use quorate_core::{
 use crate::checkers::{Checked, Invariants, Violation};
 
 pub use disk::{DiskState, LogView};
+pub(crate) use drive::MemberDriver;
 pub(crate) use member::CoreMember;
+pub use member::{HeldWork, WorkKind};
 
 /// The members and what is in flight between them.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +28,8 @@ pub struct Cluster {
     members: BTreeMap<MemberId, ClusterMember>,
     pub network: Vec<Envelope>,
     invariants: Invariants,
+    /// What members asked for since the caller was last told.
+    outputs: Vec<Output>,
 }
 
 #[derive(Clone, Debug)]
@@ -42,7 +48,7 @@ impl Cluster {
     /// Adds a member and starts it from this disk.
     pub fn add(&mut self, config: Config, disk: DiskState) -> Checked {
         let id = config.id;
-        let core = CoreMember::new(id, disk);
+        let core = CoreMember { held: HeldWork::ALL, ..CoreMember::new(id, disk) };
         self.members.insert(id, ClusterMember { config, core });
         self.start(id).map(drop)
     }
@@ -71,10 +77,7 @@ impl Cluster {
 
     /// No member waits for its disk or its machine.
     pub fn is_idle(&self, id: MemberId) -> bool {
-        self.members.get(&id).is_none_or(|member| {
-            let core = &member.core;
-            core.saves.is_empty() && core.applies.is_empty() && core.loads.is_empty()
-        })
+        self.members.get(&id).is_none_or(|member| member.core.is_idle())
     }
 
     /// Gives a member an input. A member that is down ignores it.
@@ -84,58 +87,19 @@ impl Cluster {
 
     /// The same, with what the core says of the input.
     pub fn try_step(&mut self, id: MemberId, input: Input) -> Result<StepResult, Violation> {
-        let up = self.members.get_mut(&id).filter(|member| member.core.raft.is_some());
-        let Some(member) = up else { return Ok((None, Vec::new())) };
-        let taken = member.core.step(input)?;
-        Ok((Some(taken), self.drain(id)?))
+        let taken = MemberDriver::step(self, id, "input", input)?;
+        Ok((taken, self.drained(id)?))
     }
 
-    /// Takes what a member asks for. Its saves, applies and loads wait to be completed.
-    fn drain(&mut self, id: MemberId) -> Outputs {
-        let mut outputs = Vec::new();
-        let Some(member) = self.members.get_mut(&id) else { return Ok(outputs) };
-        while let Some(output) = member.core.take_output(&mut self.invariants)? {
-            let Output { save, send, apply, load, trim, .. } = output.clone();
-            self.network.extend(send);
-            member.core.saves.extend(save);
-            member.core.applies.extend((!apply.is_empty()).then_some(apply));
-            member.core.loads.extend(load);
-            if let Some(to) = trim {
-                member.core.trim(to);
-            }
-            outputs.push(output);
-        }
-        Ok(outputs)
+    /// Completes the oldest work of this kind.
+    pub fn complete(&mut self, id: MemberId, work: WorkKind) -> Outputs {
+        MemberDriver::complete(self, id, work)?;
+        self.drained(id)
     }
 
-    /// The oldest save is on disk.
-    pub fn complete_save(&mut self, id: MemberId) -> Outputs {
-        let Some(member) = self.members.get_mut(&id) else { return Ok(Vec::new()) };
-        let Some(save) = member.core.write_save(&mut self.invariants)? else {
-            return Ok(Vec::new());
-        };
-        self.network.extend(save.then_send);
-        self.step(id, Input::Saved(save.id))
-    }
-
-    /// The machine has run its oldest entries.
-    pub fn complete_apply(&mut self, id: MemberId) -> Outputs {
-        let Some(member) = self.members.get_mut(&id) else { return Ok(Vec::new()) };
-        if !member.core.may_apply(&member.config) {
-            return Ok(Vec::new());
-        }
-        match member.core.run_apply() {
-            Some(last) => self.step(id, Input::Applied(last)),
-            None => Ok(Vec::new()),
-        }
-    }
-
-    /// The oldest load is read from disk.
-    pub fn complete_load(&mut self, id: MemberId) -> Outputs {
-        match self.members.get_mut(&id).and_then(|member| member.core.read_load()) {
-            Some(loaded) => self.step(id, loaded),
-            None => Ok(Vec::new()),
-        }
+    fn drained(&mut self, id: MemberId) -> Outputs {
+        self.drain(id)?;
+        Ok(std::mem::take(&mut self.outputs))
     }
 
     /// Takes a message off the network. It arrives or is lost; the sender of a snapshot
@@ -163,7 +127,7 @@ impl Cluster {
             return Ok(None);
         }
         let captured = member.core.snapshot(index)?;
-        self.drain(id)?;
+        self.drained(id)?;
         Ok(captured.ok().flatten())
     }
 
@@ -181,10 +145,8 @@ impl Cluster {
         let tail = member.core.disk.log.entries.len().div_ceil(2);
         let boot = member.core.start(&member.config, Some(tail));
         let boot = boot.map_err(|why| Violation::new("assert", format!("boot: {why}")))?;
-        if let Some(raft) = &member.core.raft {
-            self.invariants.started(raft, &boot)?;
-        }
-        self.drain(id)
+        self.started(id, &boot)?;
+        self.drained(id)
     }
 
     /// Stops a member and starts another one under its id, with an empty disk.
@@ -197,5 +159,22 @@ impl Cluster {
             member.core.replace_disk(DiskState::default());
         }
         self.start(id)
+    }
+}
+
+impl MemberDriver for Cluster {
+    type Checks = Invariants;
+
+    fn parts(&mut self, id: MemberId) -> Option<(&mut CoreMember, &mut Invariants)> {
+        Some((&mut self.members.get_mut(&id)?.core, &mut self.invariants))
+    }
+
+    fn send(&mut self, envelopes: Vec<Envelope>) {
+        self.network.extend(envelopes);
+    }
+
+    fn output(&mut self, _: MemberId, output: &mut Output) {
+        self.outputs.push(output.clone());
+        self.send(std::mem::take(&mut output.send));
     }
 }

@@ -92,7 +92,7 @@ fn operation(text: &str) -> Result<Operation, String> {
         Some('l') => Operation::Learner,
         Some('r') => Operation::Remove,
         Some('u') => Operation::Update,
-        _ => return Err(format!("operation `{text}`, want v, l, r or u and an id")),
+        _ => return Err(format!("operation `{text}`, expected v, l, r or u and an id")),
     };
     Ok(make(MemberId(number(&text[1..])?)))
 }

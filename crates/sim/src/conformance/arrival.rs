@@ -32,14 +32,16 @@ const HEARTBEAT_TICKS: u32 = 1;
 pub(super) fn add(world: &mut TraceWorld, arguments: &[Argument]) -> Result<(), TraceCommandError> {
     let arrival = Arrival::parse(arguments)?;
     if arrival.count + world.ids().len() as u64 > MEMBERS_MAX {
-        return Err(TraceCommandError::Stops(format!("want at most {MEMBERS_MAX} members")));
+        return Err(TraceCommandError::Stops(format!("expected at most {MEMBERS_MAX} members")));
     }
     let snapshot = arrival.snapshot()?;
-    let content = world.contents.entry(snapshot.id);
-    let content = content.or_insert_with(|| arrival.content.clone().into_bytes()).clone();
+    let content = || arrival.content.clone().into_bytes();
+    world.shared.contents.entry(snapshot.id).or_insert_with(content);
     for _ in 0..arrival.count {
-        let config = Config { id: world.next_id(), ..arrival.config.clone() };
-        let member = TraceMember::new(config, arrival.threads, snapshot.clone(), content.clone())?;
+        let mut config = arrival.config.clone();
+        config.id = world.next_id();
+        let (threads, snapshot) = (arrival.threads, snapshot.clone());
+        let member = TraceMember::new(config, threads, snapshot, &mut world.shared)?;
         world.add(member);
     }
     Ok(())
@@ -48,8 +50,11 @@ pub(super) fn add(world: &mut TraceWorld, arguments: &[Argument]) -> Result<(), 
 impl Arrival {
     fn parse(arguments: &[Argument]) -> Result<Self, String> {
         let Some((count, named)) = arguments.split_first() else {
-            return Err("want a number of members".to_owned());
+            return Err("expected a number of members".to_owned());
         };
+        let mut config = Config::etcd(MemberId(1));
+        config.election_ticks = ELECTION_TICKS;
+        config.heartbeat_ticks = HEARTBEAT_TICKS;
         let mut arrival = Self {
             count: number(&count.key)?,
             voters: Vec::new(),
@@ -57,11 +62,7 @@ impl Arrival {
             index: 0,
             content: String::new(),
             threads: false,
-            config: Config {
-                election_ticks: ELECTION_TICKS,
-                heartbeat_ticks: HEARTBEAT_TICKS,
-                ..Config::etcd(MemberId(1))
-            },
+            config,
         };
         for argument in named {
             arrival.read(argument)?;
@@ -96,7 +97,9 @@ impl Arrival {
                 config.reads = match argument.value()? {
                     "safe" => ReadMode::Quorum,
                     "lease-based" => ReadMode::LeaderLease { drift_ticks: 0 },
-                    other => return Err(format!("read-only `{other}`, want safe or lease-based")),
+                    other => {
+                        return Err(format!("read-only `{other}`, expected safe or lease-based"));
+                    }
                 }
             }
             _ => return Err(argument.unknown()),

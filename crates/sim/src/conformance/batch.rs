@@ -48,7 +48,7 @@ impl Batch {
             shown.hard_state = new;
         }
         let mut send = output.send;
-        // The recorded system never tells how a proposal that was passed on fared.
+        // The recorded system does not report the result of a forwarded proposal.
         let unknown = |message: &_| {
             matches!(message, Message::ProposeReply(..) | Message::IdentityRejected(_))
         };

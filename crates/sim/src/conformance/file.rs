@@ -97,7 +97,7 @@ impl Argument {
         match self.value()? {
             "true" => Ok(true),
             "false" => Ok(false),
-            other => Err(format!("argument `{}` is `{other}`, want true or false", self.key)),
+            other => Err(format!("argument `{}` is `{other}`, expected true or false", self.key)),
         }
     }
 

@@ -7,10 +7,9 @@ use quorate_core::{Change, Dropped, Input, MemberId, RequestId};
 use super::algebra::operations;
 use super::arrival;
 use super::file::{Argument, TraceCommand, number};
-use super::member::{PROPOSAL_DROPPED, Trim};
+use super::member::{PROPOSAL_DROPPED, TraceMember, Trim};
 use super::message::TraceMessage;
 use super::notation::{self, KINDS};
-use super::storage::TrimError;
 use super::world::{Recipient, TraceWorld};
 
 #[derive(Default)]
@@ -64,14 +63,8 @@ impl Interaction {
             "add-nodes" => arrival::add(&mut self.world, &arguments),
             "campaign" => self.step(&arguments, Input::Campaign),
             "forget-leader" => self.step(&arguments, Input::ForgetLeader),
-            "tick-heartbeat" => {
-                self.world.member(one_id(&arguments)?)?.tick_heartbeat();
-                Ok(())
-            }
-            "tick-election" => {
-                self.world.member(one_id(&arguments)?)?.tick_election();
-                Ok(())
-            }
+            "tick-heartbeat" => Ok(self.world.member(one_id(&arguments)?)?.tick_heartbeat()?),
+            "tick-election" => Ok(self.world.member(one_id(&arguments)?)?.tick_election()?),
             "set-randomized-election-timeout" => self.set_timeout(&arguments),
             "propose-conf-change" => self.propose_change(&arguments, &command.input),
             "transfer-leadership" => self.transfer(&arguments),
@@ -106,7 +99,7 @@ impl Interaction {
 
     /// Steps a member; what it drops without a word, it drops here too.
     fn input(&mut self, id: MemberId, input: Input) -> Result<(), TraceCommandError> {
-        let _dropped = self.world.member(id)?.step(input);
+        let _dropped = self.world.member(id)?.step(input)?;
         Ok(())
     }
 
@@ -124,7 +117,7 @@ impl Interaction {
         let (id, text) = (MemberId(number(id)?), text.trim());
         let request = self.request();
         let input = Input::Propose(request, Bytes::copy_from_slice(text.as_bytes()));
-        proposed(self.world.member(id)?.step(input))
+        proposed(self.world.member(id)?.step(input)?)
     }
 
     fn propose_change(
@@ -151,22 +144,21 @@ impl Interaction {
             }
         };
         let request = self.request();
-        proposed(self.world.member(id)?.step(Input::Change(request, change)))
+        proposed(self.world.member(id)?.step(Input::Change(request, change))?)
     }
 
     fn set_timeout(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
         let (id, named) = id_and_named(arguments)?;
         let [argument] = named else {
-            return Err(TraceCommandError::Stops("want the argument `timeout`".to_owned()));
+            return Err(TraceCommandError::Stops("expected the argument `timeout`".to_owned()));
         };
         if argument.key != "timeout" {
             return Err(argument.unknown().into());
         }
         match u32::try_from(argument.number()?) {
-            Ok(ticks) if ticks > 0 => self.world.member(id)?.set_timeout_ticks(ticks),
-            _ => return Err(TraceCommandError::Stops("timeout is out of range".to_owned())),
+            Ok(ticks) if ticks > 0 => Ok(self.world.member(id)?.set_timeout_ticks(ticks)?),
+            _ => Err(TraceCommandError::Stops("timeout is out of range".to_owned())),
         }
-        Ok(())
     }
 
     fn transfer(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
@@ -179,7 +171,9 @@ impl Interaction {
             }
         }
         let (Some(from), Some(to)) = (from, to) else {
-            return Err(TraceCommandError::Stops("want the arguments `from` and `to`".to_owned()));
+            return Err(TraceCommandError::Stops(
+                "expected the arguments `from` and `to`".to_owned(),
+            ));
         };
         self.world.member(to)?;
         self.input(from, Input::Transfer(to))
@@ -252,15 +246,16 @@ impl Interaction {
         let member = self.world.member(id)?;
         match member.trim(index) {
             Ok(()) => {}
-            Err(Trim::Storage(TrimError::Trimmed)) => {
+            Err(Trim::Trimmed) => {
                 let text = "requested index is unavailable due to compaction";
                 return Err(TraceCommandError::Prints(text.to_owned()));
             }
-            Err(Trim::Storage(TrimError::BeyondLog { last })) => {
+            Err(Trim::BeyondLog { last }) => {
                 return Err(TraceCommandError::Stops(format!(
                     "cannot trim at {index}: log ends at {last}"
                 )));
             }
+            Err(Trim::Broken(why)) => return Err(TraceCommandError::Stops(why)),
             Err(Trim::Core(dropped)) => {
                 return Err(TraceCommandError::Stops(format!(
                     "the core does not trim at {index}: {dropped}"
@@ -274,7 +269,7 @@ impl Interaction {
 
     fn send_snapshot(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
         let [from, to] = two_ids(arguments)?;
-        let parcel = TraceMessage::Message(self.world.member(from)?.snapshot_to(to));
+        let parcel = TraceMessage::Message(self.world.member(from)?.snapshot_to(to)?);
         self.world.transcript.line(&parcel.line().to_string());
         self.world.post(parcel);
         Ok(())
@@ -284,15 +279,16 @@ impl Interaction {
         if let Some(argument) = arguments.first() {
             return Err(argument.unknown().into());
         }
-        let members = self.world.members().iter();
-        let lines: Vec<String> = members.map(|one| notation::member(&one.status())).collect();
+        let statuses = self.world.members().iter().filter_map(TraceMember::status);
+        let lines: Vec<String> = statuses.map(|status| notation::member(&status)).collect();
         self.world.transcript.lines(&lines);
         Ok(())
     }
 
     fn status(&mut self, arguments: &[Argument]) -> Result<(), TraceCommandError> {
         let status = self.world.member(one_id(arguments)?)?.status();
-        let lines: Vec<String> = status.peers.iter().map(notation::progress).collect();
+        let peers = status.into_iter().flat_map(|status| status.peers);
+        let lines: Vec<String> = peers.map(|peer| notation::progress(&peer)).collect();
         self.world.transcript.lines(&lines);
         Ok(())
     }
@@ -319,7 +315,7 @@ fn transition(text: &str) -> Result<Transition, String> {
         "auto" => Ok(Transition::Auto),
         "implicit" => Ok(Transition::JointImplicit),
         "explicit" => Ok(Transition::JointExplicit),
-        other => Err(format!("transition `{other}`, want auto, implicit or explicit")),
+        other => Err(format!("transition `{other}`, expected auto, implicit or explicit")),
     }
 }
 
@@ -334,20 +330,20 @@ fn ids(arguments: &[Argument]) -> Result<Vec<MemberId>, String> {
 fn one_id(arguments: &[Argument]) -> Result<MemberId, String> {
     match ids(arguments)?[..] {
         [id] => Ok(id),
-        _ => Err("want one member id".to_owned()),
+        _ => Err("expected one member id".to_owned()),
     }
 }
 
 fn two_ids(arguments: &[Argument]) -> Result<[MemberId; 2], String> {
     match ids(arguments)?[..] {
         [first, second] => Ok([first, second]),
-        _ => Err("want two numbers".to_owned()),
+        _ => Err("expected two numbers".to_owned()),
     }
 }
 
 fn id_and_named(arguments: &[Argument]) -> Result<(MemberId, &[Argument]), String> {
     let Some((first, named)) = arguments.split_first() else {
-        return Err("want a member id".to_owned());
+        return Err("expected a member id".to_owned());
     };
     Ok((one_id(std::slice::from_ref(first))?, named))
 }
@@ -355,6 +351,6 @@ fn id_and_named(arguments: &[Argument]) -> Result<(MemberId, &[Argument]), Strin
 fn bare(arguments: &[Argument]) -> Result<&str, String> {
     match arguments {
         [Argument { key, values: None }] => Ok(key),
-        _ => Err("want one word".to_owned()),
+        _ => Err("expected one word".to_owned()),
     }
 }

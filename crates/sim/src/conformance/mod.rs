@@ -16,7 +16,6 @@ mod member;
 mod message;
 mod notation;
 mod quorum;
-mod storage;
 mod world;
 
 use std::ffi::OsStr;

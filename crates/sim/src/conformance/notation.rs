@@ -110,7 +110,7 @@ impl MessageLine {
             }
             Message::Read(_) => line.term = 0,
             Message::ReadReply(_, Ok(index)) => line.log.index = *index,
-            // The traces name the next leader as the sender of the wish.
+            // The traces name the next leader as the sender of the request.
             Message::Transfer(next) => line.from = Address::Member(*next),
             Message::HeartbeatReply(_)
             | Message::TimeoutNow
@@ -190,7 +190,7 @@ fn kind(message: &Message) -> &'static str {
         Message::Propose(..) => "MsgProp",
         // The recorded system has neither, so batches leave them out.
         Message::ProposeReply(..) => "ProposeReply",
-        Message::IdentityRejected(_) => "Disowned",
+        Message::IdentityRejected(_) => "IdentityRejected",
         Message::Read(_) => "MsgReadIndex",
         Message::ReadReply(..) => "MsgReadIndexResp",
         Message::Transfer(_) => "MsgTransferLeader",
@@ -213,7 +213,7 @@ pub(super) fn entry(entry: &Entry) -> String {
 fn proposed(proposal: &Proposal) -> String {
     match proposal {
         Proposal::Command(command) => format!("0/0 EntryNormal {}", quoted(command)),
-        Proposal::Change(wish) => format!("0/0 {}", change(wish)),
+        Proposal::Change(requested) => format!("0/0 {}", change(requested)),
     }
 }
 

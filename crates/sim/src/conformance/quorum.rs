@@ -41,7 +41,7 @@ pub(super) fn run(command: &TraceCommand) -> Result<Vec<String>, String> {
                 "y" => votes.insert(*id, true),
                 "n" => votes.insert(*id, false),
                 "_" => None,
-                other => return Err(format!("vote `{other}`, want y, n or _")),
+                other => return Err(format!("vote `{other}`, expected y, n or _")),
             };
         }
         let vote = |id| votes.get(&id).copied();
@@ -77,7 +77,7 @@ impl QuorumQuestion {
         }
         if voters.len() != self.values.len() {
             let (values, voters) = (self.values.len(), voters.len());
-            return Err(format!("{values} values for {voters} voters, want one for each"));
+            return Err(format!("{values} values for {voters} voters, expected one for each"));
         }
         Ok(voters.into_iter().zip(self.values.iter().cloned()).collect())
     }
@@ -85,7 +85,7 @@ impl QuorumQuestion {
     fn answer(&self, ask: impl Fn(&Membership) -> String) -> Result<Vec<String>, String> {
         let first: MemberSet = self.first.iter().copied().collect();
         let of = |majorities: Vec<MemberSet>| {
-            ask(&Membership::from_parts(majorities, MemberSet::new(), MemberSet::new(), false))
+            ask(&Membership::from_parts(majorities, MemberSet::new(), MemberSet::new()))
         };
         let Some(second) = &self.second else {
             let answer = ask(&Membership::new(self.first.iter().copied(), []));

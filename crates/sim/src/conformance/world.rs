@@ -2,7 +2,7 @@
 
 use quorate_core::MemberId;
 
-use super::member::{MachineContents, TraceMember};
+use super::member::{Shared, TraceMember};
 use super::message::TraceMessage;
 
 /// Where a trace stands.
@@ -11,11 +11,11 @@ pub(super) struct TraceWorld {
     members: Vec<TraceMember>,
     /// Undelivered, in the order in which it was sent.
     pool: Vec<TraceMessage>,
-    pub(super) contents: MachineContents,
+    pub(super) shared: Shared,
     pub(super) transcript: TraceTranscript,
 }
 
-/// What to do with the parcels for one member.
+/// What to do with the messages for one member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recipient {
     pub(super) id: MemberId,
@@ -30,7 +30,7 @@ pub(super) struct TraceTranscript {
     pub(super) silent: bool,
 }
 
-/// A trace whose members find no rest in so many rounds never will.
+/// A trace whose members still have work after this many rounds does not end.
 const ROUNDS_MAX: usize = 10_000;
 
 impl TraceWorld {
@@ -54,8 +54,8 @@ impl TraceWorld {
         find(&mut self.members, id)
     }
 
-    pub(super) fn post(&mut self, parcel: TraceMessage) {
-        self.pool.push(parcel);
+    pub(super) fn post(&mut self, message: TraceMessage) {
+        self.pool.push(message);
     }
 
     /// Handles one batch of a member, empty or not.
@@ -69,7 +69,7 @@ impl TraceWorld {
     /// Handles a batch, under a title, if there is one.
     fn handle_batch(&mut self, id: MemberId, title: Option<String>) -> Result<bool, String> {
         let member = find(&mut self.members, id)?;
-        let Some(batch) = member.take_batch()? else {
+        let Some(batch) = member.take_batch(&mut self.shared)? else {
             return Ok(false);
         };
         let (lines, posted) = (batch.lines(), batch.posted());
@@ -77,20 +77,20 @@ impl TraceWorld {
             Some(title) => self.transcript.section(&title, &lines),
             None => self.transcript.lines(&lines),
         }
-        member.work_off(batch, &mut self.contents)?;
+        member.work_off(&batch, &mut self.shared)?;
         self.pool.extend(posted);
         Ok(true)
     }
 
     pub(super) fn process_save(&mut self, id: MemberId) -> Result<(), String> {
-        let worked = find(&mut self.members, id)?.process_save(&self.contents)?;
+        let worked = find(&mut self.members, id)?.process_save(&mut self.shared)?;
         self.transcript.lines(&worked.lines);
         self.pool.extend(worked.released);
         Ok(())
     }
 
     pub(super) fn process_apply(&mut self, id: MemberId) -> Result<(), String> {
-        let worked = find(&mut self.members, id)?.process_apply(&mut self.contents)?;
+        let worked = find(&mut self.members, id)?.process_apply(&mut self.shared)?;
         self.transcript.lines(&worked.lines);
         self.pool.extend(worked.released);
         Ok(())
@@ -103,20 +103,20 @@ impl TraceWorld {
         kind: Option<&str>,
     ) -> Result<bool, String> {
         let Recipient { id, drop } = recipient;
-        let (found, left) = std::mem::take(&mut self.pool).into_iter().partition(|parcel| {
-            parcel.to() == id
-                && !(drop && parcel.is_local())
-                && kind.is_none_or(|kind| parcel.line().kind == kind)
+        let (found, left) = std::mem::take(&mut self.pool).into_iter().partition(|message| {
+            message.to() == id
+                && !(drop && message.is_local())
+                && kind.is_none_or(|kind| message.line().kind == kind)
         });
         self.pool = left;
         let any = !Vec::is_empty(&found);
-        for parcel in found {
+        for message in found {
             if drop {
-                self.transcript.line(&format!("dropped: {}", parcel.line()));
+                self.transcript.line(&format!("dropped: {}", message.line()));
                 continue;
             }
-            self.transcript.line(&parcel.line().to_string());
-            if let Some(complaint) = find(&mut self.members, id)?.receive(parcel)? {
+            self.transcript.line(&message.line().to_string());
+            if let Some(complaint) = find(&mut self.members, id)?.receive(message)? {
                 self.transcript.line(complaint);
             }
         }
@@ -130,7 +130,7 @@ impl TraceWorld {
                 return Ok(());
             }
         }
-        Err(format!("the members find no rest in {ROUNDS_MAX} rounds"))
+        Err(format!("the members still have work after {ROUNDS_MAX} rounds"))
     }
 
     fn round(&mut self, ids: &[MemberId]) -> Result<bool, String> {
@@ -139,7 +139,7 @@ impl TraceWorld {
             busy |= self.handle_batch(*id, Some(format!("> {} handling Ready", id.0)))?;
         }
         for id in ids {
-            if self.pool.iter().any(|parcel| parcel.to() == *id) {
+            if self.pool.iter().any(|message| message.to() == *id) {
                 let title = format!("> {} receiving messages", id.0);
                 let recipient = Recipient { id: *id, drop: false };
                 self.under(&title, |world| world.deliver(recipient, None).map(|_| ()))?;

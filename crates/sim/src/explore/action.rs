@@ -52,7 +52,7 @@ pub enum FaultKind {
     Disk,
     Clock,
     Members,
-    Wishes,
+    Requests,
 }
 
 actions! {
@@ -66,11 +66,11 @@ actions! {
     Isolate, "isolate", 6, Network;
     /// Receives nothing, but its messages arrive.
     Deafen, "deafen", 3, Network;
-    /// Hears all, is not heard.
+    /// Its messages are lost; it receives all others.
     Mute, "mute", 3, Network;
-    /// Two parts that do not hear each other; the number says who is where.
+    /// Two parts without connection; the number defines the parts.
     Split, "split", 4, Network;
-    /// As a split, but this member hears both parts.
+    /// As a split, but this member is connected to both parts.
     Bridge, "bridge", 3, Network;
     /// One direction of one link.
     CutLink, "cut-link", 3, Network;
@@ -98,28 +98,28 @@ actions! {
     AddLearner, "add-learner", 4, Members;
     /// A learner is added that never starts.
     AddGhost, "add-ghost", 2, Members;
-    /// Votes for these, in whatever steps it takes.
+    /// A goal with these voters.
     Goal, "goal", 10, Members;
     /// A goal with new members in it.
     GoalWithNew, "goal-with-new", 8, Members;
     /// A goal without the leader.
     GoalWithoutLeader, "goal-without-leader", 4, Members;
     Cancel, "cancel", 6, Members;
-    /// One operation, taken or refused as it stands.
+    /// One operation, without a goal.
     RawChange, "raw-change", 6, Members;
     JointImplicit, "joint-implicit", 3, Members;
     JointExplicit, "joint-explicit", 3, Members;
     LeaveJoint, "leave-joint", 5, Members;
     SetVoters, "set-voters", 4, Members;
-    Transfer, "transfer", 6, Wishes;
-    Campaign, "campaign", 3, Wishes;
+    Transfer, "transfer", 6, Requests;
+    Campaign, "campaign", 3, Requests;
     /// Many writes at once.
-    Burst, "burst", 4, Wishes;
+    Burst, "burst", 4, Requests;
     /// Drop the log up to the newest snapshot.
-    Trim, "trim", 2, Wishes;
+    Trim, "trim", 2, Requests;
 }
 
-/// One thing done at one time.
+/// One action at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Action {
     pub at: u64,
@@ -160,9 +160,9 @@ impl Action {
     }
 }
 
-/// Wishes are always there, the rest by chance.
+/// Every run has requests; each other kind is drawn with its probability.
 fn draw_kinds(random: &mut Random) -> Vec<FaultKind> {
-    let mut kinds = vec![FaultKind::Wishes];
+    let mut kinds = vec![FaultKind::Requests];
     for (kind, odds) in [
         (FaultKind::Members, 800),
         (FaultKind::Process, 700),

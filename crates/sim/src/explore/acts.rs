@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use quorate::driver::ChangeWait;
 use quorate_core::{Change, MemberId, Membership};
 
 use super::action::{Action, ActionKind};
@@ -209,7 +210,7 @@ impl Simulation {
         let Some(process) = &mut self.members[place].process else { return Ok(false) };
         match kind {
             ActionKind::Transfer => {
-                process.driver.transfer(target);
+                let _ = process.driver.transfer(target);
             }
             ActionKind::Campaign => process.driver.campaign(),
             ActionKind::Trim => {
@@ -219,8 +220,8 @@ impl Simulation {
             _ => {
                 let client = self.clients.count() + 1;
                 for _ in 0..1 + number % 30 {
-                    let (operation, request) = self.clients.ask(client);
-                    self.ask(place, operation, request)?;
+                    let (operation, request) = self.clients.next_request(client);
+                    self.submit(place, operation, request)?;
                 }
             }
         }
@@ -263,8 +264,8 @@ impl Simulation {
         let (number, change) = self.admin.number(change);
         let (run, timeout) = (self.members[place].run, self.admin.timeout);
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
-        let token = process.driver.change(change, timeout);
-        self.admin.asked((place, run, token), number);
+        let token = process.driver.change(change, ChangeWait::Settled { ticks: timeout });
+        self.admin.on_submitted((place, run, token), number);
         self.pump(place)
     }
 }

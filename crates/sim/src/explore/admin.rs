@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use quorate::RequestError;
 use quorate::driver::{RequestOutcome, RequestReply};
-use quorate_core::membership::{Operation, Transition};
+use quorate_core::membership::{Operation, RemovedVoters, Transition};
 use quorate_core::{Change, Index, MemberId, Membership};
 
 use super::action::ActionKind;
@@ -89,7 +89,15 @@ impl Admin {
             ActionKind::LeaveJoint => Change::leave(),
             ActionKind::SetVoters => {
                 let voters = random_subset(&mut random, &healthy);
-                (!voters.is_empty()).then(|| Change::set_voters(voters, random.per_mille(500)))?
+                if voters.is_empty() {
+                    return None;
+                }
+                let removed = if random.per_mille(500) {
+                    RemovedVoters::BecomeLearners
+                } else {
+                    RemovedVoters::Leave
+                };
+                Change::set_voters(voters, removed)
             }
             _ => return None,
         };
@@ -104,7 +112,7 @@ impl Admin {
         (self.next, change.with_context(context))
     }
 
-    pub(crate) fn asked(&mut self, key: RequestKey, number: u64) {
+    pub(crate) fn on_submitted(&mut self, key: RequestKey, number: u64) {
         self.open.insert(key, number);
     }
 

@@ -66,47 +66,47 @@ impl SimClients {
     }
 
     /// Creates the next request of a client. It is open until it gets a reply.
-    pub(crate) fn ask(&mut self, client: usize) -> (usize, WorkloadRequest) {
-        let ask = self.workload.next(&mut self.random);
-        self.push(client, ask)
+    pub(crate) fn next_request(&mut self, client: usize) -> (usize, WorkloadRequest) {
+        let request = self.workload.next(&mut self.random);
+        self.push(client, request)
     }
 
-    pub(crate) fn ask_question(&mut self, client: usize) -> (usize, WorkloadRequest) {
-        let ask = WorkloadRequest::Question(self.workload.question(&mut self.random));
-        self.push(client, ask)
+    pub(crate) fn next_query(&mut self, client: usize) -> (usize, WorkloadRequest) {
+        let request = WorkloadRequest::Query(self.workload.query(&mut self.random));
+        self.push(client, request)
     }
 
-    pub(crate) fn give_command(&mut self, client: usize) -> (usize, WorkloadRequest) {
-        let ask = WorkloadRequest::Command(self.workload.command(&mut self.random));
-        self.push(client, ask)
+    pub(crate) fn next_command(&mut self, client: usize) -> (usize, WorkloadRequest) {
+        let request = WorkloadRequest::Command(self.workload.command(&mut self.random));
+        self.push(client, request)
     }
 
     /// Records a request. Returns its number and the request to pass to a driver.
-    fn push(&mut self, client: usize, ask: WorkloadRequest) -> (usize, WorkloadRequest) {
+    fn push(&mut self, client: usize, request: WorkloadRequest) -> (usize, WorkloadRequest) {
         let number = self.history.len();
-        let driver_request = match &ask {
+        let driver_request = match &request {
             WorkloadRequest::Command(command) => {
                 WorkloadRequest::Command(numbered(number as u64, command))
             }
-            WorkloadRequest::Question(question) => WorkloadRequest::Question(question.clone()),
+            WorkloadRequest::Query(query) => WorkloadRequest::Query(query.clone()),
         };
         self.moment += 1;
         self.history.push(Exchange {
             client,
-            ask,
+            request,
             called: self.moment,
             returned: None,
-            heard: ClientReply::Nothing,
+            reply: ClientReply::Nothing,
             ran_at: None,
         });
         (number, driver_request)
     }
 
     /// A driver accepted the request and returned a token.
-    pub(crate) fn asked(&mut self, key: RequestKey, number: usize) -> Result<(), String> {
+    pub(crate) fn on_submitted(&mut self, key: RequestKey, number: usize) -> Result<(), String> {
         self.open.insert(key, number);
-        let kind = match self.history[number].ask {
-            WorkloadRequest::Question(_) => CheckedRequest::Read,
+        let kind = match self.history[number].request {
+            WorkloadRequest::Query(_) => CheckedRequest::Read,
             WorkloadRequest::Command(_) => CheckedRequest::Command,
         };
         self.answers.request_sent(RequestId(number as u64), kind).map_err(|why| why.to_string())
@@ -136,7 +136,7 @@ impl SimClients {
             }
             Err(RequestError::Refused(_)) => {
                 self.refused += 1;
-                exchange.heard = ClientReply::Refused;
+                exchange.reply = ClientReply::Refused;
             }
             Err(RequestError::Unknown(_)) => self.unknown += 1,
         }
@@ -192,6 +192,6 @@ impl Exchange {
             RequestReply::Read { reply, .. } => reply,
             _ => return,
         };
-        self.heard = ClientReply::Reply(reply.clone());
+        self.reply = ClientReply::Reply(reply.clone());
     }
 }

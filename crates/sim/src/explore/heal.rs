@@ -16,7 +16,7 @@ use super::member::{MemberHealth, SimMember};
 use super::rerun::{self, Reached};
 use super::setting::TICK;
 use super::simulation::{SimEvent, Simulation, place_of};
-use super::workload::Judgement;
+use super::workload::WorkloadVerdict;
 use crate::checkers::{Checked, Violation, has_quorum};
 
 /// Time limits, in election timeouts.
@@ -162,10 +162,10 @@ impl Simulation {
     fn serve(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
         for id in stays {
             let client = self.clients.count() + 2;
-            let (number, request) = self.clients.ask_question(client);
-            self.ask(place_of(*id), number, request)?;
-            let (number, request) = self.clients.give_command(client);
-            self.ask(place_of(*id), number, request)?;
+            let (number, request) = self.clients.next_query(client);
+            self.submit(place_of(*id), number, request)?;
+            let (number, request) = self.clients.next_command(client);
+            self.submit(place_of(*id), number, request)?;
         }
         self.stop_clients();
         self.wait_for("L5", REPLIED_WITHIN, "a request has no reply", |simulation| {
@@ -196,10 +196,10 @@ impl Simulation {
             return Err(Violation::new("R3", violation.to_string()));
         }
         self.check_replay()?;
-        match self.clients.workload.judge(&self.clients.history) {
-            Judgement::Passed => Ok(()),
-            Judgement::Broken(violation) => Err(violation),
-            Judgement::Undecided => {
+        match self.clients.workload.check(&self.clients.history) {
+            WorkloadVerdict::Passed => Ok(()),
+            WorkloadVerdict::Broken(violation) => Err(violation),
+            WorkloadVerdict::Undecided => {
                 self.report.undecided += 1;
                 Ok(())
             }
@@ -208,12 +208,15 @@ impl Simulation {
 
     /// Replays the log: it must produce the replies to clients and the machines' states.
     fn check_replay(&self) -> Checked {
-        let reached = self.members.iter().filter_map(|member| {
-            let applier = &member.process.as_ref()?.applier;
-            let chunks = applier.machine().snapshot().collect();
-            Some(Reached { member: member.id, applied: applier.applied(), chunks })
-        });
-        let reached: Vec<Reached> = reached.collect();
+        let mut reached = Vec::new();
+        for member in &self.members {
+            let Some(process) = &member.process else { continue };
+            let applier = &process.applier;
+            let chunks = applier.machine().snapshot();
+            let chunks = chunks.map_err(|error| Violation::new("replay", error.to_string()))?;
+            let (applied, chunks) = (applier.applied(), chunks.collect());
+            reached.push(Reached { member: member.id, applied, chunks });
+        }
         let memberships = self.invariants.memberships();
         let memberships: Vec<_> =
             memberships.map(|(id, known)| (id.index, Arc::clone(known))).collect();

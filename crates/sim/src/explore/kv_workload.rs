@@ -4,12 +4,12 @@ use bytes::Bytes;
 use quorate::{KvCommand, KvReply};
 
 use super::setting::RunSettings;
-use super::workload::{ClientReply, Exchange, Judgement, Workload, WorkloadRequest};
+use super::workload::{ClientReply, Exchange, Workload, WorkloadRequest, WorkloadVerdict};
 use crate::checkers::Violation;
 use crate::checkers::linearizable::{self, Call, ClientOperation, History, Seen, Verdict};
 use crate::random::Random;
 
-/// What was asked so far, in order.
+/// The requests so far, in order.
 pub(crate) struct KvWorkload {
     keys: u64,
     value_bytes: usize,
@@ -27,8 +27,8 @@ impl KvWorkload {
         Self { keys: setting.keys.max(1), value_bytes, calls: Vec::new() }
     }
 
-    fn ask(&mut self, call: Call) -> WorkloadRequest {
-        let ask = match &call {
+    fn request(&mut self, call: Call) -> WorkloadRequest {
+        let request = match &call {
             Call::Put(key, value) => {
                 command(&KvCommand::Put { key: key.clone(), value: value.clone() })
             }
@@ -37,13 +37,13 @@ impl KvWorkload {
                 let (key, expected, value) = (key.clone(), expected.clone(), new.clone());
                 command(&KvCommand::CompareAndSet { key, expected, value })
             }
-            Call::Get(key) => WorkloadRequest::Question(key.clone()),
+            Call::Get(key) => WorkloadRequest::Query(key.clone()),
             Call::GetSeveral(keys) => {
-                WorkloadRequest::Question(keys.first().cloned().unwrap_or_default())
+                WorkloadRequest::Query(keys.first().cloned().unwrap_or_default())
             }
         };
         self.calls.push(call);
-        ask
+        request
     }
 
     fn key(&self, random: &mut Random) -> Bytes {
@@ -74,20 +74,20 @@ fn command(command: &KvCommand) -> WorkloadRequest {
     WorkloadRequest::Command(command.encode())
 }
 
-fn bytes(ask: WorkloadRequest) -> Bytes {
-    match ask {
-        WorkloadRequest::Command(bytes) | WorkloadRequest::Question(bytes) => bytes,
+fn bytes(request: WorkloadRequest) -> Bytes {
+    match request {
+        WorkloadRequest::Command(bytes) | WorkloadRequest::Query(bytes) => bytes,
     }
 }
 
 impl Workload for KvWorkload {
     fn command(&mut self, _random: &mut Random) -> Bytes {
         let value = Bytes::from(format!("v{:06}", self.calls.len()));
-        bytes(self.ask(Call::Put(FIRST_KEY, value)))
+        bytes(self.request(Call::Put(FIRST_KEY, value)))
     }
 
-    fn question(&mut self, _random: &mut Random) -> Bytes {
-        bytes(self.ask(Call::Get(FIRST_KEY)))
+    fn query(&mut self, _random: &mut Random) -> Bytes {
+        bytes(self.request(Call::Get(FIRST_KEY)))
     }
 
     fn next(&mut self, random: &mut Random) -> WorkloadRequest {
@@ -98,32 +98,32 @@ impl Workload for KvWorkload {
             8 => Call::Delete(key),
             _ => Call::CompareAndSet { key, expected: self.guess(random), new: self.value() },
         };
-        self.ask(call)
+        self.request(call)
     }
 
     /// Linearizability once more, found out from what clients saw alone: without the log.
-    fn judge(&self, history: &[Exchange]) -> Judgement {
+    fn check(&self, history: &[Exchange]) -> WorkloadVerdict {
         let operations = history.iter().zip(&self.calls).map(|(exchange, call)| ClientOperation {
             client: exchange.client as u64,
             called: exchange.called,
             returned: exchange.returned,
             call: call.clone(),
-            seen: what_was_seen(call, &exchange.heard),
+            seen: observed(call, &exchange.reply),
             applied: exchange.ran_at,
         });
         let history = History { operations: operations.collect() };
         match linearizable::check(&history, LINEARIZABLE_STEPS).verdict {
-            Verdict::Linearizable => Judgement::Passed,
-            Verdict::Undecided(_) => Judgement::Undecided,
+            Verdict::Linearizable => WorkloadVerdict::Passed,
+            Verdict::Undecided(_) => WorkloadVerdict::Undecided,
             Verdict::Violation(violation) => {
-                Judgement::Broken(Violation::new("R1", violation.to_string()))
+                WorkloadVerdict::Broken(Violation::new("R1", violation.to_string()))
             }
         }
     }
 }
 
-fn what_was_seen(call: &Call, heard: &ClientReply) -> Seen {
-    let reply = match heard {
+fn observed(call: &Call, reply: &ClientReply) -> Seen {
+    let reply = match reply {
         ClientReply::Nothing => return Seen::Nothing,
         ClientReply::Refused => return Seen::Refused,
         ClientReply::Reply(reply) => KvReply::decode(reply),

@@ -11,9 +11,9 @@ use super::action::ActionKind;
 use super::machine::RecordingMachine;
 use super::member::{MemberHealth, MemberProcess, SimMember};
 use super::setting::{RunSettings, TICK};
-use super::shared_disk::SharedDisk;
 use super::simulation::{SimEvent, Simulation, place_of};
 use crate::checkers::{Checked, Violation};
+use crate::faulty_disk::SharedDisk;
 use crate::random::Random;
 
 impl Simulation {
@@ -108,15 +108,14 @@ impl Simulation {
         let member = &self.members[place];
         let mut config = self.setting.config(member.id, member.incarnation, member.run);
         config.joined_at = member.joined_at;
+        let mut options = DriverOptions::default();
+        options.request_ticks = 6 * self.setting.election_ticks;
+        options.retry_ticks = 2 * self.setting.election_ticks;
+        options.snapshot_entries = self.setting.snapshot_entries.max(1);
         MemberStartup {
             cluster: 7,
             config,
-            options: DriverOptions {
-                request_ticks: 6 * self.setting.election_ticks,
-                retry_ticks: 2 * self.setting.election_ticks,
-                snapshot_entries: self.setting.snapshot_entries.max(1),
-                ..DriverOptions::default()
-            },
+            options,
             store: StoreConfig::new().segment_bytes(segment_bytes).tail_bytes_max(tail_bytes),
             first: (!self.begun).then(|| (*self.first).clone()),
         }

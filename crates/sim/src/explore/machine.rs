@@ -1,7 +1,8 @@
 //! The machine of simulated members: the one that is tried, and a note of what ran.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks, StoreIdentity};
+use quorate::storage::StoreIdentity;
+use quorate::{Machine, MachineError, SnapshotChunks};
 use quorate_core::{Index, Membership};
 
 use crate::checkers::Violation;
@@ -28,12 +29,13 @@ impl RecordingMachine {
 
     /// A machine that is made of a snapshot is the one that was captured.
     pub(crate) fn survives_capture(&self, mut fresh: Box<dyn Machine>) -> Result<(), Violation> {
-        let chunks: Vec<Bytes> = self.inner.snapshot().collect();
+        let failed = |error: MachineError| Violation::new("restore", error.to_string());
+        let chunks: Vec<Bytes> = self.inner.snapshot().map_err(failed)?.collect();
         let refused = fresh.install(&mut chunks.iter().cloned());
         if refused.is_err() {
             return Err(Violation::new("restore", "a machine refuses its own snapshot"));
         }
-        if fresh.snapshot().eq(chunks) {
+        if fresh.snapshot().map_err(failed)?.eq(chunks) {
             return Ok(());
         }
         Err(Violation::new("restore", "a machine made of a snapshot captures another one"))
@@ -41,7 +43,7 @@ impl RecordingMachine {
 }
 
 impl Machine for RecordingMachine {
-    fn resume(&mut self, owner: &StoreIdentity) -> Index {
+    fn resume(&mut self, owner: &StoreIdentity) -> Result<Index, MachineError> {
         self.inner.resume(owner)
     }
 
@@ -57,19 +59,19 @@ impl Machine for RecordingMachine {
         self.inner.apply(index, &command)
     }
 
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        self.inner.query(question)
+    fn query(&self, query: &Bytes) -> Result<Bytes, MachineError> {
+        self.inner.query(query)
     }
 
     fn on_membership(&mut self, index: Index, membership: &Membership) {
         self.inner.on_membership(index, membership);
     }
 
-    fn snapshot(&self) -> SnapshotChunks {
+    fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         self.inner.snapshot()
     }
 
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
         self.inner.install(chunks)
     }
 }

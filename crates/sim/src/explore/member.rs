@@ -8,7 +8,7 @@ use quorate_core::{Envelope, Index, Load, MemberId, Save, SnapshotMeta};
 use quorate_storage::Store;
 
 use super::machine::RecordingMachine;
-use super::shared_disk::SharedDisk;
+use crate::faulty_disk::SharedDisk;
 use crate::random::Random;
 
 /// A member that runs, ran, or may be started later.

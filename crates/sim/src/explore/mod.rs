@@ -22,7 +22,6 @@ mod replay;
 mod report;
 mod rerun;
 mod setting;
-mod shared_disk;
 mod shrink;
 mod simulation;
 mod tasks;
@@ -35,11 +34,11 @@ pub use replay::RunReplay;
 pub use report::RunReport;
 pub use setting::RunSettings;
 pub use trial::{MachineTrial, TrialFailure, try_machine};
-pub use workload::{ClientReply, Exchange, Judgement, Workload, WorkloadRequest};
+pub use workload::{ClientReply, Exchange, Workload, WorkloadRequest, WorkloadVerdict};
 
 use crate::checkers::Violation;
 
-/// What came of one run.
+/// The result of one run.
 pub struct RunOutcome {
     pub report: RunReport,
     pub violation: Option<Violation>,
@@ -56,7 +55,7 @@ pub fn run(setting: &RunSettings, actions: &[Action]) -> RunOutcome {
 }
 
 /// Leaves out of such a run whatever is not needed for the same rule to be broken, in at
-/// most so many tries.
+/// most this many tries.
 pub fn shrink(replay: &RunReplay, rule: &'static str, tries_max: usize) -> RunReplay {
     MachineTrial::kv().shrink(replay, rule, tries_max)
 }

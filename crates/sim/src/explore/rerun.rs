@@ -2,7 +2,7 @@
 //! told, and where every machine must have got to.
 //!
 //! The order of the log explains every answer, or none does: commands ran where it has
-//! them, and a question was answered at some moment between its call and its return, after
+//! them, and a query was answered at some moment between its call and its return, after
 //! all that had returned before (R1). So nothing has to be searched for.
 
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) fn check(
     reached: &[Reached],
 ) -> Result<(), Violation> {
     commands_keep_their_order(history)?;
-    let mut rerun = Rerun { machine, history, open: open_questions(history), at: 0 };
+    let mut rerun = Rerun { machine, history, open: open_queries(history), at: 0 };
     for (index, step) in steps(history, memberships) {
         rerun.answer_before(index)?;
         rerun.compare(reached, index)?;
@@ -49,7 +49,7 @@ fn steps<'a>(
     memberships: &'a [(Index, Arc<Membership>)],
 ) -> Vec<(Index, RerunStep<'a>)> {
     let commands = history.iter().enumerate().filter_map(|(number, exchange)| {
-        let WorkloadRequest::Command(command) = &exchange.ask else { return None };
+        let WorkloadRequest::Command(command) = &exchange.request else { return None };
         Some((exchange.ran_at?, RerunStep::Command(number, command)))
     });
     let changes = memberships.iter().map(|(index, known)| (*index, RerunStep::Membership(known)));
@@ -62,7 +62,7 @@ fn steps<'a>(
 fn commands_keep_their_order(history: &[Exchange]) -> Result<(), Violation> {
     for (number, before) in floors(history).into_iter().enumerate() {
         let exchange = &history[number];
-        if let (WorkloadRequest::Command(_), Some(index)) = (&exchange.ask, exchange.ran_at)
+        if let (WorkloadRequest::Command(_), Some(index)) = (&exchange.request, exchange.ran_at)
             && index <= before
         {
             let what = format!("command {number} ran at {index}, after {before} was answered");
@@ -74,7 +74,7 @@ fn commands_keep_their_order(history: &[Exchange]) -> Result<(), Violation> {
 
 /// For each request, the last index that a client knew when it was called.
 fn floors(history: &[Exchange]) -> Vec<Index> {
-    let done = |exchange: &&Exchange| matches!(exchange.heard, ClientReply::Reply(_));
+    let done = |exchange: &&Exchange| matches!(exchange.reply, ClientReply::Reply(_));
     let known = |exchange: &Exchange| Some((exchange.returned?, exchange.ran_at?));
     let mut known: Vec<_> = history.iter().filter(done).filter_map(known).collect();
     known.sort_unstable();
@@ -90,8 +90,8 @@ fn floors(history: &[Exchange]) -> Vec<Index> {
     history.iter().map(floor).collect()
 }
 
-/// A question that was answered, and where in the log that may have been.
-struct Question {
+/// A query that was answered, and where in the log that may have been.
+struct OpenQuery {
     number: usize,
     called: u64,
     returned: u64,
@@ -102,19 +102,19 @@ struct Question {
 }
 
 /// In the order of their returns.
-fn open_questions(history: &[Exchange]) -> Vec<Question> {
+fn open_queries(history: &[Exchange]) -> Vec<OpenQuery> {
     let floors = floors(history);
     // The first index among the commands that were called from here on.
     let mut first = vec![Index::MAX; history.len() + 1];
     for (number, exchange) in history.iter().enumerate().rev() {
         first[number] = first[number + 1].min(exchange.ran_at.unwrap_or(Index::MAX));
     }
-    let question = |(number, exchange): (usize, &Exchange)| {
-        let answered = matches!(exchange.heard, ClientReply::Reply(_));
+    let query = |(number, exchange): (usize, &Exchange)| {
+        let answered = matches!(exchange.reply, ClientReply::Reply(_));
         let returned = exchange.returned.filter(|_| answered)?;
         let later = history.partition_point(|other| other.called <= returned);
         let (called, from, before) = (exchange.called, floors[number], first[later]);
-        matches!(exchange.ask, WorkloadRequest::Question(_)).then_some(Question {
+        matches!(exchange.request, WorkloadRequest::Query(_)).then_some(OpenQuery {
             number,
             called,
             returned,
@@ -122,8 +122,8 @@ fn open_questions(history: &[Exchange]) -> Vec<Question> {
             before,
         })
     };
-    let mut open: Vec<Question> = history.iter().enumerate().filter_map(question).collect();
-    open.sort_by_key(|question| question.returned);
+    let mut open: Vec<OpenQuery> = history.iter().enumerate().filter_map(query).collect();
+    open.sort_by_key(|query| query.returned);
     open
 }
 
@@ -131,7 +131,7 @@ struct Rerun<'a> {
     machine: Box<dyn Machine>,
     history: &'a [Exchange],
     /// Questions whose answer is not explained yet, in the order of their returns.
-    open: Vec<Question>,
+    open: Vec<OpenQuery>,
     /// Everything up to here has run.
     at: Index,
 }
@@ -153,7 +153,7 @@ impl Rerun<'_> {
                 return Err(Violation::new("replay", what));
             }
         };
-        match &self.history[number].heard {
+        match &self.history[number].reply {
             ClientReply::Reply(reply) if *reply != again => {
                 let what = format!(
                     "command {number} at {index} was answered {reply:?}, and {again:?} when run again"
@@ -164,32 +164,33 @@ impl Rerun<'_> {
         }
     }
 
-    /// Explains what can be explained here; the rest must not have to be, unless it can be
-    /// later. As early as possible: that leaves most room for those that came after.
+    /// Matches open queries with the state at this index. A query is matched as early as
+    /// possible, which leaves the most choices for later ones; one that can no longer be matched
+    /// is a violation.
     fn answer_before(&mut self, next: Index) -> Result<(), Violation> {
         let mut unexplained_since = u64::MAX;
         let (machine, at, history) = (&self.machine, self.at, self.history);
-        self.open.retain(|question| {
+        self.open.retain(|query| {
             // Not before one that had returned when this was called.
-            let possible = question.from <= at && unexplained_since > question.called;
-            let exchange = &history[question.number];
+            let possible = query.from <= at && unexplained_since > query.called;
+            let exchange = &history[query.number];
             let explained = possible
-                && match (&exchange.ask, &exchange.heard) {
-                    (WorkloadRequest::Question(asked), ClientReply::Reply(reply)) => {
+                && match (&exchange.request, &exchange.reply) {
+                    (WorkloadRequest::Query(asked), ClientReply::Reply(reply)) => {
                         machine.query(asked).is_ok_and(|again| again == *reply)
                     }
                     _ => true,
                 };
             if !explained {
-                unexplained_since = unexplained_since.min(question.returned);
+                unexplained_since = unexplained_since.min(query.returned);
             }
             !explained
         });
-        let late = self.open.iter().find(|question| question.before <= next);
-        let Some(Question { number, from, before, .. }) = late else { return Ok(()) };
-        let heard = &self.history[*number].heard;
+        let late = self.open.iter().find(|query| query.before <= next);
+        let Some(OpenQuery { number, from, before, .. }) = late else { return Ok(()) };
+        let reply = &self.history[*number].reply;
         let what = format!(
-            "question {number} was answered {heard:?}, which is true nowhere from {from} to {before}"
+            "query {number} was answered {reply:?}, which is true nowhere from {from} to {before}"
         );
         Err(Violation::new("R1", what))
     }
@@ -201,7 +202,9 @@ impl Rerun<'_> {
         if here.peek().is_none() {
             return Ok(());
         }
-        let chunks: Vec<Bytes> = self.machine.snapshot().collect();
+        let chunks = self.machine.snapshot();
+        let chunks = chunks.map_err(|error| Violation::new("replay", error.to_string()))?;
+        let chunks: Vec<Bytes> = chunks.collect();
         match here.find(|reached| reached.chunks != chunks) {
             None => Ok(()),
             Some(Reached { member, applied, .. }) => {
@@ -233,32 +236,35 @@ mod tests {
             Ok(Bytes::from(vec![self.0]))
         }
 
-        fn snapshot(&self) -> SnapshotChunks {
-            Box::new(std::iter::once(Bytes::from(vec![self.0])))
+        fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+            Ok(Box::new(std::iter::once(Bytes::from(vec![self.0]))))
         }
 
-        fn install(&mut self, _chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
-            Err(BadSnapshot)
+        fn install(
+            &mut self,
+            _chunks: &mut dyn Iterator<Item = Bytes>,
+        ) -> Result<(), MachineError> {
+            Err(BadSnapshot.into())
         }
     }
 
     fn exchange(
-        ask: WorkloadRequest,
+        request: WorkloadRequest,
         called: u64,
         returned: u64,
         reply: u8,
         ran_at: Option<u64>,
     ) -> Exchange {
-        let heard = ClientReply::Reply(Bytes::from(vec![reply]));
-        Exchange { client: 0, ask, called, returned: Some(returned), heard, ran_at }
+        let reply = ClientReply::Reply(Bytes::from(vec![reply]));
+        Exchange { client: 0, request, called, returned: Some(returned), reply, ran_at }
     }
 
     fn command(called: u64, returned: u64, reply: u8, ran_at: u64) -> Exchange {
         exchange(WorkloadRequest::Command(Bytes::new()), called, returned, reply, Some(ran_at))
     }
 
-    fn question(called: u64, returned: u64, reply: u8) -> Exchange {
-        exchange(WorkloadRequest::Question(Bytes::new()), called, returned, reply, None)
+    fn query(called: u64, returned: u64, reply: u8) -> Exchange {
+        exchange(WorkloadRequest::Query(Bytes::new()), called, returned, reply, None)
     }
 
     fn rule(history: &[Exchange], reached: &[Reached]) -> Option<&'static str> {
@@ -269,31 +275,31 @@ mod tests {
     #[test]
     fn the_log_explains_what_clients_saw() {
         assert_eq!(rule(&[], &[]), None);
-        // Both questions overlap the command: one saw it, one did not.
-        let history = [question(1, 9, 0), question(2, 8, 1), command(3, 7, 1, 5)];
+        // Both queries overlap the command: one saw it, one did not.
+        let history = [query(1, 9, 0), query(2, 8, 1), command(3, 7, 1, 5)];
         assert_eq!(rule(&history, &[]), None);
-        // No client heard of the first command, but it ran.
-        let mut unheard = command(1, 0, 0, 4);
-        (unheard.heard, unheard.returned) = (ClientReply::Nothing, None);
-        assert_eq!(rule(&[unheard, question(2, 3, 1), command(4, 5, 2, 6)], &[]), None);
+        // No client got a reply to the first command, but it ran.
+        let mut unanswered = command(1, 0, 0, 4);
+        (unanswered.reply, unanswered.returned) = (ClientReply::Nothing, None);
+        assert_eq!(rule(&[unanswered, query(2, 3, 1), command(4, 5, 2, 6)], &[]), None);
     }
 
     #[test]
     fn a_stale_answer_is_noticed() {
-        assert_eq!(rule(&[command(1, 2, 1, 5), question(3, 4, 0)], &[]), Some("R1"));
+        assert_eq!(rule(&[command(1, 2, 1, 5), query(3, 4, 0)], &[]), Some("R1"));
     }
 
     #[test]
     fn an_answer_from_the_future_is_noticed() {
-        assert_eq!(rule(&[question(1, 2, 1), command(3, 4, 1, 5)], &[]), Some("R1"));
+        assert_eq!(rule(&[query(1, 2, 1), command(3, 4, 1, 5)], &[]), Some("R1"));
     }
 
     #[test]
-    fn questions_do_not_go_back() {
+    fn queries_do_not_go_back() {
         let running = command(1, 9, 1, 5);
-        let forth = [running.clone(), question(2, 3, 0), question(4, 5, 1)];
+        let forth = [running.clone(), query(2, 3, 0), query(4, 5, 1)];
         assert_eq!(rule(&forth, &[]), None);
-        let back = [running, question(2, 3, 1), question(4, 5, 0)];
+        let back = [running, query(2, 3, 1), query(4, 5, 0)];
         assert_eq!(rule(&back, &[]), Some("R1"));
     }
 

@@ -156,21 +156,20 @@ impl RunSettings {
         } else {
             ReadMode::Quorum
         };
-        Config {
-            incarnation,
-            seed: Random::stream(self.seed, id.0 << 20 | run).next_u64(),
-            election_ticks,
-            priority: self.priority(id),
-            pre_vote: self.pre_vote == 1,
-            check_quorum: self.check_quorum == 1,
-            reads,
-            append_bytes_max: self.append_bytes.max(1),
-            inflight_messages_max: self.inflight.clamp(1, 1_000) as u32,
-            uncommitted_bytes_max: self.uncommitted_bytes.max(1),
-            tail_bytes_max: self.tail_bytes,
-            trim_keep_entries: self.trim_keep,
-            activation: self.activation(),
-            ..Config::new(id)
-        }
+        let mut config = Config::new(id);
+        config.incarnation = incarnation;
+        config.seed = Random::stream(self.seed, id.0 << 20 | run).next_u64();
+        config.election_ticks = election_ticks;
+        config.priority = self.priority(id);
+        config.pre_vote = self.pre_vote == 1;
+        config.check_quorum = self.check_quorum == 1;
+        config.reads = reads;
+        config.append_bytes_max = self.append_bytes.max(1);
+        config.inflight_messages_max = self.inflight.clamp(1, 1_000) as u32;
+        config.uncommitted_bytes_max = self.uncommitted_bytes.max(1);
+        config.tail_bytes_max = self.tail_bytes;
+        config.trim_keep_entries = self.trim_keep;
+        config.activation = self.activation();
+        config
     }
 }

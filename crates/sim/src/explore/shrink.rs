@@ -13,7 +13,7 @@ pub(super) fn shrink_with(
 ) -> RunReplay {
     let mut shrinking = Shrinking { run, best: replay.clone(), rule, tries_left: tries_max };
     shrinking.end_early();
-    while shrinking.drop_actions() | shrinking.calm() {
+    while shrinking.drop_actions() | shrinking.simplify_settings() {
         if shrinking.tries_left == 0 {
             break;
         }
@@ -85,7 +85,7 @@ impl Shrinking<'_> {
     }
 
     /// A quieter world: fewer clients and members, no losses, no drift.
-    fn calm(&mut self) -> bool {
+    fn simplify_settings(&mut self) -> bool {
         let mut calmer = false;
         for (name, least) in [
             ("loss", 0),

@@ -23,10 +23,10 @@ use super::member::{DiskWork, MemberHealth, SimMember};
 use super::network::SimNetwork;
 use super::report::RunReport;
 use super::setting::{RunSettings, TICK};
-use super::shared_disk::SharedDisk;
 use super::trial::MakeMachine;
 use super::workload::{Workload, WorkloadRequest};
 use crate::checkers::{Checked, Invariants, Violation};
+use crate::faulty_disk::SharedDisk;
 use crate::random::Random;
 
 pub(crate) struct Simulation {
@@ -436,19 +436,24 @@ impl Simulation {
             self.wake(client);
             return Ok(());
         };
-        let (number, request) = self.clients.ask(client);
-        self.ask(place, number, request)
+        let (number, request) = self.clients.next_request(client);
+        self.submit(place, number, request)
     }
 
-    pub(crate) fn ask(&mut self, place: usize, number: usize, request: WorkloadRequest) -> Checked {
+    pub(crate) fn submit(
+        &mut self,
+        place: usize,
+        number: usize,
+        request: WorkloadRequest,
+    ) -> Checked {
         let run = self.members[place].run;
         let Some(process) = &mut self.members[place].process else { return Ok(()) };
         let ticket = match request {
             WorkloadRequest::Command(command) => process.driver.propose(&command),
-            WorkloadRequest::Question(question) => process.driver.read(question),
+            WorkloadRequest::Query(query) => process.driver.read(query),
         };
-        let asked = self.clients.asked((place, run, ticket), number);
-        asked.map_err(|why| Violation::new("R2", why))?;
+        let submitted = self.clients.on_submitted((place, run, ticket), number);
+        submitted.map_err(|why| Violation::new("R2", why))?;
         self.pump(place)
     }
 

@@ -6,9 +6,9 @@ use quorate_core::{RequestId, SnapshotMeta};
 use quorate_storage::{Store, StoreError};
 
 use super::member::DiskWork;
-use super::shared_disk::SharedDisk;
 use super::simulation::{SimEvent, Simulation};
 use crate::checkers::{Checked, Violation};
+use crate::faulty_disk::SharedDisk;
 
 impl Simulation {
     /// Starts all queued disk work, if the disk is idle.

@@ -57,11 +57,11 @@ pub struct MachineTrial {
 ///         Ok(Bytes::copy_from_slice(&self.0.to_le_bytes()))
 ///     }
 ///
-///     fn snapshot(&self) -> SnapshotChunks {
-///         Box::new(std::iter::once(Bytes::copy_from_slice(&self.0.to_le_bytes())))
+///     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
+///         Ok(Box::new(std::iter::once(Bytes::copy_from_slice(&self.0.to_le_bytes()))))
 ///     }
 ///
-///     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+///     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), MachineError> {
 ///         let chunk = chunks.next().ok_or(BadSnapshot)?;
 ///         self.0 = u64::from_le_bytes(chunk[..].try_into().map_err(|_| BadSnapshot)?);
 ///         Ok(())
@@ -75,7 +75,7 @@ pub struct MachineTrial {
 ///         Bytes::from(vec![random.below(100) as u8])
 ///     }
 ///
-///     fn question(&mut self, _random: &mut Random) -> Bytes {
+///     fn query(&mut self, _random: &mut Random) -> Bytes {
 ///         Bytes::new()
 ///     }
 /// }

@@ -1,37 +1,39 @@
 //! The requests of clients and their replies: the part of a simulation that an embedder
 //! writes for their own machine.
 
+#![warn(missing_docs)]
+
 use bytes::Bytes;
 use quorate_core::Index;
 
 use crate::checkers::Violation;
 use crate::random::Random;
 
-/// Makes requests, and judges the replies when a run is over.
+/// Makes the requests of simulated clients, and may check the replies at the end of a run.
 ///
-/// Everything must follow from `random` and from what was asked before: the same seed is
-/// then the same run. That answers are linearizable, and what the machine says when the
-/// log is run again, is checked without any help.
+/// Everything must follow from `random` and from earlier requests, so that the same seed gives
+/// the same run. The simulator itself checks that replies are linearizable, and that the machine
+/// gives the same replies when the log is run again.
 pub trait Workload {
-    /// A command that some client gives.
+    /// A command of some client.
     fn command(&mut self, random: &mut Random) -> Bytes;
 
-    /// A question that some client asks.
-    fn question(&mut self, random: &mut Random) -> Bytes;
+    /// A query of some client.
+    fn query(&mut self, random: &mut Random) -> Bytes;
 
-    /// What a client wants next: as many commands as questions, unless said otherwise.
+    /// The next request of some client. The default makes as many commands as queries.
     fn next(&mut self, random: &mut Random) -> WorkloadRequest {
         if random.below(2) == 0 {
             WorkloadRequest::Command(self.command(random))
         } else {
-            WorkloadRequest::Question(self.question(random))
+            WorkloadRequest::Query(self.query(random))
         }
     }
 
-    /// Looks at everything that was asked in a run, in the order of asking. For rules of
-    /// this machine; a run in which nothing is wrong passes.
-    fn judge(&self, _history: &[Exchange]) -> Judgement {
-        Judgement::Passed
+    /// Checks all requests of a run, in the order in which they were sent, for rules of this
+    /// machine. The default passes.
+    fn check(&self, _history: &[Exchange]) -> WorkloadVerdict {
+        WorkloadVerdict::Passed
     }
 }
 
@@ -41,37 +43,41 @@ pub enum WorkloadRequest {
     /// For [`Machine::apply`](quorate::Machine::apply).
     Command(Bytes),
     /// For [`Machine::query`](quorate::Machine::query).
-    Question(Bytes),
+    Query(Bytes),
 }
 
 /// A request and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
+    /// The number of the client.
     pub client: usize,
-    pub ask: WorkloadRequest,
-    /// Counts calls and returns of all clients: a clock finer than the world's.
+    /// The request.
+    pub request: WorkloadRequest,
+    /// When it was sent. The clock counts calls and returns of all clients.
     pub called: u64,
-    /// When the client was answered; never, if the member it asked died.
+    /// When its reply arrived, by the same clock; none if the member died before.
     pub returned: Option<u64>,
-    pub heard: ClientReply,
-    /// Where the command ran, whether its client heard of that or not.
+    /// The reply.
+    pub reply: ClientReply,
+    /// The index at which the command ran, whether its client got a reply or not.
     pub ran_at: Option<Index>,
 }
 
-/// What a client was told.
+/// The reply that a client got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientReply {
-    /// Nothing, or that the result is unknown: a command may have run, or may still run.
+    /// None, or that the outcome is unknown: a command may have run, or may still run.
     Nothing,
     /// It did not happen and never will.
     Refused,
-    /// What the machine said.
+    /// What the machine returned.
     Reply(Bytes),
 }
 
-/// What a workload says of a run.
+/// The result of [`Workload::check`].
 #[derive(Clone, Debug)]
-pub enum Judgement {
+pub enum WorkloadVerdict {
+    /// No rule is broken.
     Passed,
     /// It would take too long to find out.
     Undecided,

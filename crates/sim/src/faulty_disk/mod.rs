@@ -11,6 +11,7 @@
 mod crash;
 mod fault;
 mod inode;
+mod shared;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 
 pub use crash::CrashImages;
 pub use fault::Fault;
+pub use shared::SharedDisk;
 
 use crate::random::Random;
 use fault::Faults;

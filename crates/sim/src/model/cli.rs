@@ -47,8 +47,8 @@ options:
   --on-apply, --on-append   under this activation only
   --terms N, --log N, --changes N, --restarts N, --delayed N, --link N
                             other bounds than those of the scope
-  --states N                stop after so many states
-  --executed                let the cores themselves elect, in every state (L1)
+  --states N                stop after this many states
+  --executed                run elections with the cores in every state (L1)
   --mutant NAME             with a wrong rule (see `mutants --list`)
   --quiet                   no progress on standard error";
 
@@ -57,19 +57,19 @@ impl ModelOptions {
         let mut options = Self::default();
         let mut args = args.iter();
         while let Some(arg) = args.next() {
-            let mut value = || args.next().cloned().ok_or_else(|| format!("{arg} wants a value"));
+            let mut value = || args.next().cloned().ok_or_else(|| format!("{arg} needs a value"));
             let number = |text: String| text.replace('_', "").parse::<usize>();
             match arg.as_str() {
                 "--list" => options.list = true,
                 "--from" => options.story = Some(value()?),
                 "--steps" => {
                     let steps = value()?.parse();
-                    options.steps = Some(steps.map_err(|_| "--steps wants a number".to_owned())?);
+                    options.steps = Some(steps.map_err(|_| "--steps needs a number".to_owned())?);
                 }
                 "--states" => {
                     let states = number(value()?);
                     options.states =
-                        Some(states.map_err(|_| "--states wants a number".to_owned())?);
+                        Some(states.map_err(|_| "--states needs a number".to_owned())?);
                 }
                 "--mutant" => options.mutant = Some(value()?),
                 "--on-apply" => options.only = Some(Activation::OnApply),
@@ -77,7 +77,7 @@ impl ModelOptions {
                 "--quiet" => options.quiet = true,
                 "--executed" => options.executed = true,
                 "--terms" | "--log" | "--changes" | "--restarts" | "--delayed" | "--link" => {
-                    let bound = number(value()?).map_err(|_| format!("{arg} wants a number"))?;
+                    let bound = number(value()?).map_err(|_| format!("{arg} needs a number"))?;
                     options.bounds.push((arg.clone(), bound));
                 }
                 flag if flag.starts_with('-') => return Err(format!("`{flag}` is not a flag")),
@@ -183,7 +183,7 @@ impl ScopeBounds {
     }
 }
 
-/// Everything may happen, for so many steps from where the story ends.
+/// All actions are allowed, for this many steps from the end of the story.
 fn scope_after(story: &str, activation: Activation, depth: u32) -> Result<Scope, String> {
     let stage = stage::play(story, activation)?;
     let terms = stage.members.iter().map(|member| member.core.disk.hard_state.term).max();
@@ -222,7 +222,7 @@ fn summary(scope: &Scope, report: &ModelReport) -> String {
     };
     let executed = match report.executed {
         0 => String::new(),
-        sets => format!("\n  {} elections executed, all as foretold", grouped(sets)),
+        sets => format!("\n  {} elections executed, all as predicted", grouped(sets)),
     };
     format!(
         "{} {}: {end}; {} states, {} transitions, depth {}\n  {:.1} s, {} states/s, {} MB; \

@@ -26,7 +26,7 @@ impl Transitions {
         let mut tried = 0;
         for chosen in sets(live.len()) {
             let set = members_of(&live, chosen);
-            let foretold = can_elect(&set, self.rules);
+            let predicted = can_elect(&set, self.rules);
             let places: Vec<usize> = up
                 .iter()
                 .enumerate()
@@ -35,13 +35,13 @@ impl Transitions {
                 .collect();
             let elected = self.elects(state, &places)?;
             tried += 1;
-            if foretold != elected {
+            if predicted != elected {
                 let names: Vec<String> = set.iter().map(|one| one.id.to_string()).collect();
                 let says = |yes| if yes { "a leader" } else { "none" };
                 let what = format!(
-                    "with {} alive the oracle foretells {}, the cores elect {}",
+                    "with {} alive the oracle predicts {}, the cores elect {}",
                     names.join(" "),
-                    says(foretold),
+                    says(predicted),
                     says(elected)
                 );
                 return Err(Violation::new("L1", what));
@@ -62,7 +62,7 @@ impl Transitions {
                 return Ok(true);
             }
             for at in places {
-                self.stand(&mut members, places, *at)?;
+                self.campaign(&mut members, places, *at)?;
                 if self.has_new_leader(&members, places, known) {
                     return Ok(true);
                 }
@@ -81,7 +81,12 @@ impl Transitions {
 
     /// Campaigns until its term is above all others, in which no member has voted. Then
     /// the heartbeats of leaders arrive.
-    fn stand(&mut self, members: &mut [u32], places: &[usize], at: usize) -> Result<(), Violation> {
+    fn campaign(
+        &mut self,
+        members: &mut [u32],
+        places: &[usize],
+        at: usize,
+    ) -> Result<(), Violation> {
         for _ in 0..ATTEMPTS {
             let terms = places.iter().map(|at| self.facts[members[*at] as usize].view.term);
             let newest = terms.max().unwrap_or(0);

@@ -13,15 +13,7 @@ use quorate_core::{
 use crate::checkers::{
     Checked, DiskRecord, MemberChecks, MemberRecord, MemberView, RaisedCommit, Violation,
 };
-use crate::cluster::CoreMember;
-
-/// What never changes about a member.
-#[derive(Clone, Debug)]
-pub(super) struct Fixed {
-    pub(super) config: Config,
-    pub(super) holds_saves: bool,
-    pub(super) holds_applies: bool,
-}
+use crate::cluster::{CoreMember, MemberDriver, WorkKind};
 
 /// Something that happens to one member.
 #[derive(Clone, Debug)]
@@ -33,7 +25,7 @@ pub(super) enum Act {
     Change(Change),
     Transfer(MemberId),
     Tick,
-    /// Crashes and starts again from its disk, without what was not synced if so said.
+    /// Crashes and starts again from its disk; if `unsynced_lost`, without what was not synced.
     Restart {
         unsynced_lost: bool,
     },
@@ -62,9 +54,9 @@ impl CoreMember {
     }
 
     /// Lets this happen. A panic of the core is a violation like any other.
-    pub(super) fn perform(&self, fixed: &Fixed, act: &Act) -> Result<ActResult, Violation> {
+    pub(super) fn perform(&self, config: &Config, act: &Act) -> Result<ActResult, Violation> {
         let performed = catch_unwind(AssertUnwindSafe(|| {
-            let mut performed = self.perform_as_is(fixed, act)?;
+            let mut performed = self.perform_as_is(config, act)?;
             performed.local.make_canonical();
             Ok(performed)
         }));
@@ -72,10 +64,10 @@ impl CoreMember {
     }
 
     /// Lets this happen, and leaves clocks and numbers as they are then.
-    fn perform_as_is(&self, fixed: &Fixed, act: &Act) -> Result<ActResult, Violation> {
-        let mut run = MemberRun::new(self, fixed);
+    fn perform_as_is(&self, config: &Config, act: &Act) -> Result<ActResult, Violation> {
+        let mut run = MemberRun::new(self, config);
         run.act(act)?;
-        run.drain()?;
+        run.drain(self.id)?;
         let MemberRun { local, sends, checks, .. } = run;
         Ok(ActResult { local, sends, raised: checks.raised, settled: checks.settled })
     }
@@ -144,104 +136,59 @@ impl MemberChecks for LocalChecks {
 /// A member while something happens to it.
 struct MemberRun<'a> {
     local: CoreMember,
-    fixed: &'a Fixed,
+    config: &'a Config,
     checks: LocalChecks,
     sends: Vec<Envelope>,
 }
 
-impl<'a> MemberRun<'a> {
-    fn new(local: &CoreMember, fixed: &'a Fixed) -> Self {
-        let record = MemberRecord::of_view(&fixed.config, &local.view(&fixed.config));
-        let checks = LocalChecks { record, raised: Vec::new(), settled: Vec::new() };
-        Self { local: local.clone(), fixed, checks, sends: Vec::new() }
-    }
+impl MemberDriver for MemberRun<'_> {
+    type Checks = LocalChecks;
 
-    fn act(&mut self, act: &Act) -> Checked {
-        let request = RequestId(1);
-        match act {
-            Act::Restart { unsynced_lost } => self.restart(*unsynced_lost),
-            Act::CompleteSave => self.complete_save(),
-            Act::CompleteApply => self.complete_apply(),
-            Act::Snapshot => {
-                let index = self.local.raft.as_ref().map_or(0, |raft| raft.log_status().applied);
-                self.local.snapshot(index).map(drop)
-            }
-            Act::Receive(envelope) => self.step(Input::Received(envelope.clone())),
-            Act::Campaign => self.step(Input::Campaign),
-            Act::ForgetLeader => self.step(Input::ForgetLeader),
-            Act::Propose => self.step(Input::Propose(request, Bytes::from_static(b"x"))),
-            Act::Change(change) => self.step(Input::Change(request, change.clone())),
-            Act::Transfer(to) => self.step(Input::Transfer(*to)),
-            Act::Tick => self.step(Input::Tick),
-        }
-    }
-
-    /// Why an input had no effect is of no interest here.
-    fn step(&mut self, input: Input) -> Checked {
-        if self.local.raft.is_some() { self.local.step(input).map(drop) } else { Ok(()) }
-    }
-
-    /// Does what the member asks for, until it asks for nothing more.
-    fn drain(&mut self) -> Checked {
-        for _ in 0..STEPS_MAX {
-            if !self.local.saves.is_empty() && !self.fixed.holds_saves {
-                self.complete_save()?;
-            } else if self.local.may_apply(&self.fixed.config) && !self.fixed.holds_applies {
-                self.complete_apply()?;
-            } else if let Some(output) = self.local.take_output(&mut self.checks)? {
-                self.take(output)?;
-            } else {
-                return Ok(());
-            }
-        }
-        Err(Violation::new("assert", format!("asks for more for {STEPS_MAX} steps")))
-    }
-
-    fn take(&mut self, output: Output) -> Checked {
-        let Output { save, send, apply, load, trim, .. } = output;
-        self.send(send);
-        self.local.saves.extend(save);
-        self.local.applies.extend((!apply.is_empty()).then_some(apply));
-        self.local.loads.extend(load);
-        while let Some(loaded) = self.local.read_load() {
-            self.step(loaded)?;
-        }
-        if let Some(to) = trim {
-            self.local.trim(to);
-        }
-        Ok(())
+    fn parts(&mut self, _: MemberId) -> Option<(&mut CoreMember, &mut LocalChecks)> {
+        Some((&mut self.local, &mut self.checks))
     }
 
     fn send(&mut self, envelopes: Vec<Envelope>) {
         self.sends.extend(envelopes.into_iter().filter(|envelope| envelope.from != envelope.to));
     }
+}
 
-    fn complete_save(&mut self) -> Checked {
-        let Some(save) = self.local.write_save(&mut self.checks)? else { return Ok(()) };
-        self.send(save.then_send);
-        self.step(Input::Saved(save.id))
+impl<'a> MemberRun<'a> {
+    fn new(local: &CoreMember, config: &'a Config) -> Self {
+        let record = MemberRecord::of_view(config, &local.view(config));
+        let checks = LocalChecks { record, raised: Vec::new(), settled: Vec::new() };
+        Self { local: local.clone(), config, checks, sends: Vec::new() }
     }
 
-    fn complete_apply(&mut self) -> Checked {
-        match self.local.run_apply() {
-            Some(last) => self.step(Input::Applied(last)),
-            None => Ok(()),
-        }
+    fn act(&mut self, act: &Act) -> Checked {
+        let (id, request) = (self.local.id, RequestId(1));
+        let input = match act {
+            Act::Restart { unsynced_lost } => return self.restart(*unsynced_lost),
+            Act::CompleteSave => return self.complete(id, WorkKind::Saves).map(drop),
+            Act::CompleteApply => return self.complete(id, WorkKind::Applies).map(drop),
+            Act::Snapshot => {
+                let index = self.local.raft.as_ref().map_or(0, |raft| raft.log_status().applied);
+                return self.local.snapshot(index).map(drop);
+            }
+            Act::Receive(envelope) => Input::Received(envelope.clone()),
+            Act::Campaign => Input::Campaign,
+            Act::ForgetLeader => Input::ForgetLeader,
+            Act::Propose => Input::Propose(request, Bytes::from_static(b"x")),
+            Act::Change(change) => Input::Change(request, change.clone()),
+            Act::Transfer(to) => Input::Transfer(*to),
+            Act::Tick => Input::Tick,
+        };
+        // Why an input had no effect is of no interest here.
+        self.step(id, "input", input).map(drop)
     }
 
     fn restart(&mut self, unsynced_lost: bool) -> Checked {
         self.local.crash(unsynced_lost);
-        let boot = self.local.start(&self.fixed.config, None);
+        let boot = self.local.start(self.config, None);
         let boot = boot.map_err(|why| Violation::new("assert", format!("boot: {why}")))?;
-        match &self.local.raft {
-            Some(raft) => self.checks.started(raft, &boot),
-            None => Ok(()),
-        }
+        self.started(self.local.id, &boot)
     }
 }
-
-/// More steps than one input can need, so that a loop ends as a violation.
-const STEPS_MAX: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -252,8 +199,8 @@ mod tests {
 
     /// Where an act leads from here, brought into the one form of all that are alike.
     /// The clock of a heartbeat is its sender's business.
-    fn led(local: &CoreMember, fixed: &Fixed, act: &Act) -> (CoreMember, Vec<Envelope>) {
-        let ActResult { mut local, mut sends, .. } = local.perform_as_is(fixed, act).unwrap();
+    fn led(local: &CoreMember, config: &Config, act: &Act) -> (CoreMember, Vec<Envelope>) {
+        let ActResult { mut local, mut sends, .. } = local.perform_as_is(config, act).unwrap();
         local.make_canonical();
         for envelope in &mut sends {
             if let Message::Heartbeat(beat) = &mut envelope.message {
@@ -269,17 +216,17 @@ mod tests {
     fn the_one_form_behaves_the_same() {
         let mut compared = 0;
         for name in ["promote-of-two", "slow-disks", "snapshots"] {
-            let ExploredMembers { fixed, locals, acts } = seen(name, 3_000);
+            let ExploredMembers { configs, locals, acts } = seen(name, 3_000);
             for (at, local) in locals.iter().step_by(3) {
                 let acts = || acts.iter().filter(|(to, _)| to == at);
                 for (_, first) in acts().step_by(3) {
-                    let as_is = local.perform_as_is(&fixed[*at], first).unwrap().local;
+                    let as_is = local.perform_as_is(&configs[*at], first).unwrap().local;
                     let mut one_form = as_is.clone();
                     one_form.make_canonical();
                     for (_, then) in acts().step_by(5) {
-                        let expected = led(&as_is, &fixed[*at], then);
+                        let expected = led(&as_is, &configs[*at], then);
                         assert_eq!(
-                            led(&one_form, &fixed[*at], then),
+                            led(&one_form, &configs[*at], then),
                             expected,
                             "{first:?} {then:?}"
                         );

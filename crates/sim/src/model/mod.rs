@@ -3,7 +3,7 @@
 //!
 //! A `scope` says where to begin and how far to go; the `transitions` knows what each step does
 //! and checks it; the `search` goes through all states, breadth first, so that what it
-//! finds comes with the shortest way there, told as a story. `docs/model.md` is how to
+//! finds comes with the shortest way there, written as a story. `docs/model.md` is how to
 //! read the output and what is not covered.
 
 mod checks;

@@ -223,7 +223,7 @@ impl Transitions {
         Ok(())
     }
 
-    /// The first message in the queue takes its time. Only so many may: one of those
+    /// The first message in the queue is delayed. Only this many may be: one of those
     /// that do is lost for it.
     fn delay(&self, mut state: ModelState, message: u32, next: &mut Vec<ModelState>) {
         let NetworkModel::Prompt { delayed } = self.scope.bounds.network else { return };

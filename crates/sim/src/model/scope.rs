@@ -39,7 +39,7 @@ pub struct ScopeBounds {
 /// How messages travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkModel {
-    /// Any message may take any time. At most so many are in flight from one member to
+    /// Any message may take any time. At most this many are in flight from one member to
     /// another; one more, and one of them is lost: every choice of it is explored.
     Free { link: usize },
     /// A message arrives before anything else happens, in the order of sending, or is

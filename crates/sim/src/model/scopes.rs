@@ -72,11 +72,16 @@ fn machinery() -> Vec<Scope> {
     let forget =
         ScopeActions { propose: true, beat: true, forget: true, ..ScopeActions::default() };
     vec![
-        few("slow-disks", "saves complete when they like, restarts in between", slow, 2),
+        few("slow-disks", "saves complete at any time, restarts in between", slow, 2),
         few("restarts", "two restarts anywhere", "cluster m1 m2 m3 PLAIN", 2).with_terms(2),
         Scope {
             bounds: ScopeBounds { terms: 3, log: 2, ..ScopeBounds::default() },
-            ..few("pre-vote", "asking before standing", &format!("cluster m1 m2 m3 {asking}"), 0)
+            ..few(
+                "pre-vote",
+                "pre-votes before a campaign",
+                &format!("cluster m1 m2 m3 {asking}"),
+                0,
+            )
         },
         Scope {
             may: forget,
@@ -321,19 +326,19 @@ fn stuck() -> Vec<Scope> {
         let name = format!("stuck-{number}");
         scopes.push(moment(
             &name,
-            "from the bad moment on, m1 down",
+            "from the critical state, m1 down",
             stage,
             ScopeExpectation::Leader,
         ));
         let name = format!("{name}-without");
         scopes.push(moment(
             &name,
-            "the same, votes tell no commit",
+            "the same, votes do not carry the commit index",
             &off,
             ScopeExpectation::NoLeader,
         ));
     }
-    let about = "committed, not settled, and the only one who knows is down";
+    let about = "committed, not settled, and the only member that knows is down";
     scopes.push(moment("stuck-promotion", about, promotion, ScopeExpectation::NoLeader));
     scopes.push(moment("stuck-removal", about, removal, ScopeExpectation::NoLeader));
     scopes

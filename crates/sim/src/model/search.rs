@@ -261,12 +261,13 @@ impl ModelReport {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::member::{Act, Fixed};
+    use super::super::member::Act;
     use super::super::transitions::{CAMPAIGN, MESSAGES, PROPOSE, TICK};
     use super::super::{scopes, trace};
     use super::*;
     use crate::cluster::CoreMember;
     use crate::scenario::stage;
+    use quorate_core::Config;
 
     fn searched(name: &str, states: usize) -> ModelSearch {
         let scope = scopes().into_iter().find(|scope| scope.name == name).unwrap();
@@ -280,7 +281,7 @@ pub(super) mod tests {
 
     /// Members that were seen and what may happen to them, by their places.
     pub(in super::super) struct ExploredMembers {
-        pub(in super::super) fixed: Vec<Fixed>,
+        pub(in super::super) configs: Vec<Config>,
         pub(in super::super) locals: Vec<(usize, CoreMember)>,
         pub(in super::super) acts: Vec<(usize, Act)>,
     }
@@ -300,7 +301,7 @@ pub(super) mod tests {
         let own = (0..transitions.count())
             .flat_map(|at| [CAMPAIGN, PROPOSE, TICK].map(|act| (at, transitions.act(act))));
         let acts = own.chain(acts).collect();
-        ExploredMembers { fixed: transitions.fixed.clone(), locals: locals.collect(), acts }
+        ExploredMembers { configs: transitions.configs.clone(), locals: locals.collect(), acts }
     }
 
     /// What is left out of states because it can have no effect has none, on no member

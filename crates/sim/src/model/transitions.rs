@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 use quorate_core::status::RoleKind;
-use quorate_core::{Change, EntryId, Envelope, Index, MemberId, Membership, Term};
+use quorate_core::{Change, Config, EntryId, Envelope, Index, MemberId, Membership, Term};
 
 use super::intern::{Interner, Pairs, pair};
-use super::member::{Act, ActResult, Fixed};
+use super::member::{Act, ActResult};
 use super::moves::Move;
 use super::scope::Scope;
 use super::state::ModelState;
@@ -23,7 +23,7 @@ use crate::scenario::stage::{self, StagedCluster};
 pub(super) struct Transitions {
     pub(super) scope: Scope,
     pub(super) rules: Rules,
-    pub(super) fixed: Vec<Fixed>,
+    pub(super) configs: Vec<Config>,
     pub(super) changes: Vec<Change>,
     pub(super) locals: Interner<CoreMember>,
     pub(super) facts: Vec<MemberFacts>,
@@ -89,20 +89,16 @@ impl Transitions {
         let changes: Result<Vec<Change>, String> =
             words.iter().map(|words| stage::change(words)).collect();
         let changes = changes.map_err(|why| Violation::new("stage", why))?;
-        let configs = stage.members.iter().map(|member| &member.config);
+        let configs: Vec<Config> =
+            stage.members.iter().map(|member| member.config.clone()).collect();
         let rules = Rules {
-            activation: configs.clone().next().map(|config| config.activation).unwrap_or_default(),
-            votes_tell_commit: configs.clone().all(|config| config.liveness.votes_tell_commit),
-            settles: configs.clone().all(|config| config.liveness.settle),
+            activation: configs.first().map(|config| config.activation).unwrap_or_default(),
+            votes_tell_commit: configs.iter().all(|config| config.liveness.votes_tell_commit),
+            settles: configs.iter().all(|config| config.liveness.settle),
         };
-        let fixed = stage.members.iter().map(|member| Fixed {
-            config: member.config.clone(),
-            holds_saves: member.holds_saves,
-            holds_applies: member.holds_applies,
-        });
         let mut transitions = Self {
             rules,
-            fixed: fixed.collect(),
+            configs,
             changes,
             scope,
             locals: Interner::default(),
@@ -143,15 +139,15 @@ impl Transitions {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.fixed.len()
+        self.configs.len()
     }
 
     pub(super) fn id(&self, at: usize) -> MemberId {
-        self.fixed[at].config.id
+        self.configs[at].id
     }
 
     pub(super) fn place(&self, id: MemberId) -> Option<usize> {
-        self.fixed.iter().position(|fixed| fixed.config.id == id)
+        self.configs.iter().position(|config| config.id == id)
     }
 
     pub(super) fn facts(&self, state: &ModelState, at: usize) -> &MemberFacts {
@@ -215,7 +211,7 @@ impl Transitions {
         if let Some(outcome) = self.known.get(&pair(local, act)) {
             return Ok(*outcome);
         }
-        let performed = self.locals.value(local).perform(&self.fixed[at], &self.act(act))?;
+        let performed = self.locals.value(local).perform(&self.configs[at], &self.act(act))?;
         let ActResult { local: after, sends, raised, settled } = performed;
         let after = self.local_number(at, after);
         let mut numbers = Vec::new();
@@ -259,7 +255,7 @@ impl Transitions {
     }
 
     fn local_number(&mut self, at: usize, local: CoreMember) -> u32 {
-        let view = local.view(&self.fixed[at].config);
+        let view = local.view(&self.configs[at]);
         let (unsynced, saves) = (local.disk != local.synced, local.saves.len());
         let applies = !local.applies.is_empty();
         let hard_state = local.synced.hard_state;

@@ -11,6 +11,7 @@ use super::network::Filter;
 use super::notation::{self, Draft, MembershipText};
 use super::setting::ConfigSetting;
 use super::words::{LineWords, NamedMembers, Parsed, number, unknown};
+use crate::cluster::WorkKind;
 
 #[derive(Clone, Debug)]
 pub(super) enum StoryCommand {
@@ -89,14 +90,6 @@ pub(super) struct Restart {
     pub(super) settings: Vec<ConfigSetting>,
 }
 
-/// What a member leaves to the world, and is told of when it is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WorkKind {
-    Saves,
-    Applies,
-    Loads,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ticks {
     Number(u32),
@@ -148,7 +141,7 @@ pub(super) const COMMANDS: &[&str] = &[
 impl StoryCommand {
     pub(super) fn parse(line: &str) -> Parsed<Self> {
         let mut words = LineWords::of(line)?;
-        let name = words.want("a command")?;
+        let name = words.expect_word("a command")?;
         let command = Self::named(&name, &mut words)?;
         words.end()?;
         Ok(command)
@@ -163,7 +156,9 @@ impl StoryCommand {
             "hide" => Self::Hide(read::shown(words)?),
             "show" => Self::Show(read::shown(words)?),
             "tick" => Self::Tick(words.who()?, read::count_or_one(words)?),
-            "timeout" => Self::Timeout(words.who()?, number(&words.want("a number of ticks")?)?),
+            "timeout" => {
+                Self::Timeout(words.who()?, number(&words.expect_word("a number of ticks")?)?)
+            }
             "propose" => Self::Propose(words.member()?, read::commands(words)?),
             "change" => Self::Change(words.member()?, notation::change(words)?),
             "read" => Self::Read(words.member()?),
@@ -172,22 +167,22 @@ impl StoryCommand {
             "restart" => Self::Restart(words.who()?, read::restart(words)?),
             "wipe" => Self::Wipe(words.who()?),
             "complete" => {
-                let what = words.want("saves, applies or loads")?;
+                let what = words.expect_word("saves, applies or loads")?;
                 Self::Complete(read::work(&what)?, words.who()?, read::count_or_one(words)?)
             }
             "expect" => Self::Expect(Box::new(Expectation::parse(words)?)),
             "status" => Self::Status(words.who_or_all()?),
             "logs" => Self::Logs(words.who_or_all()?),
             "disk" => Self::Disks(words.who_or_all()?),
-            _ => match Self::told(name, words)? {
-                Some(told) => told,
+            _ => match Self::parse_input(name, words)? {
+                Some(input) => input,
                 None => Self::on_network(name, words)?,
             },
         })
     }
 
     /// Commands that hand a member one input and nothing more.
-    fn told(name: &str, words: &mut LineWords) -> Parsed<Option<Self>> {
+    fn parse_input(name: &str, words: &mut LineWords) -> Parsed<Option<Self>> {
         let (who, what, input) = match name {
             "campaign" => (words.who()?, "campaign", Input::Campaign),
             "forget-leader" => (words.who()?, "forget-leader", Input::ForgetLeader),
@@ -199,7 +194,7 @@ impl StoryCommand {
             "trim" => {
                 let at = words.who()?;
                 words.take("to");
-                (at, "trim", Input::Trim(number(&words.want("an index")?)?))
+                (at, "trim", Input::Trim(number(&words.expect_word("an index")?)?))
             }
             "report" => {
                 let at = NamedMembers::These(vec![words.member()?]);
@@ -225,7 +220,9 @@ impl StoryCommand {
             "cut" => {
                 let filter = Filter::parse(words)?;
                 if !filter.names_a_link() || filter.picks() {
-                    return Err("want a link to cut, such as `m1 -> m2` or `m1 <-> *`".to_owned());
+                    return Err(
+                        "expected a link to cut, such as `m1 -> m2` or `m1 <-> *`".to_owned()
+                    );
                 }
                 Self::Cut(filter)
             }

@@ -82,7 +82,7 @@ const FACTS: &[&str] = &[
     "membership",
     "newest",
     "settled",
-    "disowned",
+    "identity-rejected-by",
     "ended",
     "transfer",
     "reads",
@@ -105,7 +105,7 @@ impl Expectation {
 impl Claim {
     fn parse(words: &mut LineWords) -> Parsed<Self> {
         let Some(word) = words.peek().map(str::to_owned) else {
-            return Err("want something to expect, such as `m1 leader`".to_owned());
+            return Err("expected something to expect, such as `m1 leader`".to_owned());
         };
         if word == "all" || looks_like_member(&word) {
             return Ok(Self::Members(words.who()?, facts(words)?));
@@ -115,17 +115,18 @@ impl Claim {
             "leader" => Self::Leader(words.members()?),
             "no" if words.take("leader") => Self::NoLeader(words.members()?),
             "no" if words.take("message") => Self::NoMessage(Filter::parse(words)?),
-            "no" => return Err("want `no leader` or `no message`".to_owned()),
+            "no" => return Err("expected `no leader` or `no message`".to_owned()),
             "message" => Self::Message(Filter::parse(words)?),
             "log" => Self::Log(words.who()?, ids(words)?),
             "disk" => Self::Disk(words.who()?, ids(words)?),
             "same" if words.take("logs") => Self::SameLogs(words.who_or_all()?),
-            "same" => return Err("want `same logs`".to_owned()),
+            "same" => return Err("expected `same logs`".to_owned()),
             "refused" => Self::Refused(rest(words)),
             "dropped" => Self::Dropped(rest(words)),
             _ => match REQUEST_KINDS.iter().find(|kind| **kind == word) {
                 Some(kind) => {
-                    let request = RequestId(number(&words.want("the number of a request")?)?);
+                    let request =
+                        RequestId(number(&words.expect_word("the number of a request")?)?);
                     Self::Request(request, kind, outcome(words)?)
                 }
                 None => return unknown("claim", &word, CLAIMS),
@@ -143,11 +144,11 @@ fn facts(words: &mut LineWords) -> Parsed<Vec<Fact>> {
     let mut facts = Vec::new();
     while let Some(word) = words.next() {
         let negated = word == "not";
-        let word = if negated { words.want("what is not so")? } else { word };
+        let word = if negated { words.expect_word("what is not so")? } else { word };
         facts.push(fact(negated, &word, words)?);
     }
     if facts.is_empty() {
-        return Err(format!("want something about the member, one of: {}", FACTS.join(" ")));
+        return Err(format!("expected something about the member, one of: {}", FACTS.join(" ")));
     }
     Ok(facts)
 }
@@ -197,7 +198,7 @@ fn rest(words: &mut LineWords) -> String {
 }
 
 fn outcome(words: &mut LineWords) -> Parsed<ExpectedReply> {
-    let word = words.want("waits, logged, served or refused")?;
+    let word = words.expect_word("waits, logged, served or refused")?;
     match (word.as_str(), key_value(&word)) {
         ("waits", _) => Ok(ExpectedReply::Waits),
         ("logged", _) => Ok(ExpectedReply::Logged(None)),
@@ -205,7 +206,7 @@ fn outcome(words: &mut LineWords) -> Parsed<ExpectedReply> {
         ("served", _) => {
             let at = words.next().map(|word| match key_value(&word) {
                 Some(("at", index)) => number(index),
-                _ => Err(format!("`{word}` is too much, want at=INDEX or nothing")),
+                _ => Err(format!("`{word}` is too much, expected at=INDEX or nothing")),
             });
             at.transpose().map(ExpectedReply::Served)
         }
@@ -295,8 +296,8 @@ impl StoryWorld {
             (_, "settled") => {
                 self.member(id)?.settled.map_or("none".to_owned(), |entry| entry.to_string())
             }
-            (_, "disowned") => {
-                self.member(id)?.disowned.map_or("none".to_owned(), |by| by.to_string())
+            (_, "identity-rejected-by") => {
+                self.member(id)?.identity_rejected_by.map_or("none".to_owned(), |by| by.to_string())
             }
             (Some(status), _) => found(status, key, value),
         };
@@ -309,13 +310,13 @@ impl StoryWorld {
         let line = status.map_or_else(|| format!("{id} down"), |status| status.to_string());
         match value.as_str() {
             "" => Err(format!("{id} is {}{key}: {line}", if *negated { "" } else { "not " })),
-            _ => Err(format!("{id} has {key}={found}, want {not}{value}: {line}")),
+            _ => Err(format!("{id} has {key}={found}, expected {not}{value}: {line}")),
         }
     }
 
     /// `2.3:reached`, for the goal that was set by the entry named in `wanted`.
     fn goal_end(&self, id: MemberId, wanted: &str) -> Result<String, String> {
-        let (goal, _) = wanted.split_once(':').ok_or("want ended=2.3:reached")?;
+        let (goal, _) = wanted.split_once(':').ok_or("expected ended=2.3:reached")?;
         let raft = self.member(id)?.core.raft.as_ref();
         let end = raft.and_then(|raft| Some(raft.goal_end(entry_id(goal).ok()?)));
         Ok(format!("{goal}:{}", end.flatten().map_or("none", goal_end_text)))
@@ -330,7 +331,7 @@ impl StoryWorld {
                 found.insert(0, log.base);
             }
             if found != want {
-                return Err(format!("{id} holds {}, want {}", list(&found), list(want)));
+                return Err(format!("{id} holds {}, expected {}", list(&found), list(want)));
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use quorate_core::{Index, Input, MemberId, SaveId};
 
-use super::command::{ClusterCommand, LogByHand, Restart, StoryCommand, Ticks, Unsynced, WorkKind};
+use super::command::{ClusterCommand, LogByHand, Restart, StoryCommand, Ticks, Unsynced};
 use super::message::{ByHand, KINDS};
 use super::network::arrow;
 use super::notation::{self, entry_id, looks_like_entry};
@@ -11,10 +11,11 @@ use super::setting::ConfigSetting;
 use super::words::{
     LineWords, NamedMembers, Parsed, key_value, looks_like_member, member, number, text, unknown,
 };
+use crate::cluster::WorkKind;
 
 pub(super) fn some_members(words: &mut LineWords) -> Parsed<Vec<MemberId>> {
     match words.members()? {
-        none if none.is_empty() => Err("want members such as `m4 m5`".to_owned()),
+        none if none.is_empty() => Err("expected members such as `m4 m5`".to_owned()),
         members => Ok(members),
     }
 }
@@ -31,11 +32,11 @@ pub(super) fn cluster(words: &mut LineWords) -> Parsed<ClusterCommand> {
         } else if let Some(("term", value)) = key_value(&word) {
             cluster.term = Some(number(value)?);
         } else if !cluster.parts.take(&word)? {
-            cluster.settings.push(ConfigSetting::want(&word)?);
+            cluster.settings.push(ConfigSetting::parse_required(&word)?);
         }
     }
     if cluster.voters.is_empty() == cluster.parts.majorities.is_none() {
-        return Err("want voters, either as `m1 m2 m3` or as `voters=(1 2 3)`".to_owned());
+        return Err("expected voters, either as `m1 m2 m3` or as `voters=(1 2 3)`".to_owned());
     }
     Ok(cluster)
 }
@@ -83,9 +84,10 @@ const LOG_WORDS: &[&str] = &[
 ];
 
 pub(super) fn settings(words: &mut LineWords) -> Parsed<Vec<ConfigSetting>> {
-    let mut settings = vec![ConfigSetting::want(&words.want("a setting such as pre-vote=off")?)?];
+    let mut settings =
+        vec![ConfigSetting::parse_required(&words.expect_word("a setting such as pre-vote=off")?)?];
     while let Some(word) = words.next() {
-        settings.push(ConfigSetting::want(&word)?);
+        settings.push(ConfigSetting::parse_required(&word)?);
     }
     Ok(settings)
 }
@@ -116,7 +118,7 @@ pub(super) fn shown(words: &mut LineWords) -> Parsed<Vec<&'static str>> {
             None => return unknown("thing to show or hide", &word, &known),
         }
     }
-    if list.is_empty() { Err(format!("want one of: {}", known.join(" "))) } else { Ok(list) }
+    if list.is_empty() { Err(format!("expected one of: {}", known.join(" "))) } else { Ok(list) }
 }
 
 pub(super) fn count_or_one<T: std::str::FromStr + From<u8>>(words: &mut LineWords) -> Parsed<T> {
@@ -137,7 +139,7 @@ pub(super) fn commands(words: &mut LineWords) -> Parsed<Vec<Bytes>> {
         }
     }
     if list.is_empty() {
-        Err("want something to propose, such as `x`".to_owned())
+        Err("expected something to propose, such as `x`".to_owned())
     } else {
         Ok(list)
     }
@@ -157,7 +159,7 @@ pub(super) fn restart(words: &mut LineWords) -> Parsed<Restart> {
         match key_value(&word) {
             Some(("applied", value)) => restart.applied = Some(number(value)?),
             Some(("tail", value)) => restart.tail = Some(number(value)?),
-            _ => restart.settings.push(ConfigSetting::want(&word)?),
+            _ => restart.settings.push(ConfigSetting::parse_required(&word)?),
         }
     }
     Ok(restart)
@@ -187,7 +189,7 @@ pub(super) fn held_work(words: &mut LineWords) -> Parsed<Option<(WorkKind, Named
 }
 
 pub(super) fn report(words: &mut LineWords) -> Parsed<(&'static str, Input)> {
-    let kind = words.want(&REPORTS.join(", "))?;
+    let kind = words.expect_word(&REPORTS.join(", "))?;
     let about = words.member()?;
     match kind.as_str() {
         "unreachable" => Ok(("report", Input::Unreachable(about))),
@@ -206,7 +208,7 @@ pub(super) fn sides(words: &mut LineWords) -> Parsed<Vec<Vec<MemberId>>> {
     while words.take("|") {
         sides.push(some_members(words)?);
     }
-    if sides.len() > 1 { Ok(sides) } else { Err("want sides such as `m1 | m2 m3`".to_owned()) }
+    if sides.len() > 1 { Ok(sides) } else { Err("expected sides such as `m1 | m2 m3`".to_owned()) }
 }
 
 pub(super) fn ticks(words: &mut LineWords) -> Parsed<Ticks> {
@@ -221,16 +223,16 @@ pub(super) fn ticks(words: &mut LineWords) -> Parsed<Ticks> {
 
 /// `m1 -> m2 KIND …`, or a completion that nothing asked for: `m1 saved=7`.
 pub(super) fn inject(words: &mut LineWords) -> Parsed<StoryCommand> {
-    let word = words.want("a sender such as m1")?;
+    let word = words.expect_word("a sender such as m1")?;
     if let Some((from, false, to)) = arrow(&word, words)? {
         let [from, to] = [&from, &to].map(|side| match side.as_slice() {
             [one] => Ok(*one),
-            _ => Err("want one sender and one receiver"),
+            _ => Err("expected one sender and one receiver"),
         });
         return Ok(StoryCommand::Inject(Box::new(ByHand::parse(from?, to?, words)?)));
     }
     let at = NamedMembers::These(vec![member(&word)?]);
-    let completion = words.want("`-> m2` or a completion such as saved=7")?;
+    let completion = words.expect_word("`-> m2` or a completion such as saved=7")?;
     let known = &["saved=7", "applied=7", "snapshotted=7"];
     let (what, input) = match key_value(&completion) {
         Some(("saved", value)) => ("saved", Input::Saved(SaveId(number(value)?))),

@@ -2,58 +2,50 @@
 
 use std::collections::VecDeque;
 
-use quorate_core::{Boot, Config, EntryId, HardState, Index, MemberId, Raft, Save};
+use quorate_core::{Boot, Config, EntryId, HardState, Index, MemberId, Save};
 
-use super::command::{Unsynced, WorkKind};
+use super::command::Unsynced;
 use super::notation::entries_text;
-use crate::cluster::{CoreMember, DiskState};
+use crate::cluster::{CoreMember, DiskState, WorkKind};
 
 #[derive(Clone, Debug)]
 pub(super) struct StoryMember {
     pub(super) config: Config,
     pub(super) core: CoreMember,
     /// What it was last started from.
-    boot: Boot,
-    pub(super) saves: WorkTexts,
-    pub(super) applies: WorkTexts,
-    pub(super) loads: WorkTexts,
+    pub(super) boot: Boot,
+    pub(super) texts: WorkTexts,
     /// It has been told something since it was started.
     pub(super) stepped: bool,
     /// The commit index that the transcript has shown.
     pub(super) commit_shown: Index,
     /// The newest membership that it reported as settled since it was started.
     pub(super) settled: Option<EntryId>,
-    /// Who told it last that it is not the member of its id.
-    pub(super) disowned: Option<MemberId>,
+    /// The member that last rejected its identity.
+    pub(super) identity_rejected_by: Option<MemberId>,
 }
 
 /// How the transcript describes work in progress, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WorkTexts {
-    pub(super) texts: VecDeque<String>,
-    pub(super) held: bool,
-}
-
-impl WorkTexts {
-    /// What a transcript adds to the line of work that will have to wait.
-    pub(super) fn suffix(&self) -> &'static str {
-        if self.held { " (held)" } else { "" }
-    }
+    pub(super) saves: VecDeque<String>,
+    pub(super) applies: VecDeque<String>,
+    pub(super) loads: VecDeque<String>,
 }
 
 impl StoryMember {
     pub(super) fn new(id: MemberId, disk: DiskState) -> Self {
+        let mut config = Config::new(id);
+        config.seed = id.0;
         Self {
-            config: Config { seed: id.0, ..Config::new(id) },
+            config,
             core: CoreMember::new(id, disk),
             boot: Boot::empty(),
-            saves: WorkTexts::default(),
-            applies: WorkTexts::default(),
-            loads: WorkTexts::default(),
+            texts: WorkTexts::default(),
             stepped: false,
             commit_shown: 0,
             settled: None,
-            disowned: None,
+            identity_rejected_by: None,
         }
     }
 
@@ -62,23 +54,16 @@ impl StoryMember {
         self.core.raft = None;
         self.stepped = false;
         self.settled = None;
-        self.disowned = None;
+        self.identity_rejected_by = None;
         self.boot = self.core.start(&self.config, tail).map_err(|why| why.to_string())?;
         self.commit_shown = self.core.raft.as_ref().map_or(0, |raft| raft.log_status().commit);
         Ok(())
     }
 
-    /// Loses the work in progress, and what was not synced if so said.
+    /// Loses the work in progress and, with `unsynced`, what was not synced.
     pub(super) fn crash(&mut self, unsynced: Unsynced) {
         self.core.crash(unsynced == Unsynced::Lost);
-        for work in [&mut self.saves, &mut self.applies, &mut self.loads] {
-            work.texts.clear();
-        }
-    }
-
-    /// The core and what it was started from, while it runs.
-    pub(super) fn started(&self) -> Option<(&Raft, &Boot)> {
-        Some((self.core.raft.as_ref()?, &self.boot))
+        self.texts = WorkTexts::default();
     }
 
     /// The log as the core sees it: the disk, and the saves in progress.
@@ -86,14 +71,6 @@ impl StoryMember {
         let mut view = DiskState::clone(&self.core.disk);
         self.core.saves.iter().for_each(|save| view.write(save));
         view
-    }
-
-    pub(super) fn hold(&mut self, work: WorkKind, held: bool) {
-        match work {
-            WorkKind::Saves => self.saves.held = held,
-            WorkKind::Applies => self.applies.held = held,
-            WorkKind::Loads => self.loads.held = held,
-        }
     }
 
     pub(super) fn has_work(&self, work: WorkKind) -> bool {

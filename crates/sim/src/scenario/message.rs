@@ -31,7 +31,7 @@ pub(super) const KINDS: &[&str] = &[
     "Read",
     "ReadReply",
     "Transfer",
-    "Disowned",
+    "IdentityRejected",
 ];
 
 pub(super) fn kind(message: &Message) -> &'static str {
@@ -51,7 +51,7 @@ pub(super) fn kind(message: &Message) -> &'static str {
         Message::Read(_) => "Read",
         Message::ReadReply(..) => "ReadReply",
         Message::Transfer(_) => "Transfer",
-        Message::IdentityRejected(_) => "Disowned",
+        Message::IdentityRejected(_) => "IdentityRejected",
     }
 }
 
@@ -191,7 +191,7 @@ struct Fields {
 impl ByHand {
     /// `m1 -> m2 KIND FIELDS… term=3`, after the arrow has been read.
     pub(super) fn parse(from: MemberId, at: MemberId, words: &mut LineWords) -> Parsed<Self> {
-        let kind = kind_named(&words.want("a kind of message such as Vote")?)?;
+        let kind = kind_named(&words.expect_word("a kind of message such as Vote")?)?;
         let mut hand = Self { from, at, to: at, term: 0, kind, fields: Fields::default() };
         while let Some(word) = words.next() {
             hand.field(&word)?;
@@ -284,7 +284,7 @@ impl ByHand {
             "ProposeReply" => Message::ProposeReply(request, Ok(f.id)),
             "Read" => Message::Read(request),
             "ReadReply" => Message::ReadReply(request, Ok(f.index)),
-            "Disowned" => Message::IdentityRejected(Identity {
+            "IdentityRejected" => Message::IdentityRejected(Identity {
                 incarnation: (f.incarnation != 0).then_some(f.incarnation),
                 joined_at: f.joined_at,
             }),

@@ -50,13 +50,13 @@ pub fn main(args: &[String]) -> ExitCode {
         args.iter().filter(|arg| !arg.starts_with('-')).map(PathBuf::from).collect();
     let known = ["--show", "--show-on-append", "--coverage"];
     if let Some(flag) = flags.iter().find(|flag| !known.contains(flag)) {
-        eprintln!("`{flag}` is no flag, want one of {}", known.join(" "));
+        eprintln!("`{flag}` is no flag, expected one of {}", known.join(" "));
         return ExitCode::from(2);
     }
     let files = match find(&paths) {
         Ok(files) if !files.is_empty() => files,
         Ok(_) => {
-            eprintln!("no story files there, want paths of .txt files or folders of them");
+            eprintln!("no story files there, expected paths of .txt files or folders of them");
             return ExitCode::from(2);
         }
         Err(why) => {
@@ -103,7 +103,7 @@ fn show_all(files: &[PathBuf], nth: usize) -> ExitCode {
     let colours = if plain { Colours::Off } else { Colours::On };
     let mut failed = false;
     for path in files {
-        match told(path, nth, colours) {
+        match render(path, nth, colours) {
             Ok(text) => say!("{text}"),
             Err(text) => {
                 say!("{text}");
@@ -114,7 +114,7 @@ fn show_all(files: &[PathBuf], nth: usize) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn told(path: &Path, nth: usize, colours: Colours) -> Result<String, String> {
+fn render(path: &Path, nth: usize, colours: Colours) -> Result<String, String> {
     let at = |line| format!("FAIL {}:{line}", path.display());
     let text = std::fs::read_to_string(path).map_err(|why| format!("{}: {why}", at(0)))?;
     let story =
@@ -122,10 +122,10 @@ fn told(path: &Path, nth: usize, colours: Colours) -> Result<String, String> {
     let activations = story.plays.activations();
     let activation = activations.get(nth).or(activations.last()).copied().unwrap_or_default();
     let performance = runner::perform(&story, activation);
-    let told = show::tell(&story, activation, &performance, colours);
+    let text = show::render(&story, activation, &performance, colours);
     match performance.failure {
-        Some(wrong) => Err(format!("{told}\n{}: {}", at(wrong.line), wrong.why)),
-        None => Ok(told),
+        Some(wrong) => Err(format!("{text}\n{}: {}", at(wrong.line), wrong.why)),
+        None => Ok(text),
     }
 }
 

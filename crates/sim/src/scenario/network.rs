@@ -95,8 +95,8 @@ type Arrow = (Vec<MemberId>, bool, Vec<MemberId>);
 pub(super) fn arrow(word: &str, words: &mut LineWords) -> Parsed<Option<Arrow>> {
     let three = matches!(words.peek(), Some("->" | "<->"));
     let whole = if three {
-        let arrow = words.want("an arrow")?;
-        format!("{word}{arrow}{}", words.want("a member after the arrow")?)
+        let arrow = words.expect_word("an arrow")?;
+        format!("{word}{arrow}{}", words.expect_word("a member after the arrow")?)
     } else {
         word.to_owned()
     };

@@ -27,7 +27,7 @@ enum Body {
 }
 
 pub(super) fn entry_id(word: &str) -> Parsed<EntryId> {
-    let said = || format!("`{word}` is no entry, want TERM.INDEX such as 2.3");
+    let said = || format!("`{word}` is no entry, expected TERM.INDEX such as 2.3");
     let (term, index) = word.split_once('.').ok_or_else(said)?;
     let term = number(term).map_err(|_| said())?;
     Ok(EntryId::new(term, number(index).map_err(|_| said())?))
@@ -42,7 +42,7 @@ pub(super) fn drafts(word: &str, drafts: &mut Vec<Draft>) -> Parsed<()> {
     if let Some((from, to)) = word.split_once("..") {
         let (from, to) = (entry_id(from)?, entry_id(to)?);
         if from.term != to.term || from.index > to.index || to.index - from.index > RUN_MAX {
-            return Err(format!("`{word}` is no run, want one term and rising indexes"));
+            return Err(format!("`{word}` is no run, expected one term and rising indexes"));
         }
         let ids = (from.index..=to.index).map(|index| EntryId::new(from.term, index));
         drafts.extend(ids.map(|id| Draft { id, body: Body::Command(Bytes::new()) }));
@@ -122,16 +122,16 @@ pub(super) fn change(words: &mut LineWords) -> Parsed<Change> {
             "explicit" => transition = Transition::JointExplicit,
             "form=v1" => v1 = true,
             "to" => {
-                let majorities = majorities(&words.want("majorities such as (1 2)")?)?;
+                let majorities = majorities(&words.expect_word("majorities such as (1 2)")?)?;
                 kind = Some(ChangeKind::Majorities(majorities));
             }
             _ if word.starts_with('(') => kind = Some(ChangeKind::Majorities(majorities(&word)?)),
             "goal" => {
-                let voters = member_set(&words.want("voters such as (1 2 3)")?)?;
+                let voters = member_set(&words.expect_word("voters such as (1 2 3)")?)?;
                 kind = Some(ChangeKind::Goal { voters, learners: MemberSet::new() });
             }
             "voters" => {
-                let voters = member_set(&words.want("voters such as (1 2 3)")?)?;
+                let voters = member_set(&words.expect_word("voters such as (1 2 3)")?)?;
                 kind = Some(ChangeKind::SetVoters { voters, retain: false });
             }
             "retain" => match &mut kind {
@@ -140,7 +140,7 @@ pub(super) fn change(words: &mut LineWords) -> Parsed<Change> {
             },
             "learners" => match &mut kind {
                 Some(ChangeKind::Goal { learners, .. }) => {
-                    *learners = member_set(&words.want("learners such as (4)")?)?;
+                    *learners = member_set(&words.expect_word("learners such as (4)")?)?;
                 }
                 _ => return Err("`learners` belongs to a goal".to_owned()),
             },
@@ -158,7 +158,7 @@ pub(super) fn change(words: &mut LineWords) -> Parsed<Change> {
         (None, [operation]) if v1 => ChangeKind::V1(*operation),
         (None, [_, ..]) if !v1 => ChangeKind::Operations { operations, transition },
         _ => {
-            return Err("want operations such as `v4 r1`, `to (1 2)&&(2 3)`, `goal (1 2 3)`, \
+            return Err("expected operations such as `v4 r1`, `to (1 2)&&(2 3)`, `goal (1 2 3)`, \
                         `cancel` or `leave`"
                 .to_owned());
         }
@@ -168,7 +168,7 @@ pub(super) fn change(words: &mut LineWords) -> Parsed<Change> {
 
 /// `4:east`: member 4 stands in the zone `east`.
 fn zone(said: &str) -> Parsed<(MemberId, MemberInfo)> {
-    let (id, name) = said.split_once(':').ok_or("want a zone such as zone=4:east")?;
+    let (id, name) = said.split_once(':').ok_or("expected a zone such as zone=4:east")?;
     let zone = Bytes::copy_from_slice(name.as_bytes());
     Ok((MemberId(number(id)?), MemberInfo { zone, ..MemberInfo::default() }))
 }
@@ -239,13 +239,13 @@ impl MembershipText {
     }
 
     pub(super) fn membership(&self, cluster: Activation) -> Membership {
-        Membership::from_parts(
+        let membership = Membership::from_parts(
             self.majorities.clone().unwrap_or_default(),
             self.learners.clone(),
             self.learners_next.clone(),
-            self.auto_leave,
         )
-        .with_activation(self.activation.unwrap_or(cluster))
+        .with_activation(self.activation.unwrap_or(cluster));
+        if self.auto_leave { membership.with_auto_leave() } else { membership }
     }
 }
 
@@ -260,7 +260,7 @@ pub(super) fn activation(word: &str) -> Parsed<Activation> {
 
 /// `(1 2 3)`
 pub(super) fn member_set(word: &str) -> Parsed<MemberSet> {
-    let said = || format!("`{word}` is no set of members, want one such as (1 2 3)");
+    let said = || format!("`{word}` is no set of members, expected one such as (1 2 3)");
     let inner = word.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).ok_or_else(said)?;
     let digits = |id: &str| id.strip_prefix('m').unwrap_or(id).parse().map(MemberId);
     inner.split_whitespace().map(|id| digits(id).map_err(|_| said())).collect()

@@ -30,7 +30,7 @@ impl TranscriptPage {
     }
 
     /// A line about one of the things that can be hidden.
-    pub(super) fn tell(&mut self, about: &'static str, line: String) {
+    pub(super) fn print_about(&mut self, about: &'static str, line: String) {
         if !self.hidden.contains(about) {
             self.say(line);
         }
@@ -51,7 +51,7 @@ impl TranscriptPage {
         self.hidden.retain(|thing| !things.contains(thing));
     }
 
-    pub(super) fn tear_off(&mut self) -> Vec<String> {
+    pub(super) fn take_lines(&mut self) -> Vec<String> {
         std::mem::take(&mut self.lines)
     }
 }

@@ -5,12 +5,13 @@ use quorate_core::{Accepted, Change, Envelope, Index, Input, MemberId, RequestId
 
 use crate::short_ids::short_ids;
 
-use super::command::{StoryCommand, Ticks, WorkKind};
+use super::command::{StoryCommand, Ticks};
 use super::message::{ByHand, envelope_text, shown_as};
 use super::network::Filter;
 use super::notation::entries_text;
 use super::words::NamedMembers;
 use super::world::{CommandResult, STEPS_MAX, StoryWorld};
+use crate::cluster::WorkKind;
 
 impl StoryWorld {
     /// Plays one command; a complaint fails the story.
@@ -91,7 +92,7 @@ impl StoryWorld {
 
     fn tell_each(&mut self, who: &NamedMembers, what: &str, input: &Input) -> CommandResult {
         for id in self.ids_up(who)? {
-            self.tell(id, what, input.clone())?;
+            self.step_and_drain(id, what, input.clone())?;
         }
         Ok(())
     }
@@ -111,24 +112,24 @@ impl StoryWorld {
             let input = Input::Propose(request, command.clone());
             self.request(id, request, input)?;
         }
-        self.drain(id)
+        self.do_work(id)
     }
 
     fn change(&mut self, id: MemberId, change: &Change) -> CommandResult {
         let request = self.requests.ask("change");
         self.request(id, request, Input::Change(request, change.clone()))?;
-        self.drain(id)
+        self.do_work(id)
     }
 
     fn read(&mut self, id: MemberId) -> CommandResult {
         let request = self.requests.ask("read");
         self.request(id, request, Input::Read(request))?;
-        self.drain(id)
+        self.do_work(id)
     }
 
     fn request(&mut self, id: MemberId, request: RequestId, input: Input) -> CommandResult {
         let name = self.requests.name(request);
-        let said = match self.step(id, &name, input)? {
+        let said = match self.give(id, &name, input)? {
             Ok(Accepted::Logged(entry)) => {
                 self.requests.logged(request, entry);
                 format!("logged {entry}")
@@ -141,19 +142,19 @@ impl StoryWorld {
                 return Ok(());
             }
         };
-        self.page.tell("requests", format!("{id} {name} {said}"));
+        self.page.print_about("requests", format!("{id} {name} {said}"));
         Ok(())
     }
 
     fn snapshot(&mut self, id: MemberId, index: Option<Index>) -> CommandResult {
         let index = index.unwrap_or(self.running(id)?.log_status().applied);
         self.capture(id, index)?;
-        self.drain(id)
+        self.do_work(id)
     }
 
     fn hold_work(&mut self, work: WorkKind, who: &NamedMembers) -> CommandResult {
         for id in self.ids(who)? {
-            self.member_mut(id)?.hold(work, true);
+            self.member_mut(id)?.core.held.set(work, true);
         }
         Ok(())
     }
@@ -161,8 +162,7 @@ impl StoryWorld {
     fn complete_work(&mut self, work: WorkKind, who: &NamedMembers, count: usize) -> CommandResult {
         for id in self.ids_up(who)? {
             for _ in 0..count {
-                self.complete(id, work)?;
-                self.drain(id)?;
+                self.complete_one(id, work)?;
             }
         }
         Ok(())
@@ -174,10 +174,9 @@ impl StoryWorld {
                 if !self.member(id)?.has_work(work) {
                     break;
                 }
-                self.complete(id, work)?;
-                self.drain(id)?;
+                self.complete_one(id, work)?;
             }
-            self.member_mut(id)?.hold(work, false);
+            self.member_mut(id)?.core.held.set(work, false);
         }
         Ok(())
     }

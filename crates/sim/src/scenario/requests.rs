@@ -1,4 +1,4 @@
-//! What clients asked for and what they were told. Requests are numbered through
+//! The requests of clients and their results. Requests are numbered through
 //! the whole story: `proposal 1`, `read 2`, `change 3`.
 
 use quorate_core::{EntryId, Index, RequestId};

@@ -91,7 +91,7 @@ fn perform_block(
         let rest = block.lines.iter().skip(at + 1);
         let next = rest.filter_map(|line| line.command_under(world.activation)).next();
         let played = perform_line(world, line, next);
-        pages.push(world.page.tear_off());
+        pages.push(world.page.take_lines());
         played.map_err(|why| StoryError { line: line.number, why: short_ids(&why) })?;
     }
     Ok(())

@@ -61,9 +61,7 @@ impl ComplaintKind {
     }
 
     fn of(command: Option<&StoryCommand>, why: &str) -> Self {
-        if why.contains("goes round in circles") {
-            Self::Endless
-        } else if why.contains("panic: ") {
+        if why.contains("panic: ") {
             Self::Assertion
         } else if why.contains(" violated: ") {
             // A claim with time puts a preface before it.
@@ -100,7 +98,7 @@ impl Script {
     }
 
     /// Plays the story under each of its activations. Once something is wrong it is played
-    /// on to its end, and of all that is wrong the worst is told.
+    /// to its end, and the worst violation is reported.
     pub fn play(&self) -> Result<(), Complaint> {
         let (mut pages, mut wrongs, mut steps) = (Vec::new(), Vec::new(), 0);
         for activation in self.story.plays.activations() {
@@ -159,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn complaints_are_told_apart() {
+    fn complaints_are_classified() {
         let kind = |command: Option<&str>, why: &str| {
             let command = command.map(|text| StoryCommand::parse(text).unwrap());
             ComplaintKind::of(command.as_ref(), why)

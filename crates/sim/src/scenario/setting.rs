@@ -25,8 +25,8 @@ impl ConfigSetting {
         Ok(Some(setting))
     }
 
-    /// As [`ConfigSetting::parse`], but a word that is no setting is complained about.
-    pub(super) fn want(word: &str) -> Parsed<Self> {
+    /// As [`ConfigSetting::parse`], but a word that is no setting is an error.
+    pub(super) fn parse_required(word: &str) -> Parsed<Self> {
         match Self::parse(word)? {
             Some(setting) => Ok(setting),
             None => {
@@ -71,12 +71,12 @@ impl ConfigSetting {
             "joined-at" => config.joined_at = number(value)?,
             "ids-reusable" => config.etcd_compat.ids_reusable = switch(value)?,
             "settle" => config.liveness.settle = switch(value)?,
-            _ => return self.put_manner(&mut config.etcd_compat),
+            _ => return self.set_etcd_compat(&mut config.etcd_compat),
         }
         Ok(())
     }
 
-    fn put_manner(&self, etcd_compat: &mut EtcdCompat) -> Parsed<()> {
+    fn set_etcd_compat(&self, etcd_compat: &mut EtcdCompat) -> Parsed<()> {
         let switch = switch(&self.value)?;
         match self.key.as_str() {
             "coalesce" => etcd_compat.coalesce = switch,
@@ -138,12 +138,14 @@ const KEYS: &[&str] = &[
 ];
 
 fn preset(value: &str, now: &Config) -> Parsed<Config> {
-    let preset = match value {
+    let mut preset = match value {
         "etcd" => Config::etcd(now.id),
         "quorate" => Config::new(now.id),
         _ => return unknown("preset", value, &["etcd", "quorate"]),
     };
-    Ok(Config { seed: now.seed, activation: now.activation, ..preset })
+    preset.seed = now.seed;
+    preset.activation = now.activation;
+    Ok(preset)
 }
 
 /// `quorum`, `lease`, or `lease:DRIFT`.
@@ -164,7 +166,7 @@ mod tests {
         assert!(ConfigSetting::parse("pre-vote=off").unwrap().is_some());
         assert!(ConfigSetting::parse("term=3").unwrap().is_none());
         assert!(ConfigSetting::parse("pre-vote=maybe").is_err());
-        let said = ConfigSetting::want("prevote=off").unwrap_err();
+        let said = ConfigSetting::parse_required("prevote=off").unwrap_err();
         assert_eq!(said, "`prevote` is no setting; did you mean `pre-vote`?");
     }
 }

@@ -10,7 +10,7 @@ use super::notation;
 use super::setting::ConfigSetting;
 use super::words::NamedMembers;
 use super::world::{CommandResult, StoryWorld, text};
-use crate::cluster::{DiskState, LogView};
+use crate::cluster::{DiskState, LogView, MemberDriver};
 
 impl StoryWorld {
     pub(super) fn cluster(&mut self, cluster: &ClusterCommand) -> CommandResult {
@@ -32,7 +32,7 @@ impl StoryWorld {
         Ok(())
     }
 
-    /// Members that know nothing and wait to be told.
+    /// Members that know nothing and wait for the log.
     pub(super) fn empty(&mut self, ids: &[MemberId]) -> CommandResult {
         for id in ids {
             if self.members.contains_key(id) {
@@ -71,12 +71,10 @@ impl StoryWorld {
     /// Shows the members that were laid out, and lets them begin.
     pub(super) fn show_fresh(&mut self) -> CommandResult {
         for id in std::mem::take(&mut self.fresh) {
-            let started = self.members.get(&id).and_then(StoryMember::started);
-            if let Some((raft, boot)) = started {
-                self.invariants.started(raft, boot).map_err(text)?;
-            }
+            let boot = self.member(id)?.boot.clone();
+            self.started(id, &boot).map_err(text)?;
             self.say_status(id)?;
-            self.drain(id)?;
+            self.do_work(id)?;
         }
         Ok(())
     }
@@ -129,11 +127,11 @@ impl StoryWorld {
     pub(super) fn crash(&mut self, who: &NamedMembers, unsynced: Unsynced) -> CommandResult {
         for id in self.ids_up(who)? {
             let member = self.member_mut(id)?;
-            let lost = member.saves.texts.clone();
+            let lost = member.texts.saves.clone();
             member.crash(unsynced);
             self.page.say(format!("{id} crashes"));
             for text in lost {
-                self.page.tell("saves", format!("{id} never saved {text}"));
+                self.page.print_about("saves", format!("{id} never saved {text}"));
             }
             for envelope in self.network.take_to(id) {
                 self.say_lost(&envelope);

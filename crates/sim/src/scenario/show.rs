@@ -1,4 +1,4 @@
-//! A story told on a terminal: comments as narration, commands, what they lead to.
+//! A story shown on a terminal: comments as narration, commands, what they lead to.
 
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ impl Colours {
 }
 
 /// The whole story as text.
-pub(super) fn tell(
+pub(super) fn render(
     story: &Story,
     activation: Activation,
     performance: &Performance,
@@ -71,7 +71,7 @@ fn line_text(line: &StoryLine, colours: Colours) -> String {
     }
 }
 
-/// What deserves the eye: who leads, who counts, what is agreed on; and what went
+/// What is highlighted: who leads, who counts, what is agreed on; and what went
 /// wrong. Messages and saves stay in the background.
 fn code(line: &str) -> &'static str {
     let is = |part: &str| line.contains(part);

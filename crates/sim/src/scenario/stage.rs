@@ -25,24 +25,21 @@ pub(crate) struct StagedCluster {
 pub(crate) struct StagedMember {
     pub(crate) config: Config,
     pub(crate) core: CoreMember,
-    /// Later saves will wait.
-    pub(crate) holds_saves: bool,
-    pub(crate) holds_applies: bool,
 }
 
 /// Plays a whole story. The complaint names the line.
 pub(crate) fn play(text: &str, activation: Activation) -> Result<StagedCluster, String> {
-    let told = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
-    let story = Story::parse(text).map_err(told)?;
+    let located = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
+    let story = Story::parse(text).map_err(located)?;
     let mut world = StoryWorld { activation, ..StoryWorld::default() };
-    runner::play_through(&mut world, &story).map_err(told)?;
+    runner::play_through(&mut world, &story).map_err(located)?;
     Ok(StagedCluster::of(&world))
 }
 
 /// Under which activations a story is played.
 pub(crate) fn activations(text: &str) -> Result<Vec<Activation>, String> {
-    let told = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
-    Ok(Story::parse(text).map_err(told)?.plays.activations())
+    let located = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
+    Ok(Story::parse(text).map_err(located)?.plays.activations())
 }
 
 /// The story with the transcript of what happens, up to the line that fails.
@@ -72,10 +69,10 @@ pub(crate) struct StoryWriter {
 impl StoryWriter {
     /// Begins with these lines, which are not repeated in what is written.
     pub(crate) fn after(text: &str, activation: Activation) -> Result<Self, String> {
-        let told = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
-        let story = Story::parse(text).map_err(told)?;
+        let located = |wrong: StoryError| format!("line {}: {}", wrong.line, wrong.why);
+        let story = Story::parse(text).map_err(located)?;
         let mut world = StoryWorld { activation, ..StoryWorld::default() };
-        runner::play_through(&mut world, &story).map_err(told)?;
+        runner::play_through(&mut world, &story).map_err(located)?;
         Ok(Self { world, lines: Vec::new(), failure: None })
     }
 
@@ -153,8 +150,6 @@ impl StagedCluster {
         let members = world.members.values().map(|member| StagedMember {
             config: member.config.clone(),
             core: member.core.clone(),
-            holds_saves: member.saves.held,
-            holds_applies: member.applies.held,
         });
         let flight = world.network.flight().iter().chain(world.network.held());
         Self { members: members.collect(), flight: flight.cloned().collect() }

@@ -197,7 +197,7 @@ impl BlockPart {
             }
             (ON_APPEND, _) => Err(format!("`{ON_APPEND}` follows a transcript below `---`")),
             (other, _) => Err(format!(
-                "`{other}` is no line between commands and transcript, want --- or {ON_APPEND}"
+                "`{other}` is no line between commands and transcript, expected --- or {ON_APPEND}"
             )),
         }
     }
@@ -250,7 +250,7 @@ fn header(text: &str) -> Result<(Vec<String>, Plays), StoryError> {
     };
     let ids: Vec<String> = ids.split_whitespace().map(str::to_owned).collect();
     if ids.is_empty() || !ids.iter().all(|id| is_catalogue_id(id)) {
-        return Err(wrong(1, "want ids of the catalogue, such as S08, member.F2 or mut.7"));
+        return Err(wrong(1, "expected ids of the catalogue, such as S08, member.F2 or mut.7"));
     }
     let mut lines = lines.zip(2..).peekable();
     let mut plays = Plays::Both;
@@ -266,7 +266,10 @@ fn header(text: &str) -> Result<(Vec<String>, Plays), StoryError> {
     }
     if !lines.peek().is_some_and(|(line, _)| line.starts_with('#')) {
         let line = if plays == Plays::Both { 2 } else { 3 };
-        return Err(wrong(line, "want some lines of prose: what happens, and what would go wrong"));
+        return Err(wrong(
+            line,
+            "expected some lines of prose: what happens, and what would go wrong",
+        ));
     }
     Ok((ids, plays))
 }

@@ -73,8 +73,8 @@ impl LineWords {
     }
 
     /// The next word, of which there must be one; `what` says what it should be.
-    pub(super) fn want(&mut self, what: &str) -> Parsed<String> {
-        self.next().ok_or_else(|| format!("the line ends here, want {what}"))
+    pub(super) fn expect_word(&mut self, what: &str) -> Parsed<String> {
+        self.next().ok_or_else(|| format!("the line ends here, expected {what}"))
     }
 
     /// Takes the next word when it is this one.
@@ -86,7 +86,7 @@ impl LineWords {
 
     pub(super) fn end(&self) -> Parsed<()> {
         match self.peek() {
-            Some(word) => Err(format!("`{word}` is too much, want the end of the line")),
+            Some(word) => Err(format!("`{word}` is too much, expected the end of the line")),
             None => Ok(()),
         }
     }
@@ -99,12 +99,12 @@ impl LineWords {
         let tail = self.words.split_off(at);
         match &tail[1..] {
             [number, ticks] if ticks == "ticks" => self::number(number).map(Some),
-            _ => Err("want `within NUMBER ticks` at the end of the line".to_owned()),
+            _ => Err("expected `within NUMBER ticks` at the end of the line".to_owned()),
         }
     }
 
     pub(super) fn member(&mut self) -> Parsed<MemberId> {
-        member(&self.want("a member such as m1")?)
+        member(&self.expect_word("a member such as m1")?)
     }
 
     /// As many members as follow, or `all`.
@@ -115,7 +115,7 @@ impl LineWords {
         let ids = self.members()?;
         if ids.is_empty() {
             let found = self.peek().map_or("nothing".to_owned(), |word| format!("`{word}`"));
-            return Err(format!("found {found}, want members such as `m1 m2`, or `all`"));
+            return Err(format!("found {found}, expected members such as `m1 m2`, or `all`"));
         }
         Ok(NamedMembers::These(ids))
     }
@@ -153,7 +153,7 @@ pub(super) fn member(word: &str) -> Parsed<MemberId> {
     digits
         .and_then(|digits| digits.parse().ok())
         .map(MemberId)
-        .ok_or_else(|| format!("`{word}` is no member, want one such as m1"))
+        .ok_or_else(|| format!("`{word}` is no member, expected one such as m1"))
 }
 
 /// `m1,m2`: several members in one word.
@@ -171,7 +171,7 @@ pub(super) fn switch(word: &str) -> Parsed<bool> {
     match word {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err(format!("`{word}` is no switch, want on or off")),
+        _ => Err(format!("`{word}` is no switch, expected on or off")),
     }
 }
 
@@ -196,7 +196,7 @@ pub(super) fn unknown<T>(what: &str, word: &str, known: &[&str]) -> Parsed<T> {
         Some(near) if distance(word, near) <= 1 + near.len() / 3 => {
             Err(format!("`{word}` is no {what}; did you mean `{near}`?"))
         }
-        _ => Err(format!("`{word}` is no {what}, want one of: {}", known.join(" "))),
+        _ => Err(format!("`{word}` is no {what}, expected one of: {}", known.join(" "))),
     }
 }
 
@@ -238,7 +238,7 @@ mod tests {
         let said = unknown::<()>("command", "campagin", &known).unwrap_err();
         assert_eq!(said, "`campagin` is no command; did you mean `campaign`?");
         let said = unknown::<()>("command", "zzz", &known).unwrap_err();
-        assert_eq!(said, "`zzz` is no command, want one of: campaign crash change");
+        assert_eq!(said, "`zzz` is no command, expected one of: campaign crash change");
     }
 
     #[test]

@@ -16,7 +16,6 @@ use quorate_core::{
 
 use crate::short_ids::short_ids;
 
-use super::command::WorkKind;
 use super::member::StoryMember;
 use super::message::{envelope_text, goal_end_text, identity_text, kind, shown_as};
 use super::network::{SendResult, StoryNetwork};
@@ -26,6 +25,7 @@ use super::requests::StoryRequests;
 use super::setting::ConfigSetting;
 use super::words::NamedMembers;
 use crate::checkers::{Invariants, Violation};
+use crate::cluster::{CoreMember, HeldWork, MemberDriver, WorkKind};
 
 /// How a command went; an error fails the story.
 pub(super) type CommandResult = Result<(), String>;
@@ -101,28 +101,53 @@ impl StoryWorld {
     }
 
     /// Hands a member one input and carries out what it asks for.
-    pub(super) fn tell(&mut self, id: MemberId, what: &str, input: Input) -> CommandResult {
-        self.step(id, what, input).map(drop)?;
-        self.drain(id)
+    pub(super) fn step_and_drain(
+        &mut self,
+        id: MemberId,
+        what: &str,
+        input: Input,
+    ) -> CommandResult {
+        self.give(id, what, input).map(drop)?;
+        self.do_work(id)
     }
 
-    /// Hands a member one input. What it asks for waits for [`StoryWorld::drain`].
-    pub(super) fn step(
+    /// Hands a member one input. What it asks for waits for [`StoryWorld::do_work`].
+    pub(super) fn give(
         &mut self,
         id: MemberId,
         what: &str,
         input: Input,
     ) -> Result<Result<Accepted, Dropped>, String> {
-        let taken = self.stepping(id)?.core.step(input).map_err(text)?;
-        if let Err(dropped) = &taken {
-            self.show_drop(id, what, dropped);
+        self.running(id)?;
+        let taken = self.step(id, what, input).map_err(text)?;
+        taken.ok_or_else(|| format!("{id} is down"))
+    }
+
+    /// Carries out what a member asks for, until it asks for nothing more.
+    pub(super) fn do_work(&mut self, id: MemberId) -> CommandResult {
+        self.running(id)?;
+        self.drain(id).map_err(text)
+    }
+
+    /// Completes the oldest piece of this work, and what follows from it.
+    pub(super) fn complete_one(&mut self, id: MemberId, work: WorkKind) -> CommandResult {
+        let waits = self.member(id)?.has_work(work);
+        if !self.complete(id, work).map_err(text)? {
+            return Err(match (waits, work) {
+                (true, WorkKind::Applies) => {
+                    format!("{id} may not apply before its save is complete")
+                }
+                _ => format!("{id} waits for no such work"),
+            });
         }
-        Ok(taken)
+        self.do_work(id)
     }
 
     /// The state machine was captured, and the capture is on disk.
     pub(super) fn capture(&mut self, id: MemberId, index: Index) -> CommandResult {
-        match self.stepping(id)?.core.snapshot(index).map_err(text)? {
+        self.running(id)?;
+        self.note_step(id);
+        match self.member_mut(id)?.core.snapshot(index).map_err(text)? {
             Ok(Some(meta)) => self.page.say(format!("{id} snapshot {}", meta.id)),
             Ok(None) => {}
             Err(dropped) => self.show_drop(id, "snapshot", &dropped),
@@ -130,24 +155,22 @@ impl StoryWorld {
         Ok(())
     }
 
-    /// A member that is about to get an input.
-    fn stepping(&mut self, id: MemberId) -> Result<&mut StoryMember, String> {
-        self.running(id)?;
+    fn note_step(&mut self, id: MemberId) {
         self.steps += 1;
-        let member = self.member_mut(id)?;
-        member.stepped = true;
-        Ok(member)
+        if let Some(member) = self.members.get_mut(&id) {
+            member.stepped = true;
+        }
     }
 
     fn show_drop(&mut self, id: MemberId, what: &str, dropped: &Dropped) {
         let refused = matches!(dropped, Dropped::Refused(_));
         let why = short_ids(&dropped.to_string());
         if refused {
-            self.page.tell("requests", format!("{id} {what} refused: {why}"));
+            self.page.print_about("requests", format!("{id} {what} refused: {why}"));
         } else if is_late(dropped, what) && !self.close_up {
-            self.page.tell("late", format!("{id} drops {what}: {why}"));
+            self.page.print_about("late", format!("{id} drops {what}: {why}"));
         } else {
-            self.page.tell("drops", format!("{id} drops {what}: {why}"));
+            self.page.print_about("drops", format!("{id} drops {what}: {why}"));
         }
         self.drops.push(Drop { refused, name: dropped.name(), why });
     }
@@ -155,157 +178,78 @@ impl StoryWorld {
     /// Hands a member a message that has arrived.
     pub(super) fn receive(&mut self, at: MemberId, envelope: Envelope) -> CommandResult {
         let what = format!("{} from {}", kind(&envelope.message), envelope.from);
-        self.tell(at, &what, Input::Received(envelope))
+        self.step_and_drain(at, &what, Input::Received(envelope))
     }
 
-    /// Carries out what a member asks for, until it asks for nothing more.
-    pub(super) fn drain(&mut self, id: MemberId) -> CommandResult {
-        for _ in 0..STEPS_MAX {
-            let worked = self.work(id)?;
-            self.running(id)?;
-            let member = self.members.get_mut(&id).ok_or_else(|| no_member(id))?;
-            match member.core.take_output(&mut self.invariants).map_err(text)? {
-                Some(output) => self.route(id, output)?,
-                None if !worked => return Ok(()),
-                None => {}
-            }
-        }
-        Err(format!("{id} has been asking for more for {STEPS_MAX} steps"))
-    }
-
-    /// Does the oldest piece of work that is not held back; false when there is none.
-    fn work(&mut self, id: MemberId) -> Result<bool, String> {
-        let member = self.member(id)?;
-        let free = if !member.saves.held && member.has_work(WorkKind::Saves) {
-            WorkKind::Saves
-        } else if !member.applies.held && member.core.may_apply(&member.config) {
-            WorkKind::Applies
-        } else if !member.loads.held && member.has_work(WorkKind::Loads) {
-            WorkKind::Loads
-        } else {
-            return Ok(false);
-        };
-        self.complete(id, free)?;
-        Ok(true)
-    }
-
-    /// Completes the oldest piece of this work. Answers what it was.
-    pub(super) fn complete(&mut self, id: MemberId, work: WorkKind) -> Result<String, String> {
-        let text = match work {
-            WorkKind::Saves => self.complete_save(id)?,
-            WorkKind::Applies => self.complete_apply(id)?,
-            WorkKind::Loads => self.complete_load(id)?,
-        };
-        text.ok_or_else(|| format!("{id} waits for no such work"))
-    }
-
-    fn complete_save(&mut self, id: MemberId) -> Result<Option<String>, String> {
-        let member = self.members.get_mut(&id).ok_or_else(|| no_member(id))?;
-        let save = member.core.write_save(&mut self.invariants).map_err(text)?;
-        let Some(save) = save else { return Ok(None) };
-        let words = member.saves.texts.pop_front().unwrap_or_default();
-        if member.saves.held {
-            self.page.tell("saves", format!("{id} saved {words}"));
-        }
-        save.then_send.into_iter().for_each(|envelope| self.send(envelope));
-        self.step(id, "saved", Input::Saved(save.id)).map(|_| Some(words))
-    }
-
-    fn complete_apply(&mut self, id: MemberId) -> Result<Option<String>, String> {
-        let member = self.member_mut(id)?;
-        if member.has_work(WorkKind::Applies) && !member.core.may_apply(&member.config) {
-            return Err(format!("{id} may not apply before its save is complete"));
-        }
-        let Some(last) = member.core.run_apply() else { return Ok(None) };
-        let words = member.applies.texts.pop_front().unwrap_or_default();
-        if member.applies.held {
-            self.page.tell("applies", format!("{id} applied {words}"));
-        }
-        self.step(id, "applied", Input::Applied(last)).map(|_| Some(words))
-    }
-
-    fn complete_load(&mut self, id: MemberId) -> Result<Option<String>, String> {
-        let member = self.member_mut(id)?;
-        let Some(loaded) = member.core.read_load() else { return Ok(None) };
-        let words = member.loads.texts.pop_front().unwrap_or_default();
-        if let (true, Input::Loaded(_, entries)) = (member.loads.held, &loaded) {
-            let line = format!("{id} loaded {}", entries_text(entries.iter()));
-            self.page.tell("loads", line);
-        }
-        self.step(id, "loaded", loaded).map(|_| Some(words))
-    }
-
-    /// Shows an output and puts each part of it where it goes.
-    fn route(&mut self, id: MemberId, output: Output) -> CommandResult {
+    /// Shows what an output reports and answers.
+    fn show_reports(&mut self, id: MemberId, output: &Output) {
         for event in &output.events {
-            self.on_event(id, event)?;
+            self.on_event(id, event);
         }
-        for (request, entry) in output.accepted {
-            self.requests.logged(request, entry);
-            self.say_request(id, request, format!("logged {entry}"));
+        for (request, entry) in &output.accepted {
+            self.requests.logged(*request, *entry);
+            self.say_request(id, *request, format!("logged {entry}"));
         }
-        for (request, index) in output.served {
-            self.requests.served(request, index);
-            self.say_request(id, request, format!("served at {index}"));
+        for (request, index) in &output.served {
+            self.requests.served(*request, *index);
+            self.say_request(id, *request, format!("served at {index}"));
         }
-        for (request, refusal) in output.refused {
+        for (request, refusal) in &output.refused {
             let why = short_ids(&refusal.to_string());
-            self.requests.refused(request, &why);
-            self.say_request(id, request, format!("refused: {why}"));
+            self.requests.refused(*request, &why);
+            self.say_request(id, *request, format!("refused: {why}"));
             self.drops.push(Drop { refused: true, name: "refused", why });
         }
-        self.show_commit(id)?;
-        output.send.into_iter().for_each(|envelope| self.send(envelope));
-        let member = self.members.get_mut(&id).ok_or_else(|| no_member(id))?;
-        if let Some(save) = output.save {
-            let text = member.save_text(&save);
+    }
+
+    /// Shows the work that an output asks for.
+    fn show_work(&mut self, id: MemberId, output: &Output) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let HeldWork { saves, applies, loads } = member.core.held;
+        let suffix = |held| if held { " (held)" } else { "" };
+        if let Some(save) = &output.save {
+            let text = member.save_text(save);
             if !text.is_empty() {
-                self.page.tell("saves", format!("{id} save {text}{}", member.saves.suffix()));
+                self.page.print_about("saves", format!("{id} save {text}{}", suffix(saves)));
             }
-            member.saves.texts.push_back(text);
-            member.core.saves.push_back(save);
+            member.texts.saves.push_back(text);
         }
         if !output.apply.is_empty() {
             let text = entries_text(output.apply.iter());
-            self.page.tell("applies", format!("{id} apply {text}{}", member.applies.suffix()));
-            member.applies.texts.push_back(text);
-            member.core.applies.push_back(output.apply);
+            self.page.print_about("applies", format!("{id} apply {text}{}", suffix(applies)));
+            member.texts.applies.push_back(text);
         }
-        for load in output.load {
+        for load in &output.load {
             let reader = match load.target {
                 LoadTarget::Peer(id) => id.to_string(),
                 LoadTarget::Machine => "its machine".to_owned(),
             };
             let text = format!("{}..{} for {reader}", load.range.start, load.range.end);
-            self.page.tell("loads", format!("{id} load {text}{}", member.loads.suffix()));
-            member.loads.texts.push_back(text);
-            member.core.loads.push_back(load);
+            self.page.print_about("loads", format!("{id} load {text}{}", suffix(loads)));
+            member.texts.loads.push_back(text);
         }
         if let Some(to) = output.trim {
-            member.core.trim(to);
-            self.page.tell("trims", format!("{id} trim to {to}"));
+            self.page.print_about("trims", format!("{id} trim to {to}"));
         }
-        Ok(())
     }
 
     fn say_request(&mut self, id: MemberId, request: RequestId, what: String) {
         let line = format!("{id} {} {what}", self.requests.name(request));
-        self.page.tell("requests", line);
+        self.page.print_about("requests", line);
     }
 
     /// A leader's commit index is news; a follower's shows in what it applies.
-    fn show_commit(&mut self, id: MemberId) -> CommandResult {
-        let member = self.members.get_mut(&id).ok_or_else(|| no_member(id))?;
-        let Some(status) = member.core.raft.as_ref().map(Raft::status) else { return Ok(()) };
+    fn show_commit(&mut self, id: MemberId) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let Some(status) = member.core.raft.as_ref().map(Raft::status) else { return };
         let commit = status.log.commit;
         if status.role == RoleKind::Leader && commit > member.commit_shown {
-            self.page.tell("commits", format!("{id} commit={commit}"));
+            self.page.print_about("commits", format!("{id} commit={commit}"));
         }
         member.commit_shown = commit;
-        Ok(())
     }
 
-    fn send(&mut self, envelope: Envelope) {
+    fn send_one(&mut self, envelope: Envelope) {
         if envelope.from == envelope.to {
             return; // The core counts its own promises by itself.
         }
@@ -320,41 +264,46 @@ impl StoryWorld {
         self.page.tell_message(shown_as, line);
     }
 
-    fn on_event(&mut self, id: MemberId, event: &Event) -> CommandResult {
+    fn on_event(&mut self, id: MemberId, event: &Event) {
         match event {
             Event::Role { from, to, term } => {
-                self.page.tell("roles", format!("{id} {from} => {to} term={term}"));
+                self.page.print_about("roles", format!("{id} {from} => {to} term={term}"));
             }
             Event::Leader { leader: Some(leader), .. } if *leader == id => {}
             Event::Leader { leader: Some(leader), term } => {
-                self.page.tell("leaders", format!("{id} follows {leader} term={term}"));
+                self.page.print_about("leaders", format!("{id} follows {leader} term={term}"));
             }
             Event::Leader { leader: None, term } => {
-                self.page.tell("leaders", format!("{id} follows nobody term={term}"));
+                self.page.print_about("leaders", format!("{id} follows no leader term={term}"));
             }
             Event::Membership { id: entry, membership } => {
-                self.page.tell("memberships", format!("{id} membership {entry} {membership}"));
+                self.page
+                    .print_about("memberships", format!("{id} membership {entry} {membership}"));
             }
             Event::GoalStep { step } => {
-                self.page.tell("memberships", format!("{id} step: {step}"));
+                self.page.print_about("memberships", format!("{id} step: {step}"));
             }
             Event::GoalEnded(ended) => {
                 let end = goal_end_text(ended.end);
                 let line = format!("{id} goal {} {end} at {}", ended.id, ended.at);
-                self.page.tell("memberships", line);
+                self.page.print_about("memberships", line);
             }
             Event::Settled { id: entry, evidence, .. } => {
-                self.member_mut(id)?.settled = Some(*entry);
+                if let Some(member) = self.members.get_mut(&id) {
+                    member.settled = Some(*entry);
+                }
                 // That the first membership is known needs no line in every story.
                 if entry.index > 1 {
                     let line = format!("{id} settled {entry} {}", evidence_text(evidence));
-                    self.page.tell("memberships", line);
+                    self.page.print_about("memberships", line);
                 }
             }
             Event::IdentityRejected { by, known } => {
-                self.member_mut(id)?.disowned = Some(*by);
+                if let Some(member) = self.members.get_mut(&id) {
+                    member.identity_rejected_by = Some(*by);
+                }
                 self.page.say(format!(
-                    "{id} is disowned by {by}, which knows {}",
+                    "{id} is rejected by {by}, which knows the identity {}",
                     identity_text(*known)
                 ));
             }
@@ -367,7 +316,57 @@ impl StoryWorld {
             }
             other => self.page.say(format!("{id} {other:?}")),
         }
-        Ok(())
+    }
+}
+
+impl MemberDriver for StoryWorld {
+    type Checks = Invariants;
+
+    fn parts(&mut self, id: MemberId) -> Option<(&mut CoreMember, &mut Invariants)> {
+        Some((&mut self.members.get_mut(&id)?.core, &mut self.invariants))
+    }
+
+    fn stepping(&mut self, id: MemberId) {
+        self.note_step(id);
+    }
+
+    fn send(&mut self, envelopes: Vec<Envelope>) {
+        envelopes.into_iter().for_each(|envelope| self.send_one(envelope));
+    }
+
+    fn output(&mut self, id: MemberId, output: &mut Output) {
+        self.show_reports(id, output);
+        self.show_commit(id);
+        self.send(std::mem::take(&mut output.send));
+        self.show_work(id, output);
+    }
+
+    /// Work that was held is shown when it is done.
+    fn completed(&mut self, id: MemberId, work: WorkKind, told: &Input) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let held = member.core.held;
+        let texts = &mut member.texts;
+        let (held, kind, line) = match (work, told) {
+            (WorkKind::Saves, _) => {
+                (held.saves, "saves", texts.saves.pop_front().map(|text| format!("saved {text}")))
+            }
+            (WorkKind::Applies, _) => {
+                let text = texts.applies.pop_front();
+                (held.applies, "applies", text.map(|text| format!("applied {text}")))
+            }
+            (WorkKind::Loads, Input::Loaded(_, entries)) => {
+                texts.loads.pop_front();
+                (held.loads, "loads", Some(format!("loaded {}", entries_text(entries.iter()))))
+            }
+            (WorkKind::Loads, _) => return,
+        };
+        if let (true, Some(line)) = (held, line) {
+            self.page.print_about(kind, format!("{id} {line}"));
+        }
+    }
+
+    fn dropped(&mut self, id: MemberId, what: &str, why: &Dropped) {
+        self.show_drop(id, what, why);
     }
 }
 
@@ -393,7 +392,8 @@ fn aborted(why: quorate_core::event::AbortReason) -> &'static str {
     match why {
         TimedOut => "it did not take over in time",
         TargetLeft => "it is no longer a voter",
-        Replaced => "another transfer was asked for",
+        Replaced => "another transfer was requested",
+        _ => "for another reason",
     }
 }
 

@@ -50,7 +50,8 @@ fn members(random: &mut Random) -> MemberSet {
 fn membership(random: &mut Random) -> Arc<Membership> {
     let majorities = (0..pick(random, 4)).map(|_| members(random)).collect();
     let (learners, next) = (members(random), members(random));
-    Arc::new(Membership::from_parts(majorities, learners, next, pick(random, 2) == 0))
+    let membership = Membership::from_parts(majorities, learners, next);
+    Arc::new(if pick(random, 2) == 0 { membership.with_auto_leave() } else { membership })
 }
 
 fn change(random: &mut Random) -> Change {

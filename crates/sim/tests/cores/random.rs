@@ -1,16 +1,17 @@
 //! A cluster of bare cores in which chance decides what happens next: which message
 //! arrives, is lost or is duplicated, which disk completes, which member crashes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quorate_core::event::Event;
 use quorate_core::status::RoleKind;
 use quorate_core::{
-    Accepted, Boot, Change, Config, Dropped, Entry, EntryId, Index, Input, MemberId, MemberSet,
-    Membership, Output, Payload, Raft, RequestId,
+    Boot, Change, Dropped, Entry, Input, MemberId, MemberSet, Membership, Output, Payload, Raft,
+    RequestId,
 };
-use quorate_sim::cluster::{Cluster, DiskState, Outputs};
+use quorate_sim::checkers::replies::{CheckedRequest, ReplyChecker, ReplyKind, ReplyViolation};
+use quorate_sim::cluster::{Cluster, DiskState, Outputs, WorkKind};
 use quorate_sim::random::Random;
 
 use crate::pick;
@@ -30,13 +31,9 @@ pub(crate) struct RandomCluster {
 #[derive(Default)]
 struct Requests {
     count: u64,
-    /// The highest index applied anywhere.
-    committed: Index,
-    /// What was committed when each read was asked for.
-    reads: BTreeMap<RequestId, Index>,
+    checker: ReplyChecker,
+    /// A duplicated message may be answered twice; the client takes the first reply.
     refused: BTreeSet<RequestId>,
-    /// Commands that were applied. Each is applied once, except with etcd's behaviour.
-    applied: BTreeMap<RequestId, EntryId>,
 }
 
 /// How often something worth reaching was reached.
@@ -68,7 +65,9 @@ impl RandomCluster {
         for id in (1..=voters + 2).map(MemberId) {
             let boot = if id.0 > voters { Boot::empty() } else { Boot::first(membership.clone()) };
             let incarnation = if config.incarnation == 0 { 0 } else { config.incarnation + id.0 };
-            let config = Config { id, incarnation, ..config.clone() };
+            let mut config = config.clone();
+            config.id = id;
+            config.incarnation = incarnation;
             cluster.add(config, DiskState::of_boot(&boot)).unwrap();
         }
         Self {
@@ -80,7 +79,7 @@ impl RandomCluster {
         }
     }
 
-    /// Lets so many things happen.
+    /// Performs this many random actions.
     pub(crate) fn run(&mut self, events: u64, random: &mut Random) {
         let ids = self.cluster.ids();
         for _ in 0..random.below(events) {
@@ -106,7 +105,7 @@ impl RandomCluster {
             49 => self.restart(id),
             50 | 51 if self.no_changes => {}
             50 | 51 => {
-                let request = self.requests.next();
+                let request = self.requests.next(CheckedRequest::Command);
                 self.step(id, Input::Change(request, settings::change(random, members as usize)));
             }
             52 => self.step(id, Input::Transfer(peer)),
@@ -151,17 +150,17 @@ impl RandomCluster {
     }
 
     fn complete_save(&mut self, id: MemberId) {
-        let outputs = self.cluster.complete_save(id);
+        let outputs = self.cluster.complete(id, WorkKind::Saves);
         self.take(id, outputs);
     }
 
     fn complete_apply(&mut self, id: MemberId) {
-        let outputs = self.cluster.complete_apply(id);
+        let outputs = self.cluster.complete(id, WorkKind::Applies);
         self.take(id, outputs);
     }
 
     fn complete_load(&mut self, id: MemberId) {
-        let outputs = self.cluster.complete_load(id);
+        let outputs = self.cluster.complete(id, WorkKind::Loads);
         self.take(id, outputs);
     }
 
@@ -170,30 +169,27 @@ impl RandomCluster {
         let once =
             self.cluster.config(id).is_some_and(|config| !config.etcd_compat.forwards_unanswered);
         for output in outputs.unwrap_or_else(|violation| panic!("{violation}\n{self}")) {
-            self.requests.take(&output, once);
+            let taken = self.requests.take(id, &output, once);
+            taken.unwrap_or_else(|violation| panic!("{violation}\n{self}"));
             self.counts.take(&output);
         }
     }
 
     /// A command that is known by its number.
     fn propose(&mut self, id: MemberId) {
-        let request = self.requests.next();
+        let request = self.requests.next(CheckedRequest::Command);
         let command = request.0.to_be_bytes().to_vec();
         let (taken, outputs) =
             self.cluster.try_step(id, Input::Propose(request, command.into())).unwrap();
         if let Some(Err(Dropped::Refused(_))) = taken {
-            self.requests.refused.insert(request);
+            self.requests.refuse(request).unwrap();
         }
         self.take(id, Ok(outputs));
     }
 
     fn read(&mut self, id: MemberId) {
-        let request = self.requests.next();
-        let (taken, outputs) = self.cluster.try_step(id, Input::Read(request)).unwrap();
-        if let Some(Ok(Accepted::Queued | Accepted::Forwarded(_))) = taken {
-            self.requests.reads.insert(request, self.requests.committed);
-        }
-        self.take(id, Ok(outputs));
+        let request = self.requests.next(CheckedRequest::Read);
+        self.step(id, Input::Read(request));
     }
 
     fn deliver(&mut self, random: &mut Random, arrives: bool) {
@@ -226,9 +222,16 @@ impl RandomCluster {
     fn restart(&mut self, id: MemberId) {
         if !self.lost.contains(&id) {
             self.cluster.stop(id);
+            self.resume(id);
             let outputs = self.cluster.start(id);
             self.take(id, outputs);
         }
+    }
+
+    /// The machine of a member that restarts holds what its disk says.
+    fn resume(&mut self, id: MemberId) {
+        let applied = self.cluster.disk(id).map_or(0, |disk| disk.applied);
+        self.requests.checker.resumed(id, applied);
     }
 
     /// This member never runs again.
@@ -252,47 +255,13 @@ impl RandomCluster {
                 continue;
             }
             let incarnation = config.incarnation + 100;
-            let config = Config { joined_at, incarnation, ..config.clone() };
+            let mut config = config.clone();
+            (config.joined_at, config.incarnation) = (joined_at, incarnation);
+            self.requests.checker.resumed(id, 0);
             let outputs = self.cluster.replace(config);
             self.take(id, outputs);
             self.counts.replaced += 1;
         }
-    }
-
-    /// Takes members of the mask down, but leaves a quorum of every membership that counts
-    /// for a member or may come to count: the two newest in each log.
-    pub(crate) fn lose_minority(&mut self, mask: u64) {
-        let ids = self.cluster.ids();
-        let all: Vec<Arc<Membership>> = ids.iter().flat_map(|id| self.in_use(*id)).collect();
-        for id in ids {
-            let down = |other: MemberId| other == id || self.lost.contains(&other);
-            let survive = all.iter().all(|membership| membership.quorum(|voter| !down(voter)));
-            if mask & (1 << id.0) != 0 && survive {
-                self.lose(id);
-            }
-        }
-    }
-
-    /// A running member has since come to a membership without a running quorum: a change
-    /// in progress continued without the lost members.
-    pub(crate) fn reached_dead_end(&self) -> bool {
-        let lost = |id| self.lost.contains(&id);
-        let running = self.cluster.ids().into_iter().filter(|id| !lost(*id));
-        running
-            .flat_map(|id| self.in_use(id))
-            .any(|membership| !membership.quorum(|voter| !lost(voter)))
-    }
-
-    /// The memberships that this member counts by, or may come to.
-    fn in_use(&self, id: MemberId) -> Vec<Arc<Membership>> {
-        let Some(disk) = self.cluster.disk(id) else { return Vec::new() };
-        let logged = disk.log.entries.iter().filter_map(Entry::change);
-        let mut known: Vec<_> = logged.map(|change| Arc::clone(&change.membership)).collect();
-        known.drain(..known.len().saturating_sub(2));
-        known.push(Arc::clone(&disk.snapshot.membership));
-        known.extend(self.cluster.raft(id).map(|raft| Arc::clone(raft.membership())));
-        known.retain(|membership| !membership.is_empty());
-        known
     }
 
     pub(crate) fn leader(&self) -> Option<&Raft> {
@@ -302,14 +271,6 @@ impl RandomCluster {
 
     pub(crate) fn leader_membership(&self) -> Arc<Membership> {
         Arc::clone(self.leader().unwrap().membership())
-    }
-
-    /// A leader has committed everything it has.
-    pub(crate) fn elects(&self) -> bool {
-        self.leader().is_some_and(|raft| {
-            let log = raft.log_status();
-            log.commit == log.last.index && log.last.term == raft.term()
-        })
     }
 
     /// A leader gets a command applied by every voter, and no change is in progress.
@@ -323,7 +284,7 @@ impl RandomCluster {
         let Some(proposed) = self.cluster.raft(id).map(|raft| raft.log_status().last) else {
             return false;
         };
-        self.calm(8);
+        self.run_without_faults(8);
         let applied = |id| self.cluster.raft(id).map(|raft| raft.log_status().applied);
         membership.voters().iter().all(|id| applied(id) >= Some(proposed.index))
     }
@@ -356,12 +317,12 @@ impl RandomCluster {
             |raft: &Raft| raft.config().id == id && raft.log_status().last.index > before.index;
         let accepted = self.leader().is_some_and(logged);
         // An entry that never leaves its leader may be lost: let it spread.
-        self.calm(1);
+        self.run_without_faults(1);
         accepted.then_some((voters, learners))
     }
 
-    /// For so many ticks everything is delivered and completed.
-    pub(crate) fn calm(&mut self, ticks: usize) {
+    /// For this many ticks everything is delivered and completed.
+    pub(crate) fn run_without_faults(&mut self, ticks: usize) {
         let ids = self.cluster.ids();
         for _ in 0..ticks {
             self.replace_readded();
@@ -392,28 +353,34 @@ impl std::fmt::Display for RandomCluster {
 }
 
 impl Requests {
-    fn next(&mut self) -> RequestId {
+    fn next(&mut self, kind: CheckedRequest) -> RequestId {
         self.count += 1;
-        RequestId(self.count)
+        let request = RequestId(self.count);
+        self.checker.request_sent(request, kind).unwrap();
+        request
     }
 
-    /// A refused command is never applied, each command is applied once, no read is stale.
-    fn take(&mut self, output: &Output, once: bool) {
+    fn refuse(&mut self, request: RequestId) -> Result<(), ReplyViolation> {
+        // Requests of the test itself have the number 0.
+        if request.0 == 0 || !self.refused.insert(request) {
+            return Ok(());
+        }
+        self.checker.reply_received(request, ReplyKind::Refused)
+    }
+
+    /// Each command is applied `once`, except with etcd's behaviour.
+    fn take(&mut self, id: MemberId, output: &Output, once: bool) -> Result<(), ReplyViolation> {
+        if let Some(meta) = output.save.as_ref().and_then(|save| save.install.as_ref()) {
+            self.checker.resumed(id, meta.id.index);
+        }
         for entry in output.apply.iter() {
-            self.committed = self.committed.max(entry.id.index);
+            self.checker.committed(entry.id.index);
             if let (true, Some(request)) = (once, request_of(entry)) {
-                let first = *self.applied.entry(request).or_insert(entry.id);
-                assert_eq!(first, entry.id, "{request:?} is applied twice");
+                self.checker.applied(id, entry.id.index, request)?;
             }
         }
-        self.refused.extend(output.refused.iter().map(|(request, _)| *request));
-        let both = self.refused.iter().find(|request| self.applied.contains_key(request));
-        assert_eq!(both, None, "refused and applied");
-        // A duplicated message may be answered twice; the client takes the first reply.
-        for (request, index) in &output.served {
-            let known = self.reads.get(request).copied().unwrap_or(0);
-            assert!(*index >= known, "stale read: {index} < {known}");
-        }
+        output.refused.iter().try_for_each(|(request, _)| self.refuse(*request))?;
+        output.served.iter().try_for_each(|(request, at)| self.checker.served(*request, *at))
     }
 }
 

@@ -43,8 +43,8 @@ pub(crate) fn draw(settings: Settings, random: &mut Random) -> Config {
         config.activation = Activation::OnAppend;
     } else if any && coin() {
         // etcd never sends a snapshot that is older than the newest membership.
-        config.etcd_compat =
-            EtcdCompat { snapshot_must_name_receiver: false, ..EtcdCompat::etcd() };
+        config.etcd_compat = EtcdCompat::etcd();
+        config.etcd_compat.snapshot_must_name_receiver = false;
     }
     config.pre_flight = coin();
     config.etcd_compat.ids_reusable |= coin();

@@ -4,9 +4,9 @@
 use bytes::Bytes;
 use quorate_kv::{BatchConfig, Kv, MemoryTable, RedbTable, TableError};
 use quorate_sim::explore::Workload;
+use quorate_sim::faulty_disk::SharedDisk;
 use quorate_sim::random::Random;
 
-use crate::disk::SharedDisk;
 use crate::workload::EtcdClients;
 
 pub(crate) const NAME: &str = "kv";
@@ -30,7 +30,7 @@ impl Script {
         let mut kv = Kv::open(MemoryTable::default()).unwrap();
         let mut hashes = vec![kv.hash().unwrap()];
         for (place, command) in commands.iter().enumerate() {
-            kv.apply_bytes(place as u64 + 1, command).unwrap();
+            let _ = kv.apply_bytes(place as u64 + 1, command).unwrap();
             hashes.push(kv.hash().unwrap());
         }
         Self { commands, hashes }
@@ -45,7 +45,7 @@ impl Script {
     ) -> Result<u64, (u64, TableError)> {
         let mut saved = kv.applied();
         for (place, command) in self.commands.iter().enumerate().skip(saved as usize) {
-            kv.apply_bytes(place as u64 + 1, command).map_err(|error| (saved, error))?;
+            let _ = kv.apply_bytes(place as u64 + 1, command).map_err(|error| (saved, error))?;
             if random.below(8) == 0 {
                 kv.save().map_err(|error| (saved, error))?;
                 saved = place as u64 + 1;

@@ -2,10 +2,10 @@
 //! can be rebuilt, or nothing was lost. No wrong row comes back.
 
 use quorate_kv::{Kv, RedbTable, TableError};
+use quorate_sim::faulty_disk::SharedDisk;
 use quorate_sim::random::Random;
 
 use crate::crashes::{NAME, Script};
-use crate::disk::SharedDisk;
 
 const TRIES: u64 = 300;
 
@@ -26,7 +26,7 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
 }
 
 #[test]
-fn damage_is_noticed_or_did_none() {
+fn damage_is_detected_or_harmless() {
     let mut random = Random::new(1);
     let script = Script::new(&mut random);
     let disk = SharedDisk::default();
@@ -35,7 +35,7 @@ fn damage_is_noticed_or_did_none() {
     kv.save().unwrap();
     drop(kv);
     let whole = disk.inner().clone();
-    let (mut noticed, mut harmless) = (0, 0);
+    let (mut detected, mut harmless) = (0, 0);
     for seed in 0..TRIES {
         let mut random = Random::new(seed);
         let mut image = whole.clone();
@@ -43,7 +43,7 @@ fn damage_is_noticed_or_did_none() {
         match open(&SharedDisk::new(image)) {
             Err(why) => {
                 assert!(why.is_corruption(), "seed {seed}: {why:?}");
-                noticed += 1;
+                detected += 1;
             }
             Ok(kv) => {
                 // Perhaps what an earlier transaction left, and then the log has the rest.
@@ -53,5 +53,5 @@ fn damage_is_noticed_or_did_none() {
             }
         }
     }
-    assert!(noticed > 20 && harmless > 20, "{noticed} noticed, {harmless} harmless");
+    assert!(detected > 20 && harmless > 20, "{detected} detected, {harmless} harmless");
 }

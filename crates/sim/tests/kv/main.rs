@@ -5,17 +5,15 @@
 
 mod crashes;
 mod damage;
-mod disk;
-mod kept;
+mod resumed_machine;
 mod workload;
 
 use std::cell::Cell;
 
-use bytes::Bytes;
-use disk::SharedDisk;
-use quorate::{BadSnapshot, Machine, MachineError, SnapshotChunks};
+use quorate::Machine;
 use quorate_kv::{BatchConfig, Kv, MemoryTable, RedbTable};
 use quorate_sim::explore::{RunReport, try_machine};
+use quorate_sim::faulty_disk::SharedDisk;
 use workload::EtcdClients;
 
 const SEEDS: std::ops::Range<u64> = 0..30;
@@ -29,7 +27,7 @@ fn redb() -> Kv<RedbTable> {
     Kv::open(table).unwrap().with_batch_config(BatchConfig::default().commands(7).durable_every(3))
 }
 
-fn was_put_to_the_test(report: &RunReport) {
+fn assert_enough_happened(report: &RunReport) {
     assert!(report.requests_done > 800, "{report}");
     assert!(report.snapshots_installed > 5 && report.elections > 30, "{report}");
 }
@@ -37,7 +35,7 @@ fn was_put_to_the_test(report: &RunReport) {
 #[test]
 fn in_memory() {
     let report = try_machine(SEEDS, memory, EtcdClients::default).unwrap();
-    was_put_to_the_test(&report);
+    assert_enough_happened(&report);
     // The same seeds are the same runs.
     assert_eq!(try_machine(SEEDS, memory, EtcdClients::default).unwrap(), report);
 }
@@ -45,7 +43,7 @@ fn in_memory() {
 #[test]
 fn on_redb() {
     let report = try_machine(SEEDS, redb, EtcdClients::default).unwrap();
-    was_put_to_the_test(&report);
+    assert_enough_happened(&report);
     // What happens does not depend on the table.
     assert_eq!(try_machine(SEEDS, memory, EtcdClients::default).unwrap(), report);
 }
@@ -55,30 +53,10 @@ fn on_redb() {
 #[test]
 fn on_both_at_once() {
     let started = Cell::new(0);
-    let either = move || -> Either {
+    let either = move || -> Box<dyn Machine> {
         started.set(started.get() + 1);
-        if started.get() % 2 == 0 { Either(Box::new(memory())) } else { Either(Box::new(redb())) }
+        if started.get() % 2 == 0 { Box::new(memory()) } else { Box::new(redb()) }
     };
     let report = try_machine(SEEDS, either, EtcdClients::default).unwrap();
-    was_put_to_the_test(&report);
-}
-
-struct Either(Box<dyn Machine>);
-
-impl Machine for Either {
-    fn apply(&mut self, index: u64, command: &Bytes) -> Result<Bytes, MachineError> {
-        self.0.apply(index, command)
-    }
-
-    fn query(&self, question: &Bytes) -> Result<Bytes, MachineError> {
-        self.0.query(question)
-    }
-
-    fn snapshot(&self) -> SnapshotChunks {
-        self.0.snapshot()
-    }
-
-    fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
-        self.0.install(chunks)
-    }
+    assert_enough_happened(&report);
 }

@@ -8,7 +8,7 @@ use quorate_kv::{
     KvCommandReply, KvOutcome, LeaseGrant, Put, Query, Range, Txn, TxnOperation,
 };
 use quorate_sim::checkers::Violation;
-use quorate_sim::explore::{ClientReply, Exchange, Judgement, Workload, WorkloadRequest};
+use quorate_sim::explore::{ClientReply, Exchange, Workload, WorkloadRequest, WorkloadVerdict};
 use quorate_sim::random::Random;
 
 #[derive(Default)]
@@ -77,9 +77,9 @@ impl Workload for EtcdClients {
         command.encode()
     }
 
-    fn question(&mut self, random: &mut Random) -> Bytes {
+    fn query(&mut self, random: &mut Random) -> Bytes {
         self.asked += 1;
-        let question = match random.below(8) {
+        let query = match random.below(8) {
             0 => Query::Leases,
             1 => Query::HashKv(0),
             2 => Query::Lease(1 + random.below(3) as i64),
@@ -88,20 +88,20 @@ impl Workload for EtcdClients {
                 Query::Range(Range { keys: Self::keys(random), revision, ..Range::default() })
             }
         };
-        question.encode()
+        query.encode()
     }
 
     /// Every reply is one, and revisions rise with the log: two puts never share one.
-    fn judge(&self, history: &[Exchange]) -> Judgement {
+    fn check(&self, history: &[Exchange]) -> WorkloadVerdict {
         let mut revisions = BTreeMap::new();
         for exchange in history {
-            let ClientReply::Reply(bytes) = &exchange.heard else { continue };
+            let ClientReply::Reply(bytes) = &exchange.reply else { continue };
             let Some(reply) = KvCommandReply::decode(bytes) else {
-                return broken(format!("{bytes:?} is no reply to {:?}", exchange.ask));
+                return broken(format!("{bytes:?} is no reply to {:?}", exchange.request));
             };
             let is_put = matches!(reply.result, Ok(KvOutcome::Put(_)));
             if let (WorkloadRequest::Command(_), Some(index), true) =
-                (&exchange.ask, exchange.ran_at, is_put)
+                (&exchange.request, exchange.ran_at, is_put)
             {
                 revisions.insert(index, reply.revision);
             }
@@ -109,11 +109,11 @@ impl Workload for EtcdClients {
         let puts: Vec<_> = revisions.into_iter().collect();
         match puts.windows(2).find(|pair| pair[0].1 >= pair[1].1) {
             Some(pair) => broken(format!("puts at {pair:?}: revisions do not rise")),
-            None => Judgement::Passed,
+            None => WorkloadVerdict::Passed,
         }
     }
 }
 
-fn broken(what: String) -> Judgement {
-    Judgement::Broken(Violation::new("revisions", what))
+fn broken(what: String) -> WorkloadVerdict {
+    WorkloadVerdict::Broken(Violation::new("revisions", what))
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use quorate_proto::etcdserverpb as etcd;
 use quorate_proto::quorate::v1 as wire;
-use quorate_proto::quorate::v1::membership_news::News;
+use quorate_proto::quorate::v1::membership_event::Event;
 use tonic::{Code, Status};
 
 use super::cluster::DemoCluster;
@@ -133,9 +133,9 @@ async fn print_memberships(view: &LiveView, connection: &Connection) -> Result<(
     let mut stream = stream.into_inner();
     let mut names = MemberNames::default();
     while let Some(reply) = stream.message().await.map_err(failed)? {
-        match reply.news.and_then(|news| news.news) {
-            Some(News::Now(now)) => names.learn(now.membership.as_ref()),
-            Some(News::Counts(record)) => {
+        match reply.event.and_then(|event| event.event) {
+            Some(Event::Current(now)) => names.learn(now.membership.as_ref()),
+            Some(Event::Active(record)) => {
                 names.learn(Some(&record));
                 view.print(&format!("  active membership: {}", names.membership(&record)));
             }

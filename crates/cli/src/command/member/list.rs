@@ -68,8 +68,8 @@ fn started(member: &etcd::Member) -> &'static str {
 }
 
 fn voting_role(member: &etcd::Member, record: Option<&wire::MembershipRecord>) -> &'static str {
-    match known_member(member, record).map(membership_text::standing) {
-        Some(standing) if !standing.is_empty() => standing,
+    match known_member(member, record).map(membership_text::voting_role) {
+        Some(voting_role) if !voting_role.is_empty() => voting_role,
         _ if member.is_learner => "learner",
         _ => "voter",
     }
@@ -139,13 +139,13 @@ mod tests {
     fn json_contains_the_role_in_a_joint_membership() {
         let leaving = wire::Member {
             id: 0xa1,
-            standing: wire::Standing::OutgoingVoter.into(),
+            voting_role: wire::VotingRole::OutgoingVoter.into(),
             ..Default::default()
         };
         let joining = wire::Member {
             id: 0xb2,
             name: "b".to_string(),
-            standing: wire::Standing::Learner.into(),
+            voting_role: wire::VotingRole::Learner.into(),
             ..Default::default()
         };
         let record =

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use quorate_proto::quorate::v1 as wire;
-use quorate_proto::quorate::v1::membership_news::News;
+use quorate_proto::quorate::v1::membership_event::Event;
 use serde_json::json;
 use tonic::Status;
 
@@ -66,8 +66,8 @@ impl MembershipPrinter {
         let mut first_leader = None;
         while let Some(reply) = stream.message().await? {
             self.disconnected_since = None;
-            if let Some(news) = reply.news.and_then(|news| news.news) {
-                self.on_news(&news);
+            if let Some(event) = reply.event.and_then(|event| event.event) {
+                self.on_event(&event);
             }
             let Some(wire::Header { member_id, leader_id, .. }) = reply.header else { continue };
             let first = *first_leader.get_or_insert(leader_id);
@@ -78,59 +78,59 @@ impl MembershipPrinter {
         Err(Status::unavailable("the server ended the watch"))
     }
 
-    fn on_news(&mut self, news: &News) {
-        self.names.learn(record(news));
-        self.finder.update(record(news));
-        match news {
-            News::Now(now) => {
-                self.print(news);
+    fn on_event(&mut self, event: &Event) {
+        self.names.learn(record(event));
+        self.finder.update(record(event));
+        match event {
+            Event::Current(now) => {
+                self.print(event);
                 let ended = now.membership.as_ref().map(|record| record.ended_goals.clone());
                 let ended = ended.unwrap_or_default();
                 // Goals that ended while the watch moved from one leader to the next.
                 let printed = self.printed_ends.replace(ended.clone());
                 let printed = printed.unwrap_or_else(|| ended.clone());
                 let missed = ended.into_iter().filter(|goal| !printed.contains(goal));
-                missed.for_each(|goal| self.print(&News::GoalEnded(goal)));
+                missed.for_each(|goal| self.print(&Event::GoalEnded(goal)));
             }
-            News::GoalEnded(goal) => {
+            Event::GoalEnded(goal) => {
                 self.printed_ends.get_or_insert_default().push(*goal);
-                self.print(news);
+                self.print(event);
             }
-            _ => self.print(news),
+            _ => self.print(event),
         }
     }
 
-    fn print(&self, news: &News) {
+    fn print(&self, event: &Event) {
         match self.write_out {
-            WriteOut::Table => print::line(&self.names.news(news)),
-            WriteOut::Json => print::json(&as_json(&self.names, news)),
+            WriteOut::Table => print::line(&self.names.event(event)),
+            WriteOut::Json => print::json(&as_json(&self.names, event)),
         }
     }
 }
 
-fn record(news: &News) -> Option<&wire::MembershipRecord> {
-    match news {
-        News::Now(now) => now.membership.as_ref(),
-        News::Committed(record) | News::Counts(record) | News::Settled(record) => Some(record),
-        News::Step(_) | News::GoalEnded(_) => None,
+fn record(event: &Event) -> Option<&wire::MembershipRecord> {
+    match event {
+        Event::Current(now) => now.membership.as_ref(),
+        Event::Committed(record) | Event::Active(record) | Event::Settled(record) => Some(record),
+        Event::Step(_) | Event::GoalEnded(_) => None,
     }
 }
 
-fn as_json(names: &MemberNames, news: &News) -> serde_json::Value {
-    let kind = match news {
-        News::Now(_) => "current",
-        News::Committed(_) => "committed",
-        News::Counts(_) => "active",
-        News::Settled(_) => "settled",
-        News::Step(_) => "step",
-        News::GoalEnded(_) => "goalEnded",
+fn as_json(names: &MemberNames, event: &Event) -> serde_json::Value {
+    let kind = match event {
+        Event::Current(_) => "current",
+        Event::Committed(_) => "committed",
+        Event::Active(_) => "active",
+        Event::Settled(_) => "settled",
+        Event::Step(_) => "step",
+        Event::GoalEnded(_) => "goalEnded",
     };
-    let majorities = record(news)
+    let majorities = record(event)
         .map(|record| record.majorities.iter().map(|one| hex_ids(&one.voters)).collect::<Vec<_>>());
     json!({
         "event": kind,
-        "text": names.news(news),
+        "text": names.event(event),
         "majorities": majorities,
-        "learners": record(news).map(|record| hex_ids(&record.learners)),
+        "learners": record(event).map(|record| hex_ids(&record.learners)),
     })
 }

@@ -25,7 +25,7 @@ mod trial;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::Storage;
+use crate::storage::Storage;
 use trial::SuiteViolation;
 
 /// The data of a storage, and how to open it.

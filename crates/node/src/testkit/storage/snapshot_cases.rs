@@ -12,7 +12,7 @@ pub(super) fn all() -> impl Iterator<Item = StorageCase> {
     let case = |name, run| StorageCase { name, crashes: false, run };
     let crash = |name, run| StorageCase { name, crashes: true, run };
     let cases: [StorageCase; 11] = [
-        case("a_snapshot_is_written_while_saves_go_on", beside_saves),
+        case("a_snapshot_is_written_while_saves_continue", beside_saves),
         case("a_snapshot_of_a_peer_changes_nothing_before_it_is_installed", not_installed),
         case("an_installed_snapshot_replaces_the_log", installed),
         case("an_installed_snapshot_replaces_a_longer_log", installed_in_longer_log),

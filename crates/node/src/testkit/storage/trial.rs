@@ -11,7 +11,7 @@ use quorate_storage::StoreIdentity;
 
 use super::StorageUnderTest;
 use super::model::{MEMBER, StorageModel, content, entry};
-use crate::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
+use crate::storage::{SnapshotSink, SnapshotSource, Storage, StorageError, StoredState};
 
 /// What is wrong with a storage, in words.
 pub(super) struct SuiteViolation(pub(super) String);
@@ -107,7 +107,7 @@ impl StorageTrial {
         match trial.storage.open(mark, &Boot::empty()) {
             Err(_) => trial.ended(End::Drop),
             Ok(_) => {
-                Err(SuiteViolation(format!("{mark:?} was let in to what belongs to {MARK:?}")))
+                Err(SuiteViolation(format!("{mark:?} opened a storage that belongs to {MARK:?}")))
             }
         }
     }

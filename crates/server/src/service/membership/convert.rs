@@ -1,13 +1,13 @@
 //! Conversions from the engine's types to the messages of `quorate.v1`.
 
-use quorate::{
-    Activation, EndedGoal, EntryId, GoalEnd, GoalStep, MemberId, MemberSet, Membership,
-    MembershipEvent, Operation, PlanContext, PlannedStep, RoleKind,
+use quorate::membership::{
+    EndedGoal, GoalEnd, GoalStep, MembershipEvent, Operation, PlanContext, PlannedStep,
 };
+use quorate::{Activation, EntryId, MemberId, MemberSet, Membership, RoleKind};
 use quorate_core::membership::quorum_size;
 use quorate_core::status::{Flow, LogStatus, PeerStatus};
 use quorate_proto::quorate::v1;
-use quorate_proto::quorate::v1::{membership_news, operation, peer, step, tolerance};
+use quorate_proto::quorate::v1::{membership_event, operation, peer, step, tolerance};
 
 use crate::member_details::MemberDetails;
 
@@ -23,12 +23,12 @@ fn sets(sets: &[MemberSet]) -> Vec<v1::MemberIds> {
     sets.iter().map(|set| v1::MemberIds { ids: ids(set) }).collect()
 }
 
-fn small(count: usize) -> u32 {
+fn to_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 fn quorum_of(voters: &MemberSet) -> u32 {
-    small(quorum_size(voters.len()))
+    to_u32(quorum_size(voters.len()))
 }
 
 pub(super) fn record(membership: &Membership) -> v1::MembershipRecord {
@@ -73,24 +73,24 @@ pub(super) fn member(membership: &Membership, id: MemberId) -> v1::Member {
         peer_urls,
         client_urls,
         zone: zone.unwrap_or_default(),
-        standing: standing(membership, id).into(),
+        voting_role: voting_role(membership, id).into(),
         incarnation: membership.incarnation(id),
         joined_at: membership.joined_at(id),
     }
 }
 
-fn standing(membership: &Membership, id: MemberId) -> v1::Standing {
+fn voting_role(membership: &Membership, id: MemberId) -> v1::VotingRole {
     let in_all = membership.majorities().iter().all(|voters| voters.contains(id));
     if membership.is_learner(id) {
-        v1::Standing::Learner
+        v1::VotingRole::Learner
     } else if !membership.contains(id) {
-        v1::Standing::Expected
+        v1::VotingRole::Expected
     } else if in_all {
-        v1::Standing::Voter
+        v1::VotingRole::Voter
     } else if membership.incoming().contains(id) {
-        v1::Standing::IncomingVoter
+        v1::VotingRole::IncomingVoter
     } else {
-        v1::Standing::OutgoingVoter
+        v1::VotingRole::OutgoingVoter
     }
 }
 
@@ -110,7 +110,7 @@ pub(super) fn step(from: &GoalStep) -> v1::Step {
         GoalStep::CatchUp(set) => Some(step::Kind::CatchUp(members(set))),
         GoalStep::HandOver(set) => Some(step::Kind::HandOver(members(set))),
         GoalStep::MoveVotes(operations) => {
-            let operations = operations.iter().map(|one| moved(*one)).collect();
+            let operations = operations.iter().map(|one| operation(*one)).collect();
             Some(step::Kind::MoveVotes(step::MoveVotes { operations }))
         }
         GoalStep::Leave => Some(step::Kind::Leave(step::Leave {})),
@@ -120,7 +120,7 @@ pub(super) fn step(from: &GoalStep) -> v1::Step {
     v1::Step { text: from.to_string(), kind }
 }
 
-fn moved(from: Operation) -> v1::Operation {
+fn operation(from: Operation) -> v1::Operation {
     let kind = match from {
         Operation::Voter(_) => operation::Kind::Voter,
         Operation::Learner(_) => operation::Kind::Learner,
@@ -142,9 +142,9 @@ pub(super) fn planned(from: &PlannedStep) -> v1::PlannedStep {
 /// How many more failures the cluster tolerates while these members are live and caught up.
 pub(super) fn tolerance(membership: &Membership, live: &MemberSet) -> v1::Tolerance {
     let count = |voters: &MemberSet| tolerance::Count {
-        voters: small(voters.len()),
+        voters: to_u32(voters.len()),
         quorum: quorum_of(voters),
-        live: small(voters.iter().filter(|id| live.contains(*id)).count()),
+        live: to_u32(voters.iter().filter(|id| live.contains(*id)).count()),
     };
     let counts: Vec<tolerance::Count> = membership.majorities().iter().map(count).collect();
     let has_quorum = !counts.is_empty() && counts.iter().all(|one| one.live >= one.quorum);
@@ -180,7 +180,7 @@ pub(super) fn view(from: &PlanContext) -> v1::LeaderView {
     v1::LeaderView {
         leader_id: from.leader.0,
         caught_up: ids(&from.caught_up),
-        coming: ids(&from.catching_up),
+        catching_up: ids(&from.catching_up),
         settled: from.settled,
     }
 }
@@ -200,7 +200,7 @@ pub(super) fn peer(from: &PeerStatus) -> v1::Peer {
         next: from.next,
         paused: from.paused,
         active: from.active,
-        inflight: small(from.inflight),
+        inflight: to_u32(from.inflight),
         inflight_full: from.inflight_full,
     }
 }
@@ -229,20 +229,20 @@ pub(super) fn log(from: &LogStatus) -> v1::LogStatus {
 }
 
 /// `None` for an event that this version of the protocol cannot express.
-pub(super) fn news(from: &MembershipEvent) -> Option<v1::MembershipNews> {
-    use membership_news::{News, Now};
-    let news = match from {
+pub(super) fn event(from: &MembershipEvent) -> Option<v1::MembershipEvent> {
+    use membership_event::{Current, Event};
+    let event = match from {
         MembershipEvent::Current { membership, settled, .. } => {
-            News::Now(Now { membership: Some(record(membership)), settled: *settled })
+            Event::Current(Current { membership: Some(record(membership)), settled: *settled })
         }
-        MembershipEvent::Committed { membership, .. } => News::Committed(record(membership)),
-        MembershipEvent::InEffect { membership, .. } => News::Counts(record(membership)),
-        MembershipEvent::Settled { membership, .. } => News::Settled(record(membership)),
-        MembershipEvent::GoalStep(due) => News::Step(step(due)),
-        MembershipEvent::GoalEnded(goal) => News::GoalEnded(ended(goal)),
+        MembershipEvent::Committed { membership, .. } => Event::Committed(record(membership)),
+        MembershipEvent::InEffect { membership, .. } => Event::Active(record(membership)),
+        MembershipEvent::Settled { membership, .. } => Event::Settled(record(membership)),
+        MembershipEvent::GoalStep(due) => Event::Step(step(due)),
+        MembershipEvent::GoalEnded(goal) => Event::GoalEnded(ended(goal)),
         _ => return None,
     };
-    Some(v1::MembershipNews { news: Some(news) })
+    Some(v1::MembershipEvent { event: Some(event) })
 }
 
 #[cfg(test)]
@@ -264,12 +264,8 @@ mod tests {
         }
         let four = tolerance(&five, &set(&[1, 2, 3, 4]));
         assert_eq!((four.failures, four.stops_commits.len()), (1, 6), "every pair of the four");
-        let joint = Membership::from_parts(
-            vec![set(&[1, 2, 3]), set(&[3, 4, 5])],
-            set(&[]),
-            set(&[]),
-            true,
-        );
+        let majorities = vec![set(&[1, 2, 3]), set(&[3, 4, 5])];
+        let joint = Membership::from_parts(majorities, set(&[]), set(&[])).with_auto_leave();
         let tolerance = tolerance(&joint, &set(&[1, 2, 3, 4]));
         assert_eq!(tolerance.failures, 0, "the second majority has no spare voter");
         assert_eq!(tolerance.counts.iter().map(|c| c.live).collect::<Vec<_>>(), [3, 2]);

@@ -8,10 +8,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate::{
-    ChangeRefusal, EndedGoal, EntryId, GoalEnd, GoalStep, Membership, MembershipEvent, NodeStatus,
-    PlanContext, Refusal, RequestError, RequestRefused,
+use quorate::membership::{
+    ChangeRefusal, EndedGoal, GoalEnd, GoalStep, MembershipEvent, PlanContext,
 };
+use quorate::{EntryId, Membership, NodeStatus, Refusal, RequestError, RequestRefused};
 use quorate_core::status::GoalStatus;
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::membership_server::Membership as Service;
@@ -24,7 +24,7 @@ use crate::access::ClientAction;
 use crate::context::ServiceContext;
 use crate::member_change::begin_change;
 use crate::status::ServiceError;
-use convert::{ended, entry, log, news, peer, planned, record, role, step, tolerance, view};
+use convert::{ended, entry, log, peer, planned, record, role, step, tolerance, view};
 use refusal::refusal;
 use target::{ResolvedTarget, expecting};
 
@@ -54,8 +54,8 @@ impl MembershipService {
 
     /// Waits until this goal has ended and the resulting membership is settled.
     async fn goal_ended(&self, id: EntryId) -> Result<EndedGoal, ServiceError> {
-        let mut news = self.context.node.watch_membership();
-        while let Some(event) = news.next().await {
+        let mut watch = self.context.node.watch_membership();
+        while let Some(event) = watch.next().await {
             let ended = match event {
                 MembershipEvent::GoalEnded(ended) if ended.id == id => Some(ended),
                 MembershipEvent::Current { membership, settled: true, .. }
@@ -108,10 +108,12 @@ impl Service for MembershipService {
             Err(RequestError::Refused(RequestRefused::ByLeader(Refusal::Change(
                 ChangeRefusal::AlreadyReached,
             )))) => {
-                let id = self.membership().since();
+                let node = &self.context.node;
+                // This member may not have the leader's newest membership yet.
+                let id = node.newest_membership().await.map_err(ServiceError::Request)?;
                 // Reached, but perhaps not settled yet: "done" means settled.
                 if wait {
-                    self.context.node.wait_settled(id).await.map_err(ServiceError::Request)?;
+                    node.wait_settled(id).await.map_err(ServiceError::Request)?;
                 }
                 (id, Some(EndedGoal { id, end: GoalEnd::Reached, at: id }))
             }
@@ -215,14 +217,14 @@ impl Service for MembershipService {
                 let event = tokio::select! {
                     event = watch.next() => event,
                     () = sender.closed() => return,
-                    error = service.context.end_of_stream(false) => {
+                    error = service.context.server_stopped() => {
                         let _ = sender.send(Err(error.into())).await;
                         return;
                     }
                 };
                 let Some(event) = event else { return };
-                let Some(news) = news(&event) else { continue };
-                let reply = v1::WatchReply { header: service.header(), news: Some(news) };
+                let Some(event) = convert::event(&event) else { continue };
+                let reply = v1::WatchReply { header: service.header(), event: Some(event) };
                 if sender.send(Ok(reply)).await.is_err() {
                     return;
                 }
@@ -240,11 +242,12 @@ fn own_status(status: &NodeStatus) -> v1::MemberStatus {
         .votes
         .iter()
         .map(|(id, granted)| v1::member_status::Vote { member_id: id.0, granted: *granted });
-    let disowned = status.disowned.as_ref().map(|(by, known)| v1::member_status::Disowned {
-        by: by.0,
-        incarnation: known.incarnation,
-        joined_at: known.joined_at,
-    });
+    let identity_rejected =
+        status.identity_rejected.as_ref().map(|(by, known)| v1::member_status::IdentityRejected {
+            by: by.0,
+            incarnation: known.incarnation,
+            joined_at: known.joined_at,
+        });
     v1::MemberStatus {
         id: raft.id.0,
         role: role(raft.role).into(),
@@ -258,7 +261,7 @@ fn own_status(status: &NodeStatus) -> v1::MemberStatus {
         saves_waiting: count(status.saves_waiting),
         incarnation: status.incarnation,
         boots: status.boots,
-        disowned,
+        identity_rejected,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Why a step of a change is blocked, as a message of `quorate.v1`.
 
-use quorate::ChangeRefusal;
+use quorate::membership::ChangeRefusal;
 use quorate_proto::quorate::v1;
 use quorate_proto::quorate::v1::refusal::Reason;
 use quorate_proto::quorate::v1::tolerance;
@@ -22,7 +22,7 @@ pub(super) fn refusal(error: &ChangeRefusal) -> v1::Refusal {
             let small = |count: &usize| u32::try_from(*count).unwrap_or(u32::MAX);
             let (voters, quorum, live) = (small(voters), small(quorum), small(live));
             refusal.count = Some(tolerance::Count { voters, quorum, live });
-            Reason::NotCarried
+            Reason::QuorumNotReady
         }
         ChangeRefusal::RemovesVoterDirectly { id } => {
             refusal.member_id = id.0;
@@ -53,13 +53,13 @@ fn without_details(error: &ChangeRefusal) -> Reason {
         ChangeRefusal::SimpleInJoint => Reason::SimpleInJoint,
         ChangeRefusal::ManyVoters => Reason::ManyVoters,
         ChangeRefusal::NoVotersLeft => Reason::NoVotersLeft,
-        ChangeRefusal::NoVotersForJoint => Reason::NoVotersToJoin,
+        ChangeRefusal::NoVotersForJoint => Reason::NoVotersForJoint,
         ChangeRefusal::MemberZero => Reason::MemberZero,
         ChangeRefusal::GoalInProgress => Reason::GoalInProgress,
-        ChangeRefusal::AlreadyReached => Reason::AlreadyThere,
+        ChangeRefusal::AlreadyReached => Reason::AlreadyReached,
         ChangeRefusal::AlreadyCancelled => Reason::AlreadyCancelled,
         ChangeRefusal::NothingToCancel => Reason::NothingToCancel,
-        ChangeRefusal::InvalidMembership(_) => Reason::Impossible,
+        ChangeRefusal::InvalidMembership(_) => Reason::InvalidMembership,
         _ => Reason::Unspecified,
     }
 }

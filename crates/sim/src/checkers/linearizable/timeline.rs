@@ -122,7 +122,7 @@ struct TimelineBuilder<'a> {
     next: usize,
     /// Known steps, by time of return.
     open_steps: Vec<(u64, u32)>,
-    /// UnknownClasses, by time of closing.
+    /// Classes of operations with unknown outcome, by time of closing.
     open_classes: BTreeSet<(u64, u32)>,
     open_at: HashMap<KeyPosition, BTreeSet<u32>>,
     free_bits: Vec<u32>,

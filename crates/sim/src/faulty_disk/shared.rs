@@ -1,21 +1,30 @@
-//! A faulty disk that redb writes to while the test looks at it.
+//! A disk that outlives the process that writes to it.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quorate_sim::faulty_disk::FaultyDisk;
 use quorate_storage::Disk;
 
+use super::FaultyDisk;
+
+/// A handle: the world holds one, the store of the running process another.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SharedDisk(Arc<Mutex<FaultyDisk>>);
+pub struct SharedDisk {
+    disk: Arc<Mutex<FaultyDisk>>,
+}
 
 impl SharedDisk {
-    pub(crate) fn new(disk: FaultyDisk) -> Self {
-        Self(Arc::new(Mutex::new(disk)))
+    pub fn new(disk: FaultyDisk) -> Self {
+        Self { disk: Arc::new(Mutex::new(disk)) }
     }
 
-    pub(crate) fn inner(&self) -> MutexGuard<'_, FaultyDisk> {
-        self.0.lock().unwrap()
+    pub fn inner(&self) -> MutexGuard<'_, FaultyDisk> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another disk with the same contents.
+    pub fn copy(&self) -> Self {
+        Self::new(self.inner().clone())
     }
 }
 

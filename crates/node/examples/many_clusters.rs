@@ -34,9 +34,10 @@ async fn main() -> Result<(), AnyError> {
             let mut config = NodeConfig::first(group, id, members.clone());
             // Small segments: a hundred logs of 64 MiB each would be a lot of disk.
             config.raft.tail_bytes_max = 1 << 20;
-            let disk = quorate::FileDisk::open(directory.path().join(format!("{group}-{id}")))?;
-            let store = quorate::StoreConfig::new().segment_bytes(1 << 20);
-            let storage = DirectoryStorage::on(disk, store);
+            let disk =
+                quorate::storage::FileDisk::open(directory.path().join(format!("{group}-{id}")))?;
+            let store = quorate::storage::StoreConfig::new().segment_bytes(1 << 20);
+            let storage = DirectoryStorage::with_disk(disk, store);
             nodes.push(host.start_member(config, storage, MemoryKv::default()).await?);
         }
         groups.push(nodes);
