@@ -3,23 +3,23 @@
 //! Kept in memory and rebuilt from the rows when a table is opened. Values stay in the
 //! table; the index holds the revisions under which they are stored.
 
-use std::borrow::Borrow;
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
+
+use bytes::Bytes;
 
 use crate::command::KeyRange;
+use crate::key_blocks::{AfterVisit, KeyBlocks};
 use crate::revision::Revision;
-use crate::small_key::SmallKey;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyIndex {
-    keys: BTreeMap<SmallKey, KeyHistory>,
+    keys: KeyBlocks,
 }
 
 /// The revisions of one key that are not compacted. etcd calls the revisions between two
 /// tombstones a generation.
 #[derive(Clone, Debug)]
-struct KeyHistory {
+pub(crate) struct KeyHistory {
     /// Inline, because most reads need only this version.
     newest: KeyVersion,
     /// Oldest first.
@@ -40,7 +40,7 @@ pub(crate) struct KeyVersion {
 }
 
 impl KeyVersion {
-    fn is_tombstone(&self) -> bool {
+    pub(crate) fn is_tombstone(&self) -> bool {
         self.version == 0
     }
 }
@@ -53,18 +53,27 @@ pub(crate) struct CurrentVersion {
 }
 
 impl KeyHistory {
-    fn new(newest: KeyVersion, lease: i64) -> Self {
+    pub(crate) fn new(newest: KeyVersion, lease: i64) -> Self {
         Self { newest, older: Vec::new(), lease }
     }
 
-    fn push(&mut self, version: KeyVersion, lease: i64) {
+    pub(crate) fn newest(&self) -> KeyVersion {
+        self.newest
+    }
+
+    pub(crate) fn push(&mut self, version: KeyVersion, lease: i64) {
         self.older.push(std::mem::replace(&mut self.newest, version));
         self.lease = lease;
     }
 
-    fn current(&self) -> Option<CurrentVersion> {
+    pub(crate) fn current(&self) -> Option<CurrentVersion> {
         let Self { newest, lease, .. } = *self;
         (!newest.is_tombstone()).then_some(CurrentVersion { version: newest, lease })
+    }
+
+    /// The version that a read at a revision sees.
+    pub(crate) fn at(&self, main: i64) -> Option<KeyVersion> {
+        self.newest_at(main).filter(|version| !version.is_tombstone())
     }
 
     /// The newest write at or before a revision, tombstones included.
@@ -85,29 +94,27 @@ impl KeyHistory {
 }
 
 impl KeyIndex {
-    /// Records a write. It must be newer than all earlier writes of the key.
-    pub(crate) fn add(&mut self, key: &[u8], version: KeyVersion, lease: i64) {
-        if let Some(history) = self.keys.get_mut(key) {
-            history.push(version, lease);
-        } else {
-            self.keys.insert(key.into(), KeyHistory::new(version, lease));
-        }
-    }
-
-    /// Records a write and returns the version that it replaces.
+    /// Records a write and returns the version that it replaces. It must be newer than all
+    /// earlier writes of the key.
     pub(crate) fn put(
         &mut self,
         key: &[u8],
         lease: i64,
         make: impl FnOnce(Option<CurrentVersion>) -> KeyVersion,
     ) -> Option<CurrentVersion> {
-        if let Some(history) = self.keys.get_mut(key) {
-            let current = history.current();
-            history.push(make(current), lease);
-            return current;
+        self.keys.put(key, lease, make)
+    }
+
+    /// Records a deletion of each key of a range that exists, in order. `make` returns the
+    /// tombstone.
+    pub(crate) fn delete_range(
+        &mut self,
+        keys: &KeyRange,
+        make: impl FnMut(&[u8], CurrentVersion) -> KeyVersion,
+    ) {
+        if let Some(bounds) = keys.bounds() {
+            self.keys.push_each(bounds, make);
         }
-        self.keys.insert(key.into(), KeyHistory::new(make(None), lease));
-        None
     }
 
     pub(crate) fn current(&self, key: &[u8]) -> Option<CurrentVersion> {
@@ -116,23 +123,74 @@ impl KeyIndex {
 
     /// The version of a key that a read at revision `main` sees.
     pub(crate) fn at(&self, key: &[u8], main: i64) -> Option<KeyVersion> {
-        self.keys.get(key)?.newest_at(main).filter(|version| !version.is_tombstone())
+        self.keys.get(key)?.at(main)
     }
 
-    /// All keys of a range that a read at revision `main` sees, in order.
-    pub(crate) fn range<'a>(
-        &'a self,
-        keys: &'a KeyRange,
+    /// Visits the keys of a range that a read at revision `main` sees, in order, from the key
+    /// `from` on. Stops when `visit` breaks or `work` is used up: each key takes one, deleted
+    /// ones too. Returns the key to continue with; `None` at the end of the range.
+    pub(crate) fn scan<B>(
+        &self,
+        keys: &KeyRange,
+        from: &[u8],
         main: i64,
-    ) -> impl Iterator<Item = (&'a [u8], KeyVersion)> {
+        work: &mut usize,
+        mut visit: impl FnMut(&[u8], KeyVersion) -> ControlFlow<B>,
+    ) -> ScanEnd<B> {
         // A range lookup searches both ends and costs twice as much as a single key.
-        let one = if keys.is_single() { self.keys.get_key_value(&keys.key[..]) } else { None };
-        let bounds = if keys.is_single() { None } else { keys.bounds() };
-        let several = bounds.map(|bounds| self.keys.range::<[u8], _>(bounds));
-        one.into_iter().chain(several.into_iter().flatten()).filter_map(move |(key, history)| {
-            let version = history.newest_at(main).filter(|version| !version.is_tombstone())?;
-            Some((key.borrow(), version))
-        })
+        if keys.is_single() {
+            *work = work.saturating_sub(1);
+            if let Some(version) = self.at(&keys.key, main)
+                && let ControlFlow::Break(stopped) = visit(&keys.key, version)
+            {
+                return ScanEnd::Stopped(stopped);
+            }
+            return ScanEnd::Complete;
+        }
+        let Some((_, end)) = keys.bounds() else { return ScanEnd::Complete };
+        for (key, history) in self.keys.range((Bound::Included(from), end)) {
+            if *work == 0 {
+                return ScanEnd::Next(Bytes::copy_from_slice(key));
+            }
+            *work -= 1;
+            if let Some(version) = history.at(main)
+                && let ControlFlow::Break(stopped) = visit(key, version)
+            {
+                return ScanEnd::Stopped(stopped);
+            }
+        }
+        ScanEnd::Complete
+    }
+
+    /// Counts the keys of a range that a read at revision `main` sees, from the key `from` on.
+    /// Stops when `work` is used up, and returns the key to continue with.
+    pub(crate) fn count(
+        &self,
+        keys: &KeyRange,
+        from: &[u8],
+        main: i64,
+        work: &mut usize,
+    ) -> (usize, Option<Bytes>) {
+        if keys.is_single() {
+            *work = work.saturating_sub(1);
+            return (usize::from(self.at(&keys.key, main).is_some()), None);
+        }
+        let Some((_, end)) = keys.bounds() else { return (0, None) };
+        let bounds = (Bound::Included(from), end);
+        let mut found = 0;
+        for block in self.keys.blocks_from(from) {
+            let Some(first) = block.first_key() else { continue };
+            if is_past(end, first) {
+                break;
+            }
+            if *work == 0 {
+                return (found, Some(Bytes::copy_from_slice(first.max(from))));
+            }
+            let count = block.count(bounds, main);
+            found += count.keys;
+            *work = work.saturating_sub(count.visited);
+        }
+        (found, None)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -158,31 +216,47 @@ impl KeyIndex {
         work_max: usize,
     ) -> (Vec<KeyVersion>, Option<Box<[u8]>>) {
         let mut removed = Vec::new();
-        let mut empty = Vec::new();
+        let mut keys_seen = 0;
         let mut next = None;
-        let range = (Bound::Included(from), Bound::Unbounded);
-        for (keys_seen, (key, history)) in self.keys.range_mut::<[u8], _>(range).enumerate() {
-            let Some(left) = work_max.checked_sub(keys_seen + removed.len()).filter(|n| *n > 0)
-            else {
-                next = Some(Borrow::<[u8]>::borrow(key).into());
-                break;
-            };
+        self.keys.visit_from(from, |key, history| {
+            let work_left = work_max.saturating_sub(keys_seen + removed.len());
+            if work_left == 0 {
+                next = Some(key.into());
+                return AfterVisit::Stop;
+            }
+            keys_seen += 1;
             let superseded = history.superseded(compact);
             let of_older = superseded.min(history.older.len());
-            removed.extend(history.older.drain(..of_older.min(left)));
-            if superseded > left {
-                next = Some(Borrow::<[u8]>::borrow(key).into());
-                break;
+            removed.extend(history.older.drain(..of_older.min(work_left)));
+            if superseded > work_left {
+                next = Some(key.into());
+                return AfterVisit::Stop;
             }
             if superseded > of_older {
                 removed.push(history.newest);
-                empty.push(key.clone());
+                return AfterVisit::Remove;
             }
-        }
-        for key in empty {
-            self.keys.remove(&key);
-        }
+            AfterVisit::Keep
+        });
         (removed, next)
+    }
+}
+
+/// How a scan ended.
+pub(crate) enum ScanEnd<B> {
+    /// All keys of the range were visited.
+    Complete,
+    /// The work was used up; continue with this key.
+    Next(Bytes),
+    /// The visitor stopped it.
+    Stopped(B),
+}
+
+fn is_past(end: Bound<&[u8]>, key: &[u8]) -> bool {
+    match end {
+        Bound::Included(end) => key > end,
+        Bound::Excluded(end) => key >= end,
+        Bound::Unbounded => false,
     }
 }
 
@@ -198,7 +272,7 @@ mod tests {
     fn index() -> KeyIndex {
         let mut index = KeyIndex::default();
         for (main, number) in [(2, 1), (4, 2), (6, 0), (8, 1), (10, 0)] {
-            index.add(b"k", version(main, number), 0);
+            index.put(b"k", 0, |_| version(main, number));
         }
         index
     }
@@ -207,11 +281,8 @@ mod tests {
         let mut index = index();
         let (_, next) = index.compact(b"", compact, 100);
         assert_eq!(next, None);
-        let history = index.keys.remove(&b"k"[..]);
-        let versions = history.into_iter().flat_map(|mut history| {
-            history.older.push(history.newest);
-            history.older
-        });
+        let Some(history) = index.keys.get(b"k") else { return Vec::new() };
+        let versions = history.older.iter().chain([&history.newest]);
         versions.map(|version| version.at.main).collect()
     }
 
@@ -231,7 +302,7 @@ mod tests {
     fn compaction_in_steps_equals_compaction_at_once() {
         for work_max in 1..6 {
             let mut index = index();
-            index.add(b"l", version(11, 1), 0);
+            index.put(b"l", 0, |_| version(11, 1));
             let mut from: Box<[u8]> = Box::default();
             let mut removed = Vec::new();
             loop {

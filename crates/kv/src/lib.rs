@@ -65,7 +65,9 @@ mod deadlines;
 mod encode;
 mod error;
 mod hash;
+mod incremental;
 mod index;
+mod key_blocks;
 mod key_set;
 mod lease;
 mod machine;
@@ -92,9 +94,9 @@ pub use command::{
 pub use deadlines::{LeaseDeadlines, LeaseRenewal};
 pub use error::KvError;
 pub use hash::IncrementalHash;
+pub use incremental::{IncrementalRead, ReadLimits, ReadStage};
 pub use lease::{LEASE_TTL_MAX, Lease};
 pub use machine::{Applied, ApplyError, BatchConfig, Kv};
-pub use range::IncrementalRange;
 pub use reply::{
     DeleteRangeOutcome, HashOutcome, KeyValue, KvCommandReply, KvOutcome, LeaseOutcome, PutOutcome,
     RangeOutcome, TxnOperationReply, TxnOutcome,

@@ -9,8 +9,9 @@ use bytes::Bytes;
 
 use crate::alarm::{Alarm, AlarmKind};
 use crate::check;
-use crate::command::{Command, LeaseCheckpoint, LeaseGrant, Query, Quota};
+use crate::command::{Command, LeaseCheckpoint, LeaseGrant, Query, Quota, Txn};
 use crate::error::KvError;
+use crate::incremental::ReadLimits;
 use crate::lease::Lease;
 use crate::reply::{KvCommandReply, KvOutcome, LeaseOutcome};
 use crate::revision::{RowKey, row_bytes};
@@ -246,9 +247,7 @@ impl<T: Table> Kv<T> {
             Query::Range(range) => check::range(range)
                 .map_err(CommandError::from)
                 .and_then(|()| self.read_range(range, now).map(KvOutcome::Range)),
-            Query::Txn(txn) => check::txn(txn, usize::MAX)
-                .map_err(CommandError::from)
-                .and_then(|()| self.read_txn(txn).map(KvOutcome::Txn)),
+            Query::Txn(txn) => return self.read_txn(txn.clone()),
             Query::Lease(id) => self.lease_outcome(*id).map_err(CommandError::from),
             Query::Leases => {
                 Ok(KvOutcome::Leases(self.state.leases.iter().map(|(id, _)| id).collect()))
@@ -260,6 +259,17 @@ impl<T: Table> Kv<T> {
             Ok(outcome) => Ok(self.reply(Ok(outcome))),
             Err(CommandError::Refused(error)) => Ok(self.reply(Err(error))),
             Err(CommandError::Failed(error)) => Err(error),
+        }
+    }
+
+    fn read_txn(&self, txn: Txn) -> Result<KvCommandReply, TableError> {
+        let mut read = match self.start_txn(txn) {
+            Ok(read) => read,
+            Err(refused) => return Ok(self.reply(Err(refused))),
+        };
+        match self.continue_read(&mut read, ReadLimits::NONE)? {
+            Ok(_) => Ok(read.finish()),
+            Err(refused) => Ok(self.reply(Err(refused))),
         }
     }
 

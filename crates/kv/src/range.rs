@@ -1,111 +1,158 @@
 //! Range queries: which keys, at which revision, in which order.
 
+use std::ops::ControlFlow;
+
 use bytes::Bytes;
 
-use crate::check;
-use crate::command::{KeyRange, Range, SortOrder, SortTarget};
+use crate::command::{Range, SortOrder, SortTarget};
 use crate::error::KvError;
-use crate::index::KeyVersion;
+use crate::index::{KeyVersion, ScanEnd};
 use crate::machine::{CommandError, Kv};
-use crate::reply::{KeyValue, KvCommandReply, KvOutcome, RangeOutcome};
+use crate::reply::{KeyValue, RangeOutcome};
 use crate::revision::{RowKey, RowWrite, read_row};
 use crate::table::{Table, TableError};
 
-/// A range of one revision that is read in steps. Commands may be applied between the steps.
+/// A range that is being read.
 #[derive(Debug)]
-pub struct IncrementalRange {
-    range: Range,
-    /// The revision of the store when reading started.
-    revision: i64,
+pub(crate) struct RangeRead {
+    pub(crate) range: Range,
     /// The revision that is read.
-    at: i64,
-    /// The first key of the next step; `None` after the last.
+    pub(crate) at: i64,
+    /// The key to continue with; `None` after the last.
     next: Option<Bytes>,
-    found: RangeOutcome,
+    pub(crate) found: RangeOutcome,
+    pub(crate) bytes_read: u64,
+    size: RangeSize,
 }
 
-impl IncrementalRange {
-    /// The number of keys and values read so far.
-    pub fn len(&self) -> usize {
-        self.found.kvs.len()
+/// The size of a range, as far as it is known.
+#[derive(Debug)]
+struct RangeSize {
+    next: Option<Bytes>,
+    keys: usize,
+    bytes: u64,
+}
+
+impl RangeRead {
+    pub(crate) fn new(range: Range, at: i64) -> Self {
+        let next = Some(range.keys.key.clone());
+        let size = RangeSize { next: next.clone(), keys: 0, bytes: 0 };
+        Self { range, at, next, found: RangeOutcome::default(), bytes_read: 0, size }
     }
 
-    /// Whether no keys were read so far.
-    pub fn is_empty(&self) -> bool {
-        self.found.kvs.is_empty()
+    pub(crate) fn bytes_measured(&self) -> u64 {
+        self.size.bytes
     }
 
-    /// The reply to the range query. Complete once [`Kv::continue_range`] returned `false`.
-    #[must_use]
-    pub fn finish(self) -> KvCommandReply {
-        let Self { range, revision, mut found, .. } = self;
-        range.finish(&mut found);
-        KvCommandReply { revision, result: Ok(KvOutcome::Range(found)) }
+    /// What was found, sorted and limited.
+    pub(crate) fn take(&mut self) -> RangeOutcome {
+        let mut found = std::mem::take(&mut self.found);
+        self.range.finish(&mut found);
+        found
+    }
+
+    /// Adds a key that is not filtered out. The value is kept only if it is needed.
+    fn collect(&mut self, mut kv: KeyValue) {
+        if !self.range.admits(&kv) {
+            return;
+        }
+        if !self.range.needs_values() {
+            kv.value = Bytes::new();
+        }
+        self.bytes_read += (kv.key.len() + kv.value.len() + KEY_OVERHEAD_BYTES) as u64;
+        self.found.kvs.push(kv);
     }
 }
+
+/// The memory that a key of a response takes besides its key and value.
+const KEY_OVERHEAD_BYTES: usize = size_of::<KeyValue>();
 
 impl<T: Table> Kv<T> {
-    /// Starts reading a range of the current state.
-    pub fn start_range(&self, range: Range) -> Result<IncrementalRange, KvError> {
-        check::range(&range)?;
-        let revision = self.state.revision;
-        let at = self.readable_revision(range.revision, revision)?;
-        let next = Some(range.keys.key.clone());
-        Ok(IncrementalRange { range, revision, at, next, found: RangeOutcome::default() })
-    }
-
-    /// Reads up to `keys_max` more keys and returns whether there are more. Refused with
-    /// [`KvError::Compacted`] if the revision was compacted in between.
-    pub fn continue_range(
+    /// Reads more of a range, up to the limits. Returns whether it is complete.
+    pub(crate) fn continue_range(
         &self,
-        reading: &mut IncrementalRange,
-        keys_max: usize,
-    ) -> Result<Result<bool, KvError>, TableError> {
-        let Some(key) = reading.next.take() else { return Ok(Ok(false)) };
-        if reading.at < self.state.compact_revision {
-            return Ok(Err(KvError::Compacted));
+        read: &mut RangeRead,
+        work: &mut usize,
+        bytes: &mut usize,
+    ) -> Result<bool, TableError> {
+        let Some(from) = read.next.take() else { return Ok(true) };
+        let keys = read.range.keys.clone();
+        let reads_max = read.range.reads_max();
+        let mut next = Some(from);
+        if read.found.kvs.len() < reads_max
+            && let Some(from) = next.take()
+        {
+            let at = read.at;
+            let end = self.state.index.scan(&keys, &from, at, work, |key, version| {
+                if read.found.kvs.len() >= reads_max || *bytes == 0 {
+                    return ControlFlow::Break(Ok(Bytes::copy_from_slice(key)));
+                }
+                match self.read_version(version) {
+                    Ok(kv) => {
+                        read.found.count += 1;
+                        *bytes = bytes.saturating_sub(kv.value.len());
+                        read.collect(kv);
+                        ControlFlow::Continue(())
+                    }
+                    Err(error) => ControlFlow::Break(Err(error)),
+                }
+            });
+            next = match end {
+                ScanEnd::Complete => return Ok(true),
+                ScanEnd::Stopped(Err(error)) => return Err(error),
+                ScanEnd::Stopped(Ok(next)) | ScanEnd::Next(next) => Some(next),
+            };
         }
-        let IncrementalRange { range, at, next, found, .. } = reading;
-        let keys = KeyRange { key, range_end: range.keys.range_end.clone() };
-        let mut in_range = self.state.index.range(&keys, *at);
-        for (_, version) in in_range.by_ref().take(keys_max) {
-            self.collect(range, version, found)?;
+        // The keys beyond the limit are only counted.
+        if read.found.kvs.len() >= reads_max
+            && *work > 0
+            && let Some(from) = next.take()
+        {
+            let (count, more) = self.state.index.count(&keys, &from, read.at, work);
+            read.found.count += count as i64;
+            next = more;
         }
-        *next = in_range.next().map(|(key, _)| Bytes::copy_from_slice(key));
-        Ok(Ok(next.is_some()))
+        read.next = next;
+        Ok(read.next.is_none())
     }
 
-    /// Reads a range. `current` is the newest readable revision: inside a transaction that
-    /// has written, the revision it writes.
+    /// Determines more of the size of a range. Returns whether it is complete.
+    pub(crate) fn measure_range(&self, read: &mut RangeRead, work: &mut usize) -> bool {
+        let reads_max = read.range.reads_max();
+        let (keys, needs_values) = (&read.range.keys, read.range.needs_values());
+        let size = &mut read.size;
+        let Some(from) = size.next.take() else { return true };
+        if size.keys >= reads_max {
+            return true;
+        }
+        let end = self.state.index.scan(keys, &from, read.at, work, |key, version| {
+            let row = if needs_values { version.row_bytes as usize } else { key.len() };
+            size.bytes += (row + KEY_OVERHEAD_BYTES) as u64;
+            size.keys += 1;
+            if size.keys >= reads_max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if let ScanEnd::Next(next) = end {
+            size.next = Some(next);
+        }
+        size.next.is_none()
+    }
+
+    /// Reads a range at once. `current` is the newest readable revision: inside a transaction
+    /// that has written, the revision it writes.
     pub(crate) fn read_range(
         &self,
         range: &Range,
         current: i64,
     ) -> Result<RangeOutcome, CommandError> {
         let at = self.readable_revision(range.revision, current)?;
-        let mut found = RangeOutcome::default();
-        for (_, version) in self.state.index.range(&range.keys, at) {
-            self.collect(range, version, &mut found)?;
-        }
-        range.finish(&mut found);
-        Ok(found)
+        Ok(self.read_range_at(range.clone(), at)?)
     }
 
-    /// Counts one key, and reads it unless the limit is reached.
-    fn collect(
-        &self,
-        range: &Range,
-        version: KeyVersion,
-        found: &mut RangeOutcome,
-    ) -> Result<(), TableError> {
-        found.count += 1;
-        if found.kvs.len() < range.reads_max() {
-            let kv = self.read_version(version)?;
-            if range.admits(&kv) {
-                found.kvs.push(kv);
-            }
-        }
-        Ok(())
+    pub(crate) fn read_range_at(&self, range: Range, at: i64) -> Result<RangeOutcome, TableError> {
+        let mut read = RangeRead::new(range, at);
+        let (mut work, mut bytes) = (usize::MAX, usize::MAX);
+        while !self.continue_range(&mut read, &mut work, &mut bytes)? {}
+        Ok(read.take())
     }
 
     /// The revision to read at; 0 and less mean the current one.
@@ -140,6 +187,11 @@ impl<T: Table> Kv<T> {
 impl Range {
     fn limit(&self) -> usize {
         if self.limit > 0 { self.limit as usize } else { usize::MAX }
+    }
+
+    /// Whether values are returned, or sorted by.
+    fn needs_values(&self) -> bool {
+        !self.keys_only || self.sort_target == SortTarget::Value
     }
 
     /// How many keys to read. Sorting and filtering need all keys before the limit applies.

@@ -131,6 +131,11 @@ pub(crate) fn read_row(revision: Revision, mut row: Bytes) -> Option<RowWrite> {
     }
 }
 
+/// The key of a tombstone's row. They share their memory.
+pub(crate) fn key_of_tombstone(row: &Bytes) -> Bytes {
+    row.slice(1.min(row.len())..)
+}
+
 /// The bytes that a row counts towards the quota, the same for every table.
 pub(crate) fn row_bytes(row: &Bytes) -> u32 {
     16 + row.len() as u32

@@ -7,16 +7,16 @@
 use bytes::Bytes;
 
 use crate::command::{
-    Compare, CompareOperator, CompareTarget, DeleteRange, Put, Txn, TxnOperation,
+    Compare, CompareOperator, CompareTarget, DeleteRange, Put, Range, Txn, TxnOperation,
 };
 use crate::error::KvError;
+use crate::incremental::Compared;
 use crate::index::KeyVersion;
 use crate::machine::{CommandError, Kv};
 use crate::reply::{
-    DeleteRangeOutcome, KeyValue, KvOutcome, PutOutcome, RangeOutcome, TxnOperationReply,
-    TxnOutcome,
+    DeleteRangeOutcome, KeyValue, KvOutcome, PutOutcome, TxnOperationReply, TxnOutcome,
 };
-use crate::revision::{Revision, RowKey, put_row, row_bytes, tombstone_row};
+use crate::revision::{Revision, RowKey, key_of_tombstone, put_row, row_bytes, tombstone_row};
 use crate::table::{Table, TableError};
 use crate::watch::{WatchEvent, WatchEventKind};
 
@@ -64,13 +64,6 @@ impl<T: Table> Kv<T> {
         self.run_branch(&branch, events)
     }
 
-    /// Runs only the reads of a transaction.
-    pub(crate) fn read_txn(&self, txn: &Txn) -> Result<TxnOutcome, CommandError> {
-        let branch = self.evaluate(txn)?;
-        self.check_branch(&branch)?;
-        self.read_branch(&branch)
-    }
-
     /// The newest readable revision: the revision of this command once it has written.
     fn now(&self, events: &[WatchEvent]) -> i64 {
         self.state.revision + i64::from(!events.is_empty())
@@ -96,15 +89,26 @@ impl<T: Table> Kv<T> {
     /// Whether a comparison holds for every key of its range. A missing key compares as if
     /// all its numbers were 0, and a comparison of its value fails.
     fn holds(&self, compare: &Compare) -> Result<bool, TableError> {
-        let mut found = false;
-        for (_, version) in self.state.index.range(&compare.keys, self.state.revision) {
-            found = true;
-            if !compare.holds_of(&self.read_version(version)?) {
-                return Ok(false);
+        let (from, revision) = (&compare.keys.key, self.state.revision);
+        let mut work = usize::MAX;
+        let compared = self.compare_some(compare, from, false, revision, &mut work)?;
+        Ok(matches!(compared, Compared::Holds))
+    }
+
+    /// What a comparison needs to know of a key. Most need only what the index holds.
+    pub(crate) fn version_for(
+        &self,
+        compare: &Compare,
+        found: KeyVersion,
+    ) -> Result<KeyValue, TableError> {
+        match compare.target {
+            CompareTarget::Value(_) | CompareTarget::Lease(_) => self.read_version(found),
+            CompareTarget::Version(_) | CompareTarget::Create(_) | CompareTarget::Mod(_) => {
+                let KeyVersion { at, created, version, .. } = found;
+                let (create_revision, mod_revision) = (created, at.main);
+                Ok(KeyValue { create_revision, mod_revision, version, ..KeyValue::default() })
             }
         }
-        let compares_value = matches!(compare.target, CompareTarget::Value(_));
-        Ok(found || !compares_value && compare.holds_of(&KeyValue::default()))
     }
 
     /// Checks everything that could fail before the branch writes: first its puts, then its
@@ -118,18 +122,18 @@ impl<T: Table> Kv<T> {
             _ => Ok(()),
         })?;
         branch.each(&mut |operation| match operation {
-            TxnOperation::Range(range) => self.check_revision(range.revision),
+            TxnOperation::Range(range) => self.check_revision(range.revision, self.state.revision),
             _ => Ok(()),
         })
     }
 
     /// Inside a transaction only 0 means the current revision; a negative one is refused
     /// once the store was compacted.
-    fn check_revision(&self, revision: i64) -> Result<(), KvError> {
+    pub(crate) fn check_revision(&self, revision: i64, current: i64) -> Result<(), KvError> {
         if revision != 0 && revision < self.state.compact_revision {
             return Err(KvError::Compacted);
         }
-        self.readable_revision(revision, self.state.revision).map(|_| ())
+        self.readable_revision(revision, current).map(|_| ())
     }
 
     fn check_lease(&self, put: &Put) -> Result<(), KvError> {
@@ -165,22 +169,6 @@ impl<T: Table> Kv<T> {
                 TxnStep::Nested(branch) => KvOutcome::Txn(self.run_branch(branch, events)?),
             };
             responses.push(operation_reply(outcome, self.now(events)));
-        }
-        Ok(TxnOutcome { succeeded: branch.succeeded, responses })
-    }
-
-    fn read_branch(&self, branch: &TxnBranch<'_>) -> Result<TxnOutcome, CommandError> {
-        let now = self.state.revision;
-        let mut responses = Vec::with_capacity(branch.steps.len());
-        for step in &branch.steps {
-            let outcome = match step {
-                TxnStep::Operation(TxnOperation::Range(range)) => {
-                    KvOutcome::Range(self.read_range(range, now)?)
-                }
-                TxnStep::Operation(_) => KvOutcome::Range(RangeOutcome::default()),
-                TxnStep::Nested(branch) => KvOutcome::Txn(self.read_branch(branch)?),
-            };
-            responses.push(operation_reply(outcome, now));
         }
         Ok(TxnOutcome { succeeded: branch.succeeded, responses })
     }
@@ -233,15 +221,27 @@ impl<T: Table> Kv<T> {
         deletion: &DeleteRange,
         events: &mut Vec<WatchEvent>,
     ) -> Result<DeleteRangeOutcome, TableError> {
-        let found = self.state.index.range(&deletion.keys, self.now(events));
-        let found: Vec<_> =
-            found.map(|(key, version)| (Bytes::copy_from_slice(key), version)).collect();
-        let mut outcome = DeleteRangeOutcome { deleted: found.len() as i64, previous: Vec::new() };
-        for (key, version) in found {
-            if deletion.prev_kv {
-                outcome.previous.push(self.read_version(version)?);
-            }
-            self.delete_key(&key, events)?;
+        let mut outcome = DeleteRangeOutcome::default();
+        if deletion.prev_kv {
+            let range = Range { keys: deletion.keys.clone(), ..Range::default() };
+            outcome.previous = self.read_range_at(range, self.now(events))?.kvs;
+        }
+        // One pass over the index, however many keys there are.
+        let main = self.state.revision + 1;
+        let mut sub = events.len() as u32;
+        let mut deleted = Vec::new();
+        self.state.index.delete_range(&deletion.keys, |key, current| {
+            let at = Revision { main, sub };
+            sub += 1;
+            let row = tombstone_row(key);
+            let row_bytes = row_bytes(&row);
+            deleted.push(DeletedKey { lease: current.lease, row });
+            KeyVersion { at, row_bytes, created: 0, version: 0 }
+        });
+        outcome.deleted = deleted.len() as i64;
+        events.reserve(deleted.len());
+        for key in deleted {
+            self.write_deleted(key, events)?;
         }
         Ok(outcome)
     }
@@ -253,16 +253,36 @@ impl<T: Table> Kv<T> {
         events: &mut Vec<WatchEvent>,
     ) -> Result<(), TableError> {
         let at = Revision { main: self.state.revision + 1, sub: events.len() as u32 };
-        let lease = self.state.index.current(key).map_or(0, |current| current.lease);
         let row = tombstone_row(key);
-        let row_bytes = row_bytes(&row);
-        self.state.index.add(key, KeyVersion { at, row_bytes, created: 0, version: 0 }, 0);
+        let tombstone = KeyVersion { at, row_bytes: row_bytes(&row), created: 0, version: 0 };
+        let old = self.state.index.put(key, 0, |_| tombstone);
+        let lease = old.map_or(0, |old| old.lease);
+        self.write_deleted(DeletedKey { lease, row }, events)
+    }
+
+    /// Writes the tombstone of a key that was deleted in the index.
+    fn write_deleted(
+        &mut self,
+        deleted: DeletedKey,
+        events: &mut Vec<WatchEvent>,
+    ) -> Result<(), TableError> {
+        let DeletedKey { lease, row } = deleted;
+        let at = Revision { main: self.state.revision + 1, sub: events.len() as u32 };
+        let key = key_of_tombstone(&row);
         self.add_row(RowKey::revision(at), row)?;
-        self.state.leases.attach(key, lease, 0);
-        let kv = KeyValue { key: key.clone(), mod_revision: at.main, ..KeyValue::default() };
+        self.state.leases.attach(&key, lease, 0);
+        let kv = KeyValue { key, mod_revision: at.main, ..KeyValue::default() };
         events.push(WatchEvent { kind: WatchEventKind::Delete, kv, previous: None });
         Ok(())
     }
+}
+
+/// A key that was deleted in the index.
+struct DeletedKey {
+    /// The lease that it was attached to.
+    lease: i64,
+    /// Its tombstone.
+    row: Bytes,
 }
 
 fn operation_reply(outcome: KvOutcome, now: i64) -> TxnOperationReply {
@@ -271,7 +291,13 @@ fn operation_reply(outcome: KvOutcome, now: i64) -> TxnOperationReply {
 }
 
 impl Compare {
-    fn holds_of(&self, kv: &KeyValue) -> bool {
+    /// Whether it holds for a key that does not exist: all its numbers count as 0, and it has
+    /// no value.
+    pub(crate) fn holds_of_missing(&self) -> bool {
+        !matches!(self.target, CompareTarget::Value(_)) && self.holds_of(&KeyValue::default())
+    }
+
+    pub(crate) fn holds_of(&self, kv: &KeyValue) -> bool {
         let order = match &self.target {
             CompareTarget::Version(version) => kv.version.cmp(version),
             CompareTarget::Create(revision) => kv.create_revision.cmp(revision),

@@ -255,7 +255,7 @@ fn the_log_is_bounded_in_bytes() {
     let large = "v".repeat(1_000);
     let mut kept_max = 0;
     for number in 0..100 {
-        cluster.put(1, &format!("k{number}"), &large);
+        let _ = cluster.put(1, &format!("k{number}"), &large);
         let log = cluster.member(1).driver.raft().log_status();
         kept_max = kept_max.max(log.last.index - log.base.index);
     }
@@ -269,7 +269,7 @@ fn the_log_is_bounded_in_bytes() {
 
     // The limit in entries applies to small ones.
     for number in 0..200 {
-        cluster.put(1, &format!("k{number}"), "");
+        let _ = cluster.put(1, &format!("k{number}"), "");
     }
     let log = cluster.member(1).driver.raft().log_status();
     assert!(log.last.index - log.base.index > 16, "{log:?}");

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Sleep, sleep};
 use tokio_stream::wrappers::ReceiverStream;
@@ -35,6 +36,16 @@ impl ConnectionLimit {
         let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
         Self::new(files.saturating_sub(FILES_RESERVED).max(CONNECTIONS_MIN))
     }
+}
+
+/// A listener whose queue of new connections is as long as etcd's. (The system limits it to
+/// `net.core.somaxconn`.)
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A restarted server listens while connections of its predecessor are still closing.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// The connections accepted by this listener, until the stream is dropped.
@@ -171,3 +182,29 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// File descriptors that etcd keeps for its own use.
 const FILES_RESERVED: usize = 150;
 const CONNECTIONS_MIN: usize = 32;
+/// Connections that wait until they are accepted.
+const BACKLOG: u32 = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Nobody accepts them. Beyond the backlog a connection attempt gets no answer.
+    #[tokio::test]
+    async fn many_connections_wait_to_be_accepted() {
+        let somaxconn = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        let backlog = somaxconn.trim().parse::<usize>().unwrap().min(BACKLOG as usize);
+        // More than the default of 1,024, and less than the limit of open files.
+        let files = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |max| max as usize);
+        let count = 1_500.min(backlog).min(files.saturating_sub(100));
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut waiting = Vec::new();
+        for number in 0..count {
+            let connected = timeout(Duration::from_secs(60), TcpStream::connect(address)).await;
+            waiting.push(connected.unwrap_or_else(|_| panic!("{number} wait")).unwrap());
+        }
+    }
+}

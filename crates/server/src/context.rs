@@ -13,6 +13,8 @@ use tonic::metadata::MetadataMap;
 
 use crate::access::{AccessPolicy, AllowAll, ClientAction, ClientIdentity, ServedBy};
 use crate::metrics::ServiceCounters;
+use crate::response_budget::ResponseBudget;
+use crate::service::kv::ReadTurns;
 use crate::service::lease::Lessor;
 use crate::status::ServiceError;
 
@@ -28,6 +30,8 @@ pub struct ServiceContext {
     pub(crate) limits: Arc<ServiceLimits>,
     pub(crate) lessor: Arc<Lessor>,
     pub(crate) counters: Arc<ServiceCounters>,
+    pub(crate) reads: Arc<ReadTurns>,
+    pub(crate) responses: Arc<ResponseBudget>,
     policy: Arc<dyn AccessPolicy>,
     stage: Arc<watch::Sender<ServingStage>>,
 }
@@ -51,6 +55,8 @@ pub struct ServiceLimits {
     pub txn_requests_max: usize,
     /// Learners also serve linearizable reads and watches.
     pub learner_reads: bool,
+    /// The memory that responses may take until their clients have read them.
+    pub response_memory_max: u64,
     /// How often a watch that asked for it is told that nothing happened.
     pub watch_progress_interval: Duration,
     /// The shortest lease, in seconds. It must be longer than an election takes: otherwise
@@ -68,6 +74,7 @@ impl Default for ServiceLimits {
             request_bytes_max: 3 << 19,
             txn_requests_max: check::TXN_REQUESTS_MAX,
             learner_reads: false,
+            response_memory_max: RESPONSE_MEMORY_DEFAULT,
             watch_progress_interval: Duration::from_secs(600),
             lease_ttl_min: 2,
             lease_grace: Duration::from_secs(1),
@@ -83,6 +90,8 @@ impl ServiceContext {
             node,
             store,
             cluster_id,
+            reads: Arc::default(),
+            responses: Arc::new(ResponseBudget::new(limits.response_memory_max)),
             limits: Arc::new(limits),
             lessor: Arc::default(),
             counters: Arc::default(),
@@ -258,5 +267,7 @@ pub(crate) fn requires_leader(metadata: &MetadataMap) -> bool {
     metadata.get("hasleader").is_some_and(|value| value == "true")
 }
 
+/// 512 MiB.
+pub(crate) const RESPONSE_MEMORY_DEFAULT: u64 = 512 << 20;
 /// How long there may be no leader before a stream whose client requires one ends.
 const LEADER_LOST_TIMEOUT: Duration = Duration::from_secs(3);

@@ -1,5 +1,6 @@
-//! Rejects requests for gRPC services that are not gRPC, and words gRPC's own limit errors as
-//! etcd does.
+//! What every call passes first: requests for gRPC services that are not gRPC are rejected,
+//! malformed and passed timeouts are answered, requests must arrive in time, and gRPC's own
+//! limit errors are worded as etcd words them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,16 +8,29 @@ use std::task::{Context, Poll, ready};
 
 use axum::http::{HeaderMap, Request, Response, StatusCode, header};
 use pin_project_lite::pin_project;
+use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 
-use crate::status::message_too_large;
+use crate::access::ClientIdentity;
+use crate::grpc_timeout::CallTimeout;
+use crate::request_body::{AwaitedBody, AwaitedRequests};
+use crate::status::{ServiceError, message_too_large};
 
 /// Lets only gRPC requests through to the paths of services. Without this, a web page could
 /// write keys: a browser sends plain requests to any host without asking, but none with the
 /// content type of gRPC.
 #[derive(Clone)]
-pub(crate) struct GrpcGuard<S>(pub(crate) S);
+pub(crate) struct GrpcGuard<S> {
+    inner: S,
+    awaited: AwaitedRequests,
+}
+
+impl<S> GrpcGuard<S> {
+    pub(crate) fn new(inner: S) -> Self {
+        Self { inner, awaited: AwaitedRequests::default() }
+    }
+}
 
 impl<S> Service<Request<Body>> for GrpcGuard<S>
 where
@@ -27,16 +41,47 @@ where
     type Future = GuardFuture<S::Future>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(context)
+        self.inner.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        if is_service_path(request.uri().path()) && !is_grpc(request.headers()) {
+        if !is_service_path(request.uri().path()) {
+            return GuardFuture::Passed { response: self.inner.call(request) };
+        }
+        if !is_grpc(request.headers()) {
             return GuardFuture::Rejected { response: Some(unsupported_type(request.headers())) };
         }
-        GuardFuture::Passed { response: self.0.call(request) }
+        if let Some(response) = out_of_time(request.headers()) {
+            return GuardFuture::Rejected { response: Some(response) };
+        }
+        let client = ClientIdentity::from_extensions(request.extensions());
+        let has_deadline = !REQUEST_STREAMS.contains(&request.uri().path());
+        let awaited = self.awaited.clone();
+        let request = request.map(|body| {
+            Body::new(AwaitedBody::new(body, awaited, client.peer_address, has_deadline))
+        });
+        GuardFuture::Passed { response: self.inner.call(request) }
     }
 }
+
+/// The response to a call whose timeout is malformed or has passed.
+fn out_of_time(headers: &HeaderMap) -> Option<Response<Body>> {
+    let (error, code) = match CallTimeout::of(headers) {
+        CallTimeout::InFuture => return None,
+        CallTimeout::Passed => (ServiceError::DeadlineExceeded, StatusCode::OK),
+        CallTimeout::Malformed(error) => {
+            (ServiceError::MalformedTimeout(error), StatusCode::BAD_REQUEST)
+        }
+    };
+    let status: Status = error.into();
+    let mut response = status.into_http();
+    *response.status_mut() = code;
+    Some(response)
+}
+
+/// Methods whose request is a stream, which may stay empty.
+const REQUEST_STREAMS: [&str; 2] =
+    ["/etcdserverpb.Watch/Watch", "/etcdserverpb.Lease/LeaseKeepAlive"];
 
 /// The names of services contain a package, with a dot. Those of pages do not.
 fn is_service_path(path: &str) -> bool {

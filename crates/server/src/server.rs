@@ -21,7 +21,7 @@ use tonic::transport::Server;
 
 use crate::bootstrap::{BootstrapError, hex, prepare, store_directory};
 use crate::config::{ServerConfig, TableKind};
-use crate::connections::{ConnectionLimit, accept_connections};
+use crate::connections::{ConnectionLimit, accept_connections, listen};
 use crate::context::{ServiceContext, ServiceLimits, SharedStore};
 use crate::grpc_guard::GrpcGuard;
 use crate::http::{HttpState, client_router, metrics_router};
@@ -136,6 +136,8 @@ impl RunningServer {
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
         let storage = DirectoryStorage::with_disk(disk, StoreConfig::default());
         let store = SharedStore::new(open_table(&config).await?);
+        // No request of a client delays a heartbeat.
+        node_config.own_threads = true;
         // Commands on a table in a file wait for the disk.
         node_config.machine_blocks = config.table == TableKind::Redb;
         let node = Node::start(node_config, storage, store.clone(), transport).await?;
@@ -169,7 +171,7 @@ impl RunningServer {
         let services = routes(&self.context, config).into_axum_router();
         let router = services.reset_fallback().merge(client_router(state.clone()));
         let counted =
-            |dispatch| CountedService::new(GrpcGuard(dispatch), Arc::clone(&metrics.calls));
+            |dispatch| CountedService::new(GrpcGuard::new(dispatch), Arc::clone(&metrics.calls));
         let router = counted(Dispatch::new(Some(kv_service(&self.context)), router.into()));
         let metrics_router = counted(Dispatch::new(None, metrics_router(state).into()));
         let streams_max = config.max_concurrent_streams;
@@ -376,7 +378,7 @@ async fn bind_all(urls: &[Url]) -> Result<Vec<TcpListener>, ServerError> {
     for url in urls {
         let failed = |error| ServerError::Bind { url: url.to_string(), error };
         let address = url.resolve().await.map_err(failed)?;
-        bound.push(TcpListener::bind(address).await.map_err(failed)?);
+        bound.push(listen(address).map_err(failed)?);
     }
     Ok(bound)
 }
@@ -389,6 +391,7 @@ fn limits(config: &ServerConfig) -> ServiceLimits {
     let seconds = config.election_timeout.as_secs_f64() * 1.5;
     ServiceLimits {
         request_bytes_max: config.max_request_bytes,
+        response_memory_max: config.max_response_memory,
         txn_requests_max: config.max_txn_ops,
         learner_reads: config.learner_reads,
         watch_progress_interval: config.watch_progress_notify_interval,
@@ -471,7 +474,11 @@ impl std::error::Error for ServerError {
 const REMOVED: &str = "the member has been permanently removed from the cluster";
 const READY_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
-const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// What a client may send before the server has read it. h2 closes a connection with
+/// ENHANCE_YOUR_CALM when the small DATA frames that wait on it take more than half of the
+/// connection's window, where each counts as 256 bytes: a stream of keep-alives or watches, of
+/// 15 bytes and more each, must reach the end of its own window first, and wait.
+const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 const METRICS_CONNECTIONS_MAX: usize = 64;

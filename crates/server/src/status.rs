@@ -13,6 +13,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 use crate::access::AccessDenied;
+use crate::grpc_timeout::MalformedTimeout;
 
 /// Why a request was not served.
 #[derive(Debug)]
@@ -31,6 +32,11 @@ pub(crate) enum ServiceError {
     ServerStopped,
     /// Peer URLs are missing or malformed.
     BadPeerUrls,
+    /// More peer URLs than a member can have.
+    TooManyPeerUrls {
+        count: usize,
+        limit: usize,
+    },
     PeerUrlsExist,
     MemberNotFound,
     /// Only learners can be promoted.
@@ -74,6 +80,25 @@ pub(crate) enum ServiceError {
         bytes: String,
         limit: String,
     },
+    /// The timeout of a call is zero.
+    DeadlineExceeded,
+    MalformedTimeout(MalformedTimeout),
+    /// The message of a request did not arrive in time.
+    RequestNotSent,
+    /// Too many requests of one connection lack their message.
+    TooManyOpenRequests {
+        limit: usize,
+    },
+    /// Other responses take all memory for responses, and their clients are still reading.
+    ResponseMemoryUsedUp {
+        limit: u64,
+    },
+    /// Beyond what gRPC can send in one message.
+    ResponseTooLarge {
+        bytes: usize,
+    },
+    /// The client did not read the response while others waited for its memory.
+    ResponseNotRead,
     /// The data model replied with bytes or a type that the request does not have.
     UnexpectedReply,
     /// A blocking task panicked or was cancelled.
@@ -154,7 +179,7 @@ impl ServiceError {
                 (Code::FailedPrecondition, "etcdserver: rpc not supported for learner")
             }
             Self::ServerStopped => (Code::Unavailable, STOPPED),
-            Self::BadPeerUrls => {
+            Self::BadPeerUrls | Self::TooManyPeerUrls { .. } => {
                 (Code::InvalidArgument, "etcdserver: given member URLs are invalid")
             }
             Self::PeerUrlsExist => {
@@ -210,6 +235,33 @@ impl ServiceError {
                 Code::ResourceExhausted,
                 format!("grpc: received message larger than max ({bytes} vs. {limit})"),
             ),
+            Self::DeadlineExceeded => (Code::DeadlineExceeded, "context deadline exceeded".into()),
+            Self::MalformedTimeout(error) => {
+                (Code::Internal, format!("malformed grpc-timeout: {error}"))
+            }
+            Self::RequestNotSent => {
+                (Code::DeadlineExceeded, "quorate: the request was not sent in time".into())
+            }
+            Self::TooManyOpenRequests { limit } => (
+                Code::ResourceExhausted,
+                format!("quorate: {limit} requests of this connection were begun and not sent"),
+            ),
+            Self::ResponseMemoryUsedUp { limit } => (
+                Code::ResourceExhausted,
+                format!(
+                    "quorate: unread responses take all {limit} bytes of --max-response-memory; try again later"
+                ),
+            ),
+            Self::ResponseTooLarge { bytes } => (
+                Code::ResourceExhausted,
+                format!(
+                    "quorate: a response of {bytes} bytes cannot be sent; read fewer keys at once"
+                ),
+            ),
+            Self::ResponseNotRead => (
+                Code::ResourceExhausted,
+                "quorate: the response was dropped, since the client did not read it".into(),
+            ),
             Self::UnexpectedReply => (Code::Internal, "etcdserver: unexpected reply".into()),
             Self::Task(error) => (Code::Internal, format!("etcdserver: {error}")),
             // `code_and_text` has handled all others.
@@ -224,6 +276,9 @@ impl ServiceError {
             Self::LearnerNotInSync { reason } => Some((*reason).to_owned()),
             Self::TooManyLearners { started, limit } => {
                 Some(format!("{started} learners have started, the limit is {limit}"))
+            }
+            Self::TooManyPeerUrls { count, limit } => {
+                Some(format!("{count} URLs were given, a member may have {limit}"))
             }
             Self::NoVotersLeft => Some("no voters would be left".into()),
             Self::BadDowngradeVersion { version } => {

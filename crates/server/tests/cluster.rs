@@ -92,6 +92,12 @@ async fn impossible_changes_are_refused_with_etcds_texts() {
     assert_eq!(code_and_text(&cluster.member_add(bad).await.unwrap_err()), bad_urls);
     let none = MemberAddRequest::default();
     assert_eq!(code_and_text(&cluster.member_add(none).await.unwrap_err()), bad_urls);
+    let url = |number: usize| format!("http://127.0.0.1:{}", 1 + number % 65_535);
+    let many: Vec<String> = (0..40_000).map(url).collect();
+    let add_many = MemberAddRequest { peer_urls: many.clone(), is_learner: true };
+    assert_eq!(code_and_text(&cluster.member_add(add_many).await.unwrap_err()), bad_urls);
+    let update_many = MemberUpdateRequest { id: own, peer_urls: many };
+    assert_eq!(code_and_text(&cluster.member_update(update_many).await.unwrap_err()), bad_urls);
     let exists = (Code::FailedPrecondition, "etcdserver: Peer URLs already exists");
     assert_eq!(code_and_text(&cluster.member_add(add(&a, true)).await.unwrap_err()), exists);
     // Another spelling of the same URL.

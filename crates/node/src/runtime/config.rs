@@ -45,6 +45,11 @@ pub struct NodeConfig {
     /// that kind only while [`Node::cluster_version`](crate::Node::cluster_version) allows it. A
     /// member does not run in a cluster whose version is outside the range.
     pub versions: VersionRange,
+    /// Raft and the state machine get threads of their own, so that nothing else in the process
+    /// can delay a heartbeat: see [`Host::start_on_own_threads`](crate::Host::start_on_own_threads).
+    /// Used by [`Node::start`](crate::Node::start); a member on a [`Host`](crate::Host) runs
+    /// where the host runs.
+    pub own_threads: bool,
     /// Called when something happens, for metrics.
     pub observer: Arc<dyn NodeObserver>,
 }
@@ -87,6 +92,7 @@ impl NodeConfig {
             mailbox_deliveries: 1_024,
             machine_blocks: false,
             versions: VersionRange::default(),
+            own_threads: false,
             observer: Arc::new(()),
         }
     }

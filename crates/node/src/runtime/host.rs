@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quorate_core::config::ReadMode;
 use tokio::sync::{Semaphore, broadcast, mpsc, watch};
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::JoinHandle;
 use tracing::{Instrument, Span, info_span};
 
 use super::apply_task::{ApplyTask, install, panic_text};
@@ -20,6 +20,7 @@ use super::leader_query::QUERIES_WAITING_MAX;
 use super::mailbox::{Completion, Control, Mailbox};
 use super::member::{Member, SharedState, TaskState};
 use super::node::Node;
+use super::raft_threads::RaftThreads;
 use super::status::{KnownMembership, StopReason};
 use super::storage::{Storage, StoredState};
 use super::sync::lock;
@@ -39,6 +40,7 @@ pub struct Host {
 
 pub(crate) struct Parts {
     tick: Duration,
+    threads: RaftThreads,
     ticker: Ticker,
     disks: DiskThread,
     local_members: Arc<LocalMembers>,
@@ -83,29 +85,51 @@ impl Host {
     /// uses from then on. It listens as soon as it has its first member, so that no peer
     /// connects to a process without members.
     pub fn start(tick: Duration, transport: impl Transport) -> Result<Self, NodeError> {
-        Self::new(tick, transport, HostLifetime::UntilStopped)
+        Self::new(tick, RaftThreads::of_caller(), transport, HostLifetime::UntilStopped)
+    }
+
+    /// As [`Host::start`], on threads of its own: one for Raft (members, ticks, connections)
+    /// and one for the state machines. Whatever else the process does, it cannot delay a
+    /// heartbeat. A request costs a little more, since it changes threads twice.
+    pub fn start_on_own_threads(
+        tick: Duration,
+        transport: impl Transport,
+    ) -> Result<Self, NodeError> {
+        let threads = RaftThreads::start().map_err(NodeError::System)?;
+        Self::new(tick, threads, transport, HostLifetime::UntilStopped)
     }
 
     /// A host that stops when its last member has stopped.
     pub(crate) fn start_for_one(
         tick: Duration,
+        own_threads: bool,
         transport: impl Transport,
     ) -> Result<Self, NodeError> {
-        Self::new(tick, transport, HostLifetime::UntilEmpty)
+        if !own_threads {
+            return Self::new(tick, RaftThreads::of_caller(), transport, HostLifetime::UntilEmpty);
+        }
+        let threads = RaftThreads::start().map_err(NodeError::System)?;
+        Self::new(tick, threads, transport, HostLifetime::UntilEmpty)
     }
 
     fn new(
         tick: Duration,
+        threads: RaftThreads,
         transport: impl Transport,
         lifetime: HostLifetime,
     ) -> Result<Self, NodeError> {
         if tick.is_zero() {
             return Err(NodeError::ZeroTick);
         }
+        let ticker = {
+            let _raft = threads.raft.enter();
+            Ticker::start(tick)
+        };
         let parts = Parts {
             tick,
+            threads,
+            ticker,
             disks: DiskThread::start().map_err(NodeError::System)?,
-            ticker: Ticker::start(tick),
             local_members: Arc::default(),
             transport: Arc::new(transport),
             state: Mutex::default(),
@@ -134,7 +158,8 @@ impl Host {
         }
         let key = config.key();
         let opening = config.clone();
-        let opened = spawn_blocking(move || open_member(opening, storage, machine)).await;
+        let apply = &self.parts.threads.apply;
+        let opened = apply.spawn_blocking(move || open_member(opening, storage, machine)).await;
         let opened = opened.map_err(|why| NodeError::MachinePanicked(panic_text(why)))??;
         match self.parts.run(key, &config, opened) {
             Ok(node) => Ok(node),
@@ -164,6 +189,8 @@ impl Host {
             let _ = ended.wait_for(Option::is_some).await;
         }
         self.parts.stop_shared().await;
+        self.parts.threads.stop();
+        self.parts.threads.wait_stopped().await;
     }
 }
 
@@ -216,6 +243,7 @@ impl Parts {
         }
         if !state.is_listening {
             let inbox = Inbox::new(Arc::clone(&self.local_members));
+            let _raft = self.threads.raft.enter();
             if let Err(why) = self.transport.start(inbox) {
                 self.local_members.remove(key);
                 return Err(NodeError::Transport(why));
@@ -269,10 +297,16 @@ impl Parts {
         if let Err(why) = self.register(key, Arc::clone(&local), running) {
             return Err((why, disk));
         }
-        self.transport.add_member(key, driver.command_id().incarnation);
+        {
+            // What the transport spawns runs where Raft does.
+            let _raft = self.threads.raft.enter();
+            self.transport.add_member(key, driver.command_id().incarnation);
+        }
         let jobs = Arc::new(BatchQueue::new());
         let (queries, waiting_queries) = mpsc::channel(QUERIES_WAITING_MAX);
         *lock(&shared.leader_queries) = Some(waiting_queries);
+        // A thread that runs one machine may block.
+        let runs_one_machine = self.threads.are_own() && self.lifetime == HostLifetime::UntilEmpty;
         let apply = ApplyTask {
             applier,
             jobs: Arc::clone(&jobs),
@@ -280,7 +314,7 @@ impl Parts {
             disk: disk.clone(),
             counters,
             observer,
-            blocking: config.machine_blocks,
+            blocking: config.machine_blocks && !runs_one_machine,
             writing: Arc::new(Semaphore::new(1)),
             disk_uses: local.disk_uses.clone(),
         };
@@ -298,7 +332,7 @@ impl Parts {
             leader_queries: queries,
             shared: Arc::clone(&shared),
             state: TaskState::new(config.versions),
-            applying: watch_apply(key, apply, Arc::clone(&done)),
+            applying: self.watch_apply(key, apply, Arc::clone(&done)),
             _requests: requests.clone(),
         };
         self.watch_member(key, member, disk, Arc::clone(&shared));
@@ -316,17 +350,34 @@ impl Parts {
     ) {
         let parts = Arc::clone(self);
         let span = member_span(key);
-        tokio::spawn(async move {
+        self.threads.raft.spawn(async move {
             let ran = tokio::spawn(member.run().instrument(span)).await;
             if ran.is_err() {
                 parts.transport.remove_member(key);
                 disk.close().await;
             }
-            if parts.unregister(key) {
+            let host_stops = parts.unregister(key);
+            if host_stops {
                 parts.stop_shared().await;
             }
             shared.ended.send_replace(Some(ran.unwrap_or(StopReason::Panicked)));
+            if host_stops {
+                parts.threads.stop();
+            }
         });
+    }
+
+    fn watch_apply<M: Machine + Send + 'static>(
+        &self,
+        key: MemberKey,
+        apply: ApplyTask<M>,
+        done: Arc<BatchQueue<Completion>>,
+    ) -> JoinHandle<()> {
+        self.threads.apply.spawn(async move {
+            if let Err(why) = tokio::spawn(apply.run().instrument(member_span(key))).await {
+                done.push(Completion::Ended(StopReason::MachinePanicked(panic_text(why))));
+            }
+        })
     }
 }
 
@@ -353,18 +404,6 @@ fn shared(config: &NodeConfig, driver: &Driver) -> SharedState {
 fn member_span(key: MemberKey) -> Span {
     let MemberKey { cluster, member } = key;
     info_span!(parent: None, "member", cluster = format_args!("{cluster:016x}"), %member)
-}
-
-fn watch_apply<M: Machine + Send + 'static>(
-    key: MemberKey,
-    apply: ApplyTask<M>,
-    done: Arc<BatchQueue<Completion>>,
-) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        if let Err(why) = tokio::spawn(apply.run().instrument(member_span(key))).await {
-            done.push(Completion::Ended(StopReason::MachinePanicked(panic_text(why))));
-        }
-    })
 }
 
 /// A random number, never 0.

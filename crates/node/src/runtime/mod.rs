@@ -27,6 +27,7 @@ mod memory_storage;
 pub(crate) mod metrics;
 mod node;
 mod pending_replies;
+mod raft_threads;
 mod side_messages;
 mod snapshots;
 pub(crate) mod status;

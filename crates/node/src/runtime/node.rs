@@ -82,7 +82,7 @@ impl Node {
         machine: M,
         transport: impl Transport,
     ) -> Result<Self, NodeError> {
-        let host = Host::start_for_one(config.tick, transport)?;
+        let host = Host::start_for_one(config.tick, config.own_threads, transport)?;
         let started = host.start_member(config, storage, machine).await;
         if started.is_err() {
             host.stop().await;

@@ -38,6 +38,7 @@ use quorate_core::membership::MemberInfo;
 use quorate_core::message::Message;
 use quorate_core::{Entries, Envelope, MemberId};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 pub use config::{AddressResolver, RejectedCallback, RoundTripCallback, TcpConfig};
@@ -117,7 +118,10 @@ impl Transport for TcpTransport {
     fn start(&self, inbox: Inbox) -> Result<(), TransportError> {
         let listeners = lock(&self.listeners).take().ok_or("the transport is already started")?;
         let _ = self.shared.inbox.set(inbox);
+        let _ = self.shared.runtime.set(Handle::current());
         for listener in listeners {
+            // It was bound on the caller's runtime, which may not be the one that serves it.
+            let listener = TcpListener::from_std(listener.into_std()?)?;
             let _ = self.shared.spawn(incoming::listen(Arc::clone(&self.shared), listener));
         }
         Ok(())

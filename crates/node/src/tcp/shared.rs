@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use quorate_core::MemberId;
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -24,6 +25,9 @@ pub(crate) struct TcpShared {
     pub(crate) advertise: String,
     pub(crate) counts: TcpCounters,
     pub(crate) inbox: OnceLock<Inbox>,
+    /// The runtime that started the transport. All of its tasks run there, also those that a
+    /// thread of another runtime causes by sending a message.
+    pub(crate) runtime: OnceLock<Handle>,
     pub(crate) routes: Mutex<Routes>,
     pub(crate) connections: Mutex<IncomingConnections>,
     pub(crate) snapshot_permits: Semaphore,
@@ -42,6 +46,7 @@ impl TcpShared {
             advertise,
             counts: TcpCounters::default(),
             inbox: OnceLock::new(),
+            runtime: OnceLock::new(),
             routes: Mutex::default(),
             connections: Mutex::default(),
             snapshot_permits: Semaphore::new(config.snapshots_max.max(1)),
@@ -62,13 +67,17 @@ impl TcpShared {
     {
         let Some(running) = lock(&self.running).clone() else { return Err(task) };
         let mut stopping = self.stopping.subscribe();
-        let spawned = tokio::spawn(async move {
+        let task = async move {
             tokio::select! {
                 _ = stopping.wait_for(|stopping| *stopping) => {}
                 () = task => {}
             }
             drop(running);
-        });
+        };
+        let spawned = match self.runtime.get() {
+            Some(runtime) => runtime.spawn(task),
+            None => tokio::spawn(task),
+        };
         Ok(spawned.abort_handle())
     }
 

@@ -133,6 +133,7 @@ const VALUES: &[&str] = &[
     "max-concurrent-streams",
     "max-learners",
     "max-request-bytes",
+    "max-response-memory",
     "max-txn-ops",
     "metrics",
     "name",

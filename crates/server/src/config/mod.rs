@@ -18,6 +18,7 @@ pub use flags::UnsupportedFeature;
 pub use help::help;
 use settings::Settings;
 
+use crate::context::RESPONSE_MEMORY_DEFAULT;
 use crate::url::Url;
 
 /// All settings. [`ServerConfig::default`] is a single-member cluster on etcd's ports.
@@ -51,6 +52,8 @@ pub struct ServerConfig {
     pub auto_compaction: Option<AutoCompaction>,
     pub max_txn_ops: usize,
     pub max_request_bytes: usize,
+    /// The memory that responses may take until their clients have read them, in bytes.
+    pub max_response_memory: u64,
     /// Concurrent calls and streams of one connection; further ones wait.
     pub max_concurrent_streams: u32,
     pub watch_progress_notify_interval: Duration,
@@ -181,6 +184,7 @@ impl Default for ServerConfig {
             auto_compaction: None,
             max_txn_ops: 128,
             max_request_bytes: 3 << 19,
+            max_response_memory: RESPONSE_MEMORY_DEFAULT,
             max_concurrent_streams: 1 << 14,
             watch_progress_notify_interval: Duration::from_secs(600),
             max_learners: 1,
@@ -228,6 +232,8 @@ impl ServerConfig {
             auto_compaction: given.auto_compaction()?,
             max_txn_ops: given.number("max-txn-ops", default.max_txn_ops)?,
             max_request_bytes: given.number("max-request-bytes", default.max_request_bytes)?,
+            max_response_memory: given
+                .number("max-response-memory", default.max_response_memory)?,
             max_concurrent_streams: given
                 .number("max-concurrent-streams", default.max_concurrent_streams)?,
             watch_progress_notify_interval: given.duration(

@@ -21,6 +21,7 @@ use quorate_kv::SUPPORTED_VERSIONS;
 
 use crate::context::ServiceContext;
 use crate::member_details::address_of;
+use crate::response_budget::ResponseBudget;
 use calls::{CODES, CallCounters, MethodCounters};
 use histogram::DurationHistogram;
 use methods::Method;
@@ -33,6 +34,7 @@ pub(crate) async fn page(context: &ServiceContext, metrics: &ServerMetrics) -> S
     store(&mut page, context);
     peers(&mut page, context, metrics);
     clients(&mut page, metrics);
+    responses(&mut page, &context.responses);
     grpc(&mut page, &metrics.calls);
     process::write(&mut page);
     page.text
@@ -182,6 +184,18 @@ fn clients(page: &mut MetricsPage, metrics: &ServerMetrics) {
     page.counter(name, "Bytes received from clients.", get(received));
     let name = "etcd_network_client_grpc_sent_bytes_total";
     page.counter(name, "Bytes sent to clients.", get(sent));
+}
+
+fn responses(page: &mut MetricsPage, responses: &ResponseBudget) {
+    let name = "quorate_client_response_bytes";
+    page.gauge(name, "Memory of responses that are being read or sent.", responses.used());
+    let name = "quorate_client_response_limit_bytes";
+    page.gauge(name, "The limit of that memory (--max-response-memory).", responses.limit());
+    let name = "quorate_client_responses_refused_total";
+    page.counter(name, "Responses that waited for memory in vain.", responses.refused());
+    let name = "quorate_client_responses_dropped_total";
+    let help = "Responses that were dropped because their clients did not read them.";
+    page.counter(name, help, responses.dropped());
 }
 
 fn grpc(page: &mut MetricsPage, calls: &CallCounters) {

@@ -218,6 +218,10 @@ fn parse(urls: &[String]) -> Result<Vec<Url>, ServiceError> {
     if urls.is_empty() {
         return Err(ServiceError::BadPeerUrls);
     }
+    // Each of them is compared with those of all members.
+    if urls.len() > PEER_URLS_MAX {
+        return Err(ServiceError::TooManyPeerUrls { count: urls.len(), limit: PEER_URLS_MAX });
+    }
     urls.iter().map(|url| Url::parse(url).map_err(|_| ServiceError::BadPeerUrls)).collect()
 }
 
@@ -237,3 +241,6 @@ fn check_unused(
     });
     if used { Err(ServiceError::PeerUrlsExist) } else { Ok(()) }
 }
+
+/// Peer URLs of one member.
+const PEER_URLS_MAX: usize = 64;

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use quorate_proto::etcdserverpb::kv_server::KvServer;
 use tonic::body::Body;
@@ -13,6 +13,7 @@ use tonic::codegen::{BoxFuture, Service};
 use tonic::service::Routes;
 
 use super::kv::KvService;
+use crate::response_body::{ResponseBody, StreamedResponses};
 
 /// Everything that is served on one port. Cheap to clone.
 #[derive(Clone)]
@@ -37,9 +38,10 @@ impl Service<Request<Body>> for Dispatch {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> DispatchFuture {
+    fn call(&mut self, mut request: Request<Body>) -> DispatchFuture {
         match &mut self.kv {
             Some(kv) if request.uri().path().starts_with(KV_PATH) => {
+                request.extensions_mut().insert(StreamedResponses);
                 DispatchFuture::Kv(kv.call(request))
             }
             _ => DispatchFuture::Others(Box::pin(self.others.call(request))),
@@ -61,7 +63,13 @@ impl Future for DispatchFuture {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
-            Self::Kv(response) => response.as_mut().poll(context),
+            Self::Kv(response) => {
+                let mut response = ready!(response.as_mut().poll(context))?;
+                if let Some(body) = response.extensions_mut().remove::<ResponseBody>() {
+                    *response.body_mut() = Body::new(body);
+                }
+                Poll::Ready(Ok(response))
+            }
             Self::Others(response) => response.as_mut().poll(context),
         }
     }

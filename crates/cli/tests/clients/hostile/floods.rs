@@ -25,6 +25,7 @@ use crate::support::TEST_TIMEOUT;
 /// Makes all floods. Returns their number.
 pub(crate) async fn make_all(server: &HostileTarget) -> usize {
     endless_frames(server).await;
+    headers_without_requests(server).await;
     short_connections(server, 1_000).await;
     idle_connections(server, 1_000).await;
     idle_watch_streams(server, 1_000).await;
@@ -32,7 +33,7 @@ pub(crate) async fn make_all(server: &HostileTarget) -> usize {
     watchers_that_never_read(server, 20).await;
     unread_replies(server, 50).await;
     requests_without_reading(server).await;
-    11
+    12
 }
 
 /// Each frame is small, but there are very many.
@@ -60,6 +61,25 @@ async fn endless_frames(server: &HostileTarget) {
         drop(stream);
         server.assert_unharmed(name, before, 32 << 10).await;
     }
+}
+
+/// Streams on which only headers are sent. Their number is limited, and they end with their
+/// connection.
+async fn headers_without_requests(server: &HostileTarget) {
+    let before = server.resources();
+    let headers = call_headers("/etcdserverpb.KV/Range");
+    let frames: Vec<Vec<u8>> =
+        (0..5_000).map(|n: u32| frame(HEADERS, END_HEADERS, 2 * n + 1, &headers)).collect();
+    let bytes = after_preface(&frames);
+    let mut connections = Vec::new();
+    for _ in 0..8 {
+        let mut stream = server.connect().await;
+        let _ = timeout(Duration::from_secs(10), stream.write_all(&bytes)).await;
+        connections.push(stream);
+    }
+    server.serves_others("headers without requests").await;
+    drop(connections);
+    server.assert_unharmed("headers without requests", before, 256 << 10).await;
 }
 
 async fn short_connections(server: &HostileTarget, count: usize) {

@@ -2,17 +2,16 @@
 
 mod convert;
 mod finish_compactions;
+mod reads;
 
 pub(crate) use convert::key_value;
 pub(crate) use finish_compactions::finish_compactions;
+pub(crate) use reads::ReadTurns;
 
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
-use quorate_kv::{
-    Command, Compact, IncrementalRange, Kv as KvStore, KvCommandReply, KvError, KvOutcome, Put,
-    Query, Range, RangeOutcome, Table, check,
-};
+use quorate_kv::{Command, Compact, KvCommandReply, KvError, KvOutcome, Put, check};
 use quorate_proto::etcdserverpb::kv_server::Kv;
 use quorate_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
@@ -20,12 +19,15 @@ use quorate_proto::etcdserverpb::{
     request_op,
 };
 use quorate_proto::mvccpb::KeyValue;
-use tokio::task::{JoinSet, spawn_blocking};
+use reads::{ReadRequest, read};
+use tokio::task::JoinSet;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, async_trait};
 
 use crate::access::ClientAction;
 use crate::context::ServiceContext;
+use crate::response_body::{ResponseBody, StreamedResponses};
+use crate::response_budget::ResponseMemory;
 use crate::status::ServiceError;
 
 pub(crate) struct KvService {
@@ -37,34 +39,22 @@ impl KvService {
         Self { context }
     }
 
-    async fn find(&self, request: Request<RangeRequest>) -> Result<(i64, RangeOutcome), Status> {
-        self.context.admit(&request, &ClientAction::Range(request.get_ref()))?;
+    async fn find(&self, request: Request<RangeRequest>) -> Result<FoundRange, Status> {
+        let client = self.context.admit(&request, &ClientAction::Range(request.get_ref()))?;
         let serializable = request.get_ref().serializable;
         let range = convert::range(request.into_inner()).map_err(ServiceError::Kv)?;
         check::range(&range).map_err(ServiceError::Kv)?;
         if !serializable {
             self.context.catch_up().await?;
         }
-        Ok(self.look_up(range).await?)
-    }
-
-    /// Reads in pieces, so that a range over everything delays no command by more than a piece.
-    async fn look_up(&self, range: Range) -> Result<(i64, RangeOutcome), ServiceError> {
-        let store = &self.context.store;
-        let (mut reading, mut more) = {
-            let kv = store.read();
-            let mut reading = kv.start_range(range)?;
-            let more = read_piece(&kv, &mut reading)?;
-            (reading, more)
-        };
-        while more {
-            tokio::task::yield_now().await;
-            more = read_piece(&store.read(), &mut reading)?;
-        }
-        let KvCommandReply { revision, result } = finish(reading).await?;
-        match result? {
-            KvOutcome::Range(found) => Ok((revision, found)),
-            _ => Err(ServiceError::UnexpectedReply),
+        let (reply, memory) = read(&self.context, &client, ReadRequest::Range(range)).await?;
+        match reply.result {
+            Ok(KvOutcome::Range(found)) => {
+                let header = Some(self.context.header(reply.revision));
+                let response = convert::range_response(header, found);
+                Ok(FoundRange { response, memory })
+            }
+            other => Err(mismatch(&other).into()),
         }
     }
 
@@ -91,9 +81,12 @@ impl Kv for KvService {
         &self,
         request: Request<RangeRequest>,
     ) -> Result<Response<RangeResponse>, Status> {
-        let (revision, found) = self.find(request).await?;
-        let header = Some(self.context.header(revision));
-        Ok(Response::new(convert::range_response(header, found)))
+        let is_streamed = can_stream(&request);
+        let FoundRange { response, memory } = self.find(request).await?;
+        if !is_streamed || memory.bytes() < STREAMED_BYTES_MIN {
+            return Ok(Response::new(response));
+        }
+        Ok(streamed(ResponseBody::range(response, memory)?))
     }
 
     type RangeStreamStream = BoxStream<RangeStreamResponse>;
@@ -102,10 +95,13 @@ impl Kv for KvService {
         &self,
         request: Request<RangeRequest>,
     ) -> Result<Response<Self::RangeStreamStream>, Status> {
-        let (revision, found) = self.find(request).await?;
-        let header = Some(self.context.header(revision));
-        let whole = convert::range_response(header, found);
-        Ok(Response::new(Box::pin(tokio_stream::iter(RangeStreamMessages::new(whole).map(Ok)))))
+        let FoundRange { response, memory } = self.find(request).await?;
+        // The memory is in use until the last message is sent.
+        let messages = RangeStreamMessages::new(response).map(move |message| {
+            let _in_use = &memory;
+            Ok(message)
+        });
+        Ok(Response::new(Box::pin(tokio_stream::iter(messages))))
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
@@ -141,22 +137,29 @@ impl Kv for KvService {
     }
 
     async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
-        self.context.admit(&request, &ClientAction::Txn(request.get_ref()))?;
+        let client = self.context.admit(&request, &ClientAction::Txn(request.get_ref()))?;
+        let is_streamed = can_stream(&request);
         let serializable = is_serializable(request.get_ref());
         let txn = convert::txn(request.into_inner()).map_err(ServiceError::Kv)?;
         check::txn(&txn, self.context.limits.txn_requests_max).map_err(ServiceError::Kv)?;
-        let KvCommandReply { revision, result } = if txn.is_read_only() {
+        let (reply, memory) = if txn.is_read_only() {
             if !serializable {
                 self.context.catch_up().await?;
             }
-            self.context.look_up(&Query::Txn(txn))?
+            let (reply, memory) = read(&self.context, &client, ReadRequest::Txn(txn)).await?;
+            (reply, Some(memory))
         } else {
-            self.context.run(&Command::Txn(txn)).await?
+            (self.context.run(&Command::Txn(txn)).await?, None)
         };
+        let KvCommandReply { revision, result } = reply;
         match result {
             Ok(KvOutcome::Txn(done)) => {
                 let header = Some(self.context.header(revision));
-                Ok(Response::new(convert::txn_response(header, done)))
+                let response = convert::txn_response(header, done);
+                match memory.filter(|memory| is_streamed && memory.bytes() >= STREAMED_BYTES_MIN) {
+                    Some(memory) => Ok(streamed(ResponseBody::message(&response, memory)?)),
+                    None => Ok(Response::new(response)),
+                }
             }
             other => Err(mismatch(&other).into()),
         }
@@ -177,20 +180,22 @@ impl Kv for KvService {
     }
 }
 
-/// Reads the next piece; true if there are more.
-fn read_piece(
-    kv: &KvStore<impl Table>,
-    reading: &mut IncrementalRange,
-) -> Result<bool, ServiceError> {
-    Ok(kv.continue_range(reading, KEYS_AT_ONCE)??)
+/// A range that was read, and the memory that it takes.
+struct FoundRange {
+    response: RangeResponse,
+    memory: ResponseMemory,
 }
 
-/// Sorting many keys takes too long for a thread that other requests wait for.
-async fn finish(reading: IncrementalRange) -> Result<KvCommandReply, ServiceError> {
-    if reading.len() <= KEYS_AT_ONCE {
-        return Ok(reading.finish());
-    }
-    Ok(spawn_blocking(|| reading.finish()).await?)
+/// Whether the caller puts the body of a response in its place: see [`StreamedResponses`].
+fn can_stream<T>(request: &Request<T>) -> bool {
+    request.extensions().get::<StreamedResponses>().is_some()
+}
+
+/// A response with this body.
+fn streamed<T: Default>(body: ResponseBody) -> Response<T> {
+    let mut response = Response::new(T::default());
+    response.extensions_mut().insert(body);
+    response
 }
 
 /// A transaction may read stale data if all of its reads may.
@@ -260,8 +265,8 @@ impl Iterator for RangeStreamMessages {
     }
 }
 
-/// Keys that are read before other requests get a turn.
-const KEYS_AT_ONCE: usize = 1_000;
+/// Smaller responses are encoded at once.
+const STREAMED_BYTES_MIN: u64 = 256 << 10;
 /// Empty commands in progress at a time to finish a compaction.
 const COMMANDS_AT_ONCE: usize = 32;
 /// The size of one message of a range stream.

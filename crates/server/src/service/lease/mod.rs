@@ -136,37 +136,56 @@ impl Lease for LeaseService {
     }
 }
 
-/// Renews one lease at a time: a client that sends faster is blocked (backpressure).
+/// Renews leases, several at a time and answers in order: a renewal takes a round trip between
+/// the members, and a client may have very many leases. A client that sends faster is blocked
+/// (backpressure).
 async fn keep_alive(
     context: &ServiceContext,
     mut requests: Streaming<LeaseKeepAliveRequest>,
     responses: &mpsc::Sender<Result<LeaseKeepAliveResponse, Status>>,
 ) {
-    loop {
-        let id = match requests.message().await {
-            Ok(Some(LeaseKeepAliveRequest { id })) => id,
-            Ok(None) => return,
-            Err(status) => {
-                // If the client is gone, the error is lost, which is fine.
-                let _ = responses.send(Err(status)).await;
+    let (renewing, mut renewed) = mpsc::channel(RENEWALS_AT_ONCE);
+    let receive = async move {
+        loop {
+            let id = match requests.message().await {
+                Ok(Some(LeaseKeepAliveRequest { id })) => id,
+                Ok(None) => return,
+                Err(status) => {
+                    // If the client is gone, the error is lost, which is fine.
+                    let _ = responses.send(Err(status)).await;
+                    return;
+                }
+            };
+            let context = context.clone();
+            let renewal = tokio::spawn(async move { renew(&context, id).await });
+            if renewing.send(renewal).await.is_err() {
                 return;
             }
-        };
-        // The revision is read before the leader is asked: a lease that is revoked at a later
-        // revision was still alive at this one.
-        let header = Some(context.header(context.store.read().revision()));
-        let renewed = ask_leader(context, LeaseQuery::Renew(id)).await;
-        let failed = renewed.is_err();
-        // A lease that does not exist is answered with a TTL of 0, which is no error.
-        let response = renewed.map(|time_left| {
-            let ttl = time_left.unwrap_or(0);
-            LeaseKeepAliveResponse { header, id, ttl }
-        });
-        let response = response.map_err(Into::into);
-        if responses.send(response).await.is_err() || failed {
-            return;
         }
+    };
+    let respond = async {
+        while let Some(renewal) = renewed.recv().await {
+            let response = renewal.await.unwrap_or_else(|error| Err(ServiceError::Task(error)));
+            let failed = response.is_err();
+            if responses.send(response.map_err(Into::into)).await.is_err() || failed {
+                return;
+            }
+        }
+    };
+    tokio::pin!(receive, respond);
+    tokio::select! {
+        () = &mut receive => respond.await,
+        () = &mut respond => {}
     }
+}
+
+async fn renew(context: &ServiceContext, id: i64) -> Result<LeaseKeepAliveResponse, ServiceError> {
+    // The revision is read before the leader is asked: a lease that is revoked at a later
+    // revision was still alive at this one.
+    let header = Some(context.header(context.store.read().revision()));
+    // A lease that does not exist is answered with a TTL of 0, which is no error.
+    let ttl = ask_leader(context, LeaseQuery::Renew(id)).await?.unwrap_or(0);
+    Ok(LeaseKeepAliveResponse { header, id, ttl })
 }
 
 /// A random positive id. A collision is next to impossible.
@@ -175,3 +194,5 @@ fn random_id() -> i64 {
 }
 
 const RESPONSES_QUEUED_MAX: usize = 16;
+/// Leases of one stream that are renewed at the same time.
+const RENEWALS_AT_ONCE: usize = 256;
