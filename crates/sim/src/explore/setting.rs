@@ -83,6 +83,10 @@ setting! {
     /// Of 1000 deaths of a process that a peer hears of at once; and of 100 000 ticks at
     /// which a member is told so of its leader, which lives. Only where hints are asked for.
     hints,
+    /// Lasting gray faults after the healing, under which the others must make progress.
+    gray,
+    /// 1 when members have different timeouts and limits.
+    mixed,
 }
 
 impl RunSettings {
@@ -96,6 +100,10 @@ impl RunSettings {
         let apply_delay_max = if random.per_mille(150) { 8_000 } else { 300 };
         let pre_vote = u64::from(random.per_mille(800));
         let check_quorum = u64::from(random.per_mille(800));
+        let mut later = Random::stream(seed, 8);
+        // Without pre-vote and check-quorum a member that hears nothing disturbs the others.
+        let defaults = pre_vote == 1 && check_quorum == 1;
+        let gray = if defaults { some(&mut later, 400, 1, 2) } else { 0 };
         Self {
             seed,
             on_append: random.below(2),
@@ -127,6 +135,8 @@ impl RunSettings {
             absent: some(&mut random, 500, 1, 2),
             priorities: 0,
             hints: 0,
+            gray,
+            mixed: u64::from(later.per_mille(250)),
         }
     }
 
@@ -149,8 +159,26 @@ impl RunSettings {
         random.below(u64::from(Config::PRIORITY_MAX) + 1) as u8
     }
 
+    /// By how much a member differs from the others, where they differ.
+    fn difference(&self, id: MemberId, bound: u64) -> u64 {
+        let mut random = Random::stream(self.seed, 1 << 41 | id.0);
+        if self.mixed == 1 { random.below(bound) } else { 0 }
+    }
+
+    pub(crate) fn snapshot_entries_of(&self, id: MemberId) -> u64 {
+        (self.snapshot_entries + self.difference(id, 40)).max(1)
+    }
+
+    /// The longest election timeout of a member. Leases rely on equal ones.
+    pub(crate) fn election_ticks_max(&self) -> u64 {
+        let differ = self.mixed == 1 && self.lease_reads == 0;
+        if differ { self.election_ticks * 3 / 2 } else { self.election_ticks }
+    }
+
     pub(crate) fn config(&self, id: MemberId, incarnation: u64, run: u64) -> Config {
-        let election_ticks = self.election_ticks.clamp(4, 1_000) as u32;
+        let more = self.difference(id, self.election_ticks_max() - self.election_ticks + 1);
+        let election_ticks = (self.election_ticks + more).clamp(4, 1_000) as u32;
+        let limit = |most: u64| (most / (1 + self.difference(id, 4))).max(1);
         let reads = if self.lease_reads == 1 {
             ReadMode::LeaderLease { drift_ticks: election_ticks / 2 }
         } else {
@@ -164,11 +192,11 @@ impl RunSettings {
             pre_vote: self.pre_vote == 1,
             check_quorum: self.check_quorum == 1,
             reads,
-            append_bytes_max: self.append_bytes.max(1),
-            inflight_messages_max: self.inflight.clamp(1, 1_000) as u32,
+            append_bytes_max: limit(self.append_bytes),
+            inflight_messages_max: limit(self.inflight).min(1_000) as u32,
             uncommitted_bytes_max: self.uncommitted_bytes.max(1),
             tail_bytes_max: self.tail_bytes,
-            trim_keep_entries: self.trim_keep,
+            trim_keep_entries: self.trim_keep + self.difference(id, 8),
             activation: self.activation(),
             ..Config::new(id)
         }

@@ -5,7 +5,7 @@
 //! member.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -48,6 +48,8 @@ pub(crate) struct Simulation {
     pub(crate) first: Arc<Membership>,
     /// The first members were started.
     pub(crate) begun: bool,
+    /// Goals that were reported as ended.
+    pub(crate) ended_goals: BTreeSet<EntryId>,
     /// Faults are over.
     pub(crate) healed: bool,
     /// Clients send no further requests.
@@ -118,6 +120,7 @@ impl Simulation {
             hints: Random::stream(setting.seed, 6),
             first: Arc::default(),
             begun: false,
+            ended_goals: BTreeSet::new(),
             healed: false,
             quiet: false,
             trace: None,
@@ -212,7 +215,11 @@ impl Simulation {
             | SimEvent::MachineDone { place, .. } => *place,
             _ => return Some(what),
         };
-        let until = self.members[place].paused_until;
+        let member = &self.members[place];
+        if member.stall.is_any() {
+            return self.unless_stalled(place, what);
+        }
+        let until = member.paused_until;
         if until <= self.now {
             return Some(what);
         }
@@ -256,7 +263,9 @@ impl Simulation {
         let from = place_of(envelope.from);
         let Message::Snapshot(meta) = &envelope.message else { return Ok(()) };
         let meta = meta.clone();
-        let arrived = !self.network.is_cut(from, place) && self.members[place].is_up();
+        let torn = std::mem::take(&mut self.members[place].tears_snapshot);
+        let received = !self.network.is_cut(from, place) && self.members[place].is_up();
+        let arrived = received && !torn;
         let report = SimEvent::SnapshotReported {
             place: from,
             run: self.members[from].run,
@@ -265,13 +274,17 @@ impl Simulation {
         };
         let at = self.now + 1 + self.random.below(self.setting.delay);
         self.schedule(at, report);
-        if !arrived {
+        if !received {
             return Ok(());
         }
+        let work = if torn {
+            self.report.count("torn snapshot");
+            DiskWork::ReceiveTorn(meta, chunks)
+        } else {
+            DiskWork::Receive(envelope, meta, chunks)
+        };
         let run = self.members[place].run;
-        self.with_process(place, run, |process| {
-            process.disk_waits.push(DiskWork::Receive(envelope, meta, chunks));
-        })
+        self.with_process(place, run, |process| process.disk_waits.push(work))
     }
 
     fn on_tick(&mut self, place: usize, run: u64) -> Checked {
@@ -455,6 +468,7 @@ impl Simulation {
     fn on_event(&mut self, place: usize, event: &Event) -> Checked {
         let id = self.members[place].id;
         self.report.on_event(event);
+        self.note_ended_goal(event)?;
         self.say(|| format!("{id} {event:?}"));
         if let Event::Role { to: RoleKind::Leader, .. } = event {
             let now = self.membership();
@@ -463,10 +477,10 @@ impl Simulation {
         self.invariants.event(id, event)
     }
 
-    /// The member runs and is not paused.
+    /// The member runs and is neither paused nor frozen.
     pub(crate) fn is_awake(&self, place: usize) -> bool {
         let member = &self.members[place];
-        member.is_up() && member.paused_until <= self.now
+        member.is_up() && member.paused_until <= self.now && member.stall.frozen.is_none()
     }
 
     /// The member that leads the newest term.

@@ -43,6 +43,8 @@ pub struct FaultyDisk {
     capacity: Option<u64>,
     /// How many more modifying operations succeed; after that all of them fail.
     operations_left: Option<u64>,
+    /// Syncs report success and make nothing durable.
+    lying: bool,
 }
 
 /// One change of the directory. Each is atomic.
@@ -76,8 +78,21 @@ impl FaultyDisk {
         self.faults.set_rates(rates, random);
     }
 
-    /// Removes all faults and the capacity limit.
+    /// From now on syncs report success and make nothing durable.
+    pub fn lie_about_syncs(&mut self) {
+        self.lying = true;
+    }
+
+    /// Whether syncs make nothing durable.
+    pub fn is_lying(&self) -> bool {
+        self.lying
+    }
+
+    /// Removes all faults and the capacity limit. What a lying sync left is made durable.
     pub fn heal(&mut self) {
+        if std::mem::take(&mut self.lying) {
+            self.flush();
+        }
         self.faults.heal();
         self.capacity = None;
     }
@@ -286,7 +301,9 @@ impl Disk for FaultyDisk {
             self.inode(file)?.forget_dirty();
             return Err(error(IO_ERROR));
         }
-        self.inode(file)?.sync();
+        if !self.lying {
+            self.inode(file)?.sync();
+        }
         Ok(())
     }
 
@@ -309,6 +326,9 @@ impl Disk for FaultyDisk {
         self.count_operation()?;
         if self.faults.strikes(Fault::SyncDirError) {
             return Err(error(IO_ERROR));
+        }
+        if self.lying {
+            return Ok(());
         }
         self.durable_names.clone_from(&self.names);
         self.pending.clear();
