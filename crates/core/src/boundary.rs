@@ -38,7 +38,8 @@ pub enum Input {
     Transfer(MemberId),
     /// The disk holds this save and every one before it, with the snapshot of `Save::install`.
     Saved(SaveId),
-    /// The state machine has applied every entry up to here.
+    /// The state machine has applied every entry up to here, or has installed the snapshot of
+    /// a save up to here.
     Applied(Index),
     /// The state machine has a durable snapshot as of this applied entry: it can be sent to
     /// peers, and the log before it can be trimmed.

@@ -4,6 +4,7 @@
 //! Only state without influence on later behaviour is removed; the rest stays part of the
 //! value, its equality and its hash.
 
+use crate::stall::StallTimer;
 use crate::timer::Timer;
 use crate::{Raft, SaveId};
 
@@ -17,6 +18,7 @@ impl Raft {
     pub fn make_canonical(&mut self) {
         let config = &self.config;
         self.timer = Timer::new(config, config.seed, self.timer.lease_guard);
+        self.stall = StallTimer::default();
         // Its only effect is on the timeout.
         self.informed_by_vote = false;
         for (number, save) in (1..).zip(&mut self.saves.in_flight) {
@@ -40,7 +42,10 @@ impl Raft {
         let endless =
             (config.inflight_messages_max, config.inflight_bytes_max) == (u32::MAX, u64::MAX);
         for peer in &mut leader.peers {
-            (peer.replied_at, peer.heard_at) = (clock, 0);
+            (peer.replied_at, peer.heard_at, peer.grew_at) = (clock, 0, clock);
+            if config.stall_timeouts == 0 {
+                peer.applied = 0; // Only shown.
+            }
             if endless {
                 peer.progress.inflight.clear();
             }

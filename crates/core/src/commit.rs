@@ -80,6 +80,10 @@ impl Raft {
     }
 
     pub(crate) fn on_applied(&mut self, index: Index) -> Result<Accepted, Dropped> {
+        let installed = self.note_machine_installed(index);
+        if installed && index == self.log.applied {
+            return Ok(Accepted::Done);
+        }
         if index <= self.log.applied || index > self.log.applying {
             return Err(Dropped::NothingPending);
         }

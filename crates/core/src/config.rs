@@ -43,6 +43,11 @@ pub struct Config {
     /// member that has just heard from a leader ignores other candidates (thesis §6.2,
     /// §4.2.3).
     pub check_quorum: bool,
+    /// A member whose oldest save or apply is unfinished for this many election timeouts is
+    /// stalled: it does not campaign, is not chosen as a successor, and as a leader hands
+    /// over or steps down. 0 turns this off. A single command must not take the state machine
+    /// that long.
+    pub stall_timeouts: u32,
     /// How linearizable reads are served.
     pub reads: ReadMode,
     /// Followers forward proposals to the leader instead of refusing them.
@@ -188,6 +193,7 @@ impl Config {
             priority: Self::PRIORITY_MAX,
             pre_vote: true,
             check_quorum: true,
+            stall_timeouts: 3,
             reads: ReadMode::Quorum,
             forward_proposals: true,
             step_down_on_removal: true,
@@ -220,6 +226,7 @@ impl Config {
         Self {
             pre_vote: false,
             check_quorum: false,
+            stall_timeouts: 0,
             step_down_on_removal: false,
             append_bytes_max: u64::MAX,
             inflight_messages_max: u32::MAX,
@@ -235,6 +242,11 @@ impl Config {
             etcd_compat: EtcdCompat::etcd(),
             ..Self::new(id)
         }
+    }
+
+    /// After how many ticks without progress a disk or state machine is stalled; 0 for never.
+    pub(crate) fn stall_limit_ticks(&self) -> u32 {
+        self.stall_timeouts.saturating_mul(self.election_ticks)
     }
 
     /// How many ticks a leader may rely on this member for its lease after each message.

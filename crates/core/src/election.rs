@@ -27,6 +27,13 @@ pub(crate) enum Campaign {
 }
 
 impl Raft {
+    pub(crate) fn on_campaign_requested(&mut self) -> Result<Accepted, Dropped> {
+        if self.campaign_blocked(Campaign::Real).is_none() && self.stall_forbids_campaign(true) {
+            return Err(Dropped::MayNotCampaign(CampaignBlocked::Stalled));
+        }
+        self.on_campaign()
+    }
+
     pub(crate) fn on_campaign(&mut self) -> Result<Accepted, Dropped> {
         self.campaign(if self.config.pre_vote { Campaign::Pre } else { Campaign::Real })
     }
@@ -61,6 +68,8 @@ impl Raft {
         } else if self.timer.lease_guard > 0 && kind != Campaign::Forced {
             // Shown by scenarios/read_lease_blocks_requested_campaign.txt.
             Some(CampaignBlocked::LeaderHoldsLease)
+        } else if self.stall_forbids_campaign(kind == Campaign::Forced) {
+            Some(CampaignBlocked::Stalled)
         } else if self.term + 2 >= NUMBER_MAX {
             Some(CampaignBlocked::TermsExhausted)
         } else {
@@ -71,7 +80,7 @@ impl Raft {
     /// Whether the election timeout may start a campaign. Cheap; asked when the timeout has
     /// ended.
     pub(crate) fn is_promotable(&self) -> bool {
-        self.installing.is_none() && self.may_campaign()
+        self.installing.is_none() && self.may_campaign() && !self.stall_delays_campaign()
     }
 
     /// A voter may campaign, and so may a member that refused a vote only because its own

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::membership::{EndedGoal, GoalStep, Membership};
 use crate::message::Identity;
 use crate::status::RoleKind;
-use crate::{EntryId, Index, MemberId, Term};
+use crate::{EntryId, Index, MemberId, Stalled, Term};
 
 /// Something that an operator may want to log or count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -76,6 +76,8 @@ pub enum Event {
         /// Why.
         reason: AbortReason,
     },
+    /// This member's disk or state machine began to stand still, or makes progress again.
+    Stalled(Stalled),
     /// A peer's snapshot replaced this member's log and state.
     SnapshotInstalled(EntryId),
 }

@@ -4,6 +4,7 @@
 //! [`next_step`] decides; this module collects the state of the peers for it, and acts. It
 //! also checks that a change of votes has a live quorum.
 
+use crate::awaited::AwaitedMember;
 use crate::membership::quorum_size;
 use crate::membership::{
     Change, ChangeRefusal, GoalStep, Membership, Operation, Plan, PlanContext, next_step, plan,
@@ -23,6 +24,8 @@ pub struct GoalStatus {
     /// Why a due step is not taken: too few voters are live and caught up, or a zone could
     /// then block the cluster.
     pub held_up: Option<ChangeRefusal>,
+    /// The members that the step needs and that are not ready, and why.
+    pub awaited: Vec<AwaitedMember>,
     /// For each member: how many entries it lacks, and how many catch-up rounds it has
     /// finished.
     pub behind: Vec<(MemberId, u64, u32)>,
@@ -221,17 +224,26 @@ impl Raft {
     }
 
     /// Live, and near enough to the end of the log to be needed for a quorum.
-    fn is_ready(&self, leader: &Leader, peer: &Peer) -> bool {
+    pub(crate) fn is_ready(&self, leader: &Leader, peer: &Peer) -> bool {
         let near =
             peer.rounds.finished > 0 && peer.progress.matched >= leader.recent_log_end.previous;
         let keeps_up = near && peer.progress.flow == Flow::Replicate;
-        peer.id == self.config.id || keeps_up && self.is_live(leader, peer)
+        if peer.id == self.config.id {
+            return !self.stalled().any();
+        }
+        keeps_up && self.is_live(leader, peer)
     }
 
-    /// Has replied recently, or was added too recently for that.
-    fn is_live(&self, leader: &Leader, peer: &Peer) -> bool {
-        let silent = leader.clock.saturating_sub(peer.replied_at);
-        silent < 2 * u64::from(self.config.election_ticks)
+    /// Has replied recently, or was added too recently for that, and makes progress: a
+    /// member that stands still answers heartbeats too.
+    /// Shown by scenarios/stall_joiner_is_not_promoted.txt.
+    pub(crate) fn is_live(&self, leader: &Leader, peer: &Peer) -> bool {
+        leader.silent_ticks(peer) < self.live_ticks() && !peer.stalled.any()
+    }
+
+    /// A peer that has replied within this many ticks is live.
+    pub(crate) fn live_ticks(&self) -> u64 {
+        2 * u64::from(self.config.election_ticks)
     }
 
     /// Whether each majority of the next membership has a live quorum, as this leader sees
@@ -245,7 +257,14 @@ impl Raft {
         if !self.config.pre_flight || now.majorities() == next.majorities() {
             return Ok(());
         }
-        if now.blocking_zone().is_none() && next.blocking_zone().is_some() {
+        // Compared with what is live now: when a zone has failed, the loss of another would
+        // block already, and the dead members of the failed one can be removed.
+        // Shown by scenarios/preflight_zone_dead_member_is_removed.txt.
+        let live = |id| {
+            let peer = leader.peer(id);
+            id == self.config.id || peer.is_some_and(|peer| self.is_live(leader, peer))
+        };
+        if now.blocking_zone_among(live).is_none() && next.blocking_zone().is_some() {
             return Err(ChangeRefusal::ZoneWouldBlock);
         }
         let able = |id| leader.peer(id).is_some_and(|peer| self.is_ready(leader, peer));
@@ -267,6 +286,7 @@ impl Raft {
         let newest = &self.memberships.newest().membership;
         Some(GoalStatus {
             held_up: self.held_up(newest, &step),
+            awaited: self.awaited_by(leader, &step),
             step,
             since_ticks: leader.clock - leader.step_since,
             behind: others

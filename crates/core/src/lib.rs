@@ -35,7 +35,7 @@
 //!
 //! To read the source, start with `boundary` (the whole contract on one page), `message` and
 //! `raft` (the dispatch of inputs), then the conversations: `election`, `replication`, `commit`,
-//! `changes`, `goals`, `settled`, `snapshot`, `transfer`, `reads`.
+//! `changes`, `goals`, `settled`, `snapshot`, `transfer`, `reads`, `stall`.
 //!
 //! # Guarantees
 //! No message, request or disk content makes this code panic, loop or allocate without bound;
@@ -49,6 +49,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod awaited;
 mod boot;
 mod boundary;
 mod canonical;
@@ -79,6 +80,7 @@ mod role;
 mod saves;
 mod settled;
 mod snapshot;
+mod stall;
 pub mod status;
 mod terms;
 mod timer;
@@ -95,6 +97,7 @@ pub use membership::{Change, Membership};
 pub use message::{Envelope, SnapshotMeta};
 pub use raft::Raft;
 pub use refusal::{Dropped, Refusal};
+pub use stall::Stalled;
 pub use status::Status;
 
 pub(crate) use config::{Activation, ReadMode};

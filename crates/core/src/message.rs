@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::membership::Membership;
-use crate::{Change, Config, Entries, EntryId, Index, MemberId, Refusal, RequestId, Term};
+use crate::{Change, Config, Entries, EntryId, Index, MemberId, Refusal, RequestId, Stalled, Term};
 
 use bytes::Bytes;
 
@@ -165,6 +165,10 @@ pub struct HeartbeatReply {
     pub round: u64,
     /// As in the heartbeat.
     pub sent_at: u64,
+    /// How far the sender's state machine has applied the log.
+    pub applied: Index,
+    /// Which work of the sender stands still. The reply itself does not wait for the disk.
+    pub stalled: Stalled,
 }
 
 /// Which entry a snapshot covers, and the membership at that entry.

@@ -2,7 +2,7 @@
 
 use crate::goals::CatchUpRounds;
 use crate::inflight::Inflight;
-use crate::{Config, Index, MemberId, PeerStatus};
+use crate::{Config, Index, MemberId, PeerStatus, Stalled};
 
 /// How a leader sends entries to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +61,12 @@ pub(crate) struct Peer {
     pub(crate) heard_at: u64,
     /// The leader's clock when the peer last replied.
     pub(crate) replied_at: u64,
+    /// The leader's clock when the peer's log last grew or was complete.
+    pub(crate) grew_at: u64,
+    /// How far its state machine has applied the log, as it last reported.
+    pub(crate) applied: Index,
+    /// Which work stands still, as it last reported.
+    pub(crate) stalled: Stalled,
     pub(crate) rounds: CatchUpRounds,
     /// The incarnation of the peer's disk, as it last reported; 0 before that.
     pub(crate) incarnation: u64,
@@ -206,6 +212,9 @@ impl Peer {
             round: 0,
             heard_at: 0,
             replied_at: clock,
+            grew_at: clock,
+            applied: 0,
+            stalled: Stalled::NO,
             rounds: CatchUpRounds::default(),
             incarnation: 0,
         }
@@ -225,6 +234,8 @@ impl From<&Peer> for PeerStatus {
             active: progress.active,
             inflight: progress.inflight.count(),
             inflight_full: progress.inflight.is_full(),
+            applied: peer.applied,
+            stalled: peer.stalled,
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::role::Role;
 use crate::saves::Saves;
 use crate::settled::Reports;
 use crate::snapshot::PendingSnapshot;
+use crate::stall::StallTimer;
 use crate::timer::Timer;
 use crate::{
     Accepted, Activation, Boot, BootError, Config, Dropped, EntryId, Envelope, Event, Index, Input,
@@ -38,6 +39,7 @@ pub struct Raft {
     pub(crate) active_membership_id: EntryId,
     pub(crate) saves: Saves,
     pub(crate) timer: Timer,
+    pub(crate) stall: StallTimer,
     /// Entries for the state machine are being loaded.
     pub(crate) loading: bool,
     /// Membership work may be due: settled changes, goal steps, leaving a joint. Done at
@@ -91,6 +93,7 @@ impl Raft {
             installing: None,
             memberships,
             saves: Saves::default(),
+            stall: StallTimer::default(),
             loading: false,
             membership_work_due: false,
             leave_joint_due: false,
@@ -140,7 +143,7 @@ impl Raft {
             Input::Loaded(LoadTarget::Machine, entries) => self.on_loaded_to_apply(&entries),
             Input::Unreachable(peer) => self.on_unreachable(peer),
             Input::ConnectionLost(peer) => self.on_connection_lost(peer),
-            Input::Campaign => self.on_campaign(),
+            Input::Campaign => self.on_campaign_requested(),
             Input::ForgetLeader => self.on_forget_leader(),
         }
     }
@@ -232,6 +235,7 @@ impl Raft {
 
     fn on_tick(&mut self) -> Result<Accepted, Dropped> {
         self.timer.tick();
+        self.tick_stall();
         if self.role.is_leader() {
             self.on_leader_tick();
         } else if self.timer.is_due() && self.is_promotable() {

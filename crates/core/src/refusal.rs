@@ -43,6 +43,12 @@ pub enum Refusal {
         /// The target or recipient.
         to: MemberId,
     },
+    /// The disk or the state machine of the requested next leader stands still. Choose
+    /// another one.
+    TargetStalled {
+        /// The target or recipient.
+        to: MemberId,
+    },
 }
 
 /// Why an input had no effect. Each of these is normal in a running cluster; a caller may
@@ -195,6 +201,8 @@ pub enum CampaignBlocked {
     SnapshotNotInstalled,
     /// A leader may be relying on this member for its lease.
     LeaderHoldsLease,
+    /// Its disk or its state machine stands still.
+    Stalled,
     /// No terms are left.
     TermsExhausted,
 }
@@ -241,6 +249,9 @@ impl fmt::Display for Refusal {
             Self::TooManyReads { limit } => write!(f, "{limit} reads are waiting already"),
             Self::Change(reason) => write!(f, "{reason}"),
             Self::TargetNotVoter { to } => write!(f, "{to} is not a voter"),
+            Self::TargetStalled { to } => {
+                write!(f, "the disk or state machine of {to} stands still")
+            }
         }
     }
 }
@@ -318,6 +329,7 @@ impl fmt::Display for CampaignBlocked {
             Self::MembershipNotApplied => "a committed membership is not applied yet",
             Self::SnapshotNotInstalled => "a snapshot is not installed yet",
             Self::LeaderHoldsLease => "a leader may hold its lease",
+            Self::Stalled => "its disk or state machine stands still",
             Self::TermsExhausted => "no terms are left",
         })
     }

@@ -22,6 +22,7 @@ impl Refusal {
             Self::TooMuchUncommitted { waiting, limit } => (4, vec![waiting, limit]),
             Self::TooManyReads { limit } => (5, vec![limit as u64]),
             Self::TargetNotVoter { to } => (6, vec![to.0]),
+            Self::TargetStalled { to } => (7, vec![to.0]),
             Self::Change(reason) => reason.to_parts(),
         }
     }
@@ -36,6 +37,7 @@ impl Refusal {
             (4, &[waiting, limit]) => Self::TooMuchUncommitted { waiting, limit },
             (5, &[limit]) => Self::TooManyReads { limit: limit.try_into().ok()? },
             (6, &[to]) => Self::TargetNotVoter { to: MemberId(to) },
+            (7, &[to]) => Self::TargetStalled { to: MemberId(to) },
             (CHANGE.., _) => Self::Change(ChangeRefusal::from_parts(case, numbers)?),
             _ => return None,
         })
@@ -148,6 +150,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(found, 7 + 20 + 5);
+        assert_eq!(found, 8 + 20 + 5);
     }
 }

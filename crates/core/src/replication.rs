@@ -126,7 +126,13 @@ impl Raft {
         self.commit_to(commit);
         let Heartbeat { round, sent_at, settled, .. } = heartbeat;
         self.on_leader_settled(from, settled);
-        let reply = HeartbeatReply { round, sent_at, commit: self.saves.durable_commit };
+        let reply = HeartbeatReply {
+            round,
+            sent_at,
+            commit: self.saves.durable_commit,
+            applied: self.applied_by_machine(),
+            stalled: self.stalled(),
+        };
         self.send(from, Message::HeartbeatReply(reply));
         Ok(Accepted::Done)
     }
@@ -191,6 +197,9 @@ impl Raft {
         let progress = &mut peer.progress;
         // An answered probe ends probing, even without new entries.
         let news = progress.match_to(index);
+        if news {
+            peer.grew_at = leader.clock;
+        }
         let ends_probe = || progress.matched == index && progress.flow == Flow::Probe;
         if !(news || ends_probe()) {
             return;
@@ -233,6 +242,10 @@ impl Raft {
         let peer = &mut leader.peers[slot];
         peer.progress.active = true;
         peer.replied_at = clock;
+        (peer.applied, peer.stalled) = (reply.applied, reply.stalled);
+        if peer.progress.matched == last {
+            peer.grew_at = clock;
+        }
         peer.progress.unpause();
         if reply.sent_at <= clock {
             peer.heard_at = peer.heard_at.max(reply.sent_at);
@@ -261,6 +274,7 @@ impl Raft {
             }
             self.on_transfer_timeout();
         }
+        self.give_way_if_stalled();
         self.membership_work_due = true;
         if self.timer.heartbeat_elapsed >= self.config.heartbeat_ticks {
             self.timer.heartbeat_elapsed = 0;

@@ -102,6 +102,8 @@ pub(crate) struct Leader {
     pub(crate) last_successor: Option<MemberId>,
     pub(crate) hand_over_after: u64,
     pub(crate) transfer: Option<Transfer>,
+    /// The clock when this leader began to hand over because it is stalled.
+    pub(crate) giving_way: Option<u64>,
     /// A TimeoutNow was sent in this term: another member may win an election without
     /// waiting for the leader lease to end.
     pub(crate) lease_given_up: bool,
@@ -146,6 +148,7 @@ impl Leader {
             last_successor: None,
             hand_over_after: 0,
             transfer: None,
+            giving_way: None,
             lease_given_up: false,
             reads: Reads::default(),
             uncommitted_bytes: 0,
@@ -166,6 +169,11 @@ impl Leader {
 
     pub(crate) fn peer_mut(&mut self, id: MemberId) -> Option<&mut Peer> {
         self.peers.iter_mut().find(|peer| peer.id == id)
+    }
+
+    /// Ticks since the peer replied, or was added.
+    pub(crate) fn silent_ticks(&self, peer: &Peer) -> u64 {
+        self.clock.saturating_sub(peer.replied_at)
     }
 
     /// What a quorum holds durably (thesis §3.6.2).

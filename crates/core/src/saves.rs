@@ -232,6 +232,7 @@ impl Raft {
             self.out.events.push(Event::SnapshotInstalled(id));
         }
         if id.index > self.log.applied {
+            self.expect_machine_install(id.index);
             self.log.applied_to(id.index);
             self.membership_work_due = true;
             self.leave_joint_due = true;

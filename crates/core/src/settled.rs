@@ -196,9 +196,11 @@ impl Raft {
         let successor = successors
             .filter(|peer| on_append || peer.committed >= known)
             .max_by_key(|peer| {
-                // Prefer a member that stays over one that is leaving too.
+                // Prefer a live member, and one that stays over one that is leaving too.
+                // Shown by scenarios/stall_leaving_leader_skips_stalled_successor.txt.
+                let live = self.is_live(leader, peer);
                 let stays = membership.incoming().contains(peer.id);
-                (stays, peer.progress.matched, std::cmp::Reverse(peer.id))
+                (live, stays, peer.progress.matched, std::cmp::Reverse(peer.id))
             })
             .map(|peer| peer.id);
         // The other members must receive the commit index before this leader steps down.

@@ -4,12 +4,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+pub use crate::awaited::{AwaitedMember, AwaitedReason};
 pub use crate::goals::GoalStatus;
 pub use crate::progress::Flow;
 
 use crate::membership::Membership;
 use crate::role::Role;
-use crate::{Entry, EntryId, Index, MemberId, Raft, SnapshotMeta, Term};
+use crate::{Entry, EntryId, Index, MemberId, Raft, SnapshotMeta, Stalled, Term};
 
 /// Follower, candidate or leader, without their state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +59,8 @@ pub struct Status {
     pub goal: Option<GoalStatus>,
     /// The index of the newest settled membership's entry.
     pub settled: Index,
+    /// Which work of this member stands still.
+    pub stalled: Stalled,
     /// Linearizable reads that wait at this leader.
     pub reads_waiting: usize,
     /// Ticks since the leader was heard, or since the last campaign.
@@ -112,6 +115,10 @@ pub struct PeerStatus {
     pub inflight: usize,
     /// Whether the window of appends in flight is full.
     pub inflight_full: bool,
+    /// Its state machine has applied the log up to here, as it last reported.
+    pub applied: Index,
+    /// Which of its work stands still, as it last reported.
+    pub stalled: Stalled,
 }
 
 impl Raft {
@@ -156,6 +163,7 @@ impl Raft {
             transfer: self.role.leader().and_then(|leader| leader.transfer).map(|open| open.to),
             goal: self.goal_status(),
             settled: self.reports.settled,
+            stalled: self.stalled(),
             reads_waiting: self.role.leader().map_or(0, |leader| leader.reads.waiting()),
             elapsed_ticks: self.timer.elapsed,
             timeout_ticks: self.timer.timeout,
@@ -226,6 +234,9 @@ impl fmt::Display for Status {
         if self.log.installing {
             write!(f, " installing={}", self.log.snapshot)?;
         }
+        if self.stalled.any() {
+            write!(f, " stalled={}", self.stalled)?;
+        }
         if let Some(to) = self.transfer {
             write!(f, " transfer={to}")?;
         }
@@ -233,6 +244,9 @@ impl fmt::Display for Status {
             write!(f, " step=\"{}\"", goal.step)?;
             if let Some(why) = goal.held_up {
                 write!(f, " held_up=\"{why}\"")?;
+            }
+            for awaited in &goal.awaited {
+                write!(f, " awaits=\"{awaited}\"")?;
             }
         }
         if self.reads_waiting > 0 {

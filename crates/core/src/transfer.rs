@@ -24,6 +24,9 @@ impl Raft {
         if leader.transfer.is_some_and(|open| open.to == to) {
             return Err(Dropped::NothingToDo);
         }
+        if leader.peers[slot].stalled.any() {
+            return Err(Refusal::TargetStalled { to }.into());
+        }
         let caught_up = leader.peers[slot].progress.matched == last;
         let aborted = self.abort_transfer(AbortReason::Replaced);
         if to == self.config.id {

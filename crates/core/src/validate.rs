@@ -41,6 +41,7 @@ impl Raft {
                 in_range(EntryId::new(0, heartbeat.commit))?;
                 in_range(EntryId::new(0, heartbeat.settled))?;
             }
+            Message::HeartbeatReply(reply) => in_range(EntryId::new(0, reply.applied))?,
             Message::AppendReply(AppendReply::Matches { index, .. }) if *index >= NUMBER_MAX => {
                 return Err(Malformed::NumberTooLarge.into());
             }

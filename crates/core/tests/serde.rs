@@ -14,7 +14,9 @@ use quorate_core::membership::{
 };
 use quorate_core::message::Identity;
 use quorate_core::refusal::{CampaignBlocked, Malformed};
-use quorate_core::status::{Flow, GoalStatus, LogStatus, PeerStatus, RoleKind};
+use quorate_core::status::{
+    AwaitedMember, AwaitedReason, Flow, GoalStatus, LogStatus, PeerStatus, RoleKind,
+};
 use quorate_core::{
     Boot, Change, Config, ConfigError, Dropped, EntryId, Event, Input, MemberId, MemberSet,
     Membership, Raft, Refusal, RequestId, SaveId, SnapshotMeta, Status,
@@ -322,12 +324,20 @@ fn parts_of_a_status() {
             step: GoalStep::Leave,
             since_ticks: 4,
             held_up: Some(ChangeRefusal::QuorumNotReady { voters: 3, quorum: 2, live: 1 }),
+            awaited: vec![
+                AwaitedMember { id: id(2), reason: AwaitedReason::Silent { ticks: 9 } },
+                AwaitedMember { id: id(3), reason: AwaitedReason::DiskStalled },
+            ],
             behind: vec![(id(2), 100, 1)],
         },
         json!({
             "step": "leave",
             "since_ticks": 4,
             "held_up": {"quorum_not_ready": {"voters": 3, "quorum": 2, "live": 1}},
+            "awaited": [
+                {"id": 2, "reason": {"silent": {"ticks": 9}}},
+                {"id": 3, "reason": "disk_stalled"},
+            ],
             "behind": [[2, 100, 1]],
         }),
     );

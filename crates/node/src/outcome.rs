@@ -176,7 +176,7 @@ impl RequestRefused {
                     | ChangeRefusal::SimpleInJoint
                     | ChangeRefusal::GoalInProgress
             ),
-            Self::ByLeader(Refusal::TargetNotVoter { .. }) => false,
+            Self::ByLeader(Refusal::TargetNotVoter { .. } | Refusal::TargetStalled { .. }) => false,
             Self::ByLeader(_)
             | Self::NoLeader
             | Self::ReadTimedOut

@@ -271,6 +271,7 @@ impl Driver {
 
     /// A snapshot replaced entries: the replies that they would have given are lost.
     pub(crate) fn on_installed(&mut self, meta: &SnapshotMeta, dedup: &CommandDedup) {
+        let _ = self.step(Input::Applied(meta.id.index));
         let sent = |open: &OpenRequest| open.stage != RequestStage::Waiting;
         for token in self.requests.tokens(sent) {
             let command_id = CommandId { sequence: token.0, ..self.own };

@@ -280,6 +280,9 @@ fn refused_by_leader(error: &Refusal) -> (Code, String) {
             (Code::ResourceExhausted, TOO_MANY_REQUESTS)
         }
         Refusal::TargetNotVoter { .. } => (Code::FailedPrecondition, BAD_TRANSFEREE),
+        Refusal::TargetStalled { .. } => {
+            return (Code::FailedPrecondition, format!("{BAD_TRANSFEREE}: {error}"));
+        }
         Refusal::Change(error) => return change_refused(error),
         other => return (Code::Unknown, format!("etcdserver: {other}")),
     };

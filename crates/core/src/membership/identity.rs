@@ -69,12 +69,19 @@ impl Membership {
     /// A zone whose loss would leave some majority without a quorum; only when the zones of
     /// all voters are known.
     pub fn blocking_zone(&self) -> Option<&Bytes> {
+        self.blocking_zone_among(|_| true)
+    }
+
+    /// A zone whose loss would leave some majority without a quorum when only these members
+    /// are live.
+    pub(crate) fn blocking_zone_among(&self, live: impl Fn(MemberId) -> bool) -> Option<&Bytes> {
         let zone = |id| self.info(id).map(|info| &info.zone).filter(|zone| !zone.is_empty());
         self.majorities().iter().find_map(|majority| {
             let zones: Option<Vec<&Bytes>> = majority.iter().map(zone).collect();
             let zones = zones?;
             let blocks = |zone: &Bytes| {
-                let left = zones.iter().filter(|other| **other != zone).count();
+                let elsewhere = majority.iter().zip(&zones).filter(|(_, other)| **other != zone);
+                let left = elsewhere.filter(|(id, _)| live(*id)).count();
                 left < quorum_size(majority.len())
             };
             zones.iter().copied().find(|zone| blocks(zone))

@@ -9,7 +9,7 @@ use quorate_core::message::{
     Append, AppendReply, Heartbeat, HeartbeatReply, Identity, Message, Proposal, Vote, VoteReply,
 };
 use quorate_core::{
-    Change, Entries, EntryId, Envelope, MemberId, Refusal, RequestId, SnapshotMeta,
+    Change, Entries, EntryId, Envelope, MemberId, Refusal, RequestId, SnapshotMeta, Stalled,
 };
 use quorate_storage::codec::{Codec, DecodeError};
 
@@ -148,6 +148,12 @@ struct HeartbeatReplyHead {
     round: u64,
     #[prost(uint64, tag = "3")]
     sent_at: u64,
+    #[prost(uint64, tag = "4")]
+    applied: u64,
+    #[prost(bool, tag = "5")]
+    disk_stalled: bool,
+    #[prost(bool, tag = "6")]
+    machine_stalled: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -291,10 +297,7 @@ impl MessageBody {
                     settled: *settled,
                 })
             }
-            Message::HeartbeatReply(HeartbeatReply { commit, round, sent_at }) => {
-                let (commit, round, sent_at) = (*commit, *round, *sent_at);
-                Self::HeartbeatReply(HeartbeatReplyHead { commit, round, sent_at })
-            }
+            Message::HeartbeatReply(reply) => Self::HeartbeatReply((*reply).into()),
             Message::Snapshot(meta) => Self::Snapshot(meta.to_bytes().into()),
             Message::TimeoutNow => Self::TimeoutNow(EmptyHead {}),
             Message::Propose(request, proposal) => Self::Propose(ProposeHead {
@@ -338,9 +341,7 @@ impl MessageBody {
             Self::Heartbeat(HeartbeatHead { commit, round, sent_at, settled }) => {
                 Message::Heartbeat(Heartbeat { commit, round, sent_at, settled })
             }
-            Self::HeartbeatReply(HeartbeatReplyHead { commit, round, sent_at }) => {
-                Message::HeartbeatReply(HeartbeatReply { commit, round, sent_at })
-            }
+            Self::HeartbeatReply(reply) => Message::HeartbeatReply(reply.into()),
             Self::Snapshot(meta) => Message::Snapshot(SnapshotMeta::from_bytes(meta)?),
             Self::TimeoutNow(EmptyHead {}) => Message::TimeoutNow,
             Self::Propose(ProposeHead { request, change: false }) => {
@@ -412,6 +413,22 @@ impl From<VoteReplyHead> for VoteReply {
     fn from(head: VoteReplyHead) -> Self {
         let committed = EntryId::new(head.committed_term, head.committed_index);
         Self { granted: head.granted, committed }
+    }
+}
+
+impl From<HeartbeatReply> for HeartbeatReplyHead {
+    fn from(reply: HeartbeatReply) -> Self {
+        let HeartbeatReply { commit, round, sent_at, applied, stalled } = reply;
+        let Stalled { disk: disk_stalled, machine: machine_stalled } = stalled;
+        Self { commit, round, sent_at, applied, disk_stalled, machine_stalled }
+    }
+}
+
+impl From<HeartbeatReplyHead> for HeartbeatReply {
+    fn from(head: HeartbeatReplyHead) -> Self {
+        let HeartbeatReplyHead { commit, round, sent_at, applied, .. } = head;
+        let stalled = Stalled { disk: head.disk_stalled, machine: head.machine_stalled };
+        Self { commit, round, sent_at, applied, stalled }
     }
 }
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use quorate_core::message::{Append, Heartbeat, HeartbeatReply, Proposal};
-use quorate_core::{Entry, EntryId, Payload, RequestId};
+use quorate_core::{Entry, EntryId, Payload, RequestId, Stalled};
 
 use super::frame::{Frame, FrameBatch, FrameKind, FrameReadError, take_frame};
 use super::message::MalformedMessage;
@@ -358,8 +358,13 @@ fn cost_of_an_append_to_two_peers() {
             each(decoded),
         );
     }
-    let reply =
-        envelope(Message::HeartbeatReply(HeartbeatReply { commit: 9, round: 0, sent_at: 7 }));
+    let reply = envelope(Message::HeartbeatReply(HeartbeatReply {
+        commit: 9,
+        round: 0,
+        sent_at: 7,
+        applied: 8,
+        stalled: Stalled { disk: true, machine: false },
+    }));
     let began = Instant::now();
     let mut batch = FrameBatch::default();
     for _ in 0..100_000 {

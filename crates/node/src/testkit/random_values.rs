@@ -12,7 +12,7 @@ use quorate_core::message::{
 };
 use quorate_core::{
     Change, Entries, Entry, EntryId, MemberId, MemberSet, Membership, Payload, Refusal, RequestId,
-    SnapshotMeta,
+    SnapshotMeta, Stalled,
 };
 
 /// Draws numbers (SplitMix64).
@@ -177,6 +177,8 @@ impl RandomValues {
                 commit: self.number(),
                 round: self.number(),
                 sent_at: self.number(),
+                applied: self.number(),
+                stalled: Stalled { disk: self.flip(), machine: self.flip() },
             }),
             8 => Message::TimeoutNow,
             9 if self.flip() => Message::Propose(self.request(), Proposal::Command(self.bytes())),

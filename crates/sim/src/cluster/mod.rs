@@ -115,7 +115,12 @@ impl Cluster {
             return Ok(Vec::new());
         };
         self.network.extend(save.then_send);
-        self.step(id, Input::Saved(save.id))
+        let installed = save.install.filter(|_| member.config.stall_timeouts > 0);
+        let mut outputs = self.step(id, Input::Saved(save.id))?;
+        if let Some(meta) = installed {
+            outputs.extend(self.step(id, Input::Applied(meta.id.index))?);
+        }
+        Ok(outputs)
     }
 
     /// The machine has run its oldest entries.

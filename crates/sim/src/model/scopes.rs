@@ -7,7 +7,7 @@ use super::scope::{Checks, NetworkModel, Scope, ScopeActions, ScopeBounds, Scope
 
 /// Settings under which a member keeps nothing but what elections, logs and memberships
 /// need: no clocks, no windows, no limits.
-const PLAIN: &str = "pre-vote=off check-quorum=off election=1000000 \
+const PLAIN: &str = "pre-vote=off check-quorum=off stall=0 election=1000000 \
                      inflight=4294967295 inflight-bytes=max uncommitted-bytes=max";
 
 const PROMPT: NetworkModel = NetworkModel::Prompt { delayed: 0 };

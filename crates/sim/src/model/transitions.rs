@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use quorate_core::message::Message;
 use quorate_core::status::RoleKind;
 use quorate_core::{Change, EntryId, Envelope, Index, MemberId, Membership, Term};
 
@@ -290,7 +291,12 @@ impl Transitions {
     /// Messages to unknown members have no number.
     pub(super) fn message_number(&mut self, envelope: &Envelope) -> Option<u32> {
         let (from, to) = (self.place(envelope.from)?, self.place(envelope.to)?);
-        let (number, new) = self.messages.number(envelope.clone());
+        let mut envelope = envelope.clone();
+        if let Message::HeartbeatReply(reply) = &mut envelope.message {
+            // Only shown: no scope counts stalls.
+            reply.applied = 0;
+        }
+        let (number, new) = self.messages.number(envelope);
         if new {
             self.links.push(MessageLink { from: from as u8, to: to as u8 });
         }

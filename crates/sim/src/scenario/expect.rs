@@ -86,6 +86,8 @@ const FACTS: &[&str] = &[
     "ended",
     "transfer",
     "reads",
+    "stalled",
+    "awaits",
     "match",
 ];
 
@@ -423,6 +425,13 @@ fn found(status: &Status, key: &str, wanted: &str) -> String {
         "newest" => status.newest_membership_id.to_string(),
         "transfer" => member(status.transfer),
         "reads" => status.reads_waiting.to_string(),
+        "stalled" => status.stalled.to_string(),
+        "awaits" => {
+            let awaited = status.goal.iter().flat_map(|goal| &goal.awaited);
+            let texts: Vec<String> =
+                awaited.map(|one| format!("{}:{}", one.id, one.reason.name())).collect();
+            if texts.is_empty() { "none".to_owned() } else { texts.join(",") }
+        }
         // `match=m2:5` asks about one peer only.
         _ => {
             let asked = wanted.split_once(':').map_or(wanted, |(id, _)| id);

@@ -7,7 +7,9 @@ use quorate_core::membership::GoalEnd;
 use quorate_core::message::{
     Append, AppendReply, Heartbeat, HeartbeatReply, Identity, Message, Proposal, Vote, VoteReply,
 };
-use quorate_core::{EntryId, Envelope, Index, MemberId, Membership, RequestId, SnapshotMeta, Term};
+use quorate_core::{
+    EntryId, Envelope, Index, MemberId, Membership, RequestId, SnapshotMeta, Stalled, Term,
+};
 
 use super::notation::{
     self, Draft, MembershipText, PARTS, change_text, entries_text, entry_id, looks_like_entry,
@@ -111,7 +113,13 @@ fn fields_text(message: &Message) -> String {
                 if beat.settled > 1 { format!(" settled={}", beat.settled) } else { String::new() };
             format!("commit={}{}{settled}", beat.commit, round_text(beat.round))
         }
-        Message::HeartbeatReply(reply) => round_text(reply.round).trim_start().to_owned(),
+        Message::HeartbeatReply(reply) => {
+            let stalled = match reply.stalled {
+                Stalled::NO => String::new(),
+                stalled => format!(" stalled={stalled}"),
+            };
+            format!("{}{stalled}", round_text(reply.round)).trim_start().to_owned()
+        }
         Message::Snapshot(meta) => format!("{} {}", meta.id, meta.membership),
         Message::TimeoutNow => String::new(),
         Message::Propose(request, Proposal::Command(command)) => {
@@ -149,6 +157,17 @@ pub(super) fn goal_end_text(end: GoalEnd) -> &'static str {
     }
 }
 
+/// What stands still, as an author wrote it.
+pub(super) fn stalled(word: &str) -> Parsed<Stalled> {
+    let all = [false, true]
+        .into_iter()
+        .flat_map(|disk| [false, true].into_iter().map(move |machine| Stalled { disk, machine }));
+    match all.into_iter().find(|stalled| stalled.to_string() == word) {
+        Some(stalled) => Ok(stalled),
+        None => unknown("stall", word, &["no", "disk", "machine", "disk,machine"]),
+    }
+}
+
 fn round_text(round: u64) -> String {
     if round == 0 { String::new() } else { format!(" round={round}") }
 }
@@ -175,6 +194,8 @@ struct Fields {
     commit: Index,
     round: u64,
     settled: Index,
+    applied: Index,
+    stalled: Stalled,
     request: u64,
     flag: bool,
     differs: Option<Index>,
@@ -214,6 +235,8 @@ impl ByHand {
             Some(("differs", value)) => fields.differs = Some(number(value)?),
             Some(("commit", value)) => fields.commit = number(value)?,
             Some(("settled", value)) => fields.settled = number(value)?,
+            Some(("applied", value)) => fields.applied = number(value)?,
+            Some(("stalled", value)) => fields.stalled = stalled(value)?,
             Some(("disk", value)) => fields.incarnation = number(value)?,
             Some(("joined-at", value)) => fields.joined_at = number(value)?,
             Some(("round", value)) => fields.round = number(value)?,
@@ -273,6 +296,8 @@ impl ByHand {
                 commit: f.commit,
                 round: f.round,
                 sent_at: 0,
+                applied: f.applied,
+                stalled: f.stalled,
             }),
             "Snapshot" => {
                 let id = f.drafts.first().map_or(EntryId::ZERO, |draft| draft.id);
@@ -315,6 +340,8 @@ const FIELDS: &[&str] = &[
     "commit=5",
     "round=1",
     "settled=5",
+    "applied=5",
+    "stalled=disk",
     "disk=11",
     "joined-at=5",
     "to=m2",

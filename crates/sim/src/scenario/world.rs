@@ -207,8 +207,15 @@ impl StoryWorld {
         if member.saves.held {
             self.page.tell("saves", format!("{id} saved {words}"));
         }
+        // A held machine does not install the snapshot.
+        let installed =
+            save.install.filter(|_| !member.applies.held && member.config.stall_timeouts > 0);
         save.then_send.into_iter().for_each(|envelope| self.send(envelope));
-        self.step(id, "saved", Input::Saved(save.id)).map(|_| Some(words))
+        let _ = self.step(id, "saved", Input::Saved(save.id))?;
+        if let Some(meta) = installed {
+            let _ = self.step(id, "applied", Input::Applied(meta.id.index))?;
+        }
+        Ok(Some(words))
     }
 
     fn complete_apply(&mut self, id: MemberId) -> Result<Option<String>, String> {
@@ -361,6 +368,9 @@ impl StoryWorld {
             Event::TransferBegan { to } => self.page.say(format!("{id} hands over to {to}")),
             Event::TransferAborted { to, reason } => {
                 self.page.say(format!("{id} stops handing over to {to}: {}", aborted(*reason)));
+            }
+            Event::Stalled(stalled) => {
+                self.page.say(format!("{id} stalled: {stalled}"));
             }
             Event::SnapshotInstalled(entry) => {
                 self.page.say(format!("{id} installed snapshot {entry}"));

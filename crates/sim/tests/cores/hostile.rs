@@ -10,7 +10,7 @@ use quorate_core::message::{
 use quorate_core::{
     Boot, Change, Config, Entries, Entry, EntryId, Envelope, HardState, Input, LoadTarget,
     MemberId, MemberSet, Membership, Payload, Raft, Refusal, RequestId, SaveId, SnapshotMeta,
-    invariants,
+    Stalled, invariants,
 };
 
 use quorate_sim::random::Random;
@@ -122,7 +122,10 @@ fn message(random: &mut Random, raft: &Raft) -> Message {
         }
         10 => {
             let (round, sent_at) = (number(random, raft), number(random, raft));
-            Message::HeartbeatReply(HeartbeatReply { round, sent_at, commit: number(random, raft) })
+            let (commit, applied) = (number(random, raft), number(random, raft));
+            let stalled = Stalled { disk: pick(random, 4) == 0, machine: pick(random, 4) == 0 };
+            let reply = HeartbeatReply { round, sent_at, commit, applied, stalled };
+            Message::HeartbeatReply(reply)
         }
         11 => {
             let id = entry_id(random, raft);

@@ -1,0 +1,219 @@
+//! Gray failures: a disk or a state machine that stands still on a member that otherwise
+//! runs. The member notices it by counting ticks, tells its leader, does not campaign, and
+//! as a leader hands over, or steps down when no member takes over.
+
+use std::fmt;
+
+use crate::role::{Leader, Role};
+use crate::{Dropped, Event, Index, MemberId, Raft, SaveId, progress::Peer};
+
+/// Which work of a member has made no progress for [`Config::stall_timeouts`].
+///
+/// [`Config::stall_timeouts`]: crate::Config::stall_timeouts
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+pub struct Stalled {
+    /// The oldest save is not durable.
+    pub disk: bool,
+    /// The state machine does not apply the entries, or install the snapshot, that are due.
+    pub machine: bool,
+}
+
+impl Stalled {
+    /// Neither stands still.
+    pub const NO: Self = Self { disk: false, machine: false };
+
+    /// Whether anything stands still.
+    pub fn any(self) -> bool {
+        self.disk || self.machine
+    }
+}
+
+/// `disk`, `machine`, `disk,machine` or `no`.
+impl fmt::Display for Stalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.disk, self.machine) {
+            (false, false) => "no",
+            (true, false) => "disk",
+            (false, true) => "machine",
+            (true, true) => "disk,machine",
+        })
+    }
+}
+
+/// Counts for how many ticks the disk and the state machine have made no progress.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub(crate) struct StallTimer {
+    disk: Standstill,
+    machine: Standstill,
+    /// As it was last reported in an event.
+    reported: Stalled,
+    /// A snapshot that is durable and that the state machine has not reported as installed,
+    /// and what the machine had applied before.
+    machine_installs: Option<(Index, Index)>,
+}
+
+/// One piece of unfinished work and its age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+struct Standstill {
+    work: Option<u64>,
+    ticks: u32,
+}
+
+impl Standstill {
+    fn tick(&mut self, work: Option<u64>, limit: u32) {
+        let ticks = if work.is_some() && work == self.work { self.ticks + 1 } else { 0 };
+        *self = Self { work, ticks: ticks.min(limit) };
+    }
+
+    fn lasts(self, work: Option<u64>, limit: u32) -> bool {
+        limit > 0 && work.is_some() && work == self.work && self.ticks >= limit
+    }
+}
+
+impl Raft {
+    /// Which work of this member stands still.
+    pub fn stalled(&self) -> Stalled {
+        let limit = self.config.stall_limit_ticks();
+        Stalled {
+            disk: self.stall.disk.lasts(self.oldest_save(), limit),
+            machine: self.stall.machine.lasts(self.oldest_apply(), limit),
+        }
+    }
+
+    /// Only counts; a member without unfinished work compares two empty values.
+    pub(crate) fn tick_stall(&mut self) {
+        let limit = self.config.stall_limit_ticks();
+        if limit == 0 {
+            return;
+        }
+        let (save, apply) = (self.oldest_save(), self.oldest_apply());
+        self.stall.disk.tick(save, limit);
+        self.stall.machine.tick(apply, limit);
+        let stalled = self.stalled();
+        if stalled != self.stall.reported {
+            self.stall.reported = stalled;
+            self.out.events.push(Event::Stalled(stalled));
+        }
+    }
+
+    fn oldest_save(&self) -> Option<u64> {
+        self.saves.in_flight.front().map(|save| {
+            let SaveId(id) = save.id;
+            id
+        })
+    }
+
+    /// What the state machine has applied, if it still has to apply more. A snapshot that is
+    /// not durable is work of the disk.
+    fn oldest_apply(&self) -> Option<u64> {
+        let due = self.installing.is_none()
+            && (self.stall.machine_installs.is_some()
+                || self.log.applied < self.log.may_apply_to(self.config.apply_unsaved));
+        due.then(|| self.applied_by_machine())
+    }
+
+    /// Up to where the state machine itself has applied the log. Different from the applied
+    /// index of the log while the machine installs a durable snapshot.
+    pub(crate) fn applied_by_machine(&self) -> Index {
+        self.stall.machine_installs.map_or(self.log.applied, |(_, before)| before)
+    }
+
+    /// A snapshot is durable; the state machine is to install it next.
+    pub(crate) fn expect_machine_install(&mut self, index: Index) {
+        if self.config.stall_timeouts > 0 {
+            self.stall.machine_installs = Some((index, self.applied_by_machine()));
+        }
+    }
+
+    /// The state machine has reached this index. True when that ends an installation.
+    pub(crate) fn note_machine_installed(&mut self, index: Index) -> bool {
+        self.stall.machine_installs.take_if(|(snapshot, _)| *snapshot <= index).is_some()
+    }
+
+    /// A stalled member does not campaign: as a leader it would only hand over again.
+    /// A candidate needs its disk for the vote; with a stalled machine it campaigns when no
+    /// other member has won for as long as the stall limit, because it may be the only one
+    /// that can win. A sole voter has no other member to wait for.
+    /// Shown by scenarios/stall_member_does_not_campaign.txt.
+    pub(crate) fn stall_delays_campaign(&self) -> bool {
+        let stalled = self.stalled();
+        let waited = self.timer.elapsed >= self.config.stall_limit_ticks();
+        !self.is_sole_voter() && (stalled.disk || stalled.machine && !waited)
+    }
+
+    /// Whether a campaign is refused because of a stall. `requested`: by the leader or the
+    /// operator, so that another member can be chosen.
+    pub(crate) fn stall_forbids_campaign(&self, requested: bool) -> bool {
+        let stalled = self.stalled();
+        !self.is_sole_voter() && (stalled.disk || stalled.machine && requested)
+    }
+
+    fn is_sole_voter(&self) -> bool {
+        self.membership().is_single() && self.membership().is_voter(self.config.id)
+    }
+
+    /// A stalled leader hands over to the healthiest voter. If that one does not take over
+    /// within an election timeout, it steps down, so that the others elect one. It leads on
+    /// when the others could not: a leader that stands still is better than none.
+    /// Shown by scenarios/stall_leader_disk_hands_over.txt and
+    /// scenarios/stall_leader_steps_down.txt.
+    pub(crate) fn give_way_if_stalled(&mut self) {
+        let stalled = self.stalled();
+        let Some(leader) = self.role.leader() else { return };
+        // A leader without a vote leaves as soon as its successors know the membership.
+        let votes = self.membership().is_voter(self.config.id);
+        let heir = if stalled.any() && votes { self.heir(leader, stalled) } else { None };
+        let heir = heir.filter(|_| self.quorum_can_vote(leader, stalled));
+        let (clock, timeout) = (leader.clock, u64::from(self.config.election_ticks));
+        let (giving_way, open) = (leader.giving_way, leader.transfer);
+        let Role::Leader(leader) = &mut self.role else { return };
+        match (heir, giving_way) {
+            (None, _) => leader.giving_way = None,
+            (Some(heir), None) => {
+                leader.giving_way = Some(clock);
+                if open.is_none() {
+                    let _: Result<_, Dropped> = self.on_transfer(heir);
+                }
+            }
+            (Some(_), Some(since)) if clock - since >= timeout => {
+                self.become_follower(self.term, None);
+            }
+            _ => {}
+        }
+    }
+
+    /// The healthiest voter that is ahead of what this leader is stuck at. One that is not
+    /// would probably be stuck at the same command, or on the same disk.
+    fn heir(&self, leader: &Leader, stalled: Stalled) -> Option<MemberId> {
+        let (applied, saved) = (self.applied_by_machine(), self.log.saved());
+        let lacks_entries = saved < self.log.last().index;
+        let ahead = |peer: &&Peer| {
+            (!stalled.machine || peer.applied > applied)
+                && (!stalled.disk || !lacks_entries || peer.progress.matched > saved)
+        };
+        let membership = self.membership();
+        let fit = leader.peers.iter().filter(|peer| {
+            peer.id != self.config.id && membership.is_voter(peer.id) && self.is_ready(leader, peer)
+        });
+        let healthiest = fit.filter(ahead).max_by_key(|peer| {
+            let stays = membership.incoming().contains(peer.id);
+            (stays, peer.progress.matched, peer.applied, std::cmp::Reverse(peer.id))
+        });
+        healthiest.map(|peer| peer.id)
+    }
+
+    /// A quorum is live with disks that can record a vote. This member's own disk counts
+    /// like the others'.
+    fn quorum_can_vote(&self, leader: &Leader, own: Stalled) -> bool {
+        self.membership().quorum(|id| {
+            if id == self.config.id {
+                return !own.disk;
+            }
+            leader.peer(id).is_some_and(|peer| {
+                !peer.stalled.disk && leader.silent_ticks(peer) < self.live_ticks()
+            })
+        })
+    }
+}
