@@ -5,7 +5,8 @@
 
 use std::fmt;
 
-use super::setting::RunSettings;
+use super::patterns;
+use super::setting::{FOCUS_COMMITS, FOCUS_LEASES, RunSettings};
 use crate::random::Random;
 
 /// The member that an action is for.
@@ -156,6 +157,11 @@ impl Action {
     /// All that happens in a run with this setting.
     pub fn draw(setting: &RunSettings) -> Vec<Self> {
         let mut random = Random::stream(setting.seed, 2);
+        match setting.focus {
+            FOCUS_LEASES => return patterns::about_leases(setting, &mut random),
+            FOCUS_COMMITS => return patterns::about_commits(setting, &mut random),
+            _ => {}
+        }
         let kinds = draw_kinds(&mut random, setting.seed);
         let drawable: Vec<ActionKind> =
             ActionKind::ALL.iter().copied().filter(|what| kinds.contains(&what.kind())).collect();

@@ -14,7 +14,7 @@ use quorate_core::{Change, Event, MemberId, MemberSet, Membership};
 
 use super::member::{MemberHealth, SimMember};
 use super::rerun::{self, Reached};
-use super::setting::{RunSettings, TICK};
+use super::setting::{FOCUS_COMMITS, RunSettings, TICK};
 use super::simulation::{SimEvent, Simulation, place_of};
 use super::workload::Judgement;
 use crate::checkers::{Checked, Violation, has_quorum};
@@ -77,6 +77,12 @@ impl Simulation {
             .filter(|member| member.health == MemberHealth::Healthy && !member.flipped)
             .map(|member| member.id)
             .collect();
+        if let Some(place) = self.over_at {
+            let first = self.members[place].id;
+            if stays.remove(&first) && !self.can_continue(&stays) {
+                stays.insert(first);
+            }
+        }
         for _ in 0..self.setting.absent {
             let all: Vec<MemberId> = stays.iter().copied().collect();
             let Some(down) = self.random.pick(&all).copied() else { break };
@@ -90,9 +96,25 @@ impl Simulation {
 
     /// Whether these have a quorum of every membership that is or may become active.
     pub(super) fn can_continue(&self, stays: &BTreeSet<MemberId>) -> bool {
-        let memberships = self.memberships_in_use();
+        let memberships = match self.setting.focus {
+            FOCUS_COMMITS => self.memberships_needed(),
+            _ => self.memberships_in_use(),
+        };
         !memberships.is_empty()
             && memberships.iter().all(|membership| has_quorum(membership, |id| stays.contains(&id)))
+    }
+
+    /// The memberships whose quorums must suffice: the newest one that is committed, the one
+    /// before it until that is settled, and those that are logged after it.
+    fn memberships_needed(&self) -> Vec<Arc<Membership>> {
+        let mut committed = self.invariants.memberships();
+        let Some((newest, membership)) = committed.next() else { return Vec::new() };
+        let before = committed.next().filter(|_| newest.index > self.settled);
+        let before = before.map(|(_, membership)| Arc::clone(membership));
+        let rafts = self.members.iter().filter_map(|member| member.process.as_ref());
+        let logged = rafts.map(|process| process.driver.raft().membership_at(u64::MAX));
+        let logged = logged.filter(|membership| membership.since().index > newest.index);
+        std::iter::once(Arc::clone(membership)).chain(before).chain(logged).collect()
     }
 
     fn bring_back(&mut self, stays: &BTreeSet<MemberId>) -> Checked {

@@ -19,6 +19,7 @@ mod lifecycle;
 mod machine;
 mod member;
 mod network;
+mod patterns;
 mod rare;
 mod replay;
 mod report;

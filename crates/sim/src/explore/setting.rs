@@ -12,6 +12,9 @@ use crate::random::Random;
 /// Time is counted in units; a member's clock ticks about this often.
 pub(crate) const TICK: u64 = 1_000;
 
+pub(crate) const FOCUS_LEASES: u64 = 1;
+pub(crate) const FOCUS_COMMITS: u64 = 2;
+
 macro_rules! setting {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// The numbers that make a run.
@@ -87,6 +90,11 @@ setting! {
     gray,
     /// 1 when members have different timeouts and limits.
     mixed,
+    /// What the run is about: 0 everything, 1 leader leases, 2 what members know of commits.
+    focus,
+    /// The faults end when so many changes are committed, and the member that knew of the
+    /// last one first stays away; 0 for never.
+    end_at_change,
 }
 
 impl RunSettings {
@@ -137,6 +145,66 @@ impl RunSettings {
             hints: 0,
             gray,
             mixed: u64::from(later.per_mille(250)),
+            focus: 0,
+            end_at_change: 0,
+        }
+        .focused(&mut later)
+    }
+
+    /// Some runs are about one thing that random faults reach too rarely.
+    fn focused(self, random: &mut Random) -> Self {
+        match random.below(12) {
+            0 => self.about_leases(random),
+            1 => self.about_commits(random),
+            _ => self,
+        }
+    }
+
+    /// Clocks differ as much as a lease allows, and clients ask often and everywhere. A lease
+    /// lasts half an election timeout, so the slowest clock may take 1.4 times as long for a
+    /// tick as the fastest one.
+    fn about_leases(self, random: &mut Random) -> Self {
+        Self {
+            focus: FOCUS_LEASES,
+            lease_reads: 1,
+            check_quorum: 1,
+            voters: 3,
+            learners: 0,
+            election_ticks: random.between(6, 12),
+            clients: 6,
+            keys: 1,
+            think_ticks: 1,
+            value_bytes: 8,
+            ticks: random.between(150, 300),
+            delay: random.between(20, 150),
+            loss: 0,
+            disk_delay: random.between(10, 80),
+            apply_delay: random.between(10, 50),
+            drift: random.between(100, 180),
+            gray: 0,
+            mixed: 0,
+            hints: if random.per_mille(300) { 1_000 } else { 0 },
+            ..self
+        }
+    }
+
+    /// One change after the other, until the member that knows of a commit is gone.
+    fn about_commits(self, random: &mut Random) -> Self {
+        Self {
+            focus: FOCUS_COMMITS,
+            voters: random.between(2, 4),
+            learners: random.between(1, 2),
+            ticks: 200,
+            clients: random.between(1, 3),
+            delay: random.between(50, 600),
+            loss: if random.per_mille(500) { random.between(20, 250) } else { 0 },
+            disk_delay: random.between(20, 600),
+            apply_delay: random.between(10, 1_000),
+            absent: 24,
+            gray: 0,
+            mixed: 0,
+            end_at_change: random.between(1, 6),
+            ..self
         }
     }
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use quorate::driver::{DriverOutput, MachineJob, RequestOutcome, RequestToken};
 use quorate_core::message::{AppendReply, Message};
 use quorate_core::status::RoleKind;
-use quorate_core::{Entries, EntryId, Envelope, Event, MemberId, Membership, Payload, Term};
+use quorate_core::{Entries, EntryId, Envelope, Event, Index, MemberId, Membership, Payload, Term};
 use quorate_storage::{Store, StoreError};
 
 use super::Trace;
@@ -50,6 +50,11 @@ pub(crate) struct Simulation {
     pub(crate) begun: bool,
     /// Goals that were reported as ended.
     pub(crate) ended_goals: BTreeSet<EntryId>,
+    /// The changes that were committed so far, and the newest one that is settled.
+    pub(crate) committed_changes: BTreeSet<Index>,
+    pub(crate) settled: Index,
+    /// The faults end now: the member at this place knew first of the last change.
+    pub(crate) over_at: Option<usize>,
     /// Faults are over.
     pub(crate) healed: bool,
     /// Clients send no further requests.
@@ -121,6 +126,9 @@ impl Simulation {
             first: Arc::default(),
             begun: false,
             ended_goals: BTreeSet::new(),
+            committed_changes: BTreeSet::new(),
+            settled: 0,
+            over_at: None,
             healed: false,
             quiet: false,
             trace: None,
@@ -170,6 +178,9 @@ impl Simulation {
             self.now = due.at;
             self.report.note(due.at, due.order);
             self.handle(due.what)?;
+            if self.over_at.is_some() && !self.healed {
+                return Ok(());
+            }
         }
         self.now = end;
         Ok(())
@@ -332,11 +343,15 @@ impl Simulation {
             match job {
                 MachineJob::Apply(entries) => {
                     self.invariants.applying(id, entries)?;
-                    self.on_committed(entries)?;
+                    self.on_committed(place, entries)?;
                 }
                 MachineJob::Install(meta) => self.invariants.installing(id, meta.id.index),
                 MachineJob::Query(..) | MachineJob::Snapshot(_) => {}
             }
+        }
+        if self.over_at == Some(place) && !self.healed {
+            // It dies before it tells anybody.
+            return self.crash(place).map(drop);
         }
         if let Some(process) = &mut self.members[place].process {
             process.jobs.extend(jobs);
@@ -357,12 +372,16 @@ impl Simulation {
     }
 
     /// Changes of membership among committed entries.
-    fn on_committed(&mut self, entries: &Entries) -> Checked {
+    fn on_committed(&mut self, place: usize, entries: &Entries) -> Checked {
         for entry in entries.iter() {
             if let Payload::Change(change) = &entry.payload {
                 let applied = self.admin.applied(entry.id.index, &change.change.context);
                 applied.map_err(|why| Violation::new("R2", why))?;
                 self.on_membership(entry.id, &change.membership);
+                let is_new = self.committed_changes.insert(entry.id.index);
+                if is_new && self.committed_changes.len() as u64 == self.setting.end_at_change {
+                    self.over_at = Some(place);
+                }
             }
         }
         Ok(())
@@ -469,6 +488,9 @@ impl Simulation {
         let id = self.members[place].id;
         self.report.on_event(event);
         self.note_ended_goal(event)?;
+        if let Event::Settled { id: entry, .. } = event {
+            self.settled = self.settled.max(entry.index);
+        }
         self.say(|| format!("{id} {event:?}"));
         if let Event::Role { to: RoleKind::Leader, .. } = event {
             let now = self.membership();

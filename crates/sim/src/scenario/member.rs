@@ -1,6 +1,7 @@
 //! One member on the stage: the engine, its disk, and the work it waits for.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use quorate_core::{Boot, Config, EntryId, HardState, Index, MemberId, Raft, Save};
 
@@ -25,6 +26,8 @@ pub(super) struct StoryMember {
     pub(super) settled: Option<EntryId>,
     /// Who told it last that it is not the member of its id.
     pub(super) disowned: Option<MemberId>,
+    /// A copy of its disk, for `roll-back`.
+    pub(super) kept_disk: Option<Arc<DiskState>>,
 }
 
 /// How the transcript describes work in progress, oldest first.
@@ -54,6 +57,7 @@ impl StoryMember {
             commit_shown: 0,
             settled: None,
             disowned: None,
+            kept_disk: None,
         }
     }
 
