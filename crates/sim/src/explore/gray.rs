@@ -12,6 +12,7 @@ use quorate_core::{Change, MemberId, MemberSet};
 
 use super::action::ActionKind;
 use super::acts::MEMBERS_MAX;
+use super::heal::have_quorums;
 use super::setting::TICK;
 use super::simulation::{SimEvent, Simulation, place_of};
 use super::workload::ClientReply;
@@ -118,7 +119,7 @@ impl Simulation {
         let drawn = self.random.pick(&all).copied();
         let Some(id) = leader.filter(|id| is_leader && well.contains(id)).or(drawn) else { return };
         let others: BTreeSet<MemberId> = all.iter().copied().filter(|other| *other != id).collect();
-        if !self.can_continue(&others) {
+        if !have_quorums(&others, &self.memberships_needed()) {
             return;
         }
         let kinds = [

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quorate::Machine as _;
-use quorate_core::membership::{ChangeKind, Goal, GoalEnd};
-use quorate_core::{Change, Event, MemberId, MemberSet, Membership};
+use quorate_core::membership::{ChangeKind, GoalEnd};
+use quorate_core::{Change, EntryId, Event, MemberId, MemberSet, Membership};
 
 use super::member::{MemberHealth, SimMember};
 use super::rerun::{self, Reached};
@@ -40,6 +40,7 @@ impl Simulation {
         let names: Vec<String> = stays.iter().map(ToString::to_string).collect();
         self.say(|| format!("== healed: {}", names.join(" ")));
         self.bring_back(&stays)?;
+        let in_progress = self.possible_goal(&stays);
         // A leader may start a change that needs members that stay down. The cluster is checked
         // only after the leader can know that they are down.
         self.run_until(self.now + 3 * self.election())?;
@@ -57,7 +58,9 @@ impl Simulation {
             "no leader commits an entry of its term",
             |simulation| simulation.has_working_leader(),
         )?;
-        self.finish_goal(&stays)?;
+        if let Some(goal) = in_progress.or_else(|| self.possible_goal(&stays)) {
+            self.finish_goal(goal)?;
+        }
         self.reach_goal(&stays)?;
         if self.setting.gray > 0 {
             self.endure_gray_faults(&mut stays)?;
@@ -95,18 +98,17 @@ impl Simulation {
     }
 
     /// Whether these have a quorum of every membership that is or may become active.
-    pub(super) fn can_continue(&self, stays: &BTreeSet<MemberId>) -> bool {
+    fn can_continue(&self, stays: &BTreeSet<MemberId>) -> bool {
         let memberships = match self.setting.focus {
             FOCUS_COMMITS => self.memberships_needed(),
             _ => self.memberships_in_use(),
         };
-        !memberships.is_empty()
-            && memberships.iter().all(|membership| has_quorum(membership, |id| stays.contains(&id)))
+        have_quorums(stays, &memberships)
     }
 
     /// The memberships whose quorums must suffice: the newest one that is committed, the one
     /// before it until that is settled, and those that are logged after it.
-    fn memberships_needed(&self) -> Vec<Arc<Membership>> {
+    pub(super) fn memberships_needed(&self) -> Vec<Arc<Membership>> {
         let mut committed = self.invariants.memberships();
         let Some((newest, membership)) = committed.next() else { return Vec::new() };
         let before = committed.next().filter(|_| newest.index > self.settled);
@@ -186,22 +188,22 @@ impl Simulation {
         process.is_some_and(|process| process.driver.raft().has_own_commit())
     }
 
-    /// A goal that was in progress is reached without the operator, by any leader, if all of
-    /// its members run.
-    fn finish_goal(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
+    /// The goal in progress, if all of its members are among these.
+    fn possible_goal(&self, stays: &BTreeSet<MemberId>) -> Option<EntryId> {
         let now = self.membership();
-        let possible = |goal: &&Goal| {
-            goal.voters.iter().chain(goal.learners.iter()).all(|id| stays.contains(&id))
-        };
-        let Some(goal) = now.goal().filter(possible) else { return Ok(()) };
+        let goal = now.goal()?;
+        let mut members = goal.voters.iter().chain(goal.learners.iter());
+        members.all(|id| stays.contains(&id)).then_some(goal.id)
+    }
+
+    /// A goal that was in progress is reached without the operator, by any leader.
+    fn finish_goal(&mut self, goal: EntryId) -> Checked {
         let end = self.deadline(CHANGED_WITHIN);
-        while self.membership().goal().is_some_and(|open| open.id == goal.id) {
+        while self.membership().goal().is_some_and(|open| open.id == goal) {
             if self.now >= end {
                 let now = self.membership();
-                return Err(Violation::new(
-                    "L2",
-                    format!("the goal {} is not finished: {now}", goal.id),
-                ));
+                let message = format!("the goal {goal} is not finished: {now}");
+                return Err(Violation::new("L2", message));
             }
             self.run_until(self.now + TICK)?;
         }
@@ -310,6 +312,12 @@ impl Simulation {
             memberships.map(|(id, known)| (id.index, Arc::clone(known))).collect();
         rerun::check((self.machine)(), &self.clients.history, &memberships, &reached)
     }
+}
+
+/// Whether these members have a quorum of each of these memberships, of which there is one.
+pub(super) fn have_quorums(set: &BTreeSet<MemberId>, memberships: &[Arc<Membership>]) -> bool {
+    let suffices = |membership: &Arc<Membership>| has_quorum(membership, |id| set.contains(&id));
+    !memberships.is_empty() && memberships.iter().all(suffices)
 }
 
 /// An upper bound for replicating and applying so many entries one by one, while clients add
