@@ -62,10 +62,11 @@ impl Simulation {
         let stall = std::mem::take(&mut member.stall);
         let held = std::mem::take(&mut member.held);
         let run = member.run;
-        if let Some(since) = stall.frozen {
-            // Time has passed: the clock ticks before any other event.
+        if let (Some(since), Some(process)) = (stall.frozen, &mut member.process) {
+            // Time has passed: the clock ticks before anything else, or a lease would seem valid.
             let ticks = ((self.now - since) / TICK).min(2 * election_ticks);
-            self.schedule(self.now, SimEvent::Resumes { place, run, ticks });
+            (0..ticks).for_each(|_| process.driver.tick());
+            self.schedule(self.now, SimEvent::Resumes { place, run, ticks: 0 });
         }
         held.into_iter().for_each(|event| self.schedule(self.now, event));
         stall.is_any()
