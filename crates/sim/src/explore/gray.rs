@@ -44,7 +44,8 @@ impl Simulation {
                 true
             }
             ActionKind::SlowLink if other != place => {
-                let (from, to) = if number % 2 == 0 { (place, other) } else { (other, place) };
+                let (from, to) =
+                    if number.is_multiple_of(2) { (place, other) } else { (other, place) };
                 self.network.slow_down(from, to, slow);
                 true
             }
