@@ -35,6 +35,7 @@ impl Raft {
         let left = leader.hand_over_after.saturating_sub(leader.clock);
         leader.hand_over_after = if left == 0 { 0 } else { clock + left };
         (leader.clock, leader.elected_at, leader.step_since) = (clock, clock, clock);
+        leader.membership_since = clock;
         leader.recent_log_end.ticks = 0;
         if config.uncommitted_bytes_max == u64::MAX {
             leader.uncommitted_bytes = 0;

@@ -38,9 +38,28 @@ fn no_simulation_breaks_a_rule() {
         "fill-disk",
         "jump-clock",
         "transfer",
+        "hang-disk",
+        "hang-machine",
+        "freeze",
+        "slow-link",
+        "fail-dir-sync",
+        "lie-about-sync",
+        "reuse-id",
     ] {
         assert!(count(event) > 0, "no {event} in {all}");
     }
+    assert!(all.endured > 5, "{all}");
+    // Each committed membership counts once, not once for each member that reports it.
+    assert!(all.memberships < 20 * SEEDS, "{all}");
+}
+
+/// With tiny windows each entry takes a round trip of its own. The time limits allow for that.
+#[test]
+fn a_long_backlog_takes_as_long_as_it_takes() {
+    let replay = RunReplay::parse(include_str!("long_backlog.replay")).unwrap();
+    let outcome = run(&replay.setting, &replay.actions);
+    assert_eq!(outcome.violation, None);
+    assert_eq!(outcome.report.healed, 1);
 }
 
 #[test]

@@ -136,8 +136,13 @@ impl ClusterHistory {
                 format!("{} has a snapshot at {at}, but {} is committed", id, known.id)
             })?;
         }
-        let since = if membership.since() == EntryId::ZERO { at } else { membership.since() };
-        self.note_membership(since, membership);
+        // The first membership has no entry. It counts once, however many snapshots hold it.
+        let is_first = membership.since() == EntryId::ZERO;
+        if !is_first {
+            self.note_membership(membership.since(), membership);
+        } else if self.memberships.is_empty() {
+            self.note_membership(at, membership);
+        }
         Ok(())
     }
 
@@ -167,8 +172,9 @@ pub(crate) fn commit_is_on_quorum<'a>(
     let agreed = raised.memberships.iter().any(|membership| has_quorum(membership, holds));
     ensure(agreed, "I10", || {
         let (by, [_, membership]) = (raised.by, &raised.memberships);
+        let on = those_that(membership, holds);
         format!(
-            "{by} commits {}, which is not on the disks of a quorum of {membership}",
+            "{by} commits {}, which is not on the disks of a quorum of {membership}, only on {on}",
             raised.entry
         )
     })
@@ -185,9 +191,18 @@ pub(crate) fn settled_is_known<'a>(
     let knows = |id| disk(id).is_some_and(|disk| disk.knows_committed(entry.index));
     let on_append = membership.activation() == Activation::OnAppend;
     ensure(on_append || has_quorum(membership, knows), "I13", || {
+        let known = those_that(membership, knows);
         format!(
-            "{} reports {entry} as settled, but no quorum of disks knows that it is committed",
-            by
+            "{by} reports {entry} as settled, but no quorum of disks knows that it is committed, \
+             only {known}",
         )
     })
+}
+
+/// The members of which this is true, for messages.
+fn those_that(membership: &Membership, is_true: impl Fn(MemberId) -> bool) -> String {
+    let members = membership.members();
+    let names: Vec<String> =
+        members.iter().filter(|id| is_true(*id)).map(|id| id.to_string()).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(" ") }
 }

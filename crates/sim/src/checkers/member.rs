@@ -167,10 +167,14 @@ impl MemberRecord {
             let kept = log.covers(newest) || !self.requested.covers(newest);
             ensure(kept, "D1", || format!("{id} saved {newest} and starts without it"))?;
         }
+        // An empty disk under an old id is not the member that was added.
+        let joined = (config.joined_at != Config::NEVER_JOINED).then_some(config.joined_at);
+        let added_again = joined.is_some_and(|index| index > self.joined_at);
         *self = Self {
+            joined_at: joined.unwrap_or(self.joined_at),
             requested: log.clone(),
             disk: DiskRecord { log, hard_state: boot.hard_state, snapshot: boot.snapshot.id.index },
-            lost_disk: self.lost_disk.take().filter(|_| config.joined_at <= self.joined_at),
+            lost_disk: self.lost_disk.take().filter(|_| !added_again),
             term: boot.hard_state.term,
             commit: boot.hard_state.commit.max(boot.snapshot.id.index),
             applying: boot.applied,

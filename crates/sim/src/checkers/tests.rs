@@ -389,3 +389,38 @@ fn quorums_agree_with_those_of_the_core() {
     }
     assert!(!has_quorum(&Membership::default(), |_| true));
 }
+
+#[test]
+fn the_first_membership_counts_once() {
+    let first = Arc::new(membership(&[&[1, 2, 3]], &[]));
+    let snapshot =
+        |index| SnapshotMeta { id: EntryId::new(1, index), membership: Arc::clone(&first) };
+    let mut history = ClusterHistory::default();
+    for index in [1, 1, 7, 9] {
+        history.note_snapshot(MemberId(1), &snapshot(index)).unwrap();
+    }
+    assert_eq!(history.memberships().count(), 1);
+    history.note_membership(EntryId::new(1, 12), &Arc::new(membership(&[&[1, 2]], &[])));
+    assert_eq!(history.memberships().count(), 2);
+}
+
+#[test]
+fn a_lost_disk_counts_until_the_member_is_added_again() {
+    let first = view(1, vec![command(1, 2)], 2);
+    let held = EntryId::new(1, 2);
+    let mut member = record(&first);
+    member.disk_lost();
+    assert!(member.disk().log.covers(held));
+    let boot = Boot::default();
+    let mut empty = Config::new(MemberId(1));
+    empty.joined_at = Config::NEVER_JOINED;
+    // The new process has an empty disk and was not added: its id stands for the old disk.
+    for _ in 0..2 {
+        member.started(&empty, &boot).unwrap();
+        assert!(member.disk().log.covers(held));
+    }
+    let mut added = Config::new(MemberId(1));
+    added.joined_at = 9;
+    member.started(&added, &boot).unwrap();
+    assert!(!member.disk().log.covers(held));
+}

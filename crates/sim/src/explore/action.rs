@@ -5,7 +5,8 @@
 
 use std::fmt;
 
-use super::setting::RunSettings;
+use super::patterns;
+use super::setting::{FOCUS_COMMITS, FOCUS_LEASES, RunSettings};
 use crate::random::Random;
 
 /// The member that an action is for.
@@ -53,6 +54,10 @@ pub enum FaultKind {
     Clock,
     Members,
     Requests,
+    /// Slow or standing still instead of dead.
+    Gray,
+    /// What storage and operators do more rarely.
+    Rare,
 }
 
 actions! {
@@ -117,6 +122,26 @@ actions! {
     Burst, "burst", 4, Requests;
     /// Drop the log up to the newest snapshot.
     Trim, "trim", 2, Requests;
+    /// The disk completes nothing until it is relieved.
+    HangDisk, "hang-disk", 5, Gray;
+    /// The state machine completes nothing until it is relieved.
+    HangMachine, "hang-machine", 4, Gray;
+    /// The process does nothing until it is relieved; its messages wait.
+    Freeze, "freeze", 3, Gray;
+    /// Every write takes longer than an election timeout, until it is relieved.
+    CrawlDisk, "crawl-disk", 3, Gray;
+    /// One direction of a link takes longer than an election timeout, until it is relieved.
+    SlowLink, "slow-link", 4, Gray;
+    /// Ends the gray faults of a member.
+    Relieve, "relieve", 14, Gray;
+    /// The next sync of the directory fails.
+    FailDirSync, "fail-dir-sync", 3, Rare;
+    /// Syncs report success and make nothing durable; a power loss then costs the disk.
+    LieAboutSync, "lie-about-sync", 3, Rare;
+    /// The next snapshot for this member breaks off halfway.
+    TearSnapshot, "tear-snapshot", 5, Rare;
+    /// A removed member is added again under its id, with an empty disk.
+    ReuseId, "reuse-id", 6, Rare;
 }
 
 /// One action at one time.
@@ -132,7 +157,12 @@ impl Action {
     /// All that happens in a run with this setting.
     pub fn draw(setting: &RunSettings) -> Vec<Self> {
         let mut random = Random::stream(setting.seed, 2);
-        let kinds = draw_kinds(&mut random);
+        match setting.focus {
+            FOCUS_LEASES => return patterns::about_leases(setting, &mut random),
+            FOCUS_COMMITS => return patterns::about_commits(setting, &mut random),
+            _ => {}
+        }
+        let kinds = draw_kinds(&mut random, setting.seed);
         let drawable: Vec<ActionKind> =
             ActionKind::ALL.iter().copied().filter(|what| kinds.contains(&what.kind())).collect();
         let total: u64 = drawable.iter().map(|what| what.odds()).sum();
@@ -160,8 +190,9 @@ impl Action {
     }
 }
 
-/// Every run has requests; each other kind is drawn with its probability.
-fn draw_kinds(random: &mut Random) -> Vec<FaultKind> {
+/// Requests are always there, the rest by chance. The later kinds are drawn from a source of
+/// their own, so that a seed without them means the same as before.
+fn draw_kinds(random: &mut Random, seed: u64) -> Vec<FaultKind> {
     let mut kinds = vec![FaultKind::Requests];
     for (kind, odds) in [
         (FaultKind::Members, 800),
@@ -171,6 +202,12 @@ fn draw_kinds(random: &mut Random) -> Vec<FaultKind> {
         (FaultKind::Clock, 300),
     ] {
         if random.per_mille(odds) {
+            kinds.push(kind);
+        }
+    }
+    let mut later = Random::stream(seed, 7);
+    for (kind, odds) in [(FaultKind::Gray, 300), (FaultKind::Rare, 300)] {
+        if later.per_mille(odds) {
             kinds.push(kind);
         }
     }

@@ -50,11 +50,24 @@ impl Simulation {
             | ActionKind::FailSync
             | ActionKind::FillDisk
             | ActionKind::BadRead
+            | ActionKind::FailDirSync
             | ActionKind::SlowDisk => self.spoil_disk(action.what, place, action.number),
             ActionKind::FlipBit
             | ActionKind::LoseDisk
             | ActionKind::WipeDisk
             | ActionKind::SwapDisks => self.damage(action.what, place, action.number)?,
+            ActionKind::HangDisk
+            | ActionKind::HangMachine
+            | ActionKind::Freeze
+            | ActionKind::CrawlDisk
+            | ActionKind::SlowLink
+            | ActionKind::Relieve => self.strike_gray(action.what, place, action.number),
+            ActionKind::LieAboutSync => self.lie_about_sync(place),
+            ActionKind::TearSnapshot => {
+                let member = &mut self.members[place];
+                !std::mem::replace(&mut member.tears_snapshot, true)
+            }
+            ActionKind::ReuseId => self.reuse_id(action.number)?,
             ActionKind::Transfer | ActionKind::Campaign | ActionKind::Burst | ActionKind::Trim => {
                 self.operate(action.what, place, action.number)?
             }
@@ -131,6 +144,7 @@ impl Simulation {
         let fault = match (kind, number % 2) {
             (ActionKind::FailWrite, 0) => Fault::WriteError,
             (ActionKind::FailWrite, _) => Fault::ShortWrite,
+            (ActionKind::FailDirSync, _) => Fault::SyncDirError,
             (ActionKind::FailSync, 0) => Fault::SyncError,
             (ActionKind::FailSync, _) => Fault::SyncErrorUnseen,
             (ActionKind::BadRead, 0) => Fault::ReadError,
@@ -192,7 +206,7 @@ impl Simulation {
         known.chain(logged.filter(|membership| membership.since().index > newest)).collect()
     }
 
-    fn quorums_survive(&self, without: usize) -> bool {
+    pub(crate) fn quorums_survive(&self, without: usize) -> bool {
         let damaged = self.members[without].id;
         let is_good = |id: MemberId| id != damaged && !self.is_lost(id) && !self.is_flipped(id);
         self.memberships_in_use().iter().all(|membership| has_quorum(membership, is_good))
@@ -271,4 +285,4 @@ impl Simulation {
 }
 
 /// The maximum number of members in one simulation, including removed ones.
-const MEMBERS_MAX: usize = 24;
+pub(crate) const MEMBERS_MAX: usize = 24;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use quorate::RequestError;
 use quorate::driver::{RequestOutcome, RequestReply};
-use quorate_core::membership::{Operation, RemovedVoters, Transition};
+use quorate_core::membership::{ChangeKind, Operation, RemovedVoters, Transition};
 use quorate_core::{Change, Index, MemberId, Membership};
 
 use super::action::ActionKind;
@@ -21,6 +21,8 @@ pub(crate) struct Admin {
     /// All requested changes, by the number in their context.
     changes: BTreeMap<u64, ChangeRecord>,
     next: u64,
+    /// A goal was cancelled by request.
+    pub(crate) has_cancelled: bool,
 }
 
 /// The recorded state of a change.
@@ -37,6 +39,7 @@ impl Admin {
             open: HashMap::new(),
             changes: BTreeMap::new(),
             next: 0,
+            has_cancelled: false,
         }
     }
 
@@ -107,6 +110,7 @@ impl Admin {
     /// Adds a number to the context of a change, to identify it in the log.
     pub(crate) fn number(&mut self, change: Change) -> (u64, Change) {
         self.next += 1;
+        self.has_cancelled |= matches!(change.kind, ChangeKind::Cancel);
         self.changes.insert(self.next, ChangeRecord::default());
         let context = Bytes::copy_from_slice(&self.next.to_le_bytes());
         (self.next, change.with_context(context))

@@ -9,22 +9,27 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quorate::Machine as _;
-use quorate_core::membership::ChangeKind;
-use quorate_core::{Change, MemberId, MemberSet, Membership};
+use quorate_core::membership::{ChangeKind, GoalEnd};
+use quorate_core::{Change, EntryId, Event, MemberId, MemberSet, Membership};
 
 use super::member::{MemberHealth, SimMember};
 use super::rerun::{self, Reached};
-use super::setting::TICK;
+use super::setting::{FOCUS_COMMITS, RunSettings, TICK};
 use super::simulation::{SimEvent, Simulation, place_of};
 use super::workload::WorkloadVerdict;
 use crate::checkers::{Checked, Violation, has_quorum};
 
-/// Time limits, in election timeouts.
+/// Time limits, in election timeouts. The time to replicate the backlog is added: with tiny
+/// windows and messages it takes a round trip for each entry.
 const ELECTED_WITHIN: u64 = 20;
 const CHANGED_WITHIN: u64 = 60;
 const CAUGHT_UP_WITHIN: u64 = 40;
 /// Longer than the timeout of a request.
 const REPLIED_WITHIN: u64 = 50;
+
+/// How long a message, and the work of a disk or machine, takes after the faults, at most.
+pub(super) const DELAY_MAX: u64 = 300;
+const WORK_MAX: u64 = 400;
 
 impl Simulation {
     /// Ends the faults and requires that the cluster recovers.
@@ -35,6 +40,7 @@ impl Simulation {
         let names: Vec<String> = stays.iter().map(ToString::to_string).collect();
         self.say(|| format!("== healed: {}", names.join(" ")));
         self.bring_back(&stays)?;
+        let in_progress = self.possible_goal(&stays);
         // A leader may start a change that needs members that stay down. The cluster is checked
         // only after the leader can know that they are down.
         self.run_until(self.now + 3 * self.election())?;
@@ -52,7 +58,14 @@ impl Simulation {
             "no leader commits an entry of its term",
             |simulation| simulation.has_working_leader(),
         )?;
+        if let Some(goal) = in_progress.or_else(|| self.possible_goal(&stays)) {
+            self.finish_goal(goal)?;
+        }
         self.reach_goal(&stays)?;
+        if self.setting.gray > 0 {
+            self.endure_gray_faults(&mut stays)?;
+            self.reach_goal(&stays)?;
+        }
         self.serve(&stays)?;
         self.report.healed += 1;
         self.finish(&stays, true)
@@ -67,6 +80,12 @@ impl Simulation {
             .filter(|member| member.health == MemberHealth::Healthy && !member.flipped)
             .map(|member| member.id)
             .collect();
+        if let Some(place) = self.over_at {
+            let first = self.members[place].id;
+            if stays.remove(&first) && !self.can_continue(&stays) {
+                stays.insert(first);
+            }
+        }
         for _ in 0..self.setting.absent {
             let all: Vec<MemberId> = stays.iter().copied().collect();
             let Some(down) = self.random.pick(&all).copied() else { break };
@@ -80,15 +99,31 @@ impl Simulation {
 
     /// Whether these have a quorum of every membership that is or may become active.
     fn can_continue(&self, stays: &BTreeSet<MemberId>) -> bool {
-        let memberships = self.memberships_in_use();
-        !memberships.is_empty()
-            && memberships.iter().all(|membership| has_quorum(membership, |id| stays.contains(&id)))
+        let memberships = match self.setting.focus {
+            FOCUS_COMMITS => self.memberships_needed(),
+            _ => self.memberships_in_use(),
+        };
+        have_quorums(stays, &memberships)
+    }
+
+    /// The memberships whose quorums must suffice: the newest one that is committed, the one
+    /// before it until that is settled, and those that are logged after it.
+    pub(super) fn memberships_needed(&self) -> Vec<Arc<Membership>> {
+        let mut committed = self.invariants.memberships();
+        let Some((newest, membership)) = committed.next() else { return Vec::new() };
+        let before = committed.next().filter(|_| newest.index > self.settled);
+        let before = before.map(|(_, membership)| Arc::clone(membership));
+        let rafts = self.members.iter().filter_map(|member| member.process.as_ref());
+        let logged = rafts.map(|process| process.driver.raft().membership_at(u64::MAX));
+        let logged = logged.filter(|membership| membership.since().index > newest.index);
+        std::iter::once(Arc::clone(membership)).chain(before).chain(logged).collect()
     }
 
     fn bring_back(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
         for place in 0..self.members.len() {
+            self.relieve(place);
             self.members[place].repair_disk();
-            self.members[place].disk_delay = self.members[place].disk_delay.min(400);
+            self.members[place].disk_delay = self.members[place].disk_delay.min(WORK_MAX);
             if stays.contains(&self.members[place].id) {
                 self.start(place)?;
             } else {
@@ -98,13 +133,34 @@ impl Simulation {
                 self.members[place].paused_until = self.now;
             }
         }
-        self.setting.apply_delay = self.setting.apply_delay.min(400);
-        self.setting.delay = self.setting.delay.min(300);
+        self.setting.apply_delay = self.setting.apply_delay.min(WORK_MAX);
+        self.setting.delay = self.setting.delay.min(DELAY_MAX);
         Ok(())
     }
 
-    fn election(&self) -> u64 {
-        self.setting.election_ticks * TICK
+    pub(super) fn election(&self) -> u64 {
+        self.setting.election_ticks_max() * TICK
+    }
+
+    /// The end of a wait that begins now.
+    pub(super) fn deadline(&self, elections: u64) -> u64 {
+        self.deadline_of(elections, |_| true)
+    }
+
+    /// The same for these members only.
+    pub(super) fn deadline_of(&self, elections: u64, of: impl Fn(MemberId) -> bool) -> u64 {
+        let backlog = backlog_time(&self.setting, self.backlog(of));
+        self.now + elections * self.election() + backlog
+    }
+
+    /// How many entries the member that is furthest behind still has to receive, to commit or
+    /// to apply.
+    fn backlog(&self, of: impl Fn(MemberId) -> bool) -> u64 {
+        let members = || self.members.iter().filter(|member| of(member.id));
+        let processes = || members().filter_map(|member| member.process.as_ref());
+        let newest = processes().map(|process| process.driver.raft().log_status().last.index).max();
+        let oldest = processes().map(|process| process.applier.applied()).min();
+        newest.unwrap_or(0).saturating_sub(oldest.unwrap_or(0))
     }
 
     /// Runs until a condition holds.
@@ -115,7 +171,7 @@ impl Simulation {
         failure: &str,
         condition: impl Fn(&Self) -> bool,
     ) -> Checked {
-        let end = self.now + elections * self.election();
+        let end = self.deadline(elections);
         while self.now < end {
             if condition(self) {
                 return Ok(());
@@ -132,10 +188,47 @@ impl Simulation {
         process.is_some_and(|process| process.driver.raft().has_own_commit())
     }
 
+    /// The goal in progress, if all of its members are among these.
+    fn possible_goal(&self, stays: &BTreeSet<MemberId>) -> Option<EntryId> {
+        let now = self.membership();
+        let goal = now.goal()?;
+        let mut members = goal.voters.iter().chain(goal.learners.iter());
+        members.all(|id| stays.contains(&id)).then_some(goal.id)
+    }
+
+    /// A goal that was in progress is reached without the operator, by any leader.
+    fn finish_goal(&mut self, goal: EntryId) -> Checked {
+        let end = self.deadline(CHANGED_WITHIN);
+        while self.membership().goal().is_some_and(|open| open.id == goal) {
+            if self.now >= end {
+                let now = self.membership();
+                let message = format!("the goal {goal} is not finished: {now}");
+                return Err(Violation::new("L2", message));
+            }
+            self.run_until(self.now + TICK)?;
+        }
+        self.report.goals_finished += 1;
+        Ok(())
+    }
+
+    /// A goal ends in the way that was requested.
+    pub(crate) fn note_ended_goal(&mut self, event: &Event) -> Checked {
+        let Event::GoalEnded(ended) = event else { return Ok(()) };
+        if !self.ended_goals.insert(ended.id) {
+            return Ok(());
+        }
+        self.report.goals_reached += u64::from(ended.end == GoalEnd::Reached);
+        if ended.end == GoalEnd::Cancelled && !self.admin.has_cancelled {
+            let message = format!("the goal {} was cancelled without a request", ended.id);
+            return Err(Violation::new("L2", message));
+        }
+        Ok(())
+    }
+
     /// The operator requests exactly the running members as a goal, and retries until the
     /// membership matches.
     fn reach_goal(&mut self, stays: &BTreeSet<MemberId>) -> Checked {
-        let end = self.now + CHANGED_WITHIN * self.election();
+        let end = self.deadline(CHANGED_WITHIN);
         while self.now < end {
             let now = self.membership();
             let (voters, learners) = goal_for(&now, stays);
@@ -222,6 +315,20 @@ impl Simulation {
             memberships.map(|(id, known)| (id.index, Arc::clone(known))).collect();
         rerun::check((self.machine)(), &self.clients.history, &memberships, &reached)
     }
+}
+
+/// Whether these members have a quorum of each of these memberships, of which there is one.
+pub(super) fn have_quorums(set: &BTreeSet<MemberId>, memberships: &[Arc<Membership>]) -> bool {
+    let suffices = |membership: &Arc<Membership>| has_quorum(membership, |id| set.contains(&id));
+    !memberships.is_empty() && memberships.iter().all(suffices)
+}
+
+/// An upper bound for replicating and applying so many entries one by one, while clients add
+/// about as many. Each takes a message in both directions, a write and the machine's work.
+fn backlog_time(setting: &RunSettings, entries: u64) -> u64 {
+    let RunSettings { delay, disk_delay, apply_delay, .. } = setting;
+    let each = 2 * delay.min(&DELAY_MAX) + disk_delay.min(&WORK_MAX) + apply_delay.min(&WORK_MAX);
+    2 * entries * each
 }
 
 /// The running members that are not removed: five voters, and learners beyond that.

@@ -9,7 +9,7 @@ use quorate_storage::{OpenError, StoreConfig, StoreError};
 
 use super::action::ActionKind;
 use super::machine::RecordingMachine;
-use super::member::{MemberHealth, MemberProcess, SimMember};
+use super::member::{MemberHealth, MemberProcess, SimMember, Stall};
 use super::setting::{RunSettings, TICK};
 use super::simulation::{SimEvent, Simulation, place_of};
 use crate::checkers::{Checked, Violation};
@@ -50,6 +50,7 @@ impl Simulation {
             id,
             incarnation: random.next_u64() | 1,
             joined_at: 0,
+            added_after: 0,
             process: None,
             disk: SharedDisk::default(),
             health: MemberHealth::NotStarted,
@@ -61,6 +62,9 @@ impl Simulation {
             paused_until: 0,
             tick_every,
             disk_delay: self.setting.disk_delay.max(1),
+            stall: Stall::default(),
+            held: Vec::new(),
+            tears_snapshot: false,
             random,
         });
         id
@@ -71,7 +75,8 @@ impl Simulation {
         for member in membership.members().iter() {
             let place = place_of(member);
             let Some(found) = self.members.get_mut(place) else { continue };
-            if found.health == MemberHealth::NotStarted && found.joined_at == 0 && !found.ghost {
+            let is_new = found.health == MemberHealth::NotStarted && found.joined_at == 0;
+            if is_new && !found.ghost && id.index > found.added_after {
                 found.joined_at = id.index;
                 let at = self.now + self.random.below(5 * TICK);
                 self.schedule(at, SimEvent::Starts { place });
@@ -88,6 +93,10 @@ impl Simulation {
         if member.is_up() || lost || not_added {
             return Ok(());
         }
+        if member.stall.disk {
+            member.held.push(SimEvent::Starts { place });
+            return Ok(());
+        }
         member.run += 1;
         member.paused_until = 0;
         member.repair_disk();
@@ -99,11 +108,11 @@ impl Simulation {
         }
     }
 
-    fn new_machine(&self) -> RecordingMachine {
+    pub(crate) fn new_machine(&self) -> RecordingMachine {
         RecordingMachine::new((self.machine)())
     }
 
-    fn startup(&self, place: usize) -> MemberStartup {
+    pub(crate) fn startup(&self, place: usize) -> MemberStartup {
         let RunSettings { segment_bytes, tail_bytes, .. } = self.setting;
         let member = &self.members[place];
         let mut config = self.setting.config(member.id, member.incarnation, member.run);
@@ -111,7 +120,7 @@ impl Simulation {
         let mut options = DriverOptions::default();
         options.request_ticks = 6 * self.setting.election_ticks;
         options.retry_ticks = 2 * self.setting.election_ticks;
-        options.snapshot_entries = self.setting.snapshot_entries.max(1);
+        options.snapshot_entries = self.setting.snapshot_entries_of(member.id);
         MemberStartup {
             cluster: 7,
             config,
@@ -184,7 +193,7 @@ impl Simulation {
         if !self.kill(place)? {
             return Ok(false);
         }
-        self.members[place].lose_unsynced();
+        self.lose_what_was_not_synced(place)?;
         Ok(true)
     }
 
@@ -194,6 +203,9 @@ impl Simulation {
         if member.process.take().is_none() {
             return Ok(false);
         }
+        // A disk that hangs outlives the process, the rest does not.
+        member.stall = Stall { disk: member.stall.disk, ..Stall::default() };
+        member.held.clear();
         let run = member.run;
         self.hint_of_death(place);
         self.admin.lost(place, run);
@@ -239,7 +251,9 @@ impl Simulation {
     pub(crate) fn swap_disks(&mut self, one: usize, other: usize) -> Result<bool, Violation> {
         let both = [one, other];
         let well = |place: &usize| {
-            self.members[*place].health == MemberHealth::Healthy && !self.members[*place].flipped
+            let member = &self.members[*place];
+            let good = !member.flipped && !member.disk.inner().is_lying();
+            member.health == MemberHealth::Healthy && good
         };
         if one == other || !both.iter().all(well) {
             return Ok(false);

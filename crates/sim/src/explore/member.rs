@@ -8,6 +8,7 @@ use quorate_core::{Envelope, Index, Load, MemberId, Save, SnapshotMeta};
 use quorate_storage::Store;
 
 use super::machine::RecordingMachine;
+use super::simulation::SimEvent;
 use crate::faulty_disk::SharedDisk;
 use crate::random::Random;
 
@@ -16,6 +17,8 @@ pub(crate) struct SimMember {
     pub(crate) id: MemberId,
     pub(crate) incarnation: u64,
     pub(crate) joined_at: Index,
+    /// Its id was used before, by another disk: entries up to here are about that one.
+    pub(crate) added_after: Index,
     pub(crate) process: Option<MemberProcess>,
     pub(crate) disk: SharedDisk,
     pub(crate) health: MemberHealth,
@@ -33,7 +36,27 @@ pub(crate) struct SimMember {
     /// Units between two ticks of its clock.
     pub(crate) tick_every: u64,
     pub(crate) disk_delay: u64,
+    pub(crate) stall: Stall,
+    /// Events that wait until this member is relieved.
+    pub(crate) held: Vec<SimEvent>,
+    /// The next snapshot for it breaks off halfway.
+    pub(crate) tears_snapshot: bool,
     pub(crate) random: Random,
+}
+
+/// What stands still at a member, until it is relieved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stall {
+    pub(crate) disk: bool,
+    pub(crate) machine: bool,
+    /// Nothing runs since this time.
+    pub(crate) frozen: Option<u64>,
+}
+
+impl Stall {
+    pub(crate) fn is_any(self) -> bool {
+        self.disk || self.machine || self.frozen.is_some()
+    }
 }
 
 /// Whether a member can run.
@@ -71,6 +94,8 @@ pub(crate) enum DiskWork {
     Capture(SnapshotMeta, Vec<Bytes>),
     /// A peer's snapshot, with the message that announces it.
     Receive(Envelope, SnapshotMeta, Vec<Bytes>),
+    /// The beginning of a peer's snapshot whose transfer broke off.
+    ReceiveTorn(SnapshotMeta, Vec<Bytes>),
 }
 
 impl SimMember {

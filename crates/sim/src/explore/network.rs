@@ -1,7 +1,8 @@
 //! Links between members: how long a message takes, whether it arrives, how often.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::heal::DELAY_MAX;
 use super::setting::RunSettings;
 use crate::random::Random;
 
@@ -19,6 +20,8 @@ pub(crate) struct SimNetwork {
     links: Vec<LinkState>,
     /// From here, to there: nothing arrives.
     cuts: BTreeSet<(MemberIndex, MemberIndex)>,
+    /// From here, to there: every message takes so much longer.
+    slow: BTreeMap<(MemberIndex, MemberIndex), u64>,
 }
 
 struct LinkState {
@@ -43,6 +46,7 @@ impl SimNetwork {
             reordering: setting.reordering == 1,
             links: (0..PLACES * PLACES).map(link).collect(),
             cuts: BTreeSet::new(),
+            slow: BTreeMap::new(),
         }
     }
 
@@ -52,8 +56,10 @@ impl SimNetwork {
             return [None; 2];
         }
         let twice = link.random.per_mille(self.duplication);
+        let more = if self.slow.is_empty() { None } else { self.slow.get(&(from, to)) };
+        let more = more.copied().unwrap_or(0);
         let mut arrive = || {
-            let mut at = now + 1 + link.random.below(self.delay);
+            let mut at = now + 1 + more + link.random.below(self.delay);
             if !self.reordering {
                 at = at.max(link.last);
                 link.last = at;
@@ -87,6 +93,16 @@ impl SimNetwork {
         }
     }
 
+    /// Every message from here to there takes so much longer.
+    pub(crate) fn slow_down(&mut self, from: MemberIndex, to: MemberIndex, more: u64) {
+        self.slow.insert((from, to), more);
+    }
+
+    /// The links of this member are as fast as the others.
+    pub(crate) fn relieve(&mut self, member: MemberIndex) {
+        self.slow.retain(|(from, to), _| *from != member && *to != member);
+    }
+
     pub(crate) fn reconnect(&mut self) {
         self.cuts.clear();
     }
@@ -94,9 +110,10 @@ impl SimNetwork {
     /// From now on everything arrives, once and in order.
     pub(crate) fn heal(&mut self) {
         self.reconnect();
+        self.slow.clear();
         self.loss = 0;
         self.duplication = 0;
         self.reordering = false;
-        self.delay = self.delay.min(300);
+        self.delay = self.delay.min(DELAY_MAX);
     }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use quorate_core::Event;
-use quorate_core::membership::GoalEnd;
 
 /// Counts of what happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +28,10 @@ pub struct RunReport {
     pub snapshots_installed: u64,
     /// Runs in which the remaining members had to recover, and did.
     pub healed: u64,
+    /// Goals that were in progress when the faults ended, and were reached without help.
+    pub goals_finished: u64,
+    /// Runs that made progress under lasting gray faults.
+    pub endured: u64,
     /// Runs in which too little was left to demand anything.
     pub not_judged: u64,
     /// A history that took the linearizability checker too many steps.
@@ -51,11 +54,8 @@ impl RunReport {
     }
 
     pub(crate) fn on_event(&mut self, event: &Event) {
-        match event {
-            Event::Settled { .. } => self.memberships += 1,
-            Event::GoalEnded(ended) if ended.end == GoalEnd::Reached => self.goals_reached += 1,
-            Event::SnapshotInstalled(_) => self.snapshots_installed += 1,
-            _ => {}
+        if let Event::SnapshotInstalled(_) = event {
+            self.snapshots_installed += 1;
         }
     }
 
@@ -78,6 +78,8 @@ impl RunReport {
         self.snapshots_sent += other.snapshots_sent;
         self.snapshots_installed += other.snapshots_installed;
         self.healed += other.healed;
+        self.goals_finished += other.goals_finished;
+        self.endured += other.endured;
         self.not_judged += other.not_judged;
         self.undecided += other.undecided;
         self.digest = self.digest.wrapping_add(other.digest);
@@ -129,6 +131,11 @@ impl fmt::Display for RunReport {
             f,
             "healed           {} recovered, {} not judged, {} histories undecided",
             self.healed, self.not_judged, self.undecided
+        )?;
+        writeln!(
+            f,
+            "progress         {} goals finished by a later leader, {} runs under gray faults",
+            self.goals_finished, self.endured
         )?;
         writeln!(f, "digest           {:016x}", self.digest)?;
         write!(f, "faults and acts ")?;

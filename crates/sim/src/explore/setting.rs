@@ -12,6 +12,9 @@ use crate::random::Random;
 /// Time is counted in units; a member's clock ticks about this often.
 pub(crate) const TICK: u64 = 1_000;
 
+pub(crate) const FOCUS_LEASES: u64 = 1;
+pub(crate) const FOCUS_COMMITS: u64 = 2;
+
 macro_rules! setting {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// The numbers that make a run.
@@ -83,6 +86,15 @@ setting! {
     /// Of 1000 deaths of a process that a peer hears of at once; and of 100 000 ticks at
     /// which a member is told so of its leader, which lives. Only where hints are asked for.
     hints,
+    /// Lasting gray faults after the healing, under which the others must make progress.
+    gray,
+    /// 1 when members have different timeouts and limits.
+    mixed,
+    /// What the run is about: 0 everything, 1 leader leases, 2 what members know of commits.
+    focus,
+    /// The faults end when so many changes are committed, and the member that knew of the
+    /// last one first stays away; 0 for never.
+    end_at_change,
 }
 
 impl RunSettings {
@@ -96,6 +108,10 @@ impl RunSettings {
         let apply_delay_max = if random.per_mille(150) { 8_000 } else { 300 };
         let pre_vote = u64::from(random.per_mille(800));
         let check_quorum = u64::from(random.per_mille(800));
+        let mut later = Random::stream(seed, 8);
+        // Without pre-vote and check-quorum a member that hears nothing disturbs the others.
+        let defaults = pre_vote == 1 && check_quorum == 1;
+        let gray = if defaults { some(&mut later, 400, 1, 2) } else { 0 };
         Self {
             seed,
             on_append: random.below(2),
@@ -127,6 +143,68 @@ impl RunSettings {
             absent: some(&mut random, 500, 1, 2),
             priorities: 0,
             hints: 0,
+            gray,
+            mixed: u64::from(later.per_mille(250)),
+            focus: 0,
+            end_at_change: 0,
+        }
+        .focused(&mut later)
+    }
+
+    /// Some runs are about one thing that random faults reach too rarely.
+    fn focused(self, random: &mut Random) -> Self {
+        match random.below(12) {
+            0 => self.about_leases(random),
+            1 => self.about_commits(random),
+            _ => self,
+        }
+    }
+
+    /// Clocks differ as much as a lease allows, and clients ask often and everywhere. A lease
+    /// lasts half an election timeout, so the slowest clock may take 1.4 times as long for a
+    /// tick as the fastest one.
+    fn about_leases(self, random: &mut Random) -> Self {
+        Self {
+            focus: FOCUS_LEASES,
+            lease_reads: 1,
+            check_quorum: 1,
+            voters: 3,
+            learners: 0,
+            election_ticks: random.between(6, 12),
+            clients: 6,
+            keys: 1,
+            think_ticks: 1,
+            value_bytes: 8,
+            ticks: random.between(150, 300),
+            delay: random.between(20, 150),
+            loss: 0,
+            disk_delay: random.between(10, 80),
+            apply_delay: random.between(10, 50),
+            drift: random.between(100, 180),
+            gray: 0,
+            mixed: 0,
+            hints: if random.per_mille(300) { 1_000 } else { 0 },
+            ..self
+        }
+    }
+
+    /// One change after the other, until the member that knows of a commit is gone.
+    fn about_commits(self, random: &mut Random) -> Self {
+        Self {
+            focus: FOCUS_COMMITS,
+            voters: random.between(2, 4),
+            learners: random.between(1, 2),
+            ticks: 200,
+            clients: random.between(1, 3),
+            delay: random.between(50, 600),
+            loss: if random.per_mille(500) { random.between(20, 250) } else { 0 },
+            disk_delay: random.between(20, 600),
+            apply_delay: random.between(10, 1_000),
+            absent: 24,
+            gray: 0,
+            mixed: 0,
+            end_at_change: random.between(1, 6),
+            ..self
         }
     }
 
@@ -149,8 +227,26 @@ impl RunSettings {
         random.below(u64::from(Config::PRIORITY_MAX) + 1) as u8
     }
 
+    /// By how much a member differs from the others, where they differ.
+    fn difference(&self, id: MemberId, bound: u64) -> u64 {
+        let mut random = Random::stream(self.seed, 1 << 41 | id.0);
+        if self.mixed == 1 { random.below(bound) } else { 0 }
+    }
+
+    pub(crate) fn snapshot_entries_of(&self, id: MemberId) -> u64 {
+        (self.snapshot_entries + self.difference(id, 40)).max(1)
+    }
+
+    /// The longest election timeout of a member. Leases rely on equal ones.
+    pub(crate) fn election_ticks_max(&self) -> u64 {
+        let differ = self.mixed == 1 && self.lease_reads == 0;
+        if differ { self.election_ticks * 3 / 2 } else { self.election_ticks }
+    }
+
     pub(crate) fn config(&self, id: MemberId, incarnation: u64, run: u64) -> Config {
-        let election_ticks = self.election_ticks.clamp(4, 1_000) as u32;
+        let more = self.difference(id, self.election_ticks_max() - self.election_ticks + 1);
+        let election_ticks = (self.election_ticks + more).clamp(4, 1_000) as u32;
+        let limit = |most: u64| (most / (1 + self.difference(id, 4))).max(1);
         let reads = if self.lease_reads == 1 {
             ReadMode::LeaderLease { drift_ticks: election_ticks / 2 }
         } else {
@@ -164,11 +260,11 @@ impl RunSettings {
         config.pre_vote = self.pre_vote == 1;
         config.check_quorum = self.check_quorum == 1;
         config.reads = reads;
-        config.append_bytes_max = self.append_bytes.max(1);
-        config.inflight_messages_max = self.inflight.clamp(1, 1_000) as u32;
+        config.append_bytes_max = limit(self.append_bytes);
+        config.inflight_messages_max = limit(self.inflight).min(1_000) as u32;
         config.uncommitted_bytes_max = self.uncommitted_bytes.max(1);
         config.tail_bytes_max = self.tail_bytes;
-        config.trim_keep_entries = self.trim_keep;
+        config.trim_keep_entries = self.trim_keep + self.difference(id, 8);
         config.activation = self.activation();
         config
     }

@@ -5,14 +5,14 @@
 //! member.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate::driver::{DriverOutput, MachineJob, RequestOutcome, RequestToken};
 use quorate_core::message::{AppendReply, Message};
 use quorate_core::status::RoleKind;
-use quorate_core::{Entries, EntryId, Envelope, Event, MemberId, Membership, Payload, Term};
+use quorate_core::{Entries, EntryId, Envelope, Event, Index, MemberId, Membership, Payload, Term};
 use quorate_storage::{Store, StoreError};
 
 use super::Trace;
@@ -48,6 +48,13 @@ pub(crate) struct Simulation {
     pub(crate) first: Arc<Membership>,
     /// The first members were started.
     pub(crate) begun: bool,
+    /// Goals that were reported as ended.
+    pub(crate) ended_goals: BTreeSet<EntryId>,
+    /// The changes that were committed so far, and the newest one that is settled.
+    pub(crate) committed_changes: BTreeSet<Index>,
+    pub(crate) settled: Index,
+    /// The faults end now: the member at this place knew first of the last change.
+    pub(crate) over_at: Option<usize>,
     /// Faults are over.
     pub(crate) healed: bool,
     /// Clients send no further requests.
@@ -118,6 +125,10 @@ impl Simulation {
             hints: Random::stream(setting.seed, 6),
             first: Arc::default(),
             begun: false,
+            ended_goals: BTreeSet::new(),
+            committed_changes: BTreeSet::new(),
+            settled: 0,
+            over_at: None,
             healed: false,
             quiet: false,
             trace: None,
@@ -167,6 +178,9 @@ impl Simulation {
             self.now = due.at;
             self.report.note(due.at, due.order);
             self.handle(due.what)?;
+            if self.over_at.is_some() && !self.healed {
+                return Ok(());
+            }
         }
         self.now = end;
         Ok(())
@@ -212,7 +226,11 @@ impl Simulation {
             | SimEvent::MachineDone { place, .. } => *place,
             _ => return Some(what),
         };
-        let until = self.members[place].paused_until;
+        let member = &self.members[place];
+        if member.stall.is_any() {
+            return self.unless_stalled(place, what);
+        }
+        let until = member.paused_until;
         if until <= self.now {
             return Some(what);
         }
@@ -256,7 +274,9 @@ impl Simulation {
         let from = place_of(envelope.from);
         let Message::Snapshot(meta) = &envelope.message else { return Ok(()) };
         let meta = meta.clone();
-        let arrived = !self.network.is_cut(from, place) && self.members[place].is_up();
+        let torn = std::mem::take(&mut self.members[place].tears_snapshot);
+        let received = !self.network.is_cut(from, place) && self.members[place].is_up();
+        let arrived = received && !torn;
         let report = SimEvent::SnapshotReported {
             place: from,
             run: self.members[from].run,
@@ -265,13 +285,17 @@ impl Simulation {
         };
         let at = self.now + 1 + self.random.below(self.setting.delay);
         self.schedule(at, report);
-        if !arrived {
+        if !received {
             return Ok(());
         }
+        let work = if torn {
+            self.report.count("torn snapshot");
+            DiskWork::ReceiveTorn(meta, chunks)
+        } else {
+            DiskWork::Receive(envelope, meta, chunks)
+        };
         let run = self.members[place].run;
-        self.with_process(place, run, |process| {
-            process.disk_waits.push(DiskWork::Receive(envelope, meta, chunks));
-        })
+        self.with_process(place, run, |process| process.disk_waits.push(work))
     }
 
     fn on_tick(&mut self, place: usize, run: u64) -> Checked {
@@ -319,11 +343,15 @@ impl Simulation {
             match job {
                 MachineJob::Apply(entries) => {
                     self.invariants.applying(id, entries)?;
-                    self.on_committed(entries)?;
+                    self.on_committed(place, entries)?;
                 }
                 MachineJob::Install(meta) => self.invariants.installing(id, meta.id.index),
                 MachineJob::Query(..) | MachineJob::Snapshot(_) => {}
             }
+        }
+        if self.over_at == Some(place) && !self.healed {
+            // It dies before it tells anybody.
+            return self.crash(place).map(drop);
         }
         if let Some(process) = &mut self.members[place].process {
             process.jobs.extend(jobs);
@@ -344,12 +372,16 @@ impl Simulation {
     }
 
     /// Changes of membership among committed entries.
-    fn on_committed(&mut self, entries: &Entries) -> Checked {
+    fn on_committed(&mut self, place: usize, entries: &Entries) -> Checked {
         for entry in entries.iter() {
             if let Payload::Change(change) = &entry.payload {
                 let applied = self.admin.applied(entry.id.index, &change.change.context);
                 applied.map_err(|why| Violation::new("R2", why))?;
                 self.on_membership(entry.id, &change.membership);
+                let is_new = self.committed_changes.insert(entry.id.index);
+                if is_new && self.committed_changes.len() as u64 == self.setting.end_at_change {
+                    self.over_at = Some(place);
+                }
             }
         }
         Ok(())
@@ -460,6 +492,10 @@ impl Simulation {
     fn on_event(&mut self, place: usize, event: &Event) -> Checked {
         let id = self.members[place].id;
         self.report.on_event(event);
+        self.note_ended_goal(event)?;
+        if let Event::Settled { id: entry, .. } = event {
+            self.settled = self.settled.max(entry.index);
+        }
         self.say(|| format!("{id} {event:?}"));
         if let Event::Role { to: RoleKind::Leader, .. } = event {
             let now = self.membership();
@@ -468,10 +504,10 @@ impl Simulation {
         self.invariants.event(id, event)
     }
 
-    /// The member runs and is not paused.
+    /// The member runs and is neither paused nor frozen.
     pub(crate) fn is_awake(&self, place: usize) -> bool {
         let member = &self.members[place];
-        member.is_up() && member.paused_until <= self.now
+        member.is_up() && member.paused_until <= self.now && member.stall.frozen.is_none()
     }
 
     /// The member that leads the newest term.

@@ -90,6 +90,9 @@ impl Simulation {
                 let saved = write_snapshot(store, meta, &chunks).map_err(|why| why.to_string());
                 saved.map(|()| process.driver.snapshot_saved(index))
             }
+            DiskWork::ReceiveTorn(meta, chunks) => {
+                write_part_of_snapshot(store, meta, &chunks).map_err(|why| why.to_string())
+            }
             DiskWork::Receive(envelope, meta, chunks) => {
                 let saved = write_snapshot(store, meta, &chunks).map_err(|why| why.to_string());
                 saved.map(|()| {
@@ -209,6 +212,17 @@ fn write_snapshot(
         store.append_snapshot(&mut writer, chunk)?;
     }
     store.finish_snapshot(writer)
+}
+
+/// The transfer breaks off: the file is left as it is.
+fn write_part_of_snapshot(
+    store: &mut Store<SharedDisk>,
+    meta: SnapshotMeta,
+    chunks: &[Bytes],
+) -> Result<(), StoreError> {
+    let mut writer = store.begin_snapshot(meta)?;
+    let part = &chunks[..chunks.len() / 2];
+    part.iter().try_for_each(|chunk| store.append_snapshot(&mut writer, chunk))
 }
 
 fn hash_of(chunks: &[Bytes]) -> u64 {

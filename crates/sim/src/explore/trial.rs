@@ -172,6 +172,8 @@ impl MachineTrial {
         report.requests_refused = world.clients.refused;
         report.requests_unknown = world.clients.unknown;
         report.elections = world.invariants.elections();
+        // The first one was not committed by anybody.
+        report.memberships = (world.invariants.memberships().count() as u64).saturating_sub(1);
         RunOutcome { report, violation, ended: world.now }
     }
 

@@ -45,6 +45,8 @@ pub struct FaultyDisk {
     capacity: Option<u64>,
     /// How many more modifying operations succeed; after that all of them fail.
     operations_left: Option<u64>,
+    /// Syncs report success and make nothing durable.
+    lying: bool,
 }
 
 /// One change of the directory. Each is atomic.
@@ -78,8 +80,21 @@ impl FaultyDisk {
         self.faults.set_rates(rates, random);
     }
 
-    /// Removes all faults and the capacity limit.
+    /// From now on syncs report success and make nothing durable.
+    pub fn lie_about_syncs(&mut self) {
+        self.lying = true;
+    }
+
+    /// Whether syncs make nothing durable.
+    pub fn is_lying(&self) -> bool {
+        self.lying
+    }
+
+    /// Removes all faults and the capacity limit. What a lying sync left is made durable.
     pub fn heal(&mut self) {
+        if std::mem::take(&mut self.lying) {
+            self.flush();
+        }
         self.faults.heal();
         self.capacity = None;
     }
@@ -280,6 +295,10 @@ impl Disk for FaultyDisk {
 
     fn sync(&mut self, file: &FaultyFile) -> io::Result<()> {
         self.count_operation()?;
+        // A sync that does nothing cannot fail either.
+        if self.lying {
+            return Ok(());
+        }
         if self.faults.strikes(Fault::SyncError) {
             self.inode(file)?.drop_dirty();
             return Err(error(IO_ERROR));
@@ -309,6 +328,9 @@ impl Disk for FaultyDisk {
 
     fn sync_dir(&mut self) -> io::Result<()> {
         self.count_operation()?;
+        if self.lying {
+            return Ok(());
+        }
         if self.faults.strikes(Fault::SyncDirError) {
             return Err(error(IO_ERROR));
         }

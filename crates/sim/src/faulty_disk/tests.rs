@@ -128,3 +128,17 @@ fn stale_reads_return_the_previous_version() {
     disk.read_at(&file, 2, &mut bytes).unwrap();
     assert_eq!(bytes, [1; 4]);
 }
+
+#[test]
+fn a_lying_sync_keeps_nothing_until_the_disk_is_healed() {
+    let (mut disk, file) = disk_with("a", &[0; SECTOR_BYTES]);
+    disk.lie_about_syncs();
+    disk.inject(Fault::SyncError, 0);
+    disk.write_at(&file, 0, &[1]).unwrap();
+    disk.sync(&file).unwrap();
+    disk.sync_dir().unwrap();
+    assert_eq!(images(&disk).len(), 2);
+    disk.heal();
+    assert!(!disk.is_lying());
+    assert_eq!(images(&disk).len(), 1);
+}

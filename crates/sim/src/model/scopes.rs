@@ -17,7 +17,7 @@ const BOTH: [Activation; 2] = [Activation::OnApply, Activation::OnAppend];
 
 /// All scopes.
 pub fn all() -> Vec<Scope> {
-    [elections(), machinery(), changes(), sequences(), seeds(), stuck()].concat()
+    [elections(), machinery(), changes(), combined(), sequences(), seeds(), stuck()].concat()
 }
 
 /// A scope with nothing but elections in it. `PLAIN` in the stage stands for settings;
@@ -155,6 +155,69 @@ fn changes() -> Vec<Scope> {
             &["v2 l1", "goal (2)"],
         )
         .with_log(7),
+    ]
+}
+
+/// Changes together with what a cluster does besides: the default settings (pre-vote and
+/// check-quorum), snapshots, transfers, cancels.
+fn combined() -> Vec<Scope> {
+    let defaults = PLAIN.replace("pre-vote=off check-quorum=off", "pre-vote=on check-quorum=on");
+    let with = |name: &str, about: &str, stage: &str, may: ScopeActions| Scope {
+        bounds: ScopeBounds { terms: 3, log: 4, changes: 1, ..ScopeBounds::default() },
+        may,
+        checks: Checks { electable: true, executed: false },
+        ..scope(name, about, stage)
+    };
+    let three = "cluster m1 m2 m3 learners m4 PLAIN LED";
+    let two = "cluster m1 m2 learners m3 PLAIN LED";
+    let default_three = three.replace("PLAIN", &defaults);
+    let default_two = two.replace("PLAIN", &defaults);
+    let forget = |words: &[&str]| ScopeActions { forget: true, ..may_change(words) };
+    let snapshot = |words: &[&str]| ScopeActions { snapshot: true, ..may_change(words) };
+    let transfer = |words: &[&str]| ScopeActions { transfer: true, ..may_change(words) };
+    let all = |words: &[&str]| ScopeActions { snapshot: true, transfer: true, ..forget(words) };
+    let trimmed = two.replace("PLAIN", "PLAIN trim-keep=0");
+    let default_trimmed = default_two.replace(" LED", " trim-keep=0 LED");
+    let cancel =
+        |scope: Scope| Scope { bounds: ScopeBounds { changes: 2, ..scope.bounds }, ..scope };
+    vec![
+        with(
+            "default-promote",
+            "pre-vote, check-quorum: 3 voters to 4",
+            &default_three,
+            forget(&["v4"]),
+        ),
+        with(
+            "default-swap",
+            "pre-vote, check-quorum: m3 for m2 or the leader",
+            &default_two,
+            forget(&["v3 l2", "v3 l1"]),
+        ),
+        with("change-snapshot", "2 voters to 3, logs are trimmed", &trimmed, snapshot(&["v3"])),
+        with(
+            "change-transfer",
+            "2 voters to 3, the leader hands over",
+            two,
+            transfer(&["v3", "l1"]),
+        ),
+        cancel(
+            with(
+                "change-cancel",
+                "m3 for m2, and back",
+                two,
+                may_change(&["goal (1 3)", "cancel"]),
+            )
+            .with_log(7),
+        ),
+        cancel(
+            with(
+                "default-all",
+                "pre-vote, check-quorum, a snapshot, a transfer, a goal and a cancel",
+                &default_trimmed,
+                all(&["goal (1 3)", "cancel"]),
+            )
+            .with_log(6),
+        ),
     ]
 }
 

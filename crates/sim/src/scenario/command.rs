@@ -10,6 +10,7 @@ use super::message::ByHand;
 use super::network::Filter;
 use super::notation::{self, Draft, MembershipText};
 use super::setting::ConfigSetting;
+use super::variables;
 use super::words::{LineWords, NamedMembers, Parsed, number, unknown};
 use crate::cluster::WorkKind;
 
@@ -52,6 +53,14 @@ pub(super) enum StoryCommand {
     Logs(NamedMembers),
     Disks(NamedMembers),
     Messages,
+    /// Keeps a value of a member under a name.
+    Remember(String, MemberId, &'static str),
+    /// A line with `$names`, read when it is played.
+    WithVariables(String),
+    KeepDisk(NamedMembers),
+    RollBack(NamedMembers),
+    /// From now on the transport reports snapshots that are lost.
+    ReportLostSnapshots,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -136,10 +145,18 @@ pub(super) const COMMANDS: &[&str] = &[
     "logs",
     "disk",
     "messages",
+    "remember",
+    "keep-disk",
+    "roll-back",
+    "report-lost-snapshots",
 ];
 
 impl StoryCommand {
     pub(super) fn parse(line: &str) -> Parsed<Self> {
+        if variables::occur_in(line) {
+            variables::check(line)?;
+            return Ok(Self::WithVariables(line.to_owned()));
+        }
         let mut words = LineWords::of(line)?;
         let name = words.expect_word("a command")?;
         let command = Self::named(&name, &mut words)?;
@@ -174,6 +191,13 @@ impl StoryCommand {
             "status" => Self::Status(words.who_or_all()?),
             "logs" => Self::Logs(words.who_or_all()?),
             "disk" => Self::Disks(words.who_or_all()?),
+            "remember" => {
+                let name = variables::name(&words.expect_word("a name such as last")?)?;
+                Self::Remember(name, words.member()?, variables::fact(words)?)
+            }
+            "keep-disk" => Self::KeepDisk(words.who()?),
+            "roll-back" => Self::RollBack(words.who()?),
+            "report-lost-snapshots" => Self::ReportLostSnapshots,
             _ => match Self::parse_input(name, words)? {
                 Some(input) => input,
                 None => Self::on_network(name, words)?,
@@ -236,6 +260,15 @@ impl StoryCommand {
             "messages" => Self::Messages,
             _ => return unknown("command", name, COMMANDS),
         })
+    }
+
+    /// Claims something.
+    pub(super) fn is_claim(&self) -> bool {
+        match self {
+            Self::Expect(_) => true,
+            Self::WithVariables(line) => line.starts_with("expect"),
+            _ => false,
+        }
     }
 
     /// Lays out the stage; nothing happens yet.

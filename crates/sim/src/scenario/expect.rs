@@ -43,6 +43,8 @@ enum Claim {
 #[derive(Clone, Debug)]
 struct Fact {
     negated: bool,
+    /// `key>=value`: it may be more.
+    at_least: bool,
     key: &'static str,
     value: String,
 }
@@ -92,6 +94,23 @@ const FACTS: &[&str] = &[
 ];
 
 const FACTS_ALONE: usize = 10;
+
+/// Values that a story may remember.
+pub(super) const VALUES: &[&str] = &[
+    "term",
+    "vote",
+    "last",
+    "commit",
+    "applied",
+    "saved",
+    "base",
+    "snapshot",
+    "membership",
+    "newest",
+    "settled",
+    "transfer",
+    "of",
+];
 
 impl Expectation {
     pub(super) fn parse(words: &mut LineWords) -> Parsed<Self> {
@@ -156,6 +175,9 @@ fn facts(words: &mut LineWords) -> Parsed<Vec<Fact>> {
 }
 
 fn fact(negated: bool, word: &str, words: &mut LineWords) -> Parsed<Fact> {
+    let at_least = word.contains(">=");
+    let word = word.replacen(">=", "=", 1);
+    let word = word.as_str();
     let (name, value) = match (word, key_value(word)) {
         ("of", _) => ("of", short_ids(&words.member()?.to_string())),
         (_, Some((key, value))) => (key, value.to_owned()),
@@ -164,6 +186,9 @@ fn fact(negated: bool, word: &str, words: &mut LineWords) -> Parsed<Fact> {
     let Some(at) = FACTS.iter().position(|key| *key == name) else {
         return unknown("fact about a member", name, FACTS);
     };
+    if at_least && number_of(&value).is_none() {
+        return Err(format!("`{name}>={value}` cannot be compared, want a number or an entry"));
+    }
     let wants_value = at >= FACTS_ALONE;
     if wants_value == value.is_empty() {
         let want = if wants_value { "a value after `=`" } else { "no value" };
@@ -179,7 +204,15 @@ fn fact(negated: bool, word: &str, words: &mut LineWords) -> Parsed<Fact> {
         "learners" | "learners_next" => format!("({})", member_set(&value)?),
         _ => value,
     };
-    Ok(Fact { negated, key: FACTS[at], value })
+    Ok(Fact { negated, at_least, key: FACTS[at], value })
+}
+
+/// What `>=` compares: an entry by its term and index, anything else as a number.
+fn number_of(value: &str) -> Option<(u64, u64)> {
+    match entry_id(value) {
+        Ok(id) => Some((id.term, id.index)),
+        Err(_) => value.parse().ok().map(|number| (number, 0)),
+    }
 }
 
 fn ids(words: &mut LineWords) -> Parsed<Vec<EntryId>> {
@@ -288,7 +321,7 @@ impl StoryWorld {
     }
 
     fn fact_holds(&self, id: MemberId, fact: &Fact) -> CommandResult {
-        let Fact { negated, key, value } = fact;
+        let Fact { negated, at_least, key, value } = fact;
         let value = &short_ids(value);
         let status = self.member(id)?.core.raft.as_ref().map(quorate_core::Raft::status);
         let found = match (&status, *key) {
@@ -305,10 +338,16 @@ impl StoryWorld {
         };
         let found = short_ids(&found);
         let wanted = if value.is_empty() { "yes" } else { value };
-        if (found == wanted) != *negated {
+        let is_more = *at_least && number_of(&found) >= number_of(wanted);
+        if (found == wanted || is_more) != *negated {
             return Ok(());
         }
-        let not = if *negated { "not " } else { "" };
+        let not = match (*negated, *at_least) {
+            (true, true) => "less than ",
+            (true, false) => "not ",
+            (false, true) => "at least ",
+            (false, false) => "",
+        };
         let line = status.map_or_else(|| format!("{id} down"), |status| status.to_string());
         match value.as_str() {
             "" => Err(format!("{id} is {}{key}: {line}", if *negated { "" } else { "not " })),
@@ -391,6 +430,11 @@ impl StoryWorld {
         };
         if right { Ok(()) } else { Err(format!("{asked} {} is {answer:?}", request.0)) }
     }
+}
+
+/// The value of one of [`VALUES`] that a status has.
+pub(super) fn value_of_status(status: &Status, key: &str) -> String {
+    found(status, key, "")
 }
 
 /// What is so, as a transcript would write it.

@@ -1,6 +1,7 @@
 //! One member on the stage: the engine, its disk, and the work it waits for.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use quorate_core::{Boot, Config, EntryId, HardState, Index, MemberId, Save};
 
@@ -23,6 +24,8 @@ pub(super) struct StoryMember {
     pub(super) settled: Option<EntryId>,
     /// The member that last rejected its identity.
     pub(super) identity_rejected_by: Option<MemberId>,
+    /// A copy of its disk, for `roll-back`.
+    pub(super) kept_disk: Option<Arc<DiskState>>,
 }
 
 /// How the transcript describes work in progress, oldest first.
@@ -46,6 +49,7 @@ impl StoryMember {
             commit_shown: 0,
             settled: None,
             identity_rejected_by: None,
+            kept_disk: None,
         }
     }
 

@@ -24,6 +24,7 @@ mod setup;
 mod show;
 pub(crate) mod stage;
 mod story;
+mod variables;
 mod words;
 mod world;
 

@@ -1,6 +1,7 @@
 //! What each command does.
 
 use bytes::Bytes;
+use quorate_core::message::Message;
 use quorate_core::{Accepted, Change, Envelope, Index, Input, MemberId, RequestId};
 
 use crate::short_ids::short_ids;
@@ -16,9 +17,17 @@ use crate::cluster::WorkKind;
 impl StoryWorld {
     /// Plays one command; a complaint fails the story.
     pub(super) fn play(&mut self, command: &StoryCommand) -> CommandResult {
+        if let StoryCommand::WithVariables(line) = command {
+            return self.play_filled(line);
+        }
         if !matches!(command, StoryCommand::Expect(_)) {
             self.drops.clear();
         }
+        self.play_read(command)?;
+        self.report_lost_snapshots()
+    }
+
+    fn play_read(&mut self, command: &StoryCommand) -> CommandResult {
         match command {
             StoryCommand::Cluster(cluster) => self.cluster(cluster),
             StoryCommand::Empty(ids) => self.empty(ids),
@@ -45,6 +54,9 @@ impl StoryWorld {
             StoryCommand::HoldWork(work, who) => self.hold_work(*work, who),
             StoryCommand::Complete(work, who, count) => self.complete_work(*work, who, *count),
             StoryCommand::ReleaseWork(work, who) => self.release_work(*work, who),
+            StoryCommand::Remember(name, id, fact) => self.remember(name, *id, fact),
+            StoryCommand::KeepDisk(who) => self.keep_disk(who),
+            StoryCommand::RollBack(who) => self.roll_back(who),
             StoryCommand::Inject(hand) => self.inject(hand),
             StoryCommand::Expect(expectation) => self.expect(expectation),
             StoryCommand::Settle(ticks) => self.settle(*ticks),
@@ -82,6 +94,10 @@ impl StoryWorld {
                 found(!lost.is_empty(), NO_MESSAGE)
             }
             StoryCommand::Deliver(filter) => self.deliver(filter),
+            StoryCommand::ReportLostSnapshots => {
+                self.lost_snapshots = Some(Vec::new());
+                Ok(())
+            }
             StoryCommand::Messages => {
                 self.say_messages();
                 Ok(())
@@ -225,6 +241,7 @@ impl StoryWorld {
         };
         self.deliver_all()?;
         for _ in 0..count {
+            self.report_lost_snapshots()?;
             self.tick(&NamedMembers::All, 1)?;
             self.deliver_all()?;
         }
@@ -235,7 +252,7 @@ impl StoryWorld {
         for _ in 0..STEPS_MAX {
             match self.network.next() {
                 Some(envelope) if self.is_up(envelope.to) => self.receive(envelope.to, envelope)?,
-                Some(_) => {}
+                Some(envelope) => self.note_lost_snapshot(&envelope),
                 None => return Ok(()),
             }
         }
@@ -256,7 +273,27 @@ impl StoryWorld {
         received
     }
 
+    /// The transport notices that a snapshot did not arrive.
+    pub(super) fn note_lost_snapshot(&mut self, envelope: &Envelope) {
+        if let (Some(lost), Message::Snapshot(_)) = (&mut self.lost_snapshots, &envelope.message) {
+            lost.push((envelope.from, envelope.to));
+        }
+    }
+
+    /// Senders that run are told of snapshots that did not arrive.
+    fn report_lost_snapshots(&mut self) -> CommandResult {
+        let lost = self.lost_snapshots.as_mut().map(std::mem::take).unwrap_or_default();
+        for (from, to) in lost {
+            if self.is_up(from) {
+                self.page.say(format!("{from} lost a snapshot to {to}"));
+                self.step_and_drain(from, "report", Input::SnapshotLost(to))?;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn say_lost(&mut self, envelope: &Envelope) {
+        self.note_lost_snapshot(envelope);
         let line = format!("{} (lost)", envelope_text(envelope));
         self.page.tell_message(shown_as(&envelope.message), line);
     }

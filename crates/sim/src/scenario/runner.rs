@@ -328,6 +328,51 @@ mod tests {
     }
 
     #[test]
+    fn values_are_remembered() {
+        let led = "cluster m1 m2 m3 learners m4\ncampaign m1\nsettle\n";
+        let twice = "remember last m1 newest\nchange m1 v4 expecting=$last\nsettle ticks=2\n\
+                     expect m1 voters=(1 2 3 4)\nchange m1 l4 expecting=$last\nexpect refused\n";
+        assert_eq!(failure(&format!("{led}{twice}")), None);
+        let why = failure("cluster m1\nexpect m1 commit>=$least").unwrap();
+        assert!(why.starts_with("5: $least is not known"), "{why}");
+    }
+
+    #[test]
+    fn a_fact_may_be_more_than_claimed() {
+        assert_eq!(failure("cluster m1 m2\nexpect m1 commit>=1 term>=0 last>=1.1"), None);
+        let why = failure("cluster m1 m2\nexpect m1 commit>=2").unwrap();
+        assert!(why.starts_with("5: m1 has commit=1, want at least 2"), "{why}");
+        let why = failure("cluster m1 m2\nexpect m1 not commit>=1").unwrap();
+        assert!(why.starts_with("5: m1 has commit=1, want less than 1"), "{why}");
+    }
+
+    /// m2 gets an older disk back and helps m3, which never saw x, to win.
+    #[test]
+    fn an_older_disk_loses_what_was_saved_since() {
+        let lost = "cluster m1 m2 m3\ncampaign m1\nsettle\nkeep-disk m2\ncut m1 -> m3\n\
+                    propose m1 x\nsettle\ncrash m1 m2\nroll-back m2\nrestart m2\ntick m3 10\n\
+                    campaign m3\nsettle\n";
+        let why = failure(lost).unwrap();
+        assert_eq!(why, "16: I4 violated: m3 leads term 3 without 2.3, committed in term 2");
+        let why = failure("cluster m1 m2\ncrash m1\nroll-back m1").unwrap();
+        assert_eq!(why, "6: no disk of m1 was kept; use `keep-disk`");
+    }
+
+    /// The leader hears that m3 did not get the snapshot, and sends it again.
+    #[test]
+    fn lost_snapshots_are_reported() {
+        let story = "cluster m1 m2 m3 trim-keep=0\nreport-lost-snapshots\ncampaign m1\nsettle\n\
+                     crash m3\npropose m1 a b c\nsettle\nsnapshot m1\ntrim m1 to 5\n\
+                     cut m1 -> m3 Snapshot\nrestart m3\nsettle ticks=2\nheal\n\
+                     expect same logs m1 m3 within 20 ticks\n";
+        assert_eq!(failure(story), None);
+        let text = format!("# covers: S33\n# A story.\n\n{story}");
+        let played = perform(&Story::parse(&text).unwrap(), Activation::OnApply);
+        let reported = played.blocks.iter().flatten().flatten();
+        assert!(reported.into_iter().any(|line| line.contains("m1 lost a snapshot to m3")));
+    }
+
+    #[test]
     fn a_story_is_played_under_both_activations() {
         let text = "# covers: S33\n# A story.\n\ncluster m1 m2 learners m3\ncampaign m1\nsettle\n\
                     change m1 v3\n[on-apply] expect m1 voters=(1 2)\n\

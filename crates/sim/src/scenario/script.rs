@@ -71,7 +71,7 @@ impl ComplaintKind {
             Self::Invariant("own".to_owned())
         } else if why.contains("it does not settle") || why.contains("has been asking for more") {
             Self::Endless
-        } else if matches!(command, Some(StoryCommand::Expect(_))) {
+        } else if command.is_some_and(StoryCommand::is_claim) {
             Self::Claim
         } else {
             Self::Course

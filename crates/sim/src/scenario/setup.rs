@@ -171,6 +171,30 @@ impl StoryWorld {
         Ok(())
     }
 
+    /// Keeps a copy of the disks of members, for `roll-back`.
+    pub(super) fn keep_disk(&mut self, who: &NamedMembers) -> CommandResult {
+        for id in self.ids(who)? {
+            let member = self.member_mut(id)?;
+            member.kept_disk = Some(member.core.disk.clone());
+        }
+        Ok(())
+    }
+
+    /// Puts the kept disk of a member that is down back: what was saved since is lost.
+    pub(super) fn roll_back(&mut self, who: &NamedMembers) -> CommandResult {
+        for id in self.ids(who)? {
+            if self.is_up(id) {
+                return Err(format!("{id} is running; crash it before you roll its disk back"));
+            }
+            let kept = self.member(id)?.kept_disk.clone();
+            let disk = kept.ok_or_else(|| format!("no disk of {id} was kept; use `keep-disk`"))?;
+            self.member_mut(id)?.core.replace_disk((*disk).clone());
+            self.invariants.forget_member(id);
+            self.page.say(format!("{id} has an older disk"));
+        }
+        Ok(())
+    }
+
     /// Ticks until a follower or candidate campaigns, given to it by hand.
     pub(super) fn timeout(&mut self, who: &NamedMembers, ticks: u32) -> CommandResult {
         for id in self.ids_up(who)? {

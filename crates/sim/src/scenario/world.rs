@@ -23,6 +23,7 @@ use super::notation::entries_text;
 use super::page::TranscriptPage;
 use super::requests::StoryRequests;
 use super::setting::ConfigSetting;
+use super::variables::Variables;
 use super::words::NamedMembers;
 use crate::checkers::{Invariants, Violation};
 use crate::cluster::{CoreMember, HeldWork, MemberDriver, WorkKind};
@@ -50,6 +51,9 @@ pub(super) struct StoryWorld {
     pub(super) steps: u64,
     /// One chosen message is being delivered: even a late reply is worth a line.
     pub(super) close_up: bool,
+    pub(super) variables: Variables,
+    /// Snapshots that were lost and not reported yet; none while they are not reported.
+    pub(super) lost_snapshots: Option<Vec<(MemberId, MemberId)>>,
 }
 
 /// An input without effect.
@@ -255,7 +259,11 @@ impl StoryWorld {
         }
         let (shown_as, mut line) = (shown_as(&envelope.message), envelope_text(&envelope));
         let up = self.is_up(envelope.to);
+        let sent = envelope.clone();
         let fate = if up { self.network.send(envelope) } else { SendResult::Lost };
+        if matches!(fate, SendResult::Lost) {
+            self.note_lost_snapshot(&sent);
+        }
         line.push_str(match fate {
             SendResult::InFlight => "",
             SendResult::Held => " (held)",
