@@ -161,6 +161,10 @@ impl<M: Machine + ?Sized> Machine for Box<M> {
         (**self).on_membership(index, membership);
     }
 
+    fn on_cluster_version(&mut self, index: Index, version: u32) {
+        (**self).on_cluster_version(index, version);
+    }
+
     fn snapshot(&self) -> Result<SnapshotChunks, MachineError> {
         (**self).snapshot()
     }
