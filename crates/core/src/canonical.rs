@@ -40,7 +40,7 @@ impl Raft {
         let endless =
             (config.inflight_messages_max, config.inflight_bytes_max) == (u32::MAX, u64::MAX);
         for peer in &mut leader.peers {
-            (peer.replied_at, peer.heard_at) = (clock, 0);
+            (peer.replied_at, peer.heard_at, peer.since) = (clock, 0, clock);
             if endless {
                 peer.progress.inflight.clear();
             }

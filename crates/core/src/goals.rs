@@ -224,7 +224,7 @@ impl Raft {
     fn is_ready(&self, leader: &Leader, peer: &Peer) -> bool {
         let near =
             peer.rounds.finished > 0 && peer.progress.matched >= leader.recent_log_end.previous;
-        let keeps_up = near && peer.progress.flow == Flow::Replicate;
+        let keeps_up = near && peer.progress.flow == Flow::Replicate && peer.lost.is_none();
         peer.id == self.config.id || keeps_up && self.is_live(leader, peer)
     }
 

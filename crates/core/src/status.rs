@@ -58,6 +58,9 @@ pub struct Status {
     pub goal: Option<GoalStatus>,
     /// The index of the newest settled membership's entry.
     pub settled: Index,
+    /// This member had confirmed the log up to here to its leader, and does not have it: its
+    /// disk was rolled back or restored. It does not vote.
+    pub lost: Option<Index>,
     /// Linearizable reads that wait at this leader.
     pub reads_waiting: usize,
     /// Ticks since the leader was heard, or since the last campaign.
@@ -112,6 +115,10 @@ pub struct PeerStatus {
     pub inflight: usize,
     /// Whether the window of appends in flight is full.
     pub inflight_full: bool,
+    /// It had confirmed the log up to here, and does not have it: its disk was rolled back or
+    /// restored. It counts no longer. Remove it, and add it again under a new id with an empty
+    /// disk.
+    pub lost: Option<Index>,
 }
 
 impl Raft {
@@ -156,6 +163,7 @@ impl Raft {
             transfer: self.role.leader().and_then(|leader| leader.transfer).map(|open| open.to),
             goal: self.goal_status(),
             settled: self.reports.settled,
+            lost: self.lost_log.map(|lost| lost.confirmed),
             reads_waiting: self.role.leader().map_or(0, |leader| leader.reads.waiting()),
             elapsed_ticks: self.timer.elapsed,
             timeout_ticks: self.timer.timeout,
@@ -235,6 +243,9 @@ impl fmt::Display for Status {
                 write!(f, " held_up=\"{why}\"")?;
             }
         }
+        if let Some(confirmed) = self.lost {
+            write!(f, " lost={confirmed}")?;
+        }
         if self.reads_waiting > 0 {
             write!(f, " reads={}", self.reads_waiting)?;
         }
@@ -258,6 +269,9 @@ impl fmt::Display for PeerStatus {
             Flow::Replicate => {}
             Flow::Probe => f.write_str(" probe")?,
             Flow::Snapshot(index) => write!(f, " snapshot={index}")?,
+        }
+        if self.lost.is_some() {
+            f.write_str(" lost")?;
         }
         if self.paused && !matches!(self.flow, Flow::Snapshot(_)) {
             f.write_str(" paused")?;

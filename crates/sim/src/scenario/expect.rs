@@ -83,6 +83,7 @@ const FACTS: &[&str] = &[
     "newest",
     "settled",
     "disowned",
+    "lost",
     "ended",
     "transfer",
     "reads",
@@ -298,6 +299,7 @@ impl StoryWorld {
             (_, "disowned") => {
                 self.member(id)?.disowned.map_or("none".to_owned(), |by| by.to_string())
             }
+            (Some(status), "lost") => status.lost.map_or("none".to_owned(), |at| at.to_string()),
             (Some(status), _) => found(status, key, value),
         };
         let found = short_ids(&found);
