@@ -51,6 +51,10 @@ impl<T: Table> Machine for Kv<T> {
         Box::new(or_panic(Self::snapshot(self)))
     }
 
+    fn check_snapshot(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        SnapshotDecoder::check(chunks).map_err(|_| BadSnapshot)
+    }
+
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
         or_bad_snapshot(Self::install(self, chunks))
     }
@@ -222,6 +226,10 @@ impl<T: Table> Machine for SharedKv<T> {
 
     fn snapshot(&self) -> SnapshotChunks {
         Machine::snapshot(&*self.read())
+    }
+
+    fn check_snapshot(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        SnapshotDecoder::check(chunks).map_err(|_| BadSnapshot)
     }
 
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {

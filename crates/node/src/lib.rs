@@ -145,7 +145,7 @@ pub use quorate_core::status::RoleKind;
 pub use quorate_core::{
     Change, Config, EntryId, Event, Index, MemberId, MemberSet, Membership, Refusal,
 };
-pub use quorate_storage::{FileDisk, StoreConfig, StoreIdentity};
+pub use quorate_storage::{FileDisk, MovedDirectory, StoreConfig, StoreIdentity};
 
 /// The Rust in the README and the guides is compiled and run as tests.
 #[cfg(all(doctest, feature = "runtime"))]

@@ -162,12 +162,22 @@ impl<M: TypedMachine> Machine for Typed<M> {
         }))
     }
 
+    fn check_snapshot(chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
+        decode_snapshot::<M>(chunks).map(drop)
+    }
+
     fn install(&mut self, chunks: &mut dyn Iterator<Item = Bytes>) -> Result<(), BadSnapshot> {
-        let mut bytes = BytesMut::new();
-        chunks.for_each(|chunk| bytes.extend_from_slice(&chunk));
-        self.0.install(decode(&bytes).map_err(|_| BadSnapshot)?);
+        self.0.install(decode_snapshot::<M>(chunks)?);
         Ok(())
     }
+}
+
+fn decode_snapshot<M: TypedMachine>(
+    chunks: &mut dyn Iterator<Item = Bytes>,
+) -> Result<M::Snapshot, BadSnapshot> {
+    let mut bytes = BytesMut::new();
+    chunks.for_each(|chunk| bytes.extend_from_slice(&chunk));
+    decode(&bytes).map_err(|_| BadSnapshot)
 }
 
 const CHUNK_BYTES: usize = 1 << 20;

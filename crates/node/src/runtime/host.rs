@@ -248,7 +248,9 @@ impl Parts {
         });
         let (requests, clients) = mpsc::channel(config.mailbox_requests.max(1));
         let (deliveries, peers) = mpsc::channel(config.mailbox_deliveries.max(1));
-        let local = Arc::new(LocalMember::new(deliveries, disk.clone(), shared.known.subscribe()));
+        let check_snapshot = Applier::<M>::check_snapshot;
+        let known = shared.known.subscribe();
+        let local = Arc::new(LocalMember::new(deliveries, disk.clone(), check_snapshot, known));
         let running = RunningMember { completions: Arc::clone(&done), shared: Arc::clone(&shared) };
         if let Err(why) = self.register(key, Arc::clone(&local), running) {
             return Err((why, disk));

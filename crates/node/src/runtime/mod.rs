@@ -34,6 +34,7 @@ mod storage;
 mod sync;
 mod transport;
 
+pub(crate) use mailbox::HeldBytes;
 pub(crate) use sync::lock;
 
 pub use config::{NodeConfig, NodeError};

@@ -15,6 +15,7 @@ use super::config::TcpConfig;
 use super::connections::IncomingConnections;
 use super::counters::{TcpCounter, TcpCounters};
 use super::outgoing::Link;
+use super::port_budget::PortBudget;
 use super::rate_limit::RateLimit;
 use crate::runtime::{Inbox, Introduction, MemberKey, lock};
 
@@ -23,6 +24,8 @@ pub(crate) struct TcpShared {
     /// The address where peers reach this process.
     pub(crate) advertise: String,
     pub(crate) counts: TcpCounters,
+    /// The memory of all frames that arrive.
+    pub(crate) budget: Arc<PortBudget>,
     pub(crate) inbox: OnceLock<Inbox>,
     pub(crate) routes: Mutex<Routes>,
     pub(crate) connections: Mutex<IncomingConnections>,
@@ -41,6 +44,7 @@ impl TcpShared {
         Self {
             advertise,
             counts: TcpCounters::default(),
+            budget: PortBudget::new(config.buffered_bytes_max.max(config.frame_bytes_max)),
             inbox: OnceLock::new(),
             routes: Mutex::default(),
             connections: Mutex::default(),
