@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use quorate::driver::{Applier, MemberStartup, StartError, StartedMember, seed, start};
 use quorate::{
     ChangeRefusal, DriverOptions, FileDisk, MachineFailed, MemberId, MemberSet, Membership,
-    StoreConfig,
+    MovedDirectory, StoreConfig,
 };
 use quorate_kv::{Kv, KvSnapshotError, MemoryTable, TableError};
 use quorate_storage::{CreateError, OpenError, Store, StoreError, StoreIdentity};
@@ -288,7 +288,8 @@ fn replay(disk: FileDisk, old: StoreIdentity) -> Result<Replayed, RecoverError> 
         cluster: old.cluster,
         config,
         options: DriverOptions::default(),
-        store: StoreConfig::default(),
+        // A copy is as good: the new cluster has other members.
+        store: StoreConfig::new().moved(MovedDirectory::Ignore),
         first: None,
     };
     let started = start(disk, empty_store()?, startup).map_err(RecoverError::Start)?;

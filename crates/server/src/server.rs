@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::{
-    DirectoryStorage, FileDisk, Node, NodeError, StopReason, StoreConfig, TcpConfig, TcpTransport,
+    DirectoryStorage, FileDisk, MovedDirectory, Node, NodeError, StopReason, StoreConfig,
+    TcpConfig, TcpTransport,
 };
 use quorate_kv::TableError;
 use tokio::net::TcpListener;
@@ -101,7 +102,11 @@ impl RunningServer {
         node_config.observer = Arc::clone(&metrics) as Arc<dyn quorate::NodeObserver>;
         let cluster_id = node_config.cluster;
         let disk = FileDisk::open(store_directory(&config)).map_err(ServerError::System)?;
-        let storage = DirectoryStorage::on(disk, StoreConfig::default());
+        let moved = match config.allow_moved_data_dir {
+            true => MovedDirectory::Accept,
+            false => MovedDirectory::Refuse,
+        };
+        let storage = DirectoryStorage::on(disk, StoreConfig::new().moved(moved));
         let store = SharedStore::new(open_table(&config).await?);
         // Commands on a table in a file wait for the disk.
         node_config.machine_blocks = config.table == TableKind::Redb;
@@ -299,6 +304,7 @@ async fn bind_peers(
     };
     let mut tcp = TcpConfig::new(*first);
     tcp.listen_also = others.to_vec();
+    tcp.buffered_bytes_max = config.max_peer_buffered_bytes;
     tcp.resolve_address = Arc::new(address_of);
     let metrics = Arc::clone(metrics);
     tcp.on_round_trip = Arc::new(move |address, duration| metrics.on_round_trip(address, duration));

@@ -19,6 +19,7 @@ mod leases;
 mod linearizable;
 mod network;
 mod partitions;
+mod restored;
 mod watches;
 mod wiped;
 mod workload;

@@ -117,6 +117,7 @@ const VALUES: &[&str] = &[
     "max-concurrent-streams",
     "max-learners",
     "max-request-bytes",
+    "max-peer-buffered-bytes",
     "max-txn-ops",
     "metrics",
     "name",
@@ -127,8 +128,15 @@ const VALUES: &[&str] = &[
     "watch-progress-notify-interval",
 ];
 
-const SWITCHES: &[&str] =
-    &["auto-promote", "force-new-cluster", "help", "learner-reads", "pre-vote", "version"];
+const SWITCHES: &[&str] = &[
+    "allow-moved-data-dir",
+    "auto-promote",
+    "force-new-cluster",
+    "help",
+    "learner-reads",
+    "pre-vote",
+    "version",
+];
 
 const VALUES_WITHOUT_EFFECT: &[&str] = &[
     "auth-token-ttl",
